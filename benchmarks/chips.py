@@ -1,0 +1,121 @@
+"""Chips to measure on: synthetic ones drawn for the purpose, or real ones, as many as wanted."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from geoprep.cities import CITIES, City, get_city
+from geoprep.errors import SourceError
+from geoprep.scenes import Scene
+from geoprep.sources import find_scenes
+from geoprep.synth import synthesise
+
+KINDS = {"uint16": "vegas", "uint8": "moscow"}
+"""Kind of chip to a city whose PS-RGB product is like it: SpaceNet 3's 11 bits, SpaceNet 5's 8."""
+
+DISTINCT = 16
+"""Chips that are drawn; more of them are copies in files of their own."""
+
+SEED = 5
+_NUMBER = re.compile(r"(img|chip)\d+(?=\.\w+$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Chips:
+    """Some chips of one kind in a folder of SpaceNet's layout.
+
+    Attributes
+    ----------
+    kind
+        ``uint16``, ``uint8``, or ``real``.
+    origin
+        What the pixels are, in words.
+    """
+
+    kind: str
+    city: City
+    folder: Path
+    count: int
+    origin: str
+
+    def scenes(self) -> tuple[Scene, ...]:
+        """Return the addresses of images and labels."""
+        return find_scenes(self.city, self.folder).scenes
+
+
+def synthetic(work: Path, kind: str, count: int, size: int, workers: int) -> Chips:
+    """Draw chips, every one in a file of its own.
+
+    Parameters
+    ----------
+    work
+        Folder for them.
+    kind
+        One of `KINDS`.
+    count
+        How many.
+    size
+        Pixels a side; SpaceNet's have 1300.
+    workers
+        Threads that draw.
+    """
+    city = get_city(KINDS[kind])
+    distinct = min(count, DISTINCT)
+    drawn = work / f"{kind}-drawn"
+    synthesise(drawn, city, scenes=distinct, seed=SEED, size=size, workers=workers)
+    origin = f"{distinct} synthetic {kind} chips of {size} x {size} x 3, LZW"
+    source = Chips(kind, city, drawn, distinct, origin)
+    chips = _multiplied(source, work / kind, count, lambda old, new: shutil.copy(old, new))
+    shutil.rmtree(drawn)
+    return chips
+
+
+def real(work: Path, source: Path, count: int) -> Chips | None:
+    """Return real chips, each in the store as often as it takes; None where there are none.
+
+    Parameters
+    ----------
+    work
+        Folder for links to them.
+    source
+        Folder in SpaceNet's layout; the first city found in it counts.
+    count
+        How many.
+    """
+    for city in CITIES.values():
+        try:
+            scenes = find_scenes(city, source).scenes
+        except SourceError:
+            continue
+        origin = f"{min(len(scenes), count)} real chip(s) of {city.aoi}"
+        found = Chips("real", city, source, len(scenes), origin)
+        return linked(found, work / "real", count)
+    return None
+
+
+def linked(chips: Chips, folder: Path, count: int) -> Chips:
+    """Return any number of chips as links to some: a larger city that takes no disk."""
+    return _multiplied(chips, folder, count, lambda old, new: new.symlink_to(old))
+
+
+def _multiplied(
+    chips: Chips, folder: Path, count: int, put: Callable[[Path, Path], object]
+) -> Chips:
+    """Put chips under new numbers into a folder, from the first again where there are too few."""
+    scenes = chips.scenes()
+    for number in range(count):
+        scene = scenes[number % len(scenes)]
+        for address in (scene.image, scene.label):
+            if address is None:
+                continue
+            old = Path(address).resolve()
+            new = (
+                folder / chips.city.aoi / old.parent.name / _NUMBER.sub(rf"\g<1>{number}", old.name)
+            )
+            new.parent.mkdir(parents=True, exist_ok=True)
+            put(old, new)
+    return replace(chips, folder=folder, count=count)

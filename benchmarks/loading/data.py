@@ -1,0 +1,133 @@
+"""The tiles everything is measured on: a store, bytes in memory, and files for other loaders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rasterio
+
+from geoprep.build import build
+from geoprep.cities import get_city
+from geoprep.executor import Threads
+from geoprep.options import BuildOptions
+from geoprep.plan import make_plan
+from geoprep.sources import find_scenes
+from geoprep.synth import synthesise
+from loaders import RamTiles
+
+CITY = "moscow"
+SEED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Attributes
+    ----------
+    scenes, scene_side
+        Synthetic scenes, and pixels a side of each: two tiles by two.
+    other_tiles
+        Tiles of random bytes of each further shape.
+    batch_size
+        Tiles or windows a batch.
+    crop
+        Side of the windows in pixels.
+    epoch
+        Samples an epoch has at least, where epochs are ours to choose: Moscow has 5,400 tiles,
+        the tiles measured on are fewer.
+    step_batch
+        Windows in a training step.
+    """
+
+    scenes: int = 128
+    scene_side: int = 1024
+    other_tiles: int = 256
+    batch_size: int = 32
+    crop: int = 256
+    epoch: int = 4096
+    step_batch: int = 8
+
+    @property
+    def tile(self) -> int:
+        """Side of a tile of the synthetic store."""
+        return self.scene_side // 2
+
+
+QUICK = Sizes(
+    scenes=6, scene_side=256, other_tiles=12, batch_size=4, crop=64, epoch=64, step_batch=2
+)
+
+
+def synthetic_store(work: Path, sizes: Sizes, workers: int) -> Path:
+    """Draw a city and build its store, as a user would; return the store.
+
+    Parameters
+    ----------
+    work
+        Folder for both.
+    sizes
+        How many scenes of which size.
+    workers
+        Threads.
+    """
+    city = get_city(CITY)
+    source, store = work / "city", work / f"{CITY}.zarr"
+    synthesise(source, city, scenes=sizes.scenes, seed=SEED, size=sizes.scene_side, workers=workers)
+    executor = Threads(workers)
+    found = find_scenes(city, source)
+    plan = make_plan([found], [city.name], BuildOptions(tile=sizes.tile), executor)
+    summary = build(plan, store, executor)
+    if summary.state != "built" or summary.statuses.get("ok") != sizes.scenes:
+        raise RuntimeError(f"{store}: {summary.state}, {summary.statuses}")
+    return store
+
+
+def random_tiles(tiles: int, side: int, bands: int) -> RamTiles:
+    """Return tiles of random bytes: their values change nothing in how fast they are moved."""
+    random = np.random.default_rng(SEED)
+    image = random.integers(0, 256, (tiles, side, side, bands), np.uint8)
+    speed = random.integers(0, 80, (tiles, side, side), np.uint8)
+    return RamTiles.from_arrays(image, speed)
+
+
+def write_files(tiles: RamTiles, folder: Path) -> None:
+    """Write tiles as arrays and as GeoTIFFs, for loaders that cannot read a store.
+
+    Parameters
+    ----------
+    tiles
+        In memory.
+    folder
+        Gets ``image.npy``, ``speed.npy``, ``tiff/image/00000.tif``, ``tiff/speed/00000.tif``, ...
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind in ("image", "speed"):
+        np.save(folder / f"{kind}.npy", getattr(tiles, kind))
+        (folder / "tiff" / kind).mkdir(parents=True)
+    for tile in range(len(tiles)):
+        _write_tiff(folder / f"tiff/image/{tile:05d}.tif", tiles, tile, tiles.image[tile])
+        _write_tiff(
+            folder / f"tiff/speed/{tile:05d}.tif", tiles, tile, tiles.speed[tile][..., None]
+        )
+
+
+def _write_tiff(path: Path, tiles: RamTiles, tile: int, pixels: Any) -> None:  # noqa: ANN401 - (y, x, band)
+    """Write one file the way SpaceNet does: LZW, pixel-interleaved."""
+    height, width, bands = pixels.shape
+    profile = {
+        "driver": "GTiff",
+        "height": height,
+        "width": width,
+        "count": bands,
+        "dtype": "uint8",
+        "crs": tiles.crs(tile),
+        "transform": rasterio.Affine(*tiles.affine(tile)),
+        "compress": "lzw",
+        "interleave": "pixel",
+    }
+    with rasterio.open(path, "w", **profile) as file:
+        file.write(pixels.transpose(2, 0, 1))

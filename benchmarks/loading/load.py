@@ -1,0 +1,142 @@
+"""From the store into memory, next to what zarrs alone delivers into the same kind of memory.
+
+Files come from a warm page cache. The memory is a fresh memfd, whose pages are made as they are
+first written, as in `RamTiles.load`; how fast zarrs fills one that is there already is told
+beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.buffer.cpu import NDBuffer
+
+from benchmarks.common import Result, interleave, ratios
+from geoprep.store import Store
+from loaders import RamTiles
+from loaders.shared import SharedMemory
+
+LOAD_OVER_ZARRS = 0.9
+PEAK_MB = 150.0
+ROOT = Path(__file__).resolve().parents[2]
+_THREADS = 4
+"""Calls to zarrs at a time, where it gets one a shard: as many as the loader makes."""
+
+
+def load_ours(store: Store) -> float:
+    """Return GB/s of `RamTiles.load` of every tile; the store is open, and its tables are read."""
+    start = time.perf_counter()
+    tiles = RamTiles.load(store, split="all", progress=False)
+    seconds = time.perf_counter() - start
+    return (tiles.image.nbytes + tiles.speed.nbytes) / seconds / 1e9
+
+
+def load_zarrs(store: Store, *, by_shard: bool, touched: bool) -> float:
+    """Return GB/s of zarrs alone.
+
+    Parameters
+    ----------
+    store
+        The store.
+    by_shard
+        One call a shard from several threads, or one call for a whole array.
+    touched
+        Into memory whose pages exist, or into fresh memory.
+    """
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        arrays = [store.image(), store.speed()]
+    targets = [_fresh(array.shape) for array in arrays]
+    if touched:
+        for target in targets:
+            target.fill(1)
+    step = store.meta.shard_tiles if by_shard else len(targets[0])
+    calls = [
+        (array, target, start, min(start + step, len(target)))
+        for array, target in zip(arrays, targets, strict=True)
+        for start in range(0, len(target), step)
+    ]
+
+    def read(call: int) -> None:
+        array, target, start, stop = calls[call]
+        out = NDBuffer.from_numpy_array(target[start:stop])
+        array.get_basic_selection(slice(start, stop), out=out)
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(_THREADS if by_shard else 1) as pool:
+        list(pool.map(read, range(len(calls))))
+    seconds = time.perf_counter() - start
+    return sum(target.nbytes for target in targets) / seconds / 1e9
+
+
+def _fresh(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return anonymous shared memory, as the loader makes it, without a page of it."""
+    nbytes = int(np.prod(shape))
+    return SharedMemory.create(nbytes).array(np.uint8, shape, 0)
+
+
+def measure_load(result: Result, path: Path, repeats: int, announce: Callable[[str], None]) -> None:
+    """Record rates and peak."""
+    store = Store.open(path)
+    cases: dict[str, Callable[[], float]] = {
+        "ours": partial(load_ours, store),
+        "zarrs_whole": partial(load_zarrs, store, by_shard=False, touched=False),
+        "zarrs_by_shard": partial(load_zarrs, store, by_shard=True, touched=False),
+        "zarrs_touched": partial(load_zarrs, store, by_shard=True, touched=True),
+    }
+    cases["ours"]()  # warms the page cache, and reads the tables
+    runs = interleave(cases, repeats, lambda text: announce(f"load, {text}"))
+    for name, rates in runs.items():
+        result.add(f"load.{name}", "GB/s", rates)
+    best = [max(pair) for pair in zip(runs["zarrs_whole"], runs["zarrs_by_shard"], strict=True)]
+    quick = result.settings["quick"]
+    result.add(
+        "load.over_zarrs",
+        "",
+        ratios(runs["ours"], best),
+        at_least=None if quick else LOAD_OVER_ZARRS,
+        note="over the better of its two ways in each round, into a fresh memfd",
+    )
+    announce("load, peak memory")
+    peaks = [peak_over_split(path) for _ in range(min(repeats, 3))]
+    values = [peak / 1e6 for peak in peaks]
+    result.add("load.peak", "MB", values, at_most=PEAK_MB, note="over the split's own size")
+
+
+def peak_over_split(path: Path) -> int:
+    """Return how many bytes a fresh process holds at most beyond the split that it loads."""
+    command = [sys.executable, "-m", "benchmarks.loading.load", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    return int(json.loads(done.stdout))
+
+
+def _peak(path: str) -> int:
+    """Load in this process, and return its peak over what it was before and over the split."""
+    store = Store.open(path)
+    status = Path("/proc/self/status")
+    Path("/proc/self/clear_refs").write_text("5")  # the kernel forgets the peak so far
+    before = _kib(status, "VmRSS")
+    tiles = RamTiles.load(store, split="all", progress=False)
+    return (_kib(status, "VmHWM") - before) * 1024 - tiles.nbytes
+
+
+def _kib(status: Path, name: str) -> int:
+    for row in status.read_text().splitlines():
+        if row.startswith(f"{name}:"):
+            return int(row.split()[1])
+    raise RuntimeError(f"{status} has no {name}: the kernel does not tell the peak")
+
+
+if __name__ == "__main__":
+    print(_peak(sys.argv[1]))

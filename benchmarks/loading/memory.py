@@ -1,0 +1,158 @@
+"""Memory a worker: ours by every way of starting, the usual Dataset, and plain arithmetic.
+
+Every way of loading gets a process of its own, see :mod:`benchmarks.loading.worker`, and is looked
+at while its loop holds a batch and everybody else waits. Each worker is allowed one batch ahead.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import Result
+from benchmarks.loading.worker import Case
+from loaders import RamTiles
+
+MB = 1e6
+ROOT = Path(__file__).resolve().parents[2]
+
+MODES: dict[str, tuple[str, str]] = {
+    "threads": ("threads", ""),
+    "fork": ("tiles", "fork"),
+    "forkserver": ("tiles", "forkserver"),
+    "spawn": ("tiles", "spawn"),
+    "uint8": ("uint8", "fork"),
+    "classic": ("classic", "fork"),
+}
+"""Name to kind and start method, see `Case`."""
+
+TITLES = {
+    "threads": "ours: BatchLoader, threads",
+    "fork": "ours: TileDataset, fork",
+    "forkserver": "ours: TileDataset, forkserver, preloaded",
+    "spawn": "ours: TileDataset, spawn",
+    "uint8": "(b) the same Dataset in uint8, fork",
+    "classic": "(a) float32 + int64 Dataset, fork",
+}
+
+WORKERS = (0, 1, 2, 4, 8)
+QUICK_WORKERS = (0, 1)
+MANY = 64
+"""Workers of a large machine: expected only, from the arithmetic."""
+
+_TIMEOUT = 300.0
+
+
+def batch_bytes(kind: str, batch_size: int, side: int, bands: int) -> int:
+    """Return the bytes of a batch of whole tiles.
+
+    Parameters
+    ----------
+    kind
+        ``classic``: float32 images and int64 masks, four and eight bytes. Else bytes.
+    batch_size, side, bands
+        Tiles, their side in pixels, their bands.
+    """
+    pixel = 4 * bands + 8 if kind == "classic" else bands + 1
+    return batch_size * side * side * pixel
+
+
+def expected_bytes(kind: str, workers: int, batch_size: int, side: int, bands: int) -> int:
+    """Return the bytes of all batches while a loop holds one and each worker has one ready.
+
+    Our threads keep one more: while the loop goes from one batch to the next it has both.
+    """
+    spare = 1 if kind == "threads" else 0
+    return (workers + 1 + spare) * batch_bytes(kind, batch_size, side, bands)
+
+
+def measure_memory(
+    result: Result,
+    store: Path,
+    tiles: RamTiles,
+    batch_size: int,
+    workers: tuple[int, ...],
+    announce: Callable[[str], None],
+) -> None:
+    """Record what every way of loading holds, for every number of workers."""
+    side, bands = tiles.side, len(tiles.bands)
+    for mode, case in _cases(store, batch_size, workers):
+        announce(f"memory: {TITLES[mode]}, {case.workers} workers")
+        expected = expected_bytes(case.kind, case.workers, batch_size, side, bands)
+        _record(result, f"memory.{mode}.{case.workers}", case, run(case), expected)
+    for kind in ("classic", "uint8"):
+        one = batch_bytes(kind, batch_size, side, bands)
+        result.add(f"memory.{kind}.batch.expected", "MB", [one / MB], note="one batch, arithmetic")
+        result.add(
+            f"memory.{kind}.{MANY}.expected",
+            "MB",
+            [MANY * one / MB],
+            note=f"a batch for each of {MANY} workers, arithmetic",
+        )
+    for start in ("fork", "forkserver", "spawn"):
+        announce(f"memory: an idle worker, {start}")
+        _record_interpreter(result, start, run(Case("nothing", start, 1, 4, str(store))))
+
+
+def _cases(store: Path, batch_size: int, workers: tuple[int, ...]) -> Iterator[tuple[str, Case]]:
+    for mode, (kind, start) in MODES.items():
+        for count in workers:
+            if count == 0 and mode in ("forkserver", "spawn"):
+                continue  # without workers there is nothing to start: the same as fork
+            yield mode, Case(kind, start, count, batch_size, str(store))
+
+
+def run(case: Case) -> dict[str, Any]:
+    """Return what `benchmarks.loading.worker` finds in a fresh process.
+
+    Raises
+    ------
+    RuntimeError
+        The process failed; the message is its own.
+    """
+    command = [sys.executable, "-m", "benchmarks.loading.worker", case.dump()]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{case}: {done.stderr.strip()}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _record(result: Result, name: str, case: Case, found: dict[str, Any], expected: int) -> None:
+    """Record one way of loading; figures a worker only where there are workers."""
+    total = found["held"]["kept"] - found["base"]["kept"]
+    helpers = sum(pss for _, pss in found["others"])
+    pss = found["pss"][1] - found["pss"][0] - helpers
+    result.add(f"{name}.total", "MB", [total / MB], note="added by all workers and their batches")
+    result.add(f"{name}.helpers", "MB", [helpers / MB], note="PSS of a fork server and the like")
+    result.add(f"{name}.expected", "MB", [expected / MB], note="their batches alone, arithmetic")
+    if not case.workers:
+        return
+    if found["workers"]:
+        uss = statistics.median(u for u, _ in found["workers"])
+        result.add(f"{name}.peak", "MB", [statistics.median(found["peaks"]) / MB])
+    else:  # threads: all of it is in this process
+        uss = (found["held"]["uss"] - found["base"]["uss"]) / case.workers
+    result.add(f"{name}.uss", "MB a worker", [uss / MB])
+    result.add(f"{name}.pss", "MB a worker", [pss / case.workers / MB])
+
+
+def _record_interpreter(result: Result, start: str, found: dict[str, Any]) -> None:
+    """Record what a worker costs before it has loaded anything."""
+    uss, _ = found["workers"][0]
+    result.add(
+        f"memory.interpreter.{start}",
+        "MB a worker",
+        [uss / MB],
+        note="USS of a worker whose items are single bytes",
+    )
+    if start == "forkserver":
+        server = sum(pss for _, pss in found["others"])
+        result.add("memory.interpreter.server", "MB", [server / MB], note="PSS, once")

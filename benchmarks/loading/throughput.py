@@ -1,0 +1,200 @@
+"""Batches a second, next to copying the same bytes between buffers with the same threads."""
+
+from __future__ import annotations
+
+import itertools
+import resource
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.common import Result, interleave, ratios
+from benchmarks.loading.data import Sizes
+from loaders import Batch, BatchLoader, RamTiles
+
+WHOLE_OVER_COPY = 0.8
+CROPS_A_SECOND = {(512, 3): 9_000.0, (650, 3): 7_000.0, (512, 8): 9_000.0}
+"""Side and bands of the tiles to the crops of 256 with D4 that two cores promise."""
+PROMISED_CROP = 256
+PROMISED_CORES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What was handed over in a while.
+
+    Attributes
+    ----------
+    samples
+        Tiles or windows.
+    nbytes
+        Of images and masks.
+    seconds, cpu_seconds
+        Wall time, and processor time of all threads.
+    batches
+        Seconds between one batch and the next, in mid-epoch.
+    """
+
+    samples: int
+    nbytes: int
+    seconds: float
+    cpu_seconds: float
+    batches: tuple[float, ...] = ()
+
+    @property
+    def rate(self) -> float:
+        """Samples a second."""
+        return self.samples / self.seconds
+
+    @property
+    def gigabytes(self) -> float:
+        """GB a second."""
+        return self.nbytes / self.seconds / 1e9
+
+    def quantile(self, share: float) -> float:
+        """Return a quantile of the time between batches, in milliseconds."""
+        return float(np.quantile(self.batches, share)) * 1e3 if self.batches else float("nan")
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of this process, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def drain(loader: Iterable[Batch], seconds: float) -> Rate:
+    """Take batches and drop them, whole epochs, for at least so many seconds."""
+    samples, nbytes = 0, 0
+    times: list[float] = []
+    cpu = cpu_seconds()
+    start = now = time.perf_counter()
+    while now - start < seconds:
+        first = len(times)
+        for batch in loader:
+            before, now = now, time.perf_counter()
+            times.append(now - before)
+            samples += len(batch)
+            nbytes += batch.image.nbytes + batch.speed.nbytes
+        del times[first]  # an epoch's first batch waits for its threads: that is its start
+        del batch
+    return Rate(samples, nbytes, now - start, cpu_seconds() - cpu, tuple(times))
+
+
+class Copy:
+    """Copies as many bytes as a batch has, from the tiles, with threads, into buffers used in turn.
+
+    Parameters
+    ----------
+    tiles
+        Where the bytes come from: image and mask, one stretch after another.
+    samples, side
+        Of a batch: windows, and the side of each in pixels.
+    threads
+        That copy, each a stretch of its own.
+    """
+
+    def __init__(self, tiles: RamTiles, samples: int, side: int, threads: int) -> None:
+        bands = len(tiles.bands)
+        self.samples = samples
+        self.threads = threads
+        self.sources = [tiles.image.reshape(-1), tiles.speed.reshape(-1)]
+        sizes = [samples * side * side * bands, samples * side * side]
+        # As many buffers as the loader has: those in work, and two with the loop.
+        self.slots = [[np.zeros(n, np.uint8) for n in sizes] for _ in range(threads + 2)]
+
+    def __call__(self, seconds: float) -> Rate:
+        """Copy for so many seconds."""
+        turns = itertools.count()
+        cpu, start = cpu_seconds(), time.perf_counter()
+        end = start + seconds
+
+        def work(_: int) -> int:
+            done = 0
+            while time.perf_counter() < end:
+                self._one(next(turns))
+                done += 1
+            return done
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            batches = sum(pool.map(work, range(self.threads)))
+        nbytes = batches * sum(target.nbytes for target in self.slots[0])
+        took = time.perf_counter() - start
+        return Rate(batches * self.samples, nbytes, took, cpu_seconds() - cpu)
+
+    def _one(self, turn: int) -> None:
+        for source, target in zip(self.sources, self.slots[turn % len(self.slots)], strict=True):
+            np.copyto(target, _stretch(source, turn, len(target)))
+
+
+def _stretch(source: NDArray[np.uint8], turn: int, length: int) -> NDArray[np.uint8]:
+    """Return the stretch of a source that is due."""
+    at = (turn % max(1, len(source) // length)) * length
+    return source[at : at + length]
+
+
+def measure_throughput(
+    result: Result,
+    sets: dict[str, RamTiles],
+    *,
+    sizes: Sizes,
+    threads: int,
+    seconds: float,
+    repeats: int,
+    announce: Callable[[str], None],
+) -> None:
+    """Record whole tiles and windows of every set of tiles, and the copies beside them."""
+    cases: dict[str, Callable[[], Rate]] = {}
+    batch_size, crop = sizes.batch_size, sizes.crop
+    for name, tiles in sets.items():
+        times = -(-sizes.epoch // len(tiles))
+        whole = BatchLoader(tiles, batch_size, crops_per_tile=times, threads=threads)
+        crops = BatchLoader(
+            tiles, batch_size, crop=crop, augment="d4", crops_per_tile=4 * times, threads=threads
+        )
+        cases |= {
+            f"{name}.whole": partial(drain, whole, seconds),
+            f"{name}.whole.copy": partial(Copy(tiles, batch_size, tiles.side, threads), seconds),
+            f"{name}.crops": partial(drain, crops, seconds),
+            f"{name}.crops.copy": partial(Copy(tiles, batch_size, crop, threads), seconds),
+        }
+    for case, run in cases.items():
+        announce(f"throughput, first run: {case}")
+        run()
+    runs = interleave(cases, repeats, lambda text: announce(f"throughput, {text}"))
+    for name, tiles in sets.items():
+        _record(result, name, "whole", runs, promise_over_copy=WHOLE_OVER_COPY)
+        shape = (tiles.side, len(tiles.bands))
+        promised = CROPS_A_SECOND.get(shape) if crop == PROMISED_CROP else None
+        _record(result, name, "crops", runs, promise=promised)
+
+
+def _record(
+    result: Result,
+    name: str,
+    kind: str,
+    runs: dict[str, list[Rate]],
+    *,
+    promise: float | None = None,
+    promise_over_copy: float | None = None,
+) -> None:
+    found, copies = runs[f"{name}.{kind}"], runs[f"{name}.{kind}.copy"]
+    if result.settings["quick"] or result.machine["cores"] != PROMISED_CORES:
+        promise = promise_over_copy = None
+    at = f"throughput.{name}.{kind}"
+    result.add(f"{at}.rate", "images/s", [r.rate for r in found], at_least=promise)
+    result.add(f"{at}.gb", "GB/s", [r.gigabytes for r in found])
+    result.add(f"{at}.copy.gb", "GB/s", [r.gigabytes for r in copies])
+    over = ratios([r.gigabytes for r in found], [r.gigabytes for r in copies])
+    result.add(f"{at}.over_copy", "", over, at_least=promise_over_copy)
+    # The same in processor time: what other users of the machine distort least.
+    each = [r.cpu_seconds / r.samples * 1e6 for r in found]
+    result.add(f"{at}.cpu", "us of one core an image", each)
+    cpu = [[r.cpu_seconds / r.nbytes for r in each] for each in (copies, found)]
+    result.add(f"{at}.over_copy_cpu", "", ratios(*cpu))
+    for share, label in ((0.5, "p50"), (0.99, "p99")):
+        result.add(f"{at}.{label}", "ms", [r.quantile(share) for r in found])

@@ -1,0 +1,198 @@
+"""The usual way to the same store, to compare with: one chip at a time, with the usual libraries.
+
+What the CRESI tools do (section by section: ``create_8bit_images.py``, ``speed_masks.py``), written
+anew with today's libraries: rasterio reads, NumPy takes percentiles and rescales, scikit-image
+makes the second level, geopandas projects, buffers and dissolves the roads, rasterio burns them,
+zarr-python writes. Only 16-bit chips are rescaled, as in a build. It does less than a build: no
+validity, no statistics, no checksums, no shards, no flush to the disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rasterio
+import zarr
+from affine import Affine
+from numpy.typing import NDArray
+from rasterio.features import rasterize
+from zarr.codecs import BloscCodec
+
+from geoprep.scenes import Scene
+
+BUFFER_M = 2.0
+SPEED_FIELD = "inferred_speed_mph"
+SN3_MPH = {
+    1: (55, 65),
+    2: (45, 55),
+    3: (35, 45),
+    4: (30, 35),
+    5: (25, 30),
+    6: (20, 20),
+    7: (20, 20),
+}
+"""SpaceNet 3's road type to the speed on up to two lanes and on more (CRESI's road_speed.py)."""
+
+UNPAVED = 2, 0.75
+TILES_A_SIDE = 2
+ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+
+Pixels = NDArray[np.uint8]
+
+
+def missing() -> str:
+    """Return which of the libraries used here alone is not installed, or nothing."""
+    try:
+        import geopandas  # noqa: F401 - asked for, not used
+        import skimage  # noqa: F401
+    except ImportError as error:
+        return str(error.name)
+    return ""
+
+
+class Stages(dict[str, float]):
+    """Stage to seconds."""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a stage."""
+        start = time.perf_counter()
+        yield
+        self[name] = self.get(name, 0.0) + time.perf_counter() - start
+
+
+def build_reference(scenes: Sequence[Scene], out: Path) -> Stages:
+    """Build a store of two levels, image and speed.
+
+    Parameters
+    ----------
+    scenes
+        Chips of one size, with 3 bands or 3 and alpha.
+    out
+        Folder of the store.
+
+    Returns
+    -------
+    Stages
+        Seconds by stage.
+    """
+    stages = Stages()
+    with zarr.config.set({"codec_pipeline.path": ZARR_PYTHON}):
+        arrays: dict[str, zarr.Array[Any]] = {}
+        for number, scene in enumerate(scenes):
+            levels = prepare_chip(scene, stages)
+            arrays = arrays or _create(out, levels, len(scenes))
+            with stages.stage("write"):
+                _write(arrays, number, levels)
+    return stages
+
+
+def prepare_chip(scene: Scene, stages: Stages) -> list[tuple[Pixels, Pixels]]:
+    """Return (image, speed) of both levels: uint8 (y, x, band) and uint8 (y, x)."""
+    with stages.stage("read"), rasterio.open(scene.image) as dataset:
+        source, transform = dataset.read()[:3], dataset.transform
+    with stages.stage("rescale"):
+        image = np.stack([_stretched(band) for band in source], axis=-1)
+    with stages.stage("second level"):
+        half = _halved(image)
+    with stages.stage("roads"):
+        shapes = _road_shapes(scene.label)
+    with stages.stage("burn"):
+        speed = _burned(shapes, transform, image.shape[:2])
+        # Burned again, not resized: a mean of two speeds is neither.
+        half_speed = _burned(shapes, transform * Affine.scale(2), half.shape[:2])
+    return [(image, speed), (half, half_speed)]
+
+
+def _stretched(band: NDArray[Any]) -> Pixels:
+    """Return a band as bytes: percentiles 2 and 98 of what is above 0, for 16-bit bands."""
+    if band.dtype == np.uint8:
+        return band
+    present = band[band > 0]
+    low, high = np.percentile(present, (2, 98)) if present.size else (1.0, 2.0)
+    low = max(1.0, low)
+    scaled = np.floor((band.astype(np.float64) - low) * 255 / (high - low) + 0.5)
+    return np.clip(scaled, 0, 255).astype(np.uint8)
+
+
+def _halved(image: Pixels) -> Pixels:
+    """Return the image at half its size: bilinear, which at one half is the mean of four pixels."""
+    from skimage.transform import resize
+
+    shape = image.shape[0] // 2, image.shape[1] // 2
+    # Its own filter (anti_aliasing=True, the default) would double the time, and blurs.
+    smaller: NDArray[np.float64] = resize(  # type: ignore[no-untyped-call] # it has no types
+        image, shape, order=1, preserve_range=True, anti_aliasing=False
+    )
+    return np.floor(smaller + 0.5).astype(np.uint8)
+
+
+def _road_shapes(label: str | None) -> list[tuple[Any, int]]:
+    """Return (polygon, mph) of every speed, ascending."""
+    import geopandas
+
+    if label is None:
+        return []
+    roads = geopandas.read_file(label)
+    if roads.empty:
+        return []
+    buffered = roads.to_crs(roads.estimate_utm_crs())
+    buffered["geometry"] = buffered.buffer(BUFFER_M, quad_segs=1)
+    buffered["mph"] = _mph(roads)
+    united = buffered[["geometry", "mph"]].dissolve(by="mph").to_crs(roads.crs)
+    speeds = np.floor(united.index.to_numpy(float) + 0.5).astype(int)
+    return list(zip(united.geometry, speeds.tolist(), strict=True))
+
+
+def _mph(roads: Any) -> NDArray[np.float64]:  # noqa: ANN401 - a frame of an untyped library
+    """Return the speed of every road: as the label says, or by SpaceNet 3's table."""
+    if SPEED_FIELD in roads.columns:
+        return np.asarray(roads[SPEED_FIELD], np.float64)
+    kinds, lanes = roads["road_type"].astype(int), roads["lane_number"].astype(int)
+    mph = np.array([SN3_MPH[kind][count > 2] for kind, count in zip(kinds, lanes, strict=True)])
+    code, factor = UNPAVED
+    return np.where(roads["paved"].astype(int) == code, factor * mph, mph)
+
+
+def _burned(shapes: list[tuple[Any, int]], transform: Affine, shape: tuple[int, ...]) -> Pixels:
+    if not shapes:
+        return np.zeros(shape, np.uint8)
+    burned: Pixels = rasterize(shapes, shape, transform=transform, dtype="uint8")
+    return burned
+
+
+def _create(
+    out: Path, levels: Sequence[tuple[Pixels, Pixels]], chips: int
+) -> dict[str, zarr.Array[Any]]:
+    root = zarr.open_group(out, mode="w")
+    arrays = {}
+    for level, pair in enumerate(levels):
+        for name, pixels in zip(("image", "speed"), pair, strict=True):
+            tile = (pixels.shape[0] // TILES_A_SIDE, pixels.shape[1] // TILES_A_SIDE)
+            arrays[f"{level}/{name}"] = root.create_array(
+                f"{level}/{name}",
+                shape=(chips * TILES_A_SIDE**2, *tile, *pixels.shape[2:]),
+                chunks=(1, *tile, *pixels.shape[2:]),
+                dtype="uint8",
+                compressors=BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle", typesize=1),
+            )
+    return arrays
+
+
+def _write(
+    arrays: dict[str, zarr.Array[Any]], number: int, levels: Sequence[tuple[Pixels, Pixels]]
+) -> None:
+    for level, pair in enumerate(levels):
+        for name, pixels in zip(("image", "speed"), pair, strict=True):
+            array = arrays[f"{level}/{name}"]
+            height, width = array.shape[1:3]
+            first = number * TILES_A_SIDE**2
+            for k in range(TILES_A_SIDE**2):
+                y, x = divmod(k, TILES_A_SIDE)
+                rows, columns = slice(y * height, (y + 1) * height), slice(x * width, None)
+                array[first + k] = pixels[rows, columns][:, :width]

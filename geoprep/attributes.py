@@ -1,0 +1,215 @@
+"""Road attributes, as label files spell them -> speed in mph, never a crash.
+
+Three schemas are known; `detect_schema` tells them apart by the property names of a whole file:
+
+``sn3``
+    SpaceNet 3: ``road_type`` 1..7, ``lane_numbe`` or ``lane_number``, ``paved`` (1 paved,
+    2 unpaved, 3 unknown). Bridges (``bridge_typ``, ``bridge_type``, ``bridge``) change no speed.
+``sn5``
+    SpaceNet 5: ``highway``, ``lanes``, ``surface``. Only the exact text ``paved`` counts as paved,
+    as in the tools that made the published labels; anything else, null included, is unpaved.
+``osm``
+    OpenStreetMap tags: the type from ``highway``, or from ``type`` where ``class`` is ``highway``;
+    ``lanes`` and ``surface`` where they can be read, else 2 lanes and paved. A line with no
+    ``highway`` at all is a river or a railway, and a road with ``tunnel`` = ``yes`` is not to be
+    seen: neither is a road here.
+
+Defaults: road type 6 (unclassified), 2 lanes (any count outside 1..12 is clamped), and the surface
+as above; paved for ``sn3``. Each use of a default is counted under a name such as
+``"road_type unknown"``: *missing* is an absent, null or blank value, *unknown* one that cannot be
+read, *out of range* one that was clamped.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Literal, NamedTuple
+
+from geoprep.speed import ROAD_TYPES, table_mph
+
+Properties = Mapping[str, object]
+KnownSchema = Literal["sn3", "sn5", "osm"]
+
+DEFAULT_ROAD_TYPE: Final = 6
+DEFAULT_LANES: Final = 2
+MAX_LANES: Final = 12
+
+HIGHWAY_TYPES: Final = {
+    highway: road_type
+    for road_type, highways in {
+        1: ("motorway", "motorway_link", "trunk", "trunk_link"),
+        2: ("primary", "primary_link", "bus_guideway"),
+        3: ("secondary", "secondary_link"),
+        4: ("tertiary", "tertiary_link"),
+        5: ("residential", "living_street"),
+        6: ("unclassified", "service", "road"),
+        7: ("cart_track", "track"),
+    }.items()
+    for highway in highways
+}
+"""OpenStreetMap ``highway`` value -> SpaceNet road type, as in CRESI's ``road_speed.py``."""
+
+_CRESI_DROPS: Final = frozenset(
+    {"stopline", "footway", "bridleway", "step", "steps", "path", "pedestrian", "escape"}
+    | {"cycleway", "raceway", "bus", "services", "escalator", "sidewalk"}
+)
+# Ways that are not there, or indoors: ours, since the reference stops at them.
+_NO_ROAD_AT_ALL: Final = frozenset(
+    {"proposed", "planned", "construction", "abandoned", "razed"}
+    | {"corridor", "elevator", "platform", "via_ferrata"}
+)
+NOT_DRIVEABLE: Final = _CRESI_DROPS | _NO_ROAD_AT_ALL
+"""``highway`` values that are no road for cars: the line is left out."""
+
+# https://wiki.openstreetmap.org/wiki/Key:surface, its two main groups.
+UNPAVED_SURFACES: Final = frozenset(
+    {"unpaved", "compacted", "fine_gravel", "gravel", "pebblestone", "rock", "shells", "ground"}
+    | {"dirt", "earth", "clay", "mud", "sand", "grass", "woodchips", "snow", "ice", "salt"}
+)
+PAVED_SURFACES: Final = frozenset(
+    {"paved", "asphalt", "chipseal", "concrete", "paving_stones", "sett", "unhewn_cobblestone"}
+    | {"cobblestone", "bricks", "brick", "grass_paver", "metal", "metal_grid", "wood", "rubber"}
+)
+
+PROPERTY_NAMES: Final = frozenset(
+    {"road_type", "lane_numbe", "lane_number", "paved"}
+    | {"highway", "class", "type", "lanes", "surface", "tunnel"}
+    | {"inferred_speed_mph", "inferred_speed_mps", "OBJECTID", "osm_id"}
+)
+"""All property names that this module looks at: what a reader of big files has to read."""
+
+_NULL_TEXTS: Final = frozenset({"", "none", "null", "nan", "n/a"})
+
+
+class RoadSpeed(NamedTuple):
+    """The speed of one road in mph (NaN: not driveable, leave it out), and what fell back."""
+
+    mph: float
+    notes: tuple[str, ...]
+
+
+def detect_schema(names: Collection[str]) -> KnownSchema:
+    """Return the schema of a file from the names of all its properties.
+
+    ``road_type`` means ``sn3``. ``highway`` means ``sn5`` beside a speed that SpaceNet inferred
+    (``inferred_speed_mph``, ``inferred_speed_mps``) or beside both ``OBJECTID`` and ``osm_id``,
+    else ``osm``; so does ``class`` with ``type``. A file with none of these is read as ``sn3``,
+    whose default for missing keys (20 mph) is the reference's.
+    """
+    if "road_type" in names:
+        return "sn3"
+    if "highway" in names:
+        inferred = "inferred_speed_mph" in names or "inferred_speed_mps" in names
+        return "sn5" if inferred or ("OBJECTID" in names and "osm_id" in names) else "osm"
+    return "osm" if "class" in names and "type" in names else "sn3"
+
+
+def _infer_sn3(road: Properties) -> RoadSpeed:
+    notes: list[str] = []
+    road_type = _code(road.get("road_type"), "road_type", ROAD_TYPES, DEFAULT_ROAD_TYPE, notes)
+    lanes = road.get("lane_numbe")
+    lanes = _lanes(road.get("lane_number") if is_null(lanes) else lanes, "lane_number", notes)
+    paved = _code(road.get("paved"), "paved", (1, 2), 1, notes) == 1
+    return RoadSpeed(table_mph(road_type, lanes, paved), tuple(notes))
+
+
+def _infer_sn5(road: Properties) -> RoadSpeed:
+    notes: list[str] = []
+    road_type = _highway(road.get("highway"), notes)
+    if road_type is None:
+        return RoadSpeed(math.nan, tuple(notes))
+    lanes = _lanes(road.get("lanes"), "lanes", notes)
+    surface = road.get("surface")
+    if is_null(surface):
+        notes.append("surface missing")
+    elif surface != "paved" and plain_text(surface) not in UNPAVED_SURFACES:
+        notes.append("surface unknown")
+    return RoadSpeed(table_mph(road_type, lanes, surface == "paved"), tuple(notes))
+
+
+def _infer_osm(road: Properties) -> RoadSpeed:
+    notes: list[str] = []
+    if plain_text(road.get("tunnel")) == "yes":
+        return RoadSpeed(math.nan, ("tunnel",))
+    highway = road.get("highway")
+    if is_null(highway):
+        if plain_text(road.get("class")) != "highway":
+            return RoadSpeed(math.nan, ("not driveable",))
+        highway = road.get("type")
+    road_type = _highway(highway, notes)
+    if road_type is None:
+        return RoadSpeed(math.nan, tuple(notes))
+    lanes = _lanes(road.get("lanes"), "lanes", notes)
+    paved = _osm_paved(road.get("surface"), notes)
+    return RoadSpeed(table_mph(road_type, lanes, paved), tuple(notes))
+
+
+INFER: Final[Mapping[KnownSchema, Callable[[Properties], RoadSpeed]]] = {
+    "sn3": _infer_sn3,
+    "sn5": _infer_sn5,
+    "osm": _infer_osm,
+}
+"""Schema -> the function that infers one road's speed from its properties."""
+
+
+def _highway(value: object, notes: list[str]) -> int | None:
+    """Return the road type of a highway tag, or None when no car drives there."""
+    highway = plain_text(value)
+    if highway in NOT_DRIVEABLE:
+        notes.append("not driveable")
+        return None
+    if highway not in HIGHWAY_TYPES:
+        notes.append(_missing_or_unknown("highway", value))
+    return HIGHWAY_TYPES.get(highway, DEFAULT_ROAD_TYPE)
+
+
+def _osm_paved(value: object, notes: list[str]) -> bool:
+    surface = plain_text(value).partition(":")[0]  # "concrete:plates" is concrete
+    if surface not in UNPAVED_SURFACES and surface not in PAVED_SURFACES:
+        notes.append(_missing_or_unknown("surface", value))
+    return surface not in UNPAVED_SURFACES
+
+
+def _lanes(value: object, label: str, notes: list[str]) -> int:
+    number = finite_number(value)
+    if number is None:
+        notes.append(_missing_or_unknown(label, value))
+        return DEFAULT_LANES
+    lanes = min(max(int(number), 1), MAX_LANES)
+    if lanes != int(number):
+        notes.append(f"{label} out of range")
+    return lanes
+
+
+def _code(value: object, label: str, known: Collection[int], default: int, notes: list[str]) -> int:
+    number = finite_number(value)
+    if number is not None and number in known:
+        return int(number)
+    notes.append(_missing_or_unknown(label, value))
+    return default
+
+
+def _missing_or_unknown(label: str, value: object) -> str:
+    return f"{label} missing" if is_null(value) else f"{label} unknown"
+
+
+def finite_number(value: object) -> float | None:
+    """Return a number, or a text that is one, as a finite float; else None. Booleans are none."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def plain_text(value: object) -> str:
+    """Return a text in lower case without surrounding blanks; "" for anything that is no text."""
+    return value.strip().lower() if isinstance(value, str) else ""
+
+
+def is_null(value: object) -> bool:
+    """Return whether a value says nothing: null, NaN, blank, or a writer's word for that."""
+    if isinstance(value, str):
+        return value.strip().lower() in _NULL_TEXTS
+    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -1,0 +1,71 @@
+"""Who runs the tasks of a build: threads of this process, or whoever has the same two methods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Executor(Protocol):
+    """Runs plain functions on plain, picklable items that return small, picklable records."""
+
+    workers: int
+
+    def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Return the results in the order of the items; the first exception is raised."""
+        ...
+
+    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Yield results as they come; after an exception no further item is begun."""
+        ...
+
+
+class Threads:
+    """Threads of this process: GDAL, the compressors and our loops all release the GIL.
+
+    Parameters
+    ----------
+    workers
+        How many; by default one for every core this process may use.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or usable_cores()
+
+    def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Return the results in the order of the items; the first exception is raised."""
+        with ThreadPoolExecutor(self.workers) as pool:
+            return list(pool.map(function, items))
+
+    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Yield results as they come; after an exception no further item is begun.
+
+        Leaving the loop early, by an exception or an interrupt, waits for the items in progress.
+        """
+        queue = iter(items)
+        with ThreadPoolExecutor(self.workers) as pool:
+            running: set[Future[R]] = set()
+            try:
+                running.update(pool.submit(function, item) for item in islice(queue, self.workers))
+                while running:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    results = [future.result() for future in done]
+                    # Refill before results are handed on, so that no thread waits for the caller.
+                    running |= {pool.submit(function, item) for item in islice(queue, len(done))}
+                    yield from results
+            finally:
+                for future in running:
+                    future.cancel()

@@ -1,0 +1,180 @@
+"""Where pixels are: a scene's grid on the ground, and the tiles cut from it.
+
+A grid is a shape, an affine and a CRS; every function here is pure and touches no file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyproj
+from affine import Affine
+
+from geoprep.errors import UsageError
+
+PREFERRED_TILE = 512
+"""Tile side that ``auto`` stays near: large enough for context, small enough for a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A raster's shape in pixels and its place on the ground.
+
+    Attributes
+    ----------
+    height, width
+        In pixels.
+    transform
+        Pixel corner (column, row) -> CRS coordinate.
+    crs
+        Anything pyproj understands: ``EPSG:4326`` or WKT.
+    """
+
+    height: int
+    width: int
+    transform: Affine
+    crs: str
+
+    def window(self, row: int, col: int, height: int, width: int) -> Grid:
+        """Return the grid of a window; it may reach past the edge."""
+        return Grid(height, width, self.transform * Affine.translation(col, row), self.crs)
+
+    def resized(self, height: int, width: int) -> Grid:
+        """Return the same ground cut into other pixels."""
+        scale = Affine.scale(self.width / width, self.height / height)
+        return Grid(height, width, self.transform * scale, self.crs)
+
+    @property
+    def bounds(self) -> tuple[float, float, float, float]:
+        """Left, bottom, right, top in the CRS, whichever way the raster is turned."""
+        corners = [self.transform * (x, y) for x in (0, self.width) for y in (0, self.height)]
+        xs, ys = zip(*corners, strict=True)
+        return min(xs), min(ys), max(xs), max(ys)
+
+    def gsd_m(self) -> tuple[float, float]:
+        """Return the ground sample distance in metres along x and y, at the centre.
+
+        Measured on the WGS 84 ellipsoid, so that square degrees and the stretched metres of Web
+        Mercator come out as what they are on the ground.
+        """
+        x, y = self.width / 2, self.height / 2
+        corners = [self.transform * at for at in ((x, y), (x + 1, y), (x, y + 1))]
+        xs, ys = zip(*corners, strict=True)
+        lon, lat = to_lonlat(self.crs).transform(xs, ys)
+        _, _, metres = _GEOD.inv([lon[0], lon[0]], [lat[0], lat[0]], lon[1:], lat[1:])
+        return float(metres[0]), float(metres[1])
+
+
+_GEOD = pyproj.Geod(ellps="WGS84")
+
+
+@lru_cache(maxsize=64)
+def to_lonlat(crs: str) -> pyproj.Transformer:
+    """Return the transformer of a CRS to longitude and latitude (pyproj locks it per thread)."""
+    return pyproj.Transformer.from_crs(crs, "EPSG:4326", always_xy=True)
+
+
+def at_gsd(grid: Grid, metres: float) -> Grid:
+    """Return the grid resampled to a ground sample distance, the same along both axes.
+
+    The footprint is kept exactly, so the distance is met to within half a pixel per side.
+    """
+    gsd_x, gsd_y = grid.gsd_m()
+    return grid.resized(
+        max(1, round(grid.height * gsd_y / metres)), max(1, round(grid.width * gsd_x / metres))
+    )
+
+
+def auto_tile(shapes: Iterable[tuple[int, int]], overlap: int, divisor: int) -> int:
+    """Return the tile side that wastes nothing, or 512.
+
+    Parameters
+    ----------
+    shapes
+        (height, width) of every scene in pixels of the finest level.
+    overlap
+        Pixels that neighbouring tiles share.
+    divisor
+        The side is a multiple of it, so that every coarser level has whole pixels.
+
+    Returns
+    -------
+    int
+        When all scenes have one shape: of the sides between 256 and 1024 (or the whole scene,
+        when it is smaller) that cover it with neither gap nor padding, the one nearest 512.
+        Otherwise 512 or, for scenes that are all smaller, the largest side.
+    """
+    unique = set(shapes)
+    longest = max(max(shape) for shape in unique)
+    if len(unique) == 1:
+        height, width = unique.pop()
+        low = min(PREFERRED_TILE // 2, height, width)
+        fits = [
+            side
+            for side in range(max(low, overlap + 1), min(height, width, 2 * PREFERRED_TILE) + 1)
+            if side % divisor == 0
+            and (height - overlap) % (side - overlap) == 0
+            and (width - overlap) % (side - overlap) == 0
+        ]
+        if fits:
+            return min(fits, key=lambda side: (abs(side - PREFERRED_TILE), side))
+    return min(math.ceil(PREFERRED_TILE / divisor), math.ceil(longest / divisor)) * divisor
+
+
+def level_sides(tile: int, levels: int) -> tuple[int, ...]:
+    """Return the tile side at every level, each half the one before.
+
+    Raises
+    ------
+    UsageError
+        A side cannot be halved often enough.
+    """
+    divisor = 2 ** (levels - 1)
+    if levels < 1 or tile % divisor or tile < divisor:
+        nearest = max(1, round(tile / divisor)) * divisor
+        raise UsageError(
+            f"a tile of {tile} pixels cannot be halved {levels - 1} times for {levels} levels: "
+            f"use --tile {nearest}, or fewer --levels"
+        )
+    return tuple(tile >> i for i in range(levels))
+
+
+def tile_offsets(length: int, tile: int, overlap: int) -> tuple[int, ...]:
+    """Return where tiles begin along one axis, the last shifted inwards to end at the edge.
+
+    Examples
+    --------
+    >>> tile_offsets(1300, 512, 0)
+    (0, 512, 788)
+    >>> tile_offsets(300, 512, 0)
+    (0,)
+    """
+    if not 0 <= overlap < tile:
+        raise UsageError(f"--overlap {overlap} must be at least 0 and less than the tile, {tile}")
+    if length <= tile:
+        return (0,)
+    starts = range(0, length - tile, tile - overlap)
+    return (*starts, length - tile)
+
+
+def tile_windows(shape: tuple[int, int], tile: int, overlap: int) -> list[tuple[int, int]]:
+    """Return the (row, col) of every tile of a scene, row by row."""
+    cols = tile_offsets(shape[1], tile, overlap)
+    return [(row, col) for row in tile_offsets(shape[0], tile, overlap) for col in cols]
+
+
+def shard_tiles(tiles_per_scene: Sequence[int], preferred: int) -> int:
+    """Return how many tiles a shard holds: near ``preferred``, in whole scenes where possible.
+
+    When every scene has the same number of tiles, no scene then lies in two shards and none is
+    decoded twice.
+    """
+    counts = set(tiles_per_scene)
+    if len(counts) == 1:
+        (count,) = counts
+        if count <= 2 * preferred:
+            return count * max(1, round(preferred / count))
+    return preferred

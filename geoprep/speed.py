@@ -1,0 +1,159 @@
+"""Road speed in mph: the table it comes from, its one-byte coding, the lookups of that byte.
+
+A speed mask holds one byte a pixel: 0 no road, 1..254 the speed in whole mph (rounded half up),
+255 no data. Every training target and export is a 256-entry lookup of that byte, defined here once
+for the loader, the exports and the statistics. Needs numpy only.
+
+The speed table and both codings are those of the CRESI tools (SpaceNet 5 baseline:
+``data_prep/road_speed.py`` and ``data_prep/speed_masks.py``).
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+NO_ROAD: Final = 0
+NO_DATA: Final = 255
+MAX_MPH: Final = 254.0
+"""The fastest speed that a mask byte can hold."""
+
+MPS_PER_MPH: Final = 0.44704
+KMH_PER_MPH: Final = 1.609344
+MPH_PER_UNIT: Final = {"mph": 1.0, "kmh": 1.0 / KMH_PER_MPH, "mps": 1.0 / MPS_PER_MPH}
+
+BIN_COUNT: Final = 7
+BIN_WIDTH_MPH: Final = 10
+BIN_STEP: Final = 36
+"""Grey values between neighbouring bins in the single-band binned raster: int(255 / 7)."""
+CONTINUOUS_MAX_MPH: Final = 65
+"""The speed that the continuous coding maps to 255."""
+UNPAVED_FACTOR: Final = 0.75
+
+ROAD_TYPES: Final = {
+    1: "motorway",
+    2: "primary",
+    3: "secondary",
+    4: "tertiary",
+    5: "residential",
+    6: "unclassified",
+    7: "cart track",
+}
+
+# mph by road type: (1 or 2 lanes, 3 lanes and more). Lanes are those of both directions.
+_MPH_BY_TYPE: Final = {
+    1: (55.0, 65.0),
+    2: (45.0, 55.0),
+    3: (35.0, 45.0),
+    4: (30.0, 35.0),
+    5: (25.0, 30.0),
+    6: (20.0, 20.0),
+    7: (20.0, 20.0),
+}
+_WIDE_ROAD_LANES: Final = 3
+
+# Bytes that stand for a fractional speed of the table above (a speed times 0.75), which the
+# continuous coding does not map like the whole speed of the same byte. 22 mph stays itself: 22.5
+# rounds half up to 23, so no byte 22 ever comes from the table. 26.25 (byte 26) needs no entry.
+_FRACTIONAL_MPH: Final = {19: 18.75, 23: 22.5, 34: 33.75, 41: 41.25, 49: 48.75}
+
+
+def table_mph(road_type: int, lanes: int, paved: bool) -> float:
+    """Return the speed of a road by type, width and surface.
+
+    Parameters
+    ----------
+    road_type
+        SpaceNet 3 road type, 1..7 (see `ROAD_TYPES`).
+    lanes
+        Number of lanes over both directions, at least 1.
+    paved
+        Whether the surface is paved; unpaved roads have 0.75 of the speed.
+
+    Returns
+    -------
+    float
+        Speed in mph, one of 14 values from 15 to 65, six of them not whole.
+    """
+    mph = _MPH_BY_TYPE[road_type][lanes >= _WIDE_ROAD_LANES]
+    return mph if paved else mph * UNPAVED_FACTOR
+
+
+def to_byte(mph: ArrayLike) -> NDArray[np.uint8]:
+    """Return the mask byte of speeds in mph: rounded half up and kept within 1..254.
+
+    Half up: 22.5 becomes 23 (to even it would be 22). No speed of the table changes its ten-mph
+    bin; a fractional speed from elsewhere may, by less than half a mph (20.3 becomes 20).
+
+    Parameters
+    ----------
+    mph
+        Finite speeds, any shape. A road slower than 0.5 mph is still a road: 1.
+
+    Returns
+    -------
+    ndarray of uint8
+        The same shape.
+
+    Raises
+    ------
+    ValueError
+        If a speed is not finite.
+    """
+    speeds = np.asarray(mph, dtype=np.float64)
+    if not np.isfinite(speeds).all():
+        raise ValueError("a speed is not finite; leave such roads out before coding them")
+    return np.clip(np.floor(speeds + 0.5), 1, MAX_MPH).astype(np.uint8)
+
+
+def _continuous(mph: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return CRESI's continuous grey value of speeds: int(clip(255 * mph / 65, 0, 255))."""
+    return np.clip(255.0 * mph / CONTINUOUS_MAX_MPH, 0, 255).astype(np.uint8)
+
+
+def _continuous_table() -> NDArray[np.uint8]:
+    mph = np.arange(256, dtype=np.float64)
+    for byte, fractional in _FRACTIONAL_MPH.items():
+        mph[byte] = fractional
+    mph[NO_DATA] = 0
+    return _continuous(mph)
+
+
+def _bin_table() -> NDArray[np.uint8]:
+    byte = np.arange(256)
+    bins = np.minimum(-(-byte // BIN_WIDTH_MPH), BIN_COUNT)
+    bins[NO_DATA] = 0
+    return bins.astype(np.uint8)
+
+
+def _frozen(table: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the table, read-only: these are shared by every thread and module."""
+    table.flags.writeable = False
+    return table
+
+
+BIN_TABLE: Final = _frozen(_bin_table())
+"""uint8 (256,): mask byte -> bin 1..7 = ceil(mph / 10), 7 beyond; no road and no data are 0."""
+
+BINNED_TABLE: Final = _frozen(BIN_TABLE * np.uint8(BIN_STEP))
+"""uint8 (256,): mask byte -> grey value of CRESI's single-band binned raster, 36 times the bin."""
+
+CONTINUOUS_TABLE: Final = _frozen(_continuous_table())
+"""uint8 (256,): mask byte -> grey value of CRESI's continuous raster; no data is 0.
+
+Exact for every speed of the table and every whole speed but 19, 23, 34, 41 and 49 mph, which read
+as the fractional speeds that share their byte (one or two grey values away).
+"""
+
+BINARY_TABLE: Final = _frozen((BIN_TABLE > 0).astype(np.uint8))
+"""uint8 (256,): mask byte -> 1 on a road, 0 elsewhere; no data is 0."""
+
+CHANNEL_TABLE: Final = _frozen(
+    np.concatenate(
+        [BIN_TABLE[:, None] == np.arange(1, BIN_COUNT + 1), BINARY_TABLE[:, None] == 1], axis=1
+    ).astype(np.uint8)
+)
+"""uint8 (256, 8): mask byte -> 0/1 channels: bins 1..7, exclusive, and any road; no data is 0."""
+
+VALID_TABLE: Final = _frozen((np.arange(256) != NO_DATA).astype(np.uint8))
+"""uint8 (256,): mask byte -> 1 where the label is known (no road included), 0 at no data."""

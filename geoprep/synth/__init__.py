@@ -1,0 +1,134 @@
+"""A synthetic city in SpaceNet's layout: imagery worth training on, with its road labels.
+
+For demos and tests where the real imagery is too large to fetch. Roads are found by shape and
+context, not by colour: roofs, parking lots, yards and bare ground share their spectra.
+
+========== =====================================================================================
+frame      the lattice of chips, degrees and metres
+lattice    warped lines along which streets may run
+terrain    zones of density; motorway, river and railway
+kinds      attributes of roads, and what follows from them: width, speed
+network    the connected road network (spurs, connect: parts of it)
+plan       all of the above, plus which chip is empty and which have black borders
+world      what there is to draw in a box (pavement, blocks, buildings, shapes, things)
+render     things to reflectance (spectra, light, trees); products: reflectance to counts
+labels     roads of a chip as GeoJSON; write: files, whole or not at all
+========== =====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from geoprep.errors import UsageError
+from geoprep.synth.frame import CityLike
+from geoprep.synth.labels import Labels
+from geoprep.synth.plan import Plan, make_plan
+from geoprep.synth.products import PRODUCT_BANDS, draw_products
+from geoprep.synth.render import Renderer
+from geoprep.synth.write import claim_folder, scene_files, write_image, write_json
+
+__all__ = ["PRODUCT_BANDS", "synthesise"]
+
+
+def synthesise(
+    out: Path,
+    city: CityLike,
+    *,
+    scenes: int,
+    seed: int,
+    products: Sequence[str] = ("PS-RGB",),
+    size: int = 1300,
+    workers: int = 1,
+    on_scene: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Draw a synthetic city into a folder, in the layout of its SpaceNet area of interest.
+
+    The same arguments give the same bytes whatever the number of workers. Files that are already
+    there from the same arguments are kept, so an interrupted run is taken up where it stopped.
+
+    Parameters
+    ----------
+    out
+        Folder that will hold the area's own folder.
+    city
+        Which area: it decides location, names, label schema, and whether there are labels.
+    scenes, size
+        Number of chips, and pixels a side of each (2.7e-6 degrees a pixel, as in SpaceNet).
+    seed
+        Another seed is another city; not negative.
+    products
+        Any of ``PS-RGB`` (uint8 in SpaceNet 5, 11 bits in uint16 in SpaceNet 3), ``PS-MS`` (8
+        WorldView-3 bands, uint16) and ``PAN`` (uint16).
+    workers
+        Threads.
+    on_scene
+        Called with (finished, total) after every scene, from the calling thread.
+
+    Returns
+    -------
+    Path
+        The area's folder, e.g. ``out/AOI_7_Moscow``.
+
+    Raises
+    ------
+    UsageError
+        An argument cannot be met, or the folder holds another city or real imagery.
+    """
+    wanted = _check(products, seed, workers)
+    plan = make_plan(city, scenes, seed, size)
+    folder = Path(out) / city.aoi
+    claim_folder(folder, plan)
+    todo = [k for k in range(scenes) if not _is_done(folder, plan, k, wanted)]
+    finished = scenes - len(todo)
+    if not todo:
+        return folder
+    draw = _Draw(folder, plan, wanted)
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(draw, k) for k in todo]
+        try:
+            for future in as_completed(futures):
+                future.result()
+                finished += 1
+                if on_scene is not None:
+                    on_scene(finished, scenes)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return folder
+
+
+def _check(products: Sequence[str], seed: int, workers: int) -> tuple[str, ...]:
+    """Return the products asked for, each once, in a fixed order."""
+    unknown = [name for name in products if name not in PRODUCT_BANDS]
+    if unknown or not products:
+        raise UsageError(
+            f"cannot draw {', '.join(unknown) or 'no product'}: choose from "
+            f"{', '.join(PRODUCT_BANDS)}"
+        )
+    if seed < 0 or workers < 1:
+        raise UsageError(f"seed {seed} and {workers} workers: use a seed of 0 or more, workers 1+")
+    return tuple(name for name in PRODUCT_BANDS if name in products)
+
+
+def _is_done(folder: Path, plan: Plan, index: int, products: tuple[str, ...]) -> bool:
+    files = scene_files(folder, plan, index, products)
+    return all(path.exists() for path in files.values())
+
+
+class _Draw:
+    """Draws and writes one scene after another; what scenes share is made once."""
+
+    def __init__(self, folder: Path, plan: Plan, products: tuple[str, ...]) -> None:
+        self._folder, self._plan, self._products = folder, plan, products
+        self._renderer = Renderer(plan)
+        self._labels = Labels(plan)
+
+    def __call__(self, index: int) -> None:
+        plan = self._plan
+        files = scene_files(self._folder, plan, index, self._products)
+        for product, pixels in draw_products(self._renderer, index, self._products).items():
+            write_image(files[product], pixels, plan.frame.georeference(index))
+        if plan.city.labelled:
+            write_json(files[plan.city.label_folder], self._labels.collection(index))

@@ -1,0 +1,305 @@
+"""From bytes to what a model takes, on the device: normalise, expand the target, mark the valid.
+
+Nothing wider than a byte a pixel crosses the bus; float appears here and only here. Everything is
+plain tensor arithmetic, so the same modules run on ``cpu``, ``cuda`` and ``xpu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from geoprep.errors import UsageError
+from geoprep.speed import BIN_TABLE, BINARY_TABLE, CHANNEL_TABLE, CONTINUOUS_TABLE, NO_DATA
+from geoprep.store import Store
+from loaders.jitter import Jitter
+from loaders.ram import open_stores
+
+Targets = Literal["bins", "continuous", "binary", "class"]
+
+IGNORE_INDEX = -100
+"""Class of a pixel without a label: the one that torch's losses leave out by default."""
+
+PAD_TO = 32
+"""Sides of whole tiles become a multiple of this: a ResNet encoder halves five times."""
+
+
+class Statistics(NamedTuple):
+    """Mean and standard deviation of each band over valid pixels, float64 (band,)."""
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+
+class Prepared(NamedTuple):
+    """What `DevicePrep` returns.
+
+    Attributes
+    ----------
+    image
+        (n, band, y, x) in channels-last order, normalised.
+    target
+        Depends on the kind, see `DevicePrep`.
+    valid
+        bool (n, y, x), where the label is known; never on padding.
+    """
+
+    image: Tensor
+    target: Tensor
+    valid: Tensor
+
+
+class _Samples(Protocol):
+    """A batch, as far as it matters here."""
+
+    @property
+    def image(self) -> Tensor: ...
+    @property
+    def speed(self) -> Tensor: ...
+    @property
+    def key(self) -> Tensor: ...
+
+
+def band_statistics(stores: Sequence[Store], bands: Sequence[str] | None = None) -> Statistics:
+    """Return mean and standard deviation of the valid pixels of the train splits.
+
+    Stores hold counts, so those of several add up, and the result is exact.
+
+    Parameters
+    ----------
+    stores
+        One or several.
+    bands
+        Names of the bands, in this order; None for those of the first store.
+
+    Raises
+    ------
+    UsageError
+        A store lacks a band, or its train split has no valid pixel.
+    """
+    names = tuple(stores[0].meta.bands if bands is None else bands)
+    counts = np.zeros((len(names), 256))
+    for store in stores:
+        lacking = [name for name in names if name not in store.meta.bands]
+        if lacking:
+            raise UsageError(
+                f"{store.location} has no band {', '.join(lacking)}; it has "
+                f"{', '.join(store.meta.bands)}"
+            )
+        counts += store.histogram_band[[store.meta.bands.index(name) for name in names]]
+    total = counts.sum(axis=1)
+    if not total.all():
+        where = ", ".join(store.location for store in stores)
+        raise UsageError(
+            f"{where}: the train split has no valid pixels to take mean and deviation from; give "
+            "DevicePrep a Normalize of your own"
+        )
+    value = np.arange(256)
+    mean = counts @ value / total
+    variance = (counts * (value - mean[:, None]) ** 2).sum(axis=1) / total
+    return Statistics(mean, np.sqrt(variance))
+
+
+class Normalize(nn.Module):
+    """uint8 -> (value - mean) / std per band, in fp32, rounded once to the dtype.
+
+    Parameters
+    ----------
+    mean, std
+        One figure a band, in grey values. A band that never varies is only centred.
+    dtype
+        Of the result: ``torch.float32``, ``torch.bfloat16``, ...
+    """
+
+    centre: Tensor
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(
+        self,
+        mean: Sequence[float] | NDArray[np.float64],
+        std: Sequence[float] | NDArray[np.float64],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.dtype = dtype
+        means, stds = (np.asarray(v, np.float64) for v in (mean, std))
+        scale = 1.0 / np.where(stds > 0, stds, 1.0)
+        # The whole part of the mean is subtracted exactly, so that nothing cancels near it.
+        whole = np.round(means)
+        for name, value in (
+            ("centre", whole),
+            ("scale", scale),
+            ("shift", (whole - means) * scale),
+        ):
+            tensor = torch.tensor(value, dtype=torch.float32).view(1, -1, 1, 1)
+            self.register_buffer(name, tensor)
+
+    def forward(
+        self, image: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """Return the normalised image, in the memory order it has.
+
+        Parameters
+        ----------
+        image
+            uint8 (n, band, y, x).
+        gain, bias
+            (n, band, 1, 1), a factor and a summand in normalised units, see `Jitter`.
+        """
+        scale, shift = self.scale, self.shift
+        if gain is not None:
+            scale, shift = scale * gain, shift * gain
+        if bias is not None:
+            shift = shift + bias
+        # In place, and not `image - centre`: mixed dtypes cost torch a third more time (measured).
+        value = image.to(torch.float32, copy=True).sub_(self.centre)
+        return value.mul_(scale).add_(shift).to(self.dtype)
+
+    def extra_repr(self) -> str:
+        """Return what to show of this module."""
+        return f"bands={self.centre.shape[1]}, dtype={self.dtype}"
+
+
+class SpeedTarget(nn.Module):
+    """The mph byte -> a training target, by lookup.
+
+    Parameters
+    ----------
+    targets
+        ``bins``: (n, 8, y, x), CRESI's seven ten-mph bins, exclusive, and any road, 0 or 1.
+        ``continuous``: (n, 1, y, x), CRESI's continuous coding, 0 to 1.
+        ``binary``: (n, 1, y, x), 1 on roads.
+        ``class``: int64 (n, y, x), 0 no road, 1..7 the bin, `IGNORE_INDEX` no data.
+    dtype
+        Of all but ``class``.
+    """
+
+    table: Tensor
+
+    def __init__(self, targets: Targets = "bins", dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        if targets not in get_args(Targets):
+            raise UsageError(f"targets={targets!r} is not one of {', '.join(get_args(Targets))}")
+        self.targets = targets
+        self.register_buffer("table", _table(targets, dtype), persistent=False)
+
+    @property
+    def channels(self) -> int:
+        """Channels a model needs for this target."""
+        return {"bins": 8, "class": 8}.get(self.targets, 1)
+
+    def forward(self, speed: Tensor) -> Tensor:
+        """Return the target of uint8 (n, y, x)."""
+        # An embedding with int32 indexes is four times as fast as indexing with int64 (measured).
+        values = functional.embedding(speed.int(), self.table)
+        return values[..., 0].long() if self.targets == "class" else values.permute(0, 3, 1, 2)
+
+
+def _table(targets: Targets, dtype: torch.dtype) -> Tensor:
+    """Return the lookup table of a target, (256, channel)."""
+    if targets == "class":
+        classes = BIN_TABLE.astype(np.float32)
+        classes[NO_DATA] = IGNORE_INDEX
+        return torch.from_numpy(classes)[:, None]
+    values = {
+        "bins": CHANNEL_TABLE,
+        "continuous": CONTINUOUS_TABLE[:, None] / 255.0,
+        "binary": BINARY_TABLE[:, None],
+    }[targets]
+    return torch.tensor(values, dtype=torch.float64).to(dtype)
+
+
+class DevicePrep(nn.Module):
+    """A batch of bytes -> image, target and valid mask.
+
+    Parameters
+    ----------
+    normalize
+        For the image.
+    target
+        For the speed mask.
+    jitter
+        Random brightness, contrast and gain; in training mode only.
+    pad_to
+        Sides are padded to a multiple of this, below and to the right: with no data, which is
+        not valid. 1 never pads.
+    """
+
+    def __init__(
+        self,
+        normalize: Normalize,
+        target: SpeedTarget,
+        *,
+        jitter: Jitter | None = None,
+        pad_to: int = PAD_TO,
+    ) -> None:
+        super().__init__()
+        self.normalize = normalize
+        self.target = target
+        self.jitter = jitter
+        self.pad_to = pad_to
+
+    @classmethod
+    def from_store(
+        cls,
+        stores: str | Path | Store | Sequence[str | Path | Store],
+        targets: Targets = "bins",
+        *,
+        dtype: torch.dtype = torch.float32,
+        bands: Sequence[str] | None = None,
+        jitter: Jitter | None = None,
+        pad_to: int = PAD_TO,
+    ) -> DevicePrep:
+        """Return a module with the statistics of a store, or of several together.
+
+        Parameters
+        ----------
+        stores
+            Opened, or where they are.
+        targets
+            Kind of target, see `SpeedTarget`.
+        dtype
+            Of image and target.
+        bands
+            Names of the bands that were loaded; None for all.
+        jitter, pad_to
+            See `DevicePrep`.
+        """
+        mean, std = band_statistics(open_stores(stores), bands)
+        return cls(
+            Normalize(mean, std, dtype), SpeedTarget(targets, dtype), jitter=jitter, pad_to=pad_to
+        )
+
+    def forward(self, batch: _Samples | Mapping[str, Any]) -> Prepared:
+        """Return image, target and valid mask of a batch, which must be on this module's device.
+
+        Parameters
+        ----------
+        batch
+            A `Batch`, or a mapping with ``image`` and ``speed`` (and ``key`` for jitter).
+        """
+        parts = batch if isinstance(batch, Mapping) else _mapping(batch)
+        image, speed = self.pad(parts["image"], 0), self.pad(parts["speed"], NO_DATA)
+        gain = bias = None
+        if self.jitter is not None and self.training:
+            gain, bias = self.jitter(parts["key"], image.shape[1])
+        return Prepared(self.normalize(image, gain, bias), self.target(speed), speed != NO_DATA)
+
+    def pad(self, pixels: Tensor, value: int) -> Tensor:
+        """Return (..., y, x) padded below and to the right."""
+        below, right = (-side % self.pad_to for side in pixels.shape[-2:])
+        return (
+            functional.pad(pixels, (0, right, 0, below), value=value) if below or right else pixels
+        )
+
+
+def _mapping(batch: _Samples) -> dict[str, Tensor]:
+    return {"image": batch.image, "speed": batch.speed, "key": batch.key}

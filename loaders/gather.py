@@ -1,0 +1,143 @@
+"""Crops and symmetries at memory speed: a pixel is one item, whatever its number of bands.
+
+NumPy then moves 3, 4 or 8 bytes at a time and releases the lock while it does, so plain threads
+scale. A window whose pixels change places within a row is first copied, row by row, into a scratch
+that stays in the cache: memory is read forwards, and only the cache is read sideways. Measured
+against compiled loops (numba, blocked) this is as fast or faster for 3 and for 8 bands, with
+nothing to compile.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Windows
+
+_SCRATCH_PAD = 17
+"""Extra items in a row of scratch: a power of two as its length would crowd one cache set."""
+
+
+class _Scratch(threading.local):
+    """What each thread keeps: a scratch for every (side, dtype) it has met."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, np.dtype[Any]], NDArray[Any]] = {}
+
+
+_scratches = _Scratch()
+
+
+def as_items(image: NDArray[np.uint8]) -> NDArray[Any]:
+    """Return uint8 (..., band), C-contiguous, as one item a pixel: shape (...)."""
+    bands = image.shape[-1]
+    dtype = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}.get(bands, f"V{bands}")
+    return image.view(dtype)[..., 0]
+
+
+def _scratch(side: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return this thread's (side, side) scratch."""
+    found = _scratches.found
+    key = (side, dtype)
+    if key not in found:
+        found[key] = np.zeros((side, side + _SCRATCH_PAD), dtype)[:, :side]
+    return found[key]
+
+
+def copy_window(tile: NDArray[Any], y: int, x: int, op: int, out: NDArray[Any]) -> None:
+    """Copy a square window of one tile, under a symmetry.
+
+    Parameters
+    ----------
+    tile
+        Items (side, side).
+    y, x
+        Upper left corner of the window.
+    op
+        Symmetry 0..7, see `loaders.sampling`.
+    out
+        Items (crop, crop) of the same dtype; written.
+    """
+    side = len(out)
+    view = tile[y : y + side, x : x + side]
+    if op & (TRANSPOSE | FLIP_X):
+        scratch = _scratch(side, tile.dtype)
+        scratch[...] = view
+        view = scratch
+    if op & TRANSPOSE:
+        view = view.T
+    if op & FLIP_Y:
+        view = view[::-1]
+    if op & FLIP_X:
+        view = view[:, ::-1]
+    out[...] = view
+
+
+def gather(tiles: NDArray[Any], windows: Windows, out: NDArray[Any]) -> None:
+    """Copy the windows of many tiles.
+
+    Parameters
+    ----------
+    tiles
+        Items (tile, side, side), from `as_items`; or a speed mask as it is.
+    windows
+        Which, one row a sample.
+    out
+        Items (n, crop, crop); written.
+    """
+    rows = zip(*(a.tolist() for a in (windows.tile, windows.y, windows.x, windows.op)), strict=True)
+    for i, (tile, y, x, op) in enumerate(rows):
+        copy_window(tiles[tile], y, x, op, out[i])
+
+
+def symmetry(array: NDArray[Any], op: int) -> NDArray[Any]:
+    """Return a view of (side, side, ...) under a symmetry 0..7."""
+    if op & TRANSPOSE:
+        array = array.swapaxes(0, 1)
+    if op & FLIP_Y:
+        array = array[::-1]
+    if op & FLIP_X:
+        array = array[:, ::-1]
+    return array
+
+
+def window_affine(
+    affine: tuple[float, ...], y: int, x: int, op: int, side: int
+) -> tuple[float, float, float, float, float, float]:
+    """Return the affine of a window under a symmetry, from that of its tile.
+
+    Parameters
+    ----------
+    affine
+        ``a b c d e f`` of rasterio, pixel corner (column, row) of the tile -> CRS.
+    y, x, op
+        The window.
+    side
+        Its side in pixels.
+
+    Returns
+    -------
+    tuple of float
+        ``a b c d e f``, pixel corner of the window as it was handed out -> CRS.
+    """
+    a, b, c, d, e, f = affine
+    # Output corner (j, i) -> window corner: undo the mirror, the turn, the transposition.
+    j0, dj = (side, -1) if op & FLIP_X else (0, 1)
+    i0, di = (side, -1) if op & FLIP_Y else (0, 1)
+    # u = column and v = row in the window as functions of j and i.
+    if op & TRANSPOSE:
+        uj, ui, u0, vj, vi, v0 = 0, di, i0, dj, 0, j0
+    else:
+        uj, ui, u0, vj, vi, v0 = dj, 0, j0, 0, di, i0
+    u0, v0 = u0 + x, v0 + y
+    return (
+        a * uj + b * vj,
+        a * ui + b * vi,
+        a * u0 + b * v0 + c,
+        d * uj + e * vj,
+        d * ui + e * vi,
+        d * u0 + e * v0 + f,
+    )

@@ -1,0 +1,216 @@
+"""Which window of which tile: a pure function of (seed, epoch, position).
+
+Position ``p`` of an epoch holds sample ``order(epoch)[p]``; tile, crop and symmetry of a sample are
+hashed from (seed, epoch, sample). Nothing else has a say: not threads, workers, ranks or time. The
+hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) in plain integer arithmetic, so
+that a checkpoint means the same samples under any version of NumPy, whose own generators may
+change their streams.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import UsageError
+from loaders.roads import RoadCells
+
+Augment = Literal["d4", "flips"]
+
+FLIP_X, FLIP_Y, TRANSPOSE = 1, 2, 4
+"""Bits of a symmetry: the window is transposed first, then turned upside down, then mirrored."""
+
+SYMMETRIES: dict[Augment | None, int] = {None: 1, "flips": 4, "d4": 8}
+"""How many of the symmetries 0..7 an augmentation draws from."""
+
+ROAD_TRIES = 8
+"""Windows drawn for a sample before the one with most road is taken, under ``min_road``."""
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+# What a draw is for: streams of one sample that never meet.
+_ORDER, _KEY, _TILE, _SYMMETRY, _PLACE = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows into tiles, one row a sample.
+
+    Attributes
+    ----------
+    tile
+        int64 (n,), index of the tile.
+    y, x
+        int64 (n,), upper left corner in the tile, pixels.
+    op
+        int64 (n,), symmetry 0..7: bits `TRANSPOSE`, `FLIP_Y`, `FLIP_X`, applied in that order.
+    key
+        int64 (n,), hash of (seed, epoch, sample), for augmentations on the device.
+    """
+
+    tile: NDArray[np.int64]
+    y: NDArray[np.int64]
+    x: NDArray[np.int64]
+    op: NDArray[np.int64]
+    key: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.tile)
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the SplitMix64 finaliser of every element."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _hash(seed: int, epoch: int, stream: int, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return 64 random bits for every sample."""
+    prefix = np.zeros(1, np.uint64)
+    for word in (seed, epoch, stream):
+        prefix = _mix(prefix + np.uint64((int(word) * _GOLDEN + _GOLDEN) & _MASK))
+    return _mix(prefix + samples.astype(np.uint64) * np.uint64(_GOLDEN))
+
+
+def _below(bits: NDArray[np.uint64], limit: int) -> NDArray[np.int64]:
+    """Return integers in [0, limit), from the upper 32 bits (Lemire's multiplication)."""
+    return (((bits >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
+
+
+def _unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return floats in [0, 1), from the upper 53 bits."""
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What an epoch consists of.
+
+    Attributes
+    ----------
+    tiles
+        How many there are.
+    side
+        Side of a tile in pixels.
+    crop
+        Side of a window in pixels; None takes whole tiles.
+    augment
+        ``d4``: the eight symmetries of the square; ``flips``: the four without transposition.
+    crops_per_tile
+        Samples per tile and epoch.
+    seed
+        Any integer.
+    shuffle
+        False: samples come in the order of the tiles.
+    chosen
+        int64, the tiles to draw from; None for all.
+    weights
+        float64, one per tile to draw from: how often it is drawn, in proportion. None: every
+        tile exactly ``crops_per_tile`` times. With weights the draw is stratified, so a tile
+        comes within two of its expected number of times.
+    min_road
+        Least share of road in a window, as far as `ROAD_TRIES` draws can find it.
+    roads
+        Where roads are; needed with ``min_road`` and ``crop``.
+    """
+
+    tiles: int
+    side: int
+    crop: int | None = None
+    augment: Augment | None = None
+    crops_per_tile: int = 1
+    seed: int = 0
+    shuffle: bool = True
+    chosen: NDArray[np.int64] | None = None
+    weights: NDArray[np.float64] | None = None
+    min_road: float = 0.0
+    roads: RoadCells | None = None
+    _cumulative: NDArray[np.float64] | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.augment not in SYMMETRIES:
+            raise UsageError(f"augment={self.augment!r} is not one of None, 'flips', 'd4'")
+        if self.crop is not None and not 1 <= self.crop <= self.side:
+            raise UsageError(
+                f"crop={self.crop} does not fit into tiles of {self.side} x {self.side}; "
+                f"take at most {self.side}, or a finer level"
+            )
+        if self.crops_per_tile < 1:
+            raise UsageError(f"crops_per_tile={self.crops_per_tile} must be at least 1")
+        if self.weights is not None:
+            object.__setattr__(self, "_cumulative", _cumulative(self.weights, self._count))
+
+    def __len__(self) -> int:
+        return self._count * self.crops_per_tile
+
+    @property
+    def _count(self) -> int:
+        return self.tiles if self.chosen is None else len(self.chosen)
+
+    @property
+    def window(self) -> int:
+        """Side of a window in pixels."""
+        return self.side if self.crop is None else self.crop
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """Return the sample at every position of an epoch, int64 (len(self),)."""
+        samples = np.arange(len(self), dtype=np.int64)
+        if not self.shuffle:
+            return samples
+        return np.argsort(_hash(self.seed, epoch, _ORDER, samples), kind="stable")
+
+    def windows(self, epoch: int, samples: NDArray[np.int64]) -> Windows:
+        """Return the windows of samples, whichever epoch's order they came from."""
+        tile = self._tile(epoch, samples)
+        y, x = self._corner(epoch, samples, tile)
+        op = _below(self._bits(epoch, _SYMMETRY, samples), SYMMETRIES[self.augment])
+        key = self._bits(epoch, _KEY, samples).view(np.int64)
+        return Windows(tile, y, x, op, key)
+
+    def _bits(self, epoch: int, stream: int, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
+        return _hash(self.seed, epoch, stream, samples)
+
+    def _tile(self, epoch: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self._cumulative is None:
+            drawn = samples // self.crops_per_tile
+            return drawn if self.chosen is None else self.chosen[drawn]
+        # One draw from each of len(self) equal strata of the cumulative weight.
+        u = (samples + _unit(self._bits(epoch, _TILE, samples))) / len(self)
+        drawn = np.searchsorted(self._cumulative, u, side="right")
+        return drawn if self.chosen is None else self.chosen[drawn]
+
+    def _corner(
+        self, epoch: int, samples: NDArray[np.int64], tile: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if self.crop is None:
+            zero = np.zeros(len(samples), np.int64)
+            return zero, zero
+        tries = ROAD_TRIES if self.roads is not None and self.min_road > 0 else 1
+        room = self.side - self.crop + 1
+        bits = [self._bits(epoch, _PLACE + k, samples) for k in range(tries)]
+        y = np.stack([_below(b, room) for b in bits], axis=1)
+        x = np.stack([_below(b << np.uint64(32), room) for b in bits], axis=1)
+        if self.roads is None or tries == 1:
+            return y[:, 0], x[:, 0]
+        road = self.roads.fraction(tile[:, None], y, x, self.crop)
+        # The first that has enough, else the one with most.
+        best = np.argmax(np.minimum(road, self.min_road), axis=1)
+        rows = np.arange(len(samples))
+        return y[rows, best], x[rows, best]
+
+
+def _cumulative(weights: NDArray[np.float64], tiles: int) -> NDArray[np.float64]:
+    """Return the cumulative weight, ending in exactly 1 at the last tile that has any."""
+    if weights.shape != (tiles,):
+        raise UsageError(f"weights have shape {weights.shape}; one a tile is needed: ({tiles},)")
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+        raise UsageError("weights must be finite, not negative, and not all zero")
+    cumulative = np.cumsum(weights, dtype=np.float64)
+    cumulative /= cumulative[-1]
+    # A tile of weight 0 at the end must not catch a draw that rounding put past the last one.
+    cumulative[cumulative >= 1.0] = np.inf
+    return cumulative

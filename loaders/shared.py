@@ -1,0 +1,202 @@
+"""One copy of an array for every process of a machine, without a name to leak.
+
+The memory is an anonymous file (``os.memfd_create``; an unlinked temporary file where that does
+not exist). Its handle, (pid, fd, device, inode, bytes), travels in a pickle of a few hundred bytes;
+another process attaches by opening ``/proc/<pid>/fd/<fd>`` and checks the inode. That works alike
+under fork, spawn and forkserver and between processes that only exchanged the handle, needs no
+room in ``/dev/shm``, is closed to other users, and leaves nothing behind when everybody is
+killed: the kernel frees the memory with its last mapping.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from geoprep.errors import UsageError
+
+ALIGNMENT = mmap.PAGESIZE
+"""Every array starts on a page of its own: pixels are then aligned for any vector load."""
+
+
+class Handle(NamedTuple):
+    """Where shared memory can be opened, and how to tell that it is the right one."""
+
+    pid: int
+    fd: int
+    device: int
+    inode: int
+    nbytes: int
+
+
+class Field(NamedTuple):
+    """One array inside shared memory."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+def _anonymous_file(nbytes: int) -> int:
+    """Return a descriptor of ``nbytes`` of memory that has no name in any file system."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("loaders", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile(prefix="loaders-") as file:
+            fd = os.dup(file.fileno())
+    try:
+        os.ftruncate(fd, nbytes)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _map(fd: int, nbytes: int, *, writable: bool) -> mmap.mmap:
+    prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    if sys.version_info >= (3, 13):  # spares the second descriptor that mmap keeps otherwise
+        return mmap.mmap(fd, nbytes, mmap.MAP_SHARED, prot, trackfd=False)
+    return mmap.mmap(fd, nbytes, mmap.MAP_SHARED, prot)
+
+
+class SharedMemory:
+    """Anonymous memory that other processes of the same user can attach to.
+
+    The descriptor is closed with this object; the memory lives on as long as any array over it
+    does, here or in another process. Processes that attach can only read.
+
+    Parameters
+    ----------
+    fd
+        Descriptor of the memory; this object closes it.
+    nbytes
+        Its size.
+    writable
+        Whether this process may write to it.
+    """
+
+    def __init__(self, fd: int, nbytes: int, *, writable: bool) -> None:
+        self._fd = fd
+        self._nbytes = nbytes
+        self._close = weakref.finalize(self, os.close, fd)
+        self._memory = _map(fd, nbytes, writable=writable)
+
+    @classmethod
+    def create(cls, nbytes: int) -> SharedMemory:
+        """Return new memory, all zero, whose pages are taken when they are first written."""
+        nbytes = max(1, nbytes)
+        return cls(_anonymous_file(nbytes), nbytes, writable=True)
+
+    @classmethod
+    def attach(cls, handle: Handle) -> SharedMemory:
+        """Open the memory of another process, for reading.
+
+        Raises
+        ------
+        UsageError
+            The process has ended, runs in another container or as another user, or has closed
+            this memory.
+        """
+        path = f"/proc/{handle.pid}/fd/{handle.fd}"
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise UsageError(
+                f"cannot attach to the tiles of process {handle.pid} ({path}: {error.strerror}). "
+                "It must still run, on this machine, as the same user and in the same container; "
+                "otherwise load the tiles here with RamTiles.load"
+            ) from error
+        stat = os.fstat(fd)
+        if (stat.st_dev, stat.st_ino, stat.st_size) != handle[2:]:
+            os.close(fd)
+            raise UsageError(
+                f"{path} is not the memory it was: process {handle.pid} has closed its tiles. "
+                "Keep the RamTiles alive where they were loaded"
+            )
+        return cls(fd, handle.nbytes, writable=False)
+
+    @property
+    def handle(self) -> Handle:
+        """The handle under which this very process offers the memory."""
+        # After a fork the child holds the same descriptor under its own pid.
+        stat = os.fstat(self._fd)
+        return Handle(os.getpid(), self._fd, stat.st_dev, stat.st_ino, self._nbytes)
+
+    def array(self, dtype: DTypeLike, shape: tuple[int, ...], offset: int) -> NDArray[Any]:
+        """Return an array over a part of the memory; it keeps the memory alive."""
+        count = prod(shape)
+        return np.frombuffer(self._memory, dtype, count, offset).reshape(shape)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SharedMemory.attach, (self.handle,)
+
+
+class SharedArrays(Mapping[str, NDArray[Any]]):
+    """Named arrays in one shared memory; pickles as a handle.
+
+    Parameters
+    ----------
+    memory
+        The memory that holds them.
+    fields
+        What lies where.
+    """
+
+    def __init__(self, memory: SharedMemory, fields: tuple[Field, ...]) -> None:
+        self._memory = memory
+        self._fields = fields
+        self._arrays = {f.name: memory.array(f.dtype, f.shape, f.offset) for f in fields}
+
+    @classmethod
+    def create(cls, layout: Mapping[str, tuple[DTypeLike, tuple[int, ...]]]) -> SharedArrays:
+        """Return new arrays, all zero.
+
+        Parameters
+        ----------
+        layout
+            Name to dtype and shape.
+        """
+        fields = []
+        offset = 0
+        for name, (dtype, shape) in layout.items():
+            fields.append(Field(name, np.dtype(dtype).str, tuple(shape), offset))
+            nbytes = np.dtype(dtype).itemsize * prod(shape)
+            offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return cls(SharedMemory.create(offset), tuple(fields))
+
+    @property
+    def handle(self) -> Handle:
+        """The handle of the memory."""
+        return self._memory.handle
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays together."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def freeze(self) -> None:
+        """Make the arrays read-only in this process too."""
+        for array in self._arrays.values():
+            array.flags.writeable = False
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._arrays[name]
+
+    def __iter__(self) -> Any:  # noqa: ANN401 - Iterator[str] clashes with Mapping's overloads
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SharedArrays, (self._memory, self._fields)

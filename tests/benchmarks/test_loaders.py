@@ -1,0 +1,218 @@
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import loaders as benchmark
+from benchmarks.common import Result
+from benchmarks.loading import peers
+from benchmarks.loading.conversation import Conversation, PeerError
+from benchmarks.loading.data import Sizes, random_tiles, synthetic_store, write_files
+from benchmarks.loading.held import tree_held
+from benchmarks.loading.load import peak_over_split
+from benchmarks.loading.memory import batch_bytes, expected_bytes, run
+from benchmarks.loading.throughput import Copy, drain
+from benchmarks.loading.unet import ResNet34UNet
+from benchmarks.loading.worker import Case
+from benchmarks.peers.base import Task
+from loaders import BatchLoader, RamTiles
+
+SIZES = Sizes(scenes=4, scene_side=192, batch_size=4, crop=64)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return synthetic_store(tmp_path_factory.mktemp("city"), SIZES, 2)
+
+
+@pytest.fixture(scope="module")
+def task(store, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    write_files(RamTiles.load(store, split="all", progress=False), folder)
+    return Task(folder, SIZES.batch_size, 1, str(store))
+
+
+def test_classic_batch_takes_what_the_arithmetic_says():
+    image, mask = 32 * 512 * 512 * 3 * 4, 32 * 512 * 512 * 8
+    assert (image, mask) == (100_663_296, 67_108_864)
+    assert batch_bytes("classic", 32, 512, 3) == image + mask
+    assert 8 * batch_bytes("classic", 32, 512, 3) == pytest.approx(1.34e9, rel=0.01)
+    assert 64 * batch_bytes("classic", 32, 512, 3) == pytest.approx(11e9, rel=0.03)
+
+
+def test_arithmetic_is_that_of_the_tensors_themselves():
+    image = torch.zeros(2, 3, 8, 8, dtype=torch.float32)
+    mask = torch.zeros(2, 8, 8, dtype=torch.int64)
+    assert batch_bytes("classic", 2, 8, 3) == image.nbytes + mask.nbytes
+    assert batch_bytes("uint8", 2, 8, 3) == image.byte().nbytes + mask.byte().nbytes
+
+
+def test_each_worker_has_a_batch_beside_the_one_in_the_loop():
+    one = batch_bytes("uint8", 32, 512, 3)
+    assert one == pytest.approx(33.6e6, rel=0.01)
+    assert expected_bytes("uint8", 0, 32, 512, 3) == one
+    assert expected_bytes("tiles", 8, 32, 512, 3) == 9 * one
+    assert expected_bytes("threads", 8, 32, 512, 3) == 10 * one
+
+
+def test_shared_memory_that_nobody_maps_is_held():
+    before = tree_held().kept
+    fd = os.memfd_create("batch")
+    try:
+        os.write(fd, bytes(32 << 20))
+        assert tree_held().kept - before >= 32 << 20
+    finally:
+        os.close(fd)
+    assert tree_held().kept - before < 16 << 20
+
+
+def test_shared_memory_is_held_once_however_many_descriptors_there_are():
+    fd = os.memfd_create("batch")
+    os.write(fd, bytes(32 << 20))
+    before = tree_held().kept
+    again = os.dup(fd)
+    assert abs(tree_held().kept - before) < 16 << 20
+    os.close(fd)
+    os.close(again)
+
+
+def test_copy_moves_the_bytes_of_a_batch():
+    tiles = random_tiles(6, 32, 3)
+    copy = Copy(tiles, 2, 32, threads=1)
+    done = copy(0.01)
+    assert done.samples % 2 == 0
+    assert done.nbytes == done.samples * 32 * 32 * 4
+    stretches = {tiles.image[i : i + 2].tobytes() for i in (0, 2, 4)}
+    assert all(image.tobytes() in stretches for image, _ in copy.slots[: done.samples // 2])
+
+
+def test_drain_counts_every_sample_of_whole_epochs():
+    tiles = random_tiles(10, 32, 3)
+    loader = BatchLoader(tiles, 4, drop_last=False, threads=1)
+    done = drain(loader, 0.0001)
+    epochs = done.samples // len(tiles)
+    assert done.samples == epochs * len(tiles)
+    assert done.nbytes == done.samples * 32 * 32 * 4
+    assert len(done.batches) == epochs * (len(loader) - 1)
+
+
+def test_peak_is_counted_beyond_the_split(store):
+    assert -(1 << 20) < peak_over_split(store) < 150_000_000
+
+
+def test_model_gives_logits_for_every_pixel():
+    model = ResNet34UNet(8, 5).eval()
+    assert model(torch.zeros(1, 8, 64, 96)).shape == (1, 5, 64, 96)
+    encoder = [p for name, p in model.named_parameters() if name.startswith(("stem", "stages"))]
+    # torchvision's resnet34 with 8 bands for 3 and without its classifier: 21.28 M + 5 * 64 * 49.
+    assert sum(p.numel() for p in encoder) == 21_284_672 + 5 * 64 * 49
+
+
+def test_peer_delivers_every_pixel_and_says_how_fast(task):
+    with Conversation("uint8_dataloader", task, Path(sys.executable)) as conversation:
+        assert conversation.answer()["versions"]["torch"] == torch.__version__
+        assert conversation.ask("prepare") == {}
+        assert conversation.ask("open")["seconds"] >= 0
+        first = conversation.ask("first")
+        assert first.pop("seconds") > 0
+        assert first == peers.sums(task)
+        assert conversation.ask("hold") == conversation.ask("release") == {}
+        rate = conversation.ask("rate", seconds=0.01)
+        assert rate["tiles"] % len(task.image) == 0 < rate["tiles"]
+        pid = conversation.process.pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_failing_peer_says_why(task):
+    lost = Task(task.folder / "nowhere", 4, 0)
+    with Conversation("uint8_dataloader", lost, Path(sys.executable)) as conversation:
+        conversation.answer()
+        with pytest.raises(PeerError, match="nowhere"):
+            conversation.ask("open")
+
+
+def test_loader_that_loses_pixels_is_refused():
+    truth = {"tiles": 4, "image_sum": 1e6, "speed_sum": 500}
+    peers._compare(dict(truth, image_sum=1e6 + 0.5), truth)
+    for name, value in (("tiles", 3), ("image_sum", 1.001e6), ("speed_sum", 499)):
+        with pytest.raises(PeerError, match=name):
+            peers._compare(dict(truth, **{name: value}), truth)
+
+
+@pytest.mark.slow
+def test_peers_are_put_next_to_ours_and_missing_ones_skipped(task, monkeypatch):
+    monkeypatch.setattr(peers, "PEERS_PYTHON", Path("/nowhere"))
+    names = ("ours", "ours_crops", "uint8_dataloader_inline", "classic_dataloader")
+    absent = peers.Entry("litdata_loader", "LitData")
+    entries = [entry for entry in peers.ENTRIES if entry.name in names] + [absent]
+    result = Result("loaders", {"quick": True}, {"cores": 2})
+    peers.measure_peers(
+        result, task, entries=entries, crop=64, seconds=0.01, repeats=1, announce=lambda text: None
+    )
+    for name in names:
+        assert result[f"peers.{name}.rate"].median > 0
+    for name in ("ours", "ours_crops"):
+        best = max(result[f"peers.{n}.rate"].median for n in names[2:])
+        over = result[f"peers.{name}.rate"].median / best
+        assert result[f"peers.{name}.over_best"].median == pytest.approx(over)
+    assert any(note.startswith("LitData: left out, litdata is not") for note in result.notes)
+
+
+@pytest.mark.slow
+def test_worker_holds_the_batches_of_its_kind(store):
+    tiles = RamTiles.load(store, split="all", progress=False)
+    found = {}
+    for kind, start in (("threads", ""), ("classic", "fork")):
+        found[kind] = run(Case(kind, start, 1, 16, str(store)))
+    batch = batch_bytes("classic", 16, tiles.side, 3)
+    assert found["classic"]["held"]["kept"] - found["classic"]["base"]["kept"] >= 2 * batch
+    assert len(found["classic"]["workers"]) == 1
+    assert found["threads"]["workers"] == []
+
+
+def test_quick_run_records_what_it_promises(store, tmp_path):
+    record, picture = tmp_path / "loaders.json", tmp_path / "loaders.png"
+    options = ["--quick", "--repeats", "1", "--seconds", "0.02", "--threads", "1"]
+    only = ["--only", "throughput", "--only", "load"]
+    out = ["--json", str(record), "--plot", str(picture)]
+    assert benchmark.main([str(store), *options, *only, *out]) == 0
+    assert picture.read_bytes()[1:4] == b"PNG"
+    written = json.loads(record.read_text())
+    assert written["benchmark"] == "loaders"
+    assert written["settings"]["sets"] == ["96x3", "160x3", "128x8"]
+    figures = written["figures"]
+    for name in written["settings"]["sets"]:
+        for kind in ("whole", "crops"):
+            at = f"throughput.{name}.{kind}"
+            rate, gb, copy, over = (
+                figures[f"{at}.{figure}"]["median"]
+                for figure in ("rate", "gb", "copy.gb", "over_copy")
+            )
+            assert min(rate, gb, copy) > 0
+            assert over == pytest.approx(gb / copy)
+    assert figures["load.over_zarrs"]["median"] == pytest.approx(
+        figures["load.ours"]["median"]
+        / max(figures[f"load.zarrs_{way}"]["median"] for way in ("whole", "by_shard"))
+    )
+    assert {"load.peak", "load.zarrs_touched"} <= set(figures)
+
+
+def test_random_tiles_and_files_hold_the_same_pixels(tmp_path):
+    tiles = random_tiles(2, 32, 8)
+    write_files(tiles, tmp_path)
+    task = Task(tmp_path, 1, 0)
+    assert np.array_equal(task.image, tiles.image)
+    assert np.array_equal(task.speed, tiles.speed)
+    import rasterio
+
+    images, speeds = task.tiffs()
+    with rasterio.open(images[1]) as file:
+        assert np.array_equal(file.read().transpose(1, 2, 0), tiles.image[1])
+    with rasterio.open(speeds[0]) as file:
+        assert np.array_equal(file.read(1), tiles.speed[0])
+    assert Task.parse(task.dump()) == task

@@ -1,0 +1,148 @@
+"""The build's benchmark: its chips, what it times, what it compares with, and a whole run."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.builds import MIB, build_store, decode, watched
+from benchmarks.chips import KINDS, Chips, linked, real, synthetic
+from benchmarks.preprocess import main
+from benchmarks.reference import Stages, build_reference, missing, prepare_chip
+from geoprep.build import build
+from geoprep.executor import Threads
+from geoprep.options import BuildOptions
+from geoprep.plan import make_plan
+from geoprep.sources import find_scenes
+from geoprep.store import Store
+
+SIZE = 128
+needs_reference = pytest.mark.skipif(bool(missing()), reason=f"{missing()} is not installed")
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def chips(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Chips:
+    return synthetic(tmp_path_factory.mktemp("chips"), request.param, 3, SIZE, workers=1)
+
+
+def test_decoding_reads_every_pixel(chips: Chips):
+    run = decode(chips.scenes(), 2)
+    assert run.source_bytes == 3 * SIZE * SIZE * 3 * np.dtype(chips.kind).itemsize
+    assert run.chips == 3
+    assert run.rate == pytest.approx(3 / run.seconds)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_a_timed_build_is_whole_and_leaves_nothing(chips: Chips, codec: str, tmp_path: Path):
+    run = build_store(chips, tmp_path / "o.zarr", workers=2, codec=codec)
+    assert list(tmp_path.iterdir()) == []
+    assert run.source_bytes == decode(chips.scenes(), 1).source_bytes
+    assert run.pixel_bytes == 3 * (SIZE**2 + (SIZE // 2) ** 2) * 4
+    assert 0 < run.store_bytes < run.pixel_bytes
+    assert 0 < run.before_seconds < run.seconds
+    assert {"decode", "labels", "burn", "render"} <= set(run.stages)
+
+
+def test_a_build_with_failed_scenes_is_not_timed(chips: Chips, tmp_path: Path):
+    broken = linked(chips, tmp_path / "broken", 4)
+    image = Path(broken.scenes()[2].image)
+    image.unlink()
+    image.write_bytes(b"not an image")
+    with pytest.raises(RuntimeError, match="'failed': 1"):
+        build_store(broken, tmp_path / "o.zarr", workers=1)
+
+
+def test_a_city_of_links_has_every_number(chips: Chips, tmp_path: Path):
+    city = linked(chips, tmp_path, 7)
+    scenes = city.scenes()
+    assert len(scenes) == 7
+    assert all(scene.label for scene in scenes)
+    assert {Path(s.image).resolve() for s in scenes} == {
+        Path(s.image).resolve() for s in chips.scenes()
+    }
+
+
+def test_more_chips_than_are_drawn_are_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("benchmarks.chips.DISTINCT", 1)
+    images = [Path(scene.image) for scene in synthetic(tmp_path, "uint8", 3, SIZE, 1).scenes()]
+    assert len({image.stat().st_ino for image in images}) == 3
+    assert len({image.read_bytes() for image in images}) == 1
+
+
+def test_real_chips_are_found_or_not(shared_data: Path, tmp_path: Path):
+    found = real(tmp_path, shared_data, 5)
+    assert found is not None
+    assert (found.city.name, found.count, len(found.scenes())) == ("vegas", 5, 5)
+    assert real(tmp_path, tmp_path / "empty", 5) is None
+
+
+@needs_reference
+def test_the_usual_way_makes_the_same_pixels(chips: Chips, tmp_path: Path):
+    found = find_scenes(chips.city, chips.folder)
+    plan = make_plan([found], [chips.city.name], BuildOptions(), Threads(1))
+    build(plan, tmp_path / "o.zarr", Threads(1))
+    store = Store.open(tmp_path / "o.zarr")
+    for number, scene in enumerate(found.scenes):
+        (image, speed), _ = prepare_chip(scene, Stages())
+        ours, mask = store.image(SIZE)[number], store.speed(SIZE)[number]
+        valid = ours.any(axis=-1)
+        # A build keeps 0 for nodata; the usual way lets the darkest valid pixels be 0 too.
+        assert np.array_equal(ours[valid], np.maximum(image, 1)[valid])
+        assert np.array_equal(mask[valid], speed[valid])
+
+
+@needs_reference
+def test_the_usual_way_writes_what_it_prepared(chips: Chips, tmp_path: Path):
+    import zarr
+
+    scenes = chips.scenes()
+    stages = build_reference(scenes, tmp_path / "r.zarr")
+    assert set(stages) == {"read", "rescale", "second level", "roads", "burn", "write"}
+    root = zarr.open_group(tmp_path / "r.zarr", mode="r")
+    for level, (image, speed) in enumerate(prepare_chip(scenes[2], Stages())):
+        half = image.shape[0] // 2
+        assert np.array_equal(root[f"{level}/image"][4 * 2 + 3], image[half:, half:])
+        assert np.array_equal(root[f"{level}/speed"][4 * 2 + 1], speed[:half, half:])
+
+
+def test_memory_is_the_commands_own():
+    held = bytearray(300 * MIB)  # of this process: none of the command's business
+    code = "import time; held = bytearray(100 << 20); time.sleep(0.5)"
+    memory = watched([sys.executable, "-c", code], 1)
+    assert len(held) == 300 * MIB
+    for peak in (memory.pss, memory.rss):
+        assert 100 * MIB < peak < 200 * MIB
+
+
+def test_a_failing_command_says_why():
+    with pytest.raises(RuntimeError, match="no such luck"):
+        watched([sys.executable, "-c", "raise SystemExit('no such luck')"], 1)
+
+
+@pytest.mark.slow
+def test_a_quick_run_records_prints_and_draws_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    record, plot = tmp_path / "p.json", tmp_path / "p.png"
+    given = ["--quick", "--size", str(SIZE), "--chips", "2", "--repeats", "1"]
+    given += ["--source", str(tmp_path / "nothing"), "--work", str(tmp_path)]
+    assert main([*given, "--json", str(record), "--plot", str(plot)]) == 0
+    document = json.loads(record.read_text())
+    figures = document["figures"]
+    for kind in KINDS:
+        for name in ("decode.rate", "build.rate", "zstd.rate", "build_1w.rate", "share_cpu"):
+            assert figures[f"{kind}.{name}"]["median"] > 0
+        assert figures[f"{kind}.stage.decode"]["unit"] == "ms a chip"
+        assert figures[f"{kind}.pss.10"]["median"] > 50
+        assert (f"{kind}.over_reference" in figures) == (not missing())
+    assert figures["moscow.lz4.gb_as_uint8"]["median"] > 0
+    assert any("no real chips" in note for note in document["notes"])
+    said = capsys.readouterr().out
+    for title in ("Rates", "share of decode-only", "Stages", "Codecs", "Peak memory"):
+        assert title in said
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.json", "p.png"]

@@ -1,0 +1,187 @@
+"""``geoprep build-zarr`` as a user meets it: exit statuses, messages, S3, real data."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import rasterio
+
+from geoprep.cities import CITIES
+from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
+from geoprep.store import Store
+from geoprep.synth import synthesise
+
+MOSCOW = CITIES["moscow"]
+
+
+def geoprep(*args, cwd=None, env=None):
+    return subprocess.run(
+        [sys.executable, "-c", "from geoprep.cli import main; main()", *map(str, args)],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def city(tmp_path_factory):
+    """Six small scenes of a synthetic Moscow."""
+    folder = tmp_path_factory.mktemp("city")
+    synthesise(folder, MOSCOW, scenes=6, seed=1, size=260)
+    return folder
+
+
+def test_builds_says_what_it_made_and_is_content_the_second_time(city, tmp_path):
+    first = geoprep("build-zarr", "--city", "moscow", "--source", city, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "6 ok" in first.stdout
+    assert "built" in first.stdout
+    again = geoprep("build-zarr", "--city", "moscow", "--source", city, cwd=tmp_path)
+    assert again.returncode == 0
+    assert "complete already" in again.stdout
+    assert not (tmp_path / "moscow.zarr.build").exists()
+
+
+def test_json_summary_is_one_document(city, tmp_path):
+    done = geoprep(
+        "build-zarr", "--city", "moscow", "--source", city, "--out", tmp_path / "m.zarr", "--json"
+    )
+    summary = json.loads(done.stdout)
+    assert summary["statuses"] == {"ok": 6}
+    assert summary["tiles"] == len(Store.open(tmp_path / "m.zarr").tiles)
+    assert done.stderr == ""
+
+
+def test_failed_scene_exits_1_and_the_rest_is_complete(city, tmp_path):
+    source = tmp_path / "city"
+    shutil.copytree(city, source)
+    victim = sorted(source.rglob("*.tif"))[2]
+    victim.write_bytes(victim.read_bytes()[: victim.stat().st_size // 2])
+    done = geoprep("build-zarr", "--city", "moscow", "--source", source, cwd=tmp_path)
+    assert done.returncode == 1
+    assert victim.name in done.stdout
+    store = Store.open(tmp_path / "moscow.zarr")
+    assert sorted(store.scenes.status) == ["failed"] + ["ok"] * 5
+    assert geoprep("verify", tmp_path / "moscow.zarr").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--city", "moscov"], ["moscow", "mumbai"]),
+        (["--city", "moscow"], ["geoprep synth", "SN5_roads_train_AOI_7_Moscow.tar.gz", "35"]),
+        ([], ["--city", "--images"]),
+        (["--images", "nothing/*.tif", "--out", "x.zarr"], ["nothing/*.tif"]),
+        (["--city", "moscow", "--gsd", "1", "--resize", "9"], ["--gsd", "--resize"]),
+        (["--city", "moscow", "--tile", "many"], ["auto"]),
+        (["--city", "moscow", "--rescale", "9,1"], ["LO,HI"]),
+    ],
+)
+def test_usage_errors_exit_2_and_name_the_fix(arguments, words, tmp_path):
+    done = geoprep("build-zarr", *arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_tile_that_cannot_be_halved_exits_2(city, tmp_path):
+    done = geoprep(
+        "build-zarr", "--city", "moscow", "--source", city, "--tile", "125", cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "--tile 124" in done.stderr
+    assert not (tmp_path / "moscow.zarr").exists()
+
+
+def test_other_parameters_are_refused_until_overwrite(city, tmp_path):
+    common = ["build-zarr", "--city", "moscow", "--source", city, "--out", tmp_path / "m.zarr"]
+    assert geoprep(*common).returncode == 0
+    other = geoprep(*common, "--tile", "64")
+    assert other.returncode == 1
+    assert "tile" in other.stderr
+    assert "--overwrite" in other.stderr
+    assert Store.open(tmp_path / "m.zarr").meta.tile != 64
+    assert geoprep(*common, "--tile", "64", "--overwrite").returncode == 0
+    assert Store.open(tmp_path / "m.zarr").meta.tile == 64
+
+
+def test_road_file_that_cannot_be_used_stops_the_build(city, tmp_path):
+    roads = tmp_path / "roads.geojson"
+    roads.write_text('{"type": "FeatureCollection", "features": [', encoding="utf-8")
+    done = geoprep(
+        *("build-zarr", "--images", city / "**" / "*.tif", "--labels", roads),
+        *("--out", tmp_path / "m.zarr"),
+    )
+    assert done.returncode == 1
+    assert str(roads) in done.stderr
+    assert not (tmp_path / "m.zarr").exists()
+
+
+def test_multispectral_bands(tmp_path):
+    synthesise(tmp_path, MOSCOW, scenes=2, seed=0, size=130, products=("PS-MS",))
+    done = geoprep(
+        *("build-zarr", "--city", "moscow", "--source", tmp_path, "--product", "PS-MS"),
+        *("--bands", "5,3,2", "--out", tmp_path / "ms.zarr"),
+    )
+    assert done.returncode == 0, done.stderr
+    meta = Store.open(tmp_path / "ms.zarr").meta
+    assert meta.bands == ("red", "green", "blue")
+    assert meta.rescale == "scene"
+
+
+def test_from_s3(city, tmp_path, monkeypatch):
+    boto3 = pytest.importorskip("boto3")
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        endpoint = f"http://{host}:{port}"
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
+        client.create_bucket(Bucket="imagery")
+        for path in city.rglob("*.*"):
+            client.upload_file(str(path), "imagery", f"sn5/{path.relative_to(city)}")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        common = ["build-zarr", "--city", "moscow", "--out"]
+        done = geoprep(*common, tmp_path / "s3.zarr", "--source", "s3://imagery/sn5")
+        assert done.returncode == 0, done.stderr
+    finally:
+        server.stop()
+    assert geoprep(*common, tmp_path / "local.zarr", "--source", city).returncode == 0
+    remote, local = Store.open(tmp_path / "s3.zarr"), Store.open(tmp_path / "local.zarr")
+    assert np.array_equal(remote.image()[:], local.image()[:])
+    assert np.array_equal(remote.speed()[:], local.speed()[:])
+
+
+def test_real_chip_of_las_vegas(shared_data, tmp_path):
+    done = geoprep("build-zarr", "--city", "vegas", "--source", shared_data, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "img99" in done.stdout  # a label without an image is reported
+    chip = tmp_path / "img0.tif"
+    exported = geoprep("export", tmp_path / "vegas.zarr", "--scene", "img0", "--out", chip)
+    assert exported.returncode == 0, exported.stderr
+    with (
+        rasterio.open(chip) as made,
+        rasterio.open(next((shared_data / "AOI_2_Vegas" / "PS-RGB").glob("*img0.tif"))) as source,
+    ):
+        assert made.transform == source.transform
+        assert made.crs == source.crs
+        pixels, original = made.read(), source.read([1, 2, 3])
+    # Its alpha band says that every pixel is valid, so even black ones are imagery.
+    assert np.array_equal(pixels, np.maximum(original, 1))
+    with rasterio.open(tmp_path / "img0_speed.tif") as made:
+        speed = made.read(1)
+    for coding, table in (("continuous", CONTINUOUS_TABLE), ("binned7", BINNED_TABLE)):
+        with rasterio.open(shared_data / "expected" / f"img0_{coding}.tif") as expected:
+            assert np.array_equal(table[speed], expected.read(1))

@@ -1,0 +1,159 @@
+"""A small store with one scene of every kind, built once for all tests of this folder."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from affine import Affine
+from pyproj import Transformer
+
+from geoprep.build import build
+from geoprep.executor import Threads
+from geoprep.globs import images_and_labels
+from geoprep.options import BuildOptions
+from geoprep.plan import make_plan
+
+LONLAT_ORIGIN = 37.60, 55.75
+LONLAT_PIXEL = 2.7e-6
+UTM = "EPSG:32637"
+OPTIONS = BuildOptions(tile=64, overlap=8, levels=2, shard_tiles=8, val=0.25, test=0.1)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the scenes of the small store came from."""
+
+    folder: Path
+
+    def image(self, scene: str) -> Path:
+        return self.folder / f"{scene}.tif"
+
+    @property
+    def usable(self) -> list[str]:
+        """Scenes whose pixels are in the store."""
+        broken = ("city_black", "city_broken", "city_truncated")
+        return sorted(p.stem for p in self.folder.glob("*.tif") if p.stem not in broken)
+
+
+def write_scene(
+    folder: Path,
+    name: str,
+    *,
+    shape: tuple[int, int],
+    transform: Affine,
+    crs: str = "EPSG:4326",
+    seed: int = 0,
+    roads: Sequence[tuple[str, int]] = (("motorway", 4), ("residential", 1)),
+    bands: int = 3,
+) -> np.ndarray:
+    """Write NAME.tif of seeded noise and NAME.geojson with one straight road a pair."""
+    rng = np.random.default_rng(seed)
+    height, width = shape
+    light = np.linspace(60, 180, width)[None, :, None]
+    pixels = np.clip(rng.normal(light, 25, (height, width, bands)), 1, 255).astype(np.uint8)
+    write_image(folder / f"{name}.tif", pixels, transform, crs)
+    features = []
+    to_lonlat = Transformer.from_crs(crs, "EPSG:4326", always_xy=True)
+    for i, (highway, lanes) in enumerate(roads):
+        y = height * (i + 1) / (len(roads) + 1)
+        ends = [transform * at for at in ((0, y - height / 5), (width, y + height / 5))]
+        features.append(
+            {
+                "type": "Feature",
+                "properties": {"highway": highway, "lanes": str(lanes), "surface": "asphalt"},
+                "geometry": {
+                    "type": "LineString",
+                    "coordinates": [to_lonlat.transform(*end) for end in ends],
+                },
+            }
+        )
+    document = {"type": "FeatureCollection", "features": features}
+    (folder / f"{name}.geojson").write_text(json.dumps(document))
+    return pixels
+
+
+def write_image(path: Path, pixels: np.ndarray, transform: Affine, crs: str) -> None:
+    height, width, bands = pixels.shape
+    profile = {"height": height, "width": width, "count": bands, "dtype": "uint8"}
+    with rasterio.open(path, "w", driver="GTiff", crs=crs, transform=transform, **profile) as out:
+        out.write(pixels.transpose(2, 0, 1))
+
+
+def lonlat_grid(column: int, row: int = 0) -> Affine:
+    """Return the affine of a chip in square degrees, ``column`` chips to the east."""
+    step = 200 * LONLAT_PIXEL
+    west, north = LONLAT_ORIGIN[0] + column * step, LONLAT_ORIGIN[1] - row * step
+    return Affine(LONLAT_PIXEL, 0, west, 0, -LONLAT_PIXEL, north)
+
+
+def _write_sources(folder: Path) -> None:
+    for i in range(6):
+        roads = (("motorway", 4), ("residential", 1), ("tertiary", 3))[: 1 + i % 3]
+        write_scene(
+            folder, f"city_{i}", shape=(150, 130), transform=lonlat_grid(i), seed=i, roads=roads
+        )
+    write_scene(folder, "city_empty", shape=(150, 130), transform=lonlat_grid(6), roads=())
+    write_scene(folder, "city_unlabelled", shape=(150, 130), transform=lonlat_grid(7), seed=7)
+    (folder / "city_unlabelled.geojson").unlink()
+    write_scene(folder, "city_broken", shape=(150, 130), transform=lonlat_grid(8), seed=8)
+    (folder / "city_broken.geojson").write_text("{")
+    write_scene(folder, "city_black", shape=(150, 130), transform=lonlat_grid(9), seed=9)
+    black = np.zeros((150, 130, 3), np.uint8)
+    write_image(folder / "city_black.tif", black, lonlat_grid(9), "EPSG:4326")
+    border = write_scene(folder, "city_border", shape=(150, 130), transform=lonlat_grid(10))
+    border[:, :37] = 0
+    write_image(folder / "city_border.tif", border, lonlat_grid(10), "EPSG:4326")
+    (folder / "city_truncated.tif").write_bytes(b"II*\0")
+    north_up, south_up = Affine(0.5, 0, 4e5, 0, -0.5, 6.2e6), Affine(0.5, 0, 4.01e5, 0, 0.5, 6.2e6)
+    write_scene(folder, "utm_north", shape=(97, 131), transform=north_up, crs=UTM, seed=11)
+    write_scene(folder, "utm_south", shape=(97, 131), transform=south_up, crs=UTM, seed=12)
+    write_scene(folder, "utm_small", shape=(41, 50), transform=north_up, crs=UTM, seed=13)
+
+
+def build_store(images: Path, out: Path, options: BuildOptions = OPTIONS) -> Path:
+    """Build all scenes of a folder, labels beside the images."""
+    found = images_and_labels([str(images / "*.tif")], str(images / "*.geojson"))
+    executor = Threads(2)
+    build(make_plan([found], ["custom"], options, executor), out, executor)
+    return out
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What the fixtures here are made with, for tests that need scenes of their own."""
+
+    write_scene = staticmethod(write_scene)
+    write_image = staticmethod(write_image)
+    lonlat_grid = staticmethod(lonlat_grid)
+    build_store = staticmethod(build_store)
+
+
+@pytest.fixture(scope="session")
+def make() -> Maker:
+    """Functions that write scenes and build stores."""
+    return Maker()
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """Fifteen small scenes: two CRSs, both ways up, odd sizes, and one of every way to go wrong."""
+    folder = tmp_path_factory.mktemp("scenes")
+    _write_sources(folder)
+    return Sources(folder)
+
+
+@pytest.fixture(scope="session")
+def small_store(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of these scenes: overlapping tiles of 64, two levels, several shards. Read only."""
+    return build_store(sources.folder, tmp_path_factory.mktemp("stores") / "small.zarr")
+
+
+@pytest.fixture
+def store_copy(small_store: Path, tmp_path: Path) -> Path:
+    """A copy of the small store that a test may damage."""
+    return Path(shutil.copytree(small_store, tmp_path / "copy.zarr"))

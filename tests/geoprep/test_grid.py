@@ -1,0 +1,235 @@
+"""Where tiles lie: everything here is arithmetic, and exact."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pyproj
+import pytest
+from affine import Affine
+from factory import PLACES
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geoprep.errors import UsageError
+from geoprep.grid import (
+    Grid,
+    at_gsd,
+    auto_tile,
+    level_sides,
+    shard_tiles,
+    tile_offsets,
+    tile_windows,
+)
+
+GEOD = pyproj.Geod(ellps="WGS84")
+
+
+def grid_at(place: str, height: int = 1300, width: int = 1300) -> Grid:
+    return Grid(height, width, PLACES[place].transform, PLACES[place].crs or "")
+
+
+places = st.sampled_from(sorted(PLACES))
+sides = st.integers(1, 3000)
+
+
+@st.composite
+def cuts(draw):
+    tile = draw(st.integers(1, 700))
+    return draw(sides), tile, draw(st.integers(0, tile - 1))
+
+
+@given(cuts())
+def test_tiles_cover_every_pixel_and_stay_inside(cut):
+    length, tile, overlap = cut
+    offsets = tile_offsets(length, tile, overlap)
+    assert offsets[0] == 0
+    assert list(offsets) == sorted(set(offsets))
+    assert all(b - a <= tile - overlap for a, b in pairwise(offsets))
+    if length >= tile:
+        assert offsets[-1] + tile == length, "the last tile ends at the edge"
+    else:
+        assert offsets == (0,)
+
+
+@given(cuts())
+def test_only_the_last_tile_is_shifted_and_none_is_superfluous(cut):
+    length, tile, overlap = cut
+    offsets = tile_offsets(length, tile, overlap)
+    step = tile - overlap
+    assert all(at == i * step for i, at in enumerate(offsets[:-1]))
+    if len(offsets) > 1:
+        assert offsets[-2] + tile < length, "without the last one the edge would be missing"
+        assert offsets[-1] <= (len(offsets) - 1) * step
+
+
+@pytest.mark.parametrize("overlap", [-1, 512, 600])
+def test_an_overlap_that_makes_no_sense_is_refused(overlap):
+    with pytest.raises(UsageError, match="--overlap"):
+        tile_offsets(1300, 512, overlap)
+
+
+@given(st.integers(1, 90), st.integers(1, 90), st.integers(4, 40), st.integers(0, 3))
+def test_windows_are_every_pair_of_offsets_row_by_row(height, width, tile, overlap):
+    rows, cols = tile_offsets(height, tile, overlap), tile_offsets(width, tile, overlap)
+    expected = [(row, col) for row in rows for col in cols]
+    assert tile_windows((height, width), tile, overlap) == expected == sorted(set(expected))
+
+
+@given(places, st.integers(0, 5000), st.integers(0, 5000))
+def test_a_window_begins_exactly_at_its_pixel(place, row, col):
+    grid = grid_at(place)
+    window = grid.window(row, col, 7, 9)
+    assert (window.height, window.width, window.crs) == (7, 9, grid.crs)
+    assert window.transform * (0, 0) == grid.transform * (col, row)
+    assert tuple(window.transform)[0:2] == tuple(grid.transform)[0:2]
+    assert tuple(window.transform)[3:5] == tuple(grid.transform)[3:5]
+
+
+@given(places, sides, sides)
+def test_resizing_keeps_the_ground(place, height, width):
+    grid = grid_at(place, 1300, 900)
+    resized = grid.resized(height, width)
+    assert (resized.height, resized.width) == (height, width)
+    pixel = max(abs(v) for v in tuple(grid.transform)[:2])
+    np.testing.assert_allclose(resized.bounds, grid.bounds, rtol=0, atol=1e-6 * pixel)
+
+
+@given(places)
+def test_resizing_to_the_same_shape_changes_not_a_bit(place):
+    grid = grid_at(place, 1300, 900)
+    assert grid.resized(1300, 900) == grid
+
+
+@given(places, sides, sides)
+def test_bounds_are_ordered_whichever_way_the_raster_is_turned(place, height, width):
+    grid = grid_at(place, height, width)
+    left, bottom, right, top = grid.bounds
+    assert left < right
+    assert bottom < top
+    x, y = grid.transform * (width / 2, height / 2)
+    assert left < x < right
+    assert bottom < y < top
+
+
+@pytest.mark.parametrize("place", sorted(PLACES))
+def test_ground_sample_distance_is_that_of_the_ellipsoid(place):
+    grid = grid_at(place, 400, 600)
+    to_lonlat = pyproj.Transformer.from_crs(grid.crs, "EPSG:4326", always_xy=True)
+    centre = to_lonlat.transform(*(grid.transform * (300, 200)))
+    for end, measured in zip([(301, 200), (300, 201)], grid.gsd_m(), strict=True):
+        _, _, metres = GEOD.inv(*centre, *to_lonlat.transform(*(grid.transform * end)))
+        assert measured == pytest.approx(metres, rel=1e-9)
+
+
+def test_square_degrees_are_not_square_on_the_ground():
+    x, y = grid_at("degrees").gsd_m()
+    assert (round(x, 3), round(y, 3)) == (0.243, 0.300)
+
+
+def test_metres_of_web_mercator_are_shorter_on_the_ground():
+    grid = grid_at("mercator")
+    _, lat = pyproj.Transformer.from_crs("EPSG:3857", "EPSG:4326", always_xy=True).transform(
+        *(grid.transform * (650, 650))
+    )
+    x, y = grid.gsd_m()
+    # A pixel of 0.5 "metres"; the ellipsoid differs from Mercator's sphere by half a percent.
+    assert x == pytest.approx(0.5 * math.cos(math.radians(lat)), rel=5e-3)
+    assert y == pytest.approx(x, rel=5e-3)
+    assert x < 0.3
+
+
+def test_utm_metres_are_metres():
+    assert grid_at("utm").gsd_m() == pytest.approx((0.31, 0.31), rel=1e-3)
+
+
+@given(places, st.floats(0.05, 5.0))
+def test_resampling_meets_the_distance_to_half_a_pixel_a_side(place, metres):
+    grid = grid_at(place, 1300, 900)
+    gsd_x, gsd_y = grid.gsd_m()
+    resampled = at_gsd(grid, metres)
+    assert abs(resampled.height - 1300 * gsd_y / metres) <= 0.5 or resampled.height == 1
+    assert abs(resampled.width - 900 * gsd_x / metres) <= 0.5 or resampled.width == 1
+    np.testing.assert_allclose(resampled.bounds, grid.bounds, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "overlap", "divisor", "tile"),
+    [
+        ((1300, 1300), 0, 2, 650),  # SpaceNet's chips: 2 x 2, nothing padded
+        ((1300, 1300), 0, 1, 650),
+        ((1024, 1024), 0, 2, 512),
+        ((1024, 2048), 0, 2, 512),
+        ((900, 900), 0, 2, 450),
+        ((325, 325), 0, 1, 325),
+        ((325, 325), 0, 2, 326),  # odd: padded to what can be halved
+        ((128, 128), 0, 2, 128),  # a small scene is one tile
+        ((200, 300), 0, 2, 300),
+        ((1301, 1303), 0, 2, 512),  # primes: shifted inwards
+        ((1000, 1000), 24, 2, 512),  # 488 + 512
+    ],
+)
+def test_auto_tile_of_scenes_of_one_shape(shape, overlap, divisor, tile):
+    assert auto_tile([shape, shape], overlap, divisor) == tile
+
+
+def test_auto_tile_of_mixed_scenes_is_512_or_the_largest_scene():
+    assert auto_tile([(1300, 1300), (1300, 1306)], 0, 2) == 512
+    assert auto_tile([(200, 100), (131, 301)], 0, 2) == 302
+
+
+@given(sides, sides, st.sampled_from([1, 2, 4, 8]), st.integers(0, 64))
+def test_auto_tile_can_always_be_halved_and_wastes_nothing_where_it_says_so(
+    height, width, divisor, overlap
+):
+    tile = auto_tile([(height, width)], overlap, divisor)
+    assert tile % divisor == 0
+    assert tile <= max(1024, divisor)
+    if tile != 512 and tile <= min(height, width) and tile > overlap:
+        for length in (height, width):
+            offsets = tile_offsets(length, tile, overlap)
+            assert all(at % (tile - overlap) == 0 for at in offsets), "nothing is shifted"
+
+
+@given(st.integers(1, 1300), st.integers(1, 8))
+def test_levels_halve_exactly_or_are_refused(tile, levels):
+    if tile % 2 ** (levels - 1):
+        with pytest.raises(UsageError, match="--tile"):
+            level_sides(tile, levels)
+        return
+    got = level_sides(tile, levels)
+    assert got[0] == tile
+    assert all(a == 2 * b for a, b in pairwise(got))
+    assert len(got) == levels
+
+
+def test_the_tile_that_a_refusal_proposes_works():
+    with pytest.raises(UsageError) as error:
+        level_sides(650, 3)
+    proposed = int(str(error.value).split("--tile ")[1].split(",")[0])
+    assert abs(proposed - 650) <= 2
+    assert level_sides(proposed, 3)[2] * 4 == proposed
+
+
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 20))
+def test_shards_hold_whole_scenes_when_scenes_are_alike(count, preferred, scenes):
+    size = shard_tiles([count] * scenes, preferred)
+    assert size >= 1
+    if count <= 2 * preferred:
+        assert size % count == 0, "no scene lies in two shards"
+        assert size <= 2 * preferred
+        assert size > preferred / 2 or size == count
+    else:
+        assert size == preferred
+
+
+@given(st.lists(st.integers(1, 50), min_size=2).filter(lambda c: len(set(c)) > 1))
+def test_shards_of_unlike_scenes_hold_what_was_asked_for(counts):
+    assert shard_tiles(counts, 32) == 32
+
+
+def test_grid_is_a_value():
+    assert grid_at("utm") == Grid(
+        1300, 1300, Affine(0.31, 0, 413871.25, 0, -0.31, 6180032.5), "EPSG:32637"
+    )
+    assert len({grid_at("utm"), grid_at("utm"), grid_at("degrees")}) == 2

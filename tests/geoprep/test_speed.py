@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geoprep.speed import (
+    BIN_TABLE,
+    BINARY_TABLE,
+    BINNED_TABLE,
+    CHANNEL_TABLE,
+    CONTINUOUS_TABLE,
+    NO_DATA,
+    NO_ROAD,
+    VALID_TABLE,
+    table_mph,
+    to_byte,
+)
+
+# Grey values as the CRESI tools print them for every speed that their table can give.
+CRESI_CONTINUOUS = {
+    15: 58,
+    18.75: 73,
+    20: 78,
+    22.5: 88,
+    25: 98,
+    26.25: 102,
+    30: 117,
+    33.75: 132,
+    35: 137,
+    41.25: 161,
+    45: 176,
+    48.75: 191,
+    55: 215,
+    65: 255,
+}
+CRESI_BIN = {
+    15: 2,
+    18.75: 2,
+    20: 2,
+    22.5: 3,
+    25: 3,
+    26.25: 3,
+    30: 3,
+    33.75: 4,
+    35: 4,
+    41.25: 5,
+    45: 5,
+    48.75: 5,
+    55: 6,
+    65: 7,
+}
+SHARED_BYTES = {19, 23, 34, 41, 49}
+
+bytes_of_roads = st.integers(1, 254)
+
+
+def test_table_gives_the_speeds_of_the_reference_and_no_other():
+    speeds = {table_mph(t, n, p) for t in range(1, 8) for n in range(1, 13) for p in (True, False)}
+    assert speeds == set(CRESI_CONTINUOUS)
+
+
+@pytest.mark.parametrize(
+    ("road_type", "lanes", "paved", "mph"),
+    [
+        (1, 2, True, 55),
+        (1, 3, True, 65),
+        (1, 12, False, 48.75),
+        (1, 1, False, 41.25),
+        (2, 2, True, 45),
+        (2, 3, True, 55),
+        (3, 2, True, 35),
+        (3, 4, True, 45),
+        (3, 4, False, 33.75),
+        (4, 2, True, 30),
+        (4, 3, True, 35),
+        (4, 1, False, 22.5),
+        (5, 2, True, 25),
+        (5, 3, True, 30),
+        (5, 2, False, 18.75),
+        (6, 12, True, 20),
+        (7, 1, False, 15),
+    ],
+)
+def test_table_speed(road_type, lanes, paved, mph):
+    assert table_mph(road_type, lanes, paved) == mph
+
+
+@pytest.mark.parametrize(("mph", "grey"), CRESI_CONTINUOUS.items())
+def test_continuous_coding_is_exact_for_every_speed_of_the_table(mph, grey):
+    assert CONTINUOUS_TABLE[to_byte(mph)] == grey
+
+
+@pytest.mark.parametrize(("mph", "number"), CRESI_BIN.items())
+def test_bins_are_those_of_the_reference(mph, number):
+    byte = to_byte(mph)
+    assert BIN_TABLE[byte] == number
+    assert BINNED_TABLE[byte] == 36 * number
+    assert CHANNEL_TABLE[byte].nonzero()[0].tolist() == [number - 1, 7]
+
+
+@given(bytes_of_roads.filter(lambda byte: byte not in SHARED_BYTES))
+def test_continuous_coding_is_exact_for_whole_speeds(mph):
+    assert CONTINUOUS_TABLE[mph] == int(min(255, 255 * mph / 65))
+
+
+def test_22_mph_keeps_its_own_grey_value():
+    assert to_byte(22.5) == 23
+    assert CONTINUOUS_TABLE[22] == 86
+
+
+def test_bytes_shared_with_a_fractional_speed_are_at_most_two_grey_values_off():
+    for mph in SHARED_BYTES:
+        assert 1 <= abs(int(CONTINUOUS_TABLE[mph]) - int(255 * mph / 65)) <= 2
+
+
+@given(bytes_of_roads)
+def test_a_road_byte_is_in_one_bin_and_in_the_total(byte):
+    channels = CHANNEL_TABLE[byte]
+    assert channels[:7].sum() == 1
+    assert channels[7] == 1 == BINARY_TABLE[byte] == VALID_TABLE[byte]
+    assert channels[BIN_TABLE[byte] - 1] == 1
+    assert 10 * (BIN_TABLE[byte] - 1) < byte
+    assert byte <= 10 * BIN_TABLE[byte] or BIN_TABLE[byte] == 7
+
+
+@pytest.mark.parametrize("byte", [NO_ROAD, NO_DATA])
+def test_neither_no_road_nor_no_data_is_a_road(byte):
+    tables = (BIN_TABLE, BINNED_TABLE, CONTINUOUS_TABLE, BINARY_TABLE, CHANNEL_TABLE)
+    assert not any(table[byte].any() for table in tables)
+
+
+def test_only_no_data_is_not_valid():
+    assert np.flatnonzero(VALID_TABLE == 0).tolist() == [NO_DATA]
+
+
+@pytest.mark.parametrize(
+    "table", [BIN_TABLE, BINNED_TABLE, CONTINUOUS_TABLE, BINARY_TABLE, CHANNEL_TABLE, VALID_TABLE]
+)
+def test_tables_cover_every_byte_and_cannot_be_changed(table):
+    assert table.dtype == np.uint8
+    assert len(table) == 256
+    with pytest.raises(ValueError, match="read-only"):
+        table[0] = 1
+
+
+@given(st.floats(0, 1e6))
+def test_byte_is_the_nearest_whole_speed_within_its_range(mph):
+    byte = to_byte(mph)
+    assert byte.dtype == np.uint8
+    assert abs(int(byte) - min(max(mph, 1), 254)) <= 0.5
+
+
+@given(st.lists(st.floats(0, 300), min_size=2))
+def test_faster_never_has_a_smaller_byte(speeds):
+    assert (np.diff(to_byte(np.sort(speeds)).astype(int)) >= 0).all()
+
+
+def test_halves_round_up():
+    assert to_byte([0.5, 1.5, 2.5, 22.5, 253.5]).tolist() == [1, 2, 3, 23, 254]
+
+
+@pytest.mark.parametrize("mph", [np.nan, np.inf])
+def test_a_speed_that_is_no_number_is_refused(mph):
+    with pytest.raises(ValueError, match="not finite"):
+        to_byte([20, mph])

@@ -1,0 +1,42 @@
+"""Fixtures of the loaders' tests: painted stores and tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from painted import paint, write_store
+
+from geoprep.store import Store
+from loaders import RamTiles
+
+MakeStore = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def make_store(tmp_path_factory: pytest.TempPathFactory) -> MakeStore:
+    """Return a function that writes a painted store into a folder of its own."""
+
+    def make(**options: Any) -> Path:
+        return write_store(tmp_path_factory.mktemp("store") / "test.zarr", **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def store_path(make_store: MakeStore) -> Path:
+    """Return a store of ten good scenes; its shards do not end where scenes do. Do not change."""
+    return make_store(shard_tiles=7)
+
+
+@pytest.fixture(scope="session")
+def store(store_path: Path) -> Store:
+    return Store.open(store_path)
+
+
+@pytest.fixture(scope="session")
+def painted() -> RamTiles:
+    """Return 24 painted tiles of 40 x 40 x 3 in shared memory, from no store."""
+    return RamTiles.from_arrays(*paint(24, 40, 3))

@@ -1,0 +1,350 @@
+"""Batches: the same whatever fills them, resumable anywhere, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from painted import painted_speed
+
+from geoprep.errors import UsageError
+from loaders import Batch, BatchLoader, RamTiles
+
+TRAIN: dict[str, Any] = {"crop": 16, "augment": "d4", "crops_per_tile": 3, "seed": 5}
+
+
+def digest(batch: Batch) -> tuple[int, ...]:
+    parts = (batch.image, batch.speed, batch.index, batch.where, batch.key)
+    return tuple(zlib.crc32(part.contiguous().numpy().tobytes()) for part in parts)
+
+
+def digests(loader: BatchLoader) -> list[tuple[int, ...]]:
+    return [digest(batch) for batch in loader]
+
+
+def samples(loader: BatchLoader) -> list[tuple[int, ...]]:
+    """Return tile, window and bytes of every sample, batch borders forgotten."""
+    found = []
+    for batch in loader:
+        for i in range(len(batch)):
+            pixels = zlib.crc32(batch.image[i].contiguous().numpy().tobytes())
+            found.append((int(batch.index[i]), *batch.where[i].tolist(), pixels))
+    return found
+
+
+def fill_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("loaders-")]
+
+
+def test_a_batch_is_bytes_in_channels_last_order(painted: RamTiles):
+    batch = next(iter(BatchLoader(painted, 8, **TRAIN)))
+    assert (batch.image.dtype, batch.speed.dtype) == (torch.uint8, torch.uint8)
+    assert batch.image.shape == (8, 3, 16, 16)
+    assert batch.speed.shape == (8, 16, 16)
+    assert batch.image.is_contiguous(memory_format=torch.channels_last)
+    assert (batch.index.shape, batch.where.shape, batch.key.shape) == ((8,), (8, 3), (8,))
+
+
+@pytest.mark.parametrize("augment", [None, "flips", "d4"])
+@pytest.mark.parametrize("crop", [None, 1, 17, 40])
+def test_image_mask_and_window_agree(painted: RamTiles, augment: Any, crop: int | None):
+    side = crop or 40
+    for batch in BatchLoader(painted, 7, crop=crop, augment=augment, drop_last=False):
+        row, column, tile = (batch.image[:, band].int().numpy() - 1 for band in range(3))
+        assert (tile == batch.index.numpy()[:, None, None]).all()
+        assert (batch.speed.numpy() == painted_speed(tile, row, column)).all()
+        assert (row.min((1, 2)) == batch.where[:, 0].numpy()).all()
+        assert (column.min((1, 2)) == batch.where[:, 1].numpy()).all()
+        assert (row.max((1, 2)) == batch.where[:, 0].numpy() + side - 1).all()
+
+
+def test_batches_do_not_depend_on_threads_or_prefetch(painted: RamTiles):
+    expected = digests(BatchLoader(painted, 5, threads=1, prefetch=0, **TRAIN))
+    assert len(expected) == 14
+    for threads in range(2, 9):
+        loader = BatchLoader(painted, 5, threads=threads, prefetch=threads % 4, **TRAIN)
+        assert digests(loader) == expected
+
+
+def send_digests(tiles: RamTiles, queue: multiprocessing.Queue[object]) -> None:
+    queue.put(digests(BatchLoader(tiles, 5, threads=2, **TRAIN)))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_batches_are_identical_under_every_start_method(painted: RamTiles, method: str):
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    child = context.Process(target=send_digests, args=(painted, queue))
+    child.start()
+    found = queue.get(timeout=90)
+    child.join(60)
+    assert found == digests(BatchLoader(painted, 5, **TRAIN))
+
+
+def test_epochs_differ_repeat_and_follow_each_other(painted: RamTiles):
+    loader = BatchLoader(painted, 8, **TRAIN)
+    first, second = digests(loader), digests(loader)
+    assert loader.epoch == 2
+    assert not set(first) & set(second)
+    loader.set_epoch(0)
+    assert digests(loader) == first
+    assert digests(BatchLoader(painted, 8, **{**TRAIN, "seed": 6})) != first
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 9), st.integers(1, 4), st.booleans())
+def test_the_union_over_ranks_is_the_epoch_of_one(
+    painted: RamTiles, batch: int, world: int, drop_last: bool
+):
+    options = {**TRAIN, "drop_last": drop_last, "threads": 1}
+    alone = samples(BatchLoader(painted, batch * world, **options))
+    ranks = [
+        samples(BatchLoader(painted, batch, rank=r, world_size=world, **options))
+        for r in range(world)
+    ]
+    union = [sample for rank in ranks for sample in rank]
+    assert len({len(rank) // batch for rank in ranks}) == 1
+    missing = len(alone) - len(union)
+    assert 0 <= missing < world
+    assert set(union) <= set(alone)
+    assert len(set(union)) == len(union)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_evaluation_sees_every_tile_exactly_once(painted: RamTiles, world: int):
+    loaders = [
+        BatchLoader(painted, 7, shuffle=False, rank=r, world_size=world) for r in range(world)
+    ]
+    seen = [int(i) for loader in loaders for batch in loader for i in batch.index]
+    assert sorted(seen) == list(range(24))
+    if world == 1:
+        assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 4, 8, 9])
+@pytest.mark.parametrize(("batch", "world"), [(8, 1), (8, 2), (3, 3)])
+def test_a_state_goes_on_where_it_was_taken(painted: RamTiles, stop: int, batch: int, world: int):
+    options = {**TRAIN, "drop_last": False}
+    loader = BatchLoader(painted, 8, **options)
+    loader.set_epoch(4)
+    whole = samples(loader)
+    loader.set_epoch(4)
+    batches = iter(loader)
+    before = [digest(next(batches)) for _ in range(stop)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    batches.close()  # type: ignore[attr-defined]  # a generator
+
+    after: list[tuple[int, ...]] = []
+    for rank in range(world):
+        again = BatchLoader(painted, batch, rank=rank, world_size=world, **options)
+        again.load_state_dict(state)
+        again.set_epoch(4)
+        assert again.epoch == 4
+        after += samples(again)
+        assert again.epoch == 5
+    rest = whole[8 * stop :]
+    assert len(before) == stop
+    assert set(after) <= set(rest)
+    # Training ranks take equal steps: a tail of fewer samples than ranks is left out.
+    tail = len(rest) % (batch * world)
+    assert len(rest) - len(after) == (tail if tail < world else 0)
+
+
+def test_a_state_is_small_and_plain(painted: RamTiles):
+    loader = BatchLoader(painted, 8, weights="road", **TRAIN)
+    next(iter(loader))
+    assert len(json.dumps(loader.state_dict())) < 500
+
+
+def test_batches_prepared_ahead_do_not_count_as_seen(painted: RamTiles):
+    loader = BatchLoader(painted, 4, prefetch=6, **TRAIN)
+    batches = iter(loader)
+    next(batches)
+    next(batches)
+    assert loader.state_dict()["position"] == 8
+
+
+def test_only_the_first_epoch_after_a_state_is_shortened(painted: RamTiles):
+    loader = BatchLoader(painted, 8, **TRAIN)
+    next(iter(loader))
+    again = BatchLoader(painted, 8, **TRAIN)
+    again.load_state_dict(loader.state_dict())
+    assert [len(digests(again)) for _ in range(2)] == [len(loader) - 1, len(loader)]
+
+
+def test_choosing_another_epoch_forgets_the_place(painted: RamTiles):
+    loader = BatchLoader(painted, 8, **TRAIN)
+    next(iter(loader))
+    again = BatchLoader(painted, 8, **TRAIN)
+    again.load_state_dict(loader.state_dict())
+    again.set_epoch(1)
+    assert len(digests(again)) == len(loader)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 6},
+        {"crop": 8},
+        {"augment": "flips"},
+        {"crops_per_tile": 2},
+        {"weights": "road"},
+        {"min_road": 0.1},
+    ],
+)
+def test_a_state_of_other_samples_is_refused(painted: RamTiles, change: dict[str, Any]):
+    before = {**TRAIN, "crop": 33}
+    state = BatchLoader(painted, 8, **before).state_dict()
+    with pytest.raises(UsageError, match=f"other samples.*{next(iter(change))} was"):
+        BatchLoader(painted, 8, **{**before, **change}).load_state_dict(state)
+
+
+def test_a_state_of_other_tiles_or_another_version_is_refused(painted: RamTiles, store_path: Path):
+    state = BatchLoader(painted, 8, **TRAIN).state_dict()
+    with pytest.raises(UsageError, match="tiles was"):
+        BatchLoader(RamTiles.load(store_path), 8, **TRAIN).load_state_dict(state)
+    with pytest.raises(UsageError, match="version 99"):
+        BatchLoader(painted, 8, **TRAIN).load_state_dict({**state, "version": 99})
+
+
+def test_held_batches_never_change(painted: RamTiles):
+    loader = BatchLoader(painted, 4, threads=3, prefetch=5, **TRAIN)
+    held = list(loader)
+    assert [digest(batch) for batch in held] == digests(loader.__class__(painted, 4, **TRAIN))
+    part = held[3].image[1, 0, 2:5]
+    copy = part.clone()
+    del held
+    for _ in range(3):
+        digests(loader)
+    assert (part == copy).all()
+
+
+def test_released_buffers_are_used_again(painted: RamTiles):
+    loader = BatchLoader(painted, 4, threads=2, prefetch=2, **TRAIN)
+    seen = {batch.image.data_ptr() for _ in range(4) for batch in loader}
+    assert len(seen) <= 2 + 3
+
+
+def test_a_loop_that_breaks_or_raises_leaves_no_thread(painted: RamTiles):
+    loader = BatchLoader(painted, 4, threads=4, **TRAIN)
+    for _ in loader:
+        break
+    assert fill_threads() == []
+
+    def fail(error: type[BaseException]) -> None:
+        for _ in loader:
+            raise error("on purpose")
+
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error):
+            fail(error)
+        assert fill_threads() == []
+    batches = iter(loader)
+    next(batches)
+    assert fill_threads() != []
+    del batches
+    gc.collect()
+    assert fill_threads() == []
+
+
+def test_fifty_epochs_leak_neither_threads_nor_descriptors(store_path: Path):
+    descriptors = Path("/proc/self/fd")
+    tiles = RamTiles.load(store_path)
+    loader = BatchLoader(tiles, 8, threads=3, **TRAIN)
+    digests(loader)
+    before = len(list(descriptors.iterdir())), threading.active_count()
+    for epoch in range(50):
+        for step, _ in enumerate(loader):
+            if epoch % 3 == 0 and step == 2:
+                break
+    assert (len(list(descriptors.iterdir())), threading.active_count()) == before
+
+
+def test_min_road_is_kept_where_a_draw_finds_it():
+    speed = np.zeros((6, 96, 96), np.uint8)
+    speed[1:, :, 32:64] = 25  # a vertical road, a third of the tile
+    tiles = RamTiles.from_arrays(np.ones((6, 96, 96, 1), np.uint8), speed)
+    loader = BatchLoader(tiles, 5, crop=48, min_road=0.3, crops_per_tile=8, drop_last=False)
+    share, index = [], []
+    for batch in loader:
+        share += (batch.speed > 0).float().mean((1, 2)).tolist()
+        index += batch.index.tolist()
+    assert 0 not in index  # no road at all
+    plain = BatchLoader(tiles, 5, crop=48, crops_per_tile=8, drop_last=False)
+    plain_share = [float(s) for b in plain for s in (b.speed > 0).float().mean((1, 2))]
+    assert np.mean(np.array(share) >= 0.3) > 0.95 > np.mean(np.array(plain_share) >= 0.3)
+
+
+def test_min_road_of_whole_tiles_leaves_the_others_out():
+    speed = np.zeros((3, 8, 8), np.uint8)
+    speed[2, :4] = 30
+    tiles = RamTiles.from_arrays(np.ones((3, 8, 8, 1), np.uint8), speed)
+    assert [int(b.index[0]) for b in BatchLoader(tiles, 1, min_road=0.5)] == [2]
+    with pytest.raises(UsageError, match="no tile has enough road"):
+        BatchLoader(tiles, 1, min_road=0.6)
+
+
+def test_weights_draw_what_they_say(painted: RamTiles):
+    weights = np.zeros(24)
+    weights[[3, 9]] = 1, 3
+    loader = BatchLoader(painted, 8, weights=weights, crops_per_tile=2)
+    drawn = np.bincount(np.concatenate([b.index.numpy() for b in loader]), minlength=24)
+    assert drawn[[3, 9]].tolist() == [12, 36]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 0}, "threads=0"),
+        ({"prefetch": -1}, "prefetch=-1"),
+        ({"shuffle": False, "weights": "road"}, "sees every tile once"),
+        ({"residency": "stream"}, r"StreamTiles\.open"),
+        ({"weights": np.ones(3)}, "24"),
+        ({"crop": 41}, "crop=41"),
+        ({"crop": 8, "min_road": 0.5}, "at least 32 pixels"),
+        ({"world_size": 4}, "24 samples do not fill one step of 8 x 4 ranks"),
+        ({"rank": 2, "world_size": 2}, "rank=2"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(
+    painted: RamTiles, options: dict[str, Any], message: str
+):
+    with pytest.raises(UsageError, match=message):
+        BatchLoader(painted, 8, **options)
+
+
+def test_a_batch_that_is_where_it_should_be_is_not_copied(painted: RamTiles):
+    batch = next(iter(BatchLoader(painted, 8, **TRAIN)))
+    assert batch.to("cpu") is batch
+
+
+def test_moving_a_batch_moves_every_part(painted: RamTiles):
+    batch = next(iter(BatchLoader(painted, 8, **TRAIN)))
+    moved = batch.to("meta", non_blocking=True)
+    for name in ("image", "speed", "index", "where", "key"):
+        here, there = getattr(batch, name), getattr(moved, name)
+        assert there.device.type == "meta"
+        assert (there.shape, there.dtype, there.stride()) == (here.shape, here.dtype, here.stride())
+
+
+@pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
+def test_a_pinned_batch_may_be_dropped_while_it_is_copied(painted: RamTiles):
+    device = torch.accelerator.current_accelerator()
+    assert device is not None
+    loader = BatchLoader(painted, 8, pin_memory=True, **TRAIN)
+    moved = []
+    for batch in loader:
+        assert batch.image.is_pinned()
+        moved.append(batch.to(device, non_blocking=True))
+    there = [digest(batch.to("cpu")) for batch in moved]
+    assert there == digests(BatchLoader(painted, 8, pin_memory=False, **TRAIN))

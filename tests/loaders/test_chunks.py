@@ -1,0 +1,187 @@
+"""Tiles out of shards: right, or an error; never damaged pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from painted import paint
+
+from geoprep.create import create_store
+from geoprep.errors import StoreError
+from geoprep.shards import ShardWriter, shard_path
+from geoprep.store import Store
+from loaders.chunks import ChunkReader, _joined
+from loaders.reading import Piece
+
+MakeStore = Callable[..., Path]
+
+
+def read(reader: ChunkReader, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return image and speed of tiles, read to the end of larger arrays that keep the rest."""
+    bands = len(reader.bands) if reader.bands else len(reader.store.meta.bands)
+    image = np.full((40, reader.level, reader.level, bands), 77, np.uint8)
+    speed = np.full((40, reader.level, reader.level), 77, np.uint8)
+    at = 40 - (stop - start)
+    reader.read(Piece(start, stop, at), image, speed)
+    assert (image[:at] == 77).all()
+    assert (speed[:at] == 77).all()
+    return image[at:], speed[at:]
+
+
+@pytest.fixture(scope="module")
+def reader(store: Store) -> ChunkReader:
+    return ChunkReader(store, 32)
+
+
+@given(shard=st.integers(0, 5), ends=st.tuples(st.integers(0, 7), st.integers(0, 7)))
+def test_any_part_of_a_shard_can_be_read(reader: ChunkReader, shard: int, ends: tuple[int, int]):
+    start, stop = (min(40, 7 * shard + end) for end in sorted(ends))
+    image, speed = paint(40, 32, 3)
+    found = read(reader, start, stop)
+    assert (found[0] == image[start:stop]).all()
+    assert (found[1] == speed[start:stop]).all()
+
+
+def test_masks_can_be_read_alone(reader: ChunkReader):
+    speed = np.zeros((5, 32, 32), np.uint8)
+    reader.read_speed(Piece(15, 18, 1), speed)
+    assert (speed[1:4] == paint(40, 32, 3)[1][15:18]).all()
+    assert not speed[[0, 4]].any()
+
+
+def test_bands_are_taken_in_the_order_asked(make_store: MakeStore):
+    store = Store.open(make_store(bands=("coastal", "blue", "green", "red")))
+    image = paint(40, 32, 4)[0]
+    assert (read(ChunkReader(store, 32, (3, 0)), 9, 12)[0] == image[9:12][..., [3, 0]]).all()
+
+
+def test_both_codecs_are_read(tmp_path: Path, store: Store):
+    image, speed = paint(5, 8, 3)
+    meta = replace(store.meta, codec="zstd", levels=(8,), complete=False)
+    create_store(tmp_path / "z.zarr", meta, 5)
+    for name, pixels in (("8/image", image), ("8/speed", speed)):
+        writer = ShardWriter(shard_path(tmp_path / "z.zarr", name, 0), meta.shard_tiles, "zstd")
+        for tile in pixels:
+            writer.add(tile)
+        writer.close()
+    root = zarr.open_group(tmp_path / "z.zarr", mode="r")
+    found = read(ChunkReader(Store("z", root, meta), 8), 1, 4)
+    assert (found[0] == image[1:4]).all()
+    assert (found[1] == speed[1:4]).all()
+
+
+def test_chunks_may_lie_in_any_order_in_a_shard(make_store: MakeStore):
+    path = make_store(splits=(0,), levels=(32,))
+    shard = shard_path(path, "32/image", 1)
+    data = shard.read_bytes()
+    index = np.frombuffer(data[-8 * 16 - 4 : -4], "<u8").reshape(8, 2)
+    chunks = [data[at : at + size] for at, size in index.tolist()]
+    order = [5, 1, 2, 0, 7, 6, 3, 4]
+    sizes = index[order, 1]
+    again = np.empty_like(index)
+    again[order] = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1)
+    again[4] = again[5]  # one chunk for two tiles
+    footer = again.tobytes()
+    checksum = google_crc32c.value(footer).to_bytes(4, "little")
+    shard.write_bytes(b"".join(chunks[i] for i in order) + footer + checksum)
+    expected = paint(40, 32, 3)[0][[8, 9, 10, 11, 13, 13, 14, 15]]
+    assert (read(ChunkReader(Store.open(path), 32), 8, 16)[0] == expected).all()
+
+
+@pytest.fixture(scope="module")
+def damaged(make_store: MakeStore) -> Path:
+    """Return a store whose first shard of images the tests may spoil."""
+    return make_store(splits=(0,), levels=(32,))
+
+
+@settings(deadline=None, max_examples=60)
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_no_flipped_bit_becomes_a_pixel(damaged: Path, place: float, bit: int):
+    image = paint(40, 32, 3)[0]
+    shard = shard_path(damaged, "32/image", 0)
+    whole = shard.read_bytes()
+    data = bytearray(whole)
+    data[int(place * len(data))] ^= 1 << bit
+    shard.write_bytes(data)
+    try:
+        reader, wrong = ChunkReader(Store.open(damaged), 32), 0
+        for tile in range(8):
+            try:
+                assert (read(reader, tile, tile + 1)[0] == image[tile]).all()
+            except StoreError as error:
+                wrong += 1
+                assert "array 32/image, shard c/0/0/0/0" in str(error)  # noqa: PT017 - most tiles raise none
+        assert wrong in (1, 8)  # a chunk, or the index
+    finally:
+        shard.write_bytes(whole)
+
+
+def test_the_error_names_the_tile(damaged: Path):
+    shard = shard_path(damaged, "32/speed", 2)
+    whole = shard.read_bytes()
+    writer = ShardWriter(shard, 8, "lz4")
+    for tile in paint(24, 32, 3)[1][16:]:
+        writer.add(tile)
+    writer.close()
+    data = bytearray(shard.read_bytes())
+    assert bytes(data) == whole
+    data[-8 * 16 - 4 - 2] ^= 1  # in the checksum of the last tile
+    shard.write_bytes(data)
+    try:
+        with pytest.raises(StoreError, match=r"tiles 23 to 23.*checksum"):
+            read(ChunkReader(Store.open(damaged), 32), 18, 24)
+    finally:
+        shard.write_bytes(whole)
+
+
+@pytest.mark.parametrize("size", [0, 3, 100, 1500])
+def test_a_truncated_shard_is_an_error(make_store: MakeStore, size: int):
+    path = make_store(splits=(0,), levels=(32,))
+    shard = shard_path(path, "32/image", 3)
+    shard.write_bytes(shard.read_bytes()[:size])
+    with pytest.raises(StoreError, match="32/image, shard c/3/0/0/0"):
+        read(ChunkReader(Store.open(path), 32), 24, 25)
+
+
+def test_a_lost_shard_does_not_read_as_empty_ground(make_store: MakeStore):
+    path = make_store(status=("ok", "failed"), levels=(32,))
+    shard_path(path, "32/image", 0).unlink()
+    reader = ChunkReader(Store.open(path), 32)
+    with pytest.raises(StoreError, match=r"32/image, shard c/0/.*missing"):
+        read(reader, 0, 2)
+    image, _ = read(reader, 4, 8)  # of a scene that failed: fill value is what it should hold
+    assert not image.any()
+
+
+LAYOUTS: list[dict[str, Any]] = [{"shards": None}, {"compressors": None}, {"chunks": (2, 8, 8)}]
+
+
+@pytest.mark.parametrize("options", LAYOUTS)
+def test_another_layout_is_refused(tmp_path: Path, store: Store, options: dict[str, Any]):
+    meta = replace(store.meta, levels=(8,), complete=False)
+    create_store(tmp_path / "a.zarr", meta, 4)
+    root = zarr.open_group(tmp_path / "a.zarr", mode="r+")
+    ChunkReader(Store("a.zarr", root, meta), 8)
+    layout: dict[str, Any] = {"shape": (4, 8, 8), "chunks": (1, 8, 8), "shards": (4, 8, 8)}
+    del root["8/speed"]
+    root.create_array("8/speed", dtype="uint8", **(layout | options))
+    with pytest.raises(StoreError, match=r"8/speed is not laid out as schema 1"):
+        ChunkReader(Store("a.zarr", root, meta), 8)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), max_size=12))
+def test_joined_ranges_cover_the_same_bytes(spans: list[tuple[int, int]]):
+    ranges = [(start, start + length) for start, length in spans]
+    joined = _joined(ranges)
+    assert [i for span in joined for i in range(*span)] == [i for r in ranges for i in range(*r)]
+    assert all(before[1] != after[0] for before, after in pairwise(joined))

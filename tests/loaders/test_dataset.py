@@ -1,0 +1,123 @@
+"""Tiles for torch's own DataLoader."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from painted import painted_speed
+from torch.utils.data import DataLoader
+
+from loaders import BatchLoader, RamTiles, TileDataset, collate
+from loaders.gather import symmetry
+
+
+@pytest.fixture(scope="module")
+def tiles(store_path: Path) -> RamTiles:
+    return RamTiles.load(store_path)
+
+
+def test_an_item_is_what_torch_users_expect(tiles: RamTiles):
+    item = TileDataset(tiles)[3]
+    assert set(item) == {"image", "speed", "index", "key"}
+    assert (item["image"].shape, item["image"].dtype) == ((3, 32, 32), torch.uint8)
+    assert (item["speed"].shape, item["speed"].dtype) == ((32, 32), torch.uint8)
+    assert item["index"] == 3
+    assert (item["image"].permute(1, 2, 0).numpy() == tiles.image[3]).all()
+
+
+def test_it_is_a_sequence_of_tiles_times_crops(tiles: RamTiles):
+    dataset = TileDataset(tiles, crop=8, crops_per_tile=3)
+    assert len(dataset) == 3 * len(tiles)
+    assert dataset[7]["index"] == 2
+    assert dataset[-1]["index"] == len(tiles) - 1
+    with pytest.raises(IndexError):
+        dataset[len(dataset)]
+
+
+def test_image_and_mask_of_an_item_are_aligned(tiles: RamTiles):
+    dataset = TileDataset(tiles, crop=11, augment="d4", seed=2)
+    for i in range(len(dataset)):
+        item = dataset[i]
+        row, column, _ = item["image"].numpy().astype(int) - 1
+        tile = int(tiles.table["tile"][i])
+        assert (item["speed"].numpy() == painted_speed(tile, row, column)).all()
+
+
+def test_items_are_the_samples_of_the_batch_loader(tiles: RamTiles):
+    options = {"crop": 16, "augment": "d4", "crops_per_tile": 2, "seed": 9}
+    dataset = TileDataset(tiles, **options)
+    dataset.set_epoch(1)
+    loader = BatchLoader(tiles, 8, **options)
+    loader.set_epoch(1)
+    order = loader.sampling.order(1)
+    at = 0
+    for batch in loader:
+        for i in range(len(batch)):
+            item = dataset[int(order[at])]
+            assert (item["image"] == batch.image[i]).all()
+            assert item["key"] == int(batch.key[i])
+            at += 1
+    assert at == len(dataset)
+
+
+def test_the_affine_is_that_of_the_window_as_it_is_turned(tiles: RamTiles):
+    dataset = TileDataset(tiles, crop=16, augment="d4", georeference=True, seed=4)
+    row, column = np.meshgrid(np.arange(32) + 0.5, np.arange(32) + 0.5, indexing="ij")
+    for i in range(12):
+        item = dataset[i]
+        w = dataset.sampling.windows(0, np.array([i]))
+        y, x, op = (int(v[0]) for v in (w.y, w.x, w.op))
+        a, b, c, d, e, f = tiles.affine(i)
+        inside = np.s_[y : y + 16, x : x + 16]
+        east = symmetry((a * column + b * row + c)[inside], op)
+        north = symmetry((d * column + e * row + f)[inside], op)
+        a, b, c, d, e, f = item["affine"].tolist()
+        j, k = column[:16, :16], row[:16, :16]
+        np.testing.assert_allclose(a * j + b * k + c, east, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(d * j + e * k + f, north, rtol=0, atol=1e-6)
+        assert item["crs"] == "EPSG:32637"
+
+
+def test_it_pickles_as_bytes_not_pixels(tiles: RamTiles):
+    dataset = TileDataset(tiles, crop=16, augment="d4")
+    assert len(pickle.dumps(dataset)) < 1500
+    assert (pickle.loads(pickle.dumps(dataset))[5]["image"] == dataset[5]["image"]).all()
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_give_what_one_process_gives(tiles: RamTiles, method: str):
+    dataset = TileDataset(tiles, crop=16, augment="d4", georeference=True)
+    alone = list(DataLoader(dataset, batch_size=10))
+    workers = DataLoader(dataset, batch_size=10, num_workers=2, multiprocessing_context=method)
+    for one, other in zip(alone, workers, strict=True):
+        for name in ("image", "speed", "index", "key", "affine"):
+            assert torch.equal(one[name], other[name])
+        assert one["crs"] == other["crs"]
+
+
+def test_persistent_workers_follow_the_epoch(tiles: RamTiles):
+    dataset = TileDataset(tiles, crop=8)
+    loader = DataLoader(dataset, batch_size=32, num_workers=1, persistent_workers=True)
+    first, again = (next(iter(loader))["image"].clone() for _ in range(2))
+    dataset.set_epoch(1)
+    other = next(iter(loader))["image"].clone()
+    expected = torch.stack([dataset[i]["image"] for i in range(32)])
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(other, expected)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_collate_keeps_channels_last(tiles: RamTiles, workers: int):
+    dataset = TileDataset(tiles, crop=16, georeference=True)
+    plain = next(iter(DataLoader(dataset, batch_size=8)))
+    batch = next(iter(DataLoader(dataset, batch_size=8, num_workers=workers, collate_fn=collate)))
+    assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(batch["image"], plain["image"])
+    assert torch.equal(batch["speed"], plain["speed"])
+    assert batch["index"].tolist() == list(range(8))
+    assert torch.equal(batch["affine"], plain["affine"])

@@ -1,0 +1,101 @@
+"""Memory of processes, against allocations of known size."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from loaders.memory import MemorySampler, Usage, process_usage, total, tree_usage
+from loaders.shared import SharedArrays
+
+MIB = 1 << 20
+SIZE = 48 * MIB
+
+
+def hold(arrays: SharedArrays, ready: Event, done: Event) -> None:
+    int(arrays["a"].sum(dtype=np.int64))  # every page is mapped here
+    ready.set()
+    done.wait(60)
+
+
+def test_unique_memory_grows_by_what_was_allocated():
+    before = process_usage()
+    block = np.ones(SIZE, np.uint8)
+    grown = process_usage() - before
+    assert block[0] == 1
+    # What else the process holds may shrink by some pages meanwhile, or grow.
+    assert SIZE - MIB < grown.uss < SIZE + 4 * MIB
+    assert SIZE - MIB < grown.pss < SIZE + 4 * MIB
+
+
+def test_shared_pages_count_once_over_the_tree_but_twice_as_resident():
+    arrays = SharedArrays.create({"a": ("uint8", (SIZE,))})
+    arrays["a"][:] = 1
+    context = multiprocessing.get_context("fork")
+    ready, done = context.Event(), context.Event()
+    alone = process_usage()
+    child = context.Process(target=hold, args=(arrays, ready, done))
+    child.start()
+    try:
+        assert ready.wait(60)
+        usage = tree_usage()
+        assert set(usage) >= {os.getpid(), child.pid}
+        assert usage[child.pid].rss > SIZE
+        assert usage[child.pid].uss < SIZE / 2
+        assert usage[child.pid].pss < 0.75 * usage[child.pid].rss
+        assert total(usage).pss < alone.pss + SIZE / 2
+    finally:
+        done.set()
+        child.join(60)
+
+
+def test_sampler_sees_a_peak_that_is_over_when_it_stops():
+    with MemorySampler(interval=0.005) as sampler:
+        base = sampler.sample()[os.getpid()]
+        block = np.ones(SIZE, np.uint8)
+        for _ in range(20):
+            block += 1
+        del block
+    assert sampler.peaks[os.getpid()].uss - base.uss > 0.9 * SIZE
+    assert sampler.peak.uss >= sampler.peaks[os.getpid()].uss
+    assert len(sampler.samples) >= 3
+    # One that was begun while the block was there may be the last to end.
+    ended = min(taken[os.getpid()].uss for _, taken in sampler.samples[-2:])
+    assert ended < base.uss + SIZE / 2
+
+
+def test_sampler_ends_its_thread_when_the_block_raises():
+    sampler = MemorySampler()
+    with pytest.raises(ValueError, match="on purpose"), sampler:
+        raise ValueError("on purpose")
+    assert sampler._thread is not None
+    assert not sampler._thread.is_alive()
+
+
+def test_psutil_serves_where_there_is_no_rollup(tmp_path: Path):
+    from_kernel, from_psutil = process_usage(), process_usage(proc=tmp_path)
+    assert from_psutil.uss == pytest.approx(from_kernel.uss, rel=0.2)
+    assert from_psutil.rss == pytest.approx(from_kernel.rss, rel=0.2)
+
+
+def test_a_process_that_ended_is_an_error_alone_and_left_out_of_a_tree():
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=int)
+    child.start()
+    pid = child.pid
+    child.join()
+    with pytest.raises(psutil.NoSuchProcess):
+        process_usage(pid)
+    assert pid not in tree_usage()
+
+
+def test_usage_adds_and_peaks_by_figure():
+    one, other = Usage(1, 5, 9), Usage(3, 4, 8)
+    assert one + other == Usage(4, 9, 17)
+    assert one.peak(other) == Usage(3, 5, 9)

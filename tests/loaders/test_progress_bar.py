@@ -1,0 +1,53 @@
+"""A bar where somebody watches, silence where nobody does."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from loaders.progress import progress_bar
+
+
+class Terminal(io.StringIO):
+    """Standard error with somebody in front of it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def run(wanted: bool | None) -> bool:
+    with progress_bar(wanted, "loading tiles") as report:
+        if report is not None:
+            report(3, 8)
+            report(8, 8)
+    return report is not None
+
+
+def test_a_terminal_gets_a_bar_with_counts(monkeypatch: pytest.MonkeyPatch):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    assert run(None)
+    assert "loading tiles" in screen.getvalue()
+    assert "8/8" in screen.getvalue()
+
+
+def test_a_file_gets_none_unless_asked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert not run(None)
+    assert not run(False)
+    assert run(True)
+
+
+def test_a_function_is_called_as_it_is():
+    seen: list[tuple[int, int]] = []
+
+    def note(done: int, total: int) -> None:
+        seen.append((done, total))
+
+    with progress_bar(note, "loading") as report:
+        assert report is note
+        report(1, 2)
+    assert seen == [(1, 2)]

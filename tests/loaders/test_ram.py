@@ -1,0 +1,176 @@
+"""A split in memory: the right tiles, one copy, and clear refusals."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from painted import paint
+
+from geoprep.errors import StoreError, UsageError
+from geoprep.store import Store
+from loaders import RamTiles, loading
+from loaders.limits import Available
+
+MakeStore = Callable[..., Path]
+
+
+def split_rows(store: Store, split: int) -> np.ndarray:
+    return np.flatnonzero(store.tiles.split == split)
+
+
+@pytest.mark.parametrize(("split", "number"), [("train", 0), ("val", 1)])
+def test_a_split_is_loaded_pixel_by_pixel(store: Store, split: str, number: int):
+    tiles = RamTiles.load(store, split)
+    image, speed = paint(40, 32, 3)
+    rows = split_rows(store, number)
+    assert tiles.table["tile"].tolist() == rows.tolist()
+    assert (tiles.image == image[rows]).all()
+    assert (tiles.speed == speed[rows]).all()
+    assert not tiles.image.flags.writeable
+    assert tiles.left_out == {}
+
+
+def test_a_coarser_level_has_the_same_tiles_and_ground(store_path: Path):
+    fine, coarse = RamTiles.load(store_path), RamTiles.load(store_path, level=16)
+    assert coarse.side == 16
+    assert (coarse.table["tile"] == fine.table["tile"]).all()
+    assert (coarse.image == paint(40, 16, 3)[0][fine.table["tile"]]).all()
+    a, b, c, d, e, f = coarse.affine(5)
+    assert (a, e) == (1.0, -1.0)
+    assert (b, c, d, f) == tuple(fine.affine(5)[i] for i in (1, 2, 3, 5))
+
+
+def test_bands_are_chosen_by_name_and_in_order(make_store: MakeStore):
+    path = make_store(bands=("coastal", "blue", "green", "red"), shard_tiles=7)
+    tiles = RamTiles.load(path, bands=("red", "blue"))
+    image = paint(40, 32, 4)[0][tiles.table["tile"]]
+    assert tiles.bands == ("red", "blue")
+    assert (tiles.image == image[..., [3, 1]]).all()
+
+
+def test_unusable_tiles_are_left_out_and_counted(make_store: MakeStore):
+    path = make_store(status=("ok", "failed", "ok", "unlabelled", "skipped"), splits=(0,))
+    tiles = RamTiles.load(path, "all")
+    assert tiles.left_out == {"failed": 8, "skipped": 8, "unlabelled": 8}
+    assert len(tiles) == 16
+    assert set(tiles.table["scene"]) == {0, 2, 5, 7}
+    assert "left out" in repr(tiles)
+
+
+def test_several_stores_are_one_data_set(make_store: MakeStore):
+    paths = [make_store(scenes=3, prefix="AOI_1_A_"), make_store(scenes=2, prefix="AOI_2_B_")]
+    tiles = RamTiles.load(paths, "all")
+    assert len(tiles) == 20
+    assert tiles.table["store"].tolist() == [0] * 12 + [1] * 8
+    assert (tiles.image[12:] == paint(8, 32, 3)[0]).all()
+    assert (tiles.scene(0), tiles.scene(19)) == ("AOI_1_A_0", "AOI_2_B_1")
+    assert [s.location for s in tiles.stores] == [str(p) for p in paths]
+    with pytest.raises(UsageError, match=r"2 stores: use `tiles\.stores`"):
+        _ = tiles.store
+
+
+def describe(tiles: RamTiles) -> tuple[int, int, str, str, str]:
+    pixels = int(tiles.image.sum(dtype=np.int64) + tiles.speed.sum(dtype=np.int64))
+    return len(tiles), pixels, tiles.scene(3), tiles.crs(3), tiles.fingerprint
+
+
+def report(tiles: RamTiles, queue: multiprocessing.Queue[object]) -> None:
+    queue.put(describe(tiles))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_worker_sees_the_same_tiles_under_every_start_method(store_path: Path, method: str):
+    tiles = RamTiles.load(store_path)
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    worker = context.Process(target=report, args=(tiles, queue))
+    worker.start()
+    found = queue.get(timeout=60)
+    worker.join(60)
+    assert found == describe(tiles)
+
+
+def test_the_pickle_is_some_hundred_bytes_and_needs_no_store(make_store: MakeStore):
+    small, large = (RamTiles.load(make_store(scenes=n), "all") for n in (2, 40))
+    assert len(pickle.dumps(large)) < 1000
+    assert abs(len(pickle.dumps(large)) - len(pickle.dumps(small))) < 50
+    attached = pickle.loads(pickle.dumps(large))
+    assert describe(attached) == describe(large)
+    assert attached.store.meta == large.store.meta
+
+
+def test_progress_counts_every_tile(store_path: Path):
+    seen: list[tuple[int, int]] = []
+    RamTiles.load(store_path, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (32, 32)
+    assert seen == sorted(seen)
+
+
+def test_what_does_not_fit_is_refused_before_loading(
+    store_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def little() -> Available:
+        return Available(loading.RESERVE + 100_000, "the control group /sys/fs/cgroup/job")
+
+    monkeypatch.setattr(loading, "available_memory", little)
+    monkeypatch.setattr(loading, "read_all", None)  # nothing may be read
+    with pytest.raises(UsageError) as refusal:
+        RamTiles.load(store_path)
+    message = str(refusal.value)
+    for part in ("32 tiles of 32 x 32 x 3", "/sys/fs/cgroup/job", "level=16", "2 of 3 bands"):
+        assert part in message
+    assert "StreamTiles" in message
+
+
+def test_an_incomplete_store_is_refused_with_the_fix(tmp_path: Path, make_store: MakeStore):
+    with pytest.raises(StoreError, match=r"incomplete.*build-zarr"):
+        RamTiles.load(make_store(complete=False))
+    with pytest.raises(StoreError, match="nowhere"):
+        RamTiles.load(tmp_path / "nowhere.zarr")
+
+
+def test_a_level_that_is_not_there_is_refused_with_those_that_are(store_path: Path):
+    with pytest.raises(StoreError, match="no level 650; its levels are 32, 16"):
+        RamTiles.load(store_path, level=650)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "dev"}, "split='dev' is not one of train, val, test, all"),
+        ({"split": "test"}, "split 'test' .* has no tile to load"),
+        ({"bands": ("nir",)}, "has no band nir; it has red, green, blue"),
+        ({"bands": ()}, "bands is empty"),
+        ({"folds": 1}, "at least 2 folds"),
+        ({"folds": 5, "fold": 5}, "fold=5"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(store_path: Path, options: dict, message: str):
+    with pytest.raises(UsageError, match=message):
+        RamTiles.load(store_path, **options)
+
+
+def test_a_split_of_unusable_tiles_says_why_it_is_empty(make_store: MakeStore):
+    with pytest.raises(UsageError, match=r"no tile to load \(40 unlabelled\)"):
+        RamTiles.load(make_store(status=("unlabelled",)), "all")
+
+
+def test_stores_that_do_not_match_are_refused(make_store: MakeStore):
+    rgb, other = make_store(), make_store(bands=("red", "nir"))
+    with pytest.raises(UsageError, match=r"has bands red, nir.*bands=\(...\)"):
+        RamTiles.load([rgb, other])
+    assert RamTiles.load([rgb, other], bands=("red",)).bands == ("red",)
+    with pytest.raises(UsageError, match=r"finest level.*take level=16"):
+        RamTiles.load([rgb, make_store(levels=(48, 16))])
+    with pytest.raises(UsageError, match="no store given"):
+        RamTiles.load([])
+
+
+def test_tiles_from_arrays_must_match():
+    with pytest.raises(UsageError, match="do not match"):
+        RamTiles.from_arrays(np.zeros((2, 8, 8, 3), np.uint8), np.zeros((2, 8, 9), np.uint8))

@@ -1,0 +1,85 @@
+"""Reading runs of tiles into place, and what a damaged store says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geoprep.errors import StoreError
+from geoprep.shards import shard_path
+from loaders import RamTiles
+from loaders.reading import pieces
+
+MakeStore = Callable[..., Path]
+
+
+@given(st.sets(st.integers(0, 200)), st.integers(1, 40), st.integers(0, 9))
+def test_pieces_cover_the_tiles_once_and_in_order(rows: set[int], shard: int, at: int):
+    tiles = np.array(sorted(rows), np.int64)
+    cut = list(pieces(tiles, shard, at)) if len(tiles) else []
+    assert [t for p in cut for t in range(p.start, p.stop)] == tiles.tolist()
+    assert [p.target for p in cut] == [
+        slice(at + i, at + i + p.stop - p.start)
+        for i, p in zip(np.cumsum([0] + [p.stop - p.start for p in cut]), cut, strict=False)
+    ]
+    for piece in cut:
+        assert piece.start // shard == (piece.stop - 1) // shard
+    for before, after in pairwise(cut):
+        assert after.start > before.stop or after.start % shard == 0
+
+
+@pytest.mark.parametrize("codec_array", ["32/image", "32/speed"])
+def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array: str):
+    path = make_store(splits=(0,))
+    shard = shard_path(path, codec_array, 2)
+    data = bytearray(shard.read_bytes())
+    data[200] ^= 4
+    shard.write_bytes(data)
+    with pytest.raises(StoreError) as error:
+        RamTiles.load(path)
+    message = str(error.value)
+    assert f"array {codec_array}, shard {shard.relative_to(path / codec_array)}" in message
+    assert "tiles 16 to 23" in message
+    assert str(path) in message
+    assert RamTiles.load(path, level=16).side == 16  # the other level is whole
+
+
+@pytest.mark.parametrize("array", ["32/image", "32/speed"])
+def test_a_lost_shard_does_not_read_as_empty_ground(make_store: MakeStore, array: str):
+    path = make_store(splits=(0,))
+    shard_path(path, array, 1).unlink()
+    with pytest.raises(StoreError, match=f"{array}, shard c/1/.*missing"):
+        RamTiles.load(path)
+
+
+def test_a_truncated_shard_is_an_error(make_store: MakeStore):
+    path = make_store(splits=(0,))
+    shard = shard_path(path, "32/image", 3)
+    shard.write_bytes(shard.read_bytes()[:-300])
+    with pytest.raises(StoreError, match="32/image, shard c/3/0/0/0"):
+        RamTiles.load(path)
+
+
+def test_damage_outside_the_split_does_not_matter(make_store: MakeStore):
+    path = make_store(splits=(0, 1), shard_tiles=4)
+    shard_path(path, "32/image", 1).write_bytes(b"nonsense")  # tiles 4 to 7: the second scene
+    assert len(RamTiles.load(path, "train")) == 20
+    with pytest.raises(StoreError, match="shard c/1"):
+        RamTiles.load(path, "val")
+
+
+@pytest.mark.parametrize("array", ["32/image", "32/speed"])
+def test_a_flipped_bit_in_a_part_of_a_shard_is_an_error(make_store: MakeStore, array: str):
+    path = make_store(splits=(0, 1))  # half of every shard is asked for
+    shard = shard_path(path, array, 2)
+    data = bytearray(shard.read_bytes())
+    data[40] ^= 4
+    shard.write_bytes(data)
+    with pytest.raises(StoreError, match=f"array {array}, shard c/2/"):
+        RamTiles.load(path)

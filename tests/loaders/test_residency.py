@@ -1,0 +1,92 @@
+"""Tiles on a device give the batches of tiles in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from geoprep.errors import UsageError
+from loaders import (
+    BatchLoader,
+    DevicePrep,
+    DeviceTiles,
+    Normalize,
+    RamTiles,
+    SpeedTarget,
+    residency,
+)
+
+DEVICES = ["cpu"] + [d for d in ("cuda", "xpu") if getattr(torch, d).is_available()]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"crop": 17, "augment": "d4", "crops_per_tile": 2},
+        {"crop": 32, "augment": "flips", "min_road": 0.1},
+        {"augment": "d4", "weights": "speed"},
+        {"shuffle": False},
+    ],
+)
+def test_residency_changes_no_sample(painted: RamTiles, device: str, options: dict[str, Any]):
+    here = BatchLoader(painted, 5, seed=3, **options)
+    there = BatchLoader(painted, 5, seed=3, residency="device", device=device, **options)
+    for one, other in zip(here, there, strict=True):
+        assert other.device.type == device
+        assert other.image.is_contiguous(memory_format=torch.channels_last)
+        for name in ("image", "speed", "index", "where", "key"):
+            assert torch.equal(getattr(one, name), getattr(other, name).cpu())
+            assert getattr(one, name).dtype == getattr(other, name).dtype
+
+
+def test_the_state_does_not_depend_on_residency(painted: RamTiles):
+    here, there = BatchLoader(painted, 5), BatchLoader(DeviceTiles(painted, "cpu"), 5)
+    batches = iter(here)
+    next(batches)
+    there.load_state_dict(here.state_dict())
+    assert torch.equal(next(batches).key, next(iter(there)).key)
+
+
+def test_a_batch_on_the_device_is_prepared_there(painted: RamTiles):
+    loader = BatchLoader(DeviceTiles(painted, DEVICES[-1]), 5, crop=32)
+    prep = DevicePrep(Normalize([9.0] * 3, [2.0] * 3), SpeedTarget("bins")).to(DEVICES[-1])
+    image, target, valid = prep(next(iter(loader)).to(DEVICES[-1]))
+    assert {t.device.type for t in (image, target, valid)} == {DEVICES[-1]}
+
+
+def test_large_tiles_are_uploaded_piece_by_piece(
+    painted: RamTiles, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(residency, "_STAGE_BYTES", 10_000)
+    tiles = DeviceTiles(painted, "cpu")
+    assert (tiles.image.numpy() == painted.image).all()
+    assert (tiles.speed_of(7) == painted.speed[7]).all()
+
+
+def test_tiles_that_do_not_fit_are_refused_with_figures(
+    painted: RamTiles, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(residency, "_free_bytes", lambda device: 1000)
+    with pytest.raises(UsageError, match=r"24 tiles of level 40 .* residency='ram'"):
+        DeviceTiles(painted, "cpu")
+
+
+def test_without_an_accelerator_a_device_must_be_named(
+    painted: RamTiles, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+    with pytest.raises(UsageError, match="finds no accelerator"):
+        BatchLoader(painted, 5, residency="device")
+
+
+def test_offsets_of_many_large_tiles_do_not_overflow():
+    tiles = RamTiles.from_arrays(np.ones((2, 64, 64, 3), np.uint8), np.ones((2, 64, 64), np.uint8))
+    resident = DeviceTiles(tiles, "cpu")
+    resident.side = 60_000  # as if: 3.6e9 pixels a tile
+    one = torch.ones(1, dtype=torch.int64)
+    last = resident._pixels(one, one * 59_999, one * 59_999, one * 0, 1)
+    assert int(last) == 2 * 60_000**2 - 1

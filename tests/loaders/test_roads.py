@@ -1,0 +1,86 @@
+"""Road-aware choices against a plain count of pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geoprep.errors import UsageError
+from geoprep.speed import BIN_TABLE
+from loaders.roads import CELL, RoadCells, tile_weights
+
+
+class Masks:
+    """Masks in an array."""
+
+    def __init__(self, speed: np.ndarray) -> None:
+        self.speed = speed
+        self.side = speed.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.speed)
+
+    def speed_of(self, tile: int) -> np.ndarray:
+        return self.speed[tile]
+
+
+def random_masks(tiles: int, side: int, seed: int) -> np.ndarray:
+    values = np.array([0, 0, 0, 25, 254, 1, 255], np.uint8)
+    return np.random.default_rng(seed).choice(values, (tiles, side, side))
+
+
+def is_road(speed: np.ndarray) -> np.ndarray:
+    return (speed != 0) & (speed != 255)
+
+
+@given(st.integers(20, 75), st.data())
+def test_fraction_counts_the_cells_wholly_inside(side: int, data: st.DataObject):
+    speed = random_masks(3, side, side)
+    crop = data.draw(st.integers(1, side))
+    y, x = (data.draw(st.integers(0, side - crop)) for _ in range(2))
+    cells = RoadCells.count(Masks(speed))
+    found = cells.fraction(np.array([1]), np.array([y]), np.array([x]), crop)[0] * crop**2
+
+    def edges(first: int) -> tuple[int, int]:
+        last = first + crop
+        return -(-first // CELL) * CELL, last if last == side else last // CELL * CELL
+
+    (top, bottom), (left, right) = edges(y), edges(x)
+    expected = is_road(speed[1, top : max(top, bottom), left : max(left, right)]).sum()
+    assert found == pytest.approx(expected)
+    assert found <= is_road(speed[1, y : y + crop, x : x + crop]).sum()
+
+
+@pytest.mark.parametrize("side", [32, 40])
+def test_total_is_every_road_pixel(side: int):
+    speed = random_masks(5, side, 0)
+    assert RoadCells.count(Masks(speed)).total().tolist() == is_road(speed).sum((1, 2)).tolist()
+
+
+def test_road_weights_follow_the_share_of_road_and_leave_no_tile_out():
+    weights = tile_weights(
+        "road", np.array([0.0, 0.1, 0.3], np.float32), Masks(np.zeros((3, 8, 8)))
+    )
+    assert weights[2] == pytest.approx(3 * weights[1])
+    assert 0 < weights[0] < weights[1]
+
+
+def test_speed_weights_meet_every_bin_equally_often():
+    speed = np.zeros((4, 10, 10), np.uint8)
+    speed[0, :5], speed[1, :5], speed[2, 0, 0] = 25, 25, 65  # two common tiles, one rare fast road
+    weights = tile_weights("speed", np.zeros(4, np.float32), Masks(speed))
+    assert set(BIN_TABLE[[25, 65]]) == {3, 7}
+    assert weights[2] == pytest.approx(weights[0] + weights[1])
+    assert 0 < weights[3] < weights[0]
+
+
+def test_without_any_road_all_tiles_weigh_the_same():
+    weights = tile_weights("speed", np.zeros(3, np.float32), Masks(np.zeros((3, 8, 8), np.uint8)))
+    assert weights.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_unknown_rule_is_refused():
+    with pytest.raises(UsageError, match="'roads' is not"):
+        tile_weights("roads", np.zeros(1, np.float32), Masks(np.zeros((1, 8, 8), np.uint8)))  # type: ignore[arg-type]  # wrong on purpose

@@ -1,0 +1,142 @@
+"""Order, windows and symmetries are a function of (seed, epoch, position) and of nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geoprep.errors import UsageError
+from loaders.sampling import Sampling, _hash, _mix
+
+GOLDEN_ORDER = [36, 22, 70, 5, 59, 19]
+GOLDEN_WINDOWS = [[0, 58, 95, 5], [41, 23, 69, 4]]
+
+seeds = st.integers(-(2**63), 2**64)
+epochs = st.integers(0, 10_000)
+
+
+def columns(sampling: Sampling, epoch: int, samples: np.ndarray) -> np.ndarray:
+    w = sampling.windows(epoch, samples)
+    return np.stack([w.tile, w.y, w.x, w.op, w.key])
+
+
+def test_hash_is_splitmix64():
+    # First outputs of SplitMix64 from state 0 (Vigna's reference implementation).
+    golden = 0x9E3779B97F4A7C15
+    states = np.array([golden * i & 2**64 - 1 for i in (1, 2, 3)], np.uint64)
+    expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert _mix(states).tolist() == expected
+
+
+def test_samples_of_a_seed_never_change():
+    """A checkpoint of last year must go on with the samples of last year."""
+    sampling = Sampling(100, 512, 256, "d4", seed=7)
+    assert sampling.order(3)[:6].tolist() == GOLDEN_ORDER
+    assert columns(sampling, 3, np.array([0, 41]))[:4].T.tolist() == GOLDEN_WINDOWS
+
+
+@given(seeds, epochs, st.integers(1, 60), st.integers(1, 4))
+def test_order_is_a_permutation_and_repeats(seed: int, epoch: int, tiles: int, crops: int):
+    sampling = Sampling(tiles, 64, 32, "d4", crops, seed)
+    order = sampling.order(epoch)
+    assert sorted(order) == list(range(tiles * crops))
+    assert (order == replace(sampling).order(epoch)).all()
+
+
+@given(seeds, epochs, st.data())
+def test_a_window_does_not_depend_on_its_company(seed: int, epoch: int, data: st.DataObject):
+    sampling = Sampling(50, 97, 40, "d4", 3, seed)
+    samples = np.array(data.draw(st.lists(st.integers(0, 149), min_size=1, max_size=20)))
+    together = columns(sampling, epoch, samples)
+    alone = np.concatenate(
+        [columns(sampling, epoch, samples[i : i + 1]) for i in range(len(samples))], axis=1
+    )
+    assert (together == alone).all()
+
+
+@given(seeds, st.integers(1, 80), st.integers(1, 80))
+def test_windows_lie_inside_their_tile(seed: int, crop: int, more: int):
+    side = crop + more - 1
+    w = Sampling(9, side, crop, "flips", 4, seed).windows(0, np.arange(36))
+    assert (w.tile == np.arange(36) // 4).all()
+    assert ((w.y >= 0) & (w.y + crop <= side) & (w.x >= 0) & (w.x + crop <= side)).all()
+    assert set(w.op) <= {0, 1, 2, 3}
+
+
+def test_every_place_and_symmetry_is_drawn_about_equally_often():
+    w = Sampling(4000, 11, 8, "d4", seed=1).windows(0, np.arange(4000))
+    for values, count in ((w.y, 4), (w.x, 4), (w.op, 8), (w.y * 4 + w.x, 16)):
+        seen = np.bincount(values, minlength=count)
+        assert len(seen) == count
+        # Within six standard deviations of the binomial.
+        assert abs(seen - 4000 / count).max() < 6 * np.sqrt(4000 / count)
+
+
+def test_epochs_seeds_and_crops_of_a_tile_differ():
+    sampling = Sampling(200, 512, 256, "d4", 2, seed=0)
+    same = np.arange(400)
+    for other in (columns(sampling, 1, same), columns(replace(sampling, seed=1), 0, same)):
+        assert (columns(sampling, 0, same)[1] == other[1]).mean() < 0.05
+    assert (sampling.order(0) != sampling.order(1)).mean() > 0.9
+    y = sampling.windows(0, same).y
+    assert (y[::2] == y[1::2]).mean() < 0.05
+
+
+def test_unshuffled_order_is_that_of_the_tiles():
+    assert Sampling(5, 8, shuffle=False).order(3).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_whole_tiles_start_at_their_corner_and_may_still_turn():
+    w = Sampling(64, 32, None, "d4").windows(0, np.arange(64))
+    assert not w.y.any()
+    assert not w.x.any()
+    assert len(set(w.op)) == 8
+
+
+@given(st.lists(st.floats(0, 100), min_size=2, max_size=30), seeds)
+def test_weighted_tiles_come_within_two_of_their_expected_number(weights: list[float], seed: int):
+    given_weights = np.array(weights)
+    if given_weights.sum() < 1e-3:
+        return
+    n = len(weights)
+    sampling = Sampling(n, 8, None, None, 5, seed, weights=given_weights)
+    drawn = np.bincount(sampling.windows(0, sampling.order(0)).tile, minlength=n)
+    expected = given_weights / given_weights.sum() * 5 * n
+    assert len(drawn) == n
+    assert (abs(drawn - expected) < 2).all()
+    assert not drawn[given_weights == 0].any()
+
+
+def test_weights_draw_only_from_the_chosen_tiles():
+    sampling = Sampling(
+        10, 8, None, None, 50, chosen=np.array([2, 5]), weights=np.array([1.0, 3.0])
+    )
+    drawn = np.bincount(sampling.windows(0, sampling.order(0)).tile, minlength=10)
+    assert drawn[[2, 5]].tolist() == [25, 75]
+    assert drawn.sum() == 100
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crop": 65}, "crop=65 does not fit into tiles of 64 x 64"),
+        ({"crop": 0}, "crop=0"),
+        ({"augment": "rot90"}, "'rot90' is not one of"),
+        ({"crops_per_tile": 0}, "crops_per_tile=0"),
+        ({"weights": np.ones(3)}, r"shape \(3,\)"),
+        ({"weights": np.array([1.0, np.nan])}, "finite"),
+        ({"weights": np.zeros(2)}, "not all zero"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(options: dict[str, object], message: str):
+    with pytest.raises(UsageError, match=message):
+        Sampling(2, 64, **options)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_streams_of_a_sample_do_not_meet():
+    bits = np.concatenate([_hash(0, 0, stream, np.arange(500)) for stream in range(12)])
+    assert len(set(bits.tolist())) == len(bits)

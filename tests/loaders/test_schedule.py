@@ -1,0 +1,74 @@
+"""How positions are dealt to ranks: nothing twice, nothing lost but a tail that training drops."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from geoprep.errors import UsageError
+from loaders.schedule import Schedule
+
+sizes = st.integers(1, 200), st.integers(1, 9), st.integers(1, 5)
+
+
+def ranks(samples: int, batch: int, world: int, **options: bool) -> list[Schedule]:
+    return [Schedule(samples, batch, rank, world, **options) for rank in range(world)]
+
+
+def positions(schedules: list[Schedule], start: int = 0) -> list[int]:
+    return [p for s in schedules for step in s.steps(start) for p in range(*step[:2])]
+
+
+@given(*sizes)
+def test_evaluation_sees_every_position_exactly_once(samples: int, batch: int, world: int):
+    dealt = ranks(samples, batch, world, drop_last=False, equal=False)
+    assert sorted(positions(dealt)) == list(range(samples))
+    assert all(len(s) == len(list(s.steps())) for s in dealt)
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+
+
+@given(*sizes, st.booleans())
+def test_training_ranks_take_equal_steps(samples: int, batch: int, world: int, drop: bool):
+    assume(samples >= batch * world)
+    dealt = ranks(samples, batch, world, drop_last=drop, equal=True)
+    assert len({len(s) for s in dealt}) == 1
+    seen = positions(dealt)
+    assert len(set(seen)) == len(seen)
+    assert samples - len(seen) < (batch * world if drop else world)
+    for together in zip(*(s.steps() for s in dealt), strict=True):
+        assert len({step.done for step in together}) == 1
+        assert all(0 < step.last - step.first <= batch for step in together)
+
+
+@given(*sizes, st.integers(1, 9), st.integers(1, 5), st.data())
+def test_another_world_goes_on_exactly_where_the_first_stopped(
+    samples: int, batch: int, world: int, batch2: int, world2: int, data: st.DataObject
+):
+    first = ranks(samples, batch, world, drop_last=False, equal=False)
+    done = [0, *sorted({step.done for s in first for step in s.steps()})]
+    stop = data.draw(st.sampled_from(done))
+    before = [p for s in first for step in s.steps() if step.done <= stop for p in range(*step[:2])]
+    second = ranks(samples, batch2, world2, drop_last=False, equal=False)
+    assert sorted(before + positions(second, stop)) == list(range(samples))
+
+
+@given(*sizes)
+def test_a_step_of_many_ranks_is_a_step_of_one(samples: int, batch: int, world: int):
+    assume(samples >= batch * world)
+    one = list(Schedule(samples, batch * world).steps())
+    many = list(zip(*(s.steps() for s in ranks(samples, batch, world)), strict=True))
+    assert [(m[0].first, m[-1].last, m[0].done) for m in many] == [tuple(step) for step in one]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((10, 0), "batch_size=0"),
+        ((10, 2, 3, 3), "rank=3 is not within world_size=3"),
+        ((10, 4, 0, 3), "10 samples do not fill one step of 4 x 3 ranks"),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused(arguments: tuple[int, ...], message: str):
+    with pytest.raises(UsageError, match=message):
+        Schedule(*arguments)

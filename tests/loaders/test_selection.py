@@ -1,0 +1,73 @@
+"""Which tiles a split has, with and without k-fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from geoprep.errors import UsageError
+from geoprep.store import Store
+from loaders.selection import Folds, select
+
+MakeStore = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def with_test(make_store: MakeStore) -> Store:
+    return Store.open(make_store(scenes=23, splits=(0, 0, 0, 1, 2), levels=(16,)))
+
+
+def scenes(store: Store, split: str, folds: Folds | None = None) -> set[int]:
+    return set(store.tiles.scene[select(store, split, folds).tiles].tolist())  # type: ignore[arg-type]  # any text
+
+
+def test_splits_part_the_tiles(with_test: Store):
+    parts = [scenes(with_test, split) for split in ("train", "val", "test")]
+    assert sum(map(len, parts)) == 23
+    assert set.union(*parts) == scenes(with_test, "all") == set(range(23))
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_folds_part_train_and_val_and_leave_test_alone(with_test: Store, count: int):
+    free = scenes(with_test, "train") | scenes(with_test, "val")
+    seen = []
+    for fold in range(count):
+        folds = Folds(count, fold, seed=3)
+        train, val = scenes(with_test, "train", folds), scenes(with_test, "val", folds)
+        assert train | val == free
+        assert not train & val
+        assert scenes(with_test, "test", folds) == scenes(with_test, "test")
+        seen.append(val)
+    assert set.union(*seen) == free
+    assert sum(map(len, seen)) == len(free)
+    assert max(map(len, seen)) - min(map(len, seen)) <= 1
+
+
+def test_a_seed_makes_other_folds_and_the_same_again(with_test: Store):
+    folds = [scenes(with_test, "val", Folds(3, 0, seed)) for seed in (0, 1, 0)]
+    assert folds[0] == folds[2]
+    assert folds[0] != folds[1]
+
+
+def test_usable_scenes_are_dealt_evenly(make_store: MakeStore):
+    store = Store.open(make_store(scenes=12, status=("ok", "failed"), levels=(16,)))
+    sizes = [len(scenes(store, "val", Folds(3, fold))) for fold in range(3)]
+    assert sizes == [2, 2, 2]
+    left_out = [select(store, "val", Folds(3, fold)).left_out["failed"] for fold in range(3)]
+    assert sum(left_out) == 24
+
+
+def test_more_folds_than_scenes_are_refused(with_test: Store):
+    with pytest.raises(UsageError, match="too few for folds=30"):
+        select(with_test, "train", Folds(30, 0))
+
+
+def test_a_tile_without_a_valid_pixel_is_left_out(make_store: MakeStore):
+    store = Store.open(make_store(scenes=3, levels=(16,)))
+    store.tiles.valid_fraction[[1, 5]] = 0
+    selection = select(store, "all")
+    assert selection.left_out == {"empty": 2}
+    assert not np.isin([1, 5], selection.tiles).any()

@@ -1,0 +1,172 @@
+"""Shared memory: one copy, any start method, nothing left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from geoprep.errors import UsageError
+from loaders import shared
+from loaders.shared import SharedArrays, SharedMemory
+
+LAYOUT = {"a": ("uint8", (3, 5)), "b": ("float64", (7,))}
+
+
+def filled() -> SharedArrays:
+    arrays = SharedArrays.create(LAYOUT)
+    arrays["a"][:] = np.arange(15).reshape(3, 5)
+    arrays["b"][:] = np.linspace(0, 1, 7)
+    return arrays
+
+
+def total(arrays: SharedArrays) -> tuple[float, bool]:
+    return float(arrays["a"].sum() + arrays["b"].sum()), arrays["a"].flags.writeable
+
+
+def send_total(arrays: SharedArrays, queue: multiprocessing.Queue[tuple[float, bool]]) -> None:
+    queue.put(total(arrays))
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def shm_names() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def test_pickle_is_a_handle_whatever_the_size():
+    arrays = SharedArrays.create({"big": ("uint8", (64, 1 << 20))})
+    assert len(pickle.dumps(arrays)) < 400
+    assert arrays.nbytes == 64 << 20
+
+
+def test_attached_arrays_are_the_same_memory_and_read_only():
+    arrays = filled()
+    attached = pickle.loads(pickle.dumps(arrays))
+    arrays["a"][2, 4] = 99
+    assert attached["a"][2, 4] == 99
+    with pytest.raises(ValueError, match="read-only"):
+        attached["a"][0, 0] = 1
+
+
+def test_freeze_makes_the_owner_read_only_too():
+    arrays = filled()
+    arrays.freeze()
+    with pytest.raises(ValueError, match="read-only"):
+        arrays["b"][0] = 1
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_attach_under_every_start_method(method: str):
+    context = multiprocessing.get_context(method)
+    arrays, queue = filled(), context.Queue()
+    child = context.Process(target=send_total, args=(arrays, queue))
+    child.start()
+    found, _ = queue.get(timeout=60)
+    child.join(60)
+    assert found == total(arrays)[0]
+    assert child.exitcode == 0
+
+
+def test_an_unrelated_process_attaches_from_the_pickle_alone():
+    arrays = filled()
+    code = (
+        "import pickle, sys; a = pickle.load(sys.stdin.buffer);"
+        "print(float(a['a'].sum() + a['b'].sum()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(arrays), capture_output=True, check=True
+    )
+    assert float(done.stdout) == total(arrays)[0]
+
+
+def test_a_forked_child_passes_its_own_handle_on():
+    arrays = filled()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write, pickle.dumps(arrays.handle))
+        os.read(read, 0)
+        time.sleep(30)
+        os._exit(0)
+    try:
+        handle = pickle.loads(os.read(read, 4096))
+        assert handle.pid == pid
+        memory = SharedMemory.attach(handle)
+        assert memory.array("uint8", (3, 5), 0).sum() == arrays["a"].sum()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(read)
+        os.close(write)
+
+
+def test_attaching_after_the_owner_ended_says_so():
+    gone = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    handle = filled().handle._replace(pid=int(gone.stdout))
+    with pytest.raises(UsageError, match=f"process {int(gone.stdout)}.*RamTiles.load"):
+        SharedMemory.attach(handle)
+
+
+def test_a_descriptor_that_was_reused_is_not_taken_for_the_memory():
+    with Path(os.devnull).open() as other:
+        handle = filled().handle._replace(fd=other.fileno())
+        with pytest.raises(UsageError, match="has closed its tiles"):
+            SharedMemory.attach(handle)
+
+
+def test_arrays_outlive_their_owner_and_descriptors_are_given_back():
+    before = descriptors()
+    for _ in range(20):
+        arrays = filled()
+        attached = pickle.loads(pickle.dumps(arrays))
+        kept = attached["a"]
+        del arrays, attached
+    assert kept.sum() == np.arange(15).sum()
+    del kept
+    assert descriptors() == before
+
+
+def test_without_memfd_an_unlinked_file_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(shared.tempfile, "tempdir", str(tmp_path))
+    arrays = filled()
+    attached = pickle.loads(pickle.dumps(arrays))
+    assert total(attached)[0] == total(arrays)[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+OWNER = """
+import sys, time, pickle
+from loaders.shared import SharedArrays
+arrays = SharedArrays.create({"a": ("uint8", (16 << 20,))})
+arrays["a"][:] = 3
+sys.stdout.buffer.write(pickle.dumps(arrays)); sys.stdout.flush(); sys.stdout.close()
+time.sleep(60)
+"""
+
+
+def test_sigkill_of_the_owner_leaves_nothing_and_readers_go_on():
+    names = shm_names()
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    try:
+        attached = pickle.load(owner.stdout)
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        owner.stdout.close()
+    assert int(attached["a"].sum(dtype=np.int64)) == 3 * (16 << 20)
+    assert shm_names() <= names

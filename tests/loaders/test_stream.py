@@ -1,0 +1,175 @@
+"""Opening a store larger than memory: limits, tables, folders and buckets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from streams import LARGE, SMALL, TILE, TRAIN, digest, loader_threads, samples
+
+from geoprep.errors import StoreError, UsageError
+from geoprep.store import Store
+from loaders import BatchLoader, RamTiles, stream
+from loaders.limits import Available
+from loaders.stream import StreamTiles, memory_limit
+from loaders.stream_batches import StreamLoader
+
+MakeStore = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def large(make_store: MakeStore) -> Path:
+    return make_store(**LARGE)
+
+
+@pytest.mark.parametrize(
+    ("given_limit", "nbytes"),
+    [
+        ("4GiB", 4 << 30),
+        ("500MB", 500_000_000),
+        ("1.5 kB", 1500),
+        ("64 mib", 64 << 20),
+        ("12B", 12),
+        (12345, 12345),
+    ],
+)
+def test_a_limit_is_an_amount(given_limit: str | int, nbytes: int):
+    assert memory_limit(given_limit) == nbytes
+
+
+def test_a_limit_may_be_a_share(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stream, "available_memory", lambda: Available(1000, "the machine"))
+    assert memory_limit(0.25) == 250
+    assert memory_limit(1.0) == 1000
+
+
+@pytest.mark.parametrize(
+    "wrong", ["4G", "much", "GiB", "-1MB", "1.2.3MB", ".MB", "5ib", "0MB", 0, -5, 1.5, True]
+)
+def test_a_limit_that_is_no_amount_is_refused(wrong: Any):
+    with pytest.raises(UsageError, match="'4GiB', '500MB', a number"):
+        memory_limit(wrong)
+
+
+def test_a_limit_too_small_for_a_window_is_refused_with_figures(large: Path):
+    with pytest.raises(UsageError) as error:
+        StreamTiles.open(large, ram_limit=31 * TILE)
+    message = str(error.value)
+    assert "0.127 MB is too small" in message
+    assert "4 tiles in each of 8 lanes, 0.131 MB" in message
+    assert "0.0041 MB" in message
+
+
+def test_a_limit_beyond_memory_is_refused(large: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stream, "available_memory", lambda: Available(100_000, "the group"))
+    with pytest.raises(UsageError, match=r"more than the 0\.1 MB that the group has left"):
+        StreamTiles.open(large, ram_limit="1GB")
+
+
+def test_several_stores_bands_and_levels(make_store: MakeStore):
+    paths = [
+        make_store(scenes=9, prefix="AOI_1_A_", bands=("coastal", "blue", "red"), splits=(0,)),
+        make_store(scenes=7, prefix="AOI_2_B_", bands=("coastal", "blue", "red"), splits=(0, 0, 1)),
+    ]
+    options: dict[str, Any] = {"level": 16, "bands": ("red", "coastal")}
+    tiles = StreamTiles.open(paths, ram_limit=60 * 16 * 16 * 3, lanes=1, **options)
+    held = RamTiles.load(paths, **options)
+    assert tiles.fingerprint == held.fingerprint
+    assert (tiles.bands, len(tiles), tiles.side) == (held.bands, len(held), held.side)
+    for tile in (0, 20, len(tiles) - 1):
+        assert (tiles.scene(tile), tiles.crs(tile)) == (held.scene(tile), held.crs(tile))
+        assert tiles.affine(tile, (3, 4, 5), 8) == held.affine(tile, (3, 4, 5), 8)
+    assert {k: v.tolist() for k, v in tiles.table.items()} == {
+        k: v.tolist() for k, v in held.table.items()
+    }
+    with pytest.raises(UsageError, match="come from 2 stores"):
+        _ = tiles.store
+    here = StreamLoader(tiles, 1, crop=8, drop_last=False, threads=1)
+    assert sorted(samples(here)) == sorted(samples(BatchLoader(held, 2, crop=8, drop_last=False)))
+
+
+def test_unusable_tiles_are_left_out_and_counted(make_store: MakeStore):
+    path = make_store(status=("ok", "failed", "ok", "unlabelled"), splits=(0,), scenes=12)
+    tiles = StreamTiles.open(path, ram_limit="1MB")
+    assert tiles.left_out == {"failed": 12, "unlabelled": 12}
+    assert len(tiles) == 24
+    assert tiles.store.meta == Store.open(path).meta
+    assert "0.0983 MB through 1 MB" in repr(tiles)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"lanes": 0}, "lanes=0"), ({"threads": 0}, "threads=0"), ({"level": 7}, "no level 7")],
+)
+def test_a_store_is_not_opened_as_it_cannot_be(large: Path, options: dict[str, Any], message: str):
+    with pytest.raises((UsageError, StoreError), match=message):
+        StreamTiles.open(large, ram_limit="1MB", **options)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Serve an empty bucket ``tiles`` from a thread of this process; yield a client of it."""
+    for name in list(os.environ):
+        if name.startswith("AWS_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    address = "http://{}:{}".format(*server.get_host_and_port())
+    settings = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret"}
+    settings |= {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true"}
+    settings |= {"AWS_REGION": "us-east-1"}
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3", endpoint_url=address, region_name="us-east-1")
+    client.create_bucket(Bucket="tiles")
+    yield client
+    server.stop()
+
+
+@pytest.mark.filterwarnings("ignore:Successfully reconstructed a store:RuntimeWarning")
+def test_a_bucket_gives_the_batches_of_a_folder(make_store: MakeStore, bucket: Any):
+    path = make_store(scenes=12, levels=(32,), splits=(0,))
+    for file in path.rglob("*"):
+        if file.is_file():
+            bucket.upload_file(str(file), "tiles", f"mine/a.zarr/{file.relative_to(path)}")
+    there = StreamTiles.open("s3://tiles/mine/a.zarr", **SMALL)
+    here = StreamTiles.open(path, **SMALL)
+    found = [digest(batch) for batch in StreamLoader(there, 3, **TRAIN)]
+    assert found == [digest(batch) for batch in StreamLoader(here, 3, **TRAIN)]
+    bucket.put_object(Bucket="tiles", Key="mine/a.zarr/32/speed/c/2/0/0", Body=b"damaged" * 99)
+    with pytest.raises(StoreError, match=r"s3://tiles/mine/a\.zarr: array 32/speed, shard c/2/0/0"):
+        list(StreamLoader(there, 3, **TRAIN))
+    assert loader_threads() == []
+
+
+JOB = """
+import sys
+import torch.distributed as dist
+from loaders import stream
+from loaders.limits import Available
+
+dist.init_process_group("gloo")
+stream.available_memory = lambda: Available(1_000_000 * (1 + dist.get_rank()), "this machine")
+tiles = stream.StreamTiles.open(sys.argv[1], ram_limit=0.5)
+with open(f"{sys.argv[2]}/{dist.get_rank()}.txt", "w") as file:
+    file.write(f"{tiles.ram_limit} {tiles.shape}")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_of_unlike_machines_agree_on_a_share(large: Path, tmp_path: Path):
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run([*command, str(script), str(large), str(tmp_path)], check=True, timeout=180)
+    first, second = ((tmp_path / f"{rank}.txt").read_text() for rank in range(2))
+    assert first == second
+    assert first.startswith("500000 ")
