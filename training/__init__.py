@@ -1,0 +1,1 @@
+"""A lean trainer: a store in, a checkpoint out, maps of new imagery from it."""
