@@ -15,7 +15,7 @@ from loaders.memory import MemorySampler, Usage, process_usage, total, tree_usag
 from loaders.shared import SharedArrays
 
 MIB = 1 << 20
-SIZE = 48 * MIB
+SIZE = 128 * MIB
 
 
 def hold(arrays: SharedArrays, ready: Event, done: Event) -> None:
@@ -45,14 +45,16 @@ def test_shared_pages_count_once_over_the_tree_but_twice_as_resident():
     try:
         assert ready.wait(60)
         usage = tree_usage()
-        assert set(usage) >= {os.getpid(), child.pid}
-        assert usage[child.pid].rss > SIZE
-        assert usage[child.pid].uss < SIZE / 2
-        assert usage[child.pid].pss < 0.75 * usage[child.pid].rss
-        assert total(usage).pss < alone.pss + SIZE / 2
     finally:
         done.set()
         child.join(60)
+    # Earlier tests may have left helpers of multiprocessing behind: they are in the tree too.
+    both = total({pid: usage[pid] for pid in (os.getpid(), child.pid)})
+    assert usage[child.pid].rss > SIZE
+    assert usage[child.pid].uss < SIZE / 2
+    assert usage[child.pid].pss < 0.75 * usage[child.pid].rss
+    assert both.pss < alone.pss + SIZE / 2
+    assert both.rss > alone.rss + SIZE
 
 
 def test_sampler_sees_a_peak_that_is_over_when_it_stops():
