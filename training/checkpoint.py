@@ -1,0 +1,307 @@
+"""Checkpoints: one file that holds a run, written so that a crash never costs more than a step.
+
+A file is complete or absent: it is written under another name, it and its folder are flushed to
+the disk, and only then do the names change; the file before it stays as ``last.prev.pt``. It is
+read with ``weights_only=True``: tensors and plain values, never code.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from geoprep.durable import flush
+from training.errors import CheckpointError
+
+FORMAT = "geoprep-checkpoint"
+VERSION = 1
+LAST, BEST = "last.pt", "best.pt"
+
+Weights = Literal["auto", "ema", "raw"]
+
+# What zipfile and torch raise at bytes that are not what they should be.
+_UNREADABLE = (
+    *(RuntimeError, OSError, EOFError, ValueError, KeyError, NotImplementedError),
+    *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a network was made for: all that prediction needs beside its weights.
+
+    Attributes
+    ----------
+    network
+        As `training.model.build_network` takes it: a name, or ``package.module:factory``.
+    bands
+        Names of the input bands, in order.
+    channels
+        Output channels.
+    targets
+        What they mean, see `loaders.SpeedTarget`: ``bins``, ``continuous`` or ``binary``.
+    mean, std
+        Of each band in grey values, for `loaders.Normalize`.
+    rescale
+        How source values became bytes in the store: ``scene``, ``city``, ``none`` or ``LO,HI``.
+    gsd_m
+        Ground sample distance along x and y in metres, at the level trained last.
+    level
+        Tile side in pixels of that level.
+    class_mph
+        Speed that each speed channel stands for; empty where targets are no bins.
+    stores
+        Where the training data was, to tell people.
+    version
+        Of this record.
+    """
+
+    network: str
+    bands: tuple[str, ...]
+    channels: int
+    targets: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    rescale: str
+    gsd_m: tuple[float, float]
+    level: int
+    class_mph: tuple[float, ...]
+    stores: tuple[str, ...] = ()
+    version: int = VERSION
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Facts:
+        """Return the record that `dataclasses.asdict` made plain; lists become tuples."""
+        known = {f.name for f in fields(cls)}
+        kept: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known
+        }
+        return cls(**kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A run at one moment, as plain values and tensors.
+
+    Attributes
+    ----------
+    facts
+        What the network is for.
+    network
+        Its weights, by name.
+    ema
+        The averaged weights, by name; None where none were kept.
+    optimizer
+        State of the optimizer; None in files that are only for prediction.
+    progress
+        Where the run is: stage, epoch, step, best result, sums of the running epoch, history.
+    loader
+        State of the loader.
+    rng
+        States of the random generators.
+    config
+        Every setting of the run.
+    environment
+        What bits depend on beyond the settings: threads, torch, engine, ranks.
+    """
+
+    facts: Facts
+    network: dict[str, Tensor]
+    ema: dict[str, Tensor] | None = None
+    optimizer: dict[str, Any] | None = None
+    progress: dict[str, Any] = field(default_factory=dict)
+    loader: dict[str, Any] = field(default_factory=dict)
+    rng: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+
+def previous_of(path: Path) -> Path:
+    """Return where the checkpoint before this one is kept: last.pt -> last.prev.pt."""
+    return path.with_name(f"{path.stem}.prev{path.suffix}")
+
+
+def save(path: str | Path, checkpoint: Checkpoint, *, keep_previous: bool = True) -> None:
+    """Write a checkpoint; at no moment is there no whole one on the disk.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    checkpoint
+        What to write.
+    keep_previous
+        Whether the file that was there stays as `previous_of` it.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be written; what was there before is untouched.
+    """
+    path = Path(path)
+    part = path.with_name(f".{path.name}.part")
+    values = {f.name: getattr(checkpoint, f.name) for f in fields(checkpoint)}
+    values |= {"format": FORMAT, "version": VERSION, "facts": asdict(checkpoint.facts)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(values, part)
+        flush(part)
+        flush(path.parent)
+        if keep_previous and path.exists():
+            path.replace(previous_of(path))
+        part.replace(path)
+        flush(path.parent)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        part.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"{path} cannot be written ({error}): make room or choose another --out; the "
+            "checkpoint before it is untouched"
+        ) from error
+
+
+def load(path: str | Path, *, device: torch.device | str = "cpu") -> Checkpoint:
+    """Read a checkpoint, or the last one of a run's folder.
+
+    Parameters
+    ----------
+    path
+        A file, or the folder of a run.
+    device
+        Where tensors go.
+
+    Raises
+    ------
+    CheckpointError
+        It is missing, truncated, not one of ours, or of another version.
+    """
+    path = Path(path)
+    path = path / LAST if path.is_dir() else path
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint; name one such as runs/moscow/{BEST}")
+    values = _read(path, device)
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} is not a checkpoint of training.fit, though torch can read it; weights alone "
+            "go to --encoder-weights"
+        )
+    if values["version"] != VERSION:
+        raise CheckpointError(
+            f"{path} has checkpoint version {values['version']}, this package reads {VERSION}: "
+            "use the package that wrote it"
+        )
+    kept = {f.name: values[f.name] for f in fields(Checkpoint)}
+    return Checkpoint(**kept | {"facts": Facts.from_plain(kept["facts"])})
+
+
+def load_or_previous(path: str | Path) -> tuple[Checkpoint, str | None]:
+    """Read the last checkpoint of a run, or the one before it where that is unusable.
+
+    Parameters
+    ----------
+    path
+        The folder of a run, or a file.
+
+    Returns
+    -------
+    Checkpoint
+        It.
+    str or None
+        What was wrong with the last one.
+
+    Raises
+    ------
+    CheckpointError
+        Neither can be used.
+    """
+    path = Path(path)
+    path = path / LAST if path.is_dir() or not path.suffix else path
+    try:
+        return load(path), None
+    except CheckpointError as error:
+        previous = previous_of(path)
+        if not previous.exists():
+            raise
+        return load(previous), f"{error}; going on from {previous}"
+
+
+def load_network(
+    path: str | Path, *, device: torch.device | str = "cpu", weights: Weights = "auto"
+) -> tuple[nn.Module, Facts]:
+    """Return the trained network, ready for prediction, and what it is for.
+
+    Parameters
+    ----------
+    path
+        A checkpoint, or the folder of a run: then its best one.
+    device
+        Where the network goes.
+    weights
+        ``ema``, ``raw``, or ``auto``: the averaged weights where there are any.
+
+    Raises
+    ------
+    CheckpointError
+        The file cannot be used, or its weights do not fit the network it names.
+    """
+    from training.model import build_network  # which reading a checkpoint alone does not need
+
+    path = Path(path)
+    path = path / BEST if path.is_dir() else path
+    checkpoint = load(path, device=device)
+    if weights == "ema" and checkpoint.ema is None:
+        raise CheckpointError(f"{path} holds no averaged weights: it was trained without --ema")
+    use_raw = weights == "raw" or checkpoint.ema is None
+    state = checkpoint.network if use_raw else checkpoint.ema
+    facts = checkpoint.facts
+    network = build_network(facts.network, bands=len(facts.bands), channels=facts.channels)
+    load_weights(network, state or {}, str(path))
+    return network.to(device).eval(), facts
+
+
+def load_weights(network: nn.Module, state: dict[str, Tensor], where: str) -> None:
+    """Load weights into a network.
+
+    Raises
+    ------
+    CheckpointError
+        They do not fit it.
+    """
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        raise CheckpointError(
+            f"{where}: its weights do not fit the network it names ({' '.join(lines[1:2]).strip()}"
+            "): has the factory changed since?"
+        ) from error
+
+
+def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - anything may be in it
+    if not zipfile.is_zipfile(path):
+        raise CheckpointError(
+            f"{path} is truncated or not a checkpoint ({path.stat().st_size} bytes): use another "
+            f"one, such as {previous_of(path).name} beside it"
+        )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # torch itself does not look at the checksums
+        if damaged is not None:
+            raise ValueError(f"checksum of {damaged}")
+        return torch.load(path, map_location=device, weights_only=True)
+    except _UNREADABLE as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return CheckpointError(
+        f"{path} is damaged or not a checkpoint of training.fit ({cause}): use another one"
+    )
