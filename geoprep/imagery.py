@@ -274,10 +274,15 @@ def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[np.uint8]:
     dtype
         ``uint8`` or ``uint16``.
     """
-    values = np.arange(SUPPORTED[dtype], dtype=np.float64)
-    low, high = limits[:, :1], limits[:, 1:]
-    scaled = np.floor((values - low) * 255 / (high - low) + 0.5)
-    table: NDArray[np.uint8] = np.clip(scaled, 1, 255).astype(np.uint8)
+    table = np.ones((len(limits), SUPPORTED[dtype]), np.uint8)
+    for of_band, (low, high) in zip(table, limits.tolist(), strict=True):
+        # All but the values between the limits are known: few of 65536, in an 11-bit image.
+        first = min(max(int(np.floor(low)), 0), len(of_band))
+        last = min(max(int(np.ceil(high)) + 1, first), len(of_band))
+        values = np.arange(first, last, dtype=np.float64)
+        scaled = np.floor((values - low) * 255 / (high - low) + 0.5)
+        of_band[first:last] = np.clip(scaled, 1, 255)
+        of_band[last:] = 255
     return table
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from geoprep.create import finish_store
-from geoprep.grid import Grid
 from geoprep.plan import Plan, PlannedScene
 from geoprep.records import Outcome, ShardRecord
 from geoprep.store import HASH_BYTES, SceneTable, TileTable
@@ -57,7 +56,7 @@ def _outcomes(plan: Plan, ordered: Iterable[ShardRecord]) -> list[Outcome]:
 def _tile_table(plan: Plan, ordered: Sequence[ShardRecord]) -> TileTable:
     counts = [len(scene.windows) for scene in plan.scenes]
     windows = np.array([w for scene in plan.scenes for w in scene.windows], np.uint32)
-    transforms = [_transform(scene.target, w) for scene in plan.scenes for w in scene.windows]
+    transforms = [t for scene in plan.scenes for t in _transforms(scene)]
     return TileTable(
         scene=np.repeat(np.arange(len(plan.scenes), dtype=np.uint32), counts),
         row=windows[:, 0].copy(),
@@ -69,10 +68,12 @@ def _tile_table(plan: Plan, ordered: Sequence[ShardRecord]) -> TileTable:
     )
 
 
-def _transform(grid: Grid | None, window: tuple[int, int]) -> tuple[float, ...]:
+def _transforms(scene: PlannedScene) -> list[tuple[float, ...]]:
+    """Return the affine of every tile of a scene, as six numbers."""
+    grid = scene.target
     if grid is None:
-        return (float("nan"),) * 6
-    return tuple(grid.window(*window, 1, 1).transform)[:6]
+        return [(float("nan"),) * 6] * len(scene.windows)
+    return [tuple(grid.window(*window, 1, 1).transform)[:6] for window in scene.windows]
 
 
 def _scene_table(plan: Plan, outcomes: Sequence[Outcome]) -> SceneTable:
