@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,18 +40,11 @@ def plan_table(plan: Plan) -> dict[str, NDArray[Any]]:
     }
 
 
-class TileFacts:
-    """The table of tiles that come from one or several stores.
-
-    Parameters
-    ----------
-    plan
-        Which tiles of which stores.
+class TileFacts(ABC):
+    """Tiles that come from one or several stores, as far as their table goes.
 
     Attributes
     ----------
-    stores
-        The stores the tiles come from.
     side
         Side of a tile in pixels: its level.
     bands
@@ -61,15 +55,18 @@ class TileFacts:
         One row a tile: store, tile, scene, row, col, transform (finest level), fractions.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self.stores: tuple[Store, ...] = plan.stores
-        self.side = plan.level
-        self.bands = plan.bands
-        self.left_out = plan.left_out
-        self.table: Mapping[str, NDArray[Any]] = plan_table(plan)
+    side: int
+    bands: tuple[str, ...]
+    left_out: dict[str, int]
+    table: Mapping[str, NDArray[Any]]
 
     def __len__(self) -> int:
         return len(self.table["tile"])
+
+    @property
+    @abstractmethod
+    def stores(self) -> tuple[Store, ...]:
+        """The stores the tiles come from."""
 
     @property
     def store(self) -> Store:
@@ -94,16 +91,16 @@ class TileFacts:
 
     def scene(self, tile: int) -> str:
         """Return the id of a tile's scene."""
-        return str(self._store_of(tile).scenes.id[self.table["scene"][tile]])
+        return self._scene_column("id", *self._scene_of(tile))
 
     def crs(self, tile: int) -> str:
         """Return the CRS of a tile's affine."""
-        return str(self._store_of(tile).scenes.crs[self.table["scene"][tile]])
+        return self._scene_column("crs", *self._scene_of(tile))
 
     def affine(
         self, tile: int, window: tuple[int, int, int] = (0, 0, 0), side: int | None = None
     ) -> tuple[float, float, float, float, float, float]:
-        """Return the affine of a tile, or of a window of it, at the level that was opened.
+        """Return the affine of a tile, or of a window of it, at the level at hand.
 
         Parameters
         ----------
@@ -120,9 +117,18 @@ class TileFacts:
             ``a b c d e f`` of rasterio, pixel corner (column, row) -> CRS.
         """
         a, b, c, d, e, f = self.table["transform"][tile].tolist()
-        scale = self._store_of(tile).meta.levels[0] / self.side
+        scale = self._finest_side(self._scene_of(tile)[0]) / self.side
         level = (a * scale, b * scale, c, d * scale, e * scale, f)
         return window_affine(level, *window, self.side if side is None else side)
 
-    def _store_of(self, tile: int) -> Store:
-        return self.stores[int(self.table["store"][tile])]
+    def _scene_of(self, tile: int) -> tuple[int, int]:
+        """Return the numbers of a tile's store, and of its scene there."""
+        return int(self.table["store"][tile]), int(self.table["scene"][tile])
+
+    @abstractmethod
+    def _scene_column(self, name: Literal["id", "crs"], store: int, scene: int) -> str:
+        """Return what a store's scene table says of a scene."""
+
+    @abstractmethod
+    def _finest_side(self, store: int) -> int:
+        """Return the side of a store's tiles at its finest level, in pixels."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders.gather import window_affine
+from loaders.facts import TileFacts
 from loaders.loading import TABLE_COLUMNS, load_plan, plan_load
 from loaders.progress import progress_bar
 from loaders.ranks import load_once
@@ -26,7 +24,7 @@ LOAD_THREADS = 4
 """Pieces read at a time."""
 
 
-class RamTiles:
+class RamTiles(TileFacts):
     """Tiles and their table in shared, read-only memory.
 
     It pickles as a handle of some hundred bytes, whatever its size: a worker under fork, spawn or
@@ -51,8 +49,13 @@ class RamTiles:
     def __init__(self, arrays: SharedArrays, stores: Sequence[Store] | None = None) -> None:
         self._arrays = arrays
         self._stores = None if stores is None else tuple(stores)
+        self._meta: dict[str, Any] = json.loads(arrays["meta"].tobytes())
+        self.table = {name: arrays[name] for name in TABLE_COLUMNS}
+        self.bands = tuple(self._meta["bands"])
+        self.left_out = dict(self._meta["left_out"])
         self.image: NDArray[np.uint8] = arrays["image"]
         self.speed: NDArray[np.uint8] = arrays["speed"]
+        self.side = int(self.speed.shape[1])
 
     @classmethod
     def load(
@@ -159,14 +162,6 @@ class RamTiles:
         arrays.freeze()
         return cls(arrays, ())
 
-    def __len__(self) -> int:
-        return len(self.speed)
-
-    @property
-    def side(self) -> int:
-        """Side of a tile in pixels: its level."""
-        return int(self.speed.shape[1])
-
     @property
     def nbytes(self) -> int:
         """Bytes of the shared memory."""
@@ -177,21 +172,6 @@ class RamTiles:
         """Where other processes find the memory."""
         return self._arrays.handle
 
-    @cached_property
-    def _meta(self) -> dict[str, Any]:
-        meta: dict[str, Any] = json.loads(self._arrays["meta"].tobytes())
-        return meta
-
-    @property
-    def bands(self) -> tuple[str, ...]:
-        """Names of the bands."""
-        return tuple(self._meta["bands"])
-
-    @property
-    def left_out(self) -> dict[str, int]:
-        """Tiles of the split that cannot be used, by reason: failed, skipped, unlabelled, empty."""
-        return dict(self._meta["left_out"])
-
     @property
     def stores(self) -> tuple[Store, ...]:
         """The stores the tiles came from."""
@@ -199,73 +179,16 @@ class RamTiles:
             self._stores = open_stores(self._meta["stores"]) if self._meta["stores"] else ()
         return self._stores
 
-    @property
-    def store(self) -> Store:
-        """The store the tiles came from, where there is exactly one."""
-        if len(self.stores) != 1:
-            raise UsageError(
-                f"these tiles come from {len(self.stores)} stores: use `tiles.stores`, which "
-                "DevicePrep.from_store takes as it is"
-            )
-        return self.stores[0]
-
-    @property
-    def table(self) -> dict[str, NDArray[Any]]:
-        """One row a tile: store, tile, scene, row, col, transform (finest level), fractions."""
-        return {name: self._arrays[name] for name in TABLE_COLUMNS}
-
-    @property
-    def road_fraction(self) -> NDArray[np.float32]:
-        """float32 (tile,), share of the labelled pixels that are road."""
-        return self._arrays["road_fraction"]
-
-    @property
-    def fingerprint(self) -> str:
-        """Number and checksum of the tiles: the same for the same tiles in the same order."""
-        parts = (self._arrays[name].tobytes() for name in ("store", "tile", "transform"))
-        return f"{len(self)}x{self.side}x{len(self.bands)}-{zlib.crc32(b''.join(parts)):08x}"
-
     def speed_of(self, tile: int) -> NDArray[np.uint8]:
         """Return the mask of a tile, uint8 (y, x)."""
         mask: NDArray[np.uint8] = self.speed[tile]
         return mask
 
-    def scene(self, tile: int) -> str:
-        """Return the id of a tile's scene."""
-        return str(self._of_scene("scenes", tile))
+    def _scene_column(self, name: Literal["id", "crs"], store: int, scene: int) -> str:
+        return str(self._meta["scenes" if name == "id" else "crs"][store][scene])
 
-    def crs(self, tile: int) -> str:
-        """Return the CRS of a tile's affine."""
-        return str(self._of_scene("crs", tile))
-
-    def affine(
-        self, tile: int, window: tuple[int, int, int] = (0, 0, 0), side: int | None = None
-    ) -> tuple[float, float, float, float, float, float]:
-        """Return the affine of a tile, or of a window of it, at the level that was loaded.
-
-        Parameters
-        ----------
-        tile
-            Which.
-        window
-            Row, column and symmetry, a row of `Batch.where`.
-        side
-            Side of the window in pixels; the whole tile by default.
-
-        Returns
-        -------
-        tuple of float
-            ``a b c d e f`` of rasterio, pixel corner (column, row) -> CRS.
-        """
-        a, b, c, d, e, f = self._arrays["transform"][tile].tolist()
-        finest = self._meta["finest"][int(self._arrays["store"][tile])]
-        scale = finest / self.side
-        level = (a * scale, b * scale, c, d * scale, e * scale, f)
-        return window_affine(level, *window, self.side if side is None else side)
-
-    def _of_scene(self, name: str, tile: int) -> Any:  # noqa: ANN401 - a JSON value
-        store, scene = (int(self._arrays[column][tile]) for column in ("store", "scene"))
-        return self._meta[name][store][scene]
+    def _finest_side(self, store: int) -> int:
+        return int(self._meta["finest"][store])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RamTiles, (self._arrays,)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch.distributed as dist
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from geoprep.store import Store
 from loaders.chunks import ChunkReader
-from loaders.facts import TileFacts
+from loaders.facts import TileFacts, plan_table
 from loaders.limits import available_memory
 from loaders.loading import Plan, plan_load
 from loaders.ram import open_stores
@@ -96,7 +96,9 @@ class StreamTiles(TileFacts):
     """
 
     def __init__(self, plan: Plan, ram_limit: int, *, lanes: int, threads: int) -> None:
-        super().__init__(plan)
+        self.side, self.bands, self.left_out = plan.level, plan.bands, plan.left_out
+        self.table = plan_table(plan)
+        self._stores = plan.stores
         self.ram_limit = ram_limit
         self.threads = threads
         if lanes < 1 or threads < 1:
@@ -168,6 +170,11 @@ class StreamTiles(TileFacts):
         return cls(plan, memory_limit(ram_limit), lanes=lanes, threads=threads)
 
     @property
+    def stores(self) -> tuple[Store, ...]:
+        """The stores the tiles come from."""
+        return self._stores
+
+    @property
     def tile_bytes(self) -> int:
         """Bytes of a tile and its mask."""
         return self.side * self.side * (len(self.bands) + 1)
@@ -216,6 +223,12 @@ class StreamTiles(TileFacts):
 
     def _reader(self, tile: int) -> ChunkReader:
         return self._readers[int(self.table["store"][tile])]
+
+    def _scene_column(self, name: Literal["id", "crs"], store: int, scene: int) -> str:
+        return str(getattr(self._stores[store].scenes, name)[scene])
+
+    def _finest_side(self, store: int) -> int:
+        return self._stores[store].meta.levels[0]
 
     def _check_limit(self) -> None:
         least, left = LEAST_LANE * self._lanes * self.tile_bytes, available_memory()
