@@ -1,0 +1,140 @@
+"""What a person sees while maps are made, and the summary at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from training.prediction.job import Outcome
+from training.prediction.mapping import Mapper, Report, Work
+
+
+class _Megapixels(ProgressColumn):
+    """Pixels done, of how many, and how many a second."""
+
+    def render(self, task: Task) -> Text:
+        total = task.total or 0
+        text = f"{task.completed / 1e6:,.1f}/{total / 1e6:,.1f} Mpx"
+        return Text(f"{text} {task.speed / 1e6:.2f} Mpx/s" if task.speed else text)
+
+
+class Screen:
+    """A bar for the image at work, and a line for each that is finished with.
+
+    Parameters
+    ----------
+    quiet
+        No bar; the lines stay.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            _Megapixels(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=quiet,
+        )
+
+    def __enter__(self) -> Screen:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def begin(self, target: Path, pixels: int) -> Report:
+        """Return the callback for the progress of one image."""
+        for old in self._bar.task_ids:
+            self._bar.remove_task(old)
+        task = self._bar.add_task(target.name, total=pixels)
+        return lambda done: self._bar.update(task, completed=done)
+
+    def done(self, outcome: Outcome) -> None:
+        """Show what became of an image."""
+        if outcome.error:
+            self.say(f"failed   {outcome.address}: {outcome.error}")
+        elif outcome.work is None or outcome.source is None:
+            self.say(f"kept     {outcome.target}: complete already")
+        else:
+            self.say(describe(outcome))
+
+    def say(self, line: str) -> None:
+        """Show a line."""
+        self._console.print(line, markup=False)
+
+
+def describe(outcome: Outcome) -> str:
+    """Return a line on a map that was made."""
+    source, work = outcome.source, outcome.work
+    assert source is not None
+    assert work is not None
+    parts = [f"{source.width} x {source.height} pixels"]
+    if source.gsd_m is not None:
+        parts.append(f"of {source.gsd_m[0]:.3g} x {source.gsd_m[1]:.3g} m")
+    if source.resampled:
+        parts.append(f"(resampled from {source.lengths[1]} x {source.lengths[0]})")
+    parts.append(f"in {work.seconds:.1f} s")
+    verb = "continued" if work.continued else "mapped"
+    return f"{verb:9}{outcome.target}: {' '.join(parts)}"
+
+
+def print_summary(outcomes: Sequence[Outcome], mapper: Mapper) -> None:
+    """Print rates over all maps made, what overlap and views cost, and how many failed."""
+    console = Console(highlight=False, soft_wrap=True)
+    works = [o.work for o in outcomes if o.work is not None and o.work.image_pixels]
+    if works:
+        for line in rates(works, outcomes, mapper):
+            console.print(line, markup=False)
+    failed = sum(bool(outcome.error) for outcome in outcomes)
+    kept = sum(not outcome.error and outcome.work is None for outcome in outcomes)
+    made = len(outcomes) - failed - kept
+    console.print(f"{made} mapped, {kept} complete already, {failed} failed")
+
+
+def rates(works: Sequence[Work], outcomes: Sequence[Outcome], mapper: Mapper) -> list[str]:
+    """Return lines on speed: through the network, of images, of ground."""
+    seconds = sum(work.seconds for work in works)
+    forward = sum(work.forward_seconds for work in works)
+    network = sum(work.network_pixels for work in works) / 1e6
+    image = sum(work.image_pixels for work in works) / 1e6
+    ground = sum(
+        o.work.image_pixels * o.source.gsd_m[0] * o.source.gsd_m[1] / 1e6
+        for o in outcomes
+        if o.work is not None and o.source is not None and o.source.gsd_m is not None
+    )
+    views = mapper.predictor.views
+    lines = [
+        f"{network / seconds:.2f} Mpx/s through the network, reading and writing included "
+        f"({forward / seconds:.0%} of the time in it)",
+        f"{image / seconds:.2f} Mpx/s of image: windows and their overlap of "
+        f"{mapper.recipe.overlap} put {network / views / image - 1:.0%} more through the network"
+        + (f", {views} views {views} times" if views > 1 else ""),
+    ]
+    if ground:
+        lines[1] += f"; {ground / seconds * 3600:,.0f} km2/h"
+    slowest = max(work.first_seconds for work in works)
+    if slowest > 0.1 * seconds and slowest > 5:
+        lines.append(f"{slowest:.1f} s of it for the first batch, compiled for its shape")
+    return lines

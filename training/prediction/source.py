@@ -1,0 +1,308 @@
+"""One image as it is to be predicted: which bands, on which grid, by which limits."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from affine import Affine
+from numpy.typing import NDArray
+
+from geoprep import imagery
+from geoprep.addresses import open_image
+from geoprep.errors import GeoprepError, ImageError, UsageError
+from geoprep.options import parse_rescale
+from geoprep.remote import is_remote
+from geoprep.store import Store
+from training.checkpoint import Facts
+
+if TYPE_CHECKING:
+    from rasterio.io import DatasetReader
+
+TOLERANCE = 0.1
+"""How far an image's ground sample distance may be from the network's before it is resampled."""
+
+_EXACT = 0.001
+_READ_BYTES = 48 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a person asked of reading.
+
+    Attributes
+    ----------
+    gsd
+        ``checkpoint``, ``image`` (never resample), or metres.
+    bands
+        1-based; empty for those that the checkpoint names.
+    rescale
+        ``checkpoint``, ``scene``, ``none`` or ``LO,HI``.
+    allow_no_crs
+        Whether an image without a place on the ground is taken.
+    """
+
+    gsd: str = "checkpoint"
+    bands: tuple[int, ...] = ()
+    rescale: str = "checkpoint"
+    allow_no_crs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An image, opened once to see what it is.
+
+    Attributes
+    ----------
+    address
+        See `geoprep.addresses`.
+    bands
+        1-based, in the network's order.
+    dtype
+        ``uint8`` or ``uint16``.
+    lengths
+        Rows and columns of the image.
+    scales
+        Pixels of the image per pixel of the network's grid, along y and x.
+    height, width
+        Of the network's grid, which is the image's own unless it was resampled.
+    transform
+        Of the network's grid, pixel -> CRS.
+    crs
+        WKT; None where the image has none.
+    gsd_m
+        Of the network's grid along x and y; None without a CRS.
+    stamp
+        Size and time of the file, to see whether it has changed; empty on a server.
+    """
+
+    address: str
+    bands: tuple[int, ...]
+    dtype: str
+    lengths: tuple[int, int]
+    scales: tuple[float, float]
+    height: int
+    width: int
+    transform: Affine
+    crs: str | None
+    gsd_m: tuple[float, float] | None
+    stamp: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The file's name, for messages."""
+        return self.address.rpartition("/")[2]
+
+    @property
+    def area_km2(self) -> float:
+        """Ground that it covers; 0 without a CRS."""
+        x, y = self.gsd_m or (0.0, 0.0)
+        return self.height * self.width * x * y / 1e6
+
+    @property
+    def resampled(self) -> bool:
+        """Whether the network's grid is not the image's."""
+        return self.scales != (1.0, 1.0)
+
+
+def inspect(address: str, facts: Facts, wishes: Wishes) -> Source:
+    """Return what there is to know of an image before its pixels are read.
+
+    Raises
+    ------
+    ImageError
+        It cannot be read, has no place on the ground, lacks bands, or is of another dtype.
+    """
+    with open_image(address) as dataset:
+        bands = choose_bands(dataset, facts.bands, wishes.bands)
+        dtype = imagery.check_image(dataset, bands)
+        lengths = int(dataset.height), int(dataset.width)
+        if dataset.crs is None and wishes.allow_no_crs:
+            height, width, scales, transform = *lengths, (1.0, 1.0), dataset.transform
+            crs, gsd = None, None
+        else:
+            try:
+                grid = imagery.grid_of(dataset)
+            except ImageError as error:
+                raise ImageError(f"{error}; --allow-no-crs maps an image without CRS") from error
+            ratios = _ratios(grid.gsd_m(), facts.gsd_m, wishes.gsd)
+            height, scale_y = _resampled(lengths[0], ratios[1], wishes.gsd)
+            width, scale_x = _resampled(lengths[1], ratios[0], wishes.gsd)
+            scales = scale_y, scale_x
+            transform = grid.transform * Affine.scale(scale_x, scale_y)
+            crs = dataset.crs.to_wkt()
+            x, y = grid.gsd_m()
+            gsd = x * scale_x, y * scale_y
+    return Source(
+        address, bands, dtype, lengths, scales, height, width, transform, crs, gsd, _stamp(address)
+    )  # fmt: skip
+
+
+def _stamp(address: str) -> tuple[int, ...]:
+    if is_remote(address) or not Path(address).is_file():
+        return ()
+    status = os.stat(address)  # noqa: PTH116  the address is a plain string
+    return status.st_size, status.st_mtime_ns
+
+
+def choose_bands(
+    dataset: DatasetReader, wanted: Sequence[str], chosen: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the 1-based bands that the network's are read from.
+
+    Those asked for; else those with the network's names; else all, where there are as many.
+
+    Raises
+    ------
+    ImageError
+        The image has no such bands, or it cannot be told which.
+    UsageError
+        Another number of bands was asked for than the network has.
+    """
+    if chosen:
+        if len(chosen) != len(wanted):
+            raise UsageError(
+                f"--bands names {len(chosen)} band(s); the checkpoint needs {len(wanted)}: "
+                f"{', '.join(wanted)}"
+            )
+        return tuple(chosen)
+    there = imagery.default_bands(dataset)
+    names = [name.casefold() for name in imagery.band_names(dataset)]
+    if all(name.casefold() in names for name in wanted):
+        return tuple(names.index(name.casefold()) + 1 for name in wanted)
+    if len(there) == len(wanted):
+        return there
+    listed = ", ".join(f"{i} ({names[i - 1]})" for i in there)
+    fix = (
+        f"pick them with --bands, for example --bands {','.join(map(str, there[: len(wanted)]))}"
+        if len(there) > len(wanted)
+        else "use an image with these bands, or a checkpoint trained on fewer"
+    )
+    raise ImageError(
+        f"{dataset.name} has band(s) {listed}; the checkpoint needs {len(wanted)}: "
+        f"{', '.join(wanted)}: {fix}"
+    )
+
+
+def _ratios(
+    have: tuple[float, float], trained: tuple[float, float], wish: str
+) -> tuple[float, float]:
+    """Return how many pixels of the image one of the network's is long, along x and y."""
+    if wish == "image":
+        return 1.0, 1.0
+    want = trained if wish == "checkpoint" else (float(wish), float(wish))
+    if not all(0 < metres < math.inf for metres in want):
+        return 1.0, 1.0  # trained on images without a place on the ground
+    return want[0] / have[0], want[1] / have[1]
+
+
+def _resampled(length: int, ratio: float, wish: str) -> tuple[int, float]:
+    """Return how many pixels an axis gets, and how many of the image's each of them is long.
+
+    A whole number of pixels is preferred, as between the levels of a store; the last pixel then
+    may reach past the image.
+    """
+    whole = max(1, round(ratio))
+    if abs(ratio / whole - 1) <= (TOLERANCE if wish == "checkpoint" else _EXACT):
+        return -(-length // whole), float(whole)
+    count = max(1, round(length / ratio))
+    return count, length / count
+
+
+def check_gsd(text: str) -> str:
+    """Return ``--gsd`` as given, or raise UsageError."""
+    if text in ("checkpoint", "image"):
+        return text
+    try:
+        metres = float(text)
+    except ValueError:
+        metres = 0.0
+    if not 0 < metres < math.inf:
+        raise UsageError(f"--gsd {text}: use checkpoint, image, or metres such as 0.3")
+    return text
+
+
+def read_rows(
+    dataset: DatasetReader, bands: tuple[int, ...], top: int, bottom: int
+) -> imagery.Pixels:
+    """Return whole rows of an image, in its own dtype."""
+    from rasterio.windows import Window
+
+    return imagery.read_pixels(dataset, bands, Window(0, top, dataset.width, bottom - top))
+
+
+def rows_at_a_time(source: Source) -> int:
+    """Return how many rows of the image are decoded in one go: about 48 MB of them."""
+    width = source.lengths[1] * (len(source.bands) + 1) * np.dtype(source.dtype).itemsize
+    return max(1, _READ_BYTES // width)
+
+
+def find_limits(source: Source, facts: Facts, wish: str) -> tuple[NDArray[np.float64], str]:
+    """Return float64 (band, 2), the source values that become black and white, and a note.
+
+    Raises
+    ------
+    ImageError
+        The rule leaves bytes as they are, and the image is uint16.
+    """
+    rule = facts.rescale if wish == "checkpoint" else wish
+    if rule == "none":
+        if source.dtype != "uint8":
+            raise ImageError(
+                f"{source.address} holds {source.dtype}, and the checkpoint was trained on uint8 "
+                "left as it is: say how to make bytes of it, with --rescale scene or LO,HI"
+            )
+        return np.tile([0.0, 255.0], (len(source.bands), 1)), ""
+    fixed = parse_rescale(rule)
+    if fixed is not None:
+        return np.tile(fixed, (len(source.bands), 1)), ""
+    if rule == "city":
+        found = _city_limits(facts)
+        if found is not None:
+            return found, "limits of the city it was trained on"
+        return scene_limits(source), (
+            "trained on limits of a whole city, which its store no longer tells: this image's own "
+            "are used (--rescale LO,HI gives others)"
+        )
+    return scene_limits(source), ""
+
+
+def _city_limits(facts: Facts) -> NDArray[np.float64] | None:
+    """Return the limits that all scenes of the training stores share, if they do."""
+    found = []
+    for location in facts.stores:
+        try:
+            store = Store.open(location)
+            order = [store.meta.bands.index(band) for band in facts.bands]
+            limits = store.scenes.limits[:, order]
+        except (GeoprepError, ValueError, OSError):
+            return None
+        found += [*limits[np.isfinite(limits).all(axis=(1, 2))]]
+    distinct: NDArray[np.float64] = np.unique(np.array(found), axis=0)
+    return distinct[0] if len(distinct) == 1 else None
+
+
+def scene_limits(source: Source) -> NDArray[np.float64]:
+    """Return the percentiles of an image's valid pixels, read once from top to bottom."""
+    counts: Any = 0
+    step = rows_at_a_time(source)
+    with bounded_cache(), open_image(source.address) as dataset:
+        for top in range(0, source.lengths[0], step):
+            bottom = min(top + step, source.lengths[0])
+            counts = counts + imagery.count_source(read_rows(dataset, source.bands, top, bottom))
+    return imagery.percentile_limits(counts)
+
+
+@contextmanager
+def bounded_cache() -> Iterator[None]:
+    """Keep GDAL's cache of blocks to 128 MB; by default it takes a twentieth of the machine."""
+    import rasterio
+
+    with rasterio.Env(GDAL_CACHEMAX=128):
+        yield
