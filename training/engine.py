@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
 from torch.optim import Optimizer
@@ -59,6 +59,7 @@ class Engine(ABC):
         self.device = device
         self.dtype = dtype
         self.compile_mode: CompileMode = "off" if lacking else compile_mode
+        self._why = why
         self.reason = f"{self.name}: {why}" + (f"; nothing compiled, {lacking}" if lacking else "")
 
     def prepare(
@@ -84,6 +85,10 @@ class Engine(ABC):
         if self.compile_mode == "model":
             trainable.compile_network()
         return trainable, optimizer
+
+    def uncompiled(self) -> Self:
+        """Return the same engine without the compiler, for a few steps only."""
+        return type(self)(self.device, self.dtype, "off", self._why)
 
     @abstractmethod
     def _optimize(self, trainable: Trainable, optimizer: Optimizer) -> Optimizer:

@@ -144,29 +144,25 @@ def instruction_sets(cpuinfo: str | None = None) -> tuple[str, ...]:
     return tuple(name for name, flag in _ISA if flag in flags)
 
 
-def describe(engine: _EngineFacts, allocator: str) -> list[tuple[str, str]]:
+def describe(engine: _EngineFacts) -> list[tuple[str, str]]:
     """Return rows for the header of a run: what computes, with what.
 
     Parameters
     ----------
     engine
         An engine of `training.engine`.
-    allocator
-        What `keep_memory` returned.
     """
     sets = instruction_sets()
     has_bf16 = bool({"AVX512_BF16", "AMX_BF16", "BF16"} & set(sets))
     cpu = ", ".join(sets) or torch.backends.cpu.get_cpu_capability()
     if not has_bf16 and engine.device.type == "cpu":
         cpu += " (no bf16 instructions: bf16 is emulated, --precision fp32 is faster)"
-    rows = [
+    return [
         ("engine", engine.reason),
         ("device", _device_name(engine.device)),
         ("instructions", cpu),
         ("threads", f"{torch.get_num_threads()} of {usable_cpus()} processors"),
-        ("allocator", allocator),
     ]
-    return rows
 
 
 def _device_name(device: torch.device) -> str:
