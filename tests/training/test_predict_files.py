@@ -1,0 +1,229 @@
+"""What is written: tiles, overviews, a cloud optimised GeoTIFF; and what is taken up again."""
+
+import json
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import rasterio
+from predict_cases import FACTS, PLACE, UTM
+
+from geoprep.errors import UsageError
+from training.prediction import tiff
+from training.prediction.journal import Journal, folder_of
+from training.prediction.product import Recipe, found_signature, map_tags
+from training.prediction.source import Source, Wishes
+from training.prediction.tiff import TILE
+from training.prediction.tiles import Shape, Spool
+from training.prediction.writer import MapWriter
+
+RECIPE = Recipe(
+    checkpoint="c",
+    wishes=Wishes(),
+    window=512,
+    overlap=64,
+    tta="none",
+    threshold=0.5,
+    precision="float32",
+    compression="zstd",
+)
+HEIGHT, WIDTH = 1300, 1100
+
+
+def source(height=HEIGHT, width=WIDTH, crs=UTM):
+    return Source(
+        "x/chip.tif", (1, 2, 3), "uint8", (height, width), (1.0, 1.0), height, width, PLACE, crs,
+        (0.31, 0.31), (1, 2),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def values():
+    """A smooth map, uint8 (9, y, x), a corner of it without data."""
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    waves = [np.sin(y / (20 + k)) * np.cos(x / (30 + k)) for k in range(9)]
+    made = np.clip(np.stack(waves) * 200, 0, 254).astype(np.uint8)
+    made[:, 1024:, :600] = 255
+    return made
+
+
+def write(folder, values, compression="zstd", until=None, step=170):
+    """Write a map, all of it or the rows up to ``until``."""
+    target = folder / "map.tif"
+    shape = Shape(*values.shape)
+    with Journal(target, {"a": 1}) as journal:
+        if not journal.continued:
+            journal.settle(limits=[])
+        with MapWriter(journal, shape, compression, 8) as writer:
+            begin = writer.next_row
+            while writer.next_row < (until or shape.height):
+                at = writer.next_row
+                count = min(step, shape.height - at)
+
+                def fill(rows, out, at=at):
+                    out[...] = values[:, at : at + 9999][:, rows]
+
+                writer.put(count, fill)
+            if until is None:
+                recipe = replace(RECIPE, compression=compression)
+                writer.finish(target, map_tags(source(*values.shape[1:]), FACTS, recipe))
+        if until is None:
+            journal.remove()
+    return target, begin
+
+
+def directories(data):
+    """Return [(offset of the directory, {tag: values})] of a TIFF, read by hand."""
+    big = data[2] == 43
+    at = struct.unpack_from("<Q" if big else "<I", data, 8 if big else 4)[0]
+    found = []
+    codes = {3: "H", 4: "I", 16: "Q"}
+    while at:
+        count = struct.unpack_from("<Q" if big else "<H", data, at)[0]
+        head, entry, inline = (8, 20, 8) if big else (2, 12, 4)
+        tags = {}
+        for i in range(count):
+            place = at + head + entry * i
+            number, kind = struct.unpack_from("<HH", data, place)
+            n = struct.unpack_from("<Q" if big else "<I", data, place + 4)[0]
+            if kind in codes:
+                code = f"<{n}{codes[kind]}"
+                value_at = place + entry - inline
+                if struct.calcsize(code) > inline:
+                    value_at = struct.unpack_from("<Q" if big else "<I", data, value_at)[0]
+                tags[number] = struct.unpack_from(code, data, value_at)
+        found.append((at, tags))
+        at = struct.unpack_from("<Q" if big else "<I", data, at + head + entry * count)[0]
+    return found
+
+
+@pytest.mark.parametrize("compression", ["zstd", "deflate"])
+@pytest.mark.parametrize("big", [False, True])
+def test_map_is_a_cloud_optimised_geotiff(tmp_path, values, monkeypatch, compression, big):
+    if big:
+        monkeypatch.setattr(tiff, "LARGEST_CLASSIC", 0)
+    target, _ = write(tmp_path, values, compression)
+    with rasterio.open(target) as dataset:
+        np.testing.assert_array_equal(dataset.read(), values)
+        assert dataset.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+        assert dataset.overviews(1) == [2, 4]
+        assert dataset.transform == PLACE
+        assert dataset.crs == UTM
+        assert dataset.nodatavals == (255,) * 9
+        assert dataset.block_shapes[0] == (TILE, TILE)
+        assert dataset.compression.name == compression
+        assert dataset.descriptions[7:] == ("road", "speed")
+        assert [c["mph"] for c in json.loads(dataset.tags()["CLASSES"])] == list(FACTS.class_mph)
+    data = target.read_bytes()
+    levels = directories(data)
+    assert data[2] == (43 if big else 42)
+    assert len(levels) == 3
+    starts = [at for at, _ in levels]
+    assert starts == sorted(starts)
+    firsts = [min(o for o in tags[324] if o) for _, tags in levels]
+    assert firsts == sorted(firsts, reverse=True)
+    assert max(starts) < min(firsts)
+    for _, tags in levels:
+        offsets = [o for o in tags[324] if o]
+        assert offsets == sorted(offsets)
+    places = [(o, n) for _, tags in levels for o, n in zip(tags[324], tags[325], strict=True) if n]
+    for offset, size in places:
+        assert int.from_bytes(data[offset - 4 : offset], "little") == size
+        assert data[offset + size : offset + size + 4] == data[offset + size - 4 : offset + size]
+    assert max(o + n for o, n in places) + 4 == len(data)
+
+
+def test_overviews_hold_means_of_what_is_known(tmp_path, values):
+    target, _ = write(tmp_path, values)
+    with rasterio.open(target, overview_level=0) as dataset:
+        half = dataset.read()
+    assert half.shape == (9, HEIGHT // 2, WIDTH // 2)
+    blocks = values.reshape(9, HEIGHT // 2, 2, WIDTH // 2, 2).astype(float)
+    blocks[blocks == 255] = np.nan
+    known = np.s_[:, : 1024 // 2]
+    wanted = np.floor(blocks.mean(axis=(2, 4)) + 0.5)
+    np.testing.assert_array_equal(half[:8][known], wanted[:8][known])
+    assert (half[:, 512:, :300] == 255).all()
+
+
+def test_tiles_without_data_take_no_room(tmp_path):
+    blank = np.full((9, 700, 700), 255, np.uint8)
+    target, _ = write(tmp_path, blank)
+    with rasterio.open(target) as dataset:
+        assert (dataset.read() == 255).all()
+    assert target.stat().st_size < 20_000
+
+
+def test_map_smaller_than_a_tile(tmp_path, values):
+    target, _ = write(tmp_path, values[:, :3, :5].copy())
+    with rasterio.open(target) as dataset:
+        np.testing.assert_array_equal(dataset.read(), values[:, :3, :5])
+        assert dataset.overviews(1) == []
+
+
+def test_interrupted_map_goes_on_after_its_last_row_of_tiles_to_the_same_bytes(tmp_path, values):
+    whole, _ = write(tmp_path, values)
+    other = tmp_path / "other"
+    other.mkdir()
+    write(other, values, until=1190)
+    assert not (other / "map.tif").exists()
+    folder = folder_of(other / "map.tif")
+    with (folder / "level0.tiles").open("ab") as file:
+        file.write(b"a row of tiles that the journal does not know")
+    with (folder / "journal.jsonl").open("a") as file:
+        file.write('{"row": [12, ')
+    target, begin = write(other, values)
+    assert begin == 2 * TILE
+    assert target.read_bytes() == whole.read_bytes()
+    assert not folder.exists()
+
+
+def test_journal_of_other_work_is_not_taken_up(tmp_path):
+    target = tmp_path / "map.tif"
+    with Journal(target, {"a": 1}) as journal:
+        journal.settle(limits=[1])
+        journal.add_row([3])
+    with Journal(target, {"a": 1}) as journal:
+        assert journal.continued
+        assert journal.rows == [[3]]
+    with Journal(target, {"a": 2}) as journal:
+        assert not journal.continued
+        assert journal.rows == []
+
+
+def test_two_at_work_on_one_map_is_refused(tmp_path):
+    target = tmp_path / "map.tif"
+    with (
+        Journal(target, {}),
+        pytest.raises(UsageError, match="another prediction"),
+        Journal(target, {}),
+    ):
+        pass
+
+
+def test_spool_gives_back_what_it_was_given(tmp_path, values):
+    shape = Shape(9, 512, 1100)
+    spool = Spool(tmp_path / "s", shape, "deflate")
+    row = shape.blank_row()
+    row[:, :, :1100] = values[:, 600:1112]
+    spool.append(row)
+    spool.append(row[::-1].copy())
+    np.testing.assert_array_equal(spool.read(1), row[::-1])
+    np.testing.assert_array_equal(spool.read(0), row)
+    spool.close()
+
+
+def test_signature_is_found_again_and_only_in_maps(tmp_path, values):
+    target, _ = write(tmp_path, values[:, :10, :10].copy())
+    found = found_signature(target)
+    assert found is not None
+    assert found["checkpoint"] == "c"
+    (tmp_path / "text.tif").write_text("no image")
+    assert found_signature(tmp_path / "text.tif") is None
+
+
+@pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:3857", None, 'LOCAL_CS["here",UNIT["m",1]]'])
+def test_any_projection_survives(crs):
+    tags = map_tags(source(crs=crs), FACTS, RECIPE)
+    assert (34735 in tags) == (crs is not None)

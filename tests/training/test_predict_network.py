@@ -1,0 +1,124 @@
+"""The network as prediction runs it: views averaged once each, plain and compiled alike."""
+
+import numpy as np
+import pytest
+import torch
+from predict_cases import FACTS, neighbourly, pixels, probabilities
+from torch import nn
+
+from geoprep.errors import UsageError
+from training.prediction import network as network_module
+from training.prediction.network import Predictor, choose_dtype, should_compile
+from training.prediction.product import check_targets
+from training.prediction.tta import VIEWS, mean_of_views
+
+CPU = torch.device("cpu")
+
+
+def batch(n=2, height=32, width=64):
+    return torch.from_numpy(np.stack([pixels(height, width, seed=i) for i in range(n)]))
+
+
+def predictor(augmentation="none", precision="fp32"):
+    torch.manual_seed(3)
+    network = neighbourly(3, 8).eval()
+    made = Predictor(
+        network, FACTS, device=CPU, precision=precision, augmentation=augmentation
+    )  # fmt: skip
+    return made, network
+
+
+def test_probabilities_are_sigmoids_of_the_normalised_image():
+    made, network = predictor()
+    image = batch()
+    result = made(image.permute(0, 3, 1, 2))
+    assert result.is_contiguous()
+    for i in range(2):
+        wanted = probabilities(network, image[i].numpy())
+        np.testing.assert_allclose(result[i].permute(2, 0, 1), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "count"), [("none", 1), ("flips", 4), ("d4", 8)])
+def test_each_view_counts_exactly_once(name, count):
+    marked = torch.arange(6.0).reshape(1, 1, 2, 3)
+    seen = {(view.of(marked).shape, *view.of(marked).flatten().tolist()) for view in VIEWS[name]}
+    assert len(seen) == len(VIEWS[name]) == count
+    for view in VIEWS[name]:
+        torch.testing.assert_close(
+            view.undo(view.of(marked).permute(0, 2, 3, 1)), marked.permute(0, 2, 3, 1)
+        )
+
+
+def test_views_are_averaged_as_probabilities():
+    made, network = predictor("d4")
+    image = batch(1, 32, 64)[0].numpy()
+    wanted = np.zeros((8, 32, 64))
+    for k in range(4):  # the square's symmetries once more, by other means
+        for mirrored in (False, True):
+            turned = np.rot90(image[:, ::-1] if mirrored else image, k)
+            answer = probabilities(network, np.ascontiguousarray(turned))
+            back = np.rot90(answer, -k, axes=(1, 2))
+            wanted += (back[:, :, ::-1] if mirrored else back) / 8
+    result = made(torch.from_numpy(image).permute(2, 0, 1)[None])[0].permute(2, 0, 1)
+    np.testing.assert_allclose(result, wanted, atol=1e-5)
+
+
+def test_certain_network_stays_certain_under_augmentation():
+    image = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    for name in VIEWS:
+        result = mean_of_views(lambda x: torch.ones(1, 32, 32, 8), image, name)
+        assert (result == 1).all()
+
+
+def test_whether_compiling_pays(monkeypatch):
+    assert should_compile("off", CPU, 10**12) == (False, "not compiled, as asked")
+    monkeypatch.setattr(network_module, "missing_compiler", lambda device: None)
+    assert should_compile("on", CPU, 1)[0]
+    assert not should_compile("auto", CPU, 10**6)[0]
+    assert should_compile("auto", CPU, 10**10)[0]
+    monkeypatch.setattr(network_module, "missing_compiler", lambda device: "since there is none")
+    assert should_compile("on", CPU, 10**10) == (False, "not compiled, since there is none")
+
+
+def test_precision_follows_the_hardware(monkeypatch):
+    assert choose_dtype(CPU, "bf16") == torch.bfloat16
+    assert choose_dtype(CPU, "fp32") == torch.float32
+    assert choose_dtype(torch.device("cuda"), "auto") == torch.bfloat16
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    assert choose_dtype(CPU, "auto") == torch.float32
+
+
+def test_checkpoints_of_other_targets_are_refused():
+    from dataclasses import replace
+
+    check_targets(FACTS)
+    with pytest.raises(UsageError, match="continuous"):
+        check_targets(replace(FACTS, targets="continuous"))
+
+
+def test_network_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
+    from torch._dynamo.exc import TorchDynamoException
+
+    def broken(*args, **kwargs):
+        def call(image):
+            raise TorchDynamoException("no such luck\nand more")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    made, _ = predictor()
+    image = batch().permute(0, 3, 1, 2)
+    with pytest.warns(RuntimeWarning, match="no such luck"):
+        result = made(image, compiled=True)
+    torch.testing.assert_close(result, made(image))
+
+
+@pytest.mark.slow
+def test_compiled_network_gives_the_same_probabilities():
+    if network_module.missing_compiler(CPU):
+        pytest.skip("no compiler")
+    made, _ = predictor("flips")
+    assert isinstance(made._plain.network, nn.Module)
+    image = batch().permute(0, 3, 1, 2)
+    torch.testing.assert_close(made(image, compiled=True), made(image), atol=1e-5, rtol=0)

@@ -1,0 +1,189 @@
+"""How an image is read: its bands, grid and limits; the rows under each row of windows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import rasterio
+from affine import Affine
+from predict_cases import FACTS, GSD, PLACE, pixels, write_image
+
+from geoprep import imagery
+from geoprep.errors import ImageError, UsageError
+from training.prediction import source as source_module
+from training.prediction.flow import ahead
+from training.prediction.reader import mirrored, read_bands
+from training.prediction.source import Wishes, check_gsd, find_limits, inspect
+from training.prediction.windows import plan_axis
+
+AS_IS = np.tile([0.0, 255.0], (3, 1))
+
+
+def read_all(source, limits, window, overlap):
+    """Return the image put together from its bands, and the bands."""
+    rows, columns = (plan_axis(n, window, overlap) for n in (source.height, source.width))
+    whole = np.zeros((source.height, source.width, len(source.bands)), np.uint8)
+    valid = np.zeros((source.height, source.width), np.uint8)
+    bands = list(read_bands(source, limits, rows, columns))
+    for band in bands:
+        top = rows.starts[band.row]
+        part = slice(top, top + rows.side)
+        height = min(rows.side, source.height - top)
+        assert band.image.shape[:2] == (rows.side, columns.covered)
+        whole[part] = band.image[:height, : source.width]
+        valid[part] = band.valid[:height]
+    return whole, valid, bands
+
+
+@pytest.mark.parametrize(("height", "width"), [(300, 170), (128, 128), (20, 500), (7, 3)])
+def test_bands_hold_the_image(tmp_path, height, width, monkeypatch):
+    monkeypatch.setattr(source_module, "_READ_BYTES", 37 * width * 4)
+    values = pixels(height, width)
+    values[: height // 2, : width // 3] = 0
+    source = inspect(str(write_image(tmp_path / "a.tif", values)), FACTS, Wishes())
+    whole, valid, _ = read_all(source, AS_IS, 96, 32)
+    np.testing.assert_array_equal(whole, values)
+    np.testing.assert_array_equal(valid != 0, values.any(axis=2))
+
+
+def test_what_lies_beyond_a_small_image_is_its_mirror_image(tmp_path):
+    values = pixels(40, 50)
+    source = inspect(str(write_image(tmp_path / "a.tif", values)), FACTS, Wishes())
+    (band,) = read_all(source, AS_IS, 96, 32)[2]
+    wanted = np.pad(values, ((0, 24), (0, 14), (0, 0)), mode="reflect")
+    np.testing.assert_array_equal(band.image, wanted)
+
+
+def test_mirror_goes_to_and_fro():
+    assert mirrored(3, 8).tolist() == [1, 0, 1, 2, 1]
+    assert mirrored(1, 4).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("factor", [2, 1.37, 0.6])
+def test_other_ground_sample_distances_are_averaged_like_a_store_is(tmp_path, factor):
+    values = pixels(210, 155)
+    values[50:80] = 0
+    path = str(write_image(tmp_path / "a.tif", values))
+    source = inspect(path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)), Wishes())
+    whole, valid, _ = read_all(source, AS_IS, 96, 32)
+    scale_y, scale_x = source.scales
+    ys = imagery.pixel_edges(0, source.height, 1, scale_y, 210)
+    xs = imagery.pixel_edges(0, source.width, 1, scale_x, 155)
+    with rasterio.open(path) as dataset:
+        read = imagery.read_pixels(dataset, (1, 2, 3))
+    wanted = np.zeros_like(whole)
+    wanted_valid = np.zeros_like(valid)
+    imagery.render(
+        read, imagery.lookup_tables(AS_IS, "uint8"), ys, xs, wanted, wanted_valid
+    )  # fmt: skip
+    np.testing.assert_array_equal(whole, wanted)
+    np.testing.assert_array_equal(valid, wanted_valid)
+
+
+@pytest.mark.parametrize(
+    ("factor", "gsd", "shape", "scale"),
+    [
+        (1.08, "checkpoint", (210, 155), 1.0),
+        (0.93, "checkpoint", (210, 155), 1.0),
+        (1.95, "checkpoint", (105, 78), 2.0),
+        (1.5, "checkpoint", (140, 103), 1.5),
+        (3.0, "image", (210, 155), 1.0),
+        (1.0, "0.62", (105, 78), 2.0),
+        (1.0, "0.33", (197, 146), 210 / 197),
+    ],
+)
+def test_grid_is_the_images_own_or_the_networks(tmp_path, factor, gsd, shape, scale):
+    path = str(write_image(tmp_path / "a.tif", pixels(210, 155)))
+    facts = replace(FACTS, gsd_m=(GSD * factor, GSD * factor))
+    source = inspect(path, facts, Wishes(gsd=gsd))
+    assert (source.height, source.width) == shape
+    assert source.scales[0] == pytest.approx(scale)
+    assert source.resampled == (scale != 1.0)
+    assert source.transform.c == PLACE.c
+    assert source.transform.a == pytest.approx(GSD * source.scales[1])
+
+
+def test_square_degrees_are_stretched_to_the_trained_metres(tmp_path):
+    degrees = Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24)
+    path = str(write_image(tmp_path / "a.tif", pixels(100, 100), "EPSG:4326", degrees))
+    assert inspect(path, replace(FACTS, gsd_m=(0.243, 0.3)), Wishes()).scales == (1.0, 1.0)
+    source = inspect(path, replace(FACTS, gsd_m=(0.3, 0.3)), Wishes())
+    assert (source.height, source.width) == (100, 81)
+
+
+def test_bands_go_by_name_then_by_number(tmp_path):
+    path = write_image(
+        tmp_path / "a.tif", pixels(8, 8, bands=4), photometric="minisblack", alpha="no"
+    )
+    with pytest.raises(ImageError, match=r"band 1.*needs 3: red, green, blue.*--bands 1,2,3"):
+        inspect(str(path), FACTS, Wishes())
+    assert inspect(str(path), FACTS, Wishes(bands=(4, 1, 2))).bands == (4, 1, 2)
+    with pytest.raises(ImageError, match="not band 7"):
+        inspect(str(path), FACTS, Wishes(bands=(4, 1, 7)))
+    with pytest.raises(UsageError, match="names 2"):
+        inspect(str(path), FACTS, Wishes(bands=(4, 1)))
+    with rasterio.open(path, "r+") as dataset:
+        dataset.descriptions = ("Blue", "nir", "Red", "Green")
+    assert inspect(str(path), FACTS, Wishes()).bands == (3, 4, 1)
+    few = write_image(tmp_path / "b.tif", pixels(8, 8, bands=1))
+    with pytest.raises(ImageError, match="needs 3: red, green, blue: use an image"):
+        inspect(str(few), FACTS, Wishes())
+
+
+def test_image_without_crs_is_refused_with_the_way_out(tmp_path):
+    path = str(write_image(tmp_path / "a.tif", pixels(8, 8), crs=None))
+    with pytest.raises(ImageError, match=r"no CRS.*gdal_edit.*--allow-no-crs"):
+        inspect(path, FACTS, Wishes())
+    source = inspect(path, FACTS, Wishes(allow_no_crs=True))
+    assert (source.crs, source.gsd_m, source.area_km2) == (None, None, 0)
+
+
+def test_limits_of_a_scene_are_those_a_store_would_take(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_module, "_READ_BYTES", 50 * 70 * 8)
+    values = pixels(300, 70, dtype="uint16", top=2000)
+    values[:40] = 0
+    path = write_image(tmp_path / "a.tif", values)
+    source = inspect(str(path), FACTS, Wishes())
+    limits, note = find_limits(source, replace(FACTS, rescale="scene"), "checkpoint")
+    wanted = np.percentile(values[40:].reshape(-1, 3), (2, 98), axis=0).T
+    np.testing.assert_array_equal(limits, wanted)
+    assert note == ""
+    np.testing.assert_array_equal(find_limits(source, FACTS, "5,600")[0], [[5, 600]] * 3)
+    with pytest.raises(ImageError, match=r"uint16.*--rescale scene or LO,HI"):
+        find_limits(source, FACTS, "checkpoint")
+    city = replace(FACTS, rescale="city", stores=("nowhere.zarr",))
+    limits, note = find_limits(source, city, "checkpoint")
+    np.testing.assert_array_equal(limits, wanted)
+    assert "no longer" in note
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "fine"])
+def test_ground_sample_distances_that_mean_nothing(text):
+    with pytest.raises(UsageError, match="--gsd"):
+        check_gsd(text)
+
+
+def test_reading_ahead_hands_on_items_and_errors_in_order():
+    def items():
+        yield 1
+        yield 2
+        raise ValueError("third")
+
+    with ahead(items(), 1) as coming:
+        assert [next(coming), next(coming)] == [1, 2]
+        with pytest.raises(ValueError, match="third"):
+            next(coming)
+
+
+def test_reading_ahead_ends_with_whoever_reads():
+    closed = []
+
+    def items():
+        try:
+            yield from range(10**9)
+        finally:
+            closed.append(True)
+
+    with ahead(items(), 2) as coming:
+        assert next(coming) == 0
+    assert closed == [True]

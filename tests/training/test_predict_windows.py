@@ -1,0 +1,116 @@
+"""Windows cover an image and fade into each other."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geoprep.errors import UsageError
+from training.prediction.blend import Finisher, Strip
+from training.prediction.pixels import halve
+from training.prediction.windows import plan_axis, plan_batch
+
+axes = st.builds(
+    lambda length, window, share: plan_axis(length, 32 * window, int(32 * window * share)),
+    st.integers(1, 1500),
+    st.integers(1, 8),
+    st.floats(0, 0.5),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(axes)
+def test_weights_sum_to_one_on_every_pixel(axis):
+    total = np.zeros(axis.covered)
+    for start, weights in zip(axis.starts, axis.weights, strict=True):
+        total[start : start + axis.side] += weights
+    np.testing.assert_allclose(total[: axis.length], 1, atol=1e-6)
+    assert (axis.weights >= 0).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(axes)
+def test_neighbours_share_the_overlap_and_the_last_ends_with_the_image(axis):
+    assert axis.side % 32 == 0
+    assert axis.starts[0] == 0
+    gaps = np.diff(axis.starts)
+    assert (gaps > 0).all()
+    assert (axis.side - gaps >= axis.overlap).all()
+    if len(axis.starts) > 1:
+        assert axis.starts[-1] + axis.side == axis.length
+    assert [axis.finished(i) for i in range(len(axis.starts))] == [*axis.starts[1:], axis.length]
+
+
+@settings(max_examples=100, deadline=None)
+@given(axes, st.data())
+def test_work_is_taken_up_at_the_first_window_that_counts(axis, data):
+    pixel = data.draw(st.integers(0, axis.length - 1))
+    first = axis.first_touching(pixel)
+    reach = [start + axis.side > pixel for start in axis.starts]
+    assert reach.index(True) == first
+
+
+def test_side_fits_the_image_where_that_saves_pixels():
+    chip = plan_axis(1300, 512, 64)
+    assert (len(chip.starts), chip.side) == (3, 480)
+    assert plan_axis(100_000, 512, 64).side == 512
+    assert plan_axis(500, 512, 64).side == 512
+    assert plan_axis(40, 512, 64).starts == (0,)
+
+
+@pytest.mark.parametrize(("window", "overlap"), [(500, 64), (0, 0), (512, 300), (512, -1)])
+def test_windows_that_cannot_be_laid_are_refused(window, overlap):
+    with pytest.raises(UsageError, match=r"--window|--overlap"):
+        plan_axis(1000, window, overlap)
+
+
+@pytest.mark.parametrize("windows", range(1, 60))
+def test_batches_leave_few_places_empty(windows):
+    batch = plan_batch(windows, 4)
+    assert 1 <= batch <= 5
+    assert -windows % batch <= max(1, windows / 4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(axes, axes, st.integers(0, 99))
+def test_strips_blend_as_the_whole_image_would(rows, columns, seed):
+    rng = np.random.default_rng(seed)
+    whole = np.zeros((rows.covered, columns.covered, 2))
+    strip = Strip(rows, columns, 2)
+    taken = []
+    for i, top in enumerate(rows.starts):
+        shape = len(columns.starts), rows.side, columns.side, 2
+        windows = rng.random(shape).astype(np.float32)
+        for j, left in enumerate(columns.starts):
+            weights = np.outer(rows.weights[i], columns.weights[j])[..., None]
+            part = np.s_[top : top + rows.side, left : left + columns.side]
+            whole[part] += windows[j] * weights
+        strip.add(i, list(range(len(windows))), torch.from_numpy(windows))
+        count = rows.finished(i) - top
+        taken.append(strip.take(count).copy())
+        strip.drop(count)
+        assert strip.rows_held == rows.side
+    np.testing.assert_allclose(
+        np.concatenate(taken), whole[: rows.length, : columns.length], atol=1e-5
+    )
+
+
+def test_bytes_are_rounded_and_255_is_kept_for_no_data():
+    sums = np.array([[[0.0, 0.4999 / 255], [0.5, 1.0], [0.2, 0.3], [1.0, 1.0]]], np.float32)
+    valid = np.array([[1, 1, 1, 0]], np.uint8)
+    out = np.zeros((3, 1, 4), np.uint8)
+    with Finisher((20.0,), 0.5, threads=2) as finish:
+        finish(sums, valid, out)
+    assert out[:, 0].T.tolist() == [[0, 0, 0], [128, 254, 20], [51, 77, 0], [255, 255, 255]]
+
+
+def test_overviews_average_what_is_known_and_keep_roads():
+    fine = np.array([[1, 2, 255, 255], [0, 4, 255, 9], [0, 30, 0, 0], [0, 0, 0, 255]], np.uint8)
+    coarse = np.zeros((2, 2), np.uint8)
+    halve(fine, False, coarse)
+    assert coarse.tolist() == [[2, 9], [8, 0]]
+    halve(fine, True, coarse)
+    assert coarse.tolist() == [[2, 9], [30, 0]]
+    halve(np.full((4, 4), 255, np.uint8), True, coarse)
+    assert (coarse == 255).all()
