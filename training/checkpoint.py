@@ -145,11 +145,14 @@ def save(path: str | Path, checkpoint: Checkpoint, *, keep_previous: bool = True
     ------
     CheckpointError
         It cannot be written; what was there before is untouched.
+    TypeError
+        It holds something that `load` would refuse.
     """
     path = Path(path)
     part = path.with_name(f".{path.name}.part")
     values = {f.name: getattr(checkpoint, f.name) for f in fields(checkpoint)}
     values |= {"format": FORMAT, "version": VERSION, "facts": asdict(checkpoint.facts)}
+    _check_plain(values, "checkpoint")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(values, part)
@@ -284,6 +287,18 @@ def load_weights(network: nn.Module, state: dict[str, Tensor], where: str) -> No
         ) from error
 
 
+def _check_plain(value: Any, name: str) -> None:  # noqa: ANN401 - that is the question
+    """Raise TypeError at what ``weights_only=True`` would refuse: better now than at resuming."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            _check_plain(part, f"{name}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _check_plain(part, name)
+    elif type(value) not in (str, int, float, bool, type(None)) and not isinstance(value, Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}: checkpoints hold plain values")
+
+
 def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - anything may be in it
     if not zipfile.is_zipfile(path):
         raise CheckpointError(
@@ -301,7 +316,9 @@ def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - anyt
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
-    cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
+    # torch explains at length; the line that says what it found is marked so.
+    cause = next((line for line in lines if line.startswith("WeightsUnpickler")), lines[0])
     return CheckpointError(
         f"{path} is damaged or not a checkpoint of training.fit ({cause}): use another one"
     )

@@ -148,3 +148,9 @@ def test_everything_is_on_the_disk_before_a_name_changes(tmp_path, monkeypatch):
     )
     save(tmp_path / "last.pt", made(2))
     assert seen == [".last.pt.part", tmp_path.name, "last.prev.pt", "last.pt", tmp_path.name]
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    with pytest.raises(TypeError, match="TorchVersion"):
+        save(tmp_path / "last.pt", replace(made(), environment={"torch": torch.__version__}))
+    assert not list(tmp_path.iterdir())

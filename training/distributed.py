@@ -1,0 +1,102 @@
+"""Ranks under ``torchrun``: joining them, agreeing, adding up. All of it does nothing alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from loaders.limits import usable_cpus
+from loaders.ranks import is_distributed, this_rank
+from training.engine import DeviceName
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+TIMEOUT = timedelta(hours=1)
+"""For the slowest thing that only one rank does: loading a split, writing a checkpoint."""
+
+
+@contextmanager
+def joined(device: DeviceName) -> Iterator[None]:
+    """Join the ranks that ``torchrun`` started; alone, do nothing.
+
+    Parameters
+    ----------
+    device
+        ``auto`` is the accelerator where there is one.
+    """
+    if "LOCAL_RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
+        yield
+        return
+    found = torch.accelerator.current_accelerator()
+    kind = device if device != "auto" else ("cpu" if found is None else found.type)
+    if kind != "cpu":
+        torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(BACKENDS[kind], timeout=TIMEOUT)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def is_first() -> bool:
+    """Return whether this rank is the one that writes."""
+    return this_rank()[0] == 0
+
+
+def set_threads(wanted: int | None) -> int:
+    """Set the threads that compute, and return their number.
+
+    Parameters
+    ----------
+    wanted
+        None: under ``torchrun``, which would give every rank a single one, the processors divided
+        by the ranks of this machine; alone, what torch or OMP_NUM_THREADS says.
+    """
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if wanted is None and here > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":
+        wanted = max(1, usable_cpus() // here)
+    if wanted is not None and wanted != torch.get_num_threads():
+        torch.set_num_threads(wanted)
+    return torch.get_num_threads()
+
+
+def parallel(module: nn.Module, device: torch.device) -> nn.Module:
+    """Return the module with gradients averaged over ranks; itself alone."""
+    if not is_distributed():
+        return module
+    # The device is named so that scalars come back from where they were computed.
+    ids = None if device.type == "cpu" else [torch.accelerator.current_device_index()]
+    return DistributedDataParallel(module, device_ids=ids, gradient_as_bucket_view=True)
+
+
+@contextmanager
+def gradients_kept_apart(module: nn.Module, apart: bool) -> Iterator[None]:
+    """Leave gradients unaveraged where more batches of the same step follow."""
+    if apart and isinstance(module, DistributedDataParallel):
+        with module.no_sync():
+            yield
+    else:
+        yield
+
+
+def add_up(values: Sequence[float], device: torch.device) -> list[float]:
+    """Return the sums over ranks; alone, the values themselves."""
+    if not is_distributed():
+        return list(values)
+    total = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(total)
+    return cast(list[float], total.tolist())
+
+
+def share_buffers(network: nn.Module) -> None:
+    """Give every rank the running statistics of the first, as DDP does before each step."""
+    if is_distributed():
+        for buffer in network.buffers():
+            dist.broadcast(buffer, 0)

@@ -1,0 +1,170 @@
+"""From the command line to a run that trains: new, or taken up again."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from geoprep.errors import UsageError
+from loaders.ranks import is_distributed
+from training.arguments import OF_ONE_START, Given, write_file
+from training.budget import plan_memory
+from training.checkpoint import LAST, Checkpoint, load_or_previous, previous_of
+from training.config import Config
+from training.data import open_data
+from training.distributed import is_first, joined, set_threads
+from training.engine import choose_engine
+from training.header import header, warn_of_changes
+from training.logs import Watch
+from training.lookout import Lookout
+from training.loop import fit
+from training.machine import keep_memory
+from training.run import Run
+from training.stopping import Stopped, StopSignals
+
+UNCHANGEABLE = ("model", "targets", "bands", "optimizer")
+"""Settings that weights and optimizer state depend on."""
+
+ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", "best.pt", LAST, "last.prev.pt")
+FOLDERS = ("pictures", "tensorboard")
+
+
+def start(given: Given) -> int:
+    """Train as the user asked to; return the exit status.
+
+    Raises
+    ------
+    GeoprepError
+        It cannot be done.
+    """
+    resume = given.values.get("resume")
+    with joined(given.values.get("device", "auto")):
+        saved, note = (None, None) if resume is None else load_or_previous(resume)
+        config = given.over({} if saved is None else _plain(saved.config))
+        folder = _folder(config)
+        changed = [] if saved is None else _changes(saved.config, given.values)
+        if saved is None and not config.output.profile:
+            _claim(folder, overwrite=config.output.overwrite)
+        notes = [note] if note else []
+        with (
+            Watch(
+                None if config.output.profile else folder,
+                quiet=config.output.quiet,
+                active=is_first(),
+            ) as watch,
+            StopSignals() as stop,
+        ):
+            try:
+                return _train(config, folder, saved, notes + changed, watch, stop)
+            except Stopped as stopped:
+                watch.end_bar()
+                watch.line(
+                    f"{stopped}: saved {folder / LAST}. To go on: "
+                    f"python -m training.fit --resume {shlex.quote(str(folder))}"
+                )
+                return stopped.exit_code
+
+
+def _train(
+    config: Config,
+    folder: Path,
+    saved: Checkpoint | None,
+    notes: list[str],
+    watch: Watch,
+    stop: StopSignals,
+) -> int:
+    allocator = keep_memory()
+    set_threads(config.machine.threads)
+    machine = config.machine
+    engine = choose_engine(
+        machine.engine, machine.device, machine.precision, compile_mode=machine.compile
+    )
+    stores = open_data(config.data)
+    run = Run(config, engine, stores, folder, saved)
+    run.enter_stage()
+    watch.rows(header(run, allocator, plan_memory(run)))
+    for note in [*notes, *warn_of_changes(run, saved)]:
+        watch.line(f"note: {note}")
+    if config.output.profile:
+        from training.steptime import profile
+
+        profile(run, watch)
+        return 0
+    if is_first():
+        write_file(folder / "config.yaml", config)
+    fit(run, Lookout(run, watch, stop))
+    return 0
+
+
+def _folder(config: Config) -> Path:
+    """Return the folder of the run."""
+    if config.output.out is not None:
+        return Path(config.output.out)
+    if config.output.resume is not None:
+        folder = Path(config.output.resume)
+        return folder.parent if folder.suffix == ".pt" else folder
+    if not config.data.stores:
+        raise UsageError(
+            "name at least one store, such as `python -m training.fit moscow.zarr`, or a run to "
+            "go on with: --resume runs/moscow"
+        )
+    return Path("runs") / Path(config.data.stores[0].rstrip("/")).stem
+
+
+def _claim(folder: Path, *, overwrite: bool) -> None:
+    """Make the folder of a new run.
+
+    Raises
+    ------
+    UsageError
+        There is a run in it already.
+    """
+    if is_first():
+        last = folder / LAST
+        taken = last.exists() or previous_of(last).exists()
+        if taken and not overwrite:
+            raise UsageError(
+                f"{folder} holds a run: go on with it (--resume {folder}), choose another folder "
+                "(--out), or start anew in it (--overwrite)"
+            )
+        for name in ARTEFACTS if overwrite else ():
+            (folder / name).unlink(missing_ok=True)
+        for name in FOLDERS if overwrite else ():
+            shutil.rmtree(folder / name, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    if is_distributed():
+        dist.barrier()
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a checkpoint that hold for the runs that take it up."""
+    return {name: value for name, value in config.items() if name not in OF_ONE_START}
+
+
+def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Return a line for every setting that the user changes in a run that goes on.
+
+    Raises
+    ------
+    UsageError
+        One that cannot be changed.
+    """
+    lines = []
+    for name, value in given.items():
+        if name in OF_ONE_START or name == "stores" or before.get(name) == value:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if name in UNCHANGEABLE:
+            raise UsageError(
+                f"{flag} was {before.get(name)} and cannot become {value} in a run that goes on: "
+                "its weights and its optimizer's state would not fit. Start a new run (--out)"
+            )
+        lines.append(
+            f"{flag} was {before.get(name)}, is {value}: the run differs from one never stopped"
+        )
+    return lines

@@ -1,0 +1,57 @@
+"""Ctrl-C and SIGTERM become a wish that the loop grants after the step at hand."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(Exception):  # noqa: N818 - no error: the run was saved and ended as it was asked to
+    """A run was asked to stop and has been saved.
+
+    Parameters
+    ----------
+    number
+        Of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+class StopSignals:
+    """Takes note of SIGINT and SIGTERM while it is entered; a second one ends at once.
+
+    Attributes
+    ----------
+    number
+        Of the signal that came, 0 for none.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
