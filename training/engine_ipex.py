@@ -63,7 +63,11 @@ def optimize(
     dtype
         ``torch.bfloat16`` or ``torch.float32``.
     """
-    network, optimizer = _module().optimize(network, optimizer=optimizer, dtype=dtype, inplace=True)
+    # Weights laid out in blocks cannot be loaded again: load_state_dict then gives a network that
+    # computes something else (2.8.0, tried), and averaged weights need just that.
+    network, optimizer = _module().optimize(
+        network, optimizer=optimizer, dtype=dtype, inplace=True, weights_prepack=False
+    )
     return network, optimizer
 
 

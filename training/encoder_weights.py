@@ -1,0 +1,144 @@
+"""Published ResNet34 weights for the encoder, fitted to any number of bands."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from urllib.error import URLError
+
+import torch
+from torch import Tensor, nn
+
+from geoprep.errors import UsageError
+
+IMAGENET_URL = "https://download.pytorch.org/models/resnet34-b627a593.pth"
+"""torchvision's ResNet34_Weights.IMAGENET1K_V1; the name ends in the start of its SHA-256."""
+
+_STEM = "conv1.weight"
+_CLASSIFIER = ("fc.weight", "fc.bias")
+_PREFIXES = ("module.", "encoder.", "backbone.")
+
+
+def load_encoder_weights(network: nn.Module, source: str = "none") -> str:
+    """Load the encoder's weights into a network and say in one line what was done.
+
+    Weights are for three bands, red, green and blue. For another number of bands the kernels of
+    the first convolution are repeated band by band and scaled by 3 / bands, so that its output
+    keeps its size; for one band that is their mean times three, their sum.
+
+    Parameters
+    ----------
+    network
+        With an ``encoder`` whose parameters are named like torchvision's ResNet.
+    source
+        ``none``, ``imagenet`` (downloaded once, 87 MB, into torch's cache) or a file: a state
+        dictionary of ResNet34, or one that holds it under ``state_dict`` or ``model``.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read or does not fit, or the network has no such encoder.
+    """
+    if source == "none":
+        return "encoder from random weights"
+    encoder = getattr(network, "encoder", None)
+    if not isinstance(encoder, nn.Module) or _STEM not in encoder.state_dict():
+        raise UsageError(
+            f"--encoder-weights {source}: this network has no encoder named like torchvision's "
+            "ResNet; let its factory load weights, and take --encoder-weights none"
+        )
+    weights = _plain(_download() if source == "imagenet" else _read(Path(source)))
+    bands = encoder.state_dict()[_STEM].shape[1]
+    given = _fit_stem(weights, bands, source)
+    _load(encoder, weights, source)
+    adapted = "" if given == bands else f", first convolution fitted from {given} to {bands} bands"
+    return f"encoder from {source}{adapted}"
+
+
+def adapt_bands(kernel: Tensor, bands: int) -> Tensor:
+    """Return the kernel of a first convolution for another number of bands.
+
+    Parameters
+    ----------
+    kernel
+        (output, given, y, x).
+    bands
+        Wanted; its own number returns the kernel itself.
+    """
+    given = kernel.shape[1]
+    if given == bands:
+        return kernel
+    if bands == 1:
+        return kernel.sum(dim=1, keepdim=True)
+    return kernel[:, torch.arange(bands) % given] * (given / bands)
+
+
+def _fit_stem(weights: dict[str, Tensor], bands: int, source: str) -> int:
+    """Adapt the first convolution in place; return how many bands it was for."""
+    if _STEM not in weights:
+        raise UsageError(
+            f"--encoder-weights {source}: no {_STEM} in it; give a state dictionary of ResNet34 "
+            "with torchvision's names"
+        )
+    given = weights[_STEM].shape[1]
+    weights[_STEM] = adapt_bands(weights[_STEM], bands)
+    return int(given)
+
+
+def _load(encoder: nn.Module, weights: dict[str, Tensor], source: str) -> None:
+    try:
+        missing, unknown = encoder.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        detail = str(error).strip().splitlines()[-1].strip()
+        raise UsageError(f"--encoder-weights {source} is not of a ResNet34: {detail}") from error
+    # Weights from before torch 0.4.1 have no such counters.
+    missing = [name for name in missing if not name.endswith("num_batches_tracked")]
+    if missing or unknown:
+        raise UsageError(
+            f"--encoder-weights {source} is not of a ResNet34: {len(missing)} parameters missing, "
+            f"{len(unknown)} unknown, such as {[*missing, *unknown][0]}"
+        )
+
+
+def _plain(content: object) -> dict[str, Tensor]:
+    """Return the state dictionary without wrapping, prefixes and classifier."""
+    if isinstance(content, dict):
+        for key in ("state_dict", "model"):
+            if isinstance(content.get(key), dict):
+                content = content[key]
+                break
+    assert isinstance(content, dict)
+    weights = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
+    for prefix in _PREFIXES:
+        inside = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        weights = inside or weights
+    return {name: value for name, value in weights.items() if name not in _CLASSIFIER}
+
+
+def _download() -> object:
+    try:
+        return torch.hub.load_state_dict_from_url(
+            IMAGENET_URL, map_location="cpu", check_hash=True, progress=False, weights_only=True
+        )
+    except (URLError, OSError, RuntimeError) as error:
+        raise UsageError(
+            f"--encoder-weights imagenet: {IMAGENET_URL} cannot be fetched ({error}); download it "
+            "elsewhere and give the file, or take --encoder-weights none"
+        ) from error
+
+
+def _read(path: Path) -> object:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"--encoder-weights {path}: no such file; give imagenet, none or a file"
+        ) from error
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise UsageError(
+            f"--encoder-weights {path} is not a file of plain tensors; save a state dictionary "
+            "with torch.save"
+        ) from error
+    if not isinstance(content, dict):
+        raise UsageError(f"--encoder-weights {path} holds no state dictionary")
+    return content
