@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,20 +134,13 @@ class Run:
 
     def _prepare(self, saved: Checkpoint | None) -> tuple[Trainable, Optimizer]:
         config, facts = self.config, self.facts
-        network = build_network(facts.network, bands=len(facts.bands), channels=facts.channels)
+        trainable = make_trainable(config, facts, self.engine, self.stores)
+        self.judge = copy.deepcopy(trainable.loss).to(self.engine.device)
         if saved is None:
-            self.notes.append(_fill_encoder(network, config.network.encoder_weights))
-            if facts.targets == "bins":
-                set_prior(network, channel_share(self.stores))
+            source = config.network.encoder_weights
+            self.notes.append(_fill_encoder(trainable.network, source))
         else:
-            files.load_weights(network, saved.network, str(self.folder))
-        weighted = config.network.channel_weights == "auto" and facts.targets == "bins"
-        weights = channel_weights(self.stores) if weighted else None
-        self.judge = make_loss(config.network.loss, channel_weights=weights).to(self.engine.device)
-        prep = make_prep(facts, self.engine, config.sampling.jitter)
-        trainable = Trainable(
-            prep, network, make_loss(config.network.loss, channel_weights=weights)
-        )
+            files.load_weights(trainable.network, saved.network, str(self.folder))
         optim = config.optim
         maker = make_optimizer(optim.optimizer, lr=optim.lr, weight_decay=optim.weight_decay)
         return self.engine.prepare(trainable, maker)
@@ -284,6 +278,32 @@ class Run:
             config=self.config.flat(),
             environment=self.environment(),
         )
+
+
+def make_trainable(
+    config: Config, facts: Facts, engine: Engine, stores: Sequence[Store]
+) -> Trainable:
+    """Return an untrained network with its normalisation and loss, before `Engine.prepare`.
+
+    Parameters
+    ----------
+    config
+        Which loss, how much jitter.
+    facts
+        Which network, normalisation and targets.
+    engine
+        Decides the dtype of images.
+    stores
+        How common roads and speeds are.
+    """
+    network = build_network(facts.network, bands=len(facts.bands), channels=facts.channels)
+    weights = None
+    if facts.targets == "bins":
+        set_prior(network, channel_share(stores))
+        if config.network.channel_weights == "auto":
+            weights = channel_weights(stores)
+    prep = make_prep(facts, engine, config.sampling.jitter)
+    return Trainable(prep, network, make_loss(config.network.loss, channel_weights=weights))
 
 
 def _fill_encoder(network: nn.Module, source: str) -> str:

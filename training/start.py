@@ -13,7 +13,7 @@ import torch.distributed as dist
 from geoprep.errors import UsageError
 from loaders.ranks import is_distributed
 from training.arguments import OF_ONE_START, Given, write_file
-from training.budget import plan_memory
+from training.budget import plan_memory, with_batch_size
 from training.checkpoint import LAST, Checkpoint, load_or_previous, previous_of
 from training.config import Config
 from training.data import open_data
@@ -85,10 +85,11 @@ def _train(
         machine.engine, machine.device, machine.precision, compile_mode=machine.compile
     )
     stores = open_data(config.data)
+    config, tried = with_batch_size(config, engine, stores)
     run = Run(config, engine, stores, folder, saved)
     run.enter_stage()
     watch.rows(header(run, allocator, plan_memory(run)))
-    for note in [*notes, *warn_of_changes(run, saved)]:
+    for note in [*notes, *([tried] if tried else []), *warn_of_changes(run, saved)]:
         watch.line(f"note: {note}")
     if config.output.profile:
         from training.steptime import profile

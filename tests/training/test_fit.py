@@ -4,12 +4,14 @@ import csv
 import json
 import math
 import os
+import re
 import signal
 
 import pytest
 import torch
 from stores import write_store
 
+from loaders.limits import Available
 from training import lookout
 from training.checkpoint import load, load_network
 
@@ -226,3 +228,21 @@ def test_profile_says_where_a_step_goes_and_writes_nothing(fit, tmp_path, capfd)
     for phase in ("wait for the batch", "network forward", "backward", "images/s", "operator"):
         assert phase in said
     assert not out.exists()
+
+
+def test_the_fastest_batch_size_is_found_and_kept(fit, tmp_path, capfd):
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1, "--batch-size", "auto") == 0
+    size = load(out).config["batch_size"]
+    assert f"batch size {size} is the fastest here" in capfd.readouterr().out
+    assert 2 <= size <= 24
+
+
+def test_a_batch_beyond_memory_is_refused_naming_one_that_fits(fit, tmp_path, monkeypatch, capfd):
+    small = Available(2_000_000, "the machine")
+    monkeypatch.setattr("training.memoryplan.available_memory", lambda: small)
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1, "--batch-size", 24) == 2
+    found = re.search(r"--batch-size (\d+) fits", capfd.readouterr().err)
+    assert found
+    assert fit("--out", out, "--epochs", 1, "--batch-size", found[1]) == 0
