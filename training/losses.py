@@ -131,8 +131,8 @@ def channel_share(stores: Sequence[Store]) -> Tensor:
         (torch.from_numpy(store.histogram_speed.astype("float64")) for store in stores),
         start=torch.zeros(256, dtype=torch.float64),
     )
-    labelled = (counts * torch.from_numpy(VALID_TABLE.copy())).sum().clamp(min=1)
-    return (counts @ torch.from_numpy(CHANNEL_TABLE).double() / labelled).float()
+    labelled = (counts * torch.from_numpy(VALID_TABLE.astype("float64"))).sum().clamp(min=1)
+    return (counts @ torch.from_numpy(CHANNEL_TABLE.astype("float64")) / labelled).float()
 
 
 def channel_weights(stores: Sequence[Store], *, largest: float = 5.0) -> Tensor:

@@ -46,6 +46,8 @@ class _EngineFacts(Protocol):
     def reason(self) -> str: ...
     @property
     def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
 
 
 def keep_memory(reserve: int | None = None) -> str:
@@ -153,10 +155,10 @@ def describe(engine: _EngineFacts) -> list[tuple[str, str]]:
         An engine of `training.engine`.
     """
     sets = instruction_sets()
-    has_bf16 = bool({"AVX512_BF16", "AMX_BF16", "BF16"} & set(sets))
     cpu = ", ".join(sets) or torch.backends.cpu.get_cpu_capability()
-    if not has_bf16 and engine.device.type == "cpu":
-        cpu += " (no bf16 instructions: bf16 is emulated, --precision fp32 is faster)"
+    emulated = not {"AVX512_BF16", "AMX_BF16", "BF16"} & set(sets)
+    if emulated and engine.dtype == torch.bfloat16 and engine.device.type == "cpu":
+        cpu += " (none for bf16, which is emulated: --precision fp32 is faster)"
     return [
         ("engine", engine.reason),
         ("device", _device_name(engine.device)),

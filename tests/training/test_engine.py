@@ -1,0 +1,224 @@
+"""Engines: what is chosen and why, what a step does under each precision, and compiling."""
+
+import pytest
+import torch
+from torch import nn
+
+from geoprep.errors import UsageError
+from loaders.device import DevicePrep, Normalize, SpeedTarget
+from training import compiled, engine_ipex
+from training.compiled import Compiled, missing_compiler
+from training.engine import choose_engine
+from training.losses import make_loss
+from training.module import Trainable
+from training.optimizers import make_optimizer
+
+CPU = torch.device("cpu")
+
+
+def _trainable(targets="bins", dtype=torch.float32):
+    torch.manual_seed(0)
+    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3, dtype), SpeedTarget(targets))
+    channels = prep.target.channels
+    network = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, channels, 1)
+    )
+    return Trainable(prep, network, make_loss())
+
+
+def _batch(n=2, side=32):
+    generator = torch.Generator().manual_seed(1)
+    image = torch.randint(0, 256, (n, side, side, 3), dtype=torch.uint8, generator=generator)
+    speed = torch.zeros(n, side, side, dtype=torch.uint8)
+    speed[:, 4:9], speed[:, :, 20:24], speed[0, :2] = 25, 45, 255
+    return image.permute(0, 3, 1, 2), speed, torch.arange(n)
+
+
+def _losses(engine, steps=4, name="adamw"):
+    module, optimizer = engine.prepare(
+        _trainable(dtype=engine.dtype), make_optimizer(name, lr=0.01, weight_decay=0.01)
+    )
+    losses = []
+    for _ in range(steps):
+        with engine.autocast():
+            parts = module(*_batch())
+        parts.total.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(parts.total.item())
+    return losses
+
+
+@pytest.fixture
+def no_extension(monkeypatch):
+    monkeypatch.setattr(engine_ipex, "state", lambda: "is not installed")
+
+
+def test_bf16_learns_what_fp32_learns():
+    bf16, fp32 = (_losses(choose_engine("native", "cpu", p, "off")) for p in ("bf16", "fp32"))
+    assert bf16 == pytest.approx(fp32, rel=0.01)
+    assert fp32[-1] < fp32[0]
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_other_optimizers_learn(name):
+    losses = _losses(choose_engine("native", "cpu", "fp32", "off"), name=name)
+    assert losses[-1] < losses[0]
+
+
+def test_only_scalars_come_back_and_they_are_fp32():
+    engine = choose_engine("native", "cpu", "bf16", "off")
+    module, _ = engine.prepare(_trainable(), make_optimizer(lr=0.01))
+    with engine.autocast():
+        parts = module(*_batch())
+    assert all(part.shape == () and part.dtype == torch.float32 for part in parts)
+
+
+def test_parameters_stay_fp32_in_channels_last_under_the_same_names():
+    trainable = _trainable()
+    names = list(trainable.state_dict())
+    module, _ = choose_engine("native", "cpu").prepare(trainable, make_optimizer(lr=0.01))
+    assert list(module.state_dict()) == names
+    assert {p.dtype for p in module.parameters()} == {torch.float32}
+    assert module.network[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_weight_decay_is_for_kernels_alone():
+    module = _trainable()
+    optimizer = make_optimizer(lr=0.01, weight_decay=0.5)(module.parameters())
+    decays = {p.ndim: g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    assert decays == {4: 0.5, 1: 0.0}
+    assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(module.parameters()))
+
+
+def test_logits_of_a_whole_tile_have_its_size():
+    module = _trainable().eval()
+    image = _batch(side=40)[0]
+    logits = module.logits(image)
+    assert logits.shape == (2, 8, 40, 40)
+    inside = module.logits(image[..., :32, :32])
+    torch.testing.assert_close(logits[..., :30, :30], inside[..., :30, :30])
+
+
+def test_padding_of_a_whole_tile_counts_nothing():
+    module = _trainable().eval()
+    image, speed, key = _batch(side=40)
+    expected = module.loss(module.logits(image), module.prep.target(speed), speed != 255)
+    torch.testing.assert_close(module(image, speed, key), expected)
+
+
+def test_class_numbers_are_no_target_for_sigmoid_channels():
+    with pytest.raises(UsageError, match="bins"):
+        _trainable("class")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(missing_compiler(CPU) is not None, reason="no C++ compiler")
+def test_a_compiled_loss_is_the_same_loss():
+    plain, fast = (
+        _losses(choose_engine("native", "cpu", "fp32", mode)) for mode in ("off", "loss")
+    )
+    assert fast == pytest.approx(plain, rel=1e-5)
+
+
+def test_validation_runs_what_is_not_compiled():
+    module = _trainable()
+    module.compile_loss()
+    module._fast_loss = lambda *_: pytest.fail("compiled loss in evaluation")
+    module.eval()(*_batch())
+
+
+def test_without_a_compiler_nothing_is_compiled_and_it_says_so(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    engine = choose_engine("native", "cpu")
+    assert engine.compile_mode == "off"
+    assert "no-such-compiler" in engine.reason
+    assert _losses(engine)
+
+
+def test_a_compiler_that_fails_warns_once_and_the_plain_loss_goes_on(monkeypatch):
+    def broken(*_args, **_options):
+        calls.append(1)
+        raise compiled.TorchDynamoException("cc1plus: out of memory\nand much more")
+
+    calls = []
+    monkeypatch.setattr(torch, "compile", lambda plain, **_: broken)
+    call = Compiled(lambda x: x + 1, "the loss")
+    with pytest.warns(RuntimeWarning, match=r"the loss could not be compiled.*cc1plus: out of"):
+        assert call(1) == 2
+    assert call(2) == 3
+    assert len(calls) == 1
+
+
+def test_an_error_of_the_callable_itself_is_not_hidden(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda plain, **_: plain)
+
+    def refuse(_):
+        raise UsageError("odd side")
+
+    with pytest.raises(UsageError, match="odd side"):
+        Compiled(refuse, "the network")(1)
+
+
+def test_auto_takes_native_where_the_extension_is_not_and_says_why(no_extension):
+    engine = choose_engine("auto", "cpu")
+    assert engine.name == "native"
+    assert "not installed" in engine.reason
+
+
+def test_auto_takes_the_extension_where_it_works(monkeypatch):
+    monkeypatch.setattr(engine_ipex, "state", lambda: "works")
+    engine = choose_engine("auto", "cpu", compile_mode="off")
+    assert engine.name == "ipex"
+    assert "working" in engine.reason
+
+
+def test_a_missing_extension_is_one_line_with_the_command_and_that_it_is_retired(no_extension):
+    with pytest.raises(UsageError) as error:
+        choose_engine("ipex", "cpu")
+    message = str(error.value)
+    assert "\n" not in message
+    assert "pip install torch==2.8.0 intel-extension-for-pytorch==2.8.0" in message
+    assert "retired" in message
+
+
+def test_an_extension_for_another_torch_is_named(monkeypatch):
+    monkeypatch.setattr(engine_ipex.importlib.metadata, "version", lambda _: "2.7.0+cpu")
+    monkeypatch.setattr(torch, "__version__", "2.13.0+cpu")
+    with pytest.raises(UsageError, match=r"2\.7\.0\+cpu does not fit torch 2\.13\.0\+cpu"):
+        choose_engine("ipex", "cpu")
+    assert choose_engine("auto", "cpu").name == "native"
+
+
+def test_an_extension_that_does_not_load_says_why(monkeypatch):
+    def fail():
+        raise OSError("libintel.so: undefined symbol\nmore")
+
+    monkeypatch.setattr(engine_ipex.importlib.metadata, "version", lambda _: torch.__version__)
+    monkeypatch.setattr(engine_ipex, "_module", fail)
+    assert engine_ipex.state().endswith("does not load: libintel.so: undefined symbol")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        (("tpu",), "--engine tpu"),
+        (("native", "tpu"), "--device tpu"),
+        (("native", "cpu", "fp8"), "--precision fp8"),
+        (("native", "cpu", "bf16", "all"), "--compile all"),
+    ],
+)
+def test_unknown_names_are_refused(arguments, flag):
+    with pytest.raises(UsageError, match=flag):
+        choose_engine(*arguments)
+
+
+def test_an_unknown_optimizer_is_refused():
+    with pytest.raises(UsageError, match="adamw, adam, sgd"):
+        make_optimizer("lion", lr=0.1)
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="--device cpu"):
+        choose_engine("native", "cuda")

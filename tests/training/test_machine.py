@@ -1,0 +1,87 @@
+"""What the header says of the machine, and the allocator."""
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from training import machine
+from training.engine import choose_engine
+
+XEON = (
+    "processor\t: 0\nflags\t\t: fpu sse avx2 avx512f avx512_vnni avx512_bf16 amx_bf16\nbugs : x\n"
+)
+LAPTOP = "processor\t: 0\nflags\t\t: fpu sse avx2\n"
+GRAVITON = "processor : 0\nFeatures : fp asimd sve bf16\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        (XEON, ("AVX2", "AVX512", "AVX512_VNNI", "AVX512_BF16", "AMX_BF16")),
+        (LAPTOP, ("AVX2",)),
+        (GRAVITON, ("SVE", "BF16")),
+        ("", ()),
+    ],
+)
+def test_instruction_sets_are_read_from_the_kernel(cpuinfo, expected):
+    assert machine.instruction_sets(cpuinfo) == expected
+
+
+def test_the_header_names_engine_device_instructions_and_threads(monkeypatch):
+    monkeypatch.setattr(machine, "instruction_sets", lambda: ("AVX2", "AVX512_BF16"))
+    engine = choose_engine("native", "cpu", "fp32", "off")
+    rows = dict(machine.describe(engine))
+    assert rows["engine"] == engine.reason
+    assert rows["device"] == "cpu"
+    assert rows["instructions"] == "AVX2, AVX512_BF16"
+    assert rows["threads"].startswith(f"{torch.get_num_threads()} of ")
+
+
+def test_bf16_on_a_processor_without_it_is_pointed_out(monkeypatch):
+    monkeypatch.setattr(machine, "instruction_sets", lambda: ("AVX2",))
+    rows = dict(machine.describe(choose_engine("native", "cpu", "bf16", "off")))
+    assert "--precision fp32" in rows["instructions"]
+    rows = dict(machine.describe(choose_engine("native", "cpu", "fp32", "off")))
+    assert "--precision" not in rows["instructions"]
+
+
+def test_a_preloaded_allocator_is_named_if_it_is_really_there():
+    maps = "7f0000-7f1000 r-xp 00000000 08:01 42 /usr/lib/libtcmalloc_minimal.so.4\n"
+    assert machine.preloaded_allocator("/usr/lib/libtcmalloc_minimal.so.4", maps) == "tcmalloc"
+    assert machine.preloaded_allocator("/usr/lib/libtcmalloc_minimal.so.4", "") is None
+    assert machine.preloaded_allocator("", maps) is None
+
+
+def test_a_preloaded_allocator_is_left_alone(monkeypatch):
+    monkeypatch.setattr(machine, "preloaded_allocator", lambda: "jemalloc")
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_: pytest.fail("touched the allocator"))
+    assert machine.keep_memory() == "jemalloc, preloaded"
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="needs glibc's allocator"
+)
+@pytest.mark.parametrize("reserve", [0, 256 << 20])
+def test_freed_memory_stays_with_the_process(reserve):
+    """Pages written once are not faulted in again: neither taken anew nor returned."""
+    code = (
+        "import ctypes, resource\n"
+        "from training.machine import keep_memory\n"
+        f"line = keep_memory({reserve})\n"
+        "def fill():\n"
+        "    block = ctypes.create_string_buffer(64 << 20)\n"
+        "    ctypes.memset(block, 1, len(block))\n"
+        "fill()\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "for _ in range(5): fill()\n"
+        "print(line, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, sep='|')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    line, faults = done.strip().split("|")
+    assert line.startswith("glibc, keeps its memory")
+    assert int(faults) < 1000  # given back and taken again: 5 x 16,384
