@@ -5,8 +5,10 @@ TORCH_INDEX ?=
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 DEMO = demo
+# Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
+BENCH ?=
 
-.PHONY: demo test lint install clean
+.PHONY: demo test lint install bench-peers clean
 
 demo: .venv/.core
 	.venv/bin/geoprep synth --city moscow --scenes 24 --out $(DEMO)/data
@@ -29,6 +31,11 @@ lint: .venv/.dev
 
 install: .venv/.dev
 
+# Other loaders, in an environment of their own, and then all that is measured next to them (a
+# quarter of an hour). A loader that cannot be installed here is named and left out.
+bench-peers: .venv/.dev .venv-peers/.installed
+	.venv/bin/python -m benchmarks.loaders $(BENCH)
+
 # The demo needs the package alone; tests need torch and tools beside it.
 .venv/.core: pyproject.toml constraints.txt
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
@@ -40,5 +47,10 @@ install: .venv/.dev
 	$(PIP_INSTALL) -e '.[train,dev]'
 	@touch $@ .venv/.core
 
+.venv-peers/.installed: pyproject.toml constraints-peers.txt benchmarks/peers/install.py
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m benchmarks.peers.install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	@touch $@
+
 clean:
-	rm -rf .venv $(DEMO)
+	rm -rf .venv .venv-peers $(DEMO)

@@ -1,0 +1,107 @@
+"""Installs the other loaders into the environment that runs this, one after another.
+
+    .venv-peers/bin/python -m benchmarks.peers.install [OPTIONS FOR PIP]
+
+What to install is the extra ``peers`` in pyproject.toml, in its order, in the versions of
+constraints-peers.txt. A loader that cannot be installed is named and left out; the benchmark skips
+it. FFCV is compiled, against libraries that come with the system: on Debian and Ubuntu they are
+installed too where root runs this, and named otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CONSTRAINTS = ROOT / "constraints-peers.txt"
+
+BASE = ("torch", "numpy")
+"""What all of them stand on; without these there is nothing to run."""
+
+NATIVE = {
+    "ffcv": (("opencv4", "libturbojpeg"), ("pkg-config", "libturbojpeg0-dev", "libopencv-dev")),
+}
+"""Peer to libraries as pkg-config names them, and to the Debian packages they come in."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Install what can be; 1 where not even torch could be.
+
+    Parameters
+    ----------
+    arguments
+        Handed to every ``pip install``, such as ``--extra-index-url``.
+    """
+    if not _pip([*BASE, *arguments]):
+        print("torch could not be installed: see above", file=sys.stderr)
+        return 1
+    left_out = [peer for peer in peers() if not _install(peer, arguments)]
+    if left_out:
+        print(f"left out, see above: {', '.join(left_out)}", file=sys.stderr)
+    return 0
+
+
+def peers(project: Path = ROOT / "pyproject.toml") -> list[str]:
+    """Return the requirements of the extra, in its order."""
+    with project.open("rb") as file:
+        found: list[str] = tomllib.load(file)["project"]["optional-dependencies"]["peers"]
+    return found
+
+
+def _install(peer: str, arguments: Sequence[str]) -> bool:
+    print(f"peers: {peer}", flush=True)
+    name = peer.partition(">")[0]
+    if name in NATIVE and not _provide(name, *NATIVE[name]):
+        return False
+    # The base is named each time, so that no peer brings another torch.
+    return _pip([*BASE, peer, *arguments])
+
+
+def _pip(arguments: Sequence[str]) -> bool:
+    """Run ``pip install``, and return whether it went well."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*command, "-c", str(CONSTRAINTS), *arguments], check=False)
+    return done.returncode == 0
+
+
+def _provide(peer: str, libraries: Sequence[str], packages: Sequence[str]) -> bool:
+    """Return whether the libraries to compile a peer are there, once what can be done was done."""
+    if _found(libraries):
+        return True
+    if shutil.which("apt-get") and os.geteuid() == 0:
+        _apt(packages)
+        if _found(libraries):
+            return True
+    print(
+        f"{peer} is compiled against {' and '.join(libraries)}, which pkg-config does not find. On "
+        f"Debian or Ubuntu: sudo apt-get install {' '.join(packages)}; then make bench-peers again",
+        file=sys.stderr,
+    )
+    return False
+
+
+def _found(libraries: Sequence[str]) -> bool:
+    """Return whether pkg-config is there and knows these libraries."""
+    if not shutil.which("pkg-config"):
+        return False
+    return subprocess.run(["pkg-config", "--exists", *libraries], check=False).returncode == 0
+
+
+def _apt(packages: Sequence[str]) -> None:
+    """Install Debian packages, quietly; what it says on failure is the user's hint."""
+    quiet = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    for command in (
+        ["apt-get", "update", "-qq"],
+        ["apt-get", "install", "-qq", "--no-install-recommends", *packages],
+    ):
+        subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL, check=False)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
