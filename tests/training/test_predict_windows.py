@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
-from training.prediction.blend import Finisher, Strip
-from training.prediction.pixels import halve
+from training.prediction.blend import Strip
+from training.prediction.pixels import halve, to_bytes
 from training.prediction.windows import plan_axis, plan_batch
 
 axes = st.builds(
@@ -72,36 +71,40 @@ def test_batches_leave_few_places_empty(windows):
     assert -windows % batch <= max(1, windows / 4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(axes, axes, st.integers(0, 99))
 def test_strips_blend_as_the_whole_image_would(rows, columns, seed):
     rng = np.random.default_rng(seed)
     whole = np.zeros((rows.covered, columns.covered, 2))
-    strip = Strip(rows, columns, 2)
+    valid = (rng.random((rows.covered, columns.length)) < 0.9).astype(np.uint8)
     taken = []
-    for i, top in enumerate(rows.starts):
-        shape = len(columns.starts), rows.side, columns.side, 2
-        windows = rng.random(shape).astype(np.float32)
-        for j, left in enumerate(columns.starts):
-            weights = np.outer(rows.weights[i], columns.weights[j])[..., None]
-            part = np.s_[top : top + rows.side, left : left + columns.side]
-            whole[part] += windows[j] * weights
-        strip.add(i, list(range(len(windows))), torch.from_numpy(windows))
-        count = rows.finished(i) - top
-        taken.append(strip.take(count).copy())
-        strip.drop(count)
-        assert strip.rows_held == rows.side
-    np.testing.assert_allclose(
-        np.concatenate(taken), whole[: rows.length, : columns.length], atol=1e-5
-    )
+    with Strip(rows, columns, 2, (), 0.5, threads=2) as strip:
+        for i, top in enumerate(rows.starts):
+            shape = len(columns.starts), rows.side, columns.side, 2
+            windows = rng.random(shape).astype(np.float32)
+            for j, left in enumerate(columns.starts):
+                weights = np.outer(rows.weights[i], columns.weights[j])[..., None]
+                part = np.s_[top : top + rows.side, left : left + columns.side]
+                whole[part] += windows[j] * weights
+            seen = valid[top : top + rows.side]
+            order = rng.permutation(len(windows))
+            strip.add(i, order.tolist(), windows[order], seen)
+            count = rows.finished(i) - top
+            taken.append(strip.take(i, count, seen).copy())
+            strip.drop(i, count)
+            assert strip.rows_held == rows.side
+    found = np.concatenate(taken, axis=1)
+    wanted = whole[: rows.length, : columns.length] * 255
+    wanted[valid[: rows.length] == 0] = 255
+    assert np.abs(found - np.minimum(wanted, 255).transpose(2, 0, 1)).max() < 1.01
+    assert ((found == 255) == (valid[: rows.length] == 0)).all()
 
 
 def test_bytes_are_rounded_and_255_is_kept_for_no_data():
     sums = np.array([[[0.0, 0.4999 / 255], [0.5, 1.0], [0.2, 0.3], [1.0, 1.0]]], np.float32)
     valid = np.array([[1, 1, 1, 0]], np.uint8)
     out = np.zeros((3, 1, 4), np.uint8)
-    with Finisher((20.0,), 0.5, threads=2) as finish:
-        finish(sums, valid, out)
+    to_bytes(sums, (0, 1, 0, 4), 0, valid, np.array([20], np.float32), 0.5, out)
     assert out[:, 0].T.tolist() == [[0, 0, 0], [128, 254, 20], [51, 77, 0], [255, 255, 255]]
 
 

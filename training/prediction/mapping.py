@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
 from geoprep.executor import usable_cores
 from training.checkpoint import Facts
-from training.prediction.blend import Finisher, Strip
+from training.prediction.blend import Strip
 from training.prediction.flow import ahead
 from training.prediction.journal import Journal
 from training.prediction.network import Predictor
@@ -175,18 +176,16 @@ class Mapper:
             if writer.next_row < source.height:
                 bands = read_bands(source, limits, plan.rows, plan.columns, first)
                 compiled = bool(journal.settled["compiled"])
-                with (
-                    ahead(bands, _BANDS_AHEAD) as coming,
-                    self._finisher() as finisher,
-                ):
-                    painter = _Painter(self.predictor, plan, writer, finisher, compiled)
+                with ahead(bands, _BANDS_AHEAD) as coming, self._strip(plan) as strip:
+                    painter = _Painter(self.predictor, plan, writer, strip, compiled)
                     for band in coming:
                         painter.paint(band, work, report)
             report(plan.pixels)
             writer.finish(target, map_tags(source, self.facts, self.recipe))
 
-    def _finisher(self) -> Finisher:
-        return Finisher(self.facts.class_mph, self.recipe.threshold, usable_cores())
+    def _strip(self, plan: Plan) -> Strip:
+        channels, mph = self.predictor.channels, self.facts.class_mph
+        return Strip(plan.rows, plan.columns, channels, mph, self.recipe.threshold, usable_cores())
 
 
 class _Painter:
@@ -197,15 +196,14 @@ class _Painter:
         predictor: Predictor,
         plan: Plan,
         writer: MapWriter,
-        finisher: Finisher,
+        strip: Strip,
         compiled: bool,
     ) -> None:
         self._predictor = predictor
         self._plan = plan
         self._writer = writer
-        self._finisher = finisher
+        self._strip = strip
         self._compiled = compiled
-        self._strip = Strip(plan.rows, plan.columns, predictor.channels, predictor.device)
 
     def paint(self, band: Band, work: Work, report: Report) -> None:
         """Predict a row of windows; hand on the rows of the map that it completes."""
@@ -217,23 +215,24 @@ class _Painter:
         ]
         for i in range(0, len(full), self._plan.batch):
             chosen = full[i : i + self._plan.batch]
-            self._strip.add(band.row, chosen, self._predict(band, chosen, work))
+            predicted = self._predict(band, chosen, work)
+            self._strip.add(band.row, chosen, predicted, band.valid)
             report((band.row * len(columns.starts) + chosen[-1] + 1) * self._plan.window_pixels)
         top, done = self._plan.rows.starts[band.row], self._plan.rows.finished(band.row)
         # Rows that an earlier run has written are done once more only for what fades into the next.
         skipped = max(0, self._writer.next_row - top)
         count = done - top
         if count > skipped:
-            sums = self._strip.take(count)[skipped:]
-            valid = band.valid[skipped:count]
-            self._writer.put(
-                count - skipped,
-                lambda rows, out: self._finisher(sums[rows], valid[rows], out),
-            )
-            work.image_pixels += valid.size
-        self._strip.drop(count)
+            found = self._strip.take(band.row, count, band.valid)[:, skipped:]
 
-    def _predict(self, band: Band, chosen: list[int], work: Work) -> torch.Tensor:
+            def fill(rows: slice, out: NDArray[np.uint8]) -> None:
+                out[...] = found[:, rows]
+
+            self._writer.put(count - skipped, fill)
+            work.image_pixels += found[0].size
+        self._strip.drop(band.row, count)
+
+    def _predict(self, band: Band, chosen: list[int], work: Work) -> NDArray[np.float32]:
         """Return fp32 (n, y, x, channel) for some windows of a band."""
         starts, side = self._plan.columns.starts, self._plan.columns.side
         # The last batch of a row is filled up where the network is compiled for one size.
@@ -243,10 +242,11 @@ class _Painter:
             window[...] = band.image[:, starts[index] : starts[index] + side]
         began = time.perf_counter()
         tensor = torch.from_numpy(image).permute(0, 3, 1, 2)
-        result = self._predictor(tensor, compiled=self._compiled)[: len(chosen)]
+        result = self._predictor(tensor, compiled=self._compiled)
+        predicted: NDArray[np.float32] = result[: len(chosen)].cpu().numpy()
         seconds = time.perf_counter() - began
         if not work.forward_seconds:
             work.first_seconds = seconds
         work.forward_seconds += seconds
         work.network_pixels += len(chosen) * self._plan.window_pixels * self._predictor.views
-        return result
+        return predicted

@@ -12,9 +12,15 @@ HIGHEST = NO_DATA - 1
 """The byte of a probability of 254.5/255 and more: 255 is no data in every band."""
 
 
+Part = tuple[int, int, int, int]
+"""First and last row and first and last column of a rectangle; the last ones are not in it."""
+
+
 @compiled
 def to_bytes(
-    sums: NDArray[np.float32],
+    values: NDArray[np.float32],
+    part: Part,
+    left: int,
     valid: NDArray[np.uint8],
     class_mph: NDArray[np.float32],
     threshold: float,
@@ -22,10 +28,16 @@ def to_bytes(
 ) -> None:
     """Write probabilities and the expected speed as bytes.
 
+    Arrays are whole and contiguous, which the compiler needs to know to vectorise.
+
     Parameters
     ----------
-    sums
+    values
         float32 (y, x, channel), probabilities; the last channel is any road.
+    part
+        Of ``values``, what is to be written.
+    left
+        Column of ``valid`` and ``out`` at which ``values`` begin; rows are the same.
     valid
         uint8 (y, x), 0 where there is no imagery.
     class_mph
@@ -37,25 +49,64 @@ def to_bytes(
         mean of ``class_mph`` weighted by the classes' probabilities, 1..254, or 0 where there is
         no road. 255 everywhere where there is no imagery.
     """
-    channels, classes = sums.shape[2], class_mph.shape[0]
-    for y in range(valid.shape[0]):
-        for x in range(valid.shape[1]):
+    top, bottom, first, last = part
+    channels, classes, width = values.shape[2], class_mph.shape[0], last - first
+    begin = left + first
+    scaled = np.empty(width * channels, np.uint8)
+    for y in range(top, bottom):
+        # In two steps, of which the compiler vectorises the first: four times as fast as in one.
+        row = values[y].reshape(-1)[first * channels : last * channels]
+        for i in range(width * channels):
+            value = row[i] * np.float32(255) + np.float32(0.5)
+            scaled[i] = np.uint8(np.int32(min(max(value, np.float32(0)), np.float32(254))))
+        for k in range(channels):
+            for x in range(width):
+                out[k, y, begin + x] = scaled[x * channels + k]
+        for x in range(width * (classes > 0)):
+            speed = 0
+            if row[x * channels + channels - 1] >= threshold:
+                weight, mph = 1e-12, 0.0
+                for k in range(classes):
+                    weight += float(row[x * channels + k])
+                    mph += float(row[x * channels + k]) * float(class_mph[k])
+                speed = int(min(max(mph / weight + 0.5, 1.0), 254.0))
+            out[channels, y, begin + x] = speed
+        for x in range(begin, begin + width):
             if valid[y, x] == 0:
                 for k in range(out.shape[0]):
                     out[k, y, x] = 255
-                continue
-            for k in range(channels):
-                value = sums[y, x, k] * np.float32(255) + np.float32(0.5)
-                out[k, y, x] = np.uint8(min(max(value, np.float32(0)), np.float32(254)))
-            if classes > 0:
-                speed = 0
-                if sums[y, x, channels - 1] >= threshold:
-                    weight, mph = 1e-12, 0.0
-                    for k in range(classes):
-                        weight += float(sums[y, x, k])
-                        mph += float(sums[y, x, k]) * float(class_mph[k])
-                    speed = int(min(max(mph / weight + 0.5, 1.0), 254.0))
-                out[channels, y, x] = speed
+
+
+@compiled
+def fade(
+    window: NDArray[np.float32],
+    part: Part,
+    left: int,
+    down: NDArray[np.float32],
+    across: NDArray[np.float32],
+    sums: NDArray[np.float32],
+) -> None:
+    """Add a part of a window to the sums, by its weights.
+
+    Parameters
+    ----------
+    window
+        float32 (y, x, channel).
+    part
+        Of it.
+    left
+        Column of ``sums`` at which it begins; rows are the same.
+    down, across
+        float32 (y) and (x) of the window, whose products are the weights.
+    sums
+        float32 (y, x, channel).
+    """
+    top, bottom, first, last = part
+    for y in range(top, bottom):
+        for x in range(first, last):
+            weight = down[y] * across[x]
+            for k in range(window.shape[2]):
+                sums[y, left + x, k] += weight * window[y, x, k]
 
 
 @compiled

@@ -50,6 +50,27 @@ class Axis:
         """Return how many pixels no window after this one touches."""
         return self.starts[index + 1] if index + 1 < len(self.starts) else self.length
 
+    def alone(self, index: int) -> tuple[int, int]:
+        """Return the range of a window's pixels that no other one covers, from its own start.
+
+        An empty one begins and ends at the window's side.
+        """
+        start, after = self.starts[index], index + 1
+        low = self.starts[index - 1] + self.side - start if index else 0
+        high = self.starts[after] - start if after < len(self.starts) else self.length - start
+        return (low, high) if low < high else (self.side, self.side)
+
+    def shared(self) -> list[slice]:
+        """Return the ranges of the image's pixels that two windows cover, or more."""
+        edges = [0]
+        for i, start in enumerate(self.starts):
+            low, high = self.alone(i)
+            if low < high:
+                edges += [start + low, start + high]
+        edges.append(self.length)
+        pairs = zip(edges[::2], edges[1::2], strict=True)
+        return [slice(low, high) for low, high in pairs if low < high]
+
     def first_touching(self, pixel: int) -> int:
         """Return the first window that reaches over a pixel or past it."""
         return next((i for i, s in enumerate(self.starts) if s + self.side > pixel), 0)
