@@ -44,13 +44,18 @@ def _tiles(run: Run) -> str:
     judged = 0 if data.validation_tiles is None else len(data.validation_tiles)
     parts = [
         f"{len(data.tiles)} tiles to learn from, {judged or 'none'} to be judged on",
-        f"{facts.level} x {facts.level} pixels of {facts.gsd_m[0]:.2g} m",
+        f"{facts.level} x {facts.level} pixels of {_metres(facts.gsd_m)}",
         f"bands {', '.join(facts.bands)}",
     ]
     if data.tiles.left_out:
         without = ", ".join(f"{n} {why}" for why, n in data.tiles.left_out.items())
         parts.append(f"left out: {without}")
     return "; ".join(parts)
+
+
+def _metres(gsd: tuple[float, float]) -> str:
+    x, y = (f"{metres:.2g}" for metres in gsd)
+    return f"{x} m" if x == y else f"{x} x {y} m"
 
 
 def _samples(run: Run) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from geoprep.errors import UsageError
+from geoprep.store import Store
 from loaders.ranks import is_distributed
 from training.arguments import OF_ONE_START, Given, write_file
 from training.budget import plan_memory, with_batch_size
@@ -25,6 +26,7 @@ from training.lookout import Lookout
 from training.loop import fit
 from training.machine import keep_memory
 from training.run import Run
+from training.stages import Plan
 from training.stopping import Stopped, StopSignals
 
 UNCHANGEABLE = ("model", "targets", "bands", "optimizer")
@@ -43,35 +45,32 @@ def start(given: Given) -> int:
         It cannot be done.
     """
     resume = given.values.get("resume")
-    with joined(given.values.get("device", "auto")):
-        saved, note = (None, None) if resume is None else load_or_previous(resume)
-        config = given.over({} if saved is None else _plain(saved.config))
-        folder = _folder(config)
-        changed = [] if saved is None else _changes(saved.config, given.values)
-        if saved is None and not config.output.profile:
+    saved, note = (None, None) if resume is None else load_or_previous(resume)
+    config = given.over({} if saved is None else _plain(saved.config))
+    notes = [note] if note else []
+    if saved is not None:
+        notes += _changes(saved.config, given.values)
+        _check_unfinished(saved, config)
+    folder = _folder(config)
+    recorded = None if config.output.profile else folder
+    with joined(config.machine.device):
+        stores = open_data(config.data)
+        if saved is None and recorded is not None:
             _claim(folder, overwrite=config.output.overwrite)
-        notes = [note] if note else []
-        with (
-            Watch(
-                None if config.output.profile else folder,
-                quiet=config.output.quiet,
-                active=is_first(),
-            ) as watch,
-            StopSignals() as stop,
-        ):
+        watch = Watch(recorded, quiet=config.output.quiet, active=is_first())
+        with watch, StopSignals() as stop:
             try:
-                return _train(config, folder, saved, notes + changed, watch, stop)
+                return _train(config, stores, folder, saved, notes, watch, stop)
             except Stopped as stopped:
                 watch.end_bar()
-                watch.line(
-                    f"{stopped}: saved {folder / LAST}. To go on: "
-                    f"python -m training.fit --resume {shlex.quote(str(folder))}"
-                )
+                again = f"python -m training.fit --resume {shlex.quote(str(folder))}"
+                watch.line(f"{stopped}, saved in {folder / LAST}. To go on: {again}")
                 return stopped.exit_code
 
 
 def _train(
     config: Config,
+    stores: tuple[Store, ...],
     folder: Path,
     saved: Checkpoint | None,
     notes: list[str],
@@ -84,7 +83,6 @@ def _train(
     engine = choose_engine(
         machine.engine, machine.device, machine.precision, compile_mode=machine.compile
     )
-    stores = open_data(config.data)
     config, tried = with_batch_size(config, engine, stores)
     run = Run(config, engine, stores, folder, saved)
     run.enter_stage()
@@ -100,6 +98,16 @@ def _train(
         write_file(folder / "config.yaml", config)
     fit(run, Lookout(run, watch, stop))
     return 0
+
+
+def _check_unfinished(saved: Checkpoint, config: Config) -> None:
+    """Raise UsageError at a run that has nothing left to do."""
+    done, planned = saved.progress["epoch"], Plan.of(config).epochs
+    if done >= planned:
+        raise UsageError(
+            f"all {planned} epochs of this run are done: more of them with --epochs, or start a "
+            "new run without --resume"
+        )
 
 
 def _folder(config: Config) -> Path:

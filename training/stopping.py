@@ -19,7 +19,8 @@ class Stopped(Exception):  # noqa: N818 - no error: the run was saved and ended 
     """
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+        by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        super().__init__(f"stopped by {by}")
         self.exit_code = 128 + number
 
 

@@ -156,6 +156,8 @@ def test_a_folder_that_holds_a_run_is_not_written_over(fit, tmp_path, capfd):
 def test_what_does_not_fit_a_run_is_refused_on_resume(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1) == 0
+    assert fit("--resume", out, store=None, network=()) == 2
+    assert "all 1 epochs of this run are done" in capfd.readouterr().err
     assert fit("--resume", out, "--targets", "binary", store=None, network=()) == 2
     assert "--targets was bins and cannot become binary" in capfd.readouterr().err
     other = write_store(tmp_path / "other.zarr", scenes=4, bands=("pan",))

@@ -1,0 +1,129 @@
+"""Training as a user starts it: processes of their own, killed, doubled, launched by others."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+REPO = Path(__file__).resolve().parents[2]
+HELPERS = REPO / "tests" / "training"
+sys.path.insert(0, str(HELPERS))
+
+from stores import write_store  # noqa: E402 - found by the line above
+
+from training.checkpoint import load  # noqa: E402 - likewise
+from training.fit import main  # noqa: E402 - likewise
+
+ONE = ("--device", "cpu", "--compile", "off", "--threads", "1", "--loader-threads", "1", "--quiet")
+SAMPLES = ("--crop", "32", "--crops-per-tile", "1", "--pictures", "0")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return write_store(tmp_path_factory.mktemp("store") / "tiny.zarr")
+
+
+def run(*command, folder, doom="0", module=("-m", "training.fit"), python=(sys.executable,)):
+    """Run a command as its own process, where the tests' networks can be found."""
+    env = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "LD_PRELOAD")}
+    env |= {"PYTHONPATH": f"{REPO}{os.pathsep}{HELPERS}", "DOOM_AT": doom}
+    return subprocess.run(
+        [*python, *module, *map(str, command)],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def column(folder, name):
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [float(row[name]) for row in csv.DictReader(file)]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Return a function that trains in this process: what is under test are the other ones."""
+    threads, random = torch.get_num_threads(), torch.get_rng_state()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOOM_AT", "0")
+    monkeypatch.syspath_prepend(str(HELPERS))
+    monkeypatch.setattr("training.start.keep_memory", lambda: "as it is")
+    yield lambda *command: main([*map(str, command)])
+    torch.set_num_threads(threads)
+    torch.set_rng_state(random)
+
+
+@pytest.mark.slow
+def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, here):
+    common = ("--model", "tiny:killed", *ONE, *SAMPLES, "--batch-size", "4", "--ema", "0.9")
+    common = (store, *common, "--epochs", "2", "--save-every", "2")
+    assert here(*common, "--out", "whole") == 0
+    killed = run(*common, "--out", "parts", folder=tmp_path, doom="6")
+    assert killed.returncode == -9
+    assert load(tmp_path / "parts").progress["step"] == 4
+    assert here("--resume", "parts") == 0
+    assert "epoch 1, step 4" in (tmp_path / "parts" / "log.txt").read_text()
+    a, b = load(tmp_path / "whole"), load(tmp_path / "parts")
+    for weights in ("network", "ema"):
+        one, other = getattr(a, weights), getattr(b, weights)
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    for name in ("loss", "val_loss", "road_iou"):
+        assert column(tmp_path / "whole", name) == column(tmp_path / "parts", name)
+
+
+@pytest.mark.slow
+def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here):
+    """The same global batch, no BatchNorm: what differs is dice, taken per rank and averaged."""
+    common = (store, "--model", "tiny:build", *ONE, *SAMPLES, "--precision", "fp32")
+    common = (*common, "--epochs", "3", "--lr", "0.02")
+    assert here(*common, "--batch-size", "8", "--out", "alone") == 0
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    launch = (*launch, "-m", "training.fit")
+    ranks = run(*common, "--batch-size", "4", "--out", "ranks", folder=tmp_path, module=launch)
+    assert ranks.returncode == 0, ranks.stderr
+    assert "2 ranks" in ranks.stdout
+    assert ranks.stdout.count("epoch 1/3") == 1
+    assert (tmp_path / "ranks" / "best.pt").exists()
+    for name, tolerance in (("loss", 0.02), ("val_loss", 0.03)):
+        one, two = column(tmp_path / "alone", name), column(tmp_path / "ranks", name)
+        assert two == pytest.approx(one, rel=tolerance), name
+    assert column(tmp_path / "alone", "step") == column(tmp_path / "ranks", "step")
+    # A run of two ranks goes on in one.
+    assert here("--resume", "ranks", "--epochs", "4", "--batch-size", "8") == 0
+    assert len(column(tmp_path / "ranks", "loss")) == 4
+
+
+@pytest.mark.slow
+def test_the_xeon_launcher_runs_it(store, tmp_path):
+    launch = ("-m", "torch.backends.xeon.run_cpu", "--ninstances", "1", "--no-python")
+    launch = (*launch, sys.executable, "-m", "training.fit")
+    common = (store, "--model", "tiny:build", *SAMPLES, "--epochs", "1", "--compile", "off")
+    done = run(*common, "--out", "run", folder=tmp_path, module=launch)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "best.pt").exists()
+
+
+def test_help_and_mistakes_need_no_torch(tmp_path):
+    blocked = tmp_path / "torch"
+    blocked.mkdir()
+    (blocked / "__init__.py").write_text("raise ImportError('torch was imported')")
+    shown = run("--help", folder=tmp_path, python=(sys.executable,))
+    assert shown.returncode == 0, shown.stderr
+    assert "torchrun --nproc-per-node 2" in shown.stdout
+    wrong = run("moscow.zarr", "--bach-size", "3", folder=tmp_path)
+    assert wrong.returncode == 2
+    assert "did you mean --batch-size?" in wrong.stderr
+
+
+def test_a_missing_store_is_one_line_and_leaves_nothing(tmp_path, here, capfd):
+    assert here("nowhere.zarr", *ONE) == 1
+    said = capfd.readouterr().err
+    assert said.startswith("Error: nowhere.zarr: no such store")
+    assert len(said.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
