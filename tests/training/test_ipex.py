@@ -1,0 +1,127 @@
+"""The extension's engine. Runs where the extension is: ``make ipex``, then its own environment."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from loaders.device import DevicePrep, Normalize, SpeedTarget
+from training import engine_ipex
+from training.engine import choose_engine
+from training.losses import make_loss
+from training.model import UpConv
+from training.module import Trainable
+from training.optimizers import make_optimizer
+
+pytestmark = pytest.mark.skipif(
+    engine_ipex.state() != "works",
+    reason=f"{engine_ipex.PACKAGE} {engine_ipex.state()}; make ipex installs it on its own",
+)
+
+
+def _network():
+    """Return convolutions of every kind that the ResNet34-UNet has, few of them."""
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        _filled(UpConv(16, 16)),
+        nn.Conv2d(16, 8, 3, padding=1),
+    )
+
+
+def _filled(up):
+    nn.init.kaiming_normal_(up.weight, mode="fan_out")
+    return up
+
+
+def _prepared(engine, weights=None):
+    torch.manual_seed(0)
+    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3, engine.dtype), SpeedTarget())
+    trainable = Trainable(prep, _network(), make_loss())
+    if weights is not None:
+        trainable.network.load_state_dict(weights)
+    return engine.prepare(trainable, make_optimizer(lr=0.01, weight_decay=0.01))
+
+
+def _batch():
+    generator = torch.Generator().manual_seed(1)
+    image = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8, generator=generator)
+    speed = torch.zeros(2, 64, 64, dtype=torch.uint8)
+    speed[:, 4:9], speed[:, :, 20:24], speed[0, :2] = 25, 45, 255
+    return image.permute(0, 3, 1, 2), speed, torch.arange(2)
+
+
+def _train(engine, module, optimizer, steps):
+    losses = []
+    for _ in range(steps):
+        with engine.autocast():
+            parts = module(*_batch())
+        parts.total.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(parts.total.item())
+    return losses
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 1e-2)])
+def test_both_engines_train_to_the_same_loss(precision, tolerance):
+    curves = [
+        _train(engine, *_prepared(engine), steps=8)
+        for engine in (choose_engine(name, "cpu", precision, "off") for name in ("native", "ipex"))
+    ]
+    assert curves[1] == pytest.approx(curves[0], rel=tolerance)
+    assert curves[1][-1] < 0.9 * curves[1][0]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_checkpoints_hold_fp32_under_the_names_of_the_network(precision):
+    engine = choose_engine("ipex", "cpu", precision, "off")
+    module, optimizer = _prepared(engine)
+    _train(engine, module, optimizer, steps=1)
+    saved = module.network.state_dict()
+    assert list(saved) == list(_network().state_dict())
+    assert {v.dtype for v in saved.values() if v.is_floating_point()} == {torch.float32}
+    assert all(saved[name].shape == v.shape for name, v in _network().state_dict().items())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_resumed_run_equals_one_that_was_not_stopped(precision):
+    engine = choose_engine("ipex", "cpu", precision, "off")
+    module, optimizer = _prepared(engine)
+    _train(engine, module, optimizer, steps=2)
+    weights = {name: value.clone() for name, value in module.network.state_dict().items()}
+    again, its_optimizer = _prepared(engine, weights)
+    its_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    expected = _train(engine, module, optimizer, steps=2)
+    assert _train(engine, again, its_optimizer, steps=2) == expected
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_weights_loaded_later_are_the_ones_it_computes_with(precision):
+    """Averaged weights are put in and taken out again while a run goes on."""
+    engine = choose_engine("ipex", "cpu", precision, "off")
+    module, optimizer = _prepared(engine)
+    _train(engine, module, optimizer, steps=1)
+    averaged = {
+        name: value * 0.9 if value.is_floating_point() else value
+        for name, value in module.network.state_dict().items()
+    }
+    module.network.load_state_dict(averaged)
+    plain = _network()
+    plain.load_state_dict(averaged)
+    module.eval()
+    plain.eval()
+    with torch.no_grad(), engine.autocast():
+        expected = plain(module.prep.normalize(_batch()[0]))
+        torch.testing.assert_close(module.logits(_batch()[0]), expected, rtol=0.02, atol=0.02)
+
+
+def test_auto_takes_it_and_says_so():
+    engine = choose_engine("auto", "cpu")
+    assert engine.name == "ipex"
+    assert "installed and working" in engine.reason
