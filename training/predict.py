@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from training.prediction.job import Job
 
 STOPPED = 130
+_RESERVE = 1 << 30
+"""Bytes laid out for huge pages: about what a batch takes on its way through the network."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -82,9 +84,12 @@ def predict(images: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 - 
 
     Exits with 0, with 1 if an image failed, with 2 if the request cannot be carried out.
     """
+    from training import machine
     from training.prediction.report import Screen, print_summary
 
+    allocator = machine.keep_memory(_RESERVE)
     job, header = make_job(**options)
+    header.append(f"allocator: {allocator}")
     with Screen(quiet=options["quiet"]) as screen:
         for line in header:
             screen.say(line)

@@ -1,12 +1,15 @@
 """``training.predict`` from checkpoint and images to maps, in this process."""
 
 import json
+import os
 import sys
 import tracemalloc
 
+import boto3
 import numpy as np
 import pytest
 import rasterio
+from moto.server import ThreadedMotoServer
 from predict_cases import (
     FACTS,
     GSD,
@@ -19,6 +22,8 @@ from predict_cases import (
     write_image,
 )
 
+from geoprep import remote
+from training import machine
 from training import predict as command
 from training.prediction.journal import folder_of
 from training.prediction.network import Predictor
@@ -30,6 +35,8 @@ FP32 = ("--precision", "fp32", "--quiet")
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Run the command; return its status and what it printed."""
+    # The allocator's settings would stay for all tests after these.
+    monkeypatch.setattr(machine, "keep_memory", lambda reserve: "as it is")
 
     def run(*args):
         monkeypatch.setattr(sys, "argv", ["predict", *map(str, args)])
@@ -291,3 +298,34 @@ def test_tags_tell_how_the_map_was_made(run, checkpoint, tmp_path):
     assert tags["SOURCE"] == "scene.tif"
     assert json.loads(tags["CLASSES"])[0] == {"band": 1, "name": "road, ≤ 10 mph", "mph": 5.5}
     assert json.loads(tags["PREDICTION"])["precision"] == "float32"
+
+
+def test_image_on_a_server_is_fetched_once_and_left_nowhere(run, checkpoint, tmp_path, monkeypatch):
+    image = write_image(tmp_path / "scene.tif", pixels(70, 50))
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        who = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", **who)
+        client.create_bucket(Bucket="own")
+        client.put_object(
+            Bucket="own", Key="scenes/scene.tif", Body=image.read_bytes(), ACL="public-read"
+        )
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        remote._client.cache_clear()
+        args = (checkpoint[0], "s3://own/scenes/scene.tif", *FP32)
+        first = run(*args, "--out", tmp_path / "far", "--overlay")
+        again = run(*args, "--out", tmp_path / "far")
+    finally:
+        remote._client.cache_clear()
+        server.stop()
+    assert first[0] == 0, first[1]
+    assert (again[0], "complete already" in again[1]) == (0, True)
+    assert sorted(p.name for p in (tmp_path / "far").iterdir()) == ["scene.png", "scene.tif"]
+    run(checkpoint[0], image, "--out", tmp_path / "near", *FP32)
+    near, far = read(tmp_path / "near" / "scene.tif"), read(tmp_path / "far" / "scene.tif")
+    np.testing.assert_array_equal(near, far)

@@ -90,6 +90,8 @@ class Work:
         Of these, in the first batch, which may have been compiled.
     continued
         Whether another run had begun it.
+    compiled
+        Whether the network was.
     note
         For people; may be empty.
     """
@@ -100,6 +102,7 @@ class Work:
     forward_seconds: float = 0.0
     first_seconds: float = 0.0
     continued: bool = False
+    compiled: bool = False
     note: str = ""
 
 
@@ -153,6 +156,7 @@ class Mapper:
             if not journal.continued:
                 limits, work.note = find_limits(source, self.facts, self.recipe.wishes.rescale)
                 journal.settle(limits=limits.tolist(), compiled=compiled)
+            work.compiled = bool(journal.settled["compiled"])
             try:
                 self._map(source, target, journal, work, report)
             except ImageError:
@@ -175,9 +179,8 @@ class Mapper:
             first = plan.rows.first_touching(writer.next_row)
             if writer.next_row < source.height:
                 bands = read_bands(source, limits, plan.rows, plan.columns, first)
-                compiled = bool(journal.settled["compiled"])
                 with ahead(bands, _BANDS_AHEAD) as coming, self._strip(plan) as strip:
-                    painter = _Painter(self.predictor, plan, writer, strip, compiled)
+                    painter = _Painter(self.predictor, plan, writer, strip, work.compiled)
                     for band in coming:
                         painter.paint(band, work, report)
             report(plan.pixels)

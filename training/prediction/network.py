@@ -42,7 +42,7 @@ class Probabilities(nn.Module):
         """Return fp32 (n, y, x, channel), contiguous, of uint8 (n, band, y, x)."""
         logits: Tensor = self.network(self.normalize(image))
         # Sigmoid in fp32: bf16 tells 0.99 from 0.994, bytes of probability are 0.004 apart.
-        return logits.permute(0, 2, 3, 1).float().sigmoid().contiguous()
+        return logits.permute(0, 2, 3, 1).float().sigmoid_().contiguous()
 
 
 class Predictor:

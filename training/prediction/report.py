@@ -74,9 +74,9 @@ class Screen:
     def done(self, outcome: Outcome) -> None:
         """Show what became of an image."""
         if outcome.error:
-            self.say(f"failed   {outcome.address}: {outcome.error}")
+            self.say(f"failed    {outcome.address}: {outcome.error}")
         elif outcome.work is None or outcome.source is None:
-            self.say(f"kept     {outcome.target}: complete already")
+            self.say(f"kept      {outcome.target}: complete already")
         else:
             self.say(describe(outcome))
 
@@ -97,7 +97,7 @@ def describe(outcome: Outcome) -> str:
         parts.append(f"(resampled from {source.lengths[1]} x {source.lengths[0]})")
     parts.append(f"in {work.seconds:.1f} s")
     verb = "continued" if work.continued else "mapped"
-    return f"{verb:9}{outcome.target}: {' '.join(parts)}"
+    return f"{verb:9} {outcome.target}: {' '.join(parts)}"
 
 
 def print_summary(outcomes: Sequence[Outcome], mapper: Mapper) -> None:
@@ -134,7 +134,7 @@ def rates(works: Sequence[Work], outcomes: Sequence[Outcome], mapper: Mapper) ->
     ]
     if ground:
         lines[1] += f"; {ground / seconds * 3600:,.0f} km2/h"
-    slowest = max(work.first_seconds for work in works)
-    if slowest > 0.1 * seconds and slowest > 5:
-        lines.append(f"{slowest:.1f} s of it for the first batch, compiled for its shape")
+    compiling = sum(work.first_seconds for work in works if work.compiled)
+    if compiling > 0.1 * seconds:
+        lines.append(f"{compiling:.1f} s of it for first batches, which compiled the network")
     return lines

@@ -1,0 +1,89 @@
+"""``python -m training.predict`` in a process of its own: what a shell sees, and SIGKILL."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import rasterio
+
+from training.prediction.journal import folder_of
+
+CASES = Path(__file__).parent.parent / "training"
+REPO = CASES.parent.parent
+
+MAKE = """
+import sys
+from predict_cases import make_checkpoint, pixels, write_image
+make_checkpoint("best.pt", network="predict_cases:neighbourly")
+write_image("scene.tif", pixels(1700, 70))
+"""
+
+# Found in place of Python's own: makes the network so slow that there is time to kill it.
+SLOW = """
+import time
+import torch
+forward = torch.nn.Conv2d.forward
+def slowly(self, image):
+    time.sleep(0.2)
+    return forward(self, image)
+torch.nn.Conv2d.forward = slowly
+from training.predict import main
+main()
+"""
+OPTIONS = ("--window", "96", "--overlap", "32", "--precision", "fp32", "--quiet")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start Python in a folder that has a checkpoint and an image."""
+    paths = os.pathsep.join([str(CASES), str(REPO)])
+    environment = {**os.environ, "PYTHONPATH": paths}
+
+    def start(*args):
+        return subprocess.Popen(
+            [sys.executable, *args],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    assert start("-c", MAKE).wait(300) == 0
+    return start
+
+
+def rows_safe(target):
+    journal = folder_of(target) / "journal.jsonl"
+    lines = journal.read_text().splitlines()[1:] if journal.exists() else []
+    return sum(line.endswith("]}") and "row" in json.loads(line) for line in lines)
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_makes_the_same_map(start, tmp_path):
+    request = ("best.pt", "scene.tif", *OPTIONS)
+    first = start("-c", SLOW, *request, "--out", "maps")
+    target = tmp_path / "maps" / "scene.tif"
+    until = time.monotonic() + 240
+    while first.poll() is None and not rows_safe(target) and time.monotonic() < until:
+        time.sleep(0.02)
+    first.kill()
+    first.wait()
+    assert rows_safe(target)
+    assert not target.exists()
+    again = start("-m", "training.predict", *request, "--out", "maps")
+    assert "continued maps/scene.tif" in again.communicate(timeout=300)[0]
+    assert again.returncode == 0
+    whole = start("-m", "training.predict", *request, "--out", "whole", "--overlay")
+    assert "mapped    whole/scene.tif" in whole.communicate(timeout=300)[0]
+    assert target.read_bytes() == (tmp_path / "whole" / "scene.tif").read_bytes()
+    assert sorted(path.name for path in (tmp_path / "whole").iterdir()) == [
+        "scene.png",
+        "scene.tif",
+    ]
+    with rasterio.open(target) as dataset:
+        assert (dataset.count, dataset.shape) == (9, (1700, 70))
