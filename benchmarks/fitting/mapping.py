@@ -1,0 +1,191 @@
+"""What `training.predict` reaches, of what its compiled network can do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import Result, interleave, ratios
+from benchmarks.fitting.children import ask
+from benchmarks.fitting.stepper import DEFAULTS
+from geoprep.cities import get_city
+from geoprep.store import Store
+from geoprep.synth import synthesise
+from training.checkpoint import Checkpoint, load_network, save
+from training.data import facts_of
+from training.model import build_network
+from training.predict import make_job, predict
+from training.prediction.job import Job
+from training.prediction.mapping import Plan
+from training.prediction.source import inspect
+
+SHARE = 0.9
+GSD_M = 0.3
+"""What an area is stated for."""
+
+VIEWS_ASKED = ("none", "d4")
+
+BARE_BATCHES = 8
+"""Batches through the bare network at a time."""
+
+
+class _Silent:
+    """A watcher that shows nothing."""
+
+    def begin(self, target: Path, pixels: int) -> Callable[[int], None]:
+        """Return a callback that does nothing."""
+        del target, pixels
+        return lambda done: None
+
+    def done(self, outcome: object) -> None:
+        """Do nothing."""
+
+    def say(self, line: str) -> None:
+        """Do nothing."""
+
+
+def draw_image(work: Path, side: int) -> Path:
+    """Draw one synthetic scene, as large as is wanted, and return its 8-bit image."""
+    source = work / f"scene-{side}"
+    synthesise(source, get_city("moscow"), scenes=1, seed=3, size=side, workers=1)
+    return next(source.glob("**/PS-RGB/*.tif"))
+
+
+def untrained(store: Path, path: Path) -> None:
+    """Write a checkpoint of random weights: how good it is changes nothing in how fast it is."""
+    torch.manual_seed(0)
+    facts = facts_of(DEFAULTS, (Store.open(store),))
+    network = build_network(facts.network, bands=len(facts.bands), channels=facts.channels)
+    save(path, Checkpoint(facts=facts, network=network.state_dict()))
+
+
+def measure_mapping(
+    result: Result,
+    store: Path,
+    work: Path,
+    *,
+    sides: tuple[int, int],
+    window: int,
+    repeats: int,
+    announce: Callable[[str], None],
+) -> None:
+    """Record how fast images become maps, without and with the eight views.
+
+    Parameters
+    ----------
+    result
+        Gets the figures.
+    store
+        Whose statistics the network has.
+    work
+        Folder for images and maps.
+    sides
+        Of the image that is mapped without views, and of the one with.
+    window
+        Side of the network's windows.
+    repeats
+        Rounds.
+    announce
+        Told what runs next.
+    """
+    announce("drawing images to map")
+    images = [str(draw_image(work, side)) for side in sides]
+    untrained(store, work / "untrained.pt")
+    announce("mapping images, after compiling the network twice")
+    task = {"checkpoint": str(work / "untrained.pt"), "out": str(work / "maps")}
+    answer = ask({**task, "do": "map", "images": images, "window": window, "repeats": repeats})
+    _record(result, answer, sides)
+
+
+def _record(result: Result, answer: Mapping[str, Any], sides: tuple[int, int]) -> None:
+    bare = answer["bare"]
+    result.add("predict.bare.rate", "Mpx/s", [mega / s for mega, s in bare])
+    for name, at_least in zip(VIEWS_ASKED, (SHARE, None), strict=True):
+        works = answer[name]
+        network = [w["network_pixels"] / 1e6 / w["seconds"] for w in works]
+        image = [w["image_pixels"] / 1e6 / w["seconds"] for w in works]
+        result.add(f"predict.{name}.network", "Mpx/s", network, note="put through the network")
+        result.add(f"predict.{name}.image", "Mpx/s", image, note="of the map")
+        area = [mega * GSD_M**2 * 3600 for mega in image]
+        result.add(f"predict.{name}.area", "km2/h", area, note=f"at {GSD_M} m")
+        result.add(
+            f"predict.{name}.share",
+            "",
+            ratios(network, result["predict.bare.rate"].values),
+            at_least=None if result.settings["quick"] else at_least,
+            note="of the bare network's rate, reading, blending and writing included",
+        )
+    plain = answer["none"][0]
+    overlap = plain["network_pixels"] / plain["image_pixels"] - 1
+    note = "of the pixels go through the network once more, in windows that share them"
+    result.add("predict.overlap", "", [overlap], note=note)
+    result.settings["predict"] = {"shape": answer["shape"], "images": sides}
+
+
+def map_images(
+    checkpoint: str, out: str, images: list[str], window: int, repeats: int
+) -> dict[str, Any]:
+    """Map images with the command's own code, in turns with its network alone: in the worker.
+
+    Both kinds of map share one network, so that it is compiled once.
+    """
+    jobs = {tta: _job(checkpoint, f"{out}/{tta}", images, window, tta) for tta in VIEWS_ASKED}
+    predictor = jobs["none"].mapper.predictor
+    views = {tta: job.mapper.predictor.augmentation for tta, job in jobs.items()}
+
+    def mapped(tta: str, image: str) -> dict[str, float]:
+        job = jobs[tta]
+        predictor.augmentation = views[tta]
+        whole = Job(replace(job.mapper, predictor=predictor), job.out, "on", overwrite=True)
+        outcome = whole.run([image], _Silent())[0]
+        if outcome.work is None:
+            raise RuntimeError(outcome.error or f"{image} was not mapped")
+        names = ("network_pixels", "image_pixels", "seconds")
+        return {name: getattr(outcome.work, name) for name in names}
+
+    mapper = jobs["none"].mapper
+    shape = Plan.of(inspect(images[0], mapper.facts, mapper.recipe.wishes), mapper.recipe, 1).shape
+    bare = _bare(checkpoint, shape, predictor.dtype)
+    cases: dict[str, Callable[[], Any]] = {
+        "bare": bare,
+        **{tta: partial(mapped, tta, image) for tta, image in zip(jobs, images, strict=True)},
+    }
+    for name in ("bare", "none"):  # what is compiled is compiled now
+        cases[name]()
+    return {**interleave(cases, repeats), "shape": shape}
+
+
+def _job(checkpoint: str, out: str, images: list[str], window: int, tta: str) -> Job:
+    """Return the job that the command would carry out."""
+    words = [checkpoint, *images, "--out", out, "--window", str(window), "--tta", tta]
+    options = predict.make_context("predict", words).params
+    del options["images"], options["quiet"]
+    return make_job(**options)[0]
+
+
+def _bare(
+    checkpoint: str, shape: tuple[int, int, int], dtype: torch.dtype
+) -> Callable[[], tuple[float, float]]:
+    """Return a function that runs the compiled network over a batch, for megapixels and seconds."""
+    network, facts = load_network(checkpoint)
+    count, height, width = shape
+    image = torch.randn(count, len(facts.bands), height, width)
+    image = image.to(dtype).contiguous(memory_format=torch.channels_last)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in training.engine
+    fast = torch.compile(network, dynamic=False, options={"freezing": True})
+
+    def run() -> tuple[float, float]:
+        done, start = 0, time.perf_counter()
+        with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            while done < BARE_BATCHES:
+                fast(image)
+                done += 1
+        return done * count * height * width / 1e6, time.perf_counter() - start
+
+    return run

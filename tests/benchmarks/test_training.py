@@ -1,0 +1,271 @@
+"""The trainer's benchmark: what it times, what it refuses to time, and whole runs of its parts."""
+
+import itertools
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmarks import training as benchmark
+from benchmarks.common import Result
+from benchmarks.fitting import climb, learning, mapping, ranks, report
+from benchmarks.fitting.breakdown import REST, profile_steps
+from benchmarks.fitting.children import CommandError, run
+from benchmarks.fitting.convolutions import record, replay
+from benchmarks.fitting.rungs import FIT, IPEX, KEPT, LAST, PLAIN, RUNGS
+from benchmarks.fitting.stepper import Stepper, close, loader_of, open_tiles
+from benchmarks.loading.data import Sizes, synthetic_store
+from geoprep.speed import BIN_TABLE
+from geoprep.store import Store
+from training.config import Config
+
+BATCH, CROP = 2, 32
+EAGER = replace(FIT, name="eager", compile_mode="off")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    sizes = Sizes(scenes=4, scene_side=128)
+    return synthetic_store(tmp_path_factory.mktemp("city"), sizes, 1)
+
+
+@pytest.fixture(scope="module")
+def tiles(store):
+    return open_tiles(store)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Steps of a network of two convolutions in place of the ResNet."""
+
+    def build(spec, *, bands, channels):
+        return nn.Sequential(
+            nn.Conv2d(bands, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Conv2d(8, channels, 1)
+        )
+
+    monkeypatch.setattr("benchmarks.fitting.stepper.build_network", build)
+
+
+@pytest.fixture
+def own_allocator(monkeypatch):
+    """Leave the allocator of this process alone."""
+    monkeypatch.setattr("benchmarks.fitting.stepper.keep_memory", lambda: "as it is")
+
+
+def a_result(**settings):
+    return Result(
+        "training",
+        {"quick": False, "batch_size": BATCH, **settings},
+        {"cores": 2, "processor": "one"},
+    )
+
+
+def test_each_rung_of_the_ladder_changes_one_thing():
+    ladder = RUNGS[: RUNGS.index(FIT) + 1]
+    assert ladder[0] == PLAIN
+    for lower, upper in itertools.pairwise(ladder):
+        before, after = (
+            (r.keep_memory, r.channels_last, r.precision, r.fused, r.compile_mode, r.engine)
+            for r in (lower, upper)
+        )
+        assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
+
+
+def test_the_top_of_the_ladder_is_what_fit_does_by_default():
+    machine = Config().machine
+    assert (FIT.precision, FIT.compile_mode) == (machine.precision, machine.compile)
+    assert FIT.keep_memory
+    assert FIT.channels_last
+    assert FIT.fused
+    assert not FIT.launcher
+
+
+@pytest.mark.usefixtures("small", "own_allocator")
+@pytest.mark.parametrize(("rung", "last"), [(KEPT, False), (LAST, True)])
+def test_a_rung_has_the_layout_that_it_says(rung, last, store, tiles):
+    stepper, seen = Stepper(rung, Store.open(store)), []
+    stepper.trainable.network[0].register_forward_hook(lambda m, given, out: seen.append(out))
+    batches = iter(loader_of(tiles, BATCH, CROP, threads=1))
+    pace = stepper.run(batches, 0, 2)
+    close(batches)
+    assert pace.steps == len(seen) == 2
+    assert 0 <= pace.waited <= pace.seconds
+    layout = torch.channels_last if last else torch.contiguous_format
+    assert seen[0].is_contiguous(memory_format=layout)
+
+
+@pytest.mark.usefixtures("small", "own_allocator")
+def test_steps_that_learn_nothing_are_not_timed(store, tiles):
+    stepper = Stepper(KEPT, Store.open(store))
+    with torch.no_grad():
+        stepper.trainable.network[0].weight.fill_(torch.nan)
+    batches = iter(loader_of(tiles, BATCH, CROP, threads=1))
+    with pytest.raises(RuntimeError, match="nan"):
+        stepper.run(batches, 0, 1)
+    close(batches)
+
+
+@pytest.mark.usefixtures("small", "own_allocator")
+def test_the_bound_is_every_convolution_of_a_step_and_nothing_else(store, tiles):
+    stepper = Stepper(EAGER, Store.open(store))
+    batches = iter(loader_of(tiles, BATCH, CROP, threads=1))
+    batch = next(batches)
+    found = record(lambda: stepper.step(batch))
+    close(batches)
+    names = [convolution.call.name() for convolution in found]
+    assert names == ["aten::convolution"] * 2 + ["aten::convolution_backward"] * 2
+    images = [convolution.given[0] for convolution in found[:2]]
+    assert [tuple(image.shape) for image in images] == [
+        (BATCH, 3, CROP, CROP),
+        (BATCH, 8, CROP, CROP),
+    ]
+    assert all(image.dtype == torch.bfloat16 for image in images)
+    assert all(image.is_contiguous(memory_format=torch.channels_last) for image in images)
+    # The image itself needs no gradient, which the backward pass is not charged for.
+    masks = [convolution.given[-1] for convolution in found[2:]]
+    assert [mask[0] for mask in masks] == [True, False]
+    replay(found)
+
+
+@pytest.mark.usefixtures("small", "own_allocator")
+def test_the_parts_of_a_step_add_up_to_it(store, tiles):
+    stepper = Stepper(EAGER, Store.open(store))
+    batches = iter(loader_of(tiles, BATCH, CROP, threads=1))
+    stepper.run(batches, 0, 1)
+    found = profile_steps(stepper, batches, 2)
+    close(batches)
+    assert {"convolutions", "batch norm", "optimizer", "gradient clip", REST} <= set(found)
+    assert found["convolutions"] > 0
+    assert all(milliseconds > -1 for milliseconds in found.values())
+
+
+def test_a_command_that_fails_says_why():
+    with pytest.raises(CommandError, match="no such luck"):
+        run([sys.executable, "-c", "raise SystemExit('no such luck')"])
+
+
+def test_allocators_of_the_environment_do_not_reach_a_rung(monkeypatch):
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "0")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    code = "import os; print([k for k in os.environ if 'MALLOC' in k or 'GLIBC' in k])"
+    assert run([sys.executable, "-c", code]).strip() == "[]"
+
+
+def fake_answers(monkeypatch, rates):
+    """Let workers answer at once, with these images a second."""
+
+    def answer(task, **how):
+        name = task.get("rung", climb.CEILING)
+        found = {"steps": 1, "seconds": BATCH / rates[name]}
+        return found if name == climb.CEILING else {**found, "waited": 0.0, "peak_mib": 100.0}
+
+    monkeypatch.setattr(climb, "ask", answer)
+
+
+def test_the_ladder_is_judged_by_its_ratios(monkeypatch):
+    rates = {rung.name: 5.0 for rung in RUNGS} | {"fit": 12.0, "ipex": 12.2, climb.CEILING: 16.0}
+    fake_answers(monkeypatch, rates)
+    result = a_result()
+    climb.measure_ladder(
+        result,
+        {"batch_size": BATCH},
+        rungs=list(RUNGS),
+        repeats=2,
+        price=0.5,
+        announce=lambda text: None,
+    )
+    found = {name: result[f"ladder.{name}"] for name in ("over_fp32", "over_ipex", "share")}
+    assert found["over_fp32"].median == pytest.approx(2.4)
+    assert found["share"].median == pytest.approx(0.75)
+    assert [figure.met for figure in found.values()] == [True, True, False]
+    assert result["ladder.fit.bought"].median == pytest.approx(12 * 3600 / 0.5)
+
+
+def test_what_is_not_installed_is_left_out_with_a_word(monkeypatch):
+    monkeypatch.setattr("benchmarks.fitting.rungs.IPEX_PYTHON", Path("/nowhere"))
+    result = a_result()
+    assert IPEX not in climb.chosen_rungs(result)
+    assert any("make ipex" in note for note in result.notes)
+
+
+def test_the_prior_is_one_guess_for_every_road(store):
+    opened = Store.open(store)
+    tiles = learning._val_histogram(opened)
+    bins = np.bincount(BIN_TABLE, weights=tiles, minlength=8)[1:]
+    train = np.bincount(BIN_TABLE, weights=opened.histogram_speed, minlength=8)[1:]
+    guessed = bins[train.argmax()] / bins.sum()
+    assert learning.prior_bin_iou(opened) == pytest.approx(guessed / (bins > 0).sum())
+
+
+def test_losses_of_ranks_are_compared_epoch_by_epoch():
+    one = [{"loss": "1.0"}, {"loss": "0.5"}]
+    two = [{"loss": "1.01"}, {"loss": "0.45"}]
+    assert ranks._difference(one, one) == 0
+    assert ranks._difference(one, two) == pytest.approx(0.1)
+
+
+def test_mapping_is_judged_by_pixels_put_through_the_network():
+    work = {"network_pixels": 4_000_000, "image_pixels": 3_200_000, "seconds": 2.0}
+    eight = {**work, "network_pixels": 32_000_000, "seconds": 20.0}
+    answer = {"bare": [(10.0, 5.0)], "none": [work], "d4": [eight], "shape": [1, 64, 64]}
+    result = a_result()
+    mapping._record(result, answer, (64, 64))
+    assert result["predict.none.network"].median == pytest.approx(2.0)
+    assert result["predict.none.share"].median == pytest.approx(1.0)
+    assert result["predict.none.area"].median == pytest.approx(1.6 * 0.09 * 3600)
+    assert result["predict.overlap"].median == pytest.approx(0.25)
+    assert result["predict.d4.share"].median == pytest.approx(0.8)
+
+
+@pytest.fixture
+def everything():
+    """A result with figures of every part."""
+    result = a_result(crop=CROP, sizes=[1, 2], feeds=["cached", "threads.1", "workers.0"])
+    result.settings["step"] = ["convolutions", "rest"]
+    result.settings |= {"ranks.one.loss": [0.2, 0.1], "ranks.two.loss": [0.2, 0.11]}
+    result.settings["curves"] = [[0.1, 0.6], [0.2, 0.5]]
+    rates = {f"ladder.{rung.name}.rate": 5.0 for rung in RUNGS} | {"ladder.convolutions.rate": 9.0}
+    rates |= {"sizes.1.rate": 3.0, "sizes.2.rate": 4.0, "step.convolutions": 80.0, "step.rest": 3.0}
+    rates |= {f"feeds.{name}.rate": 7.0 for name in result.settings["feeds"]}
+    rates |= {f"predict.{tta}.network": 2.0 for tta in mapping.VIEWS_ASKED}
+    rates |= {"predict.bare.rate": 2.2, "predict.overlap": 0.1, "city.road_iou": 0.6}
+    rates |= {"ranks.one.rate": 7.0, "ranks.two.rate": 6.5, "chip.road_iou": 0.5}
+    for name, rate in rates.items():
+        result.add(name, "", [rate, rate * 1.1], at_least=0.55 if name == "city.road_iou" else None)
+    return result
+
+
+def test_every_part_is_printed_and_drawn(everything, tmp_path, capsys):
+    report.print_tables(everything)
+    said = capsys.readouterr().out
+    for title in ("ladder", "Batch sizes", "Feeding", "Where a step", "Mapping", "Ranks"):
+        assert title in said
+    assert said.count("Learning, ") == 1
+    for rung in RUNGS:
+        assert rung.title in said
+    report.draw(everything, tmp_path / "t.png")
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_run_records_prints_and_draws_what_it_is_asked_for(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(benchmark, "QUICK", replace(benchmark.QUICK, crop=CROP, seconds=0.0))
+    monkeypatch.setattr(benchmark, "chosen_rungs", lambda result: [KEPT])
+    record, plot = tmp_path / "t.json", tmp_path / "t.png"
+    given = [str(store), "--quick", "--repeats", "1", "--work", str(tmp_path), "--price", "0.1"]
+    given += ["--only", "ladder", "--json", str(record), "--plot", str(plot)]
+    assert benchmark.main(given) == 0
+    document = json.loads(record.read_text())
+    figures = document["figures"]
+    for name in ("ladder.kept.rate", "ladder.kept.bought", "ladder.convolutions.rate"):
+        assert figures[name]["median"] > 0
+    assert figures["ladder.kept.peak"]["median"] > 50
+    assert document["settings"]["ladder"]["convolutions"]["convolutions"] > 60
+    assert "The ladder" in capsys.readouterr().out
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.json", "t.png"]
