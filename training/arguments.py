@@ -58,8 +58,9 @@ class _Formatter(DefaultHelpFormatter):
 
     def _get_help_string(self, action: Any) -> str:  # noqa: ANN401 - argparse's
         default = getattr(action, "default", None)
-        shown = default not in (None, False, "==SUPPRESS==") and action.option_strings
-        return f"{action.help or ''}{' (default: %(default)s)' if shown else ''}"
+        hidden = default is None or default is False or default == "==SUPPRESS=="
+        text = action.help or ""
+        return text if hidden or not action.option_strings else f"{text} (default: %(default)s)"
 
 
 def make_parser() -> ArgumentParser:

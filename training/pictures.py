@@ -14,8 +14,8 @@ from geoprep.files import replaced
 from geoprep.palette import GROUND, SPEED_COLOURS, bin_label, speed_colours
 from geoprep.preview import natural_bands
 
-PANEL = 320
-"""Largest side of a tile in a picture, in pixels."""
+PANELS = (240, 320)
+"""Least and largest side of a tile in a picture, in pixels."""
 GAP = 6
 STRIP = 22
 """Height of a line of text."""
@@ -63,7 +63,7 @@ def draw_examples(
         A line above.
     """
     rgb = list(natural_bands(tuple(bands)))
-    side = min(PANEL, max(examples[0].truth.shape))
+    side = min(max(PANELS[0], *examples[0].truth.shape), PANELS[1])
     width = 3 * side + 2 * GAP
     sheet = Image.new("RGB", (width, 2 * STRIP + len(examples) * (side + GAP) + STRIP), GROUND)
     draw = ImageDraw.Draw(sheet)
