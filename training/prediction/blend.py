@@ -18,7 +18,8 @@ class Strip:
     """The map under one row of windows.
 
     Holds as many rows as a window has and no more, whatever the image's height. Where a window is
-    alone, it becomes bytes at once; sums are kept only of what windows share.
+    alone, it becomes bytes at once; sums are kept only of what windows share: rows at the top that
+    the windows above reached, rows at the bottom that those below will, and columns between.
 
     Parameters
     ----------
@@ -46,10 +47,16 @@ class Strip:
         self._rows, self._columns = rows, columns
         self._mph = np.array(class_mph, np.float32)
         self._threshold = threshold
-        self._sums = np.zeros((rows.side, columns.length, channels), np.float32)
+        self._channels = channels
+        self._shared = columns.shared()
+        widths = [part.stop - part.start for part in self._shared]
+        self._offsets = np.cumsum([0, *widths]).tolist()
+        self._between = np.zeros((rows.side, sum(widths), channels), np.float32)
+        self._upper = np.zeros((0, columns.length, channels), np.float32)
+        self._lower = self._upper
+        self._row = -1
         bands = channels + (len(class_mph) > 0)
         self._bytes = np.full((bands, rows.side, columns.length), NO_DATA, np.uint8)
-        self._shared = columns.shared()
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "predict-blend")
 
@@ -66,8 +73,8 @@ class Strip:
 
     @property
     def rows_held(self) -> int:
-        """Rows of sums in memory."""
-        return len(self._sums)
+        """Rows of the map in memory."""
+        return self._bytes.shape[1]
 
     def add(
         self,
@@ -89,12 +96,25 @@ class Strip:
         valid
             uint8 (y, x) of the whole row of windows, 0 where there is no imagery.
         """
+        self._enter(row)
         for column, window in zip(columns, probabilities, strict=True):
 
             def part(low: int, high: int, column: int = column, window=window) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - bound early
                 self._add_rows(row, column, window, valid, low, high)
 
             self._share(self._height(row), part)
+
+    def _enter(self, row: int) -> None:
+        """Make room for a row of windows; what the one above left of its sums comes to the top."""
+        if row == self._row:
+            return
+        top, bottom = self._rows.alone(row)
+        carried = self._lower
+        shape = self._columns.length, self._channels
+        self._upper = np.zeros((top, *shape), np.float32)
+        self._upper[: len(carried)] = carried
+        self._lower = np.zeros((self._rows.side - bottom, *shape), np.float32)
+        self._row = row
 
     def _height(self, row: int) -> int:
         return min(self._rows.side, self._rows.length - self._rows.starts[row])
@@ -119,16 +139,24 @@ class Strip:
         (top, bottom), (left, right) = self._rows.alone(row), self._columns.alone(column)
         first, last = max(low, top), min(high, bottom)
         down, across = self._rows.weights[row], self._columns.weights[column]
-        for part in (
-            (low, min(high, top), 0, width),
-            (first, last, 0, min(left, width)),
-            (first, last, right, width),
-            (max(low, bottom), high, 0, width),
+        for (low_row, high_row, low_column, high_column), above, begin, sums in (
+            ((low, min(high, top), 0, width), 0, start, self._upper),
+            ((first, last, 0, min(left, width)), 0, self._place(start), self._between),
+            ((first, last, right, width), 0, self._place(start + right) - right, self._between),
+            ((max(low, bottom), high, 0, width), bottom, start, self._lower),
         ):
-            if part[0] < part[1] and part[2] < part[3]:
-                fade(window, part, start, down, across, self._sums)
+            part = low_row, high_row, low_column, high_column
+            if low_row < high_row and low_column < high_column:
+                fade(window, part, above, begin, down, across, sums)
         if first < last and left < right:
             self._to_bytes(window, (first, last, left, right), start, valid)
+
+    def _place(self, column: int) -> int:
+        """Return where a column of the image, if windows share it, lies among those between."""
+        for part, offset in zip(self._shared, self._offsets, strict=False):
+            if part.start <= column < part.stop:
+                return int(offset + column - part.start)
+        return 0
 
     def _to_bytes(
         self, values: NDArray[np.float32], part: Part, left: int, valid: NDArray[np.uint8]
@@ -147,27 +175,28 @@ class Strip:
         valid
             As in `add`.
         """
-        top, bottom = self._rows.alone(row)
+        self._enter(row)
+        top, _ = self._rows.alone(row)
 
         def finish(low: int, high: int) -> None:
-            for first, last in ((low, min(high, top)), (max(low, bottom), high)):
-                if first < last:
-                    part = first, last, 0, self._columns.length
-                    self._to_bytes(self._sums, part, 0, valid)
-            first, last = max(low, top), min(high, bottom)
-            for x in self._shared if first < last else []:
-                self._to_bytes(self._sums, (first, last, x.start, x.stop), 0, valid)
+            if low < top:
+                part = low, min(high, top), 0, self._columns.length
+                self._to_bytes(self._upper, part, 0, valid)
+            if max(low, top) < high:
+                for x, first, last in zip(
+                    self._shared, self._offsets, self._offsets[1:], strict=False
+                ):
+                    part = max(low, top), high, first, last
+                    self._to_bytes(self._between, part, x.start - first, valid)
 
         self._share(count, finish)
         return self._bytes[:, :count]
 
     def drop(self, row: int, count: int) -> None:
-        """Move all rows up by ``count``, and begin the freed ones anew."""
-        sums, freed = self._sums, self._rows.side - count
+        """Let go of the first rows; keep the sums of those that the next windows share."""
+        self._enter(row)
         top, bottom = self._rows.alone(row)
-        sums[:freed] = sums[count:]
-        sums[freed : max(freed, top)] = 0
-        sums[max(freed, bottom) :] = 0
-        for x in self._shared:  # elsewhere there is nothing to clear
-            sums[max(freed, top) : max(freed, bottom), x] = 0
+        if top == bottom:  # no row that is not shared: the sums at the top are all there are
+            self._lower = self._upper[count:]
+        self._between.fill(0)
         self._bytes.fill(NO_DATA)

@@ -81,6 +81,7 @@ def to_bytes(
 def fade(
     window: NDArray[np.float32],
     part: Part,
+    above: int,
     left: int,
     down: NDArray[np.float32],
     across: NDArray[np.float32],
@@ -94,8 +95,10 @@ def fade(
         float32 (y, x, channel).
     part
         Of it.
+    above
+        Row of the window at which ``sums`` begin.
     left
-        Column of ``sums`` at which it begins; rows are the same.
+        Column of ``sums`` at which the window begins; may be negative.
     down, across
         float32 (y) and (x) of the window, whose products are the weights.
     sums
@@ -106,7 +109,7 @@ def fade(
         for x in range(first, last):
             weight = down[y] * across[x]
             for k in range(window.shape[2]):
-                sums[y, left + x, k] += weight * window[y, x, k]
+                sums[y - above, left + x, k] += weight * window[y, x, k]
 
 
 @compiled

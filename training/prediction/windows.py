@@ -53,7 +53,8 @@ class Axis:
     def alone(self, index: int) -> tuple[int, int]:
         """Return the range of a window's pixels that no other one covers, from its own start.
 
-        An empty one begins and ends at the window's side.
+        An empty one begins and ends at the window's side. One that is not ends where the next
+        window begins.
         """
         start, after = self.starts[index], index + 1
         low = self.starts[index - 1] + self.side - start if index else 0
