@@ -1,10 +1,15 @@
 """Crops and symmetries at memory speed: a pixel is one item, whatever its number of bands.
 
-NumPy then moves 3, 4 or 8 bytes at a time and releases the lock while it does, so plain threads
+NumPy then moves 1, 2, 4 or 8 bytes at a time and releases the lock while it does, so plain threads
 scale. A window whose pixels change places within a row is first copied, row by row, into a scratch
 that stays in the cache: memory is read forwards, and only the cache is read sideways. Measured
 against compiled loops (numba, blocked) this is as fast or faster for 3 and for 8 bands, with
 nothing to compile.
+
+Two cases have a way of their own. Items of 3 bytes, which NumPy moves by a call each, go band by
+band where their order changes: half as long again is saved. And whole tiles are copied by a ufunc:
+NumPy's own copy is ``memcpy``, for such lengths ``rep movsb``, and that loses a third of its speed
+on some processors (AMD Zen) where both ends lie alike in their pages, as tiles and buffers do.
 """
 
 from __future__ import annotations
@@ -19,6 +24,14 @@ from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Windows
 
 _SCRATCH_PAD = 17
 """Extra items in a row of scratch: a power of two as its length would crowd one cache set."""
+
+
+_RGB = 3
+"""Bytes of an item that is moved band by band."""
+
+_STRIP = 32
+"""Columns of a transposed window that are written at a time, so that the rows they come from stay
+in the first cache while each of their bands is read."""
 
 
 class _Scratch(threading.local):
@@ -63,17 +76,35 @@ def copy_window(tile: NDArray[Any], y: int, x: int, op: int, out: NDArray[Any]) 
     """
     side = len(out)
     view = tile[y : y + side, x : x + side]
-    if op & (TRANSPOSE | FLIP_X):
+    if not op and view.flags.c_contiguous and out.flags.c_contiguous:
+        _copy_whole(view, out)
+    elif not op & (TRANSPOSE | FLIP_X):
+        out[...] = symmetry(view, op)
+    else:
         scratch = _scratch(side, tile.dtype)
         scratch[...] = view
-        view = scratch
-    if op & TRANSPOSE:
-        view = view.T
-    if op & FLIP_Y:
-        view = view[::-1]
-    if op & FLIP_X:
-        view = view[:, ::-1]
-    out[...] = view
+        if tile.dtype.itemsize == _RGB:
+            _copy_by_band(scratch, op, out)
+        else:
+            out[...] = symmetry(scratch, op)
+
+
+def _copy_whole(tile: NDArray[Any], out: NDArray[Any]) -> None:
+    """Copy items that lie one after another, in both arrays."""
+    source, target = (items.reshape(-1).view(np.uint8) for items in (tile, out))
+    np.bitwise_or(source, np.uint8(0), out=target)
+
+
+def _copy_by_band(window: NDArray[Any], op: int, out: NDArray[Any]) -> None:
+    """Copy items of a few bytes (side, side) under a symmetry, a byte of each at a time."""
+    side, bands = len(out), out.dtype.itemsize
+    source, target = (items.view(np.uint8).reshape(side, side, bands) for items in (window, out))
+    source = symmetry(source, op)
+    step = _STRIP if op & TRANSPOSE else side
+    for first in range(0, side, step):
+        strip = slice(first, first + step)
+        for band in range(bands):
+            target[:, strip, band] = source[:, strip, band]
 
 
 def gather(tiles: NDArray[Any], windows: Windows, out: NDArray[Any]) -> None:

@@ -45,6 +45,15 @@ def test_windows_are_those_of_plain_indexing(window: tuple[int, int, int, int, i
     assert (out == symmetry(tile[y : y + crop, x : x + crop], op)).all()
 
 
+@pytest.mark.parametrize("bands", [1, 3, 8])
+def test_whole_tile_goes_into_any_rows(bands: int):
+    tile = np.random.default_rng(0).integers(0, 256, (40, 40, bands), np.uint8)
+    wide = as_items(np.zeros((40, 44, bands), np.uint8))
+    copy_window(as_items(tile), 0, 0, 0, wide[:, :40])
+    assert (wide[:, :40] == as_items(tile)).all()
+    assert not wide[:, 40:].view(np.uint8).any()
+
+
 def test_the_eight_symmetries_are_eight():
     corner = np.arange(9).reshape(3, 3)
     seen = {symmetry(corner, op).tobytes() for op in range(8)}
