@@ -220,6 +220,7 @@ def _record(result: Result, at: str, one: Found, runs: Sequence[Epochs]) -> None
             result.add(f"{at}.{label}", "ms", values)
     result.add(f"{at}.import", "s", [one.imported])
     result.add(f"{at}.open", "s", [one.opened])
+    result.add(f"{at}.start", "s", [one.imported + one.opened], note="its import and its making")
     result.add(f"{at}.first", "s", [one.first])
     result.add(f"{at}.memory", "MB a worker", [one.memory])
     result.settings.setdefault("versions", {}).update(one.versions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +45,7 @@ def _print_throughput(result: Result) -> None:
         "copy GB/s": "copy.gb",
         "of the copy": "over_copy",
     }
-    times = {"p50 ms": "p50", "p99 ms": "p99"}
+    times = {"p50 ms": "p50", "p99 ms": "p99", "start ms": "start", "first batch ms": "first"}
     rows = [
         [
             f"{name} {kind}",
@@ -72,23 +72,33 @@ def _print_load(result: Result) -> None:
 
 
 def _print_memory(result: Result) -> None:
-    counts: Sequence[int] = result.settings["memory_workers"]
-    rows = []
+    columns = ("MB", "workers", "USS each", "PSS each", "peak USS", "total added", "batches alone")
+    title = "Memory a worker: measured, and the arithmetic of its batches"
+    print_table(title, columns, [*_memory_rows(result), *_interpreter_rows(result)])
+
+
+def _memory_rows(result: Result) -> Iterator[list[str]]:
+    """Yield a row for every number of workers; the first of a way of loading has its title."""
     for mode, title in TITLES.items():
-        for workers in counts:
+        named = title
+        for workers in result.settings["memory_workers"]:
             at = f"memory.{mode}.{workers}"
             if f"{at}.total" in result.figures:
-                values = (result.get(f"{at}.{c}") for c in ("uss", "pss", "peak"))
-                total = (result.get(f"{at}.{c}") for c in ("total", "expected"))
-                rows.append([title, str(workers), *values, *total])
-        if f"memory.{mode}.{MANY}.expected" in result.figures:
-            expected = result.get(f"memory.{mode}.{MANY}.expected")
-            rows.append([title, str(MANY), "", "", "", "", expected])
-    columns = ("MB", "workers", "USS each", "PSS each", "peak USS", "total added", "batches alone")
-    print_table("Memory a worker: measured, and the arithmetic of its batches", columns, rows)
-    starts = ("fork", "forkserver", "spawn", "server")
-    rows = [[start, result.get(f"memory.interpreter.{start}")] for start in starts]
-    print_table("An idle worker: interpreter and libraries (server: once)", ("start", "MB"), rows)
+                values = (f"{at}.{c}" for c in ("uss", "pss", "peak", "total", "expected"))
+                yield [named, str(workers), *(result.get(value) for value in values)]
+                named = ""
+        many = f"memory.{mode}.{MANY}.expected"
+        if many in result.figures:
+            yield [named, str(MANY), "", "", "", "", result.get(many)]
+
+
+def _interpreter_rows(result: Result) -> Iterator[list[str]]:
+    """Yield what processes hold before they have loaded anything; it is part of the rows above."""
+    for start in ("fork", "forkserver", "spawn"):
+        idle = result.get(f"memory.interpreter.{start}")
+        yield [f"interpreter and libraries alone, {start}", "1", idle, "", "", "", ""]
+    server = result.get("memory.interpreter.server")
+    yield ["the fork server itself, once", "", "", server, "", "", ""]
 
 
 def _present(result: Result) -> list[Entry]:
@@ -99,11 +109,10 @@ def _present(result: Result) -> list[Entry]:
 
 def _print_peers(result: Result) -> None:
     columns = {
-        "cpu us": "cpu",
+        "CPU us": "cpu",
         "p50 ms": "p50",
         "p99 ms": "p99",
-        "import s": "import",
-        "open s": "open",
+        "start s": "start",
         "first batch s": "first",
         "MB a worker": "memory",
     }
@@ -116,9 +125,9 @@ def _print_peers(result: Result) -> None:
         for entry in _present(result)
     ]
     if rows:
-        print_table(
-            "Peers: the same tiles, batch and machine", ("loader", "images/s", *columns), rows
-        )
+        # Whole tiles unless said: no other loader has windows with symmetries.
+        title = "Peers: the same tiles, batch and machine; whole tiles unless said"
+        print_table(title, ("loader", "images/s", *columns), rows)
 
 
 def _print_tax(result: Result) -> None:
@@ -140,7 +149,11 @@ def draw(result: Result, path: Path) -> None:
         "memory": _draw_memory,
         "tax": _draw_tax,
     }
-    title = f"Loaders on {m['cores']} cores of {m['processor']}"
+    of = result.settings
+    title = (
+        f"Loaders on {m['cores']} cores of {m['processor']}: {of['tiles']} tiles of {of['tile']} x "
+        f"{of['tile']} x {len(of['bands'])} bytes and their masks, batches of {of['batch_size']}"
+    )
     with plots(path, 2, 2, title) as axes:
         for axis, (part, draw_part) in zip(axes, parts.items(), strict=True):
             if part in result.settings["parts"]:
@@ -196,16 +209,17 @@ def _draw_memory(result: Result, axis: Axes) -> None:
     for k, (mode, title) in enumerate(TITLES.items()):
         shown = [n for n in counts if f"memory.{mode}.{n}.total" in result.figures]
         totals = [result[f"memory.{mode}.{n}.total"].median for n in shown]
-        axis.plot(shown, totals, marker="osD^vX"[k], color=COLOURS[k], label=title, markersize=4)
-        if mode in ("classic", "uint8"):
+        label = f"{title}: {totals[-1]:,.0f} MB"
+        axis.plot(shown, totals, marker="osD^vX"[k], color=COLOURS[k], label=label, markersize=4)
+        if mode in ("threads", "uint8", "classic"):
             expected = [result[f"memory.{mode}.{n}.expected"].median for n in shown]
             axis.plot(shown, expected, linestyle=":", color=COLOURS[k])
-    axis.plot([], [], linestyle=":", color="#333333", label="arithmetic: batches alone")
+    axis.plot([], [], linestyle=":", color="#333333", label="dotted: batches alone, arithmetic")
     axis.set_xticks(list(counts))
     axis.set_xlabel("workers")
     axis.set_ylabel("MB added")
     axis.set_title("Memory that workers add, one batch ahead each")
-    axis.legend(fontsize=6.5)
+    axis.legend(fontsize=6.5, title=f"with {counts[-1]} workers", title_fontsize=6.5)
 
 
 def _draw_tax(result: Result, axis: Axes) -> None:
@@ -219,9 +233,9 @@ def _draw_tax(result: Result, axis: Axes) -> None:
     bars = axis.bar(list(names), heights, 0.6, color=[OURS, COLOURS[4], OTHERS])
     axis.errorbar(range(len(found)), heights, whiskers, fmt="none", ecolor="#333333")
     labels = [f"{height:.0f} ms" for height in heights]
-    axis.bar_label(bars, labels, fontsize=7, label_type="center", color="white")
+    axis.bar_label(bars, labels, fontsize=8, label_type="center", color="white")
     axis.set_ylabel("ms")
     share = result["tax.share"].median
-    axis.set_title(f"Training step (filling a batch: {share:.2%} of its CPU time)")
+    axis.set_title(f"Training step; the loader is {share:.2%} of its CPU time")
     axis.grid(axis="x", visible=False)
     axis.margins(y=0.2)

@@ -85,6 +85,20 @@ def drain(loader: Iterable[Batch], seconds: float) -> Rate:
     return Rate(samples, nbytes, now - start, cpu_seconds() - cpu, tuple(times))
 
 
+def start(loader: Callable[[], BatchLoader]) -> tuple[float, float]:
+    """Return the seconds that making a loader takes, and then its first batch."""
+    begin = time.perf_counter()
+    batches = iter(loader())
+    made = time.perf_counter()
+    batch = next(batches)
+    first = time.perf_counter()
+    del batch
+    close = getattr(batches, "close", None)
+    if close is not None:
+        close()  # ends the threads of an epoch that is left at its beginning
+    return made - begin, first - made
+
+
 class Copy:
     """Copies as many bytes as a batch has, from the tiles, with threads, into buffers used in turn.
 
@@ -108,17 +122,18 @@ class Copy:
         self.slots = [[np.zeros(n, np.uint8) for n in sizes] for _ in range(threads + 2)]
 
     def __call__(self, seconds: float) -> Rate:
-        """Copy for so many seconds."""
+        """Copy for so many seconds, at least once in each thread."""
         turns = itertools.count()
         cpu, start = cpu_seconds(), time.perf_counter()
         end = start + seconds
 
         def work(_: int) -> int:
             done = 0
-            while time.perf_counter() < end:
+            while True:  # once at least: on a crowded machine a thread may begin after the end
                 self._one(next(turns))
                 done += 1
-            return done
+                if time.perf_counter() >= end:
+                    return done
 
         with ThreadPoolExecutor(self.threads) as pool:
             batches = sum(pool.map(work, range(self.threads)))
@@ -149,13 +164,14 @@ def measure_throughput(
 ) -> None:
     """Record whole tiles and windows of every set of tiles, and the copies beside them."""
     cases: dict[str, Callable[[], Rate]] = {}
+    loaders: dict[str, Callable[[], BatchLoader]] = {}
     batch_size, crop = sizes.batch_size, sizes.crop
     for name, tiles in sets.items():
         times = -(-sizes.epoch // len(tiles))
-        whole = BatchLoader(tiles, batch_size, crops_per_tile=times, threads=threads)
-        crops = BatchLoader(
-            tiles, batch_size, crop=crop, augment="d4", crops_per_tile=4 * times, threads=threads
-        )
+        make = partial(BatchLoader, tiles, batch_size, threads=threads)
+        loaders[f"{name}.whole"] = partial(make, crops_per_tile=times)
+        loaders[f"{name}.crops"] = partial(make, crop=crop, augment="d4", crops_per_tile=4 * times)
+        whole, crops = (loaders[f"{name}.{kind}"]() for kind in ("whole", "crops"))
         cases |= {
             f"{name}.whole": partial(drain, whole, seconds),
             f"{name}.whole.copy": partial(Copy(tiles, batch_size, tiles.side, threads), seconds),
@@ -166,6 +182,10 @@ def measure_throughput(
         announce(f"throughput, first run: {case}")
         run()
     runs = interleave(cases, repeats, lambda text: announce(f"throughput, {text}"))
+    for name, loader in loaders.items():
+        made, first = zip(*(start(loader) for _ in range(repeats)), strict=True)
+        result.add(f"throughput.{name}.start", "ms", [s * 1e3 for s in made])
+        result.add(f"throughput.{name}.first", "ms", [s * 1e3 for s in first])
     for name, tiles in sets.items():
         _record(result, name, "whole", runs, promise_over_copy=WHOLE_OVER_COPY)
         shape = (tiles.side, len(tiles.bands))

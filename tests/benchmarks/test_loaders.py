@@ -83,8 +83,8 @@ def test_shared_memory_is_held_once_however_many_descriptors_there_are():
 def test_copy_moves_the_bytes_of_a_batch():
     tiles = random_tiles(6, 32, 3)
     copy = Copy(tiles, 2, 32, threads=1)
-    done = copy(0.01)
-    assert done.samples % 2 == 0
+    done = copy(0.0)
+    assert done.samples == 2
     assert done.nbytes == done.samples * 32 * 32 * 4
     stretches = {tiles.image[i : i + 2].tobytes() for i in (0, 2, 4)}
     assert all(image.tobytes() in stretches for image, _ in copy.slots[: done.samples // 2])
@@ -156,6 +156,8 @@ def test_peers_are_put_next_to_ours_and_missing_ones_skipped(task, monkeypatch):
     )
     for name in names:
         assert result[f"peers.{name}.rate"].median > 0
+        importing, opening = (result[f"peers.{name}.{f}"].median for f in ("import", "open"))
+        assert result[f"peers.{name}.start"].median == pytest.approx(importing + opening)
     for name in ("ours", "ours_crops"):
         best = max(result[f"peers.{n}.rate"].median for n in names[2:])
         over = result[f"peers.{name}.rate"].median / best
@@ -194,6 +196,7 @@ def test_quick_run_records_what_it_promises(store, tmp_path):
                 for figure in ("rate", "gb", "copy.gb", "over_copy")
             )
             assert min(rate, gb, copy) > 0
+            assert figures[f"{at}.start"]["median"] > 0 < figures[f"{at}.first"]["median"]
             assert over == pytest.approx(gb / copy)
     assert figures["load.over_zarrs"]["median"] == pytest.approx(
         figures["load.ours"]["median"]
