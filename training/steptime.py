@@ -25,7 +25,7 @@ OPERATORS = 8
 """Lines of the second table."""
 
 PHASES = {
-    "wait for the batch": "filled ahead by threads; more than some per cent: --loader-threads",
+    "wait for the batch": "more than some per cent: --loader-threads",
     "copy to the device": "bytes; nothing on a CPU",
     "normalise, targets": "uint8 to floats, on the device",
     "network forward": "",
