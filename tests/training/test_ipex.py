@@ -1,6 +1,9 @@
 """The extension's engine. Runs where the extension is: ``make ipex``, then its own environment."""
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -125,3 +128,15 @@ def test_auto_takes_it_and_says_so():
     engine = choose_engine("auto", "cpu")
     assert engine.name == "ipex"
     assert "installed and working" in engine.reason
+
+
+@pytest.mark.slow
+def test_ipexrun_starts_a_run():
+    """It takes a module only as ``--no-python python -m``, like torch's own launcher."""
+    launcher = Path(sys.executable).with_name("ipexrun")
+    launch = [launcher, "cpu", "--ninstances", "1", "--ncores-per-instance", "1", "--no-python"]
+    done = subprocess.run(
+        [*launch, sys.executable, "-m", "training.fit", "--help"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--engine" in done.stdout
