@@ -7,8 +7,17 @@ from functools import partial
 from typing import Any
 
 from benchmarks.common import Result, interleave, ratios
-from benchmarks.fitting.children import ask
-from benchmarks.fitting.rungs import CEILING, FIT, FIT_FP32, IPEX, KEPT, PLAIN, RUNGS, Rung
+from benchmarks.fitting.children import CommandError, ask
+from benchmarks.fitting.rungs import (
+    CEILING,
+    FIT,
+    FIT_FP32,
+    IPEX,
+    KEPT,
+    PLAIN,
+    RUNGS,
+    Rung,
+)
 from training.compiled import missing_compiler
 
 OVER_FP32 = 2.0
@@ -28,6 +37,7 @@ def chosen_rungs(result: Result) -> list[Rung]:
     lacking = missing_compiler(torch.device("cpu"))
     if lacking:
         result.notes.append(f"nothing is compiled, {lacking}")
+    if lacking or result.settings["quick"]:  # compiling the network takes a minute
         rungs = [rung for rung in rungs if rung.compile_mode != "model"]
     if not (IPEX.python and IPEX.python.exists()):
         result.notes.append("no comparison with IPEX: `make ipex` makes its environment")
@@ -62,15 +72,32 @@ def measure_ladder(
         Told what runs next.
     """
     cases: dict[str, Callable[[], dict[str, Any]]] = {
-        rung.name: partial(_climb, task, rung) for rung in rungs
+        rung.name: partial(_climb, task, rung)
+        for rung in rungs
+        if _works(result, task, rung, announce)
     }
     cases[CEILING] = partial(ask, {**task, "do": "ceiling"})
-    if FIT in rungs:  # compilers keep what they made: no round is to pay for it
-        announce("first run of the compiler")
-        ask({**task, "do": "climb", "rung": FIT.name, "seconds": 0})
     answers = interleave(cases, repeats, lambda text: announce(f"ladder, {text}"))
     _record(result, answers, int(task["batch_size"]), price)
     _promise(result, promised=not result.settings["quick"])
+
+
+def _works(
+    result: Result, task: Mapping[str, Any], rung: Rung, announce: Callable[[str], None]
+) -> bool:
+    """Try a rung that needs more than torch: a compiler, which keeps what it made, or a launcher.
+
+    One that fails is left out with a note.
+    """
+    if rung.compile_mode == "off":
+        return True
+    announce(f"ladder, first run: {rung.title}")
+    try:
+        _climb({**task, "seconds": 0}, rung)
+    except CommandError as error:
+        result.notes.append(f"{rung.title}: left out, {error}")
+        return False
+    return True
 
 
 def _climb(task: Mapping[str, Any], rung: Rung) -> dict[str, Any]:

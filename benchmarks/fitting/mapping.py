@@ -23,6 +23,7 @@ from training.model import build_network
 from training.predict import make_job, predict
 from training.prediction.job import Job
 from training.prediction.mapping import Plan
+from training.prediction.network import CompileWish
 from training.prediction.source import inspect
 
 SHARE = 0.9
@@ -98,8 +99,10 @@ def measure_mapping(
     images = [str(draw_image(work, side)) for side in sides]
     untrained(store, work / "untrained.pt")
     announce("mapping images, after compiling the network twice")
-    task = {"checkpoint": str(work / "untrained.pt"), "out": str(work / "maps")}
-    answer = ask({**task, "do": "map", "images": images, "window": window, "repeats": repeats})
+    task: dict[str, Any] = {"checkpoint": str(work / "untrained.pt"), "out": str(work / "maps")}
+    # Compiling takes a minute or two.
+    task |= {"images": images, "window": window, "compiled": not result.settings["quick"]}
+    answer = ask({**task, "do": "map", "repeats": repeats})
     _record(result, answer, sides)
 
 
@@ -129,20 +132,21 @@ def _record(result: Result, answer: Mapping[str, Any], sides: tuple[int, int]) -
 
 
 def map_images(
-    checkpoint: str, out: str, images: list[str], window: int, repeats: int
+    checkpoint: str, out: str, images: list[str], window: int, repeats: int, *, compiled: bool
 ) -> dict[str, Any]:
     """Map images with the command's own code, in turns with its network alone: in the worker.
 
     Both kinds of map share one network, so that it is compiled once.
     """
     jobs = {tta: _job(checkpoint, f"{out}/{tta}", images, window, tta) for tta in VIEWS_ASKED}
+    wish: CompileWish = "on" if compiled else "off"
     predictor = jobs["none"].mapper.predictor
     views = {tta: job.mapper.predictor.augmentation for tta, job in jobs.items()}
 
     def mapped(tta: str, image: str) -> dict[str, float]:
         job = jobs[tta]
         predictor.augmentation = views[tta]
-        whole = Job(replace(job.mapper, predictor=predictor), job.out, "on", overwrite=True)
+        whole = Job(replace(job.mapper, predictor=predictor), job.out, wish, overwrite=True)
         outcome = whole.run([image], _Silent())[0]
         if outcome.work is None:
             raise RuntimeError(outcome.error or f"{image} was not mapped")
@@ -151,7 +155,7 @@ def map_images(
 
     mapper = jobs["none"].mapper
     shape = Plan.of(inspect(images[0], mapper.facts, mapper.recipe.wishes), mapper.recipe, 1).shape
-    bare = _bare(checkpoint, shape, predictor.dtype)
+    bare = _bare(checkpoint, shape, predictor.dtype, compiled=compiled)
     cases: dict[str, Callable[[], Any]] = {
         "bare": bare,
         **{tta: partial(mapped, tta, image) for tta, image in zip(jobs, images, strict=True)},
@@ -170,15 +174,17 @@ def _job(checkpoint: str, out: str, images: list[str], window: int, tta: str) ->
 
 
 def _bare(
-    checkpoint: str, shape: tuple[int, int, int], dtype: torch.dtype
+    checkpoint: str, shape: tuple[int, int, int], dtype: torch.dtype, *, compiled: bool
 ) -> Callable[[], tuple[float, float]]:
-    """Return a function that runs the compiled network over a batch, for megapixels and seconds."""
+    """Return a function that runs the network over a batch, for its megapixels and seconds."""
     network, facts = load_network(checkpoint)
     count, height, width = shape
     image = torch.randn(count, len(facts.bands), height, width)
     image = image.to(dtype).contiguous(memory_format=torch.channels_last)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in training.engine
-    fast = torch.compile(network, dynamic=False, options={"freezing": True})
+    fast: Callable[..., Any] = network
+    if compiled:
+        fast = torch.compile(network, dynamic=False, options={"freezing": True})
 
     def run() -> tuple[float, float]:
         done, start = 0, time.perf_counter()

@@ -217,6 +217,6 @@ def _draw_city(result: Result, axis: Axes) -> None:
     if goal is not None:
         axis.axhline(goal, color="#333333", linestyle="dashed", linewidth=0.8)
     axis.set_ylim(0, 1)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.locator_params(axis="x", integer=True)
     axis.set_xlabel("epoch")
     axis.set_title("validation road IoU, a line a seed")

@@ -17,7 +17,7 @@ from benchmarks.fitting import climb, learning, mapping, ranks, report
 from benchmarks.fitting.breakdown import REST, profile_steps
 from benchmarks.fitting.children import CommandError, run
 from benchmarks.fitting.convolutions import record, replay
-from benchmarks.fitting.rungs import FIT, IPEX, KEPT, LAST, PLAIN, RUNGS
+from benchmarks.fitting.rungs import FIT, IPEX, KEPT, LAST, PLAIN, RUN, RUNGS
 from benchmarks.fitting.stepper import Stepper, close, loader_of, open_tiles
 from benchmarks.loading.data import Sizes, synthetic_store
 from geoprep.speed import BIN_TABLE
@@ -161,8 +161,7 @@ def fake_answers(monkeypatch, rates):
 
     def answer(task, **how):
         name = task.get("rung", climb.CEILING)
-        found = {"steps": 1, "seconds": BATCH / rates[name]}
-        return found if name == climb.CEILING else {**found, "waited": 0.0, "peak_mib": 100.0}
+        return {"steps": 1, "seconds": BATCH / rates[name]}
 
     monkeypatch.setattr(climb, "ask", answer)
 
@@ -184,6 +183,27 @@ def test_the_ladder_is_judged_by_its_ratios(monkeypatch):
     assert found["share"].median == pytest.approx(0.75)
     assert [figure.met for figure in found.values()] == [True, True, False]
     assert result["ladder.fit.bought"].median == pytest.approx(12 * 3600 / 0.5)
+
+
+def test_a_rung_that_does_not_start_is_left_out_with_a_word(monkeypatch):
+    def answer(task, **how):
+        if how.get("launcher"):
+            raise CommandError("no such launcher")
+        return {"steps": 1, "seconds": 1.0}
+
+    monkeypatch.setattr(climb, "ask", answer)
+    result = a_result()
+    climb.measure_ladder(
+        result,
+        {"batch_size": BATCH},
+        rungs=[FIT, RUN],
+        repeats=1,
+        price=None,
+        announce=lambda text: None,
+    )
+    assert "ladder.run_cpu.rate" not in result.figures
+    assert result["ladder.fit.rate"].median == BATCH
+    assert any("no such launcher" in note for note in result.notes)
 
 
 def test_what_is_not_installed_is_left_out_with_a_word(monkeypatch):
