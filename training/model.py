@@ -4,8 +4,9 @@ The encoder's parameters are named like torchvision's ResNet (``encoder.conv1.we
 ``encoder.layer1.0.conv1.weight``, ...), so that published ImageNet weights load. The decoder is
 that of the SpaceNet 3 winner, which the CRESI baseline took over, with two changes:
 
-- Every decoder convolution but the last is followed by BatchNorm in place of a bias. Trained from
-  random weights, the network reaches in 100 steps what takes several hundred without (measured).
+- Every decoder convolution but the last is followed by BatchNorm in place of a bias. From random
+  weights it finds its first roads sooner (25 steps of 8 x 128 at a rate of 1e-3 on a synthetic
+  city: validation road IoU 0.055 against 0.005, one run each).
 - Doubling the size by nearest neighbours and the 3 x 3 convolution after it are one transposed
   convolution, see `UpConv`: the same function of the same parameters at 4/9 of the arithmetic.
 """
@@ -195,8 +196,8 @@ class ResNetUNet(nn.Module):
 def set_prior(network: nn.Module, share: Tensor) -> None:
     """Let an untrained network predict these shares: the bias of its head becomes their logit.
 
-    Without it, the first hundred steps from random weights go into learning that roads are rare.
-    The idea is that of the focal loss's authors (Lin et al. 2017, section 4.1). A network without
+    Else the first steps from random weights go into learning that roads are rare. The idea is that
+    of the focal loss's authors (Lin et al. 2017, section 4.1). A network without
     a convolution named ``head`` is left alone.
 
     Parameters
