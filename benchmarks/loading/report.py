@@ -129,7 +129,7 @@ def _print_peers(result: Result) -> None:
     ]
     if rows:
         # Whole tiles unless said: no other loader has windows with symmetries.
-        title = "Peers: same tiles, batch and machine; whole tiles unless said; first: to the first batch"
+        title = "Peers, same tiles and batch, whole tiles unless said; first: to the first batch"
         print_table(title, ("loader", "images/s", *columns), rows)
 
 
