@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -195,8 +195,15 @@ def _measure_speed(
             announce=announce,
         ),
     }
+    _run_parts(result, parts, given.only)
+
+
+def _run_parts(
+    result: Result, parts: Mapping[str, Callable[[], None]], only: Sequence[str]
+) -> None:
+    """Measure the parts asked for; one that fails leaves a note, and the others their figures."""
     for name, measure in parts.items():
-        if name in given.only:
+        if name in only:
             try:
                 measure()
             except CommandError as error:
@@ -211,13 +218,16 @@ def _counts() -> list[int]:
 def _measure_learning(
     result: Result, work: Path, given: argparse.Namespace, scale: Scale, announce: Announce
 ) -> None:
-    options = given.fit_options.split()
-    if "city" in given.only:
+    def city() -> None:
         scenes, side = (scale.scenes, scale.scene_side) if given.quick else (SCENES, 1300)
         store = given.store or build_city(work, scenes, side)
+        options = given.fit_options.split()
         measure_city(result, store, work, options=options, seeds=given.seeds, announce=announce)
-    if "chip" in given.only:
+
+    def chip() -> None:
         measure_chip(result, given.real, work, steps=scale.chip_steps, announce=announce)
+
+    _run_parts(result, {"city": city, "chip": chip}, given.only)
 
 
 if __name__ == "__main__":
