@@ -5,21 +5,29 @@ TORCH_INDEX ?=
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 DEMO = demo
+# Of the demo: scenes, and times that training sees each of their tiles.
+SCENES = 48
+EPOCHS = 3
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
 
-.PHONY: demo test lint install bench-peers clean
+.PHONY: demo test lint install ipex test-ipex bench-peers clean
 
 demo: .venv/.core
-	.venv/bin/geoprep synth --city moscow --scenes 24 --out $(DEMO)/data
+	.venv/bin/geoprep synth --city moscow --scenes $(SCENES) --out $(DEMO)/data
 	.venv/bin/geoprep build-zarr --city moscow --source $(DEMO)/data --out $(DEMO)/moscow.zarr
 	.venv/bin/geoprep verify $(DEMO)/moscow.zarr
 	.venv/bin/geoprep info $(DEMO)/moscow.zarr
 	.venv/bin/geoprep preview $(DEMO)/moscow.zarr --out $(DEMO)/preview.png
+	.venv/bin/python -m training.fit $(DEMO)/moscow.zarr --level 325 --batch-size 4 --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
+	.venv/bin/python -m training.evaluate $(DEMO)/run/best.pt $(DEMO)/moscow.zarr --split val
+	.venv/bin/python -m training.predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_chip55.tif --out $(DEMO)/maps --overlay
 	@printf '\nMade in ./$(DEMO):\n'
 	@printf '  %-14s %s\n' data/ 'a synthetic city: GeoTIFF chips and GeoJSON roads in SpaceNet 5 layout' \
 		moscow.zarr 'the same as uint8 tiles and speed masks, two levels' \
-		preview.png 'what it looks like: open it'
+		preview.png 'what it looks like: open it' \
+		run/ 'a trained ResNet34-UNet: best.pt, curves.png, a picture an epoch' \
+		maps/ 'roads and speeds of a chip that was not trained on: a GeoTIFF and a picture'
 
 test: .venv/.dev
 	.venv/bin/python -m pytest
@@ -31,15 +39,22 @@ lint: .venv/.dev
 
 install: .venv/.dev
 
+# Intel's extension, in an environment of its own: it binds to a torch of its own, which brings its
+# CUDA packages along unless TORCH_INDEX has CPU builds (4.3 GB otherwise).
+ipex: .venv-ipex/.installed
+
+test-ipex: .venv-ipex/.installed
+	.venv-ipex/bin/python -m pytest tests/training/test_ipex.py tests/training/test_engine.py
+
 # Other loaders, in an environment of their own, and then all that is measured next to them (a
 # quarter of an hour). A loader that cannot be installed here is named and left out.
 bench-peers: .venv/.dev .venv-peers/.installed
 	.venv/bin/python -m benchmarks.loaders $(BENCH)
 
-# The demo needs the package alone; tests need torch and tools beside it.
+# Tests need tools beside what the demo needs.
 .venv/.core: pyproject.toml constraints.txt
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	$(PIP_INSTALL) -e .
+	$(PIP_INSTALL) -e '.[train]'
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt
@@ -47,10 +62,17 @@ bench-peers: .venv/.dev .venv-peers/.installed
 	$(PIP_INSTALL) -e '.[train,dev]'
 	@touch $@ .venv/.core
 
+.venv-ipex/.installed: pyproject.toml constraints-ipex.txt
+	test -x .venv-ipex/bin/python || $(PYTHON) -m venv .venv-ipex
+	.venv-ipex/bin/python -m pip install --quiet --disable-pip-version-check \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints-ipex.txt \
+		-e '.[train,ipex]' pytest hypothesis
+	@touch $@
+
 .venv-peers/.installed: pyproject.toml constraints-peers.txt benchmarks/peers/install.py
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m benchmarks.peers.install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-peers $(DEMO)
+	rm -rf .venv .venv-ipex .venv-peers $(DEMO)

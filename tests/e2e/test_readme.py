@@ -47,7 +47,14 @@ def test_commands_and_python_run_in_order(workplace):
         for command in filter(None, lines):
             done = run(command, workplace)
             assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    for made in ("moscow.zarr", "sheet.png", "chip11.tif", "footprints.geojson", "mine.zarr"):
+    for made in (
+        "moscow.zarr",
+        "sheet.png",
+        "chip11.tif",
+        "footprints.geojson",
+        "mine.zarr",
+        "runs/moscow",
+    ):
         assert (workplace / made).exists(), made
 
 
@@ -56,11 +63,13 @@ def test_make_demo_makes_what_it_says(tmp_path):
     """Run the target itself, in the environment that is there."""
     if not (REPO / ".venv" / ".core").exists():
         pytest.skip("the tests do not run in the environment that `make` sets up")
-    done = run(f"make -C {REPO} demo DEMO={tmp_path}/demo", tmp_path)
+    done = run(f"make -C {REPO} demo EPOCHS=1 DEMO={tmp_path}/demo", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    for made in ("data/AOI_7_Moscow", "moscow.zarr", "preview.png"):
+    for made in ("data/AOI_7_Moscow", "moscow.zarr", "preview.png", "run/best.pt", "maps"):
         assert (tmp_path / "demo" / made).exists()
         assert Path(made).name in done.stdout
+    assert len(list((tmp_path / "demo" / "maps").glob("*.tif"))) == 1
+    assert len(list((tmp_path / "demo" / "maps").glob("*.png"))) == 1
 
 
 def test_every_documented_make_target_exists():
