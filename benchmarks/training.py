@@ -30,7 +30,7 @@ from benchmarks.common import (
 )
 from benchmarks.fitting.children import CommandError
 from benchmarks.fitting.climb import chosen_rungs, measure_ladder
-from benchmarks.fitting.learning import SCENES, build_city, measure_chip, measure_city
+from benchmarks.fitting.learning import DEMO, SCENES, build_city, measure_chip, measure_city
 from benchmarks.fitting.mapping import measure_mapping
 from benchmarks.fitting.ranks import measure_ranks
 from benchmarks.fitting.report import draw, print_tables
@@ -126,8 +126,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--price", type=float, metavar="DOLLARS", help="of this machine an hour: images a dollar")
     add("--learning", action="store_true", help="how well it learns, in place of how fast")
     add("--seeds", type=int, default=1, metavar="N", help="runs of --learning (default: 1)")
-    text = "options of training.fit for --learning on the city, such as '--epochs 6'"
-    add("--fit-options", default="", metavar="OPTIONS", help=text)
+    text = "options of training.fit for --learning on the city (default: those of make demo)"
+    add("--fit-options", default=DEMO, metavar="OPTIONS", help=text)
     add("--real", type=Path, default=REAL, help="a real chip to learn by heart, in its folders")
     add("--work", type=Path, help="folder for scratch files (default: TMPDIR)")
     given = options.parse_args(arguments)

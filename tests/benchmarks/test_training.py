@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from benchmarks.fitting import climb, learning, mapping, ranks, report
 from benchmarks.fitting.breakdown import REST, profile_steps
 from benchmarks.fitting.children import CommandError, run
 from benchmarks.fitting.convolutions import record, replay
-from benchmarks.fitting.rungs import FIT, IPEX, KEPT, LAST, PLAIN, RUN, RUNGS
+from benchmarks.fitting.rungs import FIT, IPEX, KEPT, LAST, PLAIN, ROOT, RUN, RUNGS
 from benchmarks.fitting.stepper import Stepper, close, loader_of, open_tiles
 from benchmarks.loading.data import Sizes, synthetic_store
 from geoprep.speed import BIN_TABLE
@@ -220,6 +221,14 @@ def test_the_prior_is_one_guess_for_every_road(store):
     train = np.bincount(BIN_TABLE, weights=opened.histogram_speed, minlength=8)[1:]
     guessed = bins[train.argmax()] / bins.sum()
     assert learning.prior_bin_iou(opened) == pytest.approx(guessed / (bins > 0).sum())
+
+
+def test_the_city_is_learnt_as_the_demo_does():
+    text = (ROOT / "Makefile").read_text()
+    variables = dict(re.findall(r"^(\w+) = (\d+)$", text, re.MULTILINE))
+    options = re.search(r"-m training\.fit \S+ (.*) --out", text).group(1)
+    assert re.sub(r"\$\((\w+)\)", lambda m: variables[m[1]], options) == learning.DEMO
+    assert int(variables["SCENES"]) == learning.SCENES
 
 
 def test_losses_of_ranks_are_compared_epoch_by_epoch():
