@@ -46,7 +46,7 @@ def rungs_of(result: Result) -> list[str]:
 
 def _print_ladder(result: Result) -> None:
     size, crop = result.settings["batch_size"], result.settings["crop"]
-    columns = {"images/s": "rate", "ms a step": "step", "peak MiB": "peak", "waited": "waited"}
+    columns = {"images/s": "rate", "ms a step": "step", "peak MiB": "peak"}
     if any(name.endswith(".bought") for name in result.figures):
         columns["images a dollar"] = "bought"
     rows = [
@@ -151,6 +151,7 @@ def _draw_ladder(result: Result, axis: Axes) -> None:
         [TITLES[name] for name in names],
         [f.median for f in figures],
         [colours.get(name, COLOURS[0]) for name in names],
+        [f.spread[1] for f in figures],
     )
     spans = [(f.median - f.spread[0], f.spread[1] - f.median) for f in figures]
     axis.errorbar(
@@ -164,10 +165,19 @@ def _draw_ladder(result: Result, axis: Axes) -> None:
     axis.set_title("images a second, a batch of " + str(result.settings["batch_size"]))
 
 
-def _bars(axis: Axes, labels: list[str], values: list[float], colours: list[str]) -> None:
-    bars = axis.barh(labels, values, color=colours, height=0.7)
-    texts = [f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in values]
-    axis.bar_label(bars, texts, padding=14, fontsize=7)
+def _bars(
+    axis: Axes,
+    labels: list[str],
+    values: list[float],
+    colours: list[str],
+    ends: list[float] | None = None,
+) -> None:
+    """Draw bars with their values; right of `ends`, where whiskers reach beyond the bars."""
+    axis.barh(labels, values, color=colours, height=0.7)
+    for at, (value, end) in enumerate(zip(values, ends or values, strict=True)):
+        text = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+        place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        axis.annotate(text, (end, at), fontsize=7, **place)
     axis.tick_params(axis="y", labelsize=7)
     axis.set_xlim(right=1.15 * max(values))
     axis.grid(axis="y", visible=False)
