@@ -30,7 +30,13 @@ from benchmarks.common import (
 )
 from benchmarks.fitting.children import CommandError
 from benchmarks.fitting.climb import chosen_rungs, measure_ladder
-from benchmarks.fitting.learning import DEMO, SCENES, build_city, measure_chip, measure_city
+from benchmarks.fitting.learning import (
+    SCENES,
+    build_city,
+    demo_options,
+    measure_chip,
+    measure_city,
+)
 from benchmarks.fitting.mapping import measure_mapping
 from benchmarks.fitting.ranks import measure_ranks
 from benchmarks.fitting.report import draw, print_tables
@@ -127,7 +133,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--learning", action="store_true", help="how well it learns, in place of how fast")
     add("--seeds", type=int, default=1, metavar="N", help="runs of --learning (default: 1)")
     text = "options of training.fit for --learning on the city (default: those of make demo)"
-    add("--fit-options", default=DEMO, metavar="OPTIONS", help=text)
+    add("--fit-options", metavar="OPTIONS", help=text)
     add("--real", type=Path, default=REAL, help="a real chip to learn by heart, in its folders")
     add("--work", type=Path, help="folder for scratch files (default: TMPDIR)")
     given = options.parse_args(arguments)
@@ -221,7 +227,8 @@ def _measure_learning(
     def city() -> None:
         scenes, side = (scale.scenes, scale.scene_side) if given.quick else (SCENES, 1300)
         store = given.store or build_city(work, scenes, side)
-        options = given.fit_options.split()
+        chosen = given.fit_options
+        options = demo_options() if chosen is None else chosen.split()
         measure_city(result, store, work, options=options, seeds=given.seeds, announce=announce)
 
     def chip() -> None:

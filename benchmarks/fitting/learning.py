@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +14,12 @@ import numpy as np
 
 from benchmarks.common import Result
 from benchmarks.fitting.children import CommandError, run
+from benchmarks.fitting.rungs import ROOT
 from geoprep.speed import BIN_COUNT, BIN_TABLE
 from geoprep.store import Store
 from training.config import Config
 
 SCENES, SEED = 48, 0
-DEMO = "--level 325 --epochs 7"
-"""How `make demo` trains on that city, beside the defaults."""
-
 MINUTES = 6.0
 ROAD_IOU = 0.55
 OVER_PRIOR = 2.0
@@ -30,6 +29,22 @@ CHIP_STEPS = 300
 CHIP_IOU = 0.5
 
 GEOPREP = (sys.executable, "-c", "from geoprep.cli import main; main()")
+
+
+def demo_options(makefile: Path = ROOT / "Makefile") -> list[str]:
+    """Return how `make demo` trains, beside the defaults.
+
+    Raises
+    ------
+    CommandError
+        The file has no such command.
+    """
+    text = makefile.read_text(encoding="utf-8")
+    variables = dict(re.findall(r"^(\w+) \??= (.*)$", text, re.MULTILINE))
+    line = re.search(r"-m training\.fit \S+ (.*)--out", text)
+    if line is None:
+        raise CommandError(f"{makefile}: no training.fit with --out; give --fit-options")
+    return re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], line[1]).split()
 
 
 def build_city(work: Path, scenes: int, size: int) -> Path:

@@ -176,8 +176,7 @@ def _bars(
     axis.barh(labels, values, color=colours, height=0.7)
     for at, (value, end) in enumerate(zip(values, ends or values, strict=True)):
         text = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-        place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-        axis.annotate(text, (end, at), fontsize=7, **place)
+        axis.annotate(text, (end, at), (4, 0), textcoords="offset points", va="center", fontsize=7)
     axis.tick_params(axis="y", labelsize=7)
     axis.set_xlim(right=1.15 * max(values))
     axis.grid(axis="y", visible=False)
