@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.common import COLOURS, Result, plots, print_table
+from benchmarks.common import COLOURS, Result, console, plots, print_table
 from benchmarks.loading.memory import MANY, TITLES
 from benchmarks.loading.peers import ENTRIES, Entry
 
@@ -131,6 +131,12 @@ def _print_peers(result: Result) -> None:
         # Whole tiles unless said: no other loader has windows with symmetries.
         title = "Peers, same tiles and batch, whole tiles unless said; first: to the first batch"
         print_table(title, ("loader", "images/s", *columns), rows)
+    for figure in ("over_best", "over_best_ahead"):
+        for name, what in (("ours", "whole tiles"), ("ours_crops", "crops + D4")):
+            at = f"peers.{name}.{figure}"
+            if at in result.figures:
+                text = f"ours, {what}: {result.get(at)} times, {result[at].note}"
+                console.print(text, highlight=False)
 
 
 def _print_tax(result: Result) -> None:
@@ -222,7 +228,10 @@ def _draw_memory(result: Result, axis: Axes) -> None:
     axis.set_xlabel("workers")
     axis.set_ylabel("MB added")
     axis.set_title("Memory that workers add, one batch ahead each")
-    axis.legend(fontsize=6.5, title=f"with {counts[-1]} workers", title_fontsize=6.5)
+    axis.set_ylim(top=axis.get_ylim()[1] * 1.6)  # room for the legend
+    axis.legend(
+        fontsize=6.5, title=f"with {counts[-1]} workers", title_fontsize=6.5, loc="upper left"
+    )
 
 
 def _draw_tax(result: Result, axis: Axes) -> None:

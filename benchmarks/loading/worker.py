@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import sys
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from loaders import BatchLoader, RamTiles, TileDataset, collate
 from loaders.memory import MemorySampler
 
 _LONG = 64
-"""Samples a tile in an epoch of our loader: it is to be held in the middle, never at its end."""
+"""Samples a tile in an epoch: a loader is to be held in the middle of one, never at its end, where
+workers have nothing left to get ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,10 @@ class Plain(Dataset[tuple[Tensor, Tensor]]):
         self.widen = widen
 
     def __len__(self) -> int:
-        return len(self.tiles)
+        return len(self.tiles) * _LONG
 
-    def __getitem__(self, tile: int) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
+        tile = item % len(self.tiles)
         # A copy, since these pages are read-only and torch has no such tensors.
         image = torch.from_numpy(self.tiles.image[tile].copy())
         speed = torch.from_numpy(self.tiles.speed[tile].copy())
@@ -133,8 +135,7 @@ def measure(case: Case) -> dict[str, Any]:
     base = settled()
     with MemorySampler(interval=0.1) as sampler:
         batches = iter(loader)
-        rounds = 2 * case.workers + 2
-        for _ in range(min(rounds, len(loader)) if isinstance(loader, Sized) else rounds):
+        for _ in range(2 * case.workers + 2):
             batch = next(batches)
         held = settled()
     pids = {process.pid for process in multiprocessing.active_children()}
