@@ -2,6 +2,7 @@
 
 import json
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -204,11 +205,12 @@ def test_two_at_work_on_one_map_is_refused(tmp_path):
 
 def test_spool_gives_back_what_it_was_given(tmp_path, values):
     shape = Shape(9, 512, 1100)
-    spool = Spool(tmp_path / "s", shape, "deflate")
     row = shape.blank_row()
     row[:, :, :1100] = values[:, 600:1112]
-    spool.append(row)
-    spool.append(row[::-1].copy())
+    with ThreadPoolExecutor(3) as pool:
+        spool = Spool(tmp_path / "s", shape, "deflate", pool)
+        spool.append(row)
+        spool.append(row[::-1].copy())
     np.testing.assert_array_equal(spool.read(1), row[::-1])
     np.testing.assert_array_equal(spool.read(0), row)
     spool.close()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from predict_cases import FACTS, neighbourly, pixels, probabilities
-from torch import nn
 
 from geoprep.errors import UsageError
 from training.prediction import network as network_module
@@ -115,10 +114,14 @@ def test_network_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
 
 
 @pytest.mark.slow
-def test_compiled_network_gives_the_same_probabilities():
+def test_compiled_network_gives_the_same_probabilities_from_frozen_weights():
     if network_module.missing_compiler(CPU):
         pytest.skip("no compiler")
-    made, _ = predictor("flips")
-    assert isinstance(made._plain.network, nn.Module)
+    made, network = predictor("flips")
     image = batch().permute(0, 3, 1, 2)
-    torch.testing.assert_close(made(image, compiled=True), made(image), atol=1e-5, rtol=0)
+    plain = made(image)
+    torch.testing.assert_close(made(image, compiled=True), plain, atol=1e-5, rtol=0)
+    with torch.no_grad():
+        network.weight.zero_()  # which a network that is not frozen would look up again
+    torch.testing.assert_close(made(image, compiled=True), plain, atol=1e-5, rtol=0)
+    assert not torch.allclose(made(image), plain, atol=1e-2)

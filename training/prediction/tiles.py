@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -76,11 +77,19 @@ class Spool:
         Of the tiles.
     sizes
         Bytes of each compressed tile of every row of tiles that is there already, band by band.
+    pool
+        Threads that compress.
     """
 
     def __init__(
-        self, path: Path, shape: Shape, compression: Compression, sizes: Iterable[list[int]] = ()
+        self,
+        path: Path,
+        shape: Shape,
+        compression: Compression,
+        pool: Executor,
+        sizes: Iterable[list[int]] = (),
     ) -> None:
+        self._pool = pool
         self.path = path
         self.shape = shape
         self.sizes = list(sizes)
@@ -96,18 +105,21 @@ class Spool:
 
     def append(self, pixels: NDArray[np.uint8]) -> list[int]:
         """Compress and add a row of tiles, uint8 (band, 512, x); return the sizes of its tiles."""
+        tiles = (band[:, x : x + TILE] for band in pixels for x in range(0, pixels.shape[2], TILE))
         sizes = []
-        for band in pixels:
-            for x in range(0, band.shape[1], TILE):
-                tile = np.ascontiguousarray(band[:, x : x + TILE])
-                if tile[0, 0] == NO_DATA and (tile == NO_DATA).all():
-                    sizes.append(0)
-                    continue
-                data = self._encode(tile)
+        for data in self._pool.map(self._pack, tiles):
+            if data:
                 self._file.write(frame(data))
-                sizes.append(len(data))
+            sizes.append(len(data))
         self.sizes.append(sizes)
         return sizes
+
+    def _pack(self, tile: NDArray[np.uint8]) -> bytes:
+        """Return a tile compressed; nothing, where there is no data in it."""
+        tile = np.ascontiguousarray(tile)
+        if tile[0, 0] == NO_DATA and (tile == NO_DATA).all():
+            return b""
+        return self._encode(tile)
 
     def flush(self) -> None:
         """Wait until what was added is on the disk."""

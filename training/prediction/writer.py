@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.durable import flush
+from geoprep.executor import usable_cores
 from training.prediction.journal import Journal
 from training.prediction.pixels import halve
 from training.prediction.tiff import TILE, Compression, Tags, header, overview_tags
@@ -79,9 +80,12 @@ class MapWriter:
         self._shape = shape
         first, *rest = pyramid(shape)
         folder = journal.folder
-        self._spool = Spool(folder / "level0.tiles", first, compression, journal.rows)
+        self._packers = ThreadPoolExecutor(usable_cores(), "predict-pack")
+        self._spool = Spool(
+            folder / "level0.tiles", first, compression, self._packers, journal.rows
+        )
         coarser = [
-            Spool(folder / f"level{i}.tiles", level, compression)
+            Spool(folder / f"level{i}.tiles", level, compression, self._packers)
             for i, level in enumerate(rest, start=1)
         ]
         self._spools = [self._spool, *coarser]
@@ -102,7 +106,8 @@ class MapWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._pool.shutdown(wait=True)
+        self._pool.shutdown()
+        self._packers.shutdown()
         for spool in self._spools:
             spool.close()
 
