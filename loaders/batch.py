@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
 _ALIGN = 64
 """Bytes: a cache line, and more than any dtype here needs."""
+
+_NUMPY = {torch.uint8: np.uint8, torch.int32: np.int32, torch.int64: np.int64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,41 @@ def batch_of(block: Tensor, n: int, side: int, bands: int) -> Batch:
     n, side, bands
         Samples, window side in pixels, bands.
     """
-    views = []
-    offset = 0
+    views, end = (_arrays if _is_plain(block) else _views)(block, n, side, bands)
+    image, speed, index, where, key = views
+    return Batch(image, speed, index, where, key, block[:end])
+
+
+def _is_plain(block: Tensor) -> bool:
+    """Whether a block is memory that no device copies from by itself."""
+    return block.device.type == "cpu" and not block.is_pinned()
+
+
+def _views(block: Tensor, n: int, side: int, bands: int) -> tuple[list[Tensor], int]:
+    """Return the parts of a batch, image first, and where they end, as views by torch.
+
+    A transfer that reads a pinned block while nobody waits finds the block by its storage.
+    """
+    views, offset = [], 0
     for dtype, shape in _parts(n, side, bands):
         nbytes = dtype.itemsize * prod(shape)
         views.append(block[offset : offset + nbytes].view(dtype).view(shape))
         offset += _aligned(nbytes)
-    image, speed, index, where, key = views
-    return Batch(image.permute(0, 3, 1, 2), speed, index, where, key, block[:offset])
+    views[0] = views[0].permute(0, 3, 1, 2)
+    return views, offset
+
+
+def _arrays(block: Tensor, n: int, side: int, bands: int) -> tuple[list[Tensor], int]:
+    """Return the same as `_views`, by NumPy.
+
+    Every operation of torch lets go of the interpreter's lock, and to get it back among threads
+    that fill batches takes longer than the operation.
+    """
+    views, offset = [], 0
+    array = block.numpy()
+    for dtype, shape in _parts(n, side, bands):
+        nbytes = dtype.itemsize * prod(shape)
+        part = array[offset : offset + nbytes].view(_NUMPY[dtype]).reshape(shape)
+        views.append(torch.from_numpy(part if offset else part.transpose(0, 3, 1, 2)))
+        offset += _aligned(nbytes)
+    return views, offset

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Generator, Sequence
+from itertools import accumulate
 from typing import Any, Literal, Self, cast
 
 import numpy as np
@@ -31,6 +32,9 @@ from loaders.stream import StreamTiles
 
 MAX_THREADS = 4
 """Threads by default, at most: more of them only wait for memory."""
+
+_STEPS_DRAWN = 16
+"""Steps whose windows are drawn at once."""
 
 
 class BatchLoader(EpochLoader):
@@ -151,8 +155,8 @@ class BatchLoader(EpochLoader):
             )
         )
         nbytes = block_bytes(batch_size, self.sampling.window, len(self.tiles.bands))
-        # In work or waiting: prefetch + 1. With the consumer: the one it has and the one it gets.
-        self._ring = Ring(nbytes, self.prefetch + 3, pinned=pinned)
+        # In work or waiting, with the one that the loop gets next: prefetch + 1. And what it has.
+        self._ring = Ring(nbytes, self.prefetch + 2, pinned=pinned)
 
     def identity(self) -> dict[str, Any]:
         """Return everything that decides which samples an epoch has, as plain values."""
@@ -171,19 +175,51 @@ class BatchLoader(EpochLoader):
 
     def batches(self, epoch: int, steps: Sequence[Step]) -> Generator[Batch, None, None]:
         """Yield the batch of every step of an epoch, filled ahead by threads."""
-        order = self.sampling.order(epoch)
-
-        def windows(step: Step) -> Windows:
-            return self.sampling.windows(epoch, order[step.first : step.last])
-
+        windows = _Drawn(self.sampling, epoch, steps)
+        each = range(len(steps))
         if isinstance(self.tiles, DeviceTiles):
-            for step in steps:
-                yield self.tiles.gather(windows(step), self.sampling.window)
+            for i in each:
+                yield self.tiles.gather(windows(i), self.sampling.window)
             return
         fill = _Fill(self.tiles, self._ring, self.sampling.window)
         yield from run_ahead(
-            lambda step: fill(windows(step)), steps, threads=self.threads, ahead=self.prefetch
+            lambda i: fill(windows(i)), each, threads=self.threads, ahead=self.prefetch
         )
+
+
+class _Drawn:
+    """The windows of every step, drawn for a few steps at once.
+
+    To draw those of a thousand samples takes little longer than those of ten, and between two
+    batches, which have driven all else out of the caches, everything takes long.
+
+    Parameters
+    ----------
+    sampling, epoch
+        What to draw from.
+    steps
+        Of this epoch.
+    """
+
+    def __init__(self, sampling: Sampling, epoch: int, steps: Sequence[Step]) -> None:
+        self._sampling, self._epoch, self._steps = sampling, epoch, steps
+        self._order = sampling.order(epoch)
+        self._last: tuple[int, Windows, list[int]] | None = None
+
+    def __call__(self, i: int) -> Windows:
+        """Return the windows of step number ``i``; any thread may ask."""
+        part, within = divmod(i, _STEPS_DRAWN)
+        last = self._last  # one look: another thread may put the next in its place
+        if last is None or last[0] != part:
+            last = self._last = self._draw(part)
+        _, windows, bounds = last
+        return windows.rows(bounds[within], bounds[within + 1])
+
+    def _draw(self, part: int) -> tuple[int, Windows, list[int]]:
+        steps = self._steps[part * _STEPS_DRAWN :][:_STEPS_DRAWN]
+        samples = np.concatenate([self._order[step.first : step.last] for step in steps])
+        bounds = list(accumulate((step.last - step.first for step in steps), initial=0))
+        return part, self._sampling.windows(self._epoch, samples), bounds
 
 
 class _Fill:
@@ -208,12 +244,13 @@ class _Fill:
 
     def __call__(self, windows: Windows) -> Batch:
         batch = batch_of(self._ring.take(), len(windows), self._side, self._bands)
-        image = batch.image.permute(0, 2, 3, 1).numpy()
+        image = batch.image.numpy().transpose(0, 2, 3, 1)
         gather(self._image, windows, as_items(image))
         gather(self._speed, windows, batch.speed.numpy())
         batch.index.numpy()[:] = windows.tile
         batch.key.numpy()[:] = windows.key
-        batch.where.numpy()[:] = np.stack([windows.y, windows.x, windows.op], axis=1)
+        where = batch.where.numpy()
+        where[:, 0], where[:, 1], where[:, 2] = windows.y, windows.x, windows.op
         return batch
 
 

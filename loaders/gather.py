@@ -8,9 +8,10 @@ nothing to compile.
 
 Two cases have a way of their own. Items of 3 bytes, which NumPy moves by a call each, are mirrored
 band by band, in half the time; transposed that gains nothing, since three bands are three walks
-across the rows. And whole tiles are copied by a ufunc: NumPy's own copy is ``memcpy``, for such
-lengths ``rep movsb``, and that loses a quarter of its speed on some processors (AMD Zen) where both
-ends lie alike in their pages, as tiles and buffers do.
+across the rows. And whole tiles are copied with as little Python as can be, since threads wait for
+each other in it, and by a ufunc: NumPy's own copy is ``memcpy``, for such lengths ``rep movsb``,
+which loses a quarter of its speed on some processors (AMD Zen) where one end begins on a cache line
+and the other does not.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _SCRATCH_PAD = 17
 
 _RGB = 3
 """Bytes of an item that is mirrored band by band."""
+
+_NOTHING = np.uint8(0)
 
 
 class _Scratch(threading.local):
@@ -73,7 +76,7 @@ def copy_window(tile: NDArray[Any], y: int, x: int, op: int, out: NDArray[Any]) 
     side = len(out)
     view = tile[y : y + side, x : x + side]
     if not op and view.flags.c_contiguous and out.flags.c_contiguous:
-        _copy_whole(view, out)
+        _copy_bytes(_bytes(view), _bytes(out))
     elif not op & (TRANSPOSE | FLIP_X):
         out[...] = symmetry(view, op)
     else:
@@ -86,10 +89,14 @@ def copy_window(tile: NDArray[Any], y: int, x: int, op: int, out: NDArray[Any]) 
             out[...] = source
 
 
-def _copy_whole(tile: NDArray[Any], out: NDArray[Any]) -> None:
-    """Copy items that lie one after another, in both arrays."""
-    source, target = (items.reshape(-1).view(np.uint8) for items in (tile, out))
-    np.bitwise_or(source, np.uint8(0), out=target)
+def _bytes(items: NDArray[Any], rows: int = 1) -> NDArray[np.uint8]:
+    """Return contiguous items as so many rows of bytes, which are theirs and no copy."""
+    flat: NDArray[np.uint8] = items.reshape(rows, -1).view(np.uint8)
+    return flat
+
+
+def _copy_bytes(source: NDArray[np.uint8], target: NDArray[np.uint8]) -> None:
+    np.bitwise_or(source, _NOTHING, out=target)
 
 
 def _copy_by_band(items: NDArray[Any], out: NDArray[Any]) -> None:
@@ -110,6 +117,12 @@ def gather(tiles: NDArray[Any], windows: Windows, out: NDArray[Any]) -> None:
     out
         Items (n, crop, crop); written.
     """
+    whole = out.shape[1:] == tiles.shape[1:] and not windows.op.any()
+    if whole and tiles.flags.c_contiguous and out.flags.c_contiguous:
+        sources, targets = (_bytes(array, rows=len(array)) for array in (tiles, out))
+        for tile, target in zip(windows.tile.tolist(), targets, strict=True):
+            _copy_bytes(sources[tile], target)
+        return
     rows = zip(*(a.tolist() for a in (windows.tile, windows.y, windows.x, windows.op)), strict=True)
     for i, (tile, y, x, op) in enumerate(rows):
         copy_window(tiles[tile], y, x, op, out[i])

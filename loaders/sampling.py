@@ -60,6 +60,11 @@ class Windows:
     def __len__(self) -> int:
         return len(self.tile)
 
+    def rows(self, first: int, last: int) -> Windows:
+        """Return some of the windows, as views."""
+        columns = (self.tile, self.y, self.x, self.op, self.key)
+        return Windows(*(column[first:last] for column in columns))
+
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the SplitMix64 finaliser of every element."""

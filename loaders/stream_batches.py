@@ -238,7 +238,7 @@ class _Epoch:
         image, speed = self._pixels
         w = windows
         part = Windows(slot, w.y[now], w.x[now], w.op[now], w.key[now])
-        gather(as_items(image), part, as_items(batch.image.permute(0, 2, 3, 1).numpy())[now])
+        gather(as_items(image), part, as_items(batch.image.numpy().transpose(0, 2, 3, 1))[now])
         gather(speed, part, batch.speed.numpy()[now])
 
     def _read(self, first: int, last: int) -> None:
