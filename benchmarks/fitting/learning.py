@@ -167,6 +167,7 @@ def measure_chip(
     tiles = int(np.sum(Store.open(store).tiles.split == 0))
     windows = -(-steps * sampling.batch_size // tiles)
     options = ["--epochs", "1", "--crops-per-tile", str(windows), "--encoder-weights", "none"]
+    options += ["--augment", "none", "--jitter", "0"]  # by heart: as it is, and no other way
     found = _learn(store, work / "chip", options, "train")
     promised = not result.settings["quick"]
     result.add(

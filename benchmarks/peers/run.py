@@ -17,7 +17,6 @@ that one of them is missing. Standard output of the peer itself goes to standard
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import os
 import shutil
@@ -84,13 +83,15 @@ class Session:
 
         start = time.perf_counter()
         batches = iter(self.loader)
-        batch = next(batches)
+        batch: tuple[Tensor, Tensor] | None = next(batches)
         seconds = time.perf_counter() - start
         tiles, image_sum, speed_sum = 0, 0.0, 0
-        for image, speed in itertools.chain([batch], batches):
+        while batch is not None:  # no other batch is held, or buffers would be more than usual
+            image, speed = batch
             tiles += len(image)
             image_sum += float(image.sum(dtype=torch.float64)) * self.peer.GREY
             speed_sum += int(speed.sum(dtype=torch.int64))
+            batch = next(batches, None)
         sums = {"tiles": tiles, "image_sum": image_sum, "speed_sum": speed_sum}
         return {"seconds": seconds, **sums}
 
