@@ -1,6 +1,7 @@
 """Training as a user starts it: processes of their own, killed, doubled, launched by others."""
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -84,8 +85,9 @@ def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here):
     common = (*common, "--epochs", "3", "--lr", "0.02")
     assert here(*common, "--batch-size", "8", "--out", "alone") == 0
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    launch = (*launch, "-m", "training.fit")
-    ranks = run(*common, "--batch-size", "4", "--out", "ranks", folder=tmp_path, module=launch)
+    launch = (*launch, "-m")
+    fit = (*launch, "training.fit")
+    ranks = run(*common, "--batch-size", "4", "--out", "ranks", folder=tmp_path, module=fit)
     assert ranks.returncode == 0, ranks.stderr
     assert "2 ranks" in ranks.stdout
     assert ranks.stdout.count("epoch 1/3") == 1
@@ -94,6 +96,15 @@ def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here):
         one, two = column(tmp_path / "alone", name), column(tmp_path / "ranks", name)
         assert two == pytest.approx(one, rel=tolerance), name
     assert column(tmp_path / "alone", "step") == column(tmp_path / "ranks", "step")
+    # They judge it as one process does, each on its share of the tiles.
+    judge = ("ranks/best.pt", store, "--precision", "fp32", "--threads", "1", "--quiet", "--json")
+    for name, start in (("one.json", ("-m",)), ("two.json", launch)):
+        judged = run(*judge, name, folder=tmp_path, module=(*start, "training.evaluate"))
+        assert judged.returncode == 0, judged.stderr
+        assert judged.stdout.count("road IoU") == 1
+    one, two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
+    assert two["tiles"] == one["tiles"] > 1
+    assert two["metrics"] == pytest.approx(one["metrics"], nan_ok=True)
     # A run of two ranks goes on in one.
     assert here("--resume", "ranks", "--epochs", "4", "--batch-size", "8") == 0
     assert len(column(tmp_path / "ranks", "loss")) == 4
