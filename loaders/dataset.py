@@ -4,22 +4,27 @@ A worker process attaches to the one copy in memory, whatever its start method. 
 itself needs stays: its batches travel through ``/dev/shm``, so where that is small (64 MB in a
 container by default) keep ``batch_size * num_workers * prefetch_factor`` samples below it, use
 ``num_workers=0``, or use :class:`loaders.batches.BatchLoader`, which needs none of it.
+
+DataLoader asks for the items of a batch together. They are gathered into one place, in a worker
+straight into the shared memory that the batch travels in, and collated without a further copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from operator import is_
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, default_collate, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
-from loaders.gather import as_items, copy_window
+from loaders.gather import as_items, gather
 from loaders.ram import RamTiles
-from loaders.sampling import Augment, Sampling
+from loaders.sampling import Augment, Sampling, Windows
 from loaders.shared import SharedArrays
 
 
@@ -80,39 +85,103 @@ class TileDataset(Dataset[dict[str, Any]]):
             ``index`` of the tile; ``key`` for jitter; with ``georeference`` also ``affine``,
             float64 (6,), ``a b c d e f`` of rasterio for the window as it is turned, and ``crs``.
         """
-        if not -len(self) <= item < len(self):
-            raise IndexError(f"item {item} of {len(self)}")
-        samples = np.array([item % len(self)], np.int64)
-        drawn = self.sampling.windows(int(self._epoch["epoch"][0]), samples)
-        tile, y, x, op, key = (
-            int(column[0]) for column in (drawn.tile, drawn.y, drawn.x, drawn.op, drawn.key)
-        )
-        found: dict[str, Any] = {
-            "image": self._window(self.tiles.image[tile], y, x, op).permute(2, 0, 1),
-            "speed": self._window(self.tiles.speed[tile][..., None], y, x, op)[..., 0],
-            "index": tile,
-            "key": key,
-        }
-        if self.georeference:
-            affine = self.tiles.affine(tile, (y, x, op), self.sampling.window)
-            found |= {"affine": torch.tensor(affine, dtype=torch.float64)}
-            found |= {"crs": self.tiles.crs(tile)}
-        return found
+        return self.__getitems__([item])[0]
 
-    def _window(self, tile: NDArray[np.uint8], y: int, x: int, op: int) -> Tensor:
-        """Return a window of (y, x, band) as a tensor of its own."""
-        side = self.sampling.window
-        out = np.empty((side, side, tile.shape[-1]), np.uint8)
-        copy_window(as_items(tile), y, x, op, as_items(out))
-        return torch.from_numpy(out)
+    def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
+        """Return several items, which are views of one batch; DataLoader asks for them so."""
+        for item in items:
+            if not -len(self) <= item < len(self):
+                raise IndexError(f"item {item} of {len(self)}")
+        samples = np.array(items, np.int64) % len(self)
+        drawn = self.sampling.windows(int(self._epoch["epoch"][0]), samples)
+        n, side, bands = len(samples), self.sampling.window, len(self.tiles.bands)
+        image, speed = _empty(n, side, side, bands), _empty(n, side, side)
+        gather(as_items(self.tiles.image), drawn, as_items(image.numpy()))
+        gather(self.tiles.speed, drawn, speed.numpy())
+        batch: dict[str, Any] = {
+            "image": image.permute(0, 3, 1, 2),
+            "speed": speed,
+            "index": torch.from_numpy(drawn.tile),
+            "key": torch.from_numpy(drawn.key),
+        }
+        columns: list[Any] = [batch["image"], speed, drawn.tile.tolist(), drawn.key.tolist()]
+        if self.georeference:
+            batch |= self._places(drawn)
+            columns += [batch["affine"], batch["crs"]]
+        return _Items(zip(*columns, strict=True), batch)
+
+    def _places(self, drawn: Windows) -> dict[str, Any]:
+        """Return affine and CRS of windows."""
+        side, tiles = self.sampling.window, drawn.tile.tolist()
+        where = np.stack([drawn.y, drawn.x, drawn.op], axis=1).tolist()
+        pairs = zip(tiles, where, strict=True)
+        affine = [self.tiles.affine(tile, (y, x, op), side) for tile, (y, x, op) in pairs]
+        crs = [self.tiles.crs(tile) for tile in tiles]
+        return {"affine": torch.tensor(affine, dtype=torch.float64).reshape(-1, 6), "crs": crs}
+
+
+class _Item(dict[str, Any]):
+    """An item, of a type that torch's collation can be taught to know."""
+
+
+class _Items(list[dict[str, Any]]):
+    """Items, and the batch that they are views of.
+
+    Parameters
+    ----------
+    rows
+        The values of every item, in order.
+    batch
+        Name to column: what the items collate to.
+    """
+
+    def __init__(self, rows: Iterable[tuple[Any, ...]], batch: dict[str, Any]) -> None:
+        self._rows = list(rows)
+        self._batch = batch
+        super().__init__(_Item(zip(batch, row, strict=True)) for row in self._rows)
+
+    def collated(self) -> dict[str, Any] | None:
+        """Return the batch, or None if somebody put other values into the items."""
+        same = len(self) == len(self._rows) and all(
+            len(item) == len(row) and all(map(is_, item.values(), row))
+            for item, row in zip(self, self._rows, strict=True)
+        )
+        return self._batch if same else None
+
+
+def _empty(*shape: int) -> Tensor:
+    """Return uint8, in a worker process shared memory, as torch's own collation has it there."""
+    if get_worker_info() is None:
+        return torch.empty(shape, dtype=torch.uint8)
+    storage = torch.UntypedStorage._new_shared(prod(shape))  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
 
 def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Stack items into a batch whose images are channels last: ``DataLoader(collate_fn=collate)``.
+    """Stack items into a batch whose images are channels last.
 
-    torch's own collation is right too, but lays every image out anew, bands first.
+    DataLoader does so by itself with items of `TileDataset`, as they come; a dataset that wraps it
+    and makes items of its own may want ``DataLoader(collate_fn=collate)``, since torch's own
+    collation lays every image out anew, bands first.
+
+    Parameters
+    ----------
+    items
+        With ``image`` uint8 (band, y, x) and whatever else collates.
     """
-    # Bands last, its default stacks whole rows; in a worker, straight into shared memory.
+    whole = items.collated() if isinstance(items, _Items) else None
+    if whole is not None:
+        return whole
+    # Bands last, torch stacks whole rows; in a worker, straight into shared memory.
     rows = [{**item, "image": item["image"].permute(1, 2, 0)} for item in items]
     batch: dict[str, Any] = default_collate(rows)
     return batch | {"image": batch["image"].permute(0, 3, 1, 2)}
+
+
+def _collate_items(batch: Sequence[_Item], *, collate_fn_map: object = None) -> dict[str, Any]:
+    """Collate as `collate` does, called by `torch.utils.data.default_collate`."""
+    return collate(batch)
+
+
+# The way that torch documents for types of one's own.
+default_collate_fn_map[_Item] = _collate_items

@@ -29,7 +29,7 @@ def missing_compiler(device: torch.device) -> str | None:
     wanted = os.environ.get("CXX") or "g++"
     if shutil.which(wanted):
         return None
-    return f"since there is no C++ compiler ({wanted}); install g++ for 5 to 8 % faster steps"
+    return f"since there is no C++ compiler ({wanted}); install g++ for slightly faster steps"
 
 
 class Compiled(Generic[P, R]):

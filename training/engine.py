@@ -164,8 +164,8 @@ def choose_engine(
     precision
         ``bf16`` (autocast: parameters stay fp32) or ``fp32``.
     compile_mode
-        ``loss`` compiles the loss alone, ``model`` the network as well, which is slower on a CPU
-        (measured), ``off`` nothing.
+        ``loss`` compiles the loss alone, ``model`` the network as well, which on a CPU gains
+        nothing that could be measured and takes a minute to begin with, ``off`` nothing.
 
     Raises
     ------

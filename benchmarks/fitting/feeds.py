@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.fitting.stepper import LONG, close, loader_of
-from loaders import Batch, RamTiles, TileDataset, collate
+from loaders import Batch, RamTiles, TileDataset
 
 
 @contextmanager
@@ -47,7 +47,6 @@ def _data_loader(tiles: RamTiles, batch_size: int, crop: int, workers: int) -> I
         dataset,
         batch_size,
         sampler=torch.utils.data.RandomSampler(dataset, replacement=True),
-        collate_fn=collate,
         num_workers=workers,
         multiprocessing_context="forkserver" if workers else None,
     )

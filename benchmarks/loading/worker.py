@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.loading.held import Held, settled
-from loaders import BatchLoader, RamTiles, TileDataset, collate
+from loaders import BatchLoader, RamTiles, TileDataset
 from loaders.memory import MemorySampler
 
 _LONG = 64
@@ -114,7 +114,6 @@ def make_loader(case: Case, tiles: RamTiles) -> Iterable[Any]:
         # One batch a worker, as the arithmetic has it; torch's default of 2 doubles it.
         prefetch_factor=1 if case.workers else None,
         multiprocessing_context=case.start if case.workers else None,
-        collate_fn=collate if case.kind == "tiles" else None,
     )
 
 

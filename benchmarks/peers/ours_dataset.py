@@ -8,7 +8,7 @@ from pathlib import Path
 from torch.utils.data import DataLoader
 
 from benchmarks.peers.base import Loader, Pairs, Task
-from loaders import RamTiles, TileDataset, collate
+from loaders import RamTiles, TileDataset
 
 PACKAGES = ("geoprep",)
 GREY = 1.0
@@ -19,7 +19,7 @@ def prepare(task: Task, out: Path) -> None:
 
 
 def open_loader(task: Task, source: Path) -> Loader:
-    """Return a DataLoader over the tiles, with this project's collation."""
+    """Return a DataLoader with its defaults over the tiles."""
     tiles = RamTiles.load(task.store, split="all", progress=False)
     loader = DataLoader(
         TileDataset(tiles, crop=task.crop, augment=None if task.crop is None else "d4"),
@@ -27,6 +27,5 @@ def open_loader(task: Task, source: Path) -> Loader:
         shuffle=True,
         num_workers=task.workers,
         persistent_workers=task.workers > 0,
-        collate_fn=collate,
     )
     return Pairs(loader, itemgetter("image", "speed"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from painted import painted_speed
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from loaders import BatchLoader, RamTiles, TileDataset, collate
 from loaders.gather import symmetry
@@ -121,3 +121,63 @@ def test_collate_keeps_channels_last(tiles: RamTiles, workers: int):
     assert torch.equal(batch["speed"], plain["speed"])
     assert batch["index"].tolist() == list(range(8))
     assert torch.equal(batch["affine"], plain["affine"])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_is_gathered_once_and_needs_no_collation(tiles: RamTiles, workers: int):
+    """With DataLoader's defaults: images channels last, in a worker in shared memory."""
+    dataset = TileDataset(tiles, crop=16, augment="d4", crops_per_tile=2, seed=3)
+    for number, batch in enumerate(DataLoader(dataset, batch_size=6, num_workers=workers)):
+        assert type(batch) is dict
+        assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+        assert batch["image"].is_shared() == batch["speed"].is_shared() == (workers > 0)
+        for i in range(len(batch["index"])):
+            item = dataset[number * 6 + i]
+            assert torch.equal(batch["image"][i], item["image"])
+            assert torch.equal(batch["speed"][i], item["speed"])
+            assert (int(batch["index"][i]), int(batch["key"][i])) == (item["index"], item["key"])
+    assert number == -(-len(dataset) // 6) - 1
+
+
+@pytest.mark.parametrize("collation", [default_collate, collate])
+def test_what_is_put_into_items_before_they_are_collated_is_kept(tiles: RamTiles, collation):
+    def changed(items):
+        items[1]["image"] = items[1]["image"] * 0
+        items[2]["speed"].zero_()
+        items[3]["name"] = items[4]["name"] = "a"
+        return collation(items[:3])
+
+    dataset = TileDataset(tiles)
+    batch = next(iter(DataLoader(dataset, batch_size=5, collate_fn=changed)))
+    assert len(batch["image"]) == 3
+    assert not batch["image"][1].any()
+    assert not batch["speed"][2].any()
+    assert torch.equal(batch["image"][0], dataset[0]["image"])
+    doubled = DataLoader(dataset, batch_size=5, collate_fn=lambda items: collation(items[:2] * 2))
+    longer = next(iter(doubled))
+    assert torch.equal(longer["image"][3], dataset[1]["image"])
+
+    def swapped(items):
+        items[0], items[1] = items[1], items[0]
+        items[0]["image"] = items[0]["image"].clone()
+        return collation(items)
+
+    batch = next(iter(DataLoader(dataset, batch_size=3, collate_fn=swapped)))
+    assert batch["index"].tolist() == [1, 0, 2]
+    assert torch.equal(batch["image"][0], dataset[1]["image"])
+
+
+def test_subsets_and_wrappers_work(tiles: RamTiles):
+    class Wrapped(Dataset):
+        def __len__(self):
+            return len(tiles)
+
+        def __getitem__(self, i):
+            return TileDataset(tiles)[i] | {"twice": 2 * i}
+
+    subset = Subset(TileDataset(tiles), [5, 2, 9])
+    batch = next(iter(DataLoader(subset, batch_size=3)))
+    assert batch["index"].tolist() == [5, 2, 9]
+    wrapped = next(iter(DataLoader(Wrapped(), batch_size=4)))
+    assert wrapped["twice"].tolist() == [0, 2, 4, 6]
+    assert torch.equal(wrapped["image"][3], TileDataset(tiles)[3]["image"])
