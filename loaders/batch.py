@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from loaders.sampling import Windows
+
 _ALIGN = 64
 """Bytes: a cache line, and more than any dtype here needs."""
 
@@ -139,3 +141,11 @@ def _arrays(block: Tensor, n: int, side: int, bands: int) -> tuple[list[Tensor],
         views.append(torch.from_numpy(part if offset else part.transpose(0, 3, 1, 2)))
         offset += _aligned(nbytes)
     return views, offset
+
+
+def put_windows(batch: Batch, windows: Windows) -> None:
+    """Write into a batch on the host which windows its samples are."""
+    batch.index.numpy()[:] = windows.tile
+    batch.key.numpy()[:] = windows.key
+    where = batch.where.numpy()
+    where[:, 0], where[:, 1], where[:, 2] = windows.y, windows.x, windows.op

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from loaders.ahead import run_ahead
-from loaders.batch import Batch, batch_of, block_bytes
+from loaders.batch import Batch, batch_of, block_bytes, put_windows
 from loaders.epochs import EpochLoader
 from loaders.gather import as_items, gather
 from loaders.limits import usable_cpus
@@ -247,10 +247,7 @@ class _Fill:
         image = batch.image.numpy().transpose(0, 2, 3, 1)
         gather(self._image, windows, as_items(image))
         gather(self._speed, windows, batch.speed.numpy())
-        batch.index.numpy()[:] = windows.tile
-        batch.key.numpy()[:] = windows.key
-        where = batch.where.numpy()
-        where[:, 0], where[:, 1], where[:, 2] = windows.y, windows.x, windows.op
+        put_windows(batch, windows)
         return batch
 
 

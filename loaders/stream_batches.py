@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from loaders.ahead import run_ahead
-from loaders.batch import Batch, batch_of
+from loaders.batch import Batch, batch_of, put_windows
 from loaders.batches import BatchLoader
 from loaders.gather import as_items, gather
 from loaders.readahead import ReadAhead
@@ -228,9 +228,7 @@ class _Epoch:
                 done = now.stop
         finally:  # after an error, or others would wait for these places for ever
             self.tiles.give_back(visits[done:])
-        batch.index.numpy()[:] = windows.tile
-        batch.key.numpy()[:] = windows.key
-        batch.where.numpy()[:] = np.stack([windows.y, windows.x, windows.op], axis=1)
+        put_windows(batch, windows)
         return batch
 
     def _copy(self, windows: Windows, now: slice, slot: NDArray[np.int64], batch: Batch) -> None:
