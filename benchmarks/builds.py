@@ -16,23 +16,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.chips import Chips
-from geoprep.addresses import open_image
 from geoprep.build import build
-from geoprep.executor import Threads
-from geoprep.options import BuildOptions
-from geoprep.plan import make_plan
-from geoprep.scenes import Scene
-from geoprep.sources import find_scenes
+from geoprep.executors import Threads
+from geoprep.plan import BuildOptions, make_plan
+from geoprep.sources import Scene, find_scenes
+from geoprep.storage import open_image
 from geoprep.store import Codec
 
 if TYPE_CHECKING:
-    from geoprep.summary import Summary
+    from geoprep.build import Summary
 
 MIB = 2**20
 INTERVAL = 0.02
 """Seconds between two looks at a process's memory."""
 
-COMMAND = [sys.executable, "-c", "from geoprep.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from geoprep.cli.commands import main; main()"]
 """The `geoprep` command of this very interpreter, whether or not it is on the PATH."""
 
 

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from geoprep.cities import CITIES, City, get_city
 from geoprep.errors import SourceError
-from geoprep.scenes import Scene
-from geoprep.sources import find_scenes
+from geoprep.sources import CITIES, City, Scene, find_scenes, get_city
 from geoprep.synth import synthesise
 
 KINDS = {"uint16": "vegas", "uint8": "moscow"}

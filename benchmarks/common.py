@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from geoprep.executor import usable_cores
+from geoprep.executors import usable_cores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

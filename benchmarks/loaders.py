@@ -32,7 +32,7 @@ from benchmarks.loading.report import draw, print_tables
 from benchmarks.loading.tax import measure_tax
 from benchmarks.loading.throughput import measure_throughput
 from benchmarks.peers.base import Task
-from geoprep.executor import usable_cores
+from geoprep.executors import usable_cores
 from loaders import RamTiles
 
 PARTS = ("throughput", "load", "memory", "peers", "tax")

@@ -31,7 +31,7 @@ from benchmarks.common import (
 )
 from benchmarks.pictures import draw, print_tables
 from benchmarks.reference import missing
-from geoprep.cities import get_city
+from geoprep.sources import get_city
 
 SHARE = {"uint16": 0.45, "uint8": 0.40}
 """Least share of the decode-only rate that a build promises."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rasterio.features import rasterize
 from zarr.codecs import BloscCodec
 
-from geoprep.scenes import Scene
+from geoprep.sources import Scene
 
 BUFFER_M = 2.0
 SPEED_FIELD = "inferred_speed_mph"

@@ -43,7 +43,7 @@ from benchmarks.fitting.report import draw, print_tables
 from benchmarks.fitting.sweeps import measure_breakdown, measure_feeds, measure_sizes
 from benchmarks.loading.data import Sizes, synthetic_store
 from benchmarks.preprocess import REAL
-from geoprep.executor import usable_cores
+from geoprep.executors import usable_cores
 
 SPEED_PARTS = ("ladder", "sizes", "feeds", "step", "predict", "ranks")
 LEARNING_PARTS = ("city", "chip")

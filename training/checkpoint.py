@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from geoprep.durable import flush
+from geoprep.storage import flush
 from training.errors import CheckpointError
 
 FORMAT = "geoprep-checkpoint"

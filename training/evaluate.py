@@ -109,7 +109,7 @@ def _figure(value: float) -> str:
 
 
 def _write(found: Assessment, given: argparse.Namespace) -> None:
-    from geoprep.files import replaced
+    from geoprep.storage import replaced
 
     figures: dict[str, Any] = {
         "checkpoint": given.checkpoint,

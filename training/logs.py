@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from geoprep.files import replaced
+from geoprep.storage import replaced
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

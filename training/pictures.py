@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from geoprep.files import replaced
-from geoprep.palette import GROUND, SPEED_COLOURS, bin_label, speed_colours
-from geoprep.preview import natural_bands
+from geoprep.storage import replaced
+from geoprep.views import GROUND, SPEED_COLOURS, bin_label, natural_bands, speed_colours
 
 PANELS = (240, 320)
 """Least and largest side of a tile in a picture, in pixels."""

@@ -109,7 +109,7 @@ def make_job(checkpoint: Path, **options: Any) -> tuple[Job, list[str]]:  # noqa
     CheckpointError
         The checkpoint cannot be used.
     """
-    from geoprep.options import parse_rescale
+    from geoprep.plan import parse_rescale
     from training.checkpoint import BEST, load_network
     from training.prediction import network
     from training.prediction.job import Job

@@ -14,7 +14,7 @@ import torch
 from benchmarks.common import Result, interleave, ratios
 from benchmarks.fitting.children import ask
 from benchmarks.fitting.stepper import DEFAULTS
-from geoprep.cities import get_city
+from geoprep.sources import get_city
 from geoprep.store import Store
 from geoprep.synth import synthesise
 from training.checkpoint import Checkpoint, load_network, save

@@ -10,11 +10,9 @@ import numpy as np
 import rasterio
 
 from geoprep.build import build
-from geoprep.cities import get_city
-from geoprep.executor import Threads
-from geoprep.options import BuildOptions
-from geoprep.plan import make_plan
-from geoprep.sources import find_scenes
+from geoprep.executors import Threads
+from geoprep.plan import BuildOptions, make_plan
+from geoprep.sources import find_scenes, get_city
 from geoprep.synth import synthesise
 from loaders import RamTiles
 

@@ -8,7 +8,7 @@ import numpy as np
 import shapely
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.attributes import HIGHWAY_TYPES
+from geoprep.labels.attributes import HIGHWAY_TYPES
 from geoprep.speed import MPS_PER_MPH
 from geoprep.synth.frame import Frame
 from geoprep.synth.kinds import Road

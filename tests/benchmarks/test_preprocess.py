@@ -11,12 +11,12 @@ from benchmarks.builds import MIB, build_store, decode, watched
 from benchmarks.chips import KINDS, Chips, linked, real, synthetic
 from benchmarks.preprocess import main
 from benchmarks.reference import Stages, build_reference, missing, prepare_chip
-from geoprep.build import build
-from geoprep.executor import Threads
-from geoprep.options import BuildOptions
-from geoprep.plan import make_plan
-from geoprep.sources import find_scenes
-from geoprep.store import Store
+from geoprep.build.run import build
+from geoprep.executors.threads import Threads
+from geoprep.plan.options import BuildOptions
+from geoprep.plan.plan import make_plan
+from geoprep.sources.spacenet import find_scenes
+from geoprep.store.schema import Store
 
 SIZE = 128
 needs_reference = pytest.mark.skipif(bool(missing()), reason=f"{missing()} is not installed")

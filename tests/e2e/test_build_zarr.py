@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import rasterio
 
-from geoprep.cities import CITIES
+from geoprep.sources.cities import CITIES
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
-from geoprep.store import Store
+from geoprep.store.schema import Store
 from geoprep.synth import synthesise
 
 MOSCOW = CITIES["moscow"]
@@ -19,7 +19,7 @@ MOSCOW = CITIES["moscow"]
 
 def geoprep(*args, cwd=None, env=None):
     return subprocess.run(
-        [sys.executable, "-c", "from geoprep.cli import main; main()", *map(str, args)],
+        [sys.executable, "-c", "from geoprep.cli.commands import main; main()", *map(str, args)],
         cwd=cwd,
         env=env,
         capture_output=True,

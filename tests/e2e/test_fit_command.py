@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.stores import write_store
+
+from training.checkpoint import load
+from training.fit import main
 
 REPO = Path(__file__).resolve().parents[2]
-HELPERS = REPO / "tests" / "training"
-sys.path.insert(0, str(HELPERS))
-
-from stores import write_store  # noqa: E402 - found by the line above
-
-from training.checkpoint import load  # noqa: E402 - likewise
-from training.fit import main  # noqa: E402 - likewise
+HELPERS = REPO / "tests"
 
 ONE = ("--device", "cpu", "--compile", "off", "--threads", "1", "--loader-threads", "1", "--quiet")
 SAMPLES = ("--crop", "32", "--crops-per-tile", "1", "--pictures", "0")
@@ -62,7 +60,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, here):
-    common = ("--model", "tiny:killed", *ONE, *SAMPLES, "--batch-size", "4", "--ema", "0.9")
+    common = ("--model", "helpers.tiny:killed", *ONE, *SAMPLES, "--batch-size", "4", "--ema", "0.9")
     common = (store, *common, "--epochs", "2", "--save-every", "2")
     assert here(*common, "--out", "whole") == 0
     killed = run(*common, "--out", "parts", folder=tmp_path, doom="6")
@@ -81,7 +79,7 @@ def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, he
 @pytest.mark.slow
 def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here):
     """The same global batch, no BatchNorm: what differs is dice, taken per rank and averaged."""
-    common = (store, "--model", "tiny:build", *ONE, *SAMPLES, "--precision", "fp32")
+    common = (store, "--model", "helpers.tiny:build", *ONE, *SAMPLES, "--precision", "fp32")
     common = (*common, "--epochs", "3", "--lr", "0.02")
     assert here(*common, "--batch-size", "8", "--out", "alone") == 0
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -114,7 +112,7 @@ def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here):
 def test_the_xeon_launcher_runs_it(store, tmp_path):
     launch = ("-m", "torch.backends.xeon.run_cpu", "--ninstances", "1", "--no-python")
     launch = (*launch, sys.executable, "-m", "training.fit")
-    common = (store, "--model", "tiny:build", *SAMPLES, "--epochs", "1", "--compile", "off")
+    common = (store, "--model", "helpers.tiny:build", *SAMPLES, "--epochs", "1", "--compile", "off")
     done = run(*common, "--out", "run", folder=tmp_path, module=launch)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "best.pt").exists()

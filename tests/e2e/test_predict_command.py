@@ -12,13 +12,13 @@ import rasterio
 
 from training.prediction.journal import folder_of
 
-CASES = Path(__file__).parent.parent / "training"
+CASES = Path(__file__).resolve().parents[1]
 REPO = CASES.parent.parent
 
 MAKE = """
 import sys
-from predict_cases import make_checkpoint, pixels, write_image
-make_checkpoint("best.pt", network="predict_cases:neighbourly")
+from helpers.predict_cases import make_checkpoint, pixels, write_image
+make_checkpoint("best.pt", network="helpers.predict_cases:neighbourly")
 write_image("scene.tif", pixels(1700, 70))
 """
 

@@ -12,11 +12,11 @@ import rasterio
 from affine import Affine
 from pyproj import Transformer
 
-from geoprep.build import build
-from geoprep.executor import Threads
-from geoprep.globs import images_and_labels
-from geoprep.options import BuildOptions
-from geoprep.plan import make_plan
+from geoprep.build.run import build
+from geoprep.executors.threads import Threads
+from geoprep.plan.options import BuildOptions
+from geoprep.plan.plan import make_plan
+from geoprep.sources.patterns import images_and_labels
 
 LONLAT_ORIGIN = 37.60, 55.75
 LONLAT_PIXEL = 2.7e-6

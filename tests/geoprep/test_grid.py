@@ -7,7 +7,7 @@ import numpy as np
 import pyproj
 import pytest
 from affine import Affine
-from factory import PLACES
+from helpers.factory import PLACES
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from painted import paint, write_store
+from helpers.painted import paint, write_store
 
-from geoprep.store import Store
+from geoprep.store.schema import Store
 from loaders import RamTiles
 
 MakeStore = Callable[..., Path]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.painted import painted_speed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from painted import painted_speed
 
 from geoprep.errors import UsageError
 from loaders import Batch, BatchLoader, RamTiles

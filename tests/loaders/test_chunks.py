@@ -12,14 +12,14 @@ import google_crc32c
 import numpy as np
 import pytest
 import zarr
+from helpers.painted import paint
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from painted import paint
 
-from geoprep.create import create_store
 from geoprep.errors import StoreError
-from geoprep.shards import ShardWriter, shard_path
-from geoprep.store import Store
+from geoprep.store.schema import Store
+from geoprep.store.shards import ShardWriter, shard_path
+from geoprep.store.writer import create_store
 from loaders.chunks import ChunkReader, _joined
 from loaders.reading import Piece
 

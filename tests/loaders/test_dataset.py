@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from painted import painted_speed
+from helpers.painted import painted_speed
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from loaders import BatchLoader, RamTiles, TileDataset, collate

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers.painted import paint, painted_speed
 from hypothesis import given
 from hypothesis import strategies as st
-from painted import paint, painted_speed
 
 from loaders.gather import as_items, copy_window, gather, symmetry, window_affine
 from loaders.sampling import Sampling

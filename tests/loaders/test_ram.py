@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from painted import paint
+from helpers.painted import paint
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import Store
+from geoprep.store.schema import Store
 from loaders import RamTiles, loading
 from loaders.limits import Available
 

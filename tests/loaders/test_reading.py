@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.errors import StoreError
-from geoprep.shards import shard_path
+from geoprep.store.shards import shard_path
 from loaders import RamTiles
 from loaders.reading import pieces
 

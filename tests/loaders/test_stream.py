@@ -11,11 +11,11 @@ from typing import Any
 
 import boto3
 import pytest
+from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, loader_threads, samples
 from moto.server import ThreadedMotoServer
-from streams import LARGE, SMALL, TILE, TRAIN, digest, loader_threads, samples
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import Store
+from geoprep.store.schema import Store
 from loaders import BatchLoader, RamTiles, stream
 from loaders.limits import Available
 from loaders.stream import StreamTiles, memory_limit

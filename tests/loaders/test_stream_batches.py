@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.painted import painted_speed
+from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, loader_threads, samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from painted import painted_speed
-from streams import LARGE, SMALL, TILE, TRAIN, digest, loader_threads, samples
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.shards import shard_path
+from geoprep.store.shards import shard_path
 from loaders import BatchLoader, RamTiles
 from loaders.stream import StreamTiles
 from loaders.stream_batches import StreamLoader

@@ -5,14 +5,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from stores import write_store
+from helpers.stores import write_store
 
-from geoprep.store import Store
+from geoprep.store.schema import Store
 from training.fit import main
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 USUAL = ("--device", "cpu", "--compile", "off", "--threads", "1", "--loader-threads", "1")
-SMALL = ("--model", "tiny:build", "--crop", "32", "--crops-per-tile", "1", "--batch-size", "4")
+SMALL = (
+    "--model",
+    "helpers.tiny:build",
+    "--crop",
+    "32",
+    "--crops-per-tile",
+    "1",
+    "--batch-size",
+    "4",
+)
 
 
 @pytest.fixture(scope="session")
@@ -43,5 +52,5 @@ def fit(store_path, monkeypatch):
     yield run
     torch.set_num_threads(threads)
     torch.set_rng_state(random)
-    for name in [n for n in sys.modules if n == "tiny"]:
+    for name in [n for n in sys.modules if n == "helpers.tiny"]:
         del sys.modules[name]

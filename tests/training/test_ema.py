@@ -1,8 +1,8 @@
 """Averaged weights."""
 
 import pytest
-import tiny
 import torch
+from helpers import tiny
 
 from geoprep.errors import UsageError
 from training.ema import Ema

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from stores import write_store
+from helpers.stores import write_store
 
 from training.assess import assess
 from training.evaluate import main

@@ -9,13 +9,22 @@ import signal
 
 import pytest
 import torch
-from stores import write_store
+from helpers.stores import write_store
 
 from loaders.limits import Available
 from training import lookout
 from training.checkpoint import load, load_network
 
-STATEFUL = ("--model", "tiny:normed", "--crop", "32", "--crops-per-tile", "1", "--batch-size", "4")
+STATEFUL = (
+    "--model",
+    "helpers.tiny:normed",
+    "--crop",
+    "32",
+    "--crops-per-tile",
+    "1",
+    "--batch-size",
+    "4",
+)
 
 
 def rows(folder):
@@ -65,7 +74,14 @@ def test_a_run_learns_and_leaves_what_it_says(fit, tmp_path, store):
     assert max(float(row["road_iou"]) for row in history) > 0.5
     log = (out / "log.txt").read_text()
     header = log[: log.index("epoch 1/6")]
-    for said in ("tiny:build", "threads", "24 tiles", "allocator", "engine", "6 steps an epoch"):
+    for said in (
+        "helpers.tiny:build",
+        "threads",
+        "24 tiles",
+        "allocator",
+        "engine",
+        "6 steps an epoch",
+    ):
         assert said in header, said
     network, facts = load_network(out)
     assert facts.bands == store.meta.bands
@@ -86,7 +102,7 @@ def test_interrupted_anywhere_and_resumed_is_never_interrupted(
     fit, tmp_path, monkeypatch, capfd, options
 ):
     monkeypatch.setenv("DOOM_AT", "0")
-    doomed = ("--model", "tiny:interrupted", *STATEFUL[2:])
+    doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
     common = ("--epochs", "2", "--log-every", "4", *options)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert fit("--out", whole, *common, network=doomed) == 0
@@ -133,7 +149,7 @@ def test_stages_change_resolution_and_windows(fit, tmp_path):
 
 def test_a_loss_that_is_no_number_stops_the_run(fit, tmp_path, capfd):
     out = tmp_path / "run"
-    network = ("--model", "tiny:explosive", *STATEFUL[2:])
+    network = ("--model", "helpers.tiny:explosive", *STATEFUL[2:])
     assert fit("--out", out, "--epochs", 1, "--log-every", 3, network=network) == 1
     said = capfd.readouterr().err
     assert "the loss is not a number (step 5" in said

@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from geoprep.palette import GROUND, SPEED_COLOURS
+from geoprep.views.palette import GROUND, SPEED_COLOURS
 from training.pictures import Example, choose_tiles, draw_curves, draw_examples
 
 

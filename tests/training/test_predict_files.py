@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import rasterio
-from predict_cases import FACTS, PLACE, UTM
+from helpers.predict_cases import FACTS, PLACE, UTM
 
 from geoprep.errors import UsageError
 from training.prediction import tiff

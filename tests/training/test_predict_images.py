@@ -9,8 +9,7 @@ import boto3
 import numpy as np
 import pytest
 import rasterio
-from moto.server import ThreadedMotoServer
-from predict_cases import (
+from helpers.predict_cases import (
     FACTS,
     GSD,
     PLACE,
@@ -21,8 +20,9 @@ from predict_cases import (
     probabilities,
     write_image,
 )
+from moto.server import ThreadedMotoServer
 
-from geoprep import remote
+from geoprep.storage import objects as remote
 from training import machine
 from training import predict as command
 from training.prediction.journal import folder_of
@@ -90,7 +90,7 @@ def test_map_is_the_network_at_every_pixel(run, checkpoint, tmp_path, height, wi
 
 def test_windows_do_not_show_in_the_map(run, tmp_path):
     """Away from the image's edge, overlap hides where the windows were."""
-    path, network = make_checkpoint(tmp_path / "n.pt", network="predict_cases:neighbourly")
+    path, network = make_checkpoint(tmp_path / "n.pt", network="helpers.predict_cases:neighbourly")
     values = pixels(300, 260)
     image = write_image(tmp_path / "scene.tif", values)
     run(path, image, "--out", tmp_path / "m", *FP32, "--window", 96, "--overlap", 32)
@@ -141,7 +141,7 @@ class Killed(BaseException):
 
 
 def test_killed_and_run_again_gives_the_same_bytes(run, tmp_path, monkeypatch):
-    path, _ = make_checkpoint(tmp_path / "n.pt", network="predict_cases:neighbourly")
+    path, _ = make_checkpoint(tmp_path / "n.pt", network="helpers.predict_cases:neighbourly")
     image = write_image(tmp_path / "scene.tif", pixels(1700, 70))
     args = (path, image, *FP32, "--window", 96, "--overlap", 32)
     assert run(*args, "--out", tmp_path / "whole")[0] == 0

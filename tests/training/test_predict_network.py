@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from predict_cases import FACTS, neighbourly, pixels, probabilities
+from helpers.predict_cases import FACTS, neighbourly, pixels, probabilities
 
 from geoprep.errors import UsageError
 from training.prediction import network as network_module

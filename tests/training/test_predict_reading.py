@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
-from predict_cases import FACTS, GSD, PLACE, pixels, write_image
+from helpers.predict_cases import FACTS, GSD, PLACE, pixels, write_image
 
-from geoprep import imagery
 from geoprep.errors import ImageError, UsageError
+from geoprep.imagery import pixels as imagery
 from training.prediction import source as source_module
 from training.prediction.flow import ahead
 from training.prediction.reader import mirrored, read_bands

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from geoprep.addresses import read_bytes
 from geoprep.errors import GeoprepError, UsageError
-from geoprep.globs import images_and_labels
-from geoprep.remote import is_remote
-from geoprep.scenes import Scene
+from geoprep.sources import Scene, images_and_labels
+from geoprep.storage import is_remote, read_bytes
 from training.prediction.mapping import Mapper, Plan, Report, Work
 from training.prediction.network import CompileWish, should_compile
 from training.prediction.overlay import write_overlay

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
-from geoprep.executor import usable_cores
+from geoprep.executors import usable_cores
 from training.checkpoint import Facts
 from training.prediction.blend import Strip
 from training.prediction.flow import ahead

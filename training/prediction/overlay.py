@@ -9,12 +9,10 @@ import numpy as np
 import rasterio
 from numpy.typing import NDArray
 
-from geoprep.addresses import open_image
-from geoprep.files import replaced
 from geoprep.imagery import Pixels, count_source, lookup_tables, percentile_limits
-from geoprep.palette import NODATA_GREYS, speed_colours
-from geoprep.preview import natural_bands
 from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.storage import open_image, replaced
+from geoprep.views import NODATA_GREYS, natural_bands, speed_colours
 from training.prediction.source import Source, bounded_cache
 
 LONGEST = 2048

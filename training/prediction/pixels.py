@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.kernels import compiled
+from geoprep.compiled import compiled
 from geoprep.speed import NO_DATA
 
 HIGHEST = NO_DATA - 1

@@ -13,8 +13,8 @@ from rasterio.errors import RasterioError
 
 from geoprep import __version__
 from geoprep.errors import UsageError
-from geoprep.palette import bin_label
 from geoprep.speed import BIN_COUNT, NO_DATA
+from geoprep.views import bin_label
 from training.checkpoint import Facts
 from training.prediction.source import Source, Wishes
 from training.prediction.tiff import Compression, Tags, gdal_tags

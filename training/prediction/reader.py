@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep import imagery
-from geoprep.addresses import open_image
+from geoprep.storage import open_image
 from training.prediction.source import Source, bounded_cache, read_rows, rows_at_a_time
 from training.prediction.windows import Axis
 

@@ -15,10 +15,9 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep import imagery
-from geoprep.addresses import open_image
 from geoprep.errors import GeoprepError, ImageError, UsageError
-from geoprep.options import parse_rescale
-from geoprep.remote import is_remote
+from geoprep.plan import parse_rescale
+from geoprep.storage import is_remote, open_image
 from geoprep.store import Store
 from training.checkpoint import Facts
 
@@ -61,7 +60,7 @@ class Source:
     Attributes
     ----------
     address
-        See `geoprep.addresses`.
+        See `geoprep.storage.addresses`.
     bands
         1-based, in the network's order.
     dtype

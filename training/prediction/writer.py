@@ -10,8 +10,8 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.durable import flush
-from geoprep.executor import usable_cores
+from geoprep.executors import usable_cores
+from geoprep.storage import flush
 from training.prediction.journal import Journal
 from training.prediction.pixels import halve
 from training.prediction.tiff import TILE, Compression, Tags, header, overview_tags

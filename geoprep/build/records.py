@@ -1,0 +1,165 @@
+"""What travels to a task and back: plain, picklable values, never pixels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from geoprep.grid import Grid
+from geoprep.plan.options import BuildOptions, Schema
+from geoprep.store.schema import StoreMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a scene.
+
+    Attributes
+    ----------
+    status, reason
+        As in the scene table.
+    limits
+        (band, 2), or empty when nothing was rescaled.
+    notes
+        Counted fallbacks of its roads' attributes.
+    """
+
+    status: str = "ok"
+    reason: str = ""
+    limits: tuple[tuple[float, float], ...] = ()
+    notes: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Outcome:
+        """Read back what ``dataclasses.asdict`` and JSON made of an outcome."""
+        limits = tuple((float(low), float(high)) for low, high in values["limits"])
+        return cls(values["status"], values["reason"], limits, dict(values["notes"]))
+
+
+@dataclass(frozen=True, slots=True)
+class ScenePart:
+    """The tiles of one scene that lie in one shard.
+
+    Attributes
+    ----------
+    index
+        Row in the scene table.
+    grid
+        Of the source; None only where ``known`` is given.
+    shape
+        Height and width of the scene in pixels of the finest level.
+    windows
+        (row, col) of the tiles, in pixels of the finest level.
+    whole
+        Whether these are all tiles of the scene.
+    counted
+        Whether its pixels go into the store's histograms.
+    known
+        Limits or a fate decided beforehand, or None.
+    """
+
+    index: int
+    image: str
+    label: str | None
+    schema: Schema
+    grid: Grid | None
+    shape: tuple[int, int]
+    windows: tuple[tuple[int, int], ...]
+    whole: bool
+    counted: bool
+    known: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """One shard of every pixel array, all for the same tiles."""
+
+    store: str
+    shard: int
+    meta: StoreMeta
+    options: BuildOptions
+    road_file: str | None
+    parts: tuple[ScenePart, ...]
+
+
+@dataclass(slots=True)
+class ShardRecord:
+    """What a task did; plain values that survive a round trip through JSON.
+
+    Attributes
+    ----------
+    files
+        Array name, such as ``650/image``, to (XXH3-128, bytes).
+    scenes
+        Scene index (as text, for JSON) to its outcome.
+    road_fraction, valid_fraction
+        One value a tile.
+    histogram_band, histogram_speed
+        (band, 256) and (256) counts of this shard's training tiles.
+    source_bytes
+        Bytes of pixels decoded, uncompressed.
+    seconds
+        Stage name to seconds of one thread.
+    """
+
+    shard: int
+    files: dict[str, tuple[str, int]] = field(default_factory=dict)
+    scenes: dict[str, Outcome] = field(default_factory=dict)
+    road_fraction: list[float] = field(default_factory=list)
+    valid_fraction: list[float] = field(default_factory=list)
+    histogram_band: list[list[int]] = field(default_factory=list)
+    histogram_speed: list[int] = field(default_factory=list)
+    source_bytes: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; unlike ``dataclasses.asdict`` it copies no long lists."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return values | {"scenes": {index: asdict(one) for index, one in self.scenes.items()}}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ShardRecord:
+        """Read back what :meth:`to_json` and JSON made of a record."""
+        record = cls(**values)
+        record.files = {name: (str(d), int(n)) for name, (d, n) in record.files.items()}
+        record.scenes = {index: Outcome.from_json(one) for index, one in values["scenes"].items()}
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyTask:
+    """One scene to be looked at before its shards are built; ``scope`` is the rescale rule."""
+
+    index: int
+    image: str
+    bands: tuple[int, ...]
+    scope: str
+    options: BuildOptions
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyRecord:
+    """What a survey found: limits of its own, or the histogram for those of a city.
+
+    Attributes
+    ----------
+    histogram
+        For every band the values that occur and how often, or empty.
+    """
+
+    index: int
+    outcome: Outcome
+    source_bytes: int = 0
+    histogram: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()

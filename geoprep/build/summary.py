@@ -1,0 +1,112 @@
+"""What a build did, in figures: read back from the finished store, so that they are its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.plan.plan import Plan
+from geoprep.build.records import ShardRecord
+from geoprep.store.schema import SPLITS, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a build did.
+
+    Attributes
+    ----------
+    state
+        ``built``, ``resumed``, or ``unchanged`` when the store was complete already.
+    statuses
+        Scenes per status.
+    issues
+        (scene id, status, reason) of every scene that is not ``ok``.
+    notes
+        Counted fallbacks of road attributes.
+    road_fraction
+        Share of labelled pixels that are road, over all tiles.
+    source_bytes
+        Bytes of pixels decoded by this run, uncompressed.
+    seconds
+        Of this run; ``stages`` divides the threads' own time.
+    """
+
+    store: str
+    state: Literal["built", "resumed", "unchanged"]
+    tiles: int
+    levels: tuple[int, ...]
+    store_bytes: int
+    statuses: dict[str, int]
+    issues: tuple[tuple[str, str, str], ...]
+    notes: dict[str, int]
+    orphan_labels: tuple[str, ...]
+    splits: dict[str, int]
+    road_fraction: float
+    valid_fraction: float
+    scenes_built: int = 0
+    source_bytes: int = 0
+    seconds: float = 0.0
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+def summarise(
+    plan: Plan,
+    out: Path,
+    state: Literal["built", "resumed", "unchanged"],
+    new: Iterable[ShardRecord],
+    seconds: float,
+) -> Summary:
+    """Describe a finished store and the run that finished it.
+
+    Parameters
+    ----------
+    plan, out
+        What was built, and where.
+    state
+        How the run went.
+    new
+        Records of the shards built by this run.
+    seconds
+        Wall time of this run.
+    """
+    store = Store.open(out)
+    scenes, tiles = store.scenes, store.tiles
+    rows = zip(scenes.id, scenes.status, scenes.reason, strict=True)
+    # Tiles of one store are equal in size, so shares of pixels are means over labelled tiles.
+    labelled = np.isin(tiles.scene, np.flatnonzero(scenes.status == "ok"))
+    stages = Counter[str]()
+    scenes_built, source_bytes = 0, 0
+    for record in new:
+        stages.update(record.seconds)
+        scenes_built += len(record.scenes)
+        source_bytes += record.source_bytes
+    return Summary(
+        store=str(out),
+        state=state,
+        tiles=len(tiles),
+        levels=store.meta.levels,
+        store_bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
+        statuses=dict(Counter(scenes.status.tolist())),
+        issues=tuple(row for row in rows if row[1] != "ok"),
+        notes=store.meta.build.get("notes", {}),
+        orphan_labels=plan.orphan_labels,
+        splits={name: int((tiles.split == i).sum()) for i, name in enumerate(SPLITS)},
+        road_fraction=_mean(tiles.road_fraction[labelled], tiles.valid_fraction[labelled]),
+        valid_fraction=_mean(tiles.valid_fraction, np.ones(len(tiles))),
+        scenes_built=scenes_built,
+        source_bytes=source_bytes,
+        seconds=seconds,
+        stages=dict(stages),
+    )
+
+
+def _mean(values: NDArray[Any], weights: NDArray[Any]) -> float:
+    total = float(weights.sum())
+    return float((values * weights).sum() / total) if total else 0.0

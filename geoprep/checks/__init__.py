@@ -1,1 +1,0 @@
-"""What :mod:`geoprep.verify` looks at: metadata, tables, then every shard and pixel."""

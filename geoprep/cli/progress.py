@@ -1,0 +1,170 @@
+"""What a person sees while a command works, and the summary at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from geoprep.build.run import Progress as BuildProgress
+    from geoprep.build.summary import Summary
+
+MOST_LISTED = 20
+
+
+def _bar(*extra: TextColumn) -> Progress:
+    """Return a bar on standard error, which leaves standard output to results."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        *extra,
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+
+
+@contextmanager
+def scene_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback that takes how many are done and how many there are."""
+    if quiet:
+        yield lambda done, total: None
+        return
+    with _bar() as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def archive_bar(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a callback for members of an archive: name, bytes read, bytes in all."""
+    if quiet:
+        yield lambda name, done, total: None
+        return
+    with _bar(TextColumn("{task.fields[name]}")) as bar:
+        task: TaskID | None = None
+
+        def show(name: str, done: int, total: int) -> None:
+            nonlocal task
+            if task is None:
+                task = bar.add_task("extracting, MB", total=None, name="")
+            bar.update(task, completed=done // 10**6, total=total // 10**6, name=name)
+
+        yield show
+
+
+@contextmanager
+def build_bar(quiet: bool) -> Iterator[Callable[[BuildProgress], None]]:
+    """Yield a callback for the progress of a build."""
+    if quiet:
+        yield lambda progress: None
+        return
+    rate = TextColumn("{task.fields[rate]}")
+    with _bar(rate) as bar:
+        tasks: dict[str, TaskID] = {}
+        titles = {"survey": "surveying scenes", "build": "building scenes"}
+
+        def show(progress: BuildProgress) -> None:
+            if progress.stage not in tasks:
+                tasks[progress.stage] = bar.add_task(
+                    titles[progress.stage], total=progress.scenes, rate=""
+                )
+            task = bar.tasks[tasks[progress.stage]]
+            elapsed = task.elapsed or 0.0
+            rate = ""
+            if elapsed > 0 and progress.bytes_read:
+                scenes = (progress.scenes_done - progress.scenes_kept) / elapsed
+                rate = f"{scenes:.1f} scenes/s {progress.bytes_read / elapsed / 1e6:.0f} MB/s"
+            bar.update(task.id, completed=round(progress.scenes_done), rate=rate)
+
+        yield show
+
+
+def print_summary(summary: Summary, notes: list[str]) -> None:
+    """Print what a build made and everything that did not go as one would like."""
+    console = Console(highlight=False)
+    for note in notes:
+        console.print(f"[yellow]note[/] {note}")
+    if summary.state == "unchanged":
+        console.print(f"[green]complete already[/] {summary.store}: nothing to do")
+    else:
+        seconds = max(summary.seconds, 1e-9)
+        console.print(
+            f"[green]{summary.state}[/] {summary.store} in {summary.seconds:.1f} s: "
+            f"{summary.scenes_built / seconds:.1f} scenes/s, "
+            f"{summary.source_bytes / seconds / 1e6:.0f} MB/s of pixels"
+        )
+    console.print(_facts(summary))
+    _print_list(
+        console,
+        "not built as they should be",
+        [f"{name}: {status}: {reason}" for name, status, reason in summary.issues],
+    )
+    _print_list(console, "labels without an image", list(summary.orphan_labels))
+    _print_list(
+        console,
+        "road attributes that fell back to a default",
+        [f"{count} x {what}" for what, count in summary.notes.items()],
+    )
+
+
+def _facts(summary: Summary) -> Table:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    levels = " and ".join(f"{side} x {side}" for side in summary.levels)
+    statuses = ", ".join(f"{count} {status}" for status, count in summary.statuses.items())
+    splits = ", ".join(f"{count} {name}" for name, count in summary.splits.items() if count)
+    table.add_row("scenes", statuses)
+    table.add_row("tiles", f"{summary.tiles} of {levels} pixels ({splits})")
+    table.add_row("road", f"{summary.road_fraction:.2%} of the labelled pixels")
+    table.add_row("imagery", f"{summary.valid_fraction:.1%} of all pixels")
+    table.add_row("on disk", f"{summary.store_bytes / 1e6:.1f} MB")
+    return table
+
+
+def _print_list(console: Console, title: str, lines: list[str]) -> None:
+    if not lines:
+        return
+    console.print(f"[yellow]{title}[/] ({len(lines)})")
+    for line in lines[:MOST_LISTED]:
+        console.print(f"  {line}", soft_wrap=True, markup=False)
+    if len(lines) > MOST_LISTED:
+        console.print(f"  and {len(lines) - MOST_LISTED} more: see `geoprep info`, or --json")
+
+
+def print_cities(as_json: bool) -> None:
+    """List the cities with their archives."""
+    from geoprep.sources.cities import CITIES
+
+    console = Console(highlight=False)
+    if as_json:
+        console.print_json(json.dumps({name: asdict(city) for name, city in CITIES.items()}))
+        return
+    table = Table("city", "area", "data set", "labelled chips", "road km", "archives")
+    for name, city in CITIES.items():
+        sizes = [f"{a.name}" + (f" ({a.gib} GiB)" if a.gib else "") for a in city.archives]
+        table.add_row(
+            name,
+            city.aoi,
+            city.mission,
+            str(city.chips or "-"),
+            str(city.road_km or "-"),
+            "\n".join(sizes),
+        )
+    console.print(table)

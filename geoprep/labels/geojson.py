@@ -1,0 +1,173 @@
+"""One GeoJSON document -> road table: the way every SpaceNet label takes, so it is a fast one.
+
+The standard library parses, shapely makes all lines of the file in one call. GDAL is not asked:
+on files of some dozen roads, opening one costs it more than the whole of this.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyproj
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.crs import LONLAT
+from geoprep.errors import LabelError
+from geoprep.labels.attributes import Properties
+from geoprep.labels.rule import SpeedRule
+from geoprep.labels.table import RoadTable, build_table
+
+_MIN_POINTS: Final = 2
+_OTHER_GEOMETRIES: Final = ("Point", "MultiPoint", "Polygon", "MultiPolygon", "GeometryCollection")
+_Points = list[Any]  # of [x, y] or [x, y, z], if the file is sane
+
+
+def parse_geojson(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
+    """Return the roads of a GeoJSON FeatureCollection.
+
+    LineStrings and MultiLineStrings count, without their z; other geometries, null ones, and lines
+    with coordinates that are no place are left out and noted. No features means no roads.
+
+    Parameters
+    ----------
+    data
+        The document. Its CRS is longitude and latitude unless it has the ``crs`` member of the
+        format's first edition.
+    rule
+        How to find speeds.
+    name
+        The file, for messages.
+
+    Raises
+    ------
+    LabelError
+        If the document is no FeatureCollection, its CRS is not known, or speeds shall come from a
+        field that no feature has.
+    """
+    document = _parse(data, name)
+    crs = _crs(document.get("crs"), name)
+    features = [each if isinstance(each, dict) else {} for each in document["features"]]
+    properties = [_properties(each) for each in features]
+    lines, owner, notes = _lines(features)
+    return build_table(lines, owner, notes, properties, crs, rule, name)
+
+
+def _parse(data: bytes, name: str) -> dict[str, Any]:
+    if not data.strip():
+        raise LabelError(
+            f"{name}: the file is empty, which may be a download cut short; fetch it again. "
+            'If there are no roads, write {"type": "FeatureCollection", "features": []}'
+        )
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise LabelError(
+            f"{name}: not valid JSON ({error}); fetch the file again, or remove it to build the "
+            "scene as unlabelled"
+        ) from error
+    if isinstance(document, dict) and document.get("type") == "FeatureCollection":
+        if isinstance(document.get("features"), list):
+            return document
+        found = "one without a list of features"
+    else:
+        found = str(document.get("type") if isinstance(document, dict) else document)[:60]
+    raise LabelError(
+        f"{name}: not a GeoJSON FeatureCollection (found: {found}); convert it with "
+        "ogr2ogr -f GeoJSON -t_srs OGC:CRS84 fixed.geojson INPUT"
+    )
+
+
+def _crs(member: object, name: str) -> str:
+    """Return the CRS that the ``crs`` member of GeoJSON 2008 names; without one it is lon, lat."""
+    if member is None:
+        return LONLAT
+    named = member.get("properties") if isinstance(member, Mapping) else None
+    text = named.get("name", named.get("code")) if isinstance(named, Mapping) else None
+    crs = _known_crs(text) if isinstance(text, str | int) else None
+    if crs is None:
+        raise LabelError(
+            f"{name}: its crs member {json.dumps(member)[:200]} names no known CRS; convert the "
+            "file with ogr2ogr -f GeoJSON -a_srs EPSG:CODE -t_srs OGC:CRS84 fixed.geojson INPUT"
+        )
+    return crs
+
+
+@lru_cache(maxsize=64)
+def _known_crs(text: str | int) -> str | None:
+    try:
+        crs = pyproj.CRS.from_user_input(text)
+    except pyproj.exceptions.CRSError:
+        return None
+    return LONLAT if crs == pyproj.CRS.from_user_input(LONLAT) else crs.to_string()
+
+
+def _properties(feature: Mapping[str, Any]) -> Properties:
+    properties = feature.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _lines(
+    features: Sequence[Mapping[str, Any]],
+) -> tuple[NDArray[np.object_], NDArray[np.intp], list[str]]:
+    """Return lines (m,), the feature of each (m,), and a note a feature ("": fine)."""
+    parts: list[_Points] = []
+    owner: list[int] = []
+    notes: list[str] = []
+    for index, feature in enumerate(features):
+        found, note = _parts(feature.get("geometry"))
+        parts += found
+        owner += [index] * len(found)
+        notes.append(note)
+    xy = _coordinates(parts)
+    if xy is None:
+        parts, xy, owner = _numeric_parts(parts, owner, notes)
+    line = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    lines: NDArray[np.object_] = shapely.linestrings(xy, indices=line)  # type: ignore[assignment]  # an array, given indices
+    return lines, np.array(owner, dtype=np.intp), notes
+
+
+def _numeric_parts(
+    parts: Sequence[_Points], owner: Sequence[int], notes: list[str]
+) -> tuple[list[_Points], NDArray[np.float64], list[int]]:
+    """Return the parts that are made of numbers, all their points, and the feature of each part.
+
+    The features of the others get a note. This is the slow way, for files that mix 2-D and 3-D
+    lines or hold nonsense.
+    """
+    read = [(part, _coordinates([part]), index) for part, index in zip(parts, owner, strict=True)]
+    kept = [(part, xy, index) for part, xy, index in read if xy is not None]
+    for _, xy, index in read:
+        if xy is None:
+            notes[index] = "geometry malformed"
+    points = np.concatenate([np.empty((0, 2)), *(xy for _, xy, _ in kept)])
+    return [part for part, _, _ in kept], points, [index for _, _, index in kept]
+
+
+def _parts(geometry: object) -> tuple[list[_Points], str]:
+    """Return the point lists of a line geometry, or none and why."""
+    if not isinstance(geometry, dict):
+        return [], "geometry missing"
+    kind, coordinates = geometry.get("type"), geometry.get("coordinates")
+    if kind not in ("LineString", "MultiLineString"):
+        return [], f"geometry {kind}" if kind in _OTHER_GEOMETRIES else "geometry malformed"
+    if not isinstance(coordinates, list):
+        return [], "geometry malformed"
+    parts = [coordinates] if kind == "LineString" else coordinates
+    found = [part for part in parts if isinstance(part, list) and len(part) >= _MIN_POINTS]
+    return found, "" if found else "geometry empty"
+
+
+def _coordinates(parts: Sequence[_Points]) -> NDArray[np.float64] | None:
+    """Return all points of some lines, float64 (points, 2), or None if they are not numbers."""
+    try:
+        xy = np.array([point for part in parts for point in part], dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if not len(xy):
+        return np.empty((0, 2))
+    return xy[:, :2] if xy.ndim == 2 and xy.shape[1] >= 2 else None

@@ -1,0 +1,144 @@
+"""The rule by which the roads of one file get their speeds: from attributes, or from a field."""
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from geoprep.errors import LabelError, UsageError
+from geoprep.labels.attributes import (
+    INFER,
+    Properties,
+    RoadSpeed,
+    detect_schema,
+    finite_number,
+    is_null,
+)
+from geoprep.speed import MAX_MPH, MPH_PER_UNIT
+
+Schema = Literal["auto", "sn3", "sn5", "osm"]
+SpeedFrom = Literal["attributes", "field"]
+SpeedUnit = Literal["mph", "kmh", "mps"]
+
+SPEED_FIELDS: Final = {
+    "inferred_speed_mph": "mph",
+    "inferred_speed_mps": "mps",
+    "speed_mph": "mph",
+    "speed_m/s": "mps",
+}
+"""The speed fields that SpaceNet label files carry, with their units, in order of preference."""
+
+_SPEED_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(mph|kmh|km/h|kph|mps|m/s)")
+_UNIT_SPELLINGS: Final = {"km/h": "kmh", "kph": "kmh", "m/s": "mps"}
+_SAME_SPEED_DIGITS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedRule:
+    """How the speed of a road is found.
+
+    Naming a `speed_field` means ``speed_from="field"``. In that mode a value that is absent, cannot
+    be read, or lies outside 0..254 mph falls back to the attributes, and is counted. Without a
+    `speed_field` the fields of SpaceNet are taken (`SPEED_FIELDS`), whose names give their units.
+    A value may carry its own unit, as OpenStreetMap's ``maxspeed`` does ("30 mph").
+
+    Raises
+    ------
+    UsageError
+        If an option has a value that is not known.
+    """
+
+    schema: Schema = "auto"
+    speed_from: SpeedFrom = "attributes"
+    speed_field: str | None = None
+    speed_unit: SpeedUnit = "mph"
+
+    def __post_init__(self) -> None:
+        for option, value, known in (
+            ("schema", self.schema, get_args(Schema)),
+            ("speed_from", self.speed_from, get_args(SpeedFrom)),
+            ("speed_unit", self.speed_unit, get_args(SpeedUnit)),
+        ):
+            if value not in known:
+                raise UsageError(f"{option}={value!r} is not known; use one of: {', '.join(known)}")
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """The speed fields to read, with their units; none when attributes decide."""
+        if self.speed_field is not None:
+            return {self.speed_field: self.speed_unit}
+        return SPEED_FIELDS if self.speed_from == "field" else {}
+
+
+def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) -> list[RoadSpeed]:
+    """Return the speed of every road of one file.
+
+    Parameters
+    ----------
+    properties
+        One mapping a feature, values as the file has them (text, numbers, null, anything).
+    rule
+        How to find the speed.
+    name
+        The file, for messages.
+
+    Raises
+    ------
+    LabelError
+        If speeds shall come from a field that no feature has.
+    """
+    if not properties:
+        return []
+    names: frozenset[str] = frozenset().union(*properties)
+    require_speed_field(names, rule, name)
+    infer = INFER[detect_schema(names) if rule.schema == "auto" else rule.schema]
+    fields = rule.fields
+    if not fields:
+        return [infer(road) for road in properties]
+    speeds = []
+    for road in properties:
+        mph, problem = _from_fields(road, fields)
+        if problem:
+            mph, notes = infer(road)
+            speeds.append(RoadSpeed(mph, (problem, *notes)))
+        else:
+            speeds.append(RoadSpeed(mph, ()))
+    return speeds
+
+
+def require_speed_field(names: Collection[str], rule: SpeedRule, name: str) -> None:
+    """Refuse a file that has none of the fields that speeds shall come from.
+
+    Raises
+    ------
+    LabelError
+        The message lists the fields there are.
+    """
+    wanted = rule.fields
+    if wanted and not any(field in names for field in wanted):
+        there = ", ".join(sorted(names)) or "none at all"
+        raise LabelError(
+            f"{name}: no speed field {' or '.join(wanted)}; the fields there are: {there}. "
+            "Name one of them with --speed-field, or use --speed-from attributes"
+        )
+
+
+def _from_fields(road: Properties, fields: Mapping[str, str]) -> tuple[float, str]:
+    """Return (mph, "") from the first field that says anything, or (NaN, what is wrong)."""
+    for field, unit in fields.items():
+        if not is_null(road.get(field)):
+            return _to_mph(road[field], unit)
+    return math.nan, "speed field missing"
+
+
+def _to_mph(value: object, unit: str) -> tuple[float, str]:
+    if isinstance(value, str) and (match := _SPEED_TEXT.fullmatch(value.strip().lower())):
+        value, spelled = match.groups()
+        unit = _UNIT_SPELLINGS.get(spelled, spelled)
+    number = finite_number(value)
+    if number is None:
+        return math.nan, "speed field unknown"
+    # Rounded, so that one speed written in two units is one speed, and 10.0584 m/s is 22.5 mph.
+    mph = round(number * MPH_PER_UNIT[unit], _SAME_SPEED_DIGITS)
+    return (mph, "") if 0 < mph <= MAX_MPH else (math.nan, "speed field out of range")

@@ -1,0 +1,153 @@
+"""The roads of one label file in memory: lines, the feature each belongs to, speeds and notes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.crs import is_geographic
+from geoprep.labels.attributes import Properties
+from geoprep.labels.rule import SpeedRule, road_speeds
+
+_MAX_LON_DEG: Final = 360.0
+_MAX_LAT_DEG: Final = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Roads:
+    """Road lines with a speed each.
+
+    Attributes
+    ----------
+    lines
+        Object (n,): 2-D shapely LineStrings; a feature of several parts is several lines.
+    mph
+        Float64 (n,): speed in mph, finite and above 0.
+    crs
+        CRS of the lines, as text that pyproj understands; x is east or longitude.
+    notes
+        What was left out or fell back to a default -> number of features.
+    """
+
+    lines: NDArray[np.object_]
+    mph: NDArray[np.float64]
+    crs: str
+    notes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RoadTable:
+    """Everything read from one label file, left-out features included.
+
+    Attributes
+    ----------
+    lines
+        Object (m,): 2-D shapely LineStrings that can be drawn.
+    feature
+        Int (m,): the feature that a line is part of.
+    mph
+        Float64 (n,): speed of each feature; NaN where no car drives.
+    notes
+        One tuple a feature: why it was left out, or which of its values fell back to a default.
+    crs
+        CRS of the lines.
+    """
+
+    lines: NDArray[np.object_]
+    feature: NDArray[np.intp]
+    mph: NDArray[np.float64]
+    notes: tuple[tuple[str, ...], ...]
+    crs: str
+
+    def roads(self) -> Roads:
+        """Return all roads, and the notes of all features."""
+        mph = self.mph[self.feature]
+        drawn = np.isfinite(mph)
+        return Roads(self.lines[drawn], mph[drawn], self.crs, _count(self.notes))
+
+    def roads_at(self, chosen: NDArray[np.intp]) -> Roads:
+        """Return the roads among the chosen lines, and the notes of the features they are part of.
+
+        Parameters
+        ----------
+        chosen
+            Indices of lines, ascending.
+        """
+        feature = self.feature[chosen]
+        mph = self.mph[feature]
+        drawn = np.isfinite(mph)
+        notes = _count([self.notes[i] for i in np.unique(feature)])
+        return Roads(self.lines[chosen[drawn]], mph[drawn], self.crs, notes)
+
+    def lineless(self) -> dict[str, int]:
+        """Return the notes of the features that have no line at all, and so no place."""
+        without = np.setdiff1d(np.arange(len(self.notes)), self.feature)
+        return _count([self.notes[i] for i in without])
+
+
+def build_table(
+    lines: NDArray[np.object_],
+    feature: NDArray[np.intp],
+    geometry_notes: Sequence[str],
+    properties: Sequence[Properties],
+    crs: str,
+    rule: SpeedRule,
+    name: str,
+) -> RoadTable:
+    """Return the table of a file from its parts, bad lines left out and speeds found.
+
+    Parameters
+    ----------
+    lines, feature
+        2-D LineStrings, and the index of the feature that each is part of, ascending.
+    geometry_notes
+        One text a feature, "" where its geometry is fine.
+    properties
+        One mapping a feature.
+    crs, rule, name
+        CRS of the lines; how to find speeds; the file, for messages.
+
+    Raises
+    ------
+    LabelError
+        If speeds shall come from a field that no feature has.
+    """
+    problems = list(geometry_notes)
+    fine = np.ones(len(lines), dtype=bool)
+    for line, problem in _bad_lines(lines, crs).items():
+        fine[line] = False
+        problems[feature[line]] = problem
+    lines, feature = lines[fine], feature[fine]
+    has_line = np.zeros(len(problems), dtype=bool)
+    has_line[feature] = True
+    speeds = road_speeds(properties, rule, name)
+    notes = tuple(
+        ((problem,) if problem else ()) + (speed.notes if drawn else ())
+        for problem, speed, drawn in zip(problems, speeds, has_line.tolist(), strict=True)
+    )
+    mph = np.array([speed.mph for speed in speeds], dtype=np.float64)
+    return RoadTable(lines, feature, mph, notes, crs)
+
+
+def _bad_lines(lines: NDArray[np.object_], crs: str) -> dict[int, str]:
+    """Return the lines that lie nowhere: index -> what is wrong with them."""
+    xy, line = shapely.get_coordinates(lines, return_index=True)
+    finite = np.isfinite(xy).all(axis=1)
+    inside = finite
+    if is_geographic(crs):
+        inside = (np.abs(xy) <= (_MAX_LON_DEG, _MAX_LAT_DEG)).all(axis=1)
+    if inside.all():
+        return {}
+    bad = dict.fromkeys(line[~inside].tolist(), "geometry out of range")
+    return bad | dict.fromkeys(line[~finite].tolist(), "geometry not finite")
+
+
+def _count(notes: Sequence[tuple[str, ...]]) -> dict[str, int]:
+    """Return note -> number of features, by name, so that equal inputs print equally."""
+    return dict(sorted(Counter(note for each in notes for note in each).items()))

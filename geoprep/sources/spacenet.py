@@ -1,0 +1,289 @@
+"""Where scenes come from: a SpaceNet folder, tarball or bucket, or a person's own files.
+
+Every source boils down to a list of (name, address) pairs; `_pair_up` makes scenes of them by area
+and number, so the rules are the same wherever the files lie.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path, PurePosixPath
+
+from geoprep.errors import SourceError
+from geoprep.sources.cities import (
+    PRODUCTS,
+    SPEED_LABELS,
+    City,
+    FileRole,
+    canonical_product,
+    directions,
+    file_role,
+)
+from geoprep.sources.folders import TooManyFoldersError, walk
+from geoprep.sources.patterns import images_and_labels
+from geoprep.sources.scene import Found, Scene, match_scene
+from geoprep.sources.tar import index_tar, is_archive, is_compressed
+from geoprep.sources.unpack import Progress, extract
+from geoprep.storage.addresses import member_address, open_image, read_bytes
+from geoprep.storage.objects import is_remote, list_objects, s3_address
+
+__all__ = [
+    "Found",
+    "Scene",
+    "find_scenes",
+    "images_and_labels",
+    "match_scene",
+    "open_image",
+    "read_bytes",
+]
+
+SOURCE_VARIABLE = "GEOPREP_DATA"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of the city: its path as the source names it, and its address."""
+
+    role: FileRole
+    name: PurePosixPath
+    address: str
+
+
+@dataclass(slots=True)
+class _Catch:
+    """All files of the city in one source."""
+
+    origin: str
+    files: list[_File] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    # Images that the source has but did not hand out, by product (an archive read selectively).
+    passed_over: dict[str, int] = field(default_factory=dict)
+
+    def add(self, city: City, pairs: Iterable[tuple[str, str]]) -> None:
+        for name, address in pairs:
+            role = file_role(city, name)
+            if role is not None:
+                self.files.append(_File(role, PurePosixPath(name), address))
+
+
+def find_scenes(
+    city: City,
+    source: str | Path | None = None,
+    product: str = "PS-RGB",
+    *,
+    cache: Path | None = None,
+    on_member: Progress | None = None,
+) -> Found:
+    """Find a city's images of one product, and the road label of each.
+
+    Parameters
+    ----------
+    city
+        Whose scenes.
+    source
+        A folder (the city's own or one above it), a tar archive, plain or gzipped, or an S3
+        prefix. None looks into ``$GEOPREP_DATA``, ``./data`` and ``.`` and takes the first that
+        has files of the city.
+    product
+        Imagery product, in its current or old spelling.
+    cache
+        Where a gzipped archive is extracted to; default: a folder beside the archive.
+    on_member
+        Progress of such an extraction, see `geoprep.sources.unpack.extract`.
+
+    Raises
+    ------
+    SourceError
+        No data (the message says where it looked and what brings data), no such product (it lists
+        those that are there), or two files that both claim to be one scene.
+    """
+    product = canonical_product(product)
+    look = _Look(city, product, cache, on_member)
+    if source is not None:
+        catch = look.at(str(source))
+        if not catch.files and not catch.passed_over:
+            raise SourceError(_no_data(city, product, [_seen(catch)]))
+        return _pair_up(city, catch, product)
+    looked = []
+    for place in _usual_places():
+        if not Path(place).is_dir() and not is_remote(place) and not is_archive(Path(place)):
+            looked.append(f"{Path(place).absolute()} (does not exist)")
+            continue
+        try:
+            catch = look.at(place)
+        except TooManyFoldersError as error:
+            looked.append(str(error))
+            continue
+        if catch.files or catch.passed_over:
+            return _pair_up(city, catch, product)
+        looked.append(_seen(catch))
+    raise SourceError(_no_data(city, product, looked))
+
+
+def _pair_up(city: City, catch: _Catch, product: str) -> Found:
+    """Make scenes of files: one image a number, and the best label of that number."""
+    images = _by_number(f for f in catch.files if f.role.kind == "image")
+    labels = _by_number(f for f in catch.files if f.role.kind == "label")
+    chosen = {
+        number: _one(files, f"image of {city.scene_id(number)}")
+        for number, all_files in images.items()
+        if (files := [f for f in all_files if f.role.product == product])
+    }
+    if not chosen:
+        raise SourceError(_no_product(city, catch, images, len(labels), product))
+    scenes = [
+        Scene(
+            city.scene_id(number),
+            image.address,
+            _label_of(image, labels.get(number, []), city.scene_id(number)),
+        )
+        for number, image in sorted(chosen.items())
+    ]
+    orphans = [min(labels[n], key=_preference).address for n in sorted(labels) if n not in chosen]
+    return Found(tuple(scenes), catch.origin, product, tuple(orphans), notes=tuple(catch.notes))
+
+
+def _by_number(files: Iterable[_File]) -> dict[int, list[_File]]:
+    result: dict[int, list[_File]] = {}
+    for file in files:
+        result.setdefault(file.role.number, []).append(file)
+    return result
+
+
+def _preference(file: _File) -> tuple[int, str]:
+    return file.role.rank, file.address
+
+
+def _one(files: Sequence[_File], what: str) -> _File:
+    """Return the file of the lowest rank, which must be the only one."""
+    lowest = min(file.role.rank for file in files)
+    best = sorted((f for f in files if f.role.rank == lowest), key=_preference)
+    if len(best) > 1:
+        raise SourceError(
+            f"two files claim to be the {what}: {best[0].address} and {best[1].address}. Give the "
+            "folder that holds the one you mean as --source, or remove the other."
+        )
+    return best[0]
+
+
+def _label_of(image: _File, labels: Sequence[_File], scene: str) -> str | None:
+    """Return the label for an image: speed before plain, then the one nearest in the tree."""
+    if not labels:
+        return None
+    lowest = min(file.role.rank for file in labels)
+    best = [file for file in labels if file.role.rank == lowest]
+    shared = {f.address: _shared_folders(f.name, image.name) for f in best}
+    nearest = max(shared.values())
+    return _one([f for f in best if shared[f.address] == nearest], f"label of {scene}").address
+
+
+def _shared_folders(a: PurePosixPath, b: PurePosixPath) -> int:
+    pairs = zip(a.parent.parts, b.parent.parts, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One search: what is wanted, asked of one place after the other."""
+
+    city: City
+    product: str
+    cache: Path | None
+    on_member: Progress | None
+
+    def at(self, place: str) -> _Catch:
+        if is_remote(place):
+            return self._bucket(place)
+        path = Path(place).expanduser().absolute()
+        if path.is_dir():
+            return self._folder(path)
+        if not path.exists():
+            raise SourceError(_no_data(self.city, self.product, [f"{path} (does not exist)"]))
+        if not is_archive(path):
+            raise SourceError(
+                f"{path}: not a folder and not a .tar or .tar.gz archive. Give the folder that "
+                f"holds {self.city.aoi}, or use --images for other imagery."
+            )
+        catch = _Catch(str(path))
+        self._archive(path, catch)
+        return catch
+
+    def _bucket(self, place: str) -> _Catch:
+        address = s3_address(place)
+        if is_archive(Path(address)):
+            raise SourceError(
+                f"{address}: an archive cannot be read in place over the network. Download it, or "
+                f"give the folder of single files, such as s3://.../{self.city.folder}"
+            )
+        catch = _Catch(address)
+        catch.add(self.city, ((found, found) for found in list_objects(address)))
+        return catch
+
+    def _folder(self, path: Path) -> _Catch:
+        if canonical_product(path.name) in PRODUCTS:  # the labels lie beside this folder
+            path = path.parent
+        tree = walk(path, self.city)
+        catch = _Catch(str(path), notes=tree.notes)
+        catch.add(self.city, ((found, found) for found in tree.files))
+        unpacked = any(file.role.kind == "image" for file in catch.files)
+        speeds = any(file.role.kind == "label" and file.role.rank < 2 for file in catch.files)
+        for archive in tree.archives:
+            # SpaceNet 3's speed labels are an archive apart, wanted even beside unpacked images.
+            if not unpacked or (SPEED_LABELS in archive and not speeds):
+                self._archive(Path(archive), catch)
+            else:
+                catch.notes.append(f"not read, since there are unpacked files: {archive}")
+        return catch
+
+    def _archive(self, archive: Path, catch: _Catch) -> None:
+        if not is_compressed(archive):
+            members = index_tar(archive)
+            pairs = [(m.name, member_address(archive, m.name, m.offset, m.size)) for m in members]
+            catch.add(self.city, pairs)
+            return
+        into = self.cache or archive.with_name(f"{archive.name}.unpacked")
+        done = extract(archive, self.city, self.product, into, self.on_member)
+        for product, count in done.products.items():
+            catch.passed_over[product] = catch.passed_over.get(product, 0) + count
+        catch.add(self.city, ((name, str(into.absolute() / name)) for name in done.files))
+
+
+def _usual_places() -> list[str]:
+    named = os.environ.get(SOURCE_VARIABLE)
+    if not named:
+        return ["data", "."]
+    return [named if is_remote(named) else str(Path(named).expanduser()), "data", "."]
+
+
+def _seen(catch: _Catch) -> str:
+    return "; ".join([catch.origin, *catch.notes])
+
+
+def _no_data(city: City, product: str, looked: Sequence[str]) -> str:
+    places = "\n".join(f"  {place}" for place in looked)
+    return (
+        f"no SpaceNet files of {city.place.replace('_', ' ')} ({city.aoi}) found. Looked in:\n"
+        f"{places}\n{directions(city, product)}"
+    )
+
+
+def _no_product(
+    city: City, catch: _Catch, images: dict[int, list[_File]], labels: int, product: str
+) -> str:
+    there = dict(catch.passed_over)
+    for files in images.values():
+        for name in {file.role.product for file in files} - catch.passed_over.keys():
+            there[name] = there.get(name, 0) + 1
+    if there:
+        listed = ", ".join(f"{name} ({count})" for name, count in sorted(there.items()))
+        # The multispectral product holds the colours too, as bands 5, 3, 2 of WorldView-3.
+        other = "PS-MS --bands 5,3,2" if "PS-MS" in there else min(there)
+        return (
+            f"{catch.origin} has no {product} images of {city.aoi}. It has images of {listed}: "
+            f"choose with --product, such as --product {other}."
+        )
+    return (
+        f"{catch.origin} has {labels} road labels of {city.aoi} but no images.\n"
+        f"{directions(city, product)}"
+    )

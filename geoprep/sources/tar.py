@@ -1,0 +1,187 @@
+"""SpaceNet's tarballs: judging members, indexing a plain tar, checking a download.
+
+Every member is judged before anything is done with it, and the archive is refused as a whole when
+one member would leave its folder, is a link or a device, or claims an absurd size: SpaceNet's own
+archives hold plain files and folders only. ``TarFile.extract*`` is never called.
+"""
+
+import gzip
+import hashlib
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+from geoprep.errors import SourceError
+from geoprep.sources.cities import City
+
+SUFFIXES = (".tar", ".tar.gz", ".tgz")
+CHUNK = 1 << 20
+# A classic TIFF ends at 4 GiB; a PS-MS chip, the largest real member, has 27 MB.
+MAX_MEMBER = 4 << 30
+# The largest real archive has some 8,000.
+MAX_MEMBERS = 200_000
+# Extended headers (long names, pax records) are kilobytes; tarfile reads them into memory whole.
+MAX_HEADER = 1 << 20
+_EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A regular file in a plain tar: its name and where its bytes lie."""
+
+    name: str
+    offset: int
+    size: int
+
+
+class StrictInfo(tarfile.TarInfo):
+    """Headers that fail loudly: `tarfile` ends quietly at a damaged or missing one."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Parse one header block; only a block of zeros may end an archive."""
+        try:
+            info = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise
+            raise tarfile.ReadError(f"{error} before the end-of-archive mark") from error
+        if info.size < 0 or (info.type in _EXTENDED and info.size > MAX_HEADER):
+            raise tarfile.ReadError(f"header of {info.name!r} claims {info.size} bytes")
+        return info
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
+        """Return the next member; a pax record may have replaced its size."""
+        info = super().fromtarfile(tar)
+        if info.size < 0:
+            raise tarfile.ReadError(f"{info.name!r} claims {info.size} bytes")
+        return info
+
+
+def is_archive(path: Path) -> bool:
+    """Return whether a file's name says that it is one of the archives read here."""
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def is_compressed(path: Path) -> bool:
+    """Return whether the file begins as gzip does, whatever its name.
+
+    Raises
+    ------
+    SourceError
+        The file cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return stream.read(2) == b"\x1f\x8b"
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}).") from error
+
+
+def index_tar(archive: Path) -> list[Member]:
+    """Return every regular file of an uncompressed tar; headers are read, data is skipped.
+
+    Raises
+    ------
+    SourceError
+        Damaged, truncated or hostile; the message names the archive and the member.
+    """
+    length = archive.stat().st_size
+    members = {}
+    with (
+        damage_named(archive),
+        archive.open("rb") as stream,
+        tarfile.open(fileobj=stream, mode="r:", tarinfo=StrictInfo) as tar,
+    ):
+        for info in plain_files(tar, archive):
+            if info.offset_data + info.size > length:
+                raise tarfile.ReadError(f"{info.name!r} ends behind the end of the file")
+            # As with tar itself, of two members of one name the later one counts.
+            members[info.name] = Member(info.name, info.offset_data, info.size)
+    return list(members.values())
+
+
+def plain_files(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
+    """Yield the regular files of an archive, refusing it at the first member it should not have."""
+    for count, info in enumerate(tar):
+        fault = _fault(info) or ("one member too many" if count >= MAX_MEMBERS else None)
+        if fault:
+            raise SourceError(
+                f"{archive}: member {info.name!r} is refused ({fault}). SpaceNet's own archives "
+                "have no such member: download it again from the public bucket."
+            )
+        if info.isreg():
+            yield info
+
+
+def _fault(info: tarfile.TarInfo) -> str | None:
+    """Return why a member must not be touched, or None."""
+    path = PurePosixPath(info.name)
+    if path.is_absolute() or ".." in path.parts or "\0" in info.name:
+        return "its path leaves the folder"
+    if info.issym() or info.islnk():
+        return "it is a link"
+    if info.issparse() or not (info.isreg() or info.isdir()):
+        return "it is neither a plain file nor a folder"
+    if info.size > MAX_MEMBER:
+        return f"it claims {info.size / 2**30:.1f} GiB"
+    return None
+
+
+@contextmanager
+def damage_named(archive: Path) -> Iterator[None]:
+    """Turn every way in which a damaged archive shows itself into one error that names it."""
+    try:
+        yield
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
+        raise SourceError(
+            f"{archive}: damaged or cut short ({error}). Download it again; `curl -C -` continues "
+            "a transfer that stopped."
+        ) from error
+
+
+def verify_md5(
+    archive: Path, city: City, on_bytes: Callable[[int, int], None] | None = None
+) -> bool:
+    """Compare an archive with its published MD5; return False where none was published.
+
+    Parameters
+    ----------
+    archive
+        A downloaded tarball, under the name it has in the bucket.
+    city
+        The city it belongs to.
+    on_bytes
+        Called with the bytes hashed and their total.
+
+    Raises
+    ------
+    SourceError
+        The digests differ.
+    """
+    known = {item.name: item for item in city.archives}.get(archive.name)
+    if known is None or known.md5 is None:
+        return False
+    total, digest = archive.stat().st_size, hashlib.md5(usedforsecurity=False)
+    with archive.open("rb") as stream:
+        while block := stream.read(CHUNK):
+            digest.update(block)
+            if on_bytes is not None:
+                on_bytes(stream.tell(), total)
+    if digest.hexdigest() != known.md5:
+        raise SourceError(
+            f"{archive}: md5 is {digest.hexdigest()}, published is {known.md5}: the file is not "
+            f"the one in the bucket, or not all of it. Download it again from {known.url}"
+        )
+    return True

@@ -1,0 +1,188 @@
+"""One product out of a compressed archive, in one pass, resumable.
+
+The 35 GiB archive of Moscow holds four products, of which a build reads one; a stream cannot be
+entered in the middle, so everything is read and only what is wanted is written.
+"""
+
+import errno
+import fcntl
+import gzip
+import json
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from geoprep.errors import SourceError
+from geoprep.sources.cities import City, FileRole, file_role
+from geoprep.sources.tar import CHUNK, StrictInfo, damage_named, plain_files
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """What one pass over a compressed archive left in the cache folder.
+
+    Attributes
+    ----------
+    files
+        Size in bytes by path relative to the cache folder, in the archive's order.
+    products
+        Number of images in the archive by product, wanted or not.
+    """
+
+    files: dict[str, int] = field(default_factory=dict)
+    products: dict[str, int] = field(default_factory=dict)
+
+
+def extract(
+    archive: Path, city: City, product: str, into: Path, on_member: Progress | None = None
+) -> Extracted:
+    """Extract one product's images and the road labels of a city from a gzipped tar.
+
+    Members appear under their final name only when whole; those already there from the same
+    archive (by its size and time stamp) are not written again; a finished pass leaves a mark that
+    makes the next call return at once. Plain road labels are taken too, since SpaceNet 3 ships its
+    speed labels in an archive of their own.
+
+    Parameters
+    ----------
+    archive
+        A gzipped tar.
+    city, product
+        What to take.
+    into
+        Cache folder, created when absent; one process at a time.
+    on_member
+        Called for each member taken with its name, the compressed bytes read and their total.
+
+    Raises
+    ------
+    SourceError
+        Damaged, truncated or hostile archive, full disk, or another extraction in progress.
+    """
+    stat = archive.stat()
+    identity = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    mark = into / f".{archive.name}.{product}.json"
+    with _disk_errors_named(archive, into), _only_one(into):
+        state = _read_mark(mark)
+        same = state.get("archive") == identity
+        if same and state.get("complete"):
+            done = Extracted(state["files"], state["products"])
+            if all(_whole(into / name, size) for name, size in done.files.items()):
+                return done
+        _write_mark(mark, {"archive": identity, "complete": False})
+        done = _Pass(archive, city, product, into, same).run(on_member)
+        _write_mark(
+            mark,
+            {
+                "archive": identity,
+                "complete": True,
+                "files": done.files,
+                "products": done.products,
+            },
+        )
+        return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    archive: Path
+    city: City
+    product: str
+    into: Path
+    keep: bool
+
+    def run(self, on_member: Progress | None) -> Extracted:
+        result = Extracted()
+        total = self.archive.stat().st_size
+        with (
+            damage_named(self.archive),
+            self.archive.open("rb") as raw,
+            gzip.open(raw) as plain,
+            tarfile.open(fileobj=plain, mode="r|", tarinfo=StrictInfo, bufsize=CHUNK) as tar,
+        ):
+            for info in plain_files(tar, self.archive):
+                role = file_role(self.city, info.name)
+                if role is not None and self._wanted(role, result):
+                    self._take(tar, info, again=info.name in result.files)
+                    result.files[info.name] = info.size
+                    if on_member is not None:
+                        on_member(info.name, raw.tell(), total)
+            while plain.read(CHUNK):  # to the end, where gzip keeps the checksum of what was read
+                pass
+        return result
+
+    def _wanted(self, role: FileRole, result: Extracted) -> bool:
+        if role.kind == "label":
+            return True
+        result.products[role.product] = result.products.get(role.product, 0) + 1
+        return role.product == self.product
+
+    def _take(self, tar: tarfile.TarFile, info: tarfile.TarInfo, *, again: bool) -> None:
+        target = self.into / info.name
+        if self.keep and not again and _whole(target, info.size):
+            return
+        stream = tar.extractfile(info)
+        if stream is None or target.is_symlink() or target.is_dir():
+            raise SourceError(f"{target} is in the way of a member of {self.archive}: remove it.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.part")
+        try:
+            with part.open("wb") as out:
+                shutil.copyfileobj(stream, out, CHUNK)
+                written = out.tell()
+            if written != info.size:
+                raise tarfile.ReadError(f"{info.name!r} ends after {written} of {info.size} bytes")
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _whole(path: Path, size: int) -> bool:
+    return path.is_file() and not path.is_symlink() and path.stat().st_size == size
+
+
+def _read_mark(mark: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(mark.read_text())
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def _write_mark(mark: Path, state: dict[str, Any]) -> None:
+    part = mark.with_name(mark.name + ".part")
+    part.write_text(json.dumps(state))
+    part.replace(mark)
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("wb") as lock:  # the kernel lets go of it with the process
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SourceError(
+                f"{folder}: another process is extracting into this folder: wait until it is done."
+            ) from error
+        yield
+
+
+@contextmanager
+def _disk_errors_named(archive: Path, into: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = (
+            "free some space, then run the same command again to continue"
+            if full
+            else "check the folder, or extract into another one"
+        )
+        raise SourceError(f"cannot extract {archive} into {into} ({error}): {fix}.") from error

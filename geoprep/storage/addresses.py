@@ -1,0 +1,136 @@
+"""What the address of an image or a label may be, and how its bytes are reached.
+
+An address is a plain string, so that scenes travel to other processes:
+
+- a path;
+- ``tar://OFFSET+SIZE/path/of.tar!/member``: a member of an uncompressed tar, read in place;
+- ``s3://bucket/key``.
+
+All three end in the file's own name, so ``PurePath(address).stem`` is what one expects.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from geoprep.errors import ImageError, SourceError
+from geoprep.storage.objects import is_remote, read_object
+
+if TYPE_CHECKING:
+    from rasterio.io import DatasetReader
+
+_MEMBER = re.compile(r"tar://(\d+)\+(\d+)(/[^!]*)!/(.*)", re.DOTALL)
+
+
+class _Member(NamedTuple):
+    offset: int
+    size: int
+    archive: str
+    name: str
+
+
+def member_address(archive: Path, name: str, offset: int, size: int) -> str:
+    """Return the address of a member of an uncompressed tar."""
+    path = str(archive.absolute()).replace("%", "%25").replace("!", "%21")
+    return f"tar://{offset}+{size}{path}!/{name}"
+
+
+def _member(address: str) -> _Member | None:
+    match = _MEMBER.fullmatch(address)
+    if match is None:
+        return None
+    return _Member(int(match[1]), int(match[2]), unquote(match[3]), match[4])
+
+
+def read_bytes(address: str) -> bytes:
+    """Return everything at an address.
+
+    Raises
+    ------
+    SourceError
+        Nothing there, or not readable.
+    """
+    if is_remote(address):
+        return read_object(address)
+    member = _member(address)
+    try:
+        if member is None:
+            return Path(address).read_bytes()
+        with Path(member.archive).open("rb") as stream:
+            data = os.pread(stream.fileno(), member.size, member.offset)
+    except OSError as error:
+        raise SourceError(f"{_shown(address)}: cannot be read ({error}).") from error
+    if len(data) != member.size:
+        raise SourceError(f"{_shown(address)}: the archive has changed since it was listed.")
+    return data
+
+
+@contextmanager
+def open_image(address: str) -> Iterator["DatasetReader"]:
+    """Open an image for reading; whatever rasterio raises until it is closed names the file.
+
+    Sidecar files (``.msk``, ``.aux.xml``, world files) count beside a file on disk, where they are
+    asked for by name: listing the folder at every open, GDAL's default, costs 0.3 ms among 1400
+    chips. In an archive or a bucket an image is read alone. Safe in threads: each call opens a data
+    set of its own, and GDAL starts no threads under the caller's.
+
+    Raises
+    ------
+    ImageError
+        Missing, damaged, or not an image.
+    SourceError
+        The bucket that holds it cannot be read.
+    """
+    import rasterio
+    from rasterio.errors import CRSError, RasterioError
+
+    try:
+        with ExitStack() as stack:
+            alone = address.startswith("tar://") or is_remote(address)
+            stack.enter_context(
+                rasterio.Env(
+                    GDAL_DISABLE_READDIR_ON_OPEN="EMPTY_DIR" if alone else "TRUE",
+                    GDAL_NUM_THREADS="1",
+                )
+            )
+            if is_remote(address):
+                memory = stack.enter_context(rasterio.MemoryFile(read_object(address)))
+                yield stack.enter_context(memory.open())
+            else:
+                yield stack.enter_context(rasterio.open(_gdal_path(address)))
+    except (RasterioError, CRSError) as error:
+        raise ImageError(_complaint(address, error)) from error
+
+
+def _gdal_path(address: str) -> str:
+    member = _member(address)
+    if member is None:
+        return address
+    return f"/vsisubfile/{member.offset}_{member.size},{member.archive}"
+
+
+def _shown(address: str) -> str:
+    member = _member(address)
+    return address if member is None else f"{member.name} in {member.archive}"
+
+
+def _complaint(address: str, error: Exception) -> str:
+    member = _member(address)
+    path = Path(member.archive if member else address)
+    if not is_remote(address) and not path.exists():
+        return f"{_shown(address)}: no such file; check the path."
+    return (
+        f"{_shown(address)}: cannot be read as an image ({_reason(error)}). Fetch it again, or "
+        "take it out of the folder."
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """Return GDAL's own words: rasterio wraps them, one exception in the other."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split()) or type(error).__name__

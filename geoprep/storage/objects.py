@@ -1,0 +1,221 @@
+"""Objects on S3 and on what speaks like it: list a folder, read a file.
+
+Endpoint, region and credentials come from the standard ``AWS_*`` environment variables. Requests
+are unsigned for the public SpaceNet bucket, and wherever no credentials are set: an unsigned
+request to a private bucket fails at once, looking for credentials nobody has takes seconds.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from geoprep.errors import SourceError
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+# The bucket's largest city folder has some 8,000 objects; a listing brings 1,000 a request.
+MAX_OBJECTS = 100_000
+# Doubling waits from 0.2 s on: some five seconds until a network that is down is reported.
+RETRIES = 6
+PUBLIC_BUCKETS = ("spacenet-dataset",)
+"""Buckets that anybody may read, and whose requests are never signed."""
+_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_used_in: dict[str, int] = {}
+_FALSE = ("0", "false", "no", "off")
+
+
+def is_remote(address: str) -> bool:
+    """Return whether an address is an object's, not a file's."""
+    return address.startswith(("s3://", "http://", "https://"))
+
+
+def s3_address(address: str) -> str:
+    """Return ``s3://bucket/key`` for an S3 address in any of its usual web forms.
+
+    Raises
+    ------
+    SourceError
+        A web address that is not S3's.
+    """
+    if address.startswith("s3://"):
+        return address
+    url = urlsplit(address)
+    host, path = url.netloc, url.path.lstrip("/")
+    if match := re.fullmatch(r"(.+)\.s3[.-](?:[a-z0-9-]+\.)?amazonaws\.com", host):
+        return f"s3://{match[1]}/{path}"
+    if re.fullmatch(r"s3[.-](?:[a-z0-9-]+\.)?amazonaws\.com", host):
+        return f"s3://{path}"
+    raise SourceError(
+        f"{address}: only S3 is read over the network. Download it first, or for another object "
+        "store give s3://BUCKET/PREFIX and set AWS_ENDPOINT_URL."
+    )
+
+
+def list_objects(address: str) -> list[str]:
+    """Return the addresses of everything under a folder, sorted by key.
+
+    Parameters
+    ----------
+    address
+        ``s3://bucket/prefix``; the prefix names a folder, with or without a closing slash.
+
+    Raises
+    ------
+    SourceError
+        Nothing can be listed, or more than 100,000 objects.
+    """
+    import obstore
+
+    bucket, prefix = _split(address)
+    keys: list[str] = []
+    with _errors_named(address):
+        for batch in obstore.list(_store(bucket), prefix=prefix.rstrip("/") or None):
+            keys += [item["path"] for item in batch]
+            if len(keys) > MAX_OBJECTS:
+                raise SourceError(
+                    f"{address}: more than {MAX_OBJECTS:,} objects: give the folder that "
+                    "holds the scenes of one area"
+                )
+    return [f"s3://{bucket}/{key}" for key in sorted(keys)]
+
+
+def match_objects(pattern: str) -> list[str]:
+    """Return the addresses that match a pattern such as ``s3://bucket/scenes/*.tif``.
+
+    As in a shell, ``*`` stays within a folder and ``**`` does not.
+    """
+    folder = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
+    wanted = re.compile(_translate(pattern))
+    return [address for address in list_objects(folder) if wanted.fullmatch(address)]
+
+
+def read_object(address: str) -> bytes:
+    """Return the bytes of one object.
+
+    Raises
+    ------
+    SourceError
+        Missing, forbidden, or still failing after the retries; the message says which.
+    """
+    import obstore
+
+    bucket, key = _split(address)
+    with _errors_named(address):
+        return bytes(obstore.get(_store(bucket), key).bytes())
+
+
+def _translate(pattern: str) -> str:
+    parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]+\])", pattern)
+    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(
+        meaning.get(part) or (_one_of(part) if part[:1] == "[" else re.escape(part))
+        for part in parts
+    )
+
+
+def _one_of(part: str) -> str:
+    inside = part[1:-1].replace("\\", "\\\\")
+    return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+
+
+def _split(address: str) -> tuple[str, str]:
+    bucket, _, key = s3_address(address).removeprefix("s3://").partition("/")
+    if not bucket:
+        raise SourceError(f"{address}: no bucket in it; give s3://BUCKET/PREFIX.")
+    return bucket, key
+
+
+def _store(bucket: str) -> "S3Store":
+    """Return this process's client for a bucket; connections are shared by all threads.
+
+    A child forked after its parent's first request would wait for ever (measured: the client's own
+    threads do not survive the fork), so it is told.
+    """
+    if _used_in.setdefault("pid", os.getpid()) != os.getpid():
+        raise SourceError(
+            f"s3://{bucket}: cannot be read in a process forked after its parent read from S3. Use "
+            "threads, or processes started by spawn or forkserver."
+        )
+    return _client(bucket, _endpoint(), _unsigned(bucket))
+
+
+def _endpoint() -> str | None:
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+
+def _unsigned(bucket: str) -> bool:
+    if bucket in PUBLIC_BUCKETS:
+        return True
+    wish = os.environ.get("AWS_SKIP_SIGNATURE")
+    if wish is not None:
+        return wish.lower() not in _FALSE
+    return not any(os.environ.get(name) for name in _CREDENTIALS)
+
+
+@lru_cache(maxsize=8)
+def _client(bucket: str, endpoint: str | None, unsigned: bool) -> "S3Store":
+    from obstore.store import S3Store
+
+    settings: dict[str, Any] = {"skip_signature": unsigned}
+    if endpoint is not None:
+        settings["endpoint"] = endpoint
+    return S3Store(
+        bucket,
+        **settings,
+        client_options={
+            "connect_timeout": "10s",
+            "timeout": "120s",
+            "allow_http": endpoint is not None and endpoint.startswith("http://"),
+        },
+        retry_config={
+            "max_retries": RETRIES,
+            "retry_timeout": timedelta(seconds=60),
+            "backoff": {"init_backoff": timedelta(milliseconds=200)},
+        },
+    )
+
+
+@contextmanager
+def _errors_named(address: str) -> Iterator[None]:
+    from obstore import exceptions
+
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, exceptions.BaseError) as error:
+        raise SourceError(f"{address}: {_fix(error)}") from error
+
+
+def _fix(error: Exception) -> str:
+    """Return what went wrong and what to do about it; a listing tells its status in words only."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[0][:300] if lines else type(error).__name__
+    match = re.search(r"status code: (\d{3})", reason)
+    status = match[1] if match else ""
+    if status == "404" or isinstance(error, FileNotFoundError):
+        return (
+            "no such object or bucket. Check the address; "
+            "`aws s3 ls --no-sign-request` lists a public folder."
+        )
+    if status in ("401", "403") or isinstance(error, PermissionError):
+        return (
+            "access refused. For a private bucket set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+            "(AWS_SKIP_SIGNATURE=false uses the machine's own role); an object that does not exist "
+            "in a bucket that may not be listed is refused too."
+        )
+    if "region" in reason:
+        return f"the bucket is in another region ({reason}): set AWS_REGION."
+    endpoint = _endpoint()
+    where = f"the network and the endpoint {endpoint}" if endpoint else "the network"
+    return f"not readable ({reason}). Check {where}, or download the files and give their folder."

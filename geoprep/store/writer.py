@@ -1,0 +1,137 @@
+"""Making a store: the metadata at the start, the tables and the commit at the end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
+
+from geoprep.storage.disk import flush, flush_metadata
+from geoprep.store.schema import (
+    PIXEL_ARRAYS,
+    SCENE_COLUMNS,
+    TILE_COLUMNS,
+    Codec,
+    SceneTable,
+    StoreMeta,
+    TileTable,
+    quiet_zarr,
+)
+
+
+def chunk_codecs(codec: Codec) -> tuple[BloscCodec | ZstdCodec, Crc32cCodec]:
+    """Return the codecs of a chunk after ``bytes``: a compressor and a checksum."""
+    if codec == "lz4":
+        return (
+            BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle", typesize=1, blocksize=0),
+            Crc32cCodec(),
+        )
+    return ZstdCodec(level=1, checksum=False), Crc32cCodec()
+
+
+def create_store(path: Path, meta: StoreMeta, tiles: int) -> None:
+    """Write the metadata of a new, incomplete store: root attributes and empty pixel arrays.
+
+    Parameters
+    ----------
+    path
+        Folder of the store. Where it holds part of the same store, only what is missing is made.
+    meta
+        Its ``complete`` must be false.
+    tiles
+        Number of tiles, rows of every pixel array.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    root = zarr.open_group(path, mode="a", attributes={"geoprep": meta.to_attrs()})
+    for level in meta.levels:
+        for name, fill in PIXEL_ARRAYS.items():
+            if (path / f"{level}/{name}/zarr.json").exists():
+                continue
+            bands = (len(meta.bands),) if name == "image" else ()
+            sides = (level, level, *bands)
+            root.create_array(
+                f"{level}/{name}",
+                shape=(tiles, *sides),
+                chunks=(1, *sides),
+                shards=(meta.shard_tiles, *sides),
+                dtype="uint8",
+                fill_value=fill,
+                compressors=chunk_codecs(meta.codec),
+                dimension_names=["tile", "y", "x", *(["band"] if bands else [])],
+                overwrite=False,
+            )
+
+
+def write_table_array(
+    group: zarr.Group, name: str, values: NDArray[Any], dtype: str, dims: tuple[str, ...]
+) -> None:
+    """Write one small array as a single chunk with a checksum, replacing what is there."""
+    array = group.create_array(
+        name,
+        shape=values.shape,
+        chunks=tuple(max(1, n) for n in values.shape),
+        dtype=dtype,
+        compressors=(ZstdCodec(level=3, checksum=False), Crc32cCodec()),
+        dimension_names=list(dims),
+        config={"write_empty_chunks": True},
+        overwrite=True,
+    )
+    array[...] = values
+
+
+def finish_store(
+    path: Path,
+    meta: StoreMeta,
+    tiles: TileTable,
+    scenes: SceneTable,
+    histogram_band: NDArray[np.uint64],
+    histogram_speed: NDArray[np.uint64],
+    ledger: dict[str, NDArray[np.uint8]],
+) -> None:
+    """Write the tables, then mark the store complete in one rename of its root metadata.
+
+    Parameters
+    ----------
+    meta
+        Written with ``complete`` true.
+    histogram_band
+        uint64 (band, 256), valid pixels per value over the train split, finest level.
+    histogram_speed
+        uint64 (256), pixels per speed byte over the train split, finest level.
+    ledger
+        Array name, such as ``650/image``, to uint8 (shard, 16), XXH3-128 of every shard.
+    """
+    root = zarr.open_group(path, mode="r+")
+    for name, (dtype, dims) in TILE_COLUMNS.items():
+        write_table_array(root, name, getattr(tiles, name), dtype, dims)
+    for name, (dtype, dims) in SCENE_COLUMNS.items():
+        write_table_array(root, f"scenes/{name}", getattr(scenes, name), dtype, dims)
+    write_table_array(root, "histogram/band", histogram_band, "uint64", ("band", "value"))
+    write_table_array(root, "histogram/speed", histogram_speed, "uint64", ("value",))
+    for name, digests in ledger.items():
+        write_table_array(root, f"ledger/{name}", digests, "uint8", ("shard", "byte"))
+    _commit(path, meta)
+    flush(path / "zarr.json")
+    flush(path)
+
+
+def _commit(path: Path, meta: StoreMeta) -> None:
+    done = replace(meta, complete=True).to_attrs()
+    root = zarr.open_group(path, mode="r+")
+    # Chunks have checksums; the root's attribute gets one too, where consolidation covers it.
+    seal = xxhash.xxh3_128_hexdigest(json.dumps(done, sort_keys=True).encode())
+    root.require_group("ledger").update_attributes({"meta": seal})
+    # Consolidation rewrites zarr.json, and so does an attribute; the marker must come last, so
+    # metadata is consolidated while the store still says that it is incomplete.
+    with quiet_zarr():
+        zarr.consolidate_metadata(path)
+        root = zarr.open_group(path, mode="r+", use_consolidated=True)
+    flush_metadata(path)
+    root.update_attributes({"geoprep": done})

@@ -1,0 +1,166 @@
+"""The pixels of a store: what they must be, and the statistics that must follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.imagery import kernels
+from geoprep.imagery import pixels as imagery
+from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.storage.files import StoreFiles
+from geoprep.store.schema import PIXEL_ARRAYS, StoreMeta, TileTable
+from geoprep.verify.problem import Problem
+from geoprep.verify.shards import ShardJob, ShardReader
+from geoprep.verify.tables import WITH_PIXELS, Tables
+
+TRAIN = 0
+_UNMASKED = np.empty((0, 0), np.uint8)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found in the shards of a job, or of all jobs once they are added up.
+
+    Attributes
+    ----------
+    shards, chunks, nbytes
+        Read, decoded, and bytes read.
+    skipped
+        Tiles of the finest level that could not be counted.
+    band, speed
+        int64 (band, 256) and (256), of the training tiles that count, at the finest level.
+    roads, valid
+        Tile -> fraction, at the finest level.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    shards: int = 0
+    chunks: int = 0
+    nbytes: int = 0
+    skipped: int = 0
+    band: NDArray[np.int64] | None = None
+    speed: NDArray[np.int64] | None = None
+    roads: dict[int, float] = field(default_factory=dict)
+    valid: dict[int, float] = field(default_factory=dict)
+
+    def add(self, other: Findings) -> None:
+        """Take in what another job found."""
+        self.problems += other.problems
+        self.shards += other.shards
+        self.chunks += other.chunks
+        self.nbytes += other.nbytes
+        self.skipped += other.skipped
+        self.roads |= other.roads
+        self.valid |= other.valid
+        for name in ("band", "speed"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if theirs is not None:
+                setattr(self, name, theirs if mine is None else mine + theirs)
+
+
+def check_job(job: ShardJob, files: StoreFiles, meta: StoreMeta, tables: Tables) -> Findings:
+    """Read a job's two shards, hold one tile's pixels at a time, and check all of it."""
+    found = Findings()
+
+    def report(array: str, tile: int | None, message: str) -> None:
+        scene = None if tile is None else tables.scene_of(tile)
+        found.problems.append(Problem(array, job.shard, tile, scene, message))
+
+    readers = []
+    for name in PIXEL_ARRAYS:
+        array = f"{job.level}/{name}"
+        expected = tables.digest_of(array, job.shard)
+        readers.append(ShardReader(job, name, files, meta, expected, partial(report, array)))
+        found.nbytes += len(readers[-1].data)
+        found.shards += bool(readers[-1].data)
+    count = _Counter(meta, tables, found) if job.level == meta.levels[0] else None
+    for tile in range(job.first, job.stop):
+        image, speed = (reader.tile(tile) for reader in readers)
+        found.chunks += (image is not None) + (speed is not None)
+        if image is None or speed is None:
+            found.skipped += count is not None
+            continue
+        for name, message in _faults(image, speed, tables.status_of(tile)):
+            report(f"{job.level}/{name}", tile, message)
+        if count is not None:
+            count.add(tile, image, speed)
+    if count is not None:
+        count.finish()
+    return found
+
+
+def _faults(
+    image: NDArray[np.uint8], speed: NDArray[np.uint8], status: str | None
+) -> Iterator[tuple[str, str]]:
+    """Yield (array, message) for every rule that a tile's pixels break."""
+    valid = imagery.find_valid(image, image.shape[2], 0)
+    if not valid.size:
+        valid = np.ones(speed.shape, np.uint8)
+    partly = int(np.count_nonzero(valid) * image.shape[2] - np.count_nonzero(image))
+    if partly:
+        yield "image", f"{partly} values are 0 (no data) where other bands are not"
+    wrong = int(np.count_nonzero((valid == 0) & (speed != NO_DATA)))
+    if wrong:
+        yield "speed", f"{wrong} pixels have a speed where the image has no data"
+    if status is None:
+        return
+    if status not in WITH_PIXELS and valid.any():
+        yield "image", f"pixels in a scene that is {status}"
+    if status != "ok" and (speed != NO_DATA).any():
+        yield "speed", f"labelled pixels in a scene that is {status}"
+
+
+class _Counter:
+    """Recomputes the statistics of a job's tiles, in the way the build does."""
+
+    def __init__(self, meta: StoreMeta, tables: Tables, found: Findings) -> None:
+        self.tables, self.found = tables, found
+        self.bands = (0,) * len(meta.bands)
+        self.band = np.zeros((2, len(meta.bands), 256), np.int64)
+        self.speed = np.zeros(256, np.int64)
+
+    def add(self, tile: int, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
+        per_speed = imagery.count_mask(speed)
+        labelled = int(per_speed.sum() - per_speed[NO_DATA])
+        roads = labelled - int(per_speed[NO_ROAD])
+        self.found.roads[tile] = roads / labelled if labelled else 0.0
+        self.found.valid[tile] = np.count_nonzero(image[..., 0]) / speed.size
+        if self.tables.status_of(tile) == "ok" and self.tables.split_of(tile) == TRAIN:
+            self.speed += per_speed
+            kernels.count_values(image, _UNMASKED, self.bands, self.band)
+
+    def finish(self) -> None:
+        self.found.band = self.band.sum(axis=0)
+        self.found.band[:, 0] = 0  # no data is not counted
+        self.found.speed = self.speed
+
+
+def check_statistics(found: Findings, tables: Tables) -> Iterator[Problem]:
+    """Compare histograms and fractions with those recomputed from the pixels.
+
+    Histograms are left alone when a tile could not be read: that has been reported.
+    """
+    if tables.tiles is None:
+        return
+    if not found.skipped:
+        for name, counted in (("band", found.band), ("speed", found.speed)):
+            stored = tables.arrays.get(f"histogram/{name}")
+            if stored is not None and not np.array_equal(stored, counted):  # type: ignore[arg-type]
+                yield Problem.of(f"histogram/{name}", "is not that of the training tiles' pixels")
+    yield from _compare("road_fraction", found.roads, tables, tables.tiles)
+    yield from _compare("valid_fraction", found.valid, tables, tables.tiles)
+
+
+def _compare(
+    column: str, counted: dict[int, float], tables: Tables, tiles: TileTable
+) -> Iterator[Problem]:
+    stored = getattr(tiles, column)
+    for tile, value in sorted(counted.items()):
+        if stored[tile] != np.float32(value):
+            message = f"is {stored[tile]:g}, but {value:g} by the pixels"
+            yield Problem(column, None, tile, tables.scene_of(tile), message)

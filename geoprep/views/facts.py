@@ -1,0 +1,329 @@
+"""What is in a store, in figures: the facts as plain values, and the same for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.storage.files import StoreFiles
+from geoprep.store.scenes import scene_grid, scene_roads, scene_splits, valid_share
+from geoprep.store.schema import PIXEL_ARRAYS, SPLITS, STATUSES, Store
+from geoprep.views.palette import SPEED_COLOURS, bin_label, speed_bin
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+SHOWN_ISSUES = 8
+SHOWN_SPEEDS = 16
+"""Above as many different speeds, bars stand for ten-mph bins."""
+BAR_WIDTH = 32
+
+
+def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
+    """Return all facts about a store as plain JSON values.
+
+    Parameters
+    ----------
+    store
+        An open store.
+    scenes
+        Add a row for every scene.
+
+    Returns
+    -------
+    dict
+        Keys ``store``, ``schema``, ``version``, ``cities``, ``bands``, ``gsd_m``, ``tile``,
+        ``overlap``, ``rescale``, ``codec``, ``tiles``, ``scenes``, ``bytes`` (on disk), ``km2``
+        (of imagery), ``road_fraction`` (of the labelled pixels of ``ok``
+        scenes), ``valid_fraction``, ``levels``, ``splits``, ``statuses``, ``issues``,
+        ``statistics`` (mean and standard deviation of every band over the valid training pixels,
+        1 to 255), ``speeds`` (pixels per mph over the training tiles), ``notes`` (counted
+        fallbacks of the build) and, if asked for, ``scene_table``.
+    """
+    meta, files = store.meta, StoreFiles(store.location)
+    usable = _usable(store)
+    facts = {
+        "store": store.location,
+        "schema": meta.schema,
+        "version": meta.version,
+        "cities": list(meta.cities),
+        "bands": list(meta.bands),
+        "gsd_m": list(meta.gsd_m),
+        "tile": meta.tile,
+        "overlap": meta.overlap,
+        "rescale": meta.rescale,
+        "codec": meta.codec,
+        "tiles": len(store.tiles),
+        "scenes": len(store.scenes),
+        "bytes": sum(files.sizes.values()),
+        "km2": _square_kilometres(store),
+        "road_fraction": _road_fraction(store, usable),
+        "valid_fraction": float(store.tiles.valid_fraction.mean()),
+        "levels": [_level(store, files, level) for level in meta.levels],
+        "splits": {name: _split(store, usable, i) for i, name in enumerate(SPLITS)},
+        "statuses": {status: int((store.scenes.status == status).sum()) for status in STATUSES},
+        "issues": [scene for scene in _described(store) if scene["status"] != "ok"],
+        "statistics": _statistics(store),
+        "speeds": _speeds(store),
+        "notes": dict(meta.build.get("notes", {})),
+    }
+    return {**facts, "scene_table": _scene_table(store)} if scenes else facts
+
+
+def _usable(store: Store) -> NDArray[np.bool_]:
+    """Return bool (tile): whether it can be trained on."""
+    mask: NDArray[np.bool_] = (store.scenes.status == "ok")[store.tiles.scene]
+    return mask
+
+
+def _road_fraction(store: Store, chosen: NDArray[np.bool_]) -> float:
+    """Return the share of valid pixels that are road, over some tiles (all of one size)."""
+    weights = store.tiles.valid_fraction[chosen].astype(np.float64)
+    if not weights.any():
+        return 0.0
+    return float(np.average(store.tiles.road_fraction[chosen], weights=weights))
+
+
+def _square_kilometres(store: Store) -> float:
+    """Return the area of all imagery: each scene's rectangle times the share that is valid."""
+    total = 0.0
+    for scene in range(len(store.scenes)):
+        grid = scene_grid(store, scene)
+        if grid is not None:
+            gsd_x, gsd_y = grid.gsd_m()
+            area = grid.height * gsd_y * grid.width * gsd_x
+            total += area * valid_share(store, scene)
+    return total / 1e6
+
+
+def _level(store: Store, files: StoreFiles, level: int) -> dict[str, Any]:
+    factor = store.meta.tile // level
+    shape = [len(store.tiles), level, level]
+    shapes = {"image": [*shape, len(store.meta.bands)], "speed": shape}
+    arrays = {}
+    for name in PIXEL_ARRAYS:
+        stored, full = files.bytes_under(f"{level}/{name}"), math.prod(shapes[name])
+        arrays[name] = {
+            "shape": shapes[name],
+            "bytes": full,
+            "stored": stored,
+            "ratio": full / stored if stored else None,
+        }
+    return {
+        "level": level,
+        "gsd_m": [round(gsd * factor, 4) for gsd in store.meta.gsd_m],
+        **arrays,
+        "ram_bytes": sum(entry["bytes"] for entry in arrays.values()),
+    }
+
+
+def _split(store: Store, usable: NDArray[np.bool_], split: int) -> dict[str, Any]:
+    """Count scenes and tiles of a split; RAM is what its usable tiles take, image and mask."""
+    chosen = store.tiles.split == split
+    ready = chosen & usable
+    per_tile = len(store.meta.bands) + 1
+    return {
+        "scenes": len(np.unique(store.tiles.scene[chosen])),
+        "tiles": int(chosen.sum()),
+        "usable_tiles": int(ready.sum()),
+        "road_fraction": _road_fraction(store, ready),
+        "ram_bytes": {
+            str(level): int(ready.sum()) * level**2 * per_tile for level in store.meta.levels
+        },
+    }
+
+
+def _scene_table(store: Store) -> list[dict[str, Any]]:
+    roads, splits = scene_roads(store), scene_splits(store)
+    counts = np.bincount(store.tiles.scene, minlength=len(store.scenes))
+    return [
+        {
+            **scene,
+            "split": SPLITS[splits[index]],
+            "tiles": int(counts[index]),
+            "road_fraction": float(roads[index]),
+            "valid_fraction": valid_share(store, index),
+        }
+        for index, scene in enumerate(_described(store))
+    ]
+
+
+def _described(store: Store) -> list[dict[str, Any]]:
+    scenes = store.scenes
+    return [
+        {"scene": str(name), "status": str(status), "reason": str(reason)}
+        for name, status, reason in zip(scenes.id, scenes.status, scenes.reason, strict=True)
+    ]
+
+
+def _statistics(store: Store) -> list[dict[str, Any]]:
+    values = np.arange(256, dtype=np.float64)
+    result = []
+    for name, counts in zip(store.meta.bands, store.histogram_band, strict=True):
+        pixels = int(counts[1:].sum())
+        mean = std = None
+        if pixels:
+            mean = float((values * counts).sum() / pixels)
+            std = float(np.sqrt((counts[1:] * (values[1:] - mean) ** 2).sum() / pixels))
+        result.append({"band": name, "pixels": pixels, "mean": mean, "std": std})
+    return result
+
+
+def _speeds(store: Store) -> dict[str, int]:
+    counts = store.histogram_speed
+    return {str(mph): int(counts[mph]) for mph in range(NO_ROAD + 1, NO_DATA) if counts[mph]}
+
+
+def print_info(store: Store, *, scenes: bool = False) -> None:
+    """Print what is in a store; with ``scenes``, every scene of it."""
+    from rich.console import Console
+
+    Console(highlight=False).print(render(info(store, scenes=scenes)))
+
+
+def render(facts: dict[str, Any]) -> RenderableType:
+    """Lay the facts of :func:`info` out for a terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [_heading(facts), _levels_table(facts), _splits_table(facts)]
+    parts.append(_bands_table(facts))
+    if facts["speeds"]:
+        parts.append(_speeds_table(facts))
+    if facts["notes"]:
+        notes = (f"  {count} × {note}" for note, count in facts["notes"].items())
+        parts.append(Text("road attributes that fell back to a default\n" + "\n".join(notes)))
+    if "scene_table" in facts:
+        parts.append(_scenes_table(facts["scene_table"]))
+    if facts["issues"]:
+        parts.append(_issues_list(facts["issues"], capped="scene_table" not in facts))
+    spaced = [part for each in parts for part in (each, Text())]
+    return Group(*spaced[:-1])
+
+
+def _heading(facts: dict[str, Any]) -> RenderableType:
+    from rich.text import Text
+
+    gsd_x, gsd_y = facts["gsd_m"]
+    statuses = ", ".join(f"{n} {status}" for status, n in facts["statuses"].items() if n)
+    text = Text()
+    text.append(", ".join(city.replace("_", " ").title() for city in facts["cities"]), "bold")
+    text.append(f"  {facts['store']}  {_bytes(facts['bytes'])} on disk\n", "dim")
+    text.append(f"{facts['tiles']:,} tiles of {facts['tile']} px")
+    text.append(f", overlap {facts['overlap']} px" if facts["overlap"] else "")
+    text.append(f", from {facts['scenes']:,} {_plural(facts['scenes'], 'scene')} ({statuses})\n")
+    text.append(f"{facts['km2']:.3g} km² of imagery at {gsd_x:.2f} × {gsd_y:.2f} m a pixel, ")
+    text.append(f"{facts['valid_fraction']:.1%} of all pixels valid, ")
+    text.append(f"{facts['road_fraction']:.2%} of the labelled ones road")
+    return text
+
+
+def _levels_table(facts: dict[str, Any]) -> Table:
+    table = _table("level", ">pixel (m)", ">image on disk", ">speed on disk", ">all in RAM")
+    for level in facts["levels"]:
+        gsd_x, gsd_y = level["gsd_m"]
+        stored = [
+            f"{_bytes(level[name]['stored'])}, 1:{level[name]['ratio'] or 0:.1f}"
+            for name in PIXEL_ARRAYS
+        ]
+        shape = " × ".join(map(str, level["image"]["shape"][1:]))
+        table.add_row(shape, f"{gsd_x:.2f} × {gsd_y:.2f}", *stored, _bytes(level["ram_bytes"]))
+    return table
+
+
+def _splits_table(facts: dict[str, Any]) -> Table:
+    levels = [str(level["level"]) for level in facts["levels"]]
+    table = _table("split", ">scenes", ">tiles", ">usable", ">road")
+    for level in levels:
+        table.add_column(f"RAM at {level}", justify="right")
+    for name, split in facts["splits"].items():
+        if not split["tiles"]:
+            continue
+        counts = [f"{split[key]:,}" for key in ("scenes", "tiles", "usable_tiles")]
+        ram = [_bytes(split["ram_bytes"][level]) for level in levels]
+        table.add_row(name, *counts, f"{split['road_fraction']:.2%}", *ram)
+    return table
+
+
+def _bands_table(facts: dict[str, Any]) -> Table:
+    table = _table("band", ">mean", ">std", ">valid training pixels")
+    for band in facts["statistics"]:
+        figures = ["–" if band[key] is None else f"{band[key]:.1f}" for key in ("mean", "std")]
+        table.add_row(band["band"], *figures, f"{band['pixels']:,}")
+    table.caption = f"values 1–255, rescale {facts['rescale']}"
+    table.caption_justify = "left"
+    return table
+
+
+def _speeds_table(facts: dict[str, Any]) -> Table:
+    """Return bars of the training split's road pixels per speed."""
+    from rich.text import Text
+
+    counts = {int(mph): pixels for mph, pixels in facts["speeds"].items()}
+    total = sum(counts.values())
+    rows = [(str(mph), speed_bin(mph), pixels) for mph, pixels in counts.items()]
+    if len(rows) > SHOWN_SPEEDS:
+        binned = Counter[int]()
+        for mph, pixels in counts.items():
+            binned[speed_bin(mph)] += pixels
+        rows = [(bin_label(number), number, binned[number]) for number in sorted(binned)]
+    table = _table(">mph", ">share of road", "")
+    most = max(pixels for _, _, pixels in rows)
+    for label, number, pixels in rows:
+        red, green, blue = SPEED_COLOURS[number - 1]
+        bar = "█" * max(1, round(BAR_WIDTH * pixels / most))
+        table.add_row(label, f"{pixels / total:.1%}", Text(bar, f"rgb({red},{green},{blue})"))
+    return table
+
+
+def _scenes_table(rows: list[dict[str, Any]]) -> Table:
+    table = _table("scene", "split", ">tiles", ">road", ">valid", "status")
+    for row in rows:
+        figures = f"{row['tiles']}", f"{row['road_fraction']:.1%}", f"{row['valid_fraction']:.1%}"
+        table.add_row(row["scene"], row["split"], *figures, row["status"])
+    return table
+
+
+def _issues_list(issues: list[dict[str, Any]], capped: bool) -> RenderableType:
+    """List scenes that are not ``ok``; a line each, so that a reason can be copied whole."""
+    from rich.text import Text
+
+    shown = issues[:SHOWN_ISSUES] if capped else issues
+    text = Text(f"scenes that are not ok ({len(issues)})", style="bold")
+    for issue in shown:
+        text.append(f"\n  {issue['scene']}: {issue['status']}: {issue['reason']}", "not bold")
+    if len(shown) < len(issues):
+        text.append(f"\n  and {len(issues) - len(shown)} more: --scenes lists all", "not bold")
+    return text
+
+
+def _table(*columns: str) -> Table:
+    """Return an empty table; a column whose title begins with ``>`` holds numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for title in columns:
+        justify: Literal["left", "right"] = "right" if title.startswith(">") else "left"
+        table.add_column(title.removeprefix(">"), justify=justify, no_wrap=True, overflow="fold")
+    return table
+
+
+def _plural(count: int, noun: str) -> str:
+    return noun if count == 1 else f"{noun}s"
+
+
+def _bytes(count: int) -> str:
+    """Return a number of bytes for people: 1 GB is 10^9 bytes."""
+    value, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}" if value < 1000 and unit != "B" else f"{value:.0f} {unit}"

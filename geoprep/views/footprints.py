@@ -1,0 +1,158 @@
+"""Where a store's scenes and tiles are, as polygons for a GIS: what trains, what validates."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import shapely
+
+from geoprep.errors import UsageError
+from geoprep.grid import Grid, to_lonlat
+from geoprep.storage.files import replaced
+from geoprep.store.scenes import scene_grid, scene_roads, tiles_of, valid_share
+from geoprep.store.schema import SPLITS, Store
+
+By = Literal["scene", "tile"]
+SUFFIXES = (".geojson", ".json", ".gpkg")
+DECIMALS = 9
+"""Of a degree: a tenth of a millimetre."""
+
+
+def export_footprints(store: Store, out: str | Path, *, by: By = "scene") -> Path:
+    """Write one polygon a scene or tile, in longitude and latitude, with what is known of it.
+
+    Properties are ``scene``, ``split``, ``status``, ``reason``, ``road_fraction`` (of the labelled
+    pixels) and ``valid_fraction``; tiles also have ``tile`` (their row in the store), ``row`` and
+    ``col``. A scene whose image could not be opened has no geometry.
+
+    Parameters
+    ----------
+    store
+        An open store.
+    out
+        ``.geojson`` or ``.gpkg``; it appears at once, or not at all.
+    by
+        What gets a polygon.
+
+    Raises
+    ------
+    UsageError
+        Another suffix, or a folder that does not exist.
+    """
+    out = Path(out)
+    if out.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{out}: footprints are written as NAME.geojson or NAME.gpkg")
+    features = list(_scenes(store) if by == "scene" else _tiles(store))
+    with replaced(out) as partial:
+        if out.suffix.lower() == ".gpkg":
+            _write_geopackage(partial, features, f"{by}s")
+        else:
+            _write_geojson(partial, features)
+    return out
+
+
+_Feature = tuple[shapely.Polygon | None, dict[str, Any]]
+
+
+def _scenes(store: Store) -> Iterator[_Feature]:
+    roads = scene_roads(store)
+    for index in range(len(store.scenes)):
+        rows = tiles_of(store.tiles, index)
+        properties = {
+            **_common(store, index),
+            "road_fraction": _number(roads[index]),
+            "valid_fraction": _number(valid_share(store, index)),
+            "tiles": rows.stop - rows.start,
+        }
+        yield _outline(scene_grid(store, index)), properties
+
+
+def _tiles(store: Store) -> Iterator[_Feature]:
+    tiles, side = store.tiles, store.meta.tile
+    for index in range(len(store.scenes)):
+        grid = scene_grid(store, index)
+        for i in range(*tiles_of(tiles, index).indices(len(tiles))):
+            row, col = int(tiles.row[i]), int(tiles.col[i])
+            outline = None
+            if grid is not None:  # without what is padded
+                height, width = min(side, grid.height - row), min(side, grid.width - col)
+                outline = _outline(grid.window(row, col, height, width))
+            properties = {
+                **_common(store, index),
+                "tile": i,
+                "row": row,
+                "col": col,
+                "road_fraction": _number(tiles.road_fraction[i]),
+                "valid_fraction": _number(tiles.valid_fraction[i]),
+            }
+            yield outline, properties
+
+
+def _common(store: Store, index: int) -> dict[str, Any]:
+    scenes = store.scenes
+    return {
+        "scene": str(scenes.id[index]),
+        "split": SPLITS[store.tiles.split[tiles_of(store.tiles, index).start]],
+        "status": str(scenes.status[index]),
+        "reason": str(scenes.reason[index]),
+    }
+
+
+def _number(value: Any) -> float:  # noqa: ANN401 - any NumPy scalar
+    return round(float(value), 6)
+
+
+def _outline(grid: Grid | None) -> shapely.Polygon | None:
+    """Return a grid's corners in longitude and latitude, counterclockwise as RFC 7946 asks."""
+    if grid is None:
+        return None
+    corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0)]
+    xs, ys = zip(*(grid.transform * corner for corner in corners), strict=True)
+    lon, lat = to_lonlat(grid.crs).transform(xs, ys)
+    if not all(map(math.isfinite, (*lon, *lat))):
+        return None
+    return shapely.geometry.polygon.orient(shapely.Polygon(list(zip(lon, lat, strict=True))))
+
+
+def _write_geojson(path: Path, features: list[_Feature]) -> None:
+    # One feature a line: large files stay readable, and a diff shows which scene moved.
+    lines = [
+        json.dumps(
+            {"type": "Feature", "geometry": _geometry(polygon), "properties": properties},
+            ensure_ascii=False,
+        )
+        for polygon, properties in features
+    ]
+    body = ",\n".join(lines)
+    path.write_text(
+        '{"type": "FeatureCollection", "features": [\n' + body + "\n]}\n", encoding="utf-8"
+    )
+
+
+def _geometry(polygon: shapely.Polygon | None) -> dict[str, Any] | None:
+    if polygon is None:
+        return None
+    ring = [[round(x, DECIMALS), round(y, DECIMALS)] for x, y in polygon.exterior.coords]
+    return {"type": "Polygon", "coordinates": [ring]}
+
+
+def _write_geopackage(path: Path, features: list[_Feature], layer: str) -> None:
+    import pyogrio
+
+    names = list(features[0][1])
+    columns = [np.array([properties[name] for _, properties in features]) for name in names]
+    pyogrio.raw.write(
+        path,
+        geometry=shapely.to_wkb(np.array([polygon for polygon, _ in features], object)),
+        field_data=[c.astype(object) if c.dtype.kind == "U" else c for c in columns],
+        fields=names,
+        geometry_type="Polygon",
+        crs="EPSG:4326",
+        layer=layer,
+        driver="GPKG",
+    )

@@ -1,0 +1,261 @@
+"""What is in a store, as a sheet of pictures: choose the scenes, read them, have them drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import UsageError
+from geoprep.grid import Grid
+from geoprep.sources.scene import match_scene
+from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.storage.files import replaced
+from geoprep.store.scenes import (
+    read_image,
+    read_speed,
+    scene_grid,
+    scene_roads,
+    scene_splits,
+    valid_share,
+)
+from geoprep.store.schema import SPLITS, STATUSES, Store
+
+if TYPE_CHECKING:
+    from geoprep.views.sheet import SceneView
+
+COLUMNS = ("image", "speed", "overlay")
+SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
+DARK = 0.45
+"""Median brightness below which pictures are brightened, up to there."""
+MOST_GAMMA = 2.0
+
+
+def preview(
+    store: Store,
+    out: str | Path,
+    *,
+    scenes: Sequence[str] | None = None,
+    count: int = 6,
+    level: int | None = None,
+    columns: Sequence[str] = COLUMNS,
+) -> Path:
+    """Draw a sheet: for every scene its image, its speed mask and both together.
+
+    Parameters
+    ----------
+    store
+        An open store.
+    out
+        ``.png``, ``.pdf``, ``.svg`` or ``.jpg``; it appears at once, or not at all.
+    scenes
+        Ids, or ends of ids, in the order to show them. None: chosen by :func:`choose_scenes`.
+    count
+        How many are chosen.
+    level
+        Resolution to read. None: the coarsest that is as fine as the sheet.
+    columns
+        Any of ``image``, ``speed`` and ``overlay``.
+
+    Raises
+    ------
+    UsageError
+        An unknown scene, column or suffix, or a folder that does not exist.
+    StoreError
+        No such level, or damaged pixels.
+    """
+    from geoprep.views import sheet
+
+    out = Path(out)
+    if out.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{out}: a preview is a picture: call it NAME.png")
+    if not columns or set(columns) - set(COLUMNS):
+        raise UsageError(f"columns {', '.join(columns)}: use some of {', '.join(COLUMNS)}")
+    ids = store.scenes.id.tolist()
+    chosen = [match_scene(ids, s) for s in scenes] if scenes else choose_scenes(store, count)
+    grids = [scene_grid(store, scene) for scene in chosen]
+    layout = sheet.lay_out([_aspect(grid) for grid in grids], columns)
+    level = store.check_level(level) if level else _fitting_level(store, grids, layout.panel_pixels)
+    brighten = _brightness_table(store)
+    views = [
+        _view(store, scene, grid, level, layout.panel_pixels, brighten)
+        for scene, grid in zip(chosen, grids, strict=True)
+    ]
+    with replaced(out) as partial:
+        sheet.draw(partial, layout, views, _header(store, level))
+    return out
+
+
+def choose_scenes(store: Store, count: int) -> list[int]:
+    """Return scenes that show what there is, in a fixed order.
+
+    At most a third are scenes that are not ``ok``, one of each status; more only where the others
+    do not suffice. These are shared out over the splits, at least one each, and within a split
+    spread evenly over the range of road fractions, from most to least.
+    """
+    splits, status, roads = scene_splits(store), store.scenes.status, scene_roads(store)
+    odd = [np.flatnonzero(status == one) for one in STATUSES if one != "ok"]
+    usable = [np.flatnonzero((status == "ok") & (splits == i)) for i in range(len(SPLITS))]
+    usable = [members for members in usable if len(members)]
+    firsts = [int(members[0]) for members in odd if len(members)]
+    others = [int(scene) for members in odd for scene in members[1:]]
+    room = max(min(count // 3, len(firsts)), count - sum(map(len, usable)))
+    odd_chosen = (firsts + others)[:room]
+    chosen: list[int] = []
+    left = count - len(odd_chosen)
+    for i, members in enumerate(usable):
+        # What is left is shared by the sizes of the splits still to come, which need one each.
+        share = round(left * len(members) / sum(map(len, usable[i:])))
+        most = max(min(left, 1), left - (len(usable) - i - 1))
+        take = min(max(share, 1), most, len(members))
+        chosen += _spread(members, roads, take)
+        left -= take
+    return sorted(chosen, key=lambda scene: (-roads[scene], scene)) + odd_chosen
+
+
+def _spread(members: NDArray[np.intp], roads: NDArray[np.float64], take: int) -> list[int]:
+    """Return ``take`` scenes at even steps from the most roads to the fewest."""
+    ranked = sorted(members.tolist(), key=lambda scene: (-roads[scene], scene))
+    steps = np.linspace(0, len(ranked) - 1, take) if take != 1 else [len(ranked) // 2]
+    return [ranked[round(float(step))] for step in steps]
+
+
+def _aspect(grid: Grid | None) -> float:
+    """Return height over width on the ground: pixels need not be square there."""
+    if grid is None:
+        return 1.0
+    gsd_x, gsd_y = grid.gsd_m()
+    return grid.height * gsd_y / (grid.width * gsd_x)
+
+
+def _fitting_level(store: Store, grids: Sequence[Grid | None], pixels: int) -> int:
+    """Return the coarsest level at which every scene is at least as wide as its panel."""
+    widths = [grid.width for grid in grids if grid is not None]
+    for level in reversed(store.meta.levels):
+        if min(widths, default=pixels) * level // store.meta.tile >= pixels:
+            return level
+    return store.meta.levels[0]
+
+
+def natural_bands(names: Sequence[str]) -> tuple[int, ...]:
+    """Return the bands to show as red, green and blue: by name, else the first three, else one."""
+    lower = [name.lower() for name in names]
+    if {"red", "green", "blue"} <= set(lower):
+        return lower.index("red"), lower.index("green"), lower.index("blue")
+    return (0, 1, 2) if len(names) > 2 else (0,)
+
+
+def _brightness_table(store: Store) -> NDArray[np.uint8]:
+    """Return uint8 (256): how values are shown; the same for all bands and scenes of the store.
+
+    The middle 98 % of the training pixels fill the range; dark imagery is brightened by a gamma
+    that lifts its median, bright imagery is left as it is.
+    """
+    counts = store.histogram_band[list(natural_bands(store.meta.bands)), 1:].sum(axis=0)
+    below = np.cumsum(counts, dtype=np.float64)
+    values = np.arange(256, dtype=np.float64)
+    if not below[-1]:
+        return values.astype(np.uint8)
+    low, median, high = (
+        1 + np.searchsorted(below, share * below[-1]) for share in (0.01, 0.5, 0.99)
+    )
+    scaled = np.clip((values - low) / max(1, high - low), 0, 1)
+    gamma = 1.0
+    if 0 < (middle := scaled[median]) < DARK:
+        gamma = min(MOST_GAMMA, np.log(middle) / np.log(DARK))
+    table: NDArray[np.uint8] = np.round(255 * scaled ** (1 / gamma)).astype(np.uint8)
+    return table
+
+
+def _view(
+    store: Store,
+    scene: int,
+    grid: Grid | None,
+    level: int,
+    pixels: int,
+    brighten: NDArray[np.uint8],
+) -> SceneView:
+    """Read one scene and make it fit the sheet: north up, not much finer than it is printed."""
+    from geoprep.views.sheet import SceneView
+
+    status = str(store.scenes.status[scene])
+    if status in ("ok", "unlabelled"):
+        image, speed = read_image(store, scene, level), read_speed(store, scene, level)
+    else:  # nothing was stored, so nothing is read
+        size = (max(1, round(pixels * _aspect(grid))), pixels)
+        image = np.zeros((*size, len(store.meta.bands)), np.uint8)
+        speed = np.full(size, NO_DATA, np.uint8)
+    step = max(1, image.shape[1] // (2 * pixels))
+    image, speed = _thinned_image(image, step), _thinned_speed(speed, step)
+    rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
+    width = None
+    if grid is not None:
+        width = grid.width * grid.gsd_m()[0]
+        flips = (
+            slice(None, None, -1 if grid.transform.e > 0 else 1),
+            slice(None, None, -1 if grid.transform.a < 0 else 1),
+        )
+        rgb, image, speed = rgb[flips], image[flips], speed[flips]
+    return SceneView(
+        id=str(store.scenes.id[scene]),
+        split=SPLITS[scene_splits(store)[scene]],
+        status=status,
+        reason=str(store.scenes.reason[scene]),
+        road_fraction=float(scene_roads(store)[scene]),
+        valid_fraction=valid_share(store, scene),
+        rgb=np.broadcast_to(rgb, (*rgb.shape[:2], 3)),
+        nodata=(image == 0).all(axis=2),
+        speed=speed,
+        aspect=_aspect(grid),
+        width_m=width,
+    )
+
+
+def _blocks(values: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
+    """Return (y, step, x, step, ...): square blocks, what does not fill one cut off."""
+    height, width = values.shape[0] // step, values.shape[1] // step
+    cut = values[: height * step, : width * step]
+    return cut.reshape(height, step, width, step, *values.shape[2:])
+
+
+def _thinned_image(image: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
+    if step == 1:
+        return image
+    mean: NDArray[np.float64] = _blocks(image, step).mean(axis=(1, 3))
+    return np.ceil(mean).astype(np.uint8)  # rounded up: what has some imagery is not "no data"
+
+
+def _thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
+    """Thin a mask so that no road gets lost: the fastest of a block, no data only if all of it."""
+    if step == 1:
+        return speed
+    blocks = _blocks(speed, step)
+    fastest: NDArray[np.uint8] = np.where(blocks == NO_DATA, NO_ROAD, blocks).max(axis=(1, 3))
+    fastest[(blocks == NO_DATA).all(axis=(1, 3))] = NO_DATA
+    return fastest
+
+
+def _header(store: Store, level: int) -> tuple[str, str, str]:
+    """Return the sheet's title, the line below it, and the note at its end."""
+    meta, tiles = store.meta, store.tiles
+    usable = (store.scenes.status == "ok")[tiles.scene]
+    weights = tiles.valid_fraction[usable]
+    road = np.average(tiles.road_fraction[usable], weights=weights) if weights.any() else 0.0
+    splits = scene_splits(store)
+    shares = {name: int((splits == i).sum()) for i, name in enumerate(SPLITS)}
+    counts = ", ".join(f"{scenes} {name}" for name, scenes in shares.items() if scenes)
+    title = ", ".join(city.replace("_", " ").title() for city in meta.cities)
+    gsd_x, gsd_y = meta.gsd_m
+    facts = [
+        f"{len(store.scenes):,} scene{'s' * (len(store.scenes) > 1)} ({counts})",
+        f"{len(tiles):,} tiles of {meta.tile} px",
+        f"levels {', '.join(map(str, meta.levels))}",
+        f"{gsd_x:.2f} × {gsd_y:.2f} m a pixel",
+        f"roads {road:.1%}",
+    ]
+    bands = [meta.bands[i] for i in natural_bands(meta.bands)]
+    note = f"shown at level {level}, bands {', '.join(bands)}, brightness adjusted for display"
+    return title, "  ·  ".join(facts), note

@@ -1,0 +1,325 @@
+"""The look of a preview sheet: a page of panels, drawn with matplotlib."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.views.palette import GROUND, NODATA_GREYS, SPEED_COLOURS, bin_label, speed_colours
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+# All lengths are inches on a page of one width, so that text is as legible on every sheet.
+PAGE = 12.0
+DPI = 160
+MARGIN = 0.4
+HEADER = 0.95
+FOOTER = 0.35
+CAPTION = 0.34
+ROW_GAP = 0.2
+PANEL_GAP = 0.06
+SCENE_GAP = 0.3
+BEST_HEIGHT = 12.0
+ASPECTS = (0.3, 2.5)
+
+INK, FAINT, PAPER = "#14171e", "#6b7280", "#ffffff"
+SPLIT_COLOURS = {"train": "#2563a8", "val": "#b4540a", "test": "#0f766e"}
+BAD = "#b3261e"
+NEARLY_ALL = 0.995
+STRIPE = 0.07
+"""Width of a stripe of the no-data hatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SceneView:
+    """One scene as it is shown.
+
+    Attributes
+    ----------
+    rgb
+        uint8 (y, x, 3).
+    nodata
+        bool (y, x), no imagery.
+    speed
+        uint8 (y, x).
+    aspect
+        Height over width on the ground.
+    width_m
+        Width on the ground in metres, None where it is not known.
+    """
+
+    id: str
+    split: str
+    status: str
+    reason: str
+    road_fraction: float
+    valid_fraction: float
+    rgb: NDArray[np.uint8]
+    nodata: NDArray[np.bool_]
+    speed: NDArray[np.uint8]
+    aspect: float
+    width_m: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where panels go, in inches.
+
+    Attributes
+    ----------
+    across
+        Scenes side by side.
+    panel
+        Width of a panel.
+    heights
+        Of the panels of each row of scenes.
+    """
+
+    columns: tuple[str, ...]
+    across: int
+    panel: float
+    heights: tuple[float, ...]
+
+    @property
+    def page_height(self) -> float:
+        """Height of the whole sheet."""
+        rows = sum(self.heights) + len(self.heights) * (CAPTION + ROW_GAP)
+        return MARGIN + HEADER + rows + FOOTER
+
+    @property
+    def panel_pixels(self) -> int:
+        """Width of a panel in pixels of the picture."""
+        return math.ceil(self.panel * DPI)
+
+
+def lay_out(aspects: Sequence[float], columns: Sequence[str]) -> Layout:
+    """Return the layout whose page comes nearest to a square.
+
+    Parameters
+    ----------
+    aspects
+        Height over width of every scene, in the order in which they are shown.
+    columns
+        Panels of a scene.
+    """
+    options = []
+    for across in range(1, max(1, min(len(aspects), 6 // len(columns))) + 1):
+        gaps = (across - 1) * SCENE_GAP + across * (len(columns) - 1) * PANEL_GAP
+        panel = (PAGE - 2 * MARGIN - gaps) / (across * len(columns))
+        clipped = [min(max(aspect, ASPECTS[0]), ASPECTS[1]) for aspect in aspects]
+        rows = [clipped[i : i + across] for i in range(0, len(clipped), across)]
+        heights = tuple(panel * max(row) for row in rows)
+        options.append(Layout(tuple(columns), across, panel, heights))
+    return min(options, key=lambda layout: abs(math.log(layout.page_height / BEST_HEIGHT)))
+
+
+def draw(
+    path: Path, layout: Layout, views: Sequence[SceneView], header: tuple[str, str, str]
+) -> None:
+    """Draw the sheet into a file; its suffix says what kind.
+
+    Parameters
+    ----------
+    header
+        Title, the line below it, and the note at the foot.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure((PAGE, layout.page_height), dpi=DPI, facecolor=PAPER)
+    FigureCanvasAgg(figure)
+    _draw_header(figure, layout, header)
+    _draw_legend(figure, layout, views)
+    top = MARGIN + HEADER
+    scene_width = len(layout.columns) * (layout.panel + PANEL_GAP) - PANEL_GAP
+    for row, height in enumerate(layout.heights):
+        for col, view in enumerate(views[row * layout.across : (row + 1) * layout.across]):
+            left = MARGIN + col * (scene_width + SCENE_GAP)
+            _draw_caption(figure, layout, view, left, top, scene_width)
+            for i, name in enumerate(layout.columns):
+                at = left + i * (layout.panel + PANEL_GAP)
+                axes = _axes(figure, layout, at, top + CAPTION, layout.panel, height)
+                _draw_panel(axes, layout, view, name, labelled=row == 0, scale=i == 0)
+        top += CAPTION + height + ROW_GAP
+    figure.savefig(path, dpi=DPI)
+
+
+def _axes(
+    figure: Figure, layout: Layout, left: float, top: float, width: float, height: float
+) -> Axes:
+    """Return axes at a place given in inches from the page's upper left."""
+    page = layout.page_height
+    axes = figure.add_axes((left / PAGE, 1 - (top + height) / page, width / PAGE, height / page))
+    axes.set_axis_off()
+    return axes
+
+
+def _text(
+    figure: Figure,
+    layout: Layout,
+    left: float,
+    top: float,
+    text: str,
+    **style: Any,  # noqa: ANN401 - matplotlib's own text properties
+) -> Text:
+    at = left / PAGE, 1 - top / layout.page_height
+    return figure.text(*at, text, **{"va": "baseline", "color": INK, **style})
+
+
+def _draw_header(figure: Figure, layout: Layout, header: tuple[str, str, str]) -> None:
+    title, facts, note = header
+    _text(figure, layout, MARGIN, MARGIN + 0.28, title, fontsize=24, fontweight="bold")
+    _text(figure, layout, MARGIN, MARGIN + 0.62, facts, fontsize=10.5, color=FAINT)
+    _text(figure, layout, MARGIN, layout.page_height - 0.22, note, fontsize=8.5, color=FAINT)
+
+
+def _draw_legend(figure: Figure, layout: Layout, views: Sequence[SceneView]) -> None:
+    """Draw the key of speeds, right of the title: one box a bin, slow to fast, then no data."""
+    from matplotlib.patches import Rectangle
+
+    used = {1} & set(np.unique(np.concatenate([v.speed.ravel() for v in views])).tolist())
+    bins = range(1 if used else 2, len(SPEED_COLOURS) + 1)
+    boxes = [("no road", GROUND), *((bin_label(i), SPEED_COLOURS[i - 1]) for i in bins)]
+    width, height = 0.56, 0.2
+    total = (len(boxes) + 1) * width + 0.15
+    axes = _axes(figure, layout, PAGE - MARGIN - total, MARGIN - 0.02, total, 0.5)
+    axes.set_xlim(0, total)
+    axes.set_ylim(0.5, 0)
+    for i, (label, colour) in enumerate(boxes):
+        rgb = tuple(value / 255 for value in colour)
+        axes.add_patch(Rectangle((i * width, 0.06), width, height, facecolor=rgb, linewidth=0))
+        axes.text((i + 0.5) * width, 0.4, label, ha="center", fontsize=8.5, color=INK)
+    at = len(boxes) * width + 0.15
+    hatch = _hatch((40, 112), width, width * 40 / 112)
+    axes.imshow(hatch, extent=(at, at + width, 0.06 + height, 0.06), aspect="auto")
+    axes.text(at + width / 2, 0.4, "no data", ha="center", fontsize=8.5, color=INK)
+    axes.text(-0.1, 0.06 + height / 2, "mph", ha="right", va="center", fontsize=9, color=FAINT)
+    axes.set_xlim(0, total)
+    axes.set_ylim(0.5, 0)
+
+
+def _draw_caption(
+    figure: Figure, layout: Layout, view: SceneView, left: float, top: float, width: float
+) -> None:
+    """Write a scene's name, split, and either its share of road or what is wrong with it."""
+    line = top + CAPTION - 0.09
+    name = _text(figure, layout, left, line, view.id, fontsize=10.5, fontweight="bold")
+    box = {
+        "boxstyle": "round,pad=0.22,rounding_size=0.3",
+        "facecolor": SPLIT_COLOURS[view.split],
+        "linewidth": 0,
+    }
+    at = left + _width(name) + 0.12
+    badge = _text(figure, layout, at, line, view.split, fontsize=8.5, color=PAPER, bbox=box)
+    tone = INK if view.status == "ok" else BAD
+    facts = _text(figure, layout, left + width, line, "", fontsize=9.5, ha="right", color=tone)
+    words = _words(view)
+    facts.set_text(words)
+    while len(words) > 1 and _width(facts) > left + width - at - _width(badge) - 0.2:
+        words = words[:-1]
+        facts.set_text(words.rstrip() + "…")
+
+
+def _width(text: Text) -> float:
+    """Return how wide a text is in inches."""
+    return float(text.get_window_extent().width) / DPI
+
+
+def _words(view: SceneView) -> str:
+    """Return a scene's share of road, or what is wrong with it without the paths of files."""
+    if view.status != "ok":
+        return f"{view.status}: " + re.sub(r"^\S*/\S*: |\S*/", "", view.reason)
+    valid = "" if view.valid_fraction >= NEARLY_ALL else f"valid {view.valid_fraction:.0%}   "
+    return f"{valid}road {view.road_fraction:.1%}"
+
+
+def _draw_panel(
+    axes: Axes, layout: Layout, view: SceneView, name: str, *, labelled: bool, scale: bool
+) -> None:
+    """Draw one panel in metres on the ground, so that pixels have their true shape."""
+    from matplotlib.patheffects import withStroke
+
+    picture = _picture(view, name, layout.panel)
+    width = view.width_m or 1.0
+    axes.imshow(picture, extent=(0, width, width * view.aspect, 0), aspect="equal")
+    axes.set_anchor("NW")
+    halo = [withStroke(linewidth=2.5, foreground=INK)]
+    if name != "overlay" and (missing := _missing(view, name)):
+        centre = width / 2, width * view.aspect / 2
+        axes.text(*centre, missing, ha="center", va="center", fontsize=10, color=INK)
+    if labelled:
+        axes.text(
+            0.02 * width, 0.02 * width, name,
+            va="top", fontsize=9, color=PAPER, path_effects=halo,
+        )  # fmt: skip
+    if scale and view.width_m and not view.nodata.all():
+        length = round_length(view.width_m / 3)
+        x, y = 0.04 * width, width * view.aspect - 0.05 * width
+        axes.plot([x, x + length], [y, y], color=INK, linewidth=4.5, solid_capstyle="butt")
+        axes.plot([x, x + length], [y, y], color=PAPER, linewidth=2.5, solid_capstyle="butt")
+        label = f"{length:g} m" if length < 1000 else f"{length / 1000:g} km"
+        axes.text(
+            x, y - 0.02 * width, label, va="bottom", fontsize=8.5, color=PAPER, path_effects=halo
+        )  # fmt: skip
+
+
+def _missing(view: SceneView, name: str) -> str:
+    """Return what to write on a panel that shows nothing."""
+    if view.nodata.all():
+        return "no pixels" if name == "image" else ""
+    return "no label" if name == "speed" and view.status == "unlabelled" else ""
+
+
+def round_length(longest: float) -> float:
+    """Return the largest of 1, 2, 5, 10, 20, 50, ... that is not above ``longest``."""
+    power = 10.0 ** math.floor(math.log10(longest))
+    return max(step * power for step in (1, 2, 5) if step * power <= longest * (1 + 1e-9))
+
+
+def _picture(view: SceneView, name: str, panel: float) -> NDArray[np.uint8]:
+    """Return uint8 (y, x, 3) of a panel."""
+    hatch = _hatch(view.speed.shape, panel, panel * view.aspect)
+    unknown = view.speed == NO_DATA
+    road = ~unknown & (view.speed != NO_ROAD)
+    colours = speed_colours()[view.speed]
+    if name == "image":
+        return np.where(view.nodata[..., None], hatch, view.rgb)
+    if name == "speed":
+        return np.where(unknown[..., None], hatch, colours)
+    grey = view.rgb @ np.array([0.30, 0.59, 0.11])
+    ground = (0.70 * grey[..., None] + 0.15 * view.rgb).astype(np.uint8)
+    casing = _grown(road, max(1, round(view.speed.shape[1] / 400)))
+    ground = np.where(casing[..., None], ground // 3, ground)
+    over = np.where(road[..., None], colours, ground)
+    return np.where(view.nodata[..., None], hatch, over)
+
+
+def _grown(mask: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
+    """Return a mask widened by some pixels along both axes."""
+    grown = mask.copy()
+    for _ in range(radius):
+        before = grown.copy()
+        grown[1:] |= before[:-1]
+        grown[:-1] |= before[1:]
+        grown[:, 1:] |= before[:, :-1]
+        grown[:, :-1] |= before[:, 1:]
+    return grown
+
+
+def _hatch(shape: tuple[int, ...], width: float, height: float) -> NDArray[np.uint8]:
+    """Return uint8 (y, x, 3): stripes at 45 degrees on a panel of a size in inches."""
+    y = (np.arange(shape[0]) + 0.5)[:, None] * (height / shape[0])
+    x = (np.arange(shape[1]) + 0.5)[None] * (width / shape[1])
+    stripes = ((x + y) / STRIPE).astype(np.int64) % 2
+    return np.array(NODATA_GREYS, np.uint8)[stripes]

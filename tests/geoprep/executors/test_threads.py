@@ -1,0 +1,115 @@
+"""Who runs the tasks: order, errors, interrupts, and no more in flight than asked for."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from geoprep.executors.threads import Threads
+
+
+def pool_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("ThreadPoolExecutor")]
+
+
+def double(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_ordered_results_are_in_order(workers):
+    def slow_first(x):
+        time.sleep(0.02 if x == 0 else 0)
+        return double(x)
+
+    assert Threads(workers).map_ordered(slow_first, range(20)) == [2 * x for x in range(20)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("count", [0, 1, 3, 40])
+def test_unordered_results_are_all_there(workers, count):
+    assert sorted(Threads(workers).map_unordered(double, range(count))) == [
+        2 * x for x in range(count)
+    ]
+
+
+def test_every_core_this_process_may_use_by_default():
+    assert Threads().workers >= 1
+    assert Threads(3).workers == 3
+
+
+def test_items_run_at_the_same_time():
+    meeting = threading.Barrier(3, timeout=10)
+    list(Threads(3).map_unordered(lambda _: meeting.wait(), range(3)))
+
+
+def test_items_are_taken_only_as_workers_get_free():
+    taken, finished = [], []
+
+    def items():
+        for i in range(30):
+            assert len(taken) - len(finished) <= 2 * 2
+            taken.append(i)
+            yield i
+
+    for _ in Threads(2).map_unordered(finished.append, items()):
+        pass
+    assert taken == list(range(30))
+
+
+def test_an_exception_reaches_the_caller_and_nothing_more_is_begun():
+    begun = []
+
+    def fails_at_three(x):
+        begun.append(x)
+        if x == 3:
+            raise ValueError("the third")
+        return x
+
+    with pytest.raises(ValueError, match="the third"):
+        list(Threads(1).map_unordered(fails_at_three, range(100)))
+    assert begun == [0, 1, 2, 3]
+    assert not pool_threads()
+
+
+def test_an_exception_in_order_reaches_the_caller():
+    with pytest.raises(ZeroDivisionError):
+        Threads(2).map_ordered(lambda x: 1 // x, [1, 0, 2])
+
+
+def test_leaving_the_loop_waits_for_what_is_in_progress():
+    started, ended = [], []
+
+    def work(x):
+        started.append(x)
+        time.sleep(0.02)
+        ended.append(x)
+        return x
+
+    def interrupted():
+        for _ in Threads(2).map_unordered(work, range(1000)):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert sorted(started) == sorted(ended)
+    assert len(started) <= 6
+    assert not pool_threads()
+
+
+def test_items_that_cannot_be_made_are_an_error_too():
+    def items():
+        yield 1
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        list(Threads(2).map_unordered(double, items()))
+    assert not pool_threads()
+
+
+def test_executors_can_be_used_from_several_threads():
+    shared = Threads(2)
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(lambda n: shared.map_ordered(double, range(n)), [5, 6, 7]))
+    assert results == [[2 * x for x in range(n)] for n in (5, 6, 7)]

@@ -1,0 +1,258 @@
+"""Every compiled loop against a slow one that is plainly right."""
+
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geoprep.imagery import kernels
+from geoprep.imagery import pixels as imagery
+
+DTYPES = st.sampled_from(["uint8", "uint16"])
+MASKS = st.sampled_from(["none", "random", "stripes", "nothing"])
+ALL_VALID = np.empty((0, 0), np.uint8)
+
+
+def random_source(seed, height, width, bands, dtype, mask="none"):
+    """Return values (y, x, band), valid (y, x) or (0, 0), and that mask in full."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, np.iinfo(dtype).max + 1, (height, width, bands)).astype(dtype)
+    full = np.ones((height, width), np.uint8)
+    if mask == "random":
+        full = rng.integers(0, 2, (height, width)).astype(np.uint8)
+    elif mask == "stripes":
+        full[:, ::2] = 0  # halves of every block: the rule's own edge
+    elif mask == "nothing":
+        full[:] = 0
+    return values, ALL_VALID if mask == "none" else full, full
+
+
+def random_tables(seed, bands, dtype):
+    size = np.iinfo(dtype).max + 1
+    return np.random.default_rng(seed + 1).integers(1, 256, (bands, size)).astype(np.uint8)
+
+
+def block_means(values, full, factor):
+    """Return means rounded half up, and where at least half of the block is valid."""
+    height, width, bands = values.shape
+    rows, cols = -(-height // factor), -(-width // factor)
+    means = np.zeros((rows, cols, bands), np.int64)
+    keep = np.zeros((rows, cols), bool)
+    for y in range(rows):
+        for x in range(cols):
+            part = np.s_[y * factor : (y + 1) * factor, x * factor : (x + 1) * factor]
+            inside = values[part][full[part] == 1].astype(np.int64)
+            count = len(inside)
+            keep[y, x] = count > 0 and 2 * count >= full[part].size
+            if count:
+                means[y, x] = (2 * inside.sum(axis=0) + count) // (2 * count)
+    return means, keep
+
+
+def mapped(means, keep, tables):
+    bands = np.arange(means.shape[2])
+    return np.where(keep[..., None], tables[bands, means], 0).astype(np.uint8)
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.sampled_from([1, 3]),
+    st.integers(1, 5),
+    DTYPES,
+    MASKS,
+)
+def test_block_means_leave_nodata_out(seed, height, width, bands, factor, dtype, mask):
+    values, valid, full = random_source(seed, height, width, bands, dtype, mask)
+    tables = random_tables(seed, bands, dtype)
+    means, keep = block_means(values, full, factor)
+    rows, cols = keep.shape
+    out = np.full((rows + 1, cols + 2, bands), 77, np.uint8)
+    out_valid = np.full((rows + 1, cols + 2), 88, np.uint8)
+    kernels.map_block_means(
+        values, valid, (0,) * bands, (0, 0, height, width), factor, tables, out, out_valid
+    )
+    np.testing.assert_array_equal(out[:rows, :cols], mapped(means, keep, tables))
+    if mask == "none":
+        assert (out_valid == 88).all(), "not written where everything is valid"
+    else:
+        np.testing.assert_array_equal(out_valid[:rows, :cols], keep)
+    outside = np.ones(out.shape[:2], bool)
+    outside[:rows, :cols] = False
+    assert (out[outside] == 77).all(), "what lies beyond is left as it was"
+    assert (out_valid[outside] == 88).all()
+
+
+@given(st.integers(0, 10**6), st.integers(1, 3), MASKS)
+def test_a_window_is_averaged_like_a_copy_of_it(seed, factor, mask):
+    values, valid, full = random_source(seed, 14, 17, 3, "uint16", mask)
+    tables = random_tables(seed, 3, "uint16")
+    out = np.zeros((14, 17, 3), np.uint8)
+    out_valid = np.zeros((14, 17), np.uint8)
+    kernels.map_block_means(values, valid, (0,) * 3, (3, 5, 8, 9), factor, tables, out, out_valid)
+    means, keep = block_means(values[3:11, 5:14], full[3:11, 5:14], factor)
+    rows, cols = keep.shape
+    np.testing.assert_array_equal(out[:rows, :cols], mapped(means, keep, tables))
+
+
+def test_means_are_rounded_half_up_before_they_are_mapped():
+    identity = np.arange(256, dtype=np.uint8)[None]
+    edges = np.array([0.0, 2.0])
+    quads = {(1, 1, 1, 3): 2, (1, 2, 1, 2): 2, (1, 1, 1, 2): 1, (0, 255, 0, 255): 128}
+    for quad, expected in quads.items():
+        values = np.array(quad, np.uint8).reshape(2, 2, 1)
+        out, out_valid = np.zeros((1, 1, 1), np.uint8), np.zeros((1, 1), np.uint8)
+        kernels.map_block_means(values, ALL_VALID, (0,), (0, 0, 2, 2), 2, identity, out, out_valid)
+        assert out[0, 0, 0] == expected, quad
+        kernels.map_area_means(values, ALL_VALID, (0,), edges, edges, identity, out, out_valid)
+        assert out[0, 0, 0] == expected, quad
+
+
+@pytest.mark.parametrize(("valid_pixels", "kept"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1)])
+def test_half_a_block_is_enough(valid_pixels, kept):
+    values = np.array([10, 20, 30, 40], np.uint8).reshape(2, 2, 1)
+    valid = (np.arange(4) < valid_pixels).astype(np.uint8).reshape(2, 2)
+    identity = np.arange(256, dtype=np.uint8)[None]
+    edges = np.array([0.0, 2.0])
+    for by_area in (False, True):
+        out, out_valid = np.full((1, 1, 1), 9, np.uint8), np.full((1, 1), 9, np.uint8)
+        if by_area:
+            kernels.map_area_means(values, valid, (0,), edges, edges, identity, out, out_valid)
+        else:
+            window = (0, 0, 2, 2)
+            kernels.map_block_means(values, valid, (0,), window, 2, identity, out, out_valid)
+        assert out_valid[0, 0] == kept
+        expected = int(np.floor(values.ravel()[:valid_pixels].mean() + 0.5)) if kept else 0
+        assert out[0, 0, 0] == expected
+
+
+def overlaps(edges, length):
+    """Return (pixel, source pixel) lengths of overlap as exact fractions."""
+    cuts = [Fraction(float(e)) for e in edges]
+    return [
+        [max(Fraction(0), min(Fraction(i + 1), b) - max(Fraction(i), a)) for i in range(length)]
+        for a, b in pairwise(cuts)
+    ]
+
+
+def area_means(values, full, ys, xs):
+    """Return exact means (as fractions), and the valid share of every wanted pixel."""
+    height, width, bands = values.shape
+    along_y, along_x = overlaps(ys, height), overlaps(xs, width)
+    means, shares = {}, {}
+    for r, wy in enumerate(along_y):
+        for c, wx in enumerate(along_x):
+            inside = {
+                (i, j): a * b * int(full[i, j])
+                for i, a in enumerate(wy)
+                for j, b in enumerate(wx)
+                if a * b * int(full[i, j]) > 0
+            }
+            area = sum(inside.values(), Fraction(0))
+            shares[r, c] = area / (sum(wy) * sum(wx))
+            for k in range(bands):
+                if area:
+                    total = sum(w * int(values[i, j, k]) for (i, j), w in inside.items())
+                    means[r, c, k] = total / area
+    return means, shares
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.floats(0.2, 4.0),
+    st.floats(0.2, 4.0),
+    DTYPES,
+    MASKS,
+)
+def test_area_means_weigh_by_exact_overlap(seed, height, width, step_y, step_x, dtype, mask):
+    values, valid, full = random_source(seed, height, width, 2, dtype, mask)
+    size = np.iinfo(dtype).max + 1
+    ys = np.minimum(np.arange(0, height + step_y, step_y), height)
+    xs = np.minimum(np.arange(0, width + step_x, step_x), width)
+    ys, xs = ys[np.r_[True, np.diff(ys) > 1e-6]], xs[np.r_[True, np.diff(xs) > 1e-6]]
+    rows, cols = len(ys) - 1, len(xs) - 1
+    # Low and high byte of the rounded mean: two bands of equal values tell it in full.
+    values[..., 1] = values[..., 0]
+    tables = np.stack([np.arange(size) % 256, np.arange(size) // 256]).astype(np.uint8)
+    out = np.full((rows, cols, 2), 77, np.uint8)
+    out_valid = np.full((rows, cols), 88, np.uint8)
+    kernels.map_area_means(values, valid, (0, 0), ys, xs, tables, out, out_valid)
+    means, shares = area_means(values, full, ys, xs)
+    for (r, c), share in shares.items():
+        got = int(out[r, c, 0]) + 256 * int(out[r, c, 1])
+        if abs(share - Fraction(1, 2)) < Fraction(1, 10**6) and share != Fraction(1, 2):
+            continue  # within the tolerance for rounded edges
+        keep = share >= Fraction(1, 2)
+        if mask != "none":
+            assert out_valid[r, c] == keep
+        if not keep:
+            assert got == 0
+            continue
+        mean = means[r, c, 0] + Fraction(1, 2)
+        nearest = mean.numerator // mean.denominator
+        if abs(mean - round(mean)) > Fraction(1, 10**6) or mean.denominator == 1:
+            assert got == nearest
+        else:
+            assert abs(got - nearest) <= 1
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4), MASKS, DTYPES)
+def test_area_means_of_whole_steps_are_block_means(seed, factor, mask, dtype):
+    values, valid, _ = random_source(seed, 4 * factor, 3 * factor, 3, dtype, mask)
+    tables = random_tables(seed, 3, dtype)
+    results = []
+    for by_area in (False, True):
+        out, out_valid = np.zeros((4, 3, 3), np.uint8), np.zeros((4, 3), np.uint8)
+        if by_area:
+            ys, xs = np.arange(5.0) * factor, np.arange(4.0) * factor
+            kernels.map_area_means(values, valid, (0,) * 3, ys, xs, tables, out, out_valid)
+        else:
+            window = (0, 0, 4 * factor, 3 * factor)
+            kernels.map_block_means(values, valid, (0,) * 3, window, factor, tables, out, out_valid)
+        results.append((out, out_valid))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 9), DTYPES, MASKS)
+def test_histograms_count_valid_values(seed, height, width, dtype, mask):
+    values, valid, full = random_source(seed, height, width, 3, dtype, mask)
+    counts = np.zeros((2, 3, np.iinfo(dtype).max + 1), np.int64)
+    kernels.count_values(values, valid, (0,) * 3, counts)
+    for band in range(3):
+        inside = values[..., band][full == 1]
+        expected = np.bincount(inside, minlength=counts.shape[2])
+        np.testing.assert_array_equal(counts[:, band].sum(axis=0), expected)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 3.0, 255.0, 3.5, 300.0, -9999.0, np.nan]))
+def test_nodata_is_where_no_band_differs(seed, nodata):
+    values = np.random.default_rng(seed).choice([0, 3, 7, 255], (6, 5, 3)).astype(np.uint8)
+    if nodata in (0, 3, 255):
+        values[2, 2] = nodata
+    found = imagery.find_valid(values, 3, nodata)
+    expected = (values.astype(float) != nodata).any(axis=2)
+    assert (found.size == 0) == expected.all()
+    np.testing.assert_array_equal(found if found.size else np.ones((6, 5)), expected)
+
+
+def test_bands_beyond_those_asked_for_are_not_looked_at():
+    values = np.zeros((2, 2, 4), np.uint8)
+    values[..., 3] = 255  # alpha
+    found = imagery.find_valid(values, 3, 0.0)
+    assert found.shape == (2, 2)
+    assert not found.any()
+
+
+@given(st.integers(0, 10**6))
+def test_masks_are_counted_by_speed(seed):
+    rng = np.random.default_rng(seed)
+    speed = rng.integers(0, 256, (7, 9)).astype(np.uint8) * (rng.random((7, 9)) < 0.2)
+    counts = imagery.count_mask(speed.astype(np.uint8))
+    np.testing.assert_array_equal(counts, np.bincount(speed.ravel(), minlength=256))

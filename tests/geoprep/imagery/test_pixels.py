@@ -1,0 +1,319 @@
+"""What is read from an image, what of it is valid, and how values become bytes."""
+
+import numpy as np
+import pytest
+import rasterio
+from affine import Affine
+from helpers.factory import PLACES, Place, texture, truncate, write_image
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from rasterio.windows import Window
+
+from geoprep.errors import ImageError, UsageError
+from geoprep.imagery import pixels as imagery
+from geoprep.plan.options import parse_rescale
+from geoprep.storage.addresses import open_image
+
+
+def read(path, bands=(1, 2, 3), window=None):
+    with open_image(str(path)) as dataset:
+        return imagery.read_pixels(dataset, bands, window)
+
+
+def valid_of(pixels):
+    return pixels.valid if pixels.valid.size else np.ones(pixels.values.shape[:2], np.uint8)
+
+
+@pytest.fixture
+def values():
+    """Return 40 x 50 pixels, none of them nodata."""
+    return texture(40, 50)
+
+
+def test_pixels_are_read_channels_last_in_their_own_dtype(tmp_path):
+    for dtype in ("uint8", "uint16"):
+        values = texture(40, 50, 5, dtype)
+        pixels = read(write_image(tmp_path / f"{dtype}.tif", values), (4, 2))
+        np.testing.assert_array_equal(pixels.values, values[..., [3, 1]])
+        assert pixels.values.dtype == dtype
+        assert pixels.values.flags.c_contiguous
+        assert pixels.valid.size == 0
+        assert pixels.valid_pixels == pixels.area == 2000
+
+
+def test_a_window_is_a_slice(tmp_path, values):
+    values[5:20, 7:9] = 0
+    path = write_image(tmp_path / "a.tif", values)
+    part = read(path, window=Window(6, 3, 20, 15))
+    np.testing.assert_array_equal(part.values, values[3:18, 6:26])
+    np.testing.assert_array_equal(part.valid, (values[3:18, 6:26] != 0).any(axis=2))
+
+
+def test_without_any_tag_nodata_is_zero_in_every_band(tmp_path, values):
+    values[3, 4] = 0
+    values[5, 6, 0] = 0  # one band only: a pixel
+    pixels = read(write_image(tmp_path / "a.tif", values))
+    expected = np.ones((40, 50), np.uint8)
+    expected[3, 4] = 0
+    np.testing.assert_array_equal(pixels.valid, expected)
+    assert pixels.valid_pixels == 1999
+
+
+def test_a_nodata_tag_replaces_zero(tmp_path, values):
+    values[values == 200] = 199
+    values[3, 4] = 200
+    values[5, 6] = 0  # black, and valid: the tag says so
+    values[7, 8, 1] = 200
+    pixels = read(write_image(tmp_path / "a.tif", values, nodata=200))
+    expected = np.ones((40, 50), np.uint8)
+    expected[3, 4] = 0
+    np.testing.assert_array_equal(pixels.valid, expected)
+
+
+def test_alpha_decides_and_is_no_band(tmp_path, values):
+    alpha = np.full((40, 50), 255, np.uint8)
+    alpha[:, :10] = 0
+    alpha[:, 10] = 1  # nearly transparent is still imagery
+    values[5, 20] = 0  # black, and opaque
+    path = write_image(tmp_path / "a.tif", values, alpha=alpha)
+    with open_image(str(path)) as dataset:
+        assert imagery.default_bands(dataset) == (1, 2, 3)
+    pixels = read(path)
+    np.testing.assert_array_equal(pixels.values, values)
+    np.testing.assert_array_equal(pixels.valid, alpha != 0)
+    assert pixels.values.flags.c_contiguous
+
+
+@pytest.mark.parametrize("internal", [False, True])
+def test_a_mask_beside_or_inside_the_file_decides(tmp_path, values, internal):
+    mask = np.ones((40, 50), bool)
+    mask[10:30, 5:25] = False
+    values[0, 0] = 0
+    if internal:
+        path = tmp_path / "a.tif"
+        write_image(path, values)
+        with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as file:
+            file.write_mask(mask)
+        assert not (tmp_path / "a.tif.msk").exists()
+    else:
+        path = write_image(tmp_path / "a.tif", values, mask=mask)
+        assert (tmp_path / "a.tif.msk").exists()
+    np.testing.assert_array_equal(valid_of(read(path)), mask)
+
+
+def test_alpha_comes_before_the_nodata_tag(tmp_path, values):
+    values[:] = 7
+    alpha = np.full((40, 50), 255, np.uint8)
+    pixels = read(write_image(tmp_path / "a.tif", values, alpha=alpha, nodata=7))
+    assert pixels.valid_pixels == 2000
+
+
+@pytest.mark.parametrize("place", sorted(PLACES))
+def test_grids_are_read_as_they_are(tmp_path, values, place):
+    path = write_image(tmp_path / "a.tif", values, PLACES[place])
+    with open_image(str(path)) as dataset:
+        grid = imagery.grid_of(dataset)
+    assert (grid.height, grid.width, grid.crs) == (40, 50, PLACES[place].crs)
+    np.testing.assert_allclose(tuple(grid.transform), tuple(PLACES[place].transform), rtol=1e-15)
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        (Place(None, PLACES["utm"].transform), "no CRS"),
+        (Place("EPSG:32637", Affine.identity()), "no georeference"),
+        (Place("EPSG:4326", Affine(0.1, 0, 0, 0, -0.1, 400.0)), "nowhere on Earth"),
+        (Place('LOCAL_CS["x",UNIT["metre",1]]', Affine(1, 0, 0, 0, -1, 9)), "nowhere on Earth"),
+    ],
+)
+def test_images_without_a_place_on_earth_are_refused_by_name(tmp_path, values, place, says):
+    path = write_image(tmp_path / "stray.tif", values, place)
+    with open_image(str(path)) as dataset, pytest.raises(ImageError, match=says) as error:
+        imagery.grid_of(dataset)
+    assert "stray.tif" in str(error.value)
+    assert "gdal_edit.py" in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int16", "uint32"])
+def test_other_dtypes_are_refused_with_the_command_that_helps(tmp_path, values, dtype):
+    path = write_image(tmp_path / "odd.tif", values.astype(dtype))
+    with open_image(str(path)) as dataset, pytest.raises(ImageError, match=dtype) as error:
+        imagery.check_image(dataset, (1, 2, 3))
+    assert "odd.tif" in str(error.value)
+    assert "gdal_translate" in str(error.value)
+
+
+def test_a_band_that_is_not_there_is_refused_by_number(tmp_path, values):
+    path = write_image(tmp_path / "a.tif", values)
+    with open_image(str(path)) as dataset, pytest.raises(ImageError, match=r"3 band.*not band 5"):
+        imagery.check_image(dataset, (1, 5))
+
+
+def test_a_truncated_file_says_which_and_what_gdal_said(tmp_path):
+    path = write_image(tmp_path / "cut.tif", texture(300, 300))
+    truncate(path)
+    with pytest.raises(ImageError, match=r"cut\.tif") as error:
+        read(path)
+    assert "previous exception" not in str(error.value)
+
+
+def test_bands_are_named_by_description_colour_or_number(tmp_path, values):
+    path = write_image(tmp_path / "a.tif", texture(40, 50, 4))
+    with rasterio.open(path, "r+") as file:
+        file.set_band_description(2, "red edge")
+    with open_image(str(path)) as dataset:
+        assert imagery.band_names(dataset) == ("band 1", "red edge", "band 3", "band 4")
+    with open_image(str(write_image(tmp_path / "b.tif", values))) as dataset:
+        assert imagery.band_names(dataset) == ("red", "green", "blue")
+
+
+# Values to bytes
+
+
+def limits_of(pixels):
+    return imagery.percentile_limits(imagery.count_source(pixels))
+
+
+@given(
+    hnp.arrays(
+        st.sampled_from([np.uint8, np.uint16]),
+        st.tuples(st.integers(1, 30), st.integers(1, 30), st.just(1)),
+        elements=st.integers(0, 255),
+        fill=st.nothing(),
+    )
+)
+@example(np.zeros((2, 2, 1), np.uint8))
+@example(np.full((2, 2, 1), 9, np.uint16))
+@example(np.arange(100, dtype=np.uint16).reshape(10, 10, 1))
+@example(np.array([[[1], [255]]], np.uint8))
+def test_limits_are_numpys_percentiles_to_the_last_bit(values):
+    pixels = imagery.Pixels(values, np.empty((0, 0), np.uint8))
+    above = values[values > 0]
+    if above.size == 0:
+        assert limits_of(pixels).tolist() == [[1.0, 2.0]]
+        return
+    low, high = np.percentile(above, (2, 98))
+    low = max(1.0, low)
+    assert limits_of(pixels).tolist() == [[low, high if high > low else low + 1]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("top", [2047, 65535])
+def test_limits_of_large_images_are_numpys_too(seed, top):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, top + 1, (rng.integers(50, 400), rng.integers(50, 400), 3))
+    pixels = imagery.Pixels(values.astype(np.uint16), np.empty((0, 0), np.uint8))
+    expected = [
+        np.percentile(band[band > 0], (2, 98)) for band in np.moveaxis(pixels.values, -1, 0)
+    ]
+    np.testing.assert_array_equal(limits_of(pixels), expected)
+
+
+def test_limits_leave_nodata_out():
+    values = np.random.default_rng(1).integers(100, 900, (60, 60, 2)).astype(np.uint16)
+    values[:30] = 60000
+    valid = np.ones((60, 60), np.uint8)
+    valid[:30] = 0
+    limits = limits_of(imagery.Pixels(values, valid))
+    expected = [np.percentile(values[30:, :, k], (2, 98)) for k in (0, 1)]
+    np.testing.assert_array_equal(limits, expected)
+
+
+def reference_bytes(values, low, high):
+    """Return the formula of the reference, as GDAL's -scale computes it."""
+    return np.clip(np.floor((values - low) * 255 / (high - low) + 0.5), 0, 255).astype(np.uint8)
+
+
+@given(st.floats(1, 60000), st.floats(0.5, 5000), st.sampled_from(["uint8", "uint16"]))
+def test_tables_are_the_reference_but_never_nodata(low, width, dtype):
+    table = imagery.lookup_tables(np.array([[low, low + width]]), dtype)
+    values = np.arange(np.iinfo(dtype).max + 1, dtype=np.float64)
+    expected = reference_bytes(values, low, low + width)
+    np.testing.assert_array_equal(table[0], np.maximum(expected, 1))
+    assert table.dtype == np.uint8
+
+
+def test_bytes_left_as_they_are_only_lose_zero():
+    table = imagery.lookup_tables(np.array([[0.0, 255.0]]), "uint8")
+    assert table[0].tolist() == [1, *range(1, 256)]
+
+
+SCALED_VRT = """<VRTDataset rasterXSize="{0}" rasterYSize="{1}">
+<VRTRasterBand dataType="Byte" band="1"><ComplexSource>
+<SourceFilename>{2}</SourceFilename><SourceBand>1</SourceBand>
+<ScaleOffset>{3!r}</ScaleOffset><ScaleRatio>{4!r}</ScaleRatio>
+</ComplexSource></VRTRasterBand></VRTDataset>"""
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+@pytest.mark.parametrize(("low", "high"), [(63.4, 1178.02), (1.0, 2047.0), (158.0, 1285.7)])
+def test_tables_agree_with_gdals_own_scaling(tmp_path, low, high):
+    """What ``gdal_translate -ot Byte -scale LO HI 0 255`` makes, which it does by such a VRT."""
+    values = np.arange(1, 2049, dtype=np.uint16).reshape(32, 64, 1)
+    path = write_image(tmp_path / "a.tif", values)
+    ratio = 255 / (high - low)
+    vrt = SCALED_VRT.format(64, 32, path, -low * ratio, ratio)
+    with rasterio.open(vrt) as dataset:
+        by_gdal = dataset.read(1)
+    table = imagery.lookup_tables(np.array([[low, high]]), "uint16")
+    np.testing.assert_array_equal(table[0][values[..., 0]], np.maximum(by_gdal, 1))
+
+
+@pytest.mark.parametrize("text", ["auto", "scene", "city", "none"])
+def test_named_rules_have_no_limits(text):
+    assert parse_rescale(text) is None
+
+
+def test_fixed_limits_are_two_ascending_numbers():
+    assert parse_rescale("63,1178.5") == (63.0, 1178.5)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "5,1", "1,1", "1,2,3", "a,b", "nan,nan", "0,inf", "best"]
+)
+def test_other_rules_are_refused(text):
+    with pytest.raises(UsageError, match="--rescale"):
+        parse_rescale(text)
+
+
+# Edges of wanted pixels
+
+
+@given(st.integers(0, 50), st.integers(1, 40), st.sampled_from([1, 2, 4]), st.integers(1, 90))
+def test_edges_ascend_and_stay_on_the_source(start, count, step, length):
+    scale = length / (start + step * count)
+    edges = imagery.pixel_edges(start, count, step, scale, length)
+    assert len(edges) == count + 1
+    assert edges[0] == start * scale
+    assert (np.diff(edges) > 0).all()
+    assert edges[-1] <= length
+    assert edges[-1] == pytest.approx(length)
+
+
+@pytest.mark.parametrize(
+    ("shape", "ys", "xs"),
+    [
+        ((8, 8), [0, 2, 4], [2, 4, 6, 8]),  # whole steps
+        ((7, 8), [0, 2, 4, 6, 7], [0, 2, 4]),  # cut short by the edge
+        ((8, 8), [0, 1.5, 3], [0, 1.5, 3]),  # the general case
+        ((8, 8), [0, 2, 4], [0, 1, 2]),  # steps that differ by axis
+        ((8, 8), [1, 1.5, 2], [1, 1.5, 2]),  # larger than the source
+    ],
+)
+def test_rendering_takes_either_path_to_the_same_pixels(shape, ys, xs):
+    values = texture(*shape, bands=3, dtype="uint16")
+    tables = imagery.lookup_tables(np.tile([1.0, 2047.0], (3, 1)), "uint16")
+    pixels = imagery.Pixels(values, np.empty((0, 0), np.uint8))
+    out = np.zeros((len(ys) - 1, len(xs) - 1, 3), np.uint8)
+    edges = np.array(ys, float), np.array(xs, float)
+    assert imagery.render(pixels, tables, *edges, out, np.empty(out.shape[:2], np.uint8))
+    for r in range(len(ys) - 1):
+        for c in range(len(xs) - 1):
+            y = [max(0, min(i + 1, ys[r + 1]) - max(i, ys[r])) for i in range(shape[0])]
+            x = [max(0, min(i + 1, xs[c + 1]) - max(i, xs[c])) for i in range(shape[1])]
+            weights = np.outer(y, x)
+            mean = np.tensordot(weights, values.astype(float), 2) / weights.sum()
+            expected = tables[np.arange(3), np.floor(mean + 0.5 + 1e-9).astype(int)]
+            np.testing.assert_array_equal(out[r, c], expected)

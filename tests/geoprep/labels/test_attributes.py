@@ -1,0 +1,317 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geoprep.errors import LabelError, UsageError
+from geoprep.labels.attributes import PROPERTY_NAMES, detect_schema
+from geoprep.labels.rule import SPEED_FIELDS, SpeedRule, road_speeds
+
+TABLE_SPEEDS = {15, 18.75, 20, 22.5, 25, 26.25, 30, 33.75, 35, 41.25, 45, 48.75, 55, 65}
+
+
+def speed(properties, **rule):
+    (only,) = road_speeds([properties], SpeedRule(**rule), "roads.geojson")
+    return only
+
+
+def sn3(**changes):
+    return {"road_type": "5", "lane_number": "2", "paved": "1", "bridge_typ": "2"} | changes
+
+
+def sn5(**changes):
+    road = {"highway": "primary", "lanes": "2", "surface": "paved", "bridge": None}
+    return road | {"inferred_speed_mph": 45.0, "inferred_speed_mps": 20.1168} | changes
+
+
+def osm(**changes):
+    return {"highway": "primary", "lanes": "2", "surface": "asphalt"} | changes
+
+
+# --- SpaceNet 3 ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spell", [str, int, float, lambda v: f" {v}.0 "])
+def test_sn3_values_may_be_text_or_numbers(spell):
+    road = {"road_type": spell(3), "lane_number": spell(4), "paved": spell(2)}
+    assert speed(road) == (33.75, ())
+
+
+def test_sn3_both_spellings_of_lanes_are_read_and_the_shapefile_one_first():
+    assert speed(sn3(road_type=1, lane_number="3")).mph == 65
+    assert speed({"road_type": 1, "lane_numbe": "3", "paved": 1}).mph == 65
+    assert speed(sn3(road_type=1, lane_numbe="3", lane_number="1")).mph == 65
+    assert speed(sn3(road_type=1, lane_numbe=None, lane_number="3")).mph == 65
+
+
+@pytest.mark.parametrize("key", ["bridge", "bridge_typ", "bridge_type"])
+@pytest.mark.parametrize("bridge", ["1", "2", "3", None, "yes"])
+def test_sn3_bridges_have_the_speed_of_the_road(key, bridge):
+    assert speed(sn3(**{key: bridge})) == (25, ())
+
+
+def test_sn3_missing_keys_are_an_unclassified_paved_road():
+    assert speed({}) == (20, ("road_type missing", "lane_number missing", "paved missing"))
+
+
+@pytest.mark.parametrize(
+    ("change", "mph", "note"),
+    [
+        ({"road_type": "0"}, 20, "road_type unknown"),
+        ({"road_type": "8"}, 20, "road_type unknown"),
+        ({"road_type": "2.5"}, 20, "road_type unknown"),
+        ({"road_type": None}, 20, "road_type missing"),
+        ({"road_type": [2]}, 20, "road_type unknown"),
+        ({"paved": "3"}, 25, "paved unknown"),
+        ({"paved": True}, 25, "paved unknown"),
+        ({"paved": ""}, 25, "paved missing"),
+        ({"lane_number": "0"}, 25, "lane_number out of range"),
+        ({"lane_number": "13"}, 30, "lane_number out of range"),
+        ({"lane_number": "-4"}, 25, "lane_number out of range"),
+        ({"lane_number": "two"}, 25, "lane_number unknown"),
+        ({"lane_number": "inf"}, 25, "lane_number unknown"),
+        ({"lane_number": 10**400}, 25, "lane_number unknown"),
+        ({"lane_number": math.nan}, 25, "lane_number missing"),
+    ],
+)
+def test_sn3_values_that_say_nothing_fall_back_and_are_noted(change, mph, note):
+    assert speed(sn3(**change)) == (mph, (note,))
+
+
+# --- SpaceNet 5 ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("surface", [None, "unpaved", "gravel", "asphalt", "Paved", 1, ["paved"]])
+def test_sn5_anything_but_the_text_paved_is_unpaved(surface):
+    assert speed(sn5(surface=surface)).mph == 33.75
+    assert speed(sn5(surface="paved")) == (45, ())
+
+
+def test_sn5_null_and_unknown_surfaces_are_told_apart():
+    assert speed(sn5(surface=None)).notes == ("surface missing",)
+    assert speed(sn5(surface="asphalt")).notes == ("surface unknown",)
+    assert speed(sn5(surface="unpaved")).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "mph", "note"),
+    [
+        ({"highway": "moon_road"}, 20, "highway unknown"),
+        ({"highway": None}, 20, "highway missing"),
+        ({"highway": 7}, 20, "highway unknown"),
+        ({"lanes": None}, 45, "lanes missing"),
+        ({"lanes": "3;4"}, 45, "lanes unknown"),
+        ({"lanes": "99"}, 55, "lanes out of range"),
+    ],
+)
+def test_sn5_values_that_say_nothing_fall_back_and_are_noted(change, mph, note):
+    assert speed(sn5(**change)) == (mph, (note,))
+
+
+def test_sn5_highway_is_read_in_any_case_and_lanes_as_text_of_a_float():
+    assert speed(sn5(highway="Motorway_Link", lanes="3.0")) == (65, ())
+
+
+# --- OpenStreetMap ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("highway", "mph"),
+    [
+        ("motorway", 55),
+        ("trunk_link", 55),
+        ("primary", 45),
+        ("bus_guideway", 45),
+        ("secondary_link", 35),
+        ("tertiary", 30),
+        ("living_street", 25),
+        ("residential", 25),
+        ("service", 20),
+        ("road", 20),
+        ("track", 20),
+        ("cart_track", 20),
+    ],
+)
+def test_osm_type_comes_from_highway_or_from_class_and_type(highway, mph):
+    assert speed(osm(highway=highway)) == (mph, ())
+    tagged = {"class": "highway", "type": highway, "lanes": 2, "surface": "paved"}
+    assert speed(tagged) == (mph, ())
+
+
+CRESI_DROPS = """
+    stopline footway bridleway step steps path pedestrian escape cycleway raceway bus services
+    escalator sidewalk
+"""
+
+
+@pytest.mark.parametrize("highway", [*CRESI_DROPS.split(), "construction"])
+def test_ways_that_no_car_takes_have_no_speed(highway):
+    mph, notes = speed(osm(highway=highway))
+    assert math.isnan(mph)
+    assert notes == ("not driveable",)
+
+
+@pytest.mark.parametrize(
+    ("road", "note"),
+    [
+        ({"class": "railway", "type": "rail"}, "not driveable"),
+        ({"highway": None, "waterway": "river"}, "not driveable"),
+        (osm(tunnel="yes"), "tunnel"),
+    ],
+)
+def test_osm_lines_that_are_no_visible_road_have_no_speed(road, note):
+    mph, notes = speed(road)
+    assert math.isnan(mph)
+    assert notes == (note,)
+
+
+@pytest.mark.parametrize(
+    ("surface", "mph", "notes"),
+    [
+        ("asphalt", 45, ()),
+        ("concrete:plates", 45, ()),
+        ("gravel", 33.75, ()),
+        ("Dirt", 33.75, ()),
+        (None, 45, ("surface missing",)),
+        ("None", 45, ("surface missing",)),
+        ("unobtainium", 45, ("surface unknown",)),
+    ],
+)
+def test_osm_surface_decides_where_it_is_known_and_is_paved_where_not(surface, mph, notes):
+    assert speed(osm(surface=surface)) == (mph, notes)
+
+
+def test_osm_lanes_are_used_when_they_can_be_read():
+    assert speed(osm(lanes="4")).mph == 55
+    assert speed(osm(lanes="None")) == (45, ("lanes missing",))
+
+
+# --- which schema -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "schema"),
+    [
+        ({"road_type", "paved", "highway"}, "sn3"),
+        ({"highway", "lanes", "surface", "inferred_speed_mph"}, "sn5"),
+        ({"highway", "lanes", "surface", "OBJECTID", "osm_id"}, "sn5"),
+        ({"highway", "lanes", "surface"}, "osm"),
+        ({"class", "type"}, "osm"),
+        ({"name"}, "sn3"),
+        (set(), "sn3"),
+    ],
+)
+def test_schema_is_told_by_property_names(names, schema):
+    assert detect_schema(names) == schema
+
+
+def test_schema_is_one_for_the_whole_file():
+    bare = {"highway": "primary", "lanes": 2, "surface": None}
+    speeds = road_speeds([bare, sn5()], SpeedRule(), "x")
+    assert [each.mph for each in speeds] == [33.75, 45]
+
+
+def test_a_named_schema_is_not_second_guessed():
+    assert speed(sn5(surface=None), schema="osm").mph == 45
+
+
+# --- speeds from a field ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("unit", "value"),
+    [("mph", 22.5), ("kmh", 36.21024), ("mps", 10.0584), ("mph", "22.5"), ("mph", " 22.5 mph ")],
+)
+def test_field_speed_is_converted_from_its_unit(unit, value):
+    assert speed(sn3(limit=value), speed_field="limit", speed_unit=unit) == (22.5, ())
+
+
+def test_a_value_may_carry_its_own_unit():
+    assert speed(sn3(maxspeed="30 mph"), speed_field="maxspeed", speed_unit="kmh").mph == 30
+    assert speed(sn3(maxspeed="80 km/h"), speed_field="maxspeed").mph == pytest.approx(49.709695)
+
+
+@pytest.mark.parametrize(("field", "unit"), SPEED_FIELDS.items())
+def test_without_a_name_the_spellings_of_spacenet_are_read(field, unit):
+    value = {"mph": 33.75, "mps": 33.75 * 0.44704}[unit]
+    assert speed(sn3(**{field: value}), speed_from="field") == (33.75, ())
+
+
+def test_the_inferred_speed_goes_before_the_older_one():
+    road = sn3(speed_mph=45, inferred_speed_mph=55)
+    assert speed(road, speed_from="field").mph == 55
+    assert speed(sn3(speed_mph=45, inferred_speed_mph=None), speed_from="field").mph == 45
+
+
+@pytest.mark.parametrize(
+    ("value", "note"),
+    [
+        (None, "speed field missing"),
+        ("fast", "speed field unknown"),
+        ({}, "speed field unknown"),
+        (math.inf, "speed field unknown"),
+        (0, "speed field out of range"),
+        (-20, "speed field out of range"),
+        ("-20", "speed field out of range"),
+        (255, "speed field out of range"),
+        (1e308, "speed field out of range"),
+    ],
+)
+def test_absurd_field_values_fall_back_to_the_attributes(value, note):
+    assert speed(sn3(limit=value), speed_field="limit") == (25, (note,))
+    mph, notes = speed(sn3(limit=value, road_type="?"), speed_field="limit")
+    assert (mph, notes) == (20, (note, "road_type unknown"))
+
+
+def test_a_field_that_no_road_has_is_an_error_that_lists_what_there_is():
+    with pytest.raises(LabelError, match=r"roads\.geojson.*limit.*lane_number, paved, road_type"):
+        speed(sn3(), speed_field="limit")
+    with pytest.raises(LabelError, match="inferred_speed_mph"):
+        speed(sn3(), speed_from="field")
+
+
+def test_no_roads_lack_no_field():
+    assert road_speeds([], SpeedRule(speed_field="limit"), "x") == []
+
+
+@pytest.mark.parametrize(
+    "rule", [{"schema": "sn4"}, {"speed_from": "guess"}, {"speed_unit": "knots"}]
+)
+def test_unknown_options_are_refused_with_the_known_ones(rule):
+    with pytest.raises(UsageError, match="use one of"):
+        SpeedRule(**rule)
+
+
+# --- anything at all ----------------------------------------------------------------------------
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["primary", "footway", "paved", "gravel", "1", "2", "12", "yes", "highway"])
+)
+junk = scalars | st.lists(scalars, max_size=2) | st.dictionaries(st.text(max_size=3), scalars)
+names = st.sampled_from(sorted(PROPERTY_NAMES | set(SPEED_FIELDS) | {"limit", "other"}))
+roads = st.lists(st.dictionaries(names, junk, max_size=8), max_size=4)
+schemas = st.sampled_from(["auto", "sn3", "sn5", "osm"])
+
+
+@settings(deadline=None)
+@given(roads, schemas)
+def test_no_attribute_whatever_gives_a_crash_or_a_speed_outside_the_table(properties, schema):
+    speeds = road_speeds(properties, SpeedRule(schema=schema), "x")
+    assert len(speeds) == len(properties)
+    for mph, notes in speeds:
+        assert mph in TABLE_SPEEDS or (math.isnan(mph) and notes)
+
+
+@settings(deadline=None)
+@given(roads, schemas, st.sampled_from(["mph", "kmh", "mps"]))
+def test_no_field_value_whatever_gives_a_crash_or_a_speed_that_is_no_byte(properties, schema, unit):
+    properties = [{"limit": None}, *properties, {"limit": "x"}]
+    rule = SpeedRule(schema=schema, speed_field="limit", speed_unit=unit)
+    for mph, notes in road_speeds(properties, rule, "x"):
+        assert 0 < mph <= 254 or (math.isnan(mph) and notes)

@@ -1,0 +1,348 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyproj
+import pytest
+import rasterio
+import shapely
+from affine import Affine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rasterio.features import rasterize
+
+from geoprep.errors import LabelError, UsageError
+from geoprep.labels.masks import SpeedPolygons, burn, speed_polygons, utm_zone
+from geoprep.labels.reading import Roads, read_roads
+from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, to_byte
+
+geopandas = pytest.importorskip("geopandas")
+
+# affine 3 would rather have @, which affine 2 does not know.
+pytestmark = pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
+
+TABLE_SPEEDS = [15, 18.75, 20, 22.5, 25, 26.25, 30, 33.75, 35, 41.25, 45, 48.75, 55, 65]
+FRACTIONAL_SPEEDS = [18.75, 22.5, 33.75, 41.25, 48.75]
+PLACES = {
+    "Moscow": (37.6, 55.7),
+    "Vegas": (-115.17, 36.24),
+    "San Juan": (-66.1, 18.4),
+    "São Paulo": (-46.63, -23.55),
+    "Ushuaia": (-68.3, -54.8),
+}
+places = st.sampled_from(sorted(PLACES))
+seeds = st.integers(0, 2**32 - 1)
+
+
+def some_roads(place, speeds, seed=0, crs="OGC:CRS84"):
+    """Return crooked, crossing roads of the given speeds within 100 m of a place."""
+    lon, lat = PLACES[place]
+    rng = np.random.default_rng(seed)
+    metres = rng.uniform(-90, 90, (len(speeds), 4, 2))
+    degrees = metres / (111_320 * np.cos(np.radians(lat)), 111_320) + (lon, lat)
+    lines = shapely.linestrings(degrees)
+    moved = geopandas.GeoSeries(lines, crs="OGC:CRS84").to_crs(crs)
+    return Roads(np.array(moved, dtype=object), np.array(speeds, dtype=float), crs, {})
+
+
+def square_degrees(place, pixel=2.7e-6 * 4, size=160):
+    """Return the affine of a SpaceNet-like chip about a place: pixels square in degrees."""
+    lon, lat = PLACES[place]
+    return Affine(pixel, 0, lon - pixel * size / 2, 0, -pixel, lat + pixel * size / 2)
+
+
+def by_geopandas(roads, image_crs, utm=None):
+    """Return (polygon, mph) ascending: the reference's recipe in its own words."""
+    frame = geopandas.GeoDataFrame({"mph": roads.mph}, geometry=roads.lines, crs=roads.crs)
+    lon = frame.to_crs("OGC:CRS84").geometry.union_all().centroid.x
+    zone = int(np.floor((lon + 180) / 6) + 1)
+    metric = frame.to_crs(utm or f"+proj=utm +zone={zone} +datum=WGS84 +units=m")
+    metric["geometry"] = metric.buffer(2.0, quad_segs=1)
+    ground = metric.dissolve(by="mph").to_crs(image_crs)
+    return list(zip(ground.geometry, ground.index, strict=True))
+
+
+def burn_floats(shapes, transform, shape):
+    """Return the speed raster in float32, so that no speed is rounded."""
+    return rasterize(shapes, out_shape=shape, transform=transform, dtype="float32")
+
+
+def real_roads(shared_data, number):
+    name = f"SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{number}.geojson"
+    return read_roads(shared_data / "AOI_2_Vegas" / "geojson_roads_speed" / name)
+
+
+# --- the published masks ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 99])
+@pytest.mark.parametrize(
+    ("coding", "table"), [("continuous", CONTINUOUS_TABLE), ("binned7", BINNED_TABLE)]
+)
+def test_real_chips_equal_the_reference_on_every_pixel(shared_data, number, coding, table):
+    roads = real_roads(shared_data, number)
+    with rasterio.open(shared_data / "expected" / f"img{number}_{coding}.tif") as expected:
+        mask = burn(
+            speed_polygons(roads, expected.crs.to_string()), expected.transform, expected.shape
+        )
+        assert mask.any()
+        assert np.array_equal(table[mask], expected.read(1))
+
+
+# --- an independent rendition -------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(places, seeds, st.lists(st.sampled_from(TABLE_SPEEDS), min_size=1, max_size=12))
+def test_masks_equal_geopandas_and_rasterio_in_both_codings(place, seed, speeds):
+    roads = some_roads(place, speeds, seed)
+    transform, shape = square_degrees(place), (160, 160)
+    mask = burn(speed_polygons(roads, "EPSG:4326"), transform, shape)
+    mph = burn_floats(by_geopandas(roads, "EPSG:4326"), transform, shape)
+    assert np.array_equal(mask > 0, mph > 0)
+    continuous = np.clip(255 * mph.astype(float) / 65, 0, 255).astype(np.uint8)
+    assert np.array_equal(CONTINUOUS_TABLE[mask], continuous)
+    assert np.array_equal(BINNED_TABLE[mask], 36 * np.ceil(mph / 10))
+
+
+def test_fractional_speeds_come_out_as_the_reference_codes_them():
+    roads = some_roads("Moscow", FRACTIONAL_SPEEDS)
+    transform, shape = square_degrees("Moscow"), (160, 160)
+    mask = burn(speed_polygons(roads, "EPSG:4326"), transform, shape)
+    mph = burn_floats(by_geopandas(roads, "EPSG:4326"), transform, shape)
+    assert set(np.unique(mph)) == {0, *FRACTIONAL_SPEEDS}
+    assert set(np.unique(CONTINUOUS_TABLE[mask])) == {0, 73, 88, 132, 161, 191}
+    assert np.array_equal(CONTINUOUS_TABLE[mask], (255 * mph.astype(float) / 65).astype(np.uint8))
+    assert np.array_equal(BINNED_TABLE[mask], 36 * np.ceil(mph / 10))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    places,
+    st.sampled_from(["OGC:CRS84", "EPSG:4326", "EPSG:3857"]),
+    st.sampled_from(["EPSG:4326", "EPSG:3857", "EPSG:6933"]),
+    seeds,
+)
+def test_labels_and_images_may_have_any_crs(place, label_crs, image_crs, seed):
+    roads = some_roads(place, TABLE_SPEEDS, seed, label_crs)
+    to_image = pyproj.Transformer.from_crs("OGC:CRS84", image_crs, always_xy=True)
+    transform = square_degrees(place)
+    left, bottom, right, top = to_image.transform_bounds(
+        transform.c, transform.f + 160 * transform.e, transform.c + 160 * transform.a, transform.f
+    )
+    transform = Affine((right - left) / 160, 0, left, 0, (bottom - top) / 160, top)
+    mask = burn(speed_polygons(roads, image_crs), transform, (160, 160))
+    mph = burn_floats(by_geopandas(roads, image_crs), transform, (160, 160))
+    assert mask.any()
+    assert np.array_equal(mask, np.where(mph > 0, to_byte(mph), 0))
+
+
+@pytest.mark.parametrize("place", ["São Paulo", "Ushuaia"])
+def test_south_of_the_equator_the_northern_and_the_southern_zone_agree(place):
+    roads = some_roads(place, TABLE_SPEEDS)
+    zone = utm_zone(roads)
+    assert zone == {"São Paulo": 23, "Ushuaia": 19}[place]
+    transform = square_degrees(place)
+    mask = burn(speed_polygons(roads, "EPSG:4326"), transform, (160, 160))
+    southern = by_geopandas(roads, "EPSG:4326", utm=f"EPSG:{32700 + zone}")
+    expected = burn_floats(southern, transform, (160, 160))
+    assert mask.any()
+    assert np.array_equal(mask, np.where(expected > 0, to_byte(expected), 0))
+
+
+# --- what a mask promises -----------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(places, seeds, st.lists(st.floats(1, 200), min_size=1, max_size=8), st.randoms())
+def test_the_fastest_road_wins_whatever_the_order(place, seed, speeds, random):
+    roads = some_roads(place, speeds, seed)
+    transform = square_degrees(place)
+    mask = burn(speed_polygons(roads, "EPSG:4326"), transform, (160, 160))
+    alone = [
+        burn(
+            speed_polygons(Roads(roads.lines[[i]], roads.mph[[i]], roads.crs, {}), "EPSG:4326"),
+            transform,
+            (160, 160),
+        )
+        for i in range(len(speeds))
+    ]
+    # The union puts vertices where outlines cross, which may move an edge by a hair.
+    assert (mask != np.max(alone, axis=0)).sum() <= 3
+    order = list(range(len(speeds)))
+    random.shuffle(order)
+    shuffled = Roads(roads.lines[order], roads.mph[order], roads.crs, {})
+    again = burn(speed_polygons(shuffled, "EPSG:4326"), transform, (160, 160))
+    assert (mask != again).sum() <= 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(places, seeds, st.data())
+def test_a_window_is_the_slice_of_the_whole(place, seed, data):
+    polygons = speed_polygons(some_roads(place, TABLE_SPEEDS, seed), "EPSG:4326")
+    transform = square_degrees(place)
+    row, col = (data.draw(st.integers(0, 150)) for _ in range(2))
+    height, width = (data.draw(st.integers(1, 160 - start)) for start in (row, col))
+    whole = burn(polygons, transform, (160, 160))
+    window = burn(polygons, transform * Affine.translation(col, row), (height, width))
+    assert np.array_equal(window, whole[row : row + height, col : col + width])
+
+
+def test_tiles_of_a_real_chip_are_slices_of_the_whole(shared_data):
+    polygons = speed_polygons(real_roads(shared_data, 0), "EPSG:4326")
+    transform = Affine(2.7e-6, 0, -115.1706276, 0, -2.7e-6, 36.2406177)
+    whole = burn(polygons, transform, (1300, 1300))
+    for row, col, side in ((0, 0, 650), (0, 650, 650), (650, 0, 650), (788, 513, 512)):
+        tile = burn(polygons, transform * Affine.translation(col, row), (side, side))
+        assert np.array_equal(tile, whole[row : row + side, col : col + side])
+
+
+@pytest.mark.parametrize("place", sorted(PLACES))
+def test_a_road_is_four_metres_wide_on_the_ground(place):
+    lon, lat = PLACES[place]
+    line = shapely.LineString([(lon - 0.004, lat - 0.003), (lon + 0.004, lat + 0.003)])
+    roads = Roads(np.array([line], dtype=object), np.array([30.0]), "OGC:CRS84", {})
+    length = pyproj.Geod(ellps="WGS84").geometry_length(line)
+    # Metres of an equal-area projection, not of the one that the road was widened in.
+    (ground,) = speed_polygons(roads, "EPSG:6933").geometry
+    assert ground.area == pytest.approx(4 * length, rel=0.003)
+
+
+def test_a_south_up_mask_is_the_mask_turned_over():
+    polygons = speed_polygons(some_roads("Moscow", TABLE_SPEEDS), "EPSG:4326")
+    north_up = square_degrees("Moscow")
+    south_up = north_up * Affine.translation(0, 160) * Affine.scale(1, -1)
+    mask = burn(polygons, south_up, (160, 160))
+    assert mask.any()
+    assert np.array_equal(mask[::-1], burn(polygons, north_up, (160, 160)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds, st.floats(-180, 180), st.floats(-20, 20))
+def test_turned_and_sheared_grids_are_burned_as_gdal_burns_them(seed, angle, shear):
+    polygons = speed_polygons(some_roads("Vegas", TABLE_SPEEDS, seed), "EPSG:4326")
+    about = Affine.translation(80, 80)
+    transform = (
+        square_degrees("Vegas") * about * Affine.rotation(angle) * Affine.shear(shear) * ~about
+    )
+    expected = rasterize(
+        zip(polygons.geometry, to_byte(polygons.mph).tolist(), strict=True),
+        out_shape=(160, 160),
+        transform=transform,
+        dtype="uint8",
+    )
+    mask = burn(polygons, transform, (160, 160))
+    assert mask.any()
+    assert np.array_equal(mask, expected)
+
+
+def test_speed_polygons_are_one_a_speed_in_ascending_order():
+    polygons = speed_polygons(some_roads("Vegas", [30, 20, 30, 18.75, 65]), "EPSG:4326")
+    assert polygons.mph.tolist() == [18.75, 20, 30, 65]
+    assert shapely.is_valid(polygons.geometry).all()
+
+
+def test_a_wider_buffer_holds_the_narrower():
+    roads = some_roads("Vegas", [30] * 4)
+    transform = square_degrees("Vegas")
+    narrow, wide = (
+        burn(speed_polygons(roads, "EPSG:4326", buffer_m=metres), transform, (160, 160)) > 0
+        for metres in (2.0, 6.0)
+    )
+    assert (wide >= narrow).all()
+    assert wide.sum() > 2 * narrow.sum()
+
+
+def test_threads_give_what_one_gives():
+    transform = square_degrees("Moscow")
+
+    def mask(seed):
+        roads = some_roads("Moscow", TABLE_SPEEDS, seed)
+        return burn(speed_polygons(roads, "EPSG:4326"), transform, (160, 160)).tobytes()
+
+    alone = [mask(seed) for seed in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(mask, range(12))) == alone
+
+
+# --- edges --------------------------------------------------------------------------------------
+
+
+def roads_of(*lines, crs="OGC:CRS84"):
+    geometry = np.array([shapely.LineString(line) for line in lines], dtype=object)
+    return Roads(geometry, np.full(len(lines), 30.0), crs, {})
+
+
+def test_no_roads_give_an_empty_mask():
+    polygons = speed_polygons(roads_of(), "EPSG:4326")
+    assert isinstance(polygons, SpeedPolygons)
+    mask = burn(polygons, square_degrees("Moscow"), (7, 9))
+    assert mask.dtype == np.uint8
+    assert mask.shape == (7, 9)
+    assert not mask.any()
+
+
+def test_roads_elsewhere_give_an_empty_mask():
+    polygons = speed_polygons(some_roads("Vegas", [30]), "EPSG:4326")
+    assert not burn(polygons, square_degrees("Moscow"), (16, 16)).any()
+
+
+@pytest.mark.parametrize(
+    ("lines", "zone"),
+    [
+        ([[(36.1, 0), (41.9, 0)]], 37),
+        ([[(41.9, 0), (42.05, 0)]], 37),
+        ([[(41.95, 0), (42.1, 0)]], 38),
+        # The same road twice counts once in the union, which alone decides here.
+        ([[(41.9, 0), (42.0, 0)], [(42.0, 0), (42.15, 0)], [(41.9, 0), (42.0, 0)]], 38),
+        ([[(-180, 0), (-179.9, 0)]], 1),
+        ([[(180, 0), (180.1, 0)]], 1),
+        ([[(179.9, 0), (180, 0)], [(-180, 0), (-179.99, 0)]], 60),
+        ([[(179.99, 0), (180, 0)], [(-180, 0), (-179.9, 0)]], 1),
+    ],
+)
+def test_the_zone_is_that_of_the_centroid_of_the_union(lines, zone):
+    assert utm_zone(roads_of(*lines)) == zone
+
+
+def test_roads_on_both_sides_of_the_180th_meridian_are_burned():
+    roads = roads_of([(179.9995, -17), (180, -17)], [(-180, -17), (-179.9995, -17)])
+    left, bottom, right, top = pyproj.Transformer.from_crs(
+        "OGC:CRS84", "EPSG:3832", always_xy=True
+    ).transform_bounds(179.9995, -17.0001, 180.0005, -16.9999)
+    transform = Affine((right - left) / 100, 0, left, 0, (bottom - top) / 20, top)
+    mask = burn(speed_polygons(roads, "EPSG:3832"), transform, (20, 100))
+    assert mask.any(axis=0).all()
+
+
+def test_lines_that_the_zone_cannot_reach_leave_the_others_as_they_are():
+    roads = roads_of([(37.6, 55.7), (37.61, 55.71)])
+    quarter_turn_away = [(128.9999, 0), (129.0001, 0)]
+    far = roads_of(*map(shapely.get_coordinates, roads.lines), quarter_turn_away)
+    assert utm_zone(far) == 37
+    (alone,), (beside) = (speed_polygons(each, "EPSG:4326").geometry for each in (roads, far))
+    assert alone.area > 0
+    assert beside[0].equals(alone)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("image_crs", ["EPSG:4326", "EPSG:32637"])
+def test_coordinates_that_are_nowhere_do_not_crash(image_crs):
+    nowhere, somewhere = [(1e300, 1e300), (2e300, 2e300)], [(5e5, 6e6), (5e5, 6.001e6)]
+    with pytest.raises(LabelError, match="EPSG:32637"):
+        speed_polygons(roads_of(nowhere, crs="EPSG:32637"), image_crs)
+    both = roads_of(nowhere, somewhere, crs="EPSG:32637")
+    (ground,) = speed_polygons(both, "EPSG:32637").geometry
+    assert ground.area == pytest.approx(4 * 1000, rel=0.01)
+
+
+def test_a_line_of_no_length_does_not_crash():
+    transform = square_degrees("Moscow")
+    lon, lat = PLACES["Moscow"]
+    polygons = speed_polygons(roads_of([(lon, lat), (lon, lat)]), "EPSG:4326")
+    assert burn(polygons, transform, (160, 160)).sum() in range(30 * 40)
+
+
+@pytest.mark.parametrize("buffer_m", [0, -2, float("nan")])
+def test_a_buffer_that_leaves_no_road_is_refused(buffer_m):
+    with pytest.raises(UsageError, match="buffer"):
+        speed_polygons(roads_of([(0, 0), (1, 1)]), "EPSG:4326", buffer_m=buffer_m)

@@ -1,0 +1,287 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import shapely
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geoprep.errors import LabelError, UsageError
+from geoprep.labels.reading import read_roads
+
+ROAD = {"road_type": "5", "lane_number": "2", "paved": "1"}
+LINE = [[37.6, 55.7], [37.601, 55.7], [37.602, 55.701]]
+
+
+def feature(coordinates=LINE, kind="LineString", **properties):
+    geometry = {"type": kind, "coordinates": coordinates}
+    return {"type": "Feature", "properties": {**ROAD, **properties}, "geometry": geometry}
+
+
+def geojson(*features, **members):
+    collection = {"type": "FeatureCollection", "features": list(features), **members}
+    return json.dumps(collection).encode()
+
+
+def coordinates(line):
+    return shapely.get_coordinates(line).tolist()
+
+
+# --- what is read -------------------------------------------------------------------------------
+
+
+def test_lines_come_with_their_speed_and_crs():
+    roads = read_roads(geojson(feature(), feature(LINE[:2], road_type="2")))
+    assert [coordinates(line) for line in roads.lines] == [LINE, LINE[:2]]
+    assert roads.mph.tolist() == [25, 45]
+    assert roads.crs == "OGC:CRS84"
+    assert roads.notes == {}
+
+
+def test_a_path_reads_like_its_bytes(tmp_path):
+    data = geojson(feature(), feature(road_type="9"))
+    path = tmp_path / "img1.geojson"
+    path.write_bytes(data)
+    for label in (path, str(path)):
+        from_file, from_bytes = read_roads(label), read_roads(data)
+        assert from_file.lines.tolist() == from_bytes.lines.tolist()
+        assert from_file.mph.tolist() == from_bytes.mph.tolist()
+        assert from_file.notes == from_bytes.notes == {"road_type unknown": 1}
+
+
+def test_parts_of_a_multilinestring_share_the_speed():
+    roads = read_roads(geojson(feature([LINE, LINE[1:]], "MultiLineString"), feature(road_type=1)))
+    assert [coordinates(line) for line in roads.lines] == [LINE, LINE[1:], LINE]
+    assert roads.mph.tolist() == [25, 25, 55]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_z_is_dropped_even_where_some_lines_have_none(mixed):
+    high = [[x, y, 0.0] for x, y in LINE]
+    roads = read_roads(geojson(feature(high), *[feature()] * mixed, feature(high)))
+    assert all(coordinates(line) == LINE for line in roads.lines)
+    assert not shapely.has_z(roads.lines).any()
+    assert len(roads.lines) == 2 + mixed
+
+
+def test_no_features_means_no_roads():
+    roads = read_roads(geojson())
+    assert len(roads.lines) == len(roads.mph) == 0
+    assert roads.notes == {}
+
+
+def test_a_byte_order_mark_is_no_obstacle():
+    assert len(read_roads(b"\xef\xbb\xbf" + geojson(feature())).lines) == 1
+
+
+def test_roads_that_no_car_takes_are_left_out_and_counted():
+    ways = [feature(highway=way, road_type=None) for way in ("primary", "footway", "steps")]
+    roads = read_roads(geojson(*ways), schema="osm")
+    assert roads.mph.tolist() == [45]
+    assert roads.notes == {"not driveable": 2, "lanes missing": 1, "surface missing": 1}
+
+
+def test_speed_options_reach_the_attributes():
+    data = geojson(feature(limit=50), feature(limit=None))
+    roads = read_roads(data, speed_field="limit", speed_unit="kmh")
+    assert roads.mph.tolist() == [pytest.approx(31.068560), 25]
+    assert roads.notes == {"speed field missing": 1}
+
+
+def test_real_labels_are_read_whole(shared_data):
+    folder = shared_data / "AOI_2_Vegas" / "geojson_roads_speed"
+    counts = {}
+    for number in (0, 99, 990):
+        name = f"SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{number}.geojson"
+        roads = read_roads(folder / name)
+        assert roads.notes == {}
+        counts[number] = dict(zip(*np.unique(roads.mph, return_counts=True), strict=True))
+    # img0: two primary roads of three lanes; its own speed_mph, of an older table, says 45.
+    assert counts[0] == {20: 36, 55: 2}
+    assert counts[99] == {25: 6}
+    assert counts[990] == {20: 14, 25: 7, 45: 4, 55: 2}
+
+
+def test_real_openstreetmap_roads_are_read_by_their_tags(shared_data):
+    roads = read_roads(shared_data / "apls" / "osm_img990.geojson")
+    assert sorted(roads.mph.tolist()) == [25, 25, 25, 25, 25, 35, 35]
+    assert roads.notes["not driveable"] == 5
+
+
+# --- coordinate systems -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("member", "crs"),
+    [
+        (None, "OGC:CRS84"),
+        ({"type": "name", "properties": {"name": "urn:ogc:def:crs:OGC:1.3:CRS84"}}, "OGC:CRS84"),
+        ({"type": "name", "properties": {"name": "EPSG:32637"}}, "EPSG:32637"),
+        ({"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::3857"}}, "EPSG:3857"),
+        ({"type": "EPSG", "properties": {"code": 32637}}, "EPSG:32637"),
+    ],
+)
+def test_the_crs_member_of_the_first_geojson_is_honoured(member, crs):
+    assert read_roads(geojson(feature(), crs=member)).crs == crs
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        "EPSG:4326",
+        {"type": "name", "properties": {"name": "the usual one"}},
+        {"type": "name", "properties": None},
+        {"type": "link", "properties": {"href": "http://example.com/crs"}},
+    ],
+)
+def test_an_unknown_crs_is_an_error_with_the_way_out(member):
+    with pytest.raises(LabelError, match=r"chip7.*ogr2ogr"):
+        read_roads(geojson(feature(), crs=member), name="chip7")
+
+
+# --- geometry that is no road -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("geometry", "note"),
+    [
+        (None, "geometry missing"),
+        ("LINESTRING (0 0, 1 1)", "geometry missing"),
+        ({"type": "Point", "coordinates": [1, 2]}, "geometry Point"),
+        ({"type": "GeometryCollection", "geometries": []}, "geometry GeometryCollection"),
+        ({"type": "Spline", "coordinates": LINE}, "geometry malformed"),
+        ({"type": ["LineString"], "coordinates": LINE}, "geometry malformed"),
+        ({"type": "LineString"}, "geometry malformed"),
+        ({"type": "LineString", "coordinates": "1 2, 3 4"}, "geometry malformed"),
+        ({"type": "LineString", "coordinates": ["ab", "cd"]}, "geometry malformed"),
+        ({"type": "LineString", "coordinates": [1.0, 2.0]}, "geometry malformed"),
+        ({"type": "LineString", "coordinates": [[1], [2]]}, "geometry malformed"),
+        ({"type": "LineString", "coordinates": [[1, 2], [3, 10**400]]}, "geometry malformed"),
+        ({"type": "LineString", "coordinates": [[1, 2], {}]}, "geometry malformed"),
+        ({"type": "LineString", "coordinates": []}, "geometry empty"),
+        ({"type": "LineString", "coordinates": [[1, 2]]}, "geometry empty"),
+        ({"type": "MultiLineString", "coordinates": [[]]}, "geometry empty"),
+        ({"type": "LineString", "coordinates": [[1, 2], [math.nan, 2]]}, "geometry not finite"),
+        ({"type": "LineString", "coordinates": [[1, 2], [1, math.inf]]}, "geometry not finite"),
+        ({"type": "LineString", "coordinates": [[1, 2], [1, None]]}, "geometry not finite"),
+        ({"type": "LineString", "coordinates": [[1, 2], [1, 91]]}, "geometry out of range"),
+        ({"type": "LineString", "coordinates": [[5e5, 6e6], [5e5, 6e6]]}, "geometry out of range"),
+    ],
+)
+def test_other_geometry_is_left_out_and_counted(geometry, note):
+    bad = {"type": "Feature", "properties": {"road_type": "?"}, "geometry": geometry}
+    roads = read_roads(geojson(bad, feature()))
+    assert [coordinates(line) for line in roads.lines] == [LINE]
+    assert roads.mph.tolist() == [25]
+    assert roads.notes == {note: 1}
+
+
+def test_a_bad_part_is_counted_and_leaves_the_good_one():
+    roads = read_roads(geojson(feature([LINE, [["a", "b"], ["c", "d"]]], "MultiLineString")))
+    assert [coordinates(line) for line in roads.lines] == [LINE]
+    assert roads.notes == {"geometry malformed": 1}
+
+
+@pytest.mark.parametrize("junk", [None, 7, [], "road"])
+def test_features_and_properties_that_are_none_do_no_harm(junk):
+    roads = read_roads(geojson(junk, {**feature(), "properties": junk}))
+    assert roads.mph.tolist() == [20]
+    assert roads.notes["geometry missing"] == 1
+    assert roads.notes["road_type missing"] == 1
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+numbers = st.floats(width=32) | st.integers(-400, 400)
+geometries = json_values | st.fixed_dictionaries(
+    {
+        "type": st.sampled_from(["LineString", "MultiLineString", "Point"]),
+        "coordinates": json_values
+        | st.lists(st.lists(numbers, min_size=2, max_size=3), max_size=4)
+        | st.lists(st.lists(st.lists(numbers, min_size=2, max_size=2), max_size=3), max_size=3),
+    }
+)
+features = json_values | st.fixed_dictionaries({"properties": json_values, "geometry": geometries})
+
+
+@settings(deadline=None)
+@given(st.lists(features, max_size=4))
+def test_whatever_the_features_are_every_line_returned_has_a_place_and_a_speed(each):
+    roads = read_roads(geojson(*each))
+    assert len(roads.lines) == len(roads.mph)
+    assert np.isfinite(shapely.get_coordinates(roads.lines)).all()
+    assert (roads.mph > 0).all()
+    assert (shapely.get_type_id(roads.lines) == shapely.GeometryType.LINESTRING).all()
+
+
+# --- documents that are no label ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (geojson(feature())[:-20], "not valid JSON"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        (b"II*\x00\x08\x00\x00\x00", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b"[]", "not a GeoJSON FeatureCollection"),
+        (b"3", "not a GeoJSON FeatureCollection"),
+        (json.dumps(feature()).encode(), r"not a GeoJSON FeatureCollection \(found: Feature\)"),
+        (b'{"type": "FeatureCollection"}', "without a list of features"),
+        (b'{"type": "FeatureCollection", "features": {}}', "without a list of features"),
+    ],
+)
+def test_what_is_no_label_is_an_error_that_names_the_file(data, reason, tmp_path):
+    path = tmp_path / "chip7.geojson"
+    path.write_bytes(data)
+    with pytest.raises(LabelError, match=reason) as error:
+        read_roads(path)
+    assert str(path) in str(error.value)
+    with pytest.raises(LabelError, match=f"^s3://bucket/chip7.geojson: .*{reason}"):
+        read_roads(data, name="s3://bucket/chip7.geojson")
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+def test_bytes_are_roads_or_an_error(data):
+    try:
+        roads = read_roads(data)
+    except LabelError:
+        return
+    assert len(roads.lines) == len(roads.mph)
+
+
+def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
+    for missing in (tmp_path / "no.geojson", tmp_path / "no.gpkg"):
+        with pytest.raises(LabelError, match=missing.name):
+            read_roads(missing)
+    folder = tmp_path / "folder.geojson"
+    folder.mkdir()
+    with pytest.raises(LabelError, match="cannot be read"):
+        read_roads(folder)
+
+
+def test_a_speed_field_that_is_not_there_lists_the_fields():
+    with pytest.raises(LabelError, match=r"chip7: .*limit.*lane_number, paved, road_type"):
+        read_roads(geojson(feature()), name="chip7", speed_field="limit")
+
+
+# --- bounds -------------------------------------------------------------------------------------
+
+
+def test_bounds_choose_roads_of_bytes_too():
+    data = geojson(feature(), feature([[38.0, 55.7], [38.1, 55.7]], road_type="?"))
+    roads = read_roads(data, bounds=(37.59, 55.69, 37.61, 55.71), bounds_crs="EPSG:4326")
+    assert [coordinates(line) for line in roads.lines] == [LINE]
+    assert roads.notes == {}
+
+
+def test_bounds_without_a_crs_are_refused():
+    with pytest.raises(UsageError, match="bounds_crs"):
+        read_roads(geojson(feature()), bounds=(0, 0, 1, 1))

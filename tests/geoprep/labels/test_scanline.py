@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+import shapely
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rasterio.features import rasterize
+
+from geoprep.labels.scanline import fill_rings
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def filled(polygon, shape, value=1):
+    raster = np.zeros(shape, np.uint8)
+    rings = shapely.get_rings(shapely.get_parts(polygon))
+    xy, ring = shapely.get_coordinates(rings, return_index=True)
+    fill_rings(xy[:, 0].copy(), xy[:, 1].copy(), ring, value, raster)
+    return raster
+
+
+def by_gdal(polygon, shape, value=1):
+    return rasterize([(polygon, value)], out_shape=shape, dtype="uint8")
+
+
+def polygon_of(rng, points, spread, holes=0):
+    ring = rng.uniform(-spread, 40 + spread, (points, 2))
+    polygon = shapely.Polygon(ring).buffer(0)
+    for _ in range(holes):
+        centre = rng.uniform(0, 40, 2)
+        polygon -= shapely.Point(centre).buffer(rng.uniform(1, 9), quad_segs=2)
+    return polygon
+
+
+@settings(deadline=None)  # the first call compiles
+@given(seeds, st.integers(3, 12), st.sampled_from([0, 10, 1000]), st.integers(0, 3))
+def test_any_polygon_is_filled_as_gdal_fills_it(seed, points, spread, holes):
+    polygon = polygon_of(np.random.default_rng(seed), points, spread, holes)
+    if polygon.is_empty:
+        return
+    assert np.array_equal(filled(polygon, (40, 30)), by_gdal(polygon, (40, 30)))
+
+
+@settings(deadline=None)  # the first call compiles
+@given(seeds, st.integers(4, 12))
+def test_rings_that_cross_themselves_are_filled_by_the_even_odd_rule(seed, points):
+    ring = np.random.default_rng(seed).uniform(0, 40, (points, 2))
+    polygon = shapely.Polygon(ring)
+    assert np.array_equal(filled(polygon, (40, 40)), by_gdal(polygon, (40, 40)))
+
+
+@settings(deadline=None)  # the first call compiles
+@given(seeds)
+def test_the_pixels_filled_are_those_whose_centre_is_inside(seed):
+    polygon = polygon_of(np.random.default_rng(seed), 8, 5, holes=1)
+    rows, cols = np.indices((40, 40))
+    centres = shapely.points(cols + 0.5, rows + 0.5)
+    assert np.array_equal(filled(polygon, (40, 40)) == 1, shapely.contains(polygon, centres))
+
+
+def test_two_polygons_that_share_an_edge_share_no_pixel_and_leave_none():
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        a, b = np.sort(rng.uniform(5, 35, 2))
+        left = shapely.Polygon([(0, 0), (a, 0), (b, 40), (0, 40)])
+        right = shapely.Polygon([(a, 0), (40, 0), (40, 40), (b, 40)])
+        assert (filled(left, (40, 40)) + filled(right, (40, 40)) == 1).all()
+
+
+def test_edges_exactly_on_pixel_centres_give_one_side_only():
+    square = shapely.box(2.5, 2.5, 6.5, 6.5)
+    raster = filled(square, (10, 10))
+    assert raster.sum() == 16
+    assert filled(shapely.box(6.5, 2.5, 9.5, 6.5), (10, 10))[raster == 1].sum() == 0
+
+
+def test_only_pixels_inside_change():
+    raster = np.full((10, 10), 7, np.uint8)
+    fill_rings(
+        np.array([0.0, 10, 10, 0, 0]),
+        np.array([0.0, 0, 5, 5, 0]),
+        np.zeros(5, np.int64),
+        255,
+        raster,
+    )
+    assert (raster[:5] == 255).all()
+    assert (raster[5:] == 7).all()
+
+
+@pytest.mark.parametrize("far", [1e9, 1e18, 1e300])
+def test_polygons_far_away_or_larger_than_any_integer_are_clipped(far):
+    assert filled(shapely.box(-far, -far, far, far), (8, 9)).all()
+    for box in (
+        (far, 0, 2 * far, 8),
+        (-2 * far, 0, -far, 8),
+        (0, far, 9, 2 * far),
+        (0, -2 * far, 9, -far),
+    ):
+        assert not filled(shapely.box(*box), (8, 9)).any()
+
+
+def test_nothing_to_fill_changes_nothing():
+    assert not filled(shapely.Polygon(), (4, 4)).any()
+    assert filled(shapely.box(0, 0, 1, 1), (0, 4)).shape == (0, 4)

@@ -1,0 +1,320 @@
+import json
+import logging
+import os
+import sqlite3
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyproj
+import pytest
+import shapely
+from affine import Affine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geoprep.crs import boxes_around
+from geoprep.errors import LabelError
+from geoprep.labels import vectors as roadfiles
+from geoprep.labels.masks import burn, speed_polygons
+from geoprep.labels.reading import read_roads
+from geoprep.labels.rule import SpeedRule
+
+geopandas = pytest.importorskip("geopandas")
+
+MOSCOW = (37.6, 55.7)
+UTM = "EPSG:32637"
+MPH = {"1": 55.0, "3": 35.0, "5": 25.0}
+
+
+def local_crs(centre):
+    return f"+proj=aeqd +lon_0={centre[0]} +lat_0={centre[1]} +datum=WGS84 +units=m"
+
+
+def network(centre=MOSCOW, count=40, **columns):
+    """Return a frame of crooked roads in a square of 2 km about a place."""
+    rng = np.random.default_rng(0)
+    starts = rng.uniform(-1000, 1000, (count, 1, 2))
+    xy = np.concatenate([starts, starts + rng.normal(0, 150, (count, 3, 2))], axis=1)
+    road_type = np.resize(list(MPH), count)
+    table = {"road_type": road_type, "lane_numbe": ["2"] * count, "paved": ["1"] * count} | columns
+    return geopandas.GeoDataFrame(table, geometry=shapely.linestrings(xy), crs=local_crs(centre))
+
+
+def scene(crs, east, north, side=300, centre=MOSCOW):
+    """Return the bounds of a square on the ground, some metres from a place."""
+    to = pyproj.Transformer.from_crs(local_crs(centre), crs, always_xy=True)
+    return to.transform_bounds(east, north, east + side, north + side)
+
+
+@pytest.fixture(scope="module")
+def road_files(tmp_path_factory):
+    """Return a function that writes the network once a format and CRS."""
+    folder = tmp_path_factory.mktemp("roads")
+
+    def write(crs, suffix="gpkg"):
+        path = folder / f"roads_{crs[5:]}.{suffix}"
+        if not path.exists():
+            network().to_crs(crs).to_file(path)
+        return path
+
+    return write
+
+
+# --- which roads --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["gpkg", "geojson", "shp", "fgb"])
+@pytest.mark.parametrize("crs", ["EPSG:4326", UTM, "EPSG:3857", "EPSG:28407"])
+def test_roads_of_a_scene_come_out_of_every_format_and_crs(road_files, suffix, crs):
+    bounds = scene(UTM, east=100, north=-200)
+    roads = read_roads(road_files(crs, suffix), bounds=bounds, bounds_crs=UTM)
+
+    everything = network().to_crs(UTM)
+    within, near = (
+        everything[everything.intersects(shapely.box(*bounds).buffer(distance))]
+        for distance in (0, 20)
+    )
+    chosen = Counter(roads.mph.tolist())
+    assert len(within) > 3
+    assert Counter(within.road_type.map(MPH)) <= chosen <= Counter(near.road_type.map(MPH))
+    assert roads.notes == {}
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    east=st.integers(-1200, 1000),
+    north=st.integers(-1200, 1000),
+    file_crs=st.sampled_from(["EPSG:4326", UTM, "EPSG:32636", "EPSG:3857"]),
+    scene_crs=st.sampled_from(["EPSG:4326", UTM, "EPSG:3857"]),
+)
+def test_roads_chosen_by_bounds_burn_like_all_roads(road_files, east, north, file_crs, scene_crs):
+    path = road_files(file_crs)
+    left, bottom, right, top = bounds = scene(scene_crs, east, north)
+    grid = Affine((right - left) / 200, 0, left, 0, (bottom - top) / 200, top)
+    chosen = read_roads(path, bounds=bounds, bounds_crs=scene_crs)
+    masks = [
+        burn(speed_polygons(roads, scene_crs), grid, (200, 200))
+        for roads in (chosen, read_roads(path))
+    ]
+    assert np.array_equal(*masks)
+
+
+def test_without_bounds_all_roads_are_returned(road_files):
+    assert len(read_roads(road_files(UTM)).lines) == 40
+
+
+def test_a_road_that_reaches_in_by_its_margin_alone_is_chosen(tmp_path):
+    path = tmp_path / "roads.gpkg"
+    line = shapely.LineString([(500_000, 6_000_301.9), (500_300, 6_000_301.9)])
+    geopandas.GeoDataFrame({"road_type": [5]}, geometry=[line], crs=UTM).to_file(path)
+    bounds = (500_000, 6_000_000, 500_300, 6_000_300)
+    for margin_m, count in ((2.0, 1), (1.5, 0)):
+        roads = read_roads(path, bounds=bounds, bounds_crs=UTM, margin_m=margin_m)
+        assert len(roads.lines) == count
+
+
+def test_bounds_are_widened_by_metres_on_the_ground():
+    place = (37.6, 55.7, 37.61, 55.71)
+    ((west, south, east, north),) = boxes_around(place, "EPSG:4326", "EPSG:4326", 2.0)
+    ground = pyproj.Geod(ellps="WGS84")
+    for outer, inner in (
+        ((west, 55.71), (37.6, 55.71)),
+        ((east, 55.71), (37.61, 55.71)),
+        ((37.6, south), (37.6, 55.7)),
+        ((37.6, north), (37.6, 55.71)),
+    ):
+        assert 2 <= ground.inv(*outer, *inner)[2] < 2.1
+
+
+@pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:32601", "EPSG:3832"])
+def test_roads_are_found_on_both_sides_of_the_180th_meridian(tmp_path, crs):
+    path = tmp_path / "fiji.gpkg"
+    beside = [[(179.999, -17), (179.9995, -17)], [(-179.999, -17), (-179.9995, -17)]]
+    far = [[(0.0, -17), (0.001, -17)], [(179.9, -17), (179.901, -17)]]
+    lines = shapely.linestrings(beside + far)
+    roads = geopandas.GeoDataFrame({"road_type": [1, 3, 5, 5]}, geometry=lines, crs="EPSG:4326")
+    roads.to_file(path)
+    bounds = scene(crs, -300, -300, side=600, centre=(180.0, -17.0))
+    found = read_roads(path, bounds=bounds, bounds_crs=crs)
+    assert sorted(found.mph.tolist()) == [35, 55]
+
+
+def test_a_scene_where_the_crs_of_the_roads_does_not_reach_has_no_roads(road_files):
+    roads = read_roads(road_files(UTM), bounds=(-141, 0, -140.9, 0.1), bounds_crs="EPSG:4326")
+    assert len(roads.lines) == 0
+
+
+# --- notes --------------------------------------------------------------------------------------
+
+
+def test_notes_are_those_of_the_scene_alone(tmp_path):
+    lines = shapely.linestrings([[(0, 0), (9, 9)], [(0, 9), (9, 0)], [(5000, 0), (5009, 9)]])
+    kinds = ["primary", "footway", "moon_road"]
+    frame = geopandas.GeoDataFrame({"highway": kinds}, geometry=lines, crs=local_crs(MOSCOW))
+    path = tmp_path / "roads.gpkg"
+    frame.to_crs(UTM).to_file(path)
+    here = read_roads(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
+    assert here.notes == {"lanes missing": 1, "not driveable": 1, "surface missing": 1}
+    assert here.mph.tolist() == [45]
+    there = read_roads(path, bounds=scene(UTM, 4900, 0), bounds_crs=UTM)
+    assert there.notes["highway unknown"] == 1
+    assert there.mph.tolist() == [20]
+
+
+def test_features_without_a_line_are_logged_since_no_scene_has_them(tmp_path, caplog):
+    path = tmp_path / "mixed.gpkg"
+    shapes = [
+        shapely.LineString([(0, 0), (9, 9)]),
+        shapely.MultiLineString([[(0, 0), (9, 9)], [(20, 0), (30, 9)]]),
+        shapely.Point(1, 1),
+        shapely.box(0, 0, 5, 5),
+        shapely.LineString(),
+        None,
+    ]
+    frame = geopandas.GeoDataFrame({"road_type": [5] * 6}, geometry=shapes, crs=local_crs(MOSCOW))
+    frame.to_crs(UTM).to_file(path)
+    expected = {
+        "geometry Point": 1,
+        "geometry Polygon": 1,
+        "geometry empty": 1,
+        "geometry missing": 1,
+    }
+    with caplog.at_level(logging.WARNING):
+        roads = read_roads(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
+    assert len(roads.lines) == 3
+    assert str(expected) in caplog.text
+    assert not any(note.startswith("geometry") for note in roads.notes)
+    assert expected.items() <= read_roads(path).notes.items()
+
+
+def test_z_and_numeric_columns_are_read(tmp_path):
+    path = tmp_path / "roads.gpkg"
+    line = shapely.LineString([(500_000, 6_000_000, 7), (500_300, 6_000_300, 8)])
+    columns = {"road_type": [3.0], "lane_number": [4], "paved": [np.int32(1)]}
+    geopandas.GeoDataFrame(columns, geometry=[line], crs=UTM).to_file(path)
+    roads = read_roads(path)
+    assert roads.mph.tolist() == [45]
+    assert not shapely.has_z(roads.lines).any()
+    assert roads.notes == {}
+
+
+def test_speeds_of_a_field_in_any_unit(tmp_path):
+    path = tmp_path / "roads.shp"
+    limits = [50.0, 0.0, 30.0] * 10
+    network(count=30, limit=limits).to_crs(UTM).to_file(path)
+    roads = read_roads(path, speed_field="limit", speed_unit="kmh")
+    assert set(roads.mph.round(3).tolist()) == {31.069, 35.0, 18.641}
+    assert roads.notes == {"speed field out of range": 10}
+
+
+# --- one reading a process ----------------------------------------------------------------------
+
+
+def test_a_file_is_read_once_by_all_threads_and_again_when_it_changes(tmp_path, monkeypatch):
+    path = tmp_path / "roads.gpkg"
+    network().to_crs(UTM).to_file(path)
+    reads = []
+    read = roadfiles.read_road_table
+    monkeypatch.setattr(
+        roadfiles, "read_road_table", lambda path, rule: reads.append(path) or read(path, rule)
+    )
+    bounds = scene(UTM, 0, 0, side=2000)
+
+    def count(_):
+        return len(read_roads(path, bounds=bounds, bounds_crs=UTM).lines)
+
+    with ThreadPoolExecutor(4) as pool:
+        (before,) = set(pool.map(count, range(16)))
+    assert len(reads) == 1
+
+    path.unlink()
+    network().head(0).to_crs(UTM).to_file(path)
+    os.utime(path, ns=(1, 1))
+    assert before > 3
+    assert count(0) == 0
+    assert len(reads) == 2
+
+
+def test_another_rule_is_another_reading(road_files):
+    path = road_files(UTM)
+    opened = [
+        roadfiles.open_road_file(path, SpeedRule(schema=schema)) for schema in ("sn3", "osm", "sn3")
+    ]
+    assert opened[0] is opened[2] is not opened[1]
+
+
+# --- files that cannot be used ------------------------------------------------------------------
+
+
+def test_a_file_without_a_crs_is_an_error_with_the_way_out(tmp_path):
+    path = tmp_path / "roads.shp"
+    network().to_crs(UTM).to_file(path)
+    (tmp_path / "roads.prj").unlink()
+    with pytest.raises(LabelError, match=r"roads\.shp: has no CRS.*-a_srs.*\.prj"):
+        read_roads(path)
+
+
+@pytest.mark.filterwarnings("ignore:'crs' was not provided")
+def test_a_crs_that_is_nowhere_on_earth_is_an_error(tmp_path):
+    path = tmp_path / "roads.gpkg"
+    network().set_crs(None, allow_override=True).to_file(path)
+    with pytest.raises(LabelError, match=r"roads\.gpkg: has .*CRS.*-a_srs"):
+        read_roads(path)
+
+
+def test_a_speed_field_that_is_not_there_lists_all_fields(road_files):
+    with pytest.raises(LabelError, match=r"limit.*lane_numbe, paved, road_type.*--speed-field"):
+        read_roads(road_files(UTM), speed_field="limit")
+
+
+def test_a_file_without_lines_is_an_error_that_lists_its_layers(tmp_path):
+    path = tmp_path / "houses.gpkg"
+    houses = network().assign(geometry=network().buffer(5))
+    houses.to_crs(UTM).to_file(path, layer="houses")
+    with pytest.raises(LabelError, match=r"no layer of lines.*houses \(Polygon\)"):
+        read_roads(path)
+
+
+def test_the_layer_of_lines_is_found_among_others(tmp_path):
+    path = tmp_path / "city.gpkg"
+    frame = network().to_crs(UTM)
+    frame.assign(geometry=frame.buffer(5)).to_file(path, layer="houses")
+    frame.to_file(path, layer="streets")
+    assert len(read_roads(path).lines) == 40
+
+
+@pytest.mark.parametrize("suffix", ["gpkg", "shp", "txt"])
+@pytest.mark.parametrize("content", [b"", b"not a road file at all" * 9])
+def test_a_file_that_gdal_cannot_read_is_an_error_that_names_it(tmp_path, suffix, content):
+    path = tmp_path / f"roads.{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(LabelError, match=f"roads.{suffix}"):
+        read_roads(path, bounds=(0, 0, 1, 1), bounds_crs=UTM)
+
+
+def test_a_broken_geometry_is_left_out_and_counted(road_files, tmp_path):
+    path = tmp_path / "roads.gpkg"
+    path.write_bytes(road_files(UTM).read_bytes())
+    with sqlite3.connect(path) as database:
+        (table,) = database.execute("select table_name from gpkg_geometry_columns").fetchone()
+        for (trigger,) in database.execute(
+            "select name from sqlite_master where type = 'trigger'"
+        ).fetchall():
+            database.execute(f'drop trigger "{trigger}"')
+        database.execute(f'update "{table}" set geom = ? where fid = 1', (b"GP\x00\x01\x00",))
+    database.close()
+    roads = read_roads(path)
+    assert len(roads.lines) == 39
+    assert roads.notes == {"geometry missing": 1}
+
+
+def test_a_geojson_for_all_scenes_is_read_by_the_same_rules_as_one_for_each(tmp_path):
+    path = tmp_path / "all.geojson"
+    network().to_crs("EPSG:4326").to_file(path)
+    document = json.loads(path.read_text())
+    document["features"][0]["geometry"]["coordinates"][0] = ["a", "b"]
+    path.write_text(json.dumps(document))
+    everywhere = read_roads(path, bounds=(37, 55, 38, 56), bounds_crs="EPSG:4326")
+    assert len(everywhere.lines) == 39
+    assert read_roads(path).notes == {"geometry malformed": 1}

@@ -1,0 +1,324 @@
+"""What a build will do, before a pixel is read."""
+
+import json
+import pickle
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from affine import Affine
+from helpers.factory import (
+    PLACES,
+    Place,
+    plan_of,
+    row_of_scenes,
+    texture,
+    truncate,
+    write_image,
+    write_scene,
+)
+
+from geoprep.errors import SourceError, UsageError
+from geoprep.executors.threads import Threads
+from geoprep.grid import Grid
+from geoprep.plan.options import BuildOptions
+from geoprep.plan.plan import make_plan
+from geoprep.sources.scene import Found, Scene
+
+
+def image(folder, name, values, place=PLACES["degrees"], **options):
+    return Scene(name, str(write_image(folder / f"{name}.tif", values, place, **options)), None)
+
+
+def test_tiles_and_shards_follow_each_other_without_a_gap(tmp_path):
+    plan = plan_of(row_of_scenes(tmp_path, 5, [(128, 128), (130, 200)]), tile=64, shard_tiles=6)
+    firsts = [scene.first_tile for scene in plan.scenes]
+    counts = [len(scene.windows) for scene in plan.scenes]
+    assert firsts == [0, *np.cumsum(counts)[:-1].tolist()]
+    assert plan.tiles == sum(counts)
+    ranges = [plan.shard_range(shard) for shard in range(plan.shards)]
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == plan.tiles
+    assert all(a[1] == b[0] for a, b in pairwise(ranges))
+    assert all(0 < stop - start <= 6 for start, stop in ranges)
+
+
+def test_scenes_alike_are_never_cut_by_a_shard(tmp_path):
+    plan = plan_of(row_of_scenes(tmp_path, 9, 128), tile=64, shard_tiles=10)
+    assert plan.meta.shard_tiles % 4 == 0
+    assert not any(plan.needs_survey(scene) for scene in plan.scenes)
+
+
+def test_scenes_in_two_shards_are_surveyed_and_only_those(tmp_path):
+    plan = plan_of(row_of_scenes(tmp_path, 6, [(128, 128), (64, 64)]), tile=64, shard_tiles=3)
+    for scene in plan.scenes:
+        first, last = scene.first_tile, scene.first_tile + len(scene.windows) - 1
+        assert plan.needs_survey(scene) == (first // 3 != last // 3)
+    assert any(plan.needs_survey(scene) for scene in plan.scenes)
+    assert not all(plan.needs_survey(scene) for scene in plan.scenes)
+
+
+def test_limits_of_a_city_need_every_scene(tmp_path):
+    scenes = [*row_of_scenes(tmp_path, 3, dtype="uint16"), Scene("gone", "/no/file.tif", None)]
+    plan = plan_of(scenes, rescale="city")
+    assert [plan.needs_survey(scene) for scene in plan.scenes] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "tile", "shape", "tiles"),
+    [
+        ({}, 260, (260, 260), 1),
+        ({"tile": 130}, 130, (260, 260), 4),
+        ({"tile": 100, "overlap": 20}, 100, (260, 260), 9),
+        ({"resize": 96}, 96, (96, 96), 1),
+        ({"resize": 512}, 512, (512, 512), 1),
+        ({"gsd": 0.6}, 130, (130, 105), 1),  # degrees: 0.243 x 0.300 m
+        ({"gsd": 0.15, "tile": 256}, 256, (519, 421), 6),
+    ],
+)
+def test_resolution_and_tiling_combine(tmp_path, options, tile, shape, tiles):
+    plan = plan_of(row_of_scenes(tmp_path, 2, 260), **options)
+    assert plan.meta.tile == tile
+    assert plan.scenes[0].shape == shape
+    assert len(plan.scenes[0].windows) == tiles
+
+
+def test_ground_sample_distance_is_that_of_the_finest_level(tmp_path):
+    scenes = row_of_scenes(tmp_path, 2, 260)
+    assert plan_of(scenes).meta.gsd_m == pytest.approx((0.2427, 0.2996), abs=1e-4)
+    assert plan_of(scenes, gsd=0.6).meta.gsd_m == pytest.approx((0.6, 0.6), rel=0.01)
+    assert plan_of(scenes, resize=130).meta.gsd_m == pytest.approx((0.4854, 0.5993), abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"gsd": 0.5, "resize": 256}, "--gsd and --resize"),
+        ({"resize": 256, "tile": 128}, "--resize"),
+        ({"resize": 256, "overlap": 8}, "--resize"),
+        ({"gsd": 0.0}, "--gsd"),
+        ({"gsd": -1.0}, "--gsd"),
+        ({"gsd": float("nan")}, "--gsd"),
+        ({"gsd": float("inf")}, "--gsd"),
+        ({"bands": ()}, "--bands"),
+        ({"bands": (0, 1)}, "--bands"),
+        ({"max_nodata": 1.1}, "--max-nodata"),
+        ({"val": 1.0}, "--val"),
+        ({"val": 0.6, "test": 0.5}, "--val and --test"),
+        ({"test": -0.1}, "--val and --test"),
+        ({"block_km": 0.0}, "--block-km"),
+        ({"tile": 0}, "--tile"),
+        ({"resize": 0}, "--resize"),
+        ({"levels": 0}, "--levels"),
+        ({"shard_tiles": 0}, "--shard-tiles"),
+    ],
+)
+def test_choices_that_make_no_sense_are_refused_at_once(options, says):
+    with pytest.raises(UsageError, match=says):
+        BuildOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tile": 65}, "--tile 66|--tile 64"),  # two levels
+        ({"tile": 64, "overlap": 64}, "--overlap 64"),
+        ({"rescale": "best"}, "--rescale best"),
+        ({"rescale": "900,100"}, "LO below HI"),
+    ],
+)
+def test_choices_that_do_not_fit_the_images_are_refused(tmp_path, options, says):
+    with pytest.raises(UsageError, match=says):
+        plan_of(row_of_scenes(tmp_path, 2), **options)
+
+
+def test_options_are_plain_json():
+    options = BuildOptions(bands=(5, 3, 2), gsd=0.5)
+    assert json.loads(json.dumps(options.to_attrs())) == options.to_attrs()
+    assert options.to_attrs()["bands"] == [5, 3, 2]
+
+
+# What becomes bytes, and how
+
+
+@pytest.mark.parametrize(("dtype", "rule"), [("uint8", "none"), ("uint16", "scene")])
+def test_rescaling_by_default_depends_on_the_dtype(tmp_path, dtype, rule):
+    assert plan_of(row_of_scenes(tmp_path, 2, dtype=dtype)).meta.rescale == rule
+
+
+def test_both_dtypes_need_a_rule(tmp_path):
+    scenes = [
+        image(tmp_path, "a", texture(64, 64)),
+        image(tmp_path, "b", texture(64, 64, 3, "uint16")),
+    ]
+    with pytest.raises(UsageError, match="some images are uint8 and some uint16"):
+        plan_of(scenes)
+    with pytest.raises(UsageError, match="--rescale none needs uint8"):
+        plan_of(scenes, rescale="none")
+    with pytest.raises(UsageError, match="--rescale city needs images of one dtype"):
+        plan_of(scenes, rescale="city")
+    assert plan_of(scenes, rescale="scene").meta.rescale == "scene"
+    assert plan_of(scenes, rescale="0,2047").meta.rescale == "0,2047"
+
+
+# Bands
+
+
+def test_all_bands_but_alpha_by_default(tmp_path):
+    alpha = np.full((64, 64), 255, np.uint8)
+    assert plan_of([image(tmp_path, "a", texture(64, 64, 5))]).meta.band_indexes == (1, 2, 3, 4, 5)
+    plan = plan_of([image(tmp_path, "b", texture(64, 64, 3), alpha=alpha)])
+    assert plan.meta.bands == ("red", "green", "blue")
+
+
+def test_bands_of_spacenet_products_have_names(tmp_path):
+    scenes = [image(tmp_path, "a", texture(64, 64, 8, "uint16"))]
+    plan = plan_of(scenes, product="PS-MS", bands=(5, 3, 2))
+    assert plan.meta.bands == ("red", "green", "blue")
+    assert plan.meta.band_indexes == (5, 3, 2)
+    assert plan_of(scenes, product="PS-MS").meta.bands[0] == "coastal"
+    four = [image(tmp_path, "b", texture(64, 64, 4))]
+    assert plan_of(four, product="PS-RGB").meta.band_indexes == (1, 2, 3)
+
+
+def test_images_of_other_bands_than_most_are_refused_by_name(tmp_path):
+    """In whatever order: three bands of eight are not red, green and blue."""
+    rgb = [image(tmp_path, f"rgb_{i}", texture(64, 64)) for i in range(3)]
+    odd = image(tmp_path, "eight", texture(64, 64, 8))
+    for scenes in ([*rgb, odd], [odd, *rgb]):
+        plan = plan_of(scenes)
+        assert plan.meta.band_indexes == (1, 2, 3)
+        failures = {scene.id: scene.failure for scene in plan.scenes}
+        assert "eight.tif has bands 1,2,3,4,5,6,7,8" in failures.pop("eight")
+        assert not any(failures.values())
+        assert not any(scene.failure for scene in plan_of(scenes, bands=(3, 2, 1)).scenes)
+
+
+# Images that cannot be used
+
+
+def unusable(folder):
+    """Return scenes that fail, each with a word its reason must hold."""
+    off_earth = Place("EPSG:4326", Affine(1, 0, 0, 0, -1, 400))
+    local = Place('LOCAL_CS["x",UNIT["metre",1]]', Affine(1, 0, 0, 0, -1, 9))
+    cut = image(folder, "cut", texture(300, 300))
+    truncate(cut.image, 0.00005)
+    empty = image(folder, "empty", texture(64, 64))
+    truncate(empty.image, 0.0)
+    return {
+        image(folder, "floats", texture(64, 64).astype("float32")): "float32",
+        image(folder, "no_crs", texture(64, 64), Place(None, PLACES["utm"].transform)): "no CRS",
+        image(folder, "off_earth", texture(64, 64), off_earth): "nowhere on Earth",
+        image(folder, "local", texture(64, 64), local): "nowhere on Earth",
+        Scene("gone", str(folder / "gone.tif"), None): "no such file",
+        empty: "cannot be read as an image",
+        cut: "cannot be read",
+    }
+
+
+def test_images_that_cannot_be_used_keep_their_place_and_say_why(tmp_path):
+    good = row_of_scenes(tmp_path, 2, 128)
+    bad = unusable(tmp_path)
+    plan = plan_of([good[0], *bad, good[1]], gsd=0.5)
+    assert [scene.id for scene in plan.scenes] == ["quay_0", *(s.id for s in bad), "quay_1"]
+    for planned, (scene, says) in zip(plan.scenes[1:-1], bad.items(), strict=True):
+        assert says in planned.failure
+        assert f"{scene.id}.tif" in planned.failure
+        assert planned.grid is None
+        assert planned.target is None
+        assert planned.shape == plan.scenes[0].shape, "as many tiles as the others"
+    assert len({len(scene.windows) for scene in plan.scenes}) == 1
+
+
+def test_no_usable_image_at_all_is_an_error_that_quotes_the_first(tmp_path):
+    with pytest.raises(SourceError, match=r"none of 7 images.*float32"):
+        plan_of(list(unusable(tmp_path)))
+
+
+# Splits
+
+
+def test_every_scene_has_one_split_and_each_split_a_scene(tmp_path):
+    plan = plan_of(row_of_scenes(tmp_path, 10, 32), val=0.2, test=0.1)
+    assert Counter(scene.split for scene in plan.scenes) == {0: 7, 1: 2, 2: 1}
+
+
+def test_splits_by_block_keep_neighbours_together(tmp_path):
+    far = [
+        replace(scene, id=f"{block}_{scene.id}")
+        for block in range(4)
+        for scene in row_of_scenes(
+            tmp_path / str(block),
+            3,
+            32,
+            place=Place("EPSG:4326", Affine(1e-6, 0, 37.5 + block / 10, 0, -1e-6, 55.7)),
+        )
+    ]
+    plan = plan_of(far, split_by="block", val=0.25)
+    by_block = {}
+    for scene in plan.scenes:
+        by_block.setdefault(scene.id[0], set()).add(scene.split)
+    assert sorted(map(len, by_block.values())) == [1, 1, 1, 1]
+    assert Counter(scene.split for scene in plan.scenes) == {0: 9, 1: 3}
+
+
+def test_another_seed_is_another_split(tmp_path):
+    scenes = row_of_scenes(tmp_path, 12, 32)
+    found = {tuple(s.split for s in plan_of(scenes, split_seed=seed).scenes) for seed in range(6)}
+    assert len(found) > 3
+
+
+# Several sources
+
+
+def test_two_cities_are_one_store(tmp_path):
+    first = Found(tuple(row_of_scenes(tmp_path / "a", 2)), "a", "PS-RGB", ("orphan_a.geojson",))
+    scenes = tuple(replace(s, id=f"b_{s.id}") for s in row_of_scenes(tmp_path / "b", 3))
+    second = Found(scenes, "b", "PS-RGB", ("orphan_b.geojson",))
+    plan = make_plan([first, second], ["moscow", "mumbai"], BuildOptions(), Threads(1))
+    assert plan.meta.cities == ("moscow", "mumbai")
+    assert [scene.city for scene in plan.scenes] == [0, 0, 1, 1, 1]
+    assert plan.orphan_labels == ("orphan_a.geojson", "orphan_b.geojson")
+
+
+def test_one_road_file_serves_all_scenes(tmp_path):
+    scenes = tuple(Scene(s.id, s.image, None) for s in row_of_scenes(tmp_path, 3))
+    roads = str(tmp_path / "quay_0.geojson")
+    plan = make_plan([Found(scenes, "x", road_file=roads)], ["custom"], BuildOptions(), Threads(1))
+    assert plan.road_file == roads
+    assert {scene.label for scene in plan.scenes} == {roads}
+    two = [Found(scenes, "x", road_file=roads), Found(scenes, "y", road_file="other.gpkg")]
+    with pytest.raises(UsageError, match="more than one file of roads"):
+        make_plan(two, ["a", "b"], BuildOptions(), Threads(1))
+
+
+# The digest of the inputs, and the plan as data
+
+
+def test_the_digest_of_inputs_sees_sizes_and_names_not_paths(tmp_path):
+    def digest(scenes, **options):
+        return plan_of(scenes, **options).meta.build["inputs"]
+
+    scenes = row_of_scenes(tmp_path / "here", 3)
+    moved = row_of_scenes(tmp_path / "there", 3)
+    assert digest(scenes) == digest(moved) == digest(scenes, tile=64)
+    assert digest(scenes[:2]) != digest(scenes)
+    assert digest([replace(scenes[0], id="renamed"), *scenes[1:]]) != digest(scenes)
+    assert digest([replace(scenes[0], label=None), *scenes[1:]]) != digest(scenes)
+    before = digest(scenes)
+    write_scene(tmp_path / "here", "quay_1", texture(130, 128))
+    assert digest(scenes) != before
+
+
+def test_a_plan_travels_to_other_processes(tmp_path):
+    plan = plan_of(row_of_scenes(tmp_path, 2), tile=64)
+    assert pickle.loads(pickle.dumps(plan)) == plan
+
+
+def test_the_target_grid_is_the_source_ground_in_other_pixels(tmp_path):
+    scene = plan_of(row_of_scenes(tmp_path, 1, 130), gsd=0.6).scenes[0]
+    assert isinstance(scene.target, Grid)
+    np.testing.assert_allclose(scene.target.bounds, scene.grid.bounds, rtol=1e-14)
+    assert (scene.target.height, scene.target.width) == scene.shape

@@ -1,0 +1,175 @@
+"""Cities are data: names people type, names that stand in paths, and what a file is."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geoprep.errors import UsageError
+from geoprep.sources.cities import CITIES, canonical_product, directions, file_role, get_city
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("moscow", "moscow"),
+        ("Moscow", "moscow"),
+        (" MOSCOW ", "moscow"),
+        ("AOI_7_Moscow", "moscow"),
+        ("aoi-7-moscow", "moscow"),
+        ("AOI_7", "moscow"),
+        ("san juan", "san_juan"),
+        ("San-Juan", "san_juan"),
+        ("AOI_9_San_Juan", "san_juan"),
+        ("Las Vegas", "vegas"),
+    ],
+)
+def test_city_is_found_however_it_is_typed(typed, name):
+    assert get_city(typed).name == name
+
+
+def test_unknown_city_lists_the_known_and_names_the_nearest():
+    with pytest.raises(UsageError) as error:
+        get_city("moskow")
+    message = str(error.value)
+    assert "'moskow'" in message
+    assert "Did you mean moscow?" in message
+    assert all(name in message for name in CITIES)
+
+
+@pytest.mark.parametrize("typed", ["", "AOI_3_Moscow", "atlanta", "___"])
+def test_names_of_no_city_are_refused(typed):
+    with pytest.raises(UsageError):
+        get_city(typed)
+
+
+def test_published_figures():
+    assert {name: city.chips for name, city in CITIES.items()} == {
+        "vegas": 854,
+        "paris": 257,
+        "shanghai": 1028,
+        "khartoum": 283,
+        "moscow": 1352,
+        "mumbai": 1016,
+        "san_juan": 0,
+    }
+    assert not CITIES["san_juan"].labelled
+    assert sum(city.road_km for city in CITIES.values()) == 13694
+
+
+def test_archives_are_named_after_their_city_and_addressed_in_the_bucket():
+    for city in CITIES.values():
+        for archive in city.archives:
+            assert archive.name.startswith(f"{city.mission}_roads_")
+            assert f"_{city.aoi}" in archive.name
+            assert archive.url == (
+                "https://spacenet-dataset.s3.amazonaws.com/spacenet/"
+                f"{city.mission}_roads/tarballs/{archive.name}"
+            )
+            assert archive.md5 is None or len(bytes.fromhex(archive.md5)) == 16
+    md5s = [a.md5 for city in CITIES.values() for a in city.archives if a.md5]
+    assert len(set(md5s)) == len(md5s) == 15
+
+
+def test_cities_travel_to_other_processes():
+    assert pickle.loads(pickle.dumps(CITIES)) == CITIES
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("MUL-PanSharpen", "PS-MS"),
+        ("RGB-PanSharpen", "PS-RGB"),
+        ("MUL", "MS"),
+        ("ps-rgb", "PS-RGB"),
+        ("pan", "PAN"),
+        ("PS-RGB_8bit", "PS-RGB_8bit"),
+    ],
+)
+def test_products_have_one_name(old, new):
+    assert canonical_product(old) == new
+
+
+IMAGES = [
+    ("vegas", "PS-RGB/SN3_roads_train_AOI_2_Vegas_PS-RGB_img272.tif", 272, "PS-RGB"),
+    ("vegas", "SN3_roads_train_AOI_2_Vegas_PS-MS_img7.TIF", 7, "PS-MS"),
+    ("vegas", "RGB-PanSharpen/RGB-PanSharpen_AOI_2_Vegas_img0.tif", 0, "PS-RGB"),
+    ("vegas", "x/MUL_AOI_2_Vegas_img10.tif", 10, "MS"),
+    ("vegas", "MUL/SN3_roads_test_public_AOI_2_Vegas_MUL-PanSharpen_img3.tif", 3, "PS-MS"),
+    ("moscow", "PS-RGB/SN5_roads_train_AOI_7_Moscow_PS-RGB_chip390.tif", 390, "PS-RGB"),
+    ("moscow", "PS-RGB_8bit/SN5_roads_train_AOI_7_Moscow_PS-RGB_chip390.tif", 390, "PS-RGB_8bit"),
+    ("san_juan", "SN5_roads_test_public_AOI_9_San_Juan_PS-RGB_chip98.tif", 98, "PS-RGB"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("city", "path", "number", "product"), IMAGES)
+def test_images_of_both_generations_are_recognised(city, path, number, product):
+    role = file_role(CITIES[city], path)
+    assert role is not None
+    assert (role.kind, role.number, role.product) == ("image", number, product)
+
+
+def test_speed_labels_are_preferred_to_plain_ones_and_new_names_to_old():
+    names = [
+        "geojson_roads_speed/SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img1.geojson",
+        "SN3_roads_train_AOI_2_Vegas_geojson_roads_img1_speed.geojson",
+        "geojson_roads/SN3_roads_train_AOI_2_Vegas_geojson_roads_img1.geojson",
+        "geojson/spacenetroads/spacenetroads_AOI_2_Vegas_img1.geojson",
+    ]
+    roles = [file_role(CITIES["vegas"], name) for name in names]
+    assert all(role is not None and role.kind == "label" and role.number == 1 for role in roles)
+    ranks = [role.rank for role in roles if role]
+    assert ranks == sorted(set(ranks))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "SN2_buildings_train_AOI_2_Vegas_PS-RGB_img1.tif",  # same area, another mission
+        "geojson_buildings/SN2_buildings_train_AOI_2_Vegas_geojson_buildings_img1.geojson",
+        "geojson/buildings/buildings_AOI_2_Vegas_img1.geojson",
+        "SN3_roads_train_AOI_3_Paris_PS-RGB_img1.tif",  # another area
+        "SN5_roads_train_AOI_21_Vegas_PS-RGB_chip1.tif",
+        "PS-RGB/SN3_roads_train_AOI_2_Vegas_PS-RGB_img1.tif.aux.xml",
+        "PS-RGB/SN3_roads_train_AOI_2_Vegas_PS-RGB_img1_mask.tif",
+        "PS-RGB/._SN3_roads_train_AOI_2_Vegas_PS-RGB_img1.tif",  # what macOS leaves in archives
+        "train_AOI_2_Vegas_geojson_roads_speed_wkt_weighted_raw.csv",
+        "expected/img0_continuous.tif",
+        "",
+    ],
+)
+def test_other_files_have_no_role(path):
+    assert file_role(CITIES["vegas"], path) is None
+
+
+@given(st.sampled_from(sorted(CITIES)), st.integers(0, 10**6), st.sampled_from(["PS-RGB", "PAN"]))
+def test_a_name_that_is_made_is_read_back(name, number, product):
+    city = CITIES[name]
+    image = file_role(city, f"{city.folder}{product}/{city.file_name(product, number)}")
+    label = file_role(city, city.file_name(city.label_folder, number))
+    assert image is not None
+    assert (image.number, image.product) == (number, product)
+    assert label is not None
+    assert (label.kind, label.number) == ("label", number)
+    others = [other for other in CITIES.values() if other is not city]
+    assert not any(file_role(other, city.file_name(product, number)) for other in others)
+
+
+@given(st.text(max_size=60))
+def test_any_name_can_be_asked_about(path):
+    for city in CITIES.values():
+        file_role(city, path)
+
+
+def test_directions_give_commands_addresses_and_sizes():
+    text = directions(CITIES["moscow"])
+    assert "geoprep synth --city moscow --out data/" in text
+    assert (
+        "https://spacenet-dataset.s3.amazonaws.com/spacenet/SN5_roads/tarballs/"
+        "SN5_roads_train_AOI_7_Moscow.tar.gz"
+        " (train, 35.0 GiB, md5 03082d01081a6d8df2bc5a9645148d2a)"
+    ) in text
+    assert "aws s3 cp --no-sign-request s3://spacenet-dataset/spacenet/SN5_roads/train/" in text
+    assert "_geojson_roads_speed_chip996.geojson" in text
+    assert "geojson" not in directions(CITIES["san_juan"])

@@ -1,0 +1,345 @@
+"""A city's scenes from whatever holds them: folders as people keep them, and tarballs."""
+
+import io
+import pickle
+import subprocess
+import sys
+import tarfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geoprep.errors import SourceError
+from geoprep.sources import folders
+from geoprep.sources.cities import CITIES
+from geoprep.sources.spacenet import find_scenes
+from geoprep.storage.addresses import open_image, read_bytes
+
+MOSCOW, VEGAS = CITIES["moscow"], CITIES["vegas"]
+# What SpaceNet 5's train archive unpacks to.
+DEEP = "nfs/data/cosmiq/spacenet/competitions/SN5_roads/tiles_upload/train/AOI_7_Moscow"
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Return a function that makes empty files below ``data``."""
+
+    def files(*names):
+        for name in names:
+            path = tmp_path / "data" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        return tmp_path / "data"
+
+    return files
+
+
+def chips(folder, *numbers, city=MOSCOW, product="PS-RGB", labels=True):
+    """Return the names of images and labels in the current layout."""
+    names = [f"{folder}/{product}/{city.file_name(product, n)}" for n in numbers]
+    if labels:
+        kind = "geojson_roads_speed"
+        names += [f"{folder}/{kind}/{city.file_name(kind, n)}" for n in numbers]
+    return names
+
+
+def pack(path, names, mode="w"):
+    """Write an archive whose members hold their own names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = len(name)
+            tar.addfile(info, io.BytesIO(name.encode()))
+    return path
+
+
+@pytest.mark.parametrize("folder", ["AOI_7_Moscow", "train/AOI_7_Moscow", DEEP, "my moscow"])
+def test_a_city_is_found_from_its_folder_and_from_above(make, folder):
+    data = make(*chips(folder, 10, 9, 100))
+    for source in (data, data / folder):
+        found = find_scenes(MOSCOW, source)
+        assert [scene.id for scene in found.scenes] == [
+            "AOI_7_Moscow_chip9",
+            "AOI_7_Moscow_chip10",
+            "AOI_7_Moscow_chip100",
+        ]
+        assert found.scenes[0].image == str(data / chips(folder, 9)[0])
+        assert found.scenes[0].label == str(data / chips(folder, 9)[1])
+        assert found.product == "PS-RGB"
+        assert found.orphan_labels == ()
+        assert found.notes == ()
+
+
+def test_the_products_own_folder_brings_the_labels_beside_it(make):
+    data = make(*chips("AOI_7_Moscow", 1))
+    found = find_scenes(MOSCOW, data / "AOI_7_Moscow" / "PS-RGB")
+    assert found.scenes[0].label is not None
+
+
+def test_the_real_chip_is_found_and_labels_without_image_are_reported(shared_data):
+    found = find_scenes(VEGAS, shared_data)
+    (scene,) = found.scenes
+    assert scene.id == "AOI_2_Vegas_img0"
+    assert [name.rpartition("_")[2] for name in found.orphan_labels] == [
+        "img99.geojson",
+        "img990.geojson",
+    ]
+    with open_image(scene.image) as source:
+        assert source.shape == (1300, 1300)
+    assert scene.label is not None
+    assert b"speed_mph" in read_bytes(scene.label)
+
+
+def test_the_oldest_generation_is_found_too(make):
+    folder = "AOI_2_Vegas_Roads_Train"
+    data = make(
+        f"{folder}/RGB-PanSharpen/RGB-PanSharpen_AOI_2_Vegas_img0.tif",
+        f"{folder}/MUL-PanSharpen/MUL-PanSharpen_AOI_2_Vegas_img0.tif",
+        f"{folder}/geojson/spacenetroads/spacenetroads_AOI_2_Vegas_img0.geojson",
+    )
+    for product in ("PS-RGB", "RGB-PanSharpen", "ps-ms"):
+        (scene,) = find_scenes(VEGAS, data, product).scenes
+        assert scene.label is not None
+        assert scene.label.endswith("spacenetroads_AOI_2_Vegas_img0.geojson")
+        assert ("MUL" in scene.image) == (product == "ps-ms")
+
+
+def test_the_better_label_is_taken_and_the_other_is_no_orphan(make):
+    plain = "AOI_2_Vegas/geojson_roads/SN3_roads_train_AOI_2_Vegas_geojson_roads_img{}.geojson"
+    odd = "speeds/SN3_roads_train_AOI_2_Vegas_geojson_roads_img{}_speed.geojson"
+    images = chips("AOI_2_Vegas", 1, 2, 3, city=VEGAS, labels=False)
+    speed = chips("AOI_2_Vegas", 1, city=VEGAS)[1]
+    data = make(*images, *(plain.format(n) for n in (1, 2, 3)), odd.format(1), odd.format(2), speed)
+    found = find_scenes(VEGAS, data)
+    assert [scene.label for scene in found.scenes] == [
+        str(data / name) for name in (speed, odd.format(2), plain.format(3))
+    ]
+    assert found.orphan_labels == ()
+
+
+def test_an_image_without_label_is_a_scene_without_label(make):
+    data = make(*chips("AOI_7_Moscow", 1, labels=False))
+    assert find_scenes(MOSCOW, data).scenes[0].label is None
+
+
+def test_train_and_test_chips_are_one_city(make):
+    test = "test/AOI_7_Moscow/PS-RGB/SN5_roads_test_public_AOI_7_Moscow_PS-RGB_chip2.tif"
+    found = find_scenes(MOSCOW, make(*chips("train/AOI_7_Moscow", 1), test))
+    assert [(scene.id, scene.label is None) for scene in found.scenes] == [
+        ("AOI_7_Moscow_chip1", False),
+        ("AOI_7_Moscow_chip2", True),
+    ]
+
+
+def test_two_images_of_one_number_are_both_named(make):
+    data = make(*chips("a/AOI_7_Moscow", 1, 2), *chips("b/AOI_7_Moscow", 2, 3))
+    with pytest.raises(SourceError) as error:
+        find_scenes(MOSCOW, data)
+    for folder in "ab":
+        assert str(data / chips(f"{folder}/AOI_7_Moscow", 2)[0]) in str(error.value)
+    assert "AOI_7_Moscow_chip2" in str(error.value)
+    assert len(find_scenes(MOSCOW, data / "a").scenes) == 2
+
+
+def test_masks_that_carry_an_images_name_do_not_compete_with_it(make):
+    image = MOSCOW.file_name("PS-RGB", 1)
+    data = make(*chips("AOI_7_Moscow", 1), f"masks/{image}", f"AOI_7_Moscow/PS-RGB_8bit/{image}")
+    (scene,) = find_scenes(MOSCOW, data).scenes
+    assert scene.image == str(data / "AOI_7_Moscow" / "PS-RGB" / image)
+    (derived,) = find_scenes(MOSCOW, data, "PS-RGB_8bit").scenes
+    assert derived.image == str(data / "AOI_7_Moscow" / "PS-RGB_8bit" / image)
+
+
+def test_each_image_takes_the_label_of_its_own_tree(make):
+    data = make(*chips("train/AOI_7_Moscow", 1), *chips("copy/AOI_7_Moscow", 1)[1:])
+    assert find_scenes(MOSCOW, data).scenes[0].label == str(
+        data / chips("train/AOI_7_Moscow", 1)[1]
+    )
+
+
+def test_two_labels_as_near_as_each_other_are_both_named(make):
+    label = chips("", 1)[1]
+    data = make(*chips("AOI_7_Moscow", 1, labels=False), f"x{label}", f"y{label}")
+    with pytest.raises(SourceError, match=r"label of AOI_7_Moscow_chip1: .*/x/.* and .*/y/"):
+        find_scenes(MOSCOW, data)
+
+
+def test_other_cities_and_missions_are_not_mixed_in(make):
+    mumbai = CITIES["mumbai"]
+    data = make(
+        *chips("AOI_7_Moscow", 1),
+        *chips("AOI_8_Mumbai", 1, city=mumbai),
+        *chips("AOI_2_Vegas", 1, city=VEGAS),
+        "SN2/AOI_2_Vegas/PS-RGB/SN2_buildings_train_AOI_2_Vegas_PS-RGB_img1.tif",
+    )
+    everything = [find_scenes(city, data).scenes for city in (MOSCOW, mumbai, VEGAS)]
+    assert [len(scenes) for scenes in everything] == [1, 1, 1]
+    assert len({scene.id for scenes in everything for scene in scenes}) == 3
+
+
+def test_a_missing_product_lists_those_that_are_there(make):
+    data = make(
+        *chips("AOI_7_Moscow", 1, 2, product="PS-MS"), *chips("AOI_7_Moscow", 1, product="PAN")
+    )
+    with pytest.raises(SourceError) as error:
+        find_scenes(MOSCOW, data)
+    assert "no PS-RGB images of AOI_7_Moscow" in str(error.value)
+    assert "images of PAN (1), PS-MS (2)" in str(error.value)
+    assert "--product PS-MS --bands 5,3,2" in str(error.value)
+
+
+def test_labels_alone_bring_the_directions(make):
+    data = make(*chips("AOI_7_Moscow", 1)[1:])
+    with pytest.raises(SourceError, match=r"1 road labels of AOI_7_Moscow but no images"):
+        find_scenes(MOSCOW, data)
+
+
+@pytest.mark.parametrize("source", ["data", "none"])
+def test_no_data_says_where_it_looked_and_what_brings_it(tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    with pytest.raises(SourceError) as error:
+        find_scenes(MOSCOW, source)
+    message = str(error.value)
+    assert str(tmp_path / source) in message
+    assert "geoprep synth --city moscow --out data/" in message
+    assert "SN5_roads_train_AOI_7_Moscow.tar.gz (train, 35.0 GiB" in message
+    assert "aws s3 cp --no-sign-request s3://spacenet-dataset/" in message
+
+
+def test_without_a_source_the_usual_places_are_tried_in_order(make, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GEOPREP_DATA", raising=False)
+    with pytest.raises(SourceError) as error:
+        find_scenes(MOSCOW)
+    assert f"{tmp_path / 'data'} (does not exist)" in str(error.value)
+    (tmp_path / "AOI_7_Moscow").mkdir()
+    make(*(f"../{name}" for name in chips("AOI_7_Moscow", 1)))
+    assert find_scenes(MOSCOW).origin == str(tmp_path)
+    make(*chips("AOI_7_Moscow", 2))
+    assert find_scenes(MOSCOW).origin == str(tmp_path / "data")
+    make(*(f"../elsewhere/{name}" for name in chips("AOI_7_Moscow", 3)))
+    monkeypatch.setenv("GEOPREP_DATA", str(tmp_path / "elsewhere"))
+    assert find_scenes(MOSCOW).origin == str(tmp_path / "elsewhere")
+
+
+def test_a_huge_tree_ends_the_search(make, monkeypatch, tmp_path):
+    data = make(*(f"{n}/file" for n in range(20)))
+    monkeypatch.setattr(folders, "MAX_FOLDERS", 10)
+    with pytest.raises(SourceError, match=r"more than 10 folders .*Give the folder"):
+        find_scenes(MOSCOW, data)
+    monkeypatch.chdir(data)
+    monkeypatch.delenv("GEOPREP_DATA", raising=False)
+    with pytest.raises(SourceError, match="What brings data"):
+        find_scenes(MOSCOW)
+
+
+def test_hidden_folders_stores_and_caches_are_left_out(make):
+    left_out = [".git", "moscow.zarr", "moscow.zarr.build", "x.tar.gz.unpacked", "AOI_8_Mumbai"]
+    data = make(*(name for folder in left_out for name in chips(folder, 1)), *chips("x", 1))
+    assert find_scenes(MOSCOW, data).scenes[0].image.startswith(str(data / "x"))
+
+
+def test_links_are_followed_and_loops_end(make, tmp_path):
+    make(*(f"../far/{name}" for name in chips("AOI_7_Moscow", 1)))
+    data = make("note")
+    (data / "AOI_7_Moscow").symlink_to(tmp_path / "far" / "AOI_7_Moscow")
+    (data / "again").symlink_to(data)
+    (data / "twice").symlink_to(tmp_path / "far")
+    assert len(find_scenes(MOSCOW, data).scenes) == 1
+
+
+def test_a_folder_that_is_too_deep_is_reported(make):
+    data = make(*chips("AOI_7_Moscow", 1), "/".join("x" * 20) + "/file")
+    (note,) = find_scenes(MOSCOW, data).notes
+    assert note.startswith("not looked into: ")
+
+
+def test_a_file_that_is_no_archive_is_refused(make):
+    with pytest.raises(SourceError, match=r"note\.txt: not a folder and not a \.tar"):
+        find_scenes(MOSCOW, make("note.txt") / "note.txt")
+
+
+def test_a_plain_tar_is_read_in_place(tmp_path):
+    names = chips(DEEP, 2, 1)
+    archive = pack(tmp_path / "SN5_roads_train_AOI_7_Moscow.tar", names)
+    found = pickle.loads(pickle.dumps(find_scenes(MOSCOW, archive)))
+    assert [scene.id for scene in found.scenes] == ["AOI_7_Moscow_chip1", "AOI_7_Moscow_chip2"]
+    assert read_bytes(found.scenes[0].image).decode() == chips(DEEP, 1)[0]
+    assert read_bytes(found.scenes[0].label).decode() == chips(DEEP, 1)[1]
+    assert [path.name for path in tmp_path.iterdir()] == [archive.name]
+
+
+def test_a_gzipped_tar_is_unpacked_beside_itself_or_where_told(tmp_path):
+    archive = pack(tmp_path / "in" / "SN5_roads_train_AOI_7_Moscow.tar.gz", chips(DEEP, 1), "w:gz")
+    seen = []
+    found = find_scenes(MOSCOW, archive, on_member=lambda *step: seen.append(step))
+    assert len(seen) == 2
+    assert found.scenes[0].image.startswith(f"{archive}.unpacked/")
+    assert read_bytes(found.scenes[0].image).decode() == chips(DEEP, 1)[0]
+    elsewhere = find_scenes(MOSCOW, archive, cache=tmp_path / "cache")
+    assert elsewhere.scenes[0].image == str(tmp_path / "cache" / chips(DEEP, 1)[0])
+
+
+def test_a_missing_product_of_an_archive_lists_what_it_holds(tmp_path):
+    names = chips(DEEP, 1, 2, product="PS-MS")
+    for name, mode in (("a.tar", "w"), ("b.tar.gz", "w:gz")):
+        with pytest.raises(SourceError, match=r"It has images of PS-MS \(2\)"):
+            find_scenes(MOSCOW, pack(tmp_path / name, names, mode))
+
+
+def test_archives_that_lie_in_the_folder_are_used(make):
+    data = make("readme.txt")
+    images = chips("AOI_2_Vegas", 1, 2, city=VEGAS, labels=False)
+    speeds = chips("AOI_2_Vegas", 1, city=VEGAS)[1:]
+    pack(data / "SN3_roads_train_AOI_2_Vegas.tar.gz", images, "w:gz")
+    pack(data / "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed.tar.gz", speeds, "w:gz")
+    pack(data / "SN2_buildings_train_AOI_2_Vegas.tar", images)
+    pack(data / "SN3_roads_train_AOI_3_Paris.tar", images)
+    found = find_scenes(VEGAS, data)
+    assert [scene.label is None for scene in found.scenes] == [False, True]
+
+
+def test_unpacked_images_go_before_their_archive_which_is_mentioned(make):
+    data = make(*chips("AOI_7_Moscow", 1))
+    archive = pack(data / "SN5_roads_train_AOI_7_Moscow.tar", chips("AOI_7_Moscow", 1, 2))
+    found = find_scenes(MOSCOW, data)
+    assert len(found.scenes) == 1
+    assert found.notes == (f"not read, since there are unpacked files: {archive}",)
+
+
+def test_speed_labels_still_packed_join_unpacked_images(make):
+    data = make(*chips("AOI_2_Vegas", 1, city=VEGAS, labels=False))
+    speeds = chips("AOI_2_Vegas", 1, city=VEGAS)[1:]
+    name = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed.tar.gz"
+    pack(data / name, speeds, "w:gz")
+    (scene,) = find_scenes(VEGAS, data).scenes
+    assert scene.label == str(data / f"{name}.unpacked" / speeds[0])
+
+
+def test_looking_for_scenes_loads_neither_gdal_nor_a_network_client():
+    code = (
+        "import sys, geoprep.sources.spacenet; "
+        "print([m for m in ('rasterio', 'obstore', 'numpy') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+@given(
+    images=st.sets(st.integers(0, 300), min_size=1),
+    labels=st.sets(st.integers(0, 300)),
+)
+def test_every_image_is_a_scene_and_every_label_is_accounted_for(
+    tmp_path_factory, images, labels
+):  # fmt: skip
+    names = chips("AOI_7_Moscow", *images, labels=False)
+    names += [name for name in chips("AOI_7_Moscow", *labels) if name.endswith("geojson")]
+    archive = pack(tmp_path_factory.mktemp("tar") / "x.tar", names)
+    found = find_scenes(MOSCOW, archive)
+    assert [scene.id for scene in found.scenes] == [MOSCOW.scene_id(n) for n in sorted(images)]
+    with_label = {scene.id for scene in found.scenes if scene.label is not None}
+    assert with_label == {MOSCOW.scene_id(n) for n in images & labels}
+    assert len(found.orphan_labels) == len(labels - images)

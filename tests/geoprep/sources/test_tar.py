@@ -1,0 +1,193 @@
+"""A plain tar is read where it lies; anything odd in an archive is refused by name."""
+
+import hashlib
+import io
+import os
+import struct
+import tarfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geoprep.errors import SourceError
+from geoprep.sources.cities import CITIES
+from geoprep.sources.tar import index_tar, is_archive, is_compressed, verify_md5
+
+IMAGE = "AOI_7_Moscow/PS-RGB/SN5_roads_train_AOI_7_Moscow_PS-RGB_chip1.tif"
+
+
+def write_tar(path, members, fmt=tarfile.PAX_FORMAT):
+    """Write (name or TarInfo, bytes) pairs as a tar."""
+    with tarfile.open(path, "w", format=fmt) as tar:
+        for name, data in members:
+            info = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
+            if info.isreg():
+                info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def member_of_type(kind, link=""):
+    info = tarfile.TarInfo("AOI_7_Moscow/PS-RGB/x.tif")
+    info.type = kind
+    info.linkname = link
+    return info
+
+
+def test_members_are_found_where_their_bytes_lie(tmp_path):
+    contents = {IMAGE: os.urandom(5000), "a/" + "long" * 60 + ".tif": b"x" * 512, "empty": b""}
+    folder = tarfile.TarInfo("AOI_7_Moscow")
+    folder.type = tarfile.DIRTYPE
+    path = write_tar(tmp_path / "x.tar", [(folder, b""), *contents.items()])
+    raw = path.read_bytes()
+    members = index_tar(path)
+    assert {m.name: raw[m.offset : m.offset + m.size] for m in members} == contents
+
+
+@pytest.mark.parametrize("fmt", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_all_tar_dialects_are_read(tmp_path, fmt):
+    path = write_tar(tmp_path / "x.tar", [(IMAGE, b"one"), ("two", b"2")], fmt)
+    assert [(m.name, m.size) for m in index_tar(path)] == [(IMAGE, 3), ("two", 1)]
+
+
+def test_an_empty_archive_is_an_archive(tmp_path):
+    assert index_tar(write_tar(tmp_path / "x.tar", [])) == []
+
+
+def test_of_two_members_of_one_name_the_later_counts(tmp_path):
+    path = write_tar(tmp_path / "x.tar", [(IMAGE, b"old"), (IMAGE, b"newer")])
+    (member,) = index_tar(path)
+    assert path.read_bytes()[member.offset :][: member.size] == b"newer"
+
+
+@pytest.mark.parametrize(
+    ("member", "fault"),
+    [
+        (tarfile.TarInfo("/etc/cron.d/x"), "leaves the folder"),
+        (tarfile.TarInfo("../../x.tif"), "leaves the folder"),
+        (tarfile.TarInfo("a/../../x.tif"), "leaves the folder"),
+        (member_of_type(tarfile.SYMTYPE, "/etc/passwd"), "link"),
+        (member_of_type(tarfile.LNKTYPE, "x"), "link"),
+        (member_of_type(tarfile.CHRTYPE), "neither a plain file"),
+        (member_of_type(tarfile.BLKTYPE), "neither a plain file"),
+        (member_of_type(tarfile.FIFOTYPE), "neither a plain file"),
+        (member_of_type(b"Z"), "neither a plain file"),
+    ],
+)
+def test_hostile_members_are_refused_by_name(tmp_path, member, fault):
+    path = write_tar(tmp_path / "x.tar", [(IMAGE, b"fine"), (member, b"")])
+    with pytest.raises(SourceError) as error:
+        index_tar(path)
+    assert str(path) in str(error.value)
+    assert repr(member.name) in str(error.value)
+    assert fault in str(error.value)
+
+
+def with_size(path, size):
+    """Rewrite the size of the first header, base-256 as GNU tar writes large ones."""
+    raw = bytearray(path.read_bytes())
+    raw[124:136] = b"\x80\0\0\0" + struct.pack(">q", size) if size >= 0 else b"\xff" * 12
+    raw[148:156] = b" " * 8
+    raw[148:156] = b"%06o\0 " % sum(raw[:512])
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("size", [1 << 50, -1])
+def test_absurd_sizes_are_refused(tmp_path, size):
+    path = write_tar(tmp_path / "x.tar", [(IMAGE, b"fine")])
+    with_size(path, size)
+    with pytest.raises(SourceError, match=r"claims|ends behind"):
+        index_tar(path)
+
+
+def test_a_negative_size_in_an_extended_header_does_not_loop(tmp_path):
+    info = tarfile.TarInfo(IMAGE)
+    info.pax_headers = {"size": "-1024"}
+    with pytest.raises(SourceError, match="claims -1024 bytes"):
+        index_tar(write_tar(tmp_path / "x.tar", [("a", b"1"), (info, b"")]))
+
+
+def test_an_absurd_extended_header_is_not_read_into_memory(tmp_path):
+    info = tarfile.TarInfo("x" * 200)
+    path = write_tar(tmp_path / "x.tar", [(info, b"")], tarfile.GNU_FORMAT)
+    with_size(path, 1 << 45)
+    with pytest.raises(SourceError, match="claims 35184372088832 bytes"):
+        index_tar(path)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tar") / "x.tar"
+    return write_tar(path, [(f"m{i}", bytes([i]) * 700) for i in range(4)])
+
+
+@given(data=st.data())
+def test_an_archive_cut_anywhere_is_noticed(good, tmp_path_factory, data):
+    raw = good.read_bytes()
+    end = 4 * (512 + 1024)
+    cut = tmp_path_factory.mktemp("cut") / "x.tar"
+    cut.write_bytes(raw[: data.draw(st.integers(0, end))])
+    with pytest.raises(SourceError, match="damaged or cut short"):
+        index_tar(cut)
+
+
+@given(data=st.data())
+def test_a_damaged_header_is_noticed(good, tmp_path_factory, data):
+    raw = bytearray(good.read_bytes())
+    header = data.draw(st.integers(0, 3)) * 1536
+    raw[header + data.draw(st.integers(0, 99))] ^= data.draw(st.integers(1, 127))
+    bad = tmp_path_factory.mktemp("bad") / "x.tar"
+    bad.write_bytes(raw)
+    with pytest.raises(SourceError, match="damaged or cut short"):
+        index_tar(bad)
+
+
+def test_something_else_called_tar_is_refused(tmp_path):
+    page = tmp_path / "x.tar"
+    page.write_text("<html>404</html>" * 100)
+    with pytest.raises(SourceError, match="damaged or cut short"):
+        index_tar(page)
+
+
+def test_compression_is_told_by_content(tmp_path):
+    (tmp_path / "a.tar").write_bytes(b"\x1f\x8b\x08")
+    (tmp_path / "b.tar.gz").write_bytes(b"abc")
+    assert is_compressed(tmp_path / "a.tar")
+    assert not is_compressed(tmp_path / "b.tar.gz")
+    with pytest.raises(SourceError, match=r"none\.tar"):
+        is_compressed(tmp_path / "none.tar")
+
+
+def test_archives_are_told_by_name(tmp_path):
+    assert all(is_archive(tmp_path / name) for name in ("a.tar", "a.tar.gz", "A.TGZ"))
+    assert not any(is_archive(tmp_path / name) for name in ("a.zip", "a.tar.gz.part", "tar"))
+
+
+def test_md5_is_compared_with_the_published_one(tmp_path):
+    city = CITIES["moscow"]
+    path = tmp_path / city.archives[0].name
+    path.write_bytes(b"not the archive")
+    with pytest.raises(SourceError) as error:
+        verify_md5(path, city)
+    assert hashlib.md5(b"not the archive").hexdigest() in str(error.value)
+    assert city.archives[0].url in str(error.value)
+
+
+def test_md5_of_the_published_file_passes_and_tells_its_progress(tmp_path):
+    data = os.urandom(3 << 20)
+    city = CITIES["moscow"]
+    known = type(city.archives[0])("known.tar.gz", "train", md5=hashlib.md5(data).hexdigest())
+    city = type(city)("x", 1, "X", "SN5", 1, 1, 1, (known,))
+    path = tmp_path / "known.tar.gz"
+    path.write_bytes(data)
+    seen = []
+    assert verify_md5(path, city, lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (len(data), len(data))
+    assert seen == sorted(seen)
+
+
+def test_md5_that_nobody_published_is_not_claimed_to_match(tmp_path):
+    path = tmp_path / CITIES["moscow"].archives[1].name
+    path.write_bytes(b"anything")
+    assert not verify_md5(path, CITIES["moscow"])

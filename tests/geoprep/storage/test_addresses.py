@@ -1,0 +1,179 @@
+"""One way to open what a scene points to, and errors that name it."""
+
+import pickle
+import tarfile
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pytest
+import rasterio
+from rasterio.transform import Affine
+
+from geoprep.errors import ImageError, SourceError
+from geoprep.sources.tar import index_tar
+from geoprep.storage.addresses import member_address, open_image, read_bytes
+
+
+def write_image(path, seed=0, **profile):
+    pixels = np.random.default_rng(seed).integers(0, 255, (3, 64, 64), np.uint8)
+    settings = {
+        "driver": "GTiff", "width": 64, "height": 64, "count": 3, "dtype": "uint8",
+        "crs": "EPSG:4326", "transform": Affine(2.7e-6, 0, 37.0, 0, -2.7e-6, 55.0),
+    }  # fmt: skip
+    with rasterio.open(path, "w", **settings | profile) as out:
+        out.write(pixels)
+    return pixels
+
+
+@pytest.fixture
+def image(tmp_path):
+    write_image(tmp_path / "scene.tif")
+    return tmp_path / "scene.tif"
+
+
+@pytest.fixture
+def packed(tmp_path, image):
+    """Two images in one tar, as addresses."""
+    write_image(tmp_path / "other.tif", seed=1)
+    (tmp_path / "odd, 50%25!").mkdir()
+    with tarfile.open(tmp_path / "odd, 50%25!/name!.tar", "w") as tar:
+        tar.add(image, "AOI/PS-RGB/scene.tif")
+        tar.add(tmp_path / "other.tif", "AOI/PS-RGB/other.tif")
+    archive = tmp_path / "odd, 50%25!/name!.tar"
+    return [member_address(archive, m.name, m.offset, m.size) for m in index_tar(archive)]
+
+
+def test_a_file_is_opened_as_it_is(image):
+    with open_image(str(image)) as source, rasterio.open(image) as same:
+        assert source.crs == same.crs
+        assert source.transform == same.transform
+        np.testing.assert_array_equal(source.read(), same.read())
+
+
+def test_a_member_of_a_tar_is_read_in_place(packed, tmp_path):
+    for address, seed in zip(packed, (0, 1), strict=True):
+        expected = write_image(tmp_path / "again.tif", seed)
+        with open_image(pickle.loads(pickle.dumps(address))) as source:
+            np.testing.assert_array_equal(source.read(), expected)
+    assert [PurePosixPath(address).stem for address in packed] == ["scene", "other"]
+
+
+def test_bytes_of_files_and_members(image, packed):
+    assert read_bytes(str(image)) == image.read_bytes()
+    assert read_bytes(packed[0]) == image.read_bytes()
+
+
+def test_a_relative_path_is_an_address_too(image, monkeypatch):
+    monkeypatch.chdir(image.parent)
+    with open_image("scene.tif") as source:
+        assert source.count == 3
+
+
+def test_the_handle_is_closed_afterwards(image):
+    with open_image(str(image)) as source:
+        pass
+    assert source.closed
+
+
+def test_a_mask_beside_a_file_counts(image):
+    mask = np.full((64, 64), 255, np.uint8)
+    mask[:10] = 0
+    with (
+        rasterio.Env(GDAL_TIFF_INTERNAL_MASK="NO"),
+        rasterio.open(image, "r+") as out,
+    ):
+        out.write_mask(mask)
+    assert image.with_name("scene.tif.msk").exists()
+    with open_image(str(image)) as source:
+        np.testing.assert_array_equal(source.dataset_mask(), mask)
+
+
+def test_in_an_archive_an_image_is_read_alone(packed, image):
+    Path(str(image.parent / "odd, 50%25!/name!.tar") + ".msk").write_bytes(b"not a mask")
+    with open_image(packed[0]) as source:
+        assert source.read_masks(1).all()
+
+
+def test_the_folder_is_not_listed_and_the_callers_settings_come_back(image):
+    with rasterio.Env(GDAL_DISABLE_READDIR_ON_OPEN="FALSE", GDAL_NUM_THREADS="ALL_CPUS"):
+        with open_image(str(image)):
+            inside = rasterio.env.getenv()
+            assert inside["GDAL_DISABLE_READDIR_ON_OPEN"] == "TRUE"
+            assert inside["GDAL_NUM_THREADS"] == "1"
+        assert rasterio.env.getenv()["GDAL_NUM_THREADS"] == "ALL_CPUS"
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", b"II*\0" + b"\xff" * 60])
+def test_something_that_is_no_image_is_named(tmp_path, data):
+    path = tmp_path / "bad.tif"
+    path.write_bytes(data)
+    complaint = pytest.raises(ImageError, match=r"bad\.tif: cannot be read as an image \(.+\)")
+    with complaint, open_image(str(path)):
+        pass
+
+
+def test_damage_met_while_reading_is_named_too(tmp_path):
+    path = tmp_path / "cut.tif"
+    write_image(path, compress="lzw", blockysize=8)
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 3 : len(raw) // 2] = bytes(len(raw) // 2 - len(raw) // 3)
+    path.write_bytes(raw)
+    complaint = pytest.raises(ImageError, match=r"cut\.tif: cannot be read as an image \(.+\)")
+    with complaint, open_image(str(path)) as source:
+        source.read()
+
+
+def test_what_is_not_there_is_named(tmp_path, packed):
+    with (
+        pytest.raises(ImageError, match=r"none\.tif: no such file"),
+        open_image(str(tmp_path / "none.tif")),
+    ):
+        pass
+    with pytest.raises(SourceError, match=r"none\.geojson: cannot be read"):
+        read_bytes(str(tmp_path / "none.geojson"))
+    (tmp_path / "odd, 50%25!/name!.tar").unlink()
+    with (
+        pytest.raises(ImageError, match=r"AOI/PS-RGB/scene\.tif in .*50%25!/name!\.tar: no such"),
+        open_image(packed[0]),
+    ):
+        pass
+    with pytest.raises(SourceError, match=r"scene\.tif in "):
+        read_bytes(packed[0])
+
+
+def test_an_archive_cut_since_it_was_listed_is_noticed(packed, tmp_path):
+    archive = tmp_path / "odd, 50%25!/name!.tar"
+    archive.write_bytes(archive.read_bytes()[:2000])
+    with pytest.raises(SourceError, match="has changed"):
+        read_bytes(packed[1])
+
+
+def test_errors_of_the_caller_stay_the_callers(image):
+    with pytest.raises(ZeroDivisionError), open_image(str(image)):
+        raise ZeroDivisionError
+
+
+def test_threads_read_side_by_side(packed, image, tmp_path):
+    expected = [write_image(tmp_path / f"{seed}.tif", seed) for seed in (0, 1)]
+    start = threading.Barrier(4)
+
+    def task(worker):
+        start.wait()
+        for turn in range(20):
+            index = (worker + turn) % 2
+            with open_image(packed[index]) as source:
+                np.testing.assert_array_equal(source.read(), expected[index])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(task, range(4)))
+
+
+def test_an_image_without_a_place_opens_all_the_same(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        write_image(tmp_path / "plain.tif", crs=None, transform=None)
+        with open_image(str(tmp_path / "plain.tif")) as source:
+            assert source.crs is None

@@ -1,0 +1,299 @@
+"""Scenes in a bucket, against an S3 endpoint on this machine; no test leaves it."""
+
+import multiprocessing
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import boto3
+import numpy as np
+import pytest
+import rasterio
+from moto.server import ThreadedMotoServer
+from rasterio.transform import Affine
+
+from geoprep.errors import ImageError, SourceError
+from geoprep.sources.cities import CITIES
+from geoprep.sources.patterns import images_and_labels
+from geoprep.sources.spacenet import find_scenes
+from geoprep.storage import objects as remote
+from geoprep.storage.addresses import open_image, read_bytes
+
+MOSCOW = CITIES["moscow"]
+BUCKET = "spacenet-dataset"
+
+
+@pytest.fixture
+def no_credentials(monkeypatch):
+    """Take every AWS setting of this machine away, and shorten the retries."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(remote, "RETRIES", 2)
+    remote._client.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def server():
+    """An empty S3 endpoint; yields its address."""
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    yield f"http://{host}:{port}"
+    moto.stop()
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    return np.random.default_rng(0).integers(1, 2000, (3, 40, 50), np.uint16)
+
+
+@pytest.fixture(scope="module")
+def filled(server, pixels):
+    """Put three chips and two labels into the public bucket's layout, and one private object."""
+    client = boto3.client(
+        "s3",
+        endpoint_url=server,
+        aws_access_key_id="someone",
+        aws_secret_access_key="secret",
+        region_name="us-east-1",
+    )
+    client.create_bucket(Bucket=BUCKET)
+    client.create_bucket(Bucket="own")
+    with rasterio.MemoryFile() as memory:
+        profile = {"driver": "GTiff", "height": 40, "width": 50, "count": 3, "dtype": "uint16"}
+        place = {"crs": "EPSG:4326", "transform": Affine(2.7e-6, 0, 37.0, 0, -2.7e-6, 55.0)}
+        with memory.open(**profile, **place) as out:
+            out.write(pixels)
+        image = bytes(memory.getbuffer())
+
+    def put(key, body, bucket=BUCKET, acl="public-read"):
+        client.put_object(Bucket=bucket, Key=key, Body=body, ACL=acl)
+
+    for number in (10, 9, 1):
+        put(f"{MOSCOW.folder}PS-RGB/{MOSCOW.file_name('PS-RGB', number)}", image)
+        put(f"{MOSCOW.folder}PAN/{MOSCOW.file_name('PAN', number)}", image)
+    for number in (9, 77):
+        kind = "geojson_roads_speed"
+        put(f"{MOSCOW.folder}{kind}/{MOSCOW.file_name(kind, number)}", f"label {number}".encode())
+    put("mine/a b.tif", image, "own")
+    put("mine/deep/c.tif", image, "own")
+    put("mine/readme.txt", b"text", "own")
+    put("mine/labels/a b_roads.geojson", b"{}", "own")
+    put("private.tif", image, "own", acl="private")
+    return server
+
+
+@pytest.fixture
+def s3(filled, no_credentials, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", filled)
+
+
+@pytest.mark.parametrize("prefix", [MOSCOW.folder, MOSCOW.folder.rstrip("/"), "spacenet", ""])
+def test_a_city_is_found_in_a_bucket_without_credentials(s3, prefix):
+    found = find_scenes(MOSCOW, f"s3://{BUCKET}/{prefix}")
+    assert [scene.id for scene in found.scenes] == [MOSCOW.scene_id(n) for n in (1, 9, 10)]
+    assert [scene.label is None for scene in found.scenes] == [True, False, True]
+    assert found.scenes[0].image == (
+        f"s3://{BUCKET}/{MOSCOW.folder}PS-RGB/{MOSCOW.file_name('PS-RGB', 1)}"
+    )
+    assert len(found.orphan_labels) == 1
+    assert read_bytes(found.scenes[1].label) == b"label 9"
+
+
+def test_the_web_address_of_the_bucket_means_the_same(s3):
+    web = f"https://{BUCKET}.s3.amazonaws.com/{MOSCOW.folder}"
+    assert find_scenes(MOSCOW, web) == find_scenes(MOSCOW, f"s3://{BUCKET}/{MOSCOW.folder}")
+
+
+def test_an_image_is_read_from_memory(s3, pixels):
+    scene = find_scenes(MOSCOW, f"s3://{BUCKET}/{MOSCOW.folder}").scenes[0]
+    with open_image(scene.image) as source:
+        assert source.crs.to_epsg() == 4326
+        np.testing.assert_array_equal(source.read(), pixels)
+
+
+def test_a_missing_product_and_an_empty_folder(s3):
+    with pytest.raises(SourceError, match=r"images of PAN \(3\), PS-RGB \(3\)"):
+        find_scenes(MOSCOW, f"s3://{BUCKET}/{MOSCOW.folder}", "MS")
+    with pytest.raises(SourceError, match=r"Looked in:\n  s3://spacenet-dataset/elsewhere\n"):
+        find_scenes(MOSCOW, f"s3://{BUCKET}/elsewhere")
+
+
+def test_an_archive_in_a_bucket_is_refused_with_the_folder_to_use(s3):
+    with pytest.raises(SourceError, match="cannot be read in place") as error:
+        find_scenes(MOSCOW, MOSCOW.archives[0].url)
+    assert MOSCOW.folder in str(error.value)
+
+
+def test_own_images_and_labels_by_pattern(s3):
+    found = images_and_labels(["s3://own/mine/*.tif"], "s3://own/mine/labels")
+    assert [(scene.id, scene.label) for scene in found.scenes] == [
+        ("a b", "s3://own/mine/labels/a b_roads.geojson")
+    ]
+    deep = images_and_labels(["s3://own/mine/**/*.tif", "s3://own/mine/[!a]*/?.tif"])
+    assert [scene.id for scene in deep.scenes] == ["a b", "c"]
+    with pytest.raises(SourceError, match=r"s3://own/\*\.png: matches no file"):
+        images_and_labels(["s3://own/*.png"])
+
+
+def test_too_many_objects_ask_for_the_citys_folder(s3, monkeypatch):
+    monkeypatch.setattr(remote, "MAX_OBJECTS", 5)
+    with pytest.raises(SourceError, match="more than 5 objects"):
+        find_scenes(MOSCOW, f"s3://{BUCKET}/")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: read_bytes("s3://own/none.geojson"),
+        lambda: read_bytes("s3://no-such-bucket/x"),
+        lambda: remote.list_objects("s3://no-such-bucket/x"),
+        lambda: open_image("s3://own/none.tif").__enter__(),
+    ],
+)
+def test_what_does_not_exist_is_named(s3, read):
+    with pytest.raises(SourceError, match=r"s3://(own|no-such-bucket)/.*no such object or bucket"):
+        read()
+
+
+def test_a_private_object_is_refused_with_the_variables_to_set(s3):
+    with pytest.raises(SourceError, match=r"s3://own/private\.tif: access refused.*AWS_ACCESS_KEY"):
+        read_bytes("s3://own/private.tif")
+
+
+def test_credentials_are_used_where_there_are_any(s3, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    assert read_bytes("s3://own/private.tif")[:2] == b"II"
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    with pytest.raises(SourceError, match="access refused"):
+        read_bytes("s3://own/private.tif")
+
+
+@pytest.mark.parametrize(
+    ("web", "expected"),
+    [
+        ("s3://b/k", "s3://b/k"),
+        ("https://b.s3.amazonaws.com/k/x y.tif", "s3://b/k/x y.tif"),
+        ("https://b.c.s3.eu-west-1.amazonaws.com/k", "s3://b.c/k"),
+        ("https://s3.amazonaws.com/b/k", "s3://b/k"),
+        ("https://s3-us-west-2.amazonaws.com/b/k", "s3://b/k"),
+    ],
+)
+def test_web_addresses_of_s3(web, expected):
+    assert remote.s3_address(web) == expected
+
+
+@pytest.mark.parametrize("web", ["https://example.com/x.tif", "http://s3.evil.com/b", "s3://"])
+def test_other_addresses_are_refused(web):
+    with pytest.raises(SourceError, match=r"only S3 is read|no bucket"):
+        remote.list_objects(web)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers as its server's ``script`` says: a status, or how many bytes until it hangs up."""
+
+    body = bytes(range(256)) * 400
+
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        self.server.asked += 1
+        step = self.server.script.pop(0) if self.server.script else len(self.body)
+        if step < 600:
+            self.send_response(step)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        wanted = self.headers.get("Range", "bytes=0-")
+        start = int(wanted.removeprefix("bytes=").split("-")[0])
+        rest = self.body[start:]
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(rest)))
+        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+        self.send_header("ETag", '"x"')
+        if start:
+            last = len(self.body) - 1
+            self.send_header("Content-Range", f"bytes {start}-{last}/{len(self.body)}")
+        self.end_headers()
+        self.wfile.write(rest[:step])
+        self.close_connection = True
+
+
+@pytest.fixture
+def moody(no_credentials, monkeypatch):
+    """A server that follows a script; yields it."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.script, server.asked = [], 0
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("script", [[503], [500, 503], [1000], [1000, 50_000]])
+def test_a_stumbling_server_is_asked_again(moody, script):
+    moody.script = list(script)
+    assert read_bytes(f"s3://{BUCKET}/x") == _Handler.body
+    assert moody.asked == len(script) + 1
+
+
+def test_a_server_that_stays_down_is_reported_after_the_retries(moody):
+    moody.script = [503] * 50
+    with pytest.raises(SourceError, match=r"s3://spacenet-dataset/x: not readable .*503"):
+        read_bytes(f"s3://{BUCKET}/x")
+    assert moody.asked == 3
+
+
+def test_a_refusal_is_not_repeated(moody):
+    moody.script = [403] * 5
+    with pytest.raises(SourceError, match="access refused"):
+        read_bytes(f"s3://{BUCKET}/x")
+    assert moody.asked == 1
+
+
+def test_an_object_that_is_no_image_is_named(moody):
+    with pytest.raises(ImageError, match=r"s3://spacenet-dataset/x\.tif: cannot be read as an"):
+        open_image(f"s3://{BUCKET}/x.tif").__enter__()
+
+
+def test_no_network_is_said_with_the_endpoint(no_credentials, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(
+        SourceError, match=r"Check the network and the endpoint http://127"
+    ) as error:
+        find_scenes(MOSCOW, f"s3://{BUCKET}/{MOSCOW.folder}")
+    assert "Debug source" not in str(error.value)
+
+
+def _read_in_child(address, queue):
+    try:
+        queue.put(read_bytes(address))
+    except SourceError as error:
+        queue.put(str(error))
+
+
+def test_a_forked_child_is_told_instead_of_waiting_for_ever(moody):
+    read_bytes(f"s3://{BUCKET}/x")
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_read_in_child, args=(f"s3://{BUCKET}/x", queue))
+    child.start()
+    child.join(20)
+    assert not child.is_alive()
+    assert "spawn or forkserver" in queue.get()
+
+
+def test_a_spawned_child_reads(moody):
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_read_in_child, args=(f"s3://{BUCKET}/x", queue))
+    child.start()
+    assert queue.get() == _Handler.body
+    child.join(20)

@@ -1,0 +1,280 @@
+"""A finished store, as we and as others open it."""
+
+import json
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import tensorstore
+import xarray
+import zarr
+from helpers.factory import build_of, plan_of, row_of_scenes, texture, write_scene
+
+from geoprep.errors import StoreError
+from geoprep.store.schema import (
+    PIXEL_ARRAYS,
+    SCENE_COLUMNS,
+    TILE_COLUMNS,
+    Store,
+    StoreMeta,
+)
+from geoprep.store.writer import create_store
+
+TABLES = [
+    *TILE_COLUMNS,
+    *(f"scenes/{name}" for name in SCENE_COLUMNS),
+    "histogram/band",
+    "histogram/speed",
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return a store of five scenes in shards of two, and the values behind it."""
+    folder = tmp_path_factory.mktemp("store")
+    scenes = row_of_scenes(folder / "scenes", 5, 128)
+    scenes.append(write_scene(folder / "scenes", "no_label", texture(128, 128), labelled=False))
+    return build_of(folder / "a.zarr", scenes, tile=64, shard_tiles=8)
+
+
+@pytest.fixture
+def copy(built, tmp_path):
+    """Return a copy of the store, to be damaged."""
+    return shutil.copytree(built.location, tmp_path / "copy.zarr")
+
+
+def pixels(store):
+    """Return every pixel array, read by our own reader."""
+    return {
+        f"{level}/{name}": getattr(store, name)(level)[...]
+        for level in store.meta.levels
+        for name in PIXEL_ARRAYS
+    }
+
+
+def test_the_store_says_what_it_is(built):
+    meta = built.meta
+    assert (meta.schema, meta.complete, meta.cities) == (1, True, ("custom",))
+    assert meta.bands == ("red", "green", "blue")
+    assert meta.band_indexes == (1, 2, 3)
+    assert (meta.tile, meta.overlap, meta.levels) == (64, 0, (64, 32))
+    assert meta.speed_unit == "mph"
+    assert meta.rescale == "none"
+    assert meta.pixel_arrays() == ("64/image", "64/speed", "32/image", "32/speed")
+    assert StoreMeta.from_attrs(json.loads(json.dumps(meta.to_attrs()))) == meta
+
+
+def test_pixel_arrays_are_as_documented(built):
+    for level in built.meta.levels:
+        image, speed = built.image(level), built.speed(level)
+        assert (image.dtype, speed.dtype) == (np.uint8, np.uint8)
+        assert image.shape == (24, level, level, 3)
+        assert image.chunks == (1, level, level, 3)
+        assert image.shards == (8, level, level, 3)
+        assert image.fill_value == 0
+        assert speed.shape == (24, level, level)
+        assert speed.fill_value == 255
+        assert image.metadata.dimension_names == ("tile", "y", "x", "band")
+        assert speed.metadata.dimension_names == ("tile", "y", "x")
+    assert built.image().shape == built.image(64).shape, "the finest level by default"
+
+
+def test_tables_are_as_documented(built):
+    for name, (dtype, _) in TILE_COLUMNS.items():
+        column = getattr(built.tiles, name)
+        assert column.dtype == dtype
+        assert len(column) == len(built.tiles) == 24
+    assert len(built.scenes) == 6
+    assert built.scenes.limits.shape == (6, 3, 2)
+    assert built.scenes.bounds.shape == (6, 4)
+    assert built.histogram_band.shape == (3, 256)
+    assert built.histogram_speed.shape == (256,)
+    assert built.histogram_band.dtype == built.histogram_speed.dtype == np.uint64
+    assert built.ledger(64, "image").shape == (3, 16)
+
+
+def test_zarr_python_sees_the_same_pixels(built):
+    root = zarr.open_group(built.location, mode="r")
+    for name, expected in pixels(built).items():
+        assert expected.any()
+        np.testing.assert_array_equal(root[name][...], expected)
+
+
+def test_zarrs_sees_the_same_pixels(built):
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        for name, expected in pixels(built).items():
+            array = zarr.open_array(f"{built.location}/{name}", mode="r")
+            np.testing.assert_array_equal(array[...], expected)
+
+
+def test_tensorstore_sees_the_same_pixels(built):
+    for name, expected in pixels(built).items():
+        kvstore = {"driver": "file", "path": f"{built.location}/{name}/"}
+        array = tensorstore.open({"driver": "zarr3", "kvstore": kvstore}, read=True).result()
+        np.testing.assert_array_equal(array.read().result(), expected)
+
+
+def test_xarray_sees_tables_and_pixels_without_a_warning(built):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", category=PendingDeprecationWarning)
+        tiles = xarray.open_zarr(built.location)
+        levels = {n: xarray.open_zarr(built.location, group=str(n)) for n in built.meta.levels}
+    assert dict(tiles.sizes) == {"tile": 24, "coefficient": 6}
+    for name in TILE_COLUMNS:
+        np.testing.assert_array_equal(tiles[name], getattr(built.tiles, name))
+    assert tiles.attrs["geoprep"]["levels"] == [64, 32]
+    for level, data in levels.items():
+        assert data["image"].dims == ("tile", "y", "x", "band")
+        np.testing.assert_array_equal(data["image"], built.image(level)[...])
+        assert data["speed"].dtype == np.uint8, "a fill value of 255 must not make floats of it"
+        np.testing.assert_array_equal(data["speed"], built.speed(level)[...])
+
+
+def test_xarray_walks_the_whole_tree(built):
+    tree = xarray.open_datatree(built.location, engine="zarr")
+    assert {"64", "32", "scenes", "histogram", "ledger"} <= set(tree.children)
+    assert tree["scenes"]["id"].values.tolist() == built.scenes.id.tolist()
+
+
+def test_metadata_is_consolidated(built):
+    root = zarr.open_group(built.location, mode="r", use_consolidated=True)
+    assert root.metadata.consolidated_metadata is not None
+    listed = {name for name, _ in root.members(max_depth=None)}
+    assert {*TABLES, *pixels(built)} <= listed
+
+
+def test_every_array_ends_in_a_checksum(built):
+    root = zarr.open_group(built.location, mode="r")
+    for name, array in root.members(max_depth=None):
+        if isinstance(array, zarr.Array):
+            codecs = array.metadata.to_dict()["codecs"]
+            if codecs[0]["name"] == "sharding_indexed":
+                codecs = codecs[0]["configuration"]["codecs"]
+            assert codecs[-1]["name"] == "crc32c", name
+
+
+# Opening what is not fine
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(StoreError, match=r"gone\.zarr.*no such store.*build-zarr"):
+        Store.open(tmp_path / "gone.zarr")
+
+
+def test_a_file_is_no_store(tmp_path):
+    (tmp_path / "file.zarr").write_text("text")
+    with pytest.raises(StoreError, match=r"file\.zarr"):
+        Store.open(tmp_path / "file.zarr")
+
+
+def test_a_folder_is_no_store(tmp_path):
+    with pytest.raises(StoreError, match=r"not a Zarr store.*zarr\.json"):
+        Store.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "address", ["nowhere://bucket/a.zarr", "file:///no/such/folder.zarr", "s3:///"]
+)
+def test_an_address_that_leads_nowhere(address):
+    with pytest.raises(StoreError, match=address):
+        Store.open(address)
+
+
+@pytest.mark.filterwarnings("ignore:Successfully reconstructed a store")
+def test_a_file_address_is_read_like_a_path(built):
+    store = Store.open(f"file://{built.location}")
+    np.testing.assert_array_equal(store.image(32)[3], built.image(32)[3])
+    np.testing.assert_array_equal(store.tiles.transform, built.tiles.transform)
+
+
+def test_another_zarr_group_is_no_store(tmp_path):
+    zarr.open_group(tmp_path / "other.zarr", mode="w")
+    with pytest.raises(StoreError, match="not a geoprep store"):
+        Store.open(tmp_path / "other.zarr")
+
+
+def test_an_array_is_no_store(tmp_path):
+    zarr.create_array(tmp_path / "array.zarr", shape=(2,), dtype="u1")
+    with pytest.raises(StoreError, match=r"array\.zarr"):
+        Store.open(tmp_path / "array.zarr")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"text"', "{}", "null"])
+def test_root_metadata_that_cannot_be_read(copy, text):
+    (copy / "zarr.json").write_text(text)
+    with pytest.raises(StoreError, match=r"copy\.zarr"):
+        Store.open(copy)
+
+
+def edit(folder, change):
+    document = json.loads((folder / "zarr.json").read_text())
+    change(document["attributes"]["geoprep"])
+    (folder / "zarr.json").write_text(json.dumps(document))
+
+
+def test_an_incomplete_store_says_how_to_finish_it(copy):
+    edit(copy, lambda attrs: attrs.update(complete=False))
+    with pytest.raises(StoreError, match=r"incomplete.*again"):
+        Store.open(copy)
+
+
+def test_a_store_that_was_only_begun_is_incomplete(tmp_path):
+    plan = plan_of(row_of_scenes(tmp_path, 2))
+    create_store(tmp_path / "a.zarr", plan.meta, plan.tiles)
+    with pytest.raises(StoreError, match="incomplete"):
+        Store.open(tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("schema", [0, 2, "1", None])
+def test_another_schema_is_refused_and_both_are_named(copy, schema):
+    edit(copy, lambda attrs: attrs.update(schema=schema, version="9.9"))
+    with pytest.raises(StoreError, match=rf"schema {schema}.*schema 1.*9\.9"):
+        Store.open(copy)
+
+
+@pytest.mark.parametrize("key", ["levels", "bands", "tile", "gsd_m"])
+def test_an_attribute_without_a_key_is_broken(copy, key):
+    edit(copy, lambda attrs: attrs.pop(key))
+    with pytest.raises(StoreError, match=f"broken.*{key}"):
+        Store.open(copy)
+
+
+@pytest.mark.parametrize("value", ["text", 7, [1], None])
+def test_an_attribute_of_another_kind_is_no_store(copy, value):
+    document = json.loads((copy / "zarr.json").read_text())
+    document["attributes"]["geoprep"] = value
+    (copy / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(StoreError, match="not a geoprep store"):
+        Store.open(copy)
+
+
+def test_keys_of_a_later_geoprep_are_ignored(copy, built):
+    edit(copy, lambda attrs: attrs.update(invented_later=1))
+    assert Store.open(copy).meta == built.meta
+
+
+def test_a_level_that_is_not_there_names_those_that_are(built):
+    with pytest.raises(StoreError, match=r"no level 7.*64, 32"):
+        built.image(7)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_damaged_table_is_named(copy, name):
+    data = next(path for path in (copy / name).rglob("c/**/*") if path.is_file())
+    damaged = bytearray(data.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    data.write_bytes(damaged)
+    store = Store.open(copy)
+    with pytest.raises(StoreError, match=name):
+        _ = store.tiles, store.scenes, store.histogram_band, store.histogram_speed
+
+
+def test_a_missing_array_is_named(copy):
+    shutil.rmtree(copy / "scenes/id")
+    document = json.loads((copy / "zarr.json").read_text())
+    del document["consolidated_metadata"]["metadata"]["scenes/id"]
+    (copy / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(StoreError, match="scenes/id"):
+        _ = Store.open(copy).scenes

@@ -1,0 +1,201 @@
+"""The shard writer: what it writes is Zarr, whoever reads it, and always the same bytes."""
+
+import struct
+
+import google_crc32c
+import numcodecs
+import numpy as np
+import pytest
+import tensorstore
+import xxhash
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geoprep.store.schema import CODECS, StoreMeta
+from geoprep.store.shards import MISSING, ShardWriter, digest, shard_path
+from geoprep.store.writer import create_store
+
+SHARD_TILES = 4
+
+
+def meta_of(codec="lz4", side=24, bands=3):
+    return StoreMeta(
+        cities=("custom",),
+        bands=tuple(f"band {i + 1}" for i in range(bands)),
+        band_indexes=tuple(range(1, bands + 1)),
+        gsd_m=(0.3, 0.3),
+        tile=side,
+        overlap=0,
+        rescale="none",
+        levels=(side,),
+        shard_tiles=SHARD_TILES,
+        codec=codec,
+    )
+
+
+def some_tiles(count, side=24, bands=3, seed=0):
+    """Return tiles with noise, with runs, one of nodata and one of 255."""
+    rng = np.random.default_rng(seed)
+    shape = (count, side, side, bands) if bands else (count, side, side)
+    tiles = rng.integers(0, 256, shape).astype(np.uint8)
+    tiles[::3] //= 64
+    if count > 1:
+        tiles[1] = 0
+    if count > 2:
+        tiles[2] = 255
+    return tiles
+
+
+def write(path, tiles, codec="lz4", shard_tiles=SHARD_TILES):
+    writer = ShardWriter(path, shard_tiles, codec)
+    for tile in tiles:
+        writer.add(tile)
+    return writer.close()
+
+
+@pytest.fixture(params=CODECS)
+def filled(request, tmp_path):
+    """Return a store's folder and what its arrays hold: two full shards and one of two tiles."""
+    meta = meta_of(request.param)
+    expected = {"image": some_tiles(10), "speed": some_tiles(10, bands=0, seed=1)}
+    create_store(tmp_path / "a.zarr", meta, 10)
+    for name, tiles in expected.items():
+        for shard in range(3):
+            part = tiles[shard * SHARD_TILES : (shard + 1) * SHARD_TILES]
+            write(shard_path(tmp_path / "a.zarr", f"24/{name}", shard), part, request.param)
+    return tmp_path / "a.zarr", expected
+
+
+def test_zarr_python_reads_the_pixels(filled):
+    path, expected = filled
+    for name, tiles in expected.items():
+        np.testing.assert_array_equal(zarr.open_array(path / f"24/{name}", mode="r")[...], tiles)
+
+
+def test_zarrs_reads_the_pixels(filled):
+    path, expected = filled
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+        for name, tiles in expected.items():
+            array = zarr.open_array(path / f"24/{name}", mode="r")
+            np.testing.assert_array_equal(array[...], tiles)
+            np.testing.assert_array_equal(array[3:9, 5:20], tiles[3:9, 5:20])
+
+
+def test_tensorstore_reads_the_pixels(filled):
+    path, expected = filled
+    for name, tiles in expected.items():
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/24/{name}/"}}
+        array = tensorstore.open(spec, read=True).result()
+        np.testing.assert_array_equal(array.read().result(), tiles)
+
+
+def test_the_index_can_be_parsed_by_hand(filled):
+    """From the Zarr specification alone: chunks, then the index, then the checksum of the index."""
+    path, expected = filled
+    codec = zarr.open_array(path / "24/image", mode="r").metadata.to_dict()["codecs"]
+    inner = codec[0]["configuration"]["codecs"][1]["name"]
+    decode = (numcodecs.Blosc() if inner == "blosc" else numcodecs.Zstd()).decode
+    for shard, held in enumerate([4, 4, 2]):
+        data = shard_path(path, "24/image", shard).read_bytes()
+        footer, checksum = data[-16 * SHARD_TILES - 4 : -4], data[-4:]
+        assert google_crc32c.value(footer) == struct.unpack("<I", checksum)[0]
+        index = np.frombuffer(footer, "<u8").reshape(SHARD_TILES, 2)
+        assert (index[held:] == MISSING).all()
+        assert index[0, 0] == 0
+        assert (index[1:held, 0] == np.cumsum(index[: held - 1, 1])).all(), "no gap, in order"
+        assert int(index[:held, 1].sum()) == len(data) - 16 * SHARD_TILES - 4
+        for i, (offset, size) in enumerate(index[:held].tolist()):
+            chunk = data[offset : offset + size]
+            assert google_crc32c.value(chunk[:-4]) == struct.unpack("<I", chunk[-4:])[0]
+            tile = np.frombuffer(decode(chunk[:-4]), np.uint8).reshape(24, 24, 3)
+            np.testing.assert_array_equal(tile, expected["image"][4 * shard + i])
+
+
+def test_what_was_written_is_told(tmp_path):
+    told = write(tmp_path / "c/0", some_tiles(3))
+    data = (tmp_path / "c/0").read_bytes()
+    assert told.nbytes == len(data)
+    assert told.digest == digest(data) == xxhash.xxh3_128(data).hexdigest()
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 100), st.integers(1, SHARD_TILES), st.sampled_from(CODECS))
+def test_the_same_tiles_are_always_the_same_bytes(tmp_path_factory, seed, count, codec):
+    folder = tmp_path_factory.mktemp("shards")
+    tiles = some_tiles(count, seed=seed)
+    assert write(folder / "a", tiles, codec) == write(folder / "b", tiles.copy(), codec)
+    assert (folder / "a").read_bytes() == (folder / "b").read_bytes()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_our_chunks_are_those_of_zarr_python(tmp_path, codec):
+    """Same codecs, same parameters: only the order of work is ours."""
+    meta, tiles = meta_of(codec), some_tiles(4)
+    create_store(tmp_path / "ours.zarr", meta, 4)
+    create_store(tmp_path / "theirs.zarr", meta, 4)
+    write(shard_path(tmp_path / "ours.zarr", "24/image", 0), tiles, codec)
+    with zarr.config.set({"array.write_empty_chunks": True, "threading.max_workers": 1}):
+        zarr.open_array(tmp_path / "theirs.zarr/24/image", mode="r+")[...] = tiles
+
+    def chunks(store):
+        data = shard_path(tmp_path / store, "24/image", 0).read_bytes()
+        index = np.frombuffer(data[-16 * SHARD_TILES - 4 : -4], "<u8").reshape(-1, 2)
+        return [data[offset : offset + size] for offset, size in index.tolist()]
+
+    assert chunks("ours.zarr") == chunks("theirs.zarr")
+
+
+def test_a_shard_appears_whole_or_not_at_all(tmp_path):
+    writer = ShardWriter(tmp_path / "c/0", SHARD_TILES, "lz4")
+    writer.add(some_tiles(1)[0])
+    assert not (tmp_path / "c/0").exists()
+    writer.close()
+    assert [p.name for p in (tmp_path / "c").iterdir()] == ["0"]
+
+
+def test_giving_up_leaves_nothing(tmp_path):
+    writer = ShardWriter(tmp_path / "c/0", SHARD_TILES, "lz4")
+    writer.add(some_tiles(1)[0])
+    writer.abort()
+    assert not list((tmp_path / "c").iterdir())
+
+
+def test_giving_up_afterwards_keeps_what_is_finished(tmp_path):
+    writer = ShardWriter(tmp_path / "c/0", SHARD_TILES, "lz4")
+    writer.add(some_tiles(1)[0])
+    writer.close()
+    writer.abort()
+    assert (tmp_path / "c/0").exists()
+
+
+def test_a_shard_replaces_an_older_one(tmp_path):
+    write(tmp_path / "c/0", some_tiles(4, seed=1))
+    write(tmp_path / "c/0", some_tiles(4, seed=2))
+    write(tmp_path / "c/1", some_tiles(4, seed=2))
+    assert (tmp_path / "c/0").read_bytes() == (tmp_path / "c/1").read_bytes()
+
+
+@pytest.mark.parametrize("where", ["chunk", "index"])
+@pytest.mark.parametrize(
+    "pipeline", ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"]
+)
+def test_a_flipped_bit_is_an_error_in_every_reader(filled, where, pipeline):
+    path, _ = filled
+    shard = shard_path(path, "24/image", 1)
+    data = bytearray(shard.read_bytes())
+    at = 40 if where == "chunk" else len(data) - 30
+    data[at] ^= 1
+    shard.write_bytes(data)
+    with zarr.config.set({"codec_pipeline.path": pipeline}):
+        array = zarr.open_array(path / "24/image", mode="r")
+        assert array[:4].shape == (4, 24, 24, 3), "other shards are not affected"
+        with pytest.raises((ValueError, RuntimeError)):
+            array[4:8]
+
+
+def test_paths_are_those_of_zarr(filled):
+    path, _ = filled
+    for name, tiles in (("image", "c/2/0/0/0"), ("speed", "c/2/0/0")):
+        assert shard_path(path, f"24/{name}", 2) == path / f"24/{name}" / tiles
+        assert (path / f"24/{name}" / tiles).is_file()

@@ -1,0 +1,346 @@
+"""Damage anywhere in a store is found and named; a sound store is found sound."""
+
+import json
+import random
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from geoprep.errors import StoreError
+from geoprep.plan.options import BuildOptions
+from geoprep.store.schema import Store, quiet_zarr
+from geoprep.store.shards import ShardWriter, digest, shard_path
+from geoprep.verify.problem import Problem
+from geoprep.verify.report import print_report, verify
+
+PIXELS = ("image", "speed")
+
+
+@pytest.fixture(scope="module")
+def tiny_store(make, tmp_path_factory) -> Path:
+    """Two scenes, eight tiles, two levels: quick to verify a hundred times."""
+    folder = tmp_path_factory.mktemp("tiny")
+    for i in range(2):
+        make.write_scene(folder, f"s_{i}", shape=(64, 64), transform=make.lonlat_grid(i), seed=i)
+    options = BuildOptions(tile=32, levels=2, shard_tiles=4)
+    store = make.build_store(folder, folder / "tiny.zarr", options)
+    _seal(store)
+    return store
+
+
+def _seal(store: Path) -> None:
+    """Put the digest of the root's attribute into the ledger where the build has not."""
+    root = zarr.open_group(store, mode="r+", use_consolidated=False)
+    attrs = json.dumps(root.attrs["geoprep"], sort_keys=True).encode()
+    if root["ledger"].attrs.get("meta") is None:
+        root["ledger"].update_attributes({"meta": digest(attrs)})
+        with quiet_zarr():
+            zarr.consolidate_metadata(store)
+
+
+def _copied(store: Path, to: Path) -> Path:
+    for file in store.rglob("*"):
+        if file.is_file():
+            target = to / file.relative_to(store)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+    return to
+
+
+def _flipped_at(file: Path, position: int, value: int, store: Path) -> tuple[Problem, ...]:
+    """Return what verify says while one byte of a file is another; then mend it."""
+    sound = file.read_bytes()
+    assert sound[position] != value
+    file.write_bytes(sound[:position] + bytes([value]) + sound[position + 1 :])
+    try:
+        return verify(store, workers=1).problems
+    except StoreError as error:
+        return (Problem.of(".", str(error)),)
+    finally:
+        file.write_bytes(sound)
+
+
+def test_sound_store_has_no_problems(small_store):
+    report = verify(small_store, workers=2)
+    assert report.problems == ()
+    assert report.ok
+    store = Store.open(small_store)
+    assert (report.tiles, report.scenes) == (len(store.tiles), len(store.scenes))
+    assert report.chunks == len(store.tiles) * 4
+    assert report.bytes == sum(f.stat().st_size for f in small_store.rglob("*") if f.is_file())
+
+
+def test_flipped_byte_in_any_file_is_found(tiny_store, tmp_path):
+    store = _copied(tiny_store, tmp_path / "flip.zarr")
+    rng = random.Random(0)
+    files = sorted(file for file in store.rglob("*") if file.is_file())
+    for file in files:
+        name = file.relative_to(store).as_posix()
+        position = rng.randrange(file.stat().st_size)
+        value = file.read_bytes()[position] ^ rng.randrange(1, 256)
+        problems = _flipped_at(file, position, value, store)
+        assert problems, f"byte {position} of {name}"
+        array = name.split("/c/")[0].removesuffix("zarr.json").rstrip("/") or "."
+        assert any(p.array == array for p in problems), (name, problems)
+        if array.split("/")[0].isdigit() and "/c/" in name:
+            assert problems[0].shard == int(name.split("/c/")[1].split("/")[0])
+
+
+def test_flipped_byte_of_chunk_is_blamed_on_its_tile_and_scene(tiny_store, tmp_path):
+    store = _copied(tiny_store, tmp_path / "flip.zarr")
+    file = shard_path(store, "32/image", 1)
+    problems = _flipped_at(file, 0, file.read_bytes()[0] ^ 1, store)
+    assert [(p.array, p.shard, p.chunk, p.scene) for p in problems] == [("32/image", 1, 4, "s_1")]
+
+
+@pytest.mark.parametrize("from_end", [1, 3, 4, 5, 20, 68])
+def test_flipped_byte_of_shard_index_is_found(tiny_store, tmp_path, from_end):
+    store = _copied(tiny_store, tmp_path / "flip.zarr")
+    file = shard_path(store, "16/speed", 0)
+    position = file.stat().st_size - from_end
+    problems = _flipped_at(file, position, file.read_bytes()[position] ^ 0x80, store)
+    assert problems[0] == Problem(
+        "16/speed", 0, None, None, "the index does not match its checksum"
+    )
+
+
+def test_flipped_byte_of_root_metadata_is_found(tiny_store, tmp_path):
+    store = _copied(tiny_store, tmp_path / "flip.zarr")
+    file = store / "zarr.json"
+    sound, rng = file.read_bytes(), random.Random(1)
+    attribute = sound.index(b'"zarr_format"')
+    places = rng.sample(range(attribute), 60) + rng.sample(range(attribute, len(sound)), 40)
+    for position in places:
+        # Printable bytes are the hard ones: most keep the document valid JSON.
+        value = rng.choice([b for b in b"0123456789abcxyz ,." if b != sound[position]])
+        assert _flipped_at(file, position, value, store), (position, chr(value))
+
+
+def test_missing_files_are_named(store_copy):
+    shard_path(store_copy, "64/speed", 2).unlink()
+    (store_copy / "road_fraction/c/0").unlink()
+    (store_copy / "scenes/crs/zarr.json").unlink()
+    found = {(p.array, p.shard) for p in verify(store_copy, workers=1).problems}
+    assert {("64/speed", 2), ("road_fraction", None), ("scenes/crs", None)} <= found
+
+
+def test_files_that_do_not_belong_are_named(store_copy):
+    (store_copy / "64/image/c/0/0/0/.0.77.partial").write_bytes(b"half a shard")
+    (store_copy / "notes.txt").write_text("mine")
+    problems = verify(store_copy, workers=1).problems
+    assert [(p.array, p.shard) for p in problems] == [("64/image", 0), ("notes.txt", None)]
+    assert "interrupted build" in problems[0].message
+
+
+def _rewrite(store: Path, array: str, tile: int, pixels: np.ndarray, *, ledger: bool) -> None:
+    """Replace a tile so that all checksums fit, as a wrong build would have written it."""
+    meta = Store.open(store).meta
+    shard = tile // meta.shard_tiles
+    first = shard * meta.shard_tiles
+    tiles = np.asarray(zarr.open_group(store, mode="r")[array][first : first + meta.shard_tiles])
+    tiles[tile - first] = pixels
+    writer = ShardWriter(shard_path(store, array, shard), meta.shard_tiles, meta.codec)
+    for each in tiles:
+        writer.add(each)
+    written = writer.close()
+    if ledger:
+        row = np.frombuffer(bytes.fromhex(written.digest), np.uint8)
+        zarr.open_group(store, mode="r+")[f"ledger/{array}"][shard] = row
+
+
+def _tile_of(store: Path, scene: str) -> int:
+    opened = Store.open(store)
+    return int(np.flatnonzero(opened.tiles.scene == list(opened.scenes.id).index(scene))[0])
+
+
+def _pixels(store: Path, array: str, tile: int) -> np.ndarray:
+    return np.array(zarr.open_group(store, mode="r")[array][tile])
+
+
+def test_shard_that_is_not_the_one_in_the_ledger_is_found(store_copy):
+    tile = _tile_of(store_copy, "city_1")
+    pixels = _pixels(store_copy, "32/image", tile)
+    pixels[3, 4] = (pixels[3, 4] % 255) + 1
+    _rewrite(store_copy, "32/image", tile, pixels, ledger=False)
+    (problem,) = verify(store_copy, workers=1).problems
+    assert (problem.array, problem.shard) == ("32/image", tile // 8)
+    assert "ledger" in problem.message
+
+
+def test_pixels_that_break_the_no_data_rule_are_found(store_copy):
+    tile = _tile_of(store_copy, "city_1")
+    image, speed = (_pixels(store_copy, f"32/{name}", tile) for name in PIXELS)
+    image[0, 0] = 0, 9, 9
+    image[5, 5] = 0
+    speed[5, 5] = 30
+    _rewrite(store_copy, "32/image", tile, image, ledger=True)
+    _rewrite(store_copy, "32/speed", tile, speed, ledger=True)
+    problems = verify(store_copy, workers=1).problems
+    assert {(p.array, p.chunk, p.scene) for p in problems} == {
+        ("32/image", tile, "city_1"),
+        ("32/speed", tile, "city_1"),
+    }
+
+
+@pytest.mark.parametrize("scene", ["city_black", "city_broken", "city_unlabelled"])
+def test_labels_in_scene_that_has_none_are_found(store_copy, scene):
+    tile = _tile_of(store_copy, scene)
+    image = np.full_like(_pixels(store_copy, "32/image", tile), 7)
+    _rewrite(store_copy, "32/speed", tile, np.zeros((32, 32), np.uint8), ledger=True)
+    if scene != "city_unlabelled":
+        _rewrite(store_copy, "32/image", tile, image, ledger=True)
+    found = {p.array for p in verify(store_copy, workers=1).problems}
+    assert found == {"32/speed"} | ({"32/image"} if scene != "city_unlabelled" else set())
+
+
+def test_statistics_that_do_not_follow_from_pixels_are_found(store_copy):
+    opened = Store.open(store_copy)
+    usable = (opened.scenes.status == "ok")[opened.tiles.scene] & (opened.tiles.split == 0)
+    tile = int(np.flatnonzero(usable)[0])
+    speed = _pixels(store_copy, "64/speed", tile)
+    speed[:] = np.where(speed == 255, 255, 55)
+    _rewrite(store_copy, "64/speed", tile, speed, ledger=True)
+    found = {(p.array, p.chunk) for p in verify(store_copy, workers=1).problems}
+    assert found == {("histogram/speed", None), ("road_fraction", tile)}
+
+
+def _edited(column: str, change):
+    def edit(store: Path) -> None:
+        array = zarr.open_group(store, mode="r+")[column]
+        values = np.array(array[...])
+        array[...] = change(values)
+
+    return pytest.param(edit, column, id=column)
+
+
+def _with(index, value):
+    def change(values):
+        values[index] = value
+        return values
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("edit", "array"),
+    [
+        _edited("scene", lambda values: values[::-1].copy()),
+        _edited("split", _with(3, 7)),
+        _edited("row", _with(1, 1)),
+        _edited("transform", _with((0, 2), 11.5)),
+        _edited("transform", _with((0, 0), np.nan)),
+        _edited("road_fraction", _with(5, 1.5)),
+        _edited("valid_fraction", _with(5, 0.25)),
+        _edited("histogram/band", _with((0, 9), 10**6)),
+        _edited("scenes/bounds", _with((2, 1), 0.0)),
+        _edited("scenes/limits", _with((0, 0, 0), np.nan)),
+        _edited("scenes/status", _with(0, "perhaps")),
+        _edited("scenes/crs", _with(0, "EPSG:moon")),
+        _edited("scenes/id", _with(0, "city_1")),
+    ],
+)
+def test_inconsistent_table_is_found(store_copy, edit, array):
+    edit(store_copy)
+    problems = verify(store_copy, workers=1).problems
+    assert array in {p.array for p in problems}, problems
+
+
+@pytest.mark.parametrize(
+    ("array", "key", "value"),
+    [
+        ("64/image", "fill_value", 9),
+        ("32/speed", "dimension_names", ["tile", "x", "y"]),
+        ("split", "dimension_names", ["scene"]),
+    ],
+)
+def test_array_that_does_not_fit_the_attribute_is_found(store_copy, array, key, value):
+    root = json.loads((store_copy / "zarr.json").read_text())
+    own = json.loads((store_copy / array / "zarr.json").read_text())
+    own[key] = root["consolidated_metadata"]["metadata"][array][key] = value
+    (store_copy / "zarr.json").write_text(json.dumps(root, indent=2))
+    (store_copy / array / "zarr.json").write_text(json.dumps(own, indent=2))
+    problems = verify(store_copy, workers=1).problems
+    assert array in {p.array for p in problems}, problems
+
+
+def test_copy_of_metadata_that_differs_is_found(store_copy):
+    file = store_copy / "64/image/zarr.json"
+    own = json.loads(file.read_text())
+    own["attributes"] = {"mine": 1}
+    file.write_text(json.dumps(own, indent=2))
+    (problem,) = verify(store_copy, workers=1).problems
+    assert problem.array == "64/image"
+    assert "differs from its copy" in problem.message
+
+
+def test_incomplete_store_is_refused(store_copy):
+    file = store_copy / "zarr.json"
+    file.write_text(file.read_text().replace('"complete": true', '"complete": false'))
+    with pytest.raises(StoreError, match="incomplete"):
+        verify(store_copy, workers=1)
+
+
+def test_progress_counts_shards_and_threads_agree(small_store, store_copy):
+    shard_path(store_copy, "64/image", 1).write_bytes(b"short")
+    seen: list[tuple[int, int]] = []
+    one = verify(store_copy, workers=1, report=lambda done, total: seen.append((done, total)))
+    two = verify(store_copy, workers=2)
+    assert one.problems == two.problems
+    assert "cut short" in one.problems[0].message
+    shards = len(list(small_store.glob("[0-9]*/*/c/*")))
+    assert seen == [(done, shards) for done in range(2, shards + 1, 2)]
+
+
+def test_report_reads_well(store_copy, capsys):
+    shard_path(store_copy, "64/image", 1).unlink()
+    print_report(verify(store_copy, workers=1))
+    said = capsys.readouterr().out
+    assert "64/image, shard 1: the file 64/image/c/1/0/0/0 is missing" in said
+    assert "1 problem(s)" in said
+
+
+def test_damage_in_one_table_hides_none_in_another(store_copy):
+    for file in (store_copy / "histogram/speed/c/0", store_copy / "ledger/32/speed/c/0/0"):
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    array = zarr.open_group(store_copy, mode="r+")["road_fraction"]
+    array[0] = 0.5
+    found = {p.array for p in verify(store_copy, workers=1).problems}
+    assert found == {"histogram/speed", "ledger/32/speed", "road_fraction"}
+
+
+@pytest.mark.slow
+def test_store_on_an_object_store_is_verified_where_it_lies(small_store, monkeypatch):
+    import obstore
+    from moto.server import ThreadedMotoServer
+    from obstore.store import from_url
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "someone",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        make_bucket = urllib.request.Request(f"http://{host}:{port}/bucket", method="PUT")
+        urllib.request.urlopen(make_bucket).close()
+        address = "s3://bucket/stores/small.zarr"
+        client = from_url(address)
+        for file in small_store.rglob("*"):
+            if file.is_file():
+                obstore.put(client, file.relative_to(small_store).as_posix(), file.read_bytes())
+        assert verify(address, workers=2).problems == ()
+        shard = bytearray(shard_path(small_store, "64/image", 0).read_bytes())
+        shard[9] ^= 1
+        obstore.put(client, "64/image/c/0/0/0/0", bytes(shard))
+        (problem,) = verify(address, workers=2).problems
+        assert (problem.array, problem.shard, problem.scene) == ("64/image", 0, "city_0")
+    finally:
+        server.stop()

@@ -1,0 +1,150 @@
+"""What is said about a store is what is in it."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+import rasterio
+from rich.console import Console
+
+from geoprep.store.schema import Store
+from geoprep.views.facts import info, print_info, render
+
+
+@pytest.fixture(scope="module")
+def store(small_store):
+    return Store.open(small_store)
+
+
+@pytest.fixture(scope="module")
+def facts(store):
+    return info(store, scenes=True)
+
+
+def _printed(facts) -> str:
+    console = Console(width=100, record=True, highlight=False, file=io.StringIO())
+    console.print(render(facts))
+    return console.export_text()
+
+
+def test_facts_survive_json(facts):
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_bytes_are_those_on_disk(facts, small_store):
+    def size(folder):
+        return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+
+    assert facts["bytes"] == size(small_store)
+    for level in facts["levels"]:
+        for name in ("image", "speed"):
+            entry = level[name]
+            assert entry["stored"] == size(small_store / str(level["level"]) / name)
+            assert entry["bytes"] == np.prod(entry["shape"])
+            assert entry["ratio"] == pytest.approx(entry["bytes"] / entry["stored"])
+
+
+def test_memory_is_that_of_the_pixels_a_split_loads(facts, store):
+    usable = (store.scenes.status == "ok")[store.tiles.scene]
+    for i, name in enumerate(("train", "val", "test")):
+        split = facts["splits"][name]
+        count = int(((store.tiles.split == i) & usable).sum())
+        assert split["usable_tiles"] == count
+        for level in store.meta.levels:
+            pixels = store.image(level)[:count].nbytes + store.speed(level)[:count].nbytes
+            assert split["ram_bytes"][str(level)] == pixels
+    assert sum(s["tiles"] for s in facts["splits"].values()) == facts["tiles"] == len(store.tiles)
+    assert sum(s["scenes"] for s in facts["splits"].values()) == facts["scenes"]
+
+
+def test_statistics_are_those_of_the_training_pixels(facts, store):
+    usable = (store.scenes.status == "ok")[store.tiles.scene]
+    image = np.asarray(store.image()[:])[usable & (store.tiles.split == 0)]
+    for i, band in enumerate(facts["statistics"]):
+        values = image[..., i][image[..., i] > 0].astype(np.float64)
+        assert band["pixels"] == values.size
+        assert band["mean"] == pytest.approx(values.mean())
+        assert band["std"] == pytest.approx(values.std())
+
+
+def test_road_fraction_and_speeds_are_those_of_the_masks(facts, store):
+    usable = (store.scenes.status == "ok")[store.tiles.scene]
+    speed = np.asarray(store.speed()[:])
+    valid = speed[usable][speed[usable] != 255]
+    assert facts["road_fraction"] == pytest.approx((valid > 0).mean(), abs=1e-6)
+    training = speed[usable & (store.tiles.split == 0)]
+    values, counts = np.unique(training[(training > 0) & (training < 255)], return_counts=True)
+    assert facts["speeds"] == dict(zip(map(str, values), counts.tolist(), strict=True))
+
+
+def test_area_is_that_of_the_imagery(make, tmp_path, sources):
+    """In metres of UTM, and without overlap, nodata or padding the area is known."""
+    for name in ("utm_north", "utm_south"):
+        (tmp_path / f"{name}.tif").write_bytes(sources.image(name).read_bytes())
+        label = sources.folder / f"{name}.geojson"
+        (tmp_path / f"{name}.geojson").write_bytes(label.read_bytes())
+    facts = info(Store.open(make.build_store(tmp_path, tmp_path / "utm.zarr")))
+    with rasterio.open(sources.image("utm_north")) as source:
+        one = source.height * source.width * 0.25 / 1e6
+    assert facts["km2"] == pytest.approx(2 * one, rel=2e-3)  # UTM's own scale is 0.9996 here
+    assert facts["gsd_m"] == pytest.approx([0.5, 0.5], rel=1e-3)
+
+
+def test_every_scene_that_is_not_ok_has_its_reason(facts, store):
+    assert facts["statuses"] == {"ok": 11, "skipped": 1, "failed": 2, "unlabelled": 1}
+    assert {i["scene"] for i in facts["issues"]} == {
+        "city_black",
+        "city_broken",
+        "city_truncated",
+        "city_unlabelled",
+    }
+    assert all(issue["reason"] for issue in facts["issues"])
+    assert [row["scene"] for row in facts["scene_table"]] == list(store.scenes.id)
+    small = next(row for row in facts["scene_table"] if row["scene"] == "utm_small")
+    assert small["valid_fraction"] == 1  # padding is not missing imagery
+
+
+def test_terminal_shows_what_decides_on_a_training(facts):
+    text = _printed(facts)
+    for piece in ("Custom", "121 tiles of 64 px", "overlap 8 px", "64 × 64 × 3", "RAM at 32",
+                  "red", "rescale none", "city_broken: failed: ", "unlabelled"):  # fmt: skip
+        assert piece in text, piece
+    bars = {line.split()[0]: line.count("█") for line in text.splitlines() if "█" in line}
+    assert set(bars) == set(facts["speeds"])
+    pixels = facts["speeds"]
+    assert max(bars, key=bars.__getitem__) == max(pixels, key=pixels.__getitem__)
+
+
+def test_many_issues_are_cut_short_unless_all_are_asked_for(facts):
+    issues = [{"scene": f"s_{i}", "status": "failed", "reason": "broken"} for i in range(30)]
+    short = {**facts, "issues": issues}
+    everything = _printed(short)
+    del short["scene_table"]
+    assert "s_29: failed" in everything
+    assert "s_29: failed" not in _printed(short)
+    assert "and 22 more: --scenes lists all" in _printed(short)
+
+
+def test_many_speeds_become_bins(facts):
+    many = {**facts, "speeds": {str(mph): 10 * mph for mph in range(15, 66)}}
+    labels = [line.split()[0] for line in _printed(many).splitlines() if "█" in line]
+    assert labels == ["11–20", "21–30", "31–40", "41–50", "51–60", ">"]
+
+
+def test_figures_are_never_cut_off_in_a_narrow_terminal(store, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_info(store, scenes=True)
+    said = capsys.readouterr().out
+    assert "…" not in said
+    assert "city_unlabelled" in said
+
+
+def test_store_without_training_tiles_is_described(make, tmp_path, sources):
+    for name in ("city_unlabelled", "city_black"):
+        (tmp_path / f"{name}.tif").write_bytes(sources.image(name).read_bytes())
+    (tmp_path / "city_black.geojson").write_text('{"type": "FeatureCollection", "features": []}')
+    facts = info(Store.open(make.build_store(tmp_path, tmp_path / "x.zarr")))
+    assert facts["statistics"][0]["mean"] is None
+    assert facts["road_fraction"] == 0
+    assert "–" in _printed(facts)

@@ -1,0 +1,254 @@
+"""What is exported lies where the source lay, byte for byte."""
+
+import json
+
+import numpy as np
+import pyogrio
+import pytest
+import rasterio
+import shapely
+from affine import Affine
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from rasterio.warp import transform_bounds
+
+from geoprep.build.run import build
+from geoprep.errors import StoreError, UsageError
+from geoprep.executors.threads import Threads
+from geoprep.plan.options import BuildOptions
+from geoprep.plan.plan import make_plan
+from geoprep.sources.cities import get_city
+from geoprep.sources.spacenet import find_scenes
+from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
+from geoprep.store.scenes import read_speed, shape_within
+from geoprep.store.schema import Store
+from geoprep.views.geotiff import export_footprints, export_scene
+from geoprep.views.palette import speed_colours
+
+LABELLED = ["city_1", "city_border", "city_empty", "utm_north", "utm_south", "utm_small"]
+
+
+@pytest.fixture(scope="module")
+def store(small_store):
+    return Store.open(small_store)
+
+
+@pytest.mark.parametrize("scene", [*LABELLED, "city_unlabelled"])
+def test_image_is_the_source_pixel_for_pixel(store, sources, tmp_path, scene):
+    image, *_ = export_scene(store, scene, tmp_path / "out.tif")
+    with rasterio.open(sources.image(scene)) as source, rasterio.open(image) as made:
+        assert made.crs == source.crs
+        assert made.shape == source.shape
+        assert made.transform == source.transform
+        assert made.nodata == 0
+        assert made.descriptions == ("red", "green", "blue")
+        np.testing.assert_array_equal(made.read(), source.read())
+
+
+@pytest.mark.parametrize("scene", LABELLED)
+def test_mask_has_every_tile_at_its_own_coordinates(store, tmp_path, scene):
+    """Sampled through each tile's own affine: independent of how tiles are put together."""
+    _, mask = export_scene(store, scene, tmp_path / "out.tif")
+    index = list(store.scenes.id).index(scene)
+    rng = np.random.default_rng(0)
+    with rasterio.open(mask) as made:
+        assert made.nodata == 255
+        pixels = made.read(1)
+        for tile in np.flatnonzero(store.tiles.scene == index):
+            y, x = rng.integers(0, 64, (2, 200))
+            a, b, c, d, e, f = store.tiles.transform[tile]
+            xs, ys = a * (x + 0.5) + b * (y + 0.5) + c, d * (x + 0.5) + e * (y + 0.5) + f
+            rows, cols = rasterio.transform.rowcol(made.transform, xs, ys)
+            rows, cols = np.asarray(rows), np.asarray(cols)
+            inside = (rows < made.height) & (cols < made.width)
+            expected = np.asarray(store.speed()[tile])[y, x]
+            np.testing.assert_array_equal(pixels[rows[inside], cols[inside]], expected[inside])
+            assert (expected[~inside] == 255).all()  # what pads a small scene
+
+
+def test_coarser_level_covers_the_same_ground(store, sources, tmp_path):
+    image, mask = export_scene(store, "city_2", tmp_path / "half.tif", level=32)
+    with rasterio.open(image) as made, rasterio.open(sources.image("city_2")) as source:
+        assert made.shape == (75, 65)
+        np.testing.assert_allclose(made.bounds, source.bounds, rtol=0, atol=1e-12)
+        blocks = source.read().astype(int).reshape(3, 75, 2, 65, 2).sum(axis=(2, 4))
+        np.testing.assert_array_equal(made.read(), (blocks + 2) // 4)
+    with rasterio.open(mask) as made:
+        np.testing.assert_array_equal(made.read(1), read_speed(store, 2, 32))
+
+
+def test_level_whose_tiles_do_not_line_up_is_refused(store, tmp_path):
+    with pytest.raises(UsageError, match="use level 64"):
+        export_scene(store, "utm_north", tmp_path / "out.tif", level=32)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mask_shows_its_colours_in_a_gis(store, tmp_path):
+    (mask,) = export_scene(store, "city_2", tmp_path / "mask.tif", what="speed")
+    with rasterio.open(mask) as made:
+        table = made.colormap(1)
+        assert made.units == ("mph",)
+    assert [table[mph][:3] for mph in range(256)] == [tuple(c) for c in speed_colours().tolist()]
+
+
+@pytest.mark.parametrize(
+    ("coding", "table"), [("continuous", CONTINUOUS_TABLE), ("binned", BINNED_TABLE)]
+)
+def test_mask_in_other_coding_is_its_lookup(store, tmp_path, coding, table):
+    (mask,) = export_scene(store, "city_border", tmp_path / "m.tif", what="speed", coding=coding)
+    index = list(store.scenes.id).index("city_border")
+    with rasterio.open(mask) as made:
+        assert made.nodata is None
+        np.testing.assert_array_equal(made.read(1), table[read_speed(store, index)])
+
+
+def test_files_are_named_after_out_or_after_the_scene(store, tmp_path):
+    names = [p.name for p in export_scene(store, "city_1", tmp_path / "a.tiff")]
+    assert names == ["a.tiff", "a_speed.tiff"]
+    names = [p.name for p in export_scene(store, "north", tmp_path)]
+    assert names == ["utm_north.tif", "utm_north_speed.tif"]
+    (only,) = export_scene(store, "unlabelled", tmp_path / "u.tif")
+    assert only.name == "u.tif"
+    written = sorted(p.name for p in tmp_path.iterdir())
+    assert written == ["a.tiff", "a_speed.tiff", "u.tif", "utm_north.tif", "utm_north_speed.tif"]
+
+
+@pytest.mark.parametrize(
+    ("scene", "out", "what", "message"),
+    [
+        ("city_black", "a.tif", "both", "skipped by the build .*no pixels"),
+        ("city_broken", "a.tif", "image", "failed by the build .*not valid JSON"),
+        ("city_unlabelled", "a.tif", "speed", "no labels"),
+        ("city_1", "a.png", "both", "call the file NAME.tif"),
+        ("city_1", "nowhere/a.tif", "both", "create it first"),
+        ("city_99", "a.tif", "both", "no scene"),
+    ],
+)
+def test_export_that_cannot_be_is_refused(store, tmp_path, scene, out, what, message):
+    with pytest.raises(UsageError, match=message):
+        export_scene(store, scene, tmp_path / out, what=what)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_level_names_those_there_are(store, tmp_path):
+    with pytest.raises(StoreError, match="its levels are 64, 32"):
+        export_scene(store, "city_1", tmp_path / "a.tif", level=16)
+
+
+def test_failure_half_way_leaves_what_was_there(store, tmp_path, monkeypatch):
+    (tmp_path / "a.tif").write_bytes(b"mine")
+
+    def full(*_args: object, **_tags: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(rasterio.io.DatasetWriter, "update_tags", full)
+    with pytest.raises(OSError, match="no space"):
+        export_scene(store, "city_1", tmp_path / "a.tif", what="image")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.tif"]
+    assert (tmp_path / "a.tif").read_bytes() == b"mine"
+
+
+def test_damaged_shard_is_named(store_copy, tmp_path):
+    file = store_copy / "64/image/c/0/0/0/0"
+    data = bytearray(file.read_bytes())
+    data[100] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(StoreError, match=r"64/image: shard 0 is damaged.*geoprep verify"):
+        export_scene(Store.open(store_copy), "city_0", tmp_path / "a.tif")
+
+
+@given(
+    angle=st.floats(0, 360).filter(lambda angle: abs(angle % 90 - 45) > 1),
+    size=st.tuples(st.integers(1, 5000), st.integers(1, 5000)),
+    pixel=st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)),
+)
+@settings(deadline=None)
+def test_shape_follows_from_bounds_however_the_grid_is_turned(angle, size, pixel):
+    turned = Affine.rotation(angle) * Affine.scale(pixel[0], -pixel[1])
+    sides = np.abs([[turned.a, turned.b], [turned.d, turned.e]])
+    assume(np.linalg.cond(sides) < 1e4)
+    height, width = size
+    corners = np.array([turned * (x, y) for x in (0, width) for y in (0, height)])
+    bounds = (*corners.min(axis=0), *corners.max(axis=0))
+    assert shape_within(turned, bounds) == (height, width)
+
+
+def test_real_chip_comes_back_with_the_masks_of_the_cresi_tools(shared_data, tmp_path):
+    executor = Threads(2)
+    plan = make_plan(
+        [find_scenes(get_city("vegas"), shared_data)], ["vegas"], BuildOptions(), executor
+    )
+    build(plan, tmp_path / "v.zarr", executor)
+    store = Store.open(tmp_path / "v.zarr")
+    image, mask = export_scene(store, "img0", tmp_path, coding="continuous")
+    (binned,) = export_scene(store, "img0", tmp_path / "b.tif", what="speed", coding="binned")
+    source = next((shared_data / "AOI_2_Vegas/PS-RGB").glob("*img0.tif"))
+    with rasterio.open(source) as expected, rasterio.open(image) as made:
+        assert made.transform == expected.transform
+        np.testing.assert_array_equal(made.read(), np.maximum(expected.read([1, 2, 3]), 1))
+    for path, name in ((mask, "continuous"), (binned, "binned7")):
+        reference = shared_data / f"expected/img0_{name}.tif"
+        with rasterio.open(reference) as expected, rasterio.open(path) as made:
+            np.testing.assert_array_equal(made.read(1), expected.read(1))
+
+
+def _features(path) -> list[dict]:
+    return json.loads(path.read_text())["features"]
+
+
+def test_scene_footprints_are_the_bounds_of_the_sources(store, sources, tmp_path):
+    features = _features(export_footprints(store, tmp_path / "f.geojson"))
+    assert [f["properties"]["scene"] for f in features] == list(store.scenes.id)
+    for feature in features:
+        known = feature["properties"]
+        if known["scene"] == "city_truncated":
+            assert feature["geometry"] is None
+            continue
+        with rasterio.open(sources.image(known["scene"])) as source:
+            left, bottom, right, top = transform_bounds(source.crs, "EPSG:4326", *source.bounds)
+        polygon = shapely.geometry.shape(feature["geometry"])
+        assert polygon.exterior.is_ccw
+        lower, upper = sorted((bottom, top))
+        np.testing.assert_allclose(polygon.bounds, (left, lower, right, upper), atol=2e-7)
+    by_scene = {f["properties"]["scene"]: f["properties"] for f in features}
+    assert by_scene["city_black"]["status"] == "skipped"
+    assert "nodata" in by_scene["city_black"]["reason"]
+    assert by_scene["city_empty"]["road_fraction"] == 0
+    assert by_scene["utm_small"]["valid_fraction"] == 1  # padding is not missing imagery
+    assert {p["split"] for p in by_scene.values()} == {"train", "val", "test"}
+
+
+def test_tile_footprints_together_are_those_of_the_scenes(store, tmp_path):
+    tiles = _features(export_footprints(store, tmp_path / "t.geojson", by="tile"))
+    assert [f["properties"]["tile"] for f in tiles] == list(range(len(store.tiles)))
+    scenes = _features(export_footprints(store, tmp_path / "s.geojson"))
+    for scene in scenes:
+        if scene["geometry"] is None:
+            continue
+        name, whole = scene["properties"]["scene"], shapely.geometry.shape(scene["geometry"])
+        parts = [f for f in tiles if f["properties"]["scene"] == name]
+        union = shapely.union_all([shapely.geometry.shape(f["geometry"]) for f in parts])
+        assert union.symmetric_difference(whole).area < 1e-4 * whole.area
+        assert {f["properties"]["split"] for f in parts} == {scene["properties"]["split"]}
+
+
+def test_geopackage_holds_the_same_as_geojson(store, tmp_path):
+    features = _features(export_footprints(store, tmp_path / "f.geojson", by="tile"))
+    path = export_footprints(store, tmp_path / "f.gpkg", by="tile")
+    meta, _, geometry, columns = pyogrio.raw.read(path)
+    assert meta["crs"] == "EPSG:4326"
+    assert pyogrio.list_layers(path).tolist() == [["tiles", "Polygon"]]
+    for name, column in zip(meta["fields"], columns, strict=True):
+        assert column.tolist() == [f["properties"][name] for f in features]
+    for wkb, feature in zip(geometry, features, strict=True):
+        if feature["geometry"] is None:
+            assert wkb is None
+            continue
+        expected = shapely.geometry.shape(feature["geometry"])
+        assert shapely.from_wkb(wkb).equals_exact(expected, 1e-8)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["f.geojson", "f.gpkg"]
+
+
+def test_footprints_of_another_kind_are_refused(store, tmp_path):
+    with pytest.raises(UsageError, match=r"NAME\.gpkg"):
+        export_footprints(store, tmp_path / "f.shp")

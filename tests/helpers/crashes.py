@@ -1,0 +1,180 @@
+"""Builds in processes of their own, which end at a moment of the test's choice.
+
+Run as a program this is a server: it imports everything once, then forks a child for every request
+(a line of JSON), so that a build that is to be killed costs a third of a second and not three.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from geoprep.sources.scene import Scene
+
+# Audit events of whatever changes a file system; see the audit event table of Python.
+CHANGES = {"os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
+GROWS = {"os.link", "os.mkdir"}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a build ended.
+
+    ``events`` counts changes of files in and beside the store; ``peak`` is the most memory that the
+    process held, in bytes. A build that was killed tells nothing.
+    """
+
+    killed: bool
+    state: str = ""
+    error: str = ""
+    message: str = ""
+    events: int = 0
+    peak: int = 0
+
+
+class Builder:
+    """Builds stores of some scenes, each time in a new process."""
+
+    def __init__(self, scenes: Sequence[Scene], workers: int = 2, **options: Any) -> None:
+        self._common: dict[str, Any] = {
+            "scenes": [asdict(scene) for scene in scenes],
+            "workers": workers,
+            "options": options,
+        }
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "helpers.crashes"],
+            cwd=Path(__file__).parents[1],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Builder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.communicate()
+
+    def build(
+        self,
+        out: Path,
+        *,
+        overwrite: bool = False,
+        die_at: int = 0,
+        die_after: float = 0.0,
+        full_at: int = 0,
+        **options: Any,
+    ) -> Ending:
+        """Build into ``out``.
+
+        ``die_at``: SIGKILL before this change of a file (1 is the first); ``die_after``: SIGKILL
+        after so many seconds; ``full_at``: from this change on the disk is full. ``options`` go
+        over those of the builder.
+        """
+        request = {
+            **self._common,
+            "out": str(out),
+            "overwrite": overwrite,
+            "die_at": die_at,
+            "die_after": die_after,
+            "full_at": full_at,
+        }
+        request["options"] = {**request["options"], **options}
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return Ending(**json.loads(self._server.stdout.readline()))
+
+
+def serve() -> None:
+    """Answer requests until the input ends."""
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(reader)
+            os.write(writer, json.dumps(_build(request)).encode())
+            os._exit(0)
+        os.close(writer)
+        if request["die_after"]:
+            time.sleep(request["die_after"])
+            os.kill(child, signal.SIGKILL)
+        with os.fdopen(reader) as stream:
+            answer = stream.read()
+        _, status = os.waitpid(child, 0)
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        print(
+            answer or json.dumps({"killed": killed, "error": "" if killed else "lost"}), flush=True
+        )
+
+
+def _build(request: dict[str, Any]) -> dict[str, Any]:
+    from geoprep.build.run import build
+    from geoprep.executors.threads import Threads
+    from helpers.factory import plan_of
+
+    scenes = [Scene(**scene) for scene in request["scenes"]]
+    options = request["options"]
+    if options.get("bands"):
+        options["bands"] = tuple(options["bands"])
+    plan = plan_of(scenes, **options)
+    events = _watch(request["out"], request["die_at"], request["full_at"])
+    answer: dict[str, Any] = {"killed": False}
+    try:
+        out, workers = Path(request["out"]), Threads(request["workers"])
+        answer["state"] = build(plan, out, workers, overwrite=request["overwrite"]).state
+    except Exception as error:
+        answer |= {"error": type(error).__name__, "message": str(error)}
+    answer["events"] = next(events) - 1
+    answer["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return answer
+
+
+def _watch(out: str, die_at: int, full_at: int) -> itertools.count[int]:
+    """Count changes of files under ``out`` and act on the one that is asked for."""
+    counter = itertools.count(1)
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = arguments
+            writes = bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+            writes = writes or bool(set(str(mode or "")) & set("wxa+"))
+        elif event in CHANGES:
+            path, mode, writes = arguments[0], "", True
+        else:
+            return
+        # rmtree names what it removes relative to an open folder.
+        if not writes or not (str(path).startswith(out) or event in ("os.remove", "os.rmdir")):
+            return
+        number = next(counter)
+        if number == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if full_at and number >= full_at and (event == "open" or event in GROWS):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    sys.addaudithook(watch)
+    return counter
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,105 @@
+"""Small stores whose pixels say where they are: any mix-up of tiles, rows or bands shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.store.schema import PIXEL_ARRAYS, SceneTable, StoreMeta, TileTable
+from geoprep.store.shards import ShardWriter, shard_path
+from geoprep.store.writer import create_store, finish_store
+
+
+def paint(tiles: int, side: int, bands: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return image and speed whose pixels tell tile, row, column; valid pixels are never 0."""
+    tile, y, x = np.meshgrid(np.arange(tiles), np.arange(side), np.arange(side), indexing="ij")
+    told = (1 + y % 255, 1 + x % 255, 1 + tile % 255)
+    image = np.stack([told[band % 3] for band in range(bands)], axis=-1).astype(np.uint8)
+    return image, painted_speed(tile, y, x)
+
+
+def painted_speed(tile: Any, y: Any, x: Any) -> NDArray[np.uint8]:
+    """Return the mask byte of a painted pixel: every byte occurs, no data and no road too."""
+    return ((31 * tile + 7 * y + 13 * x + y * x) % 256).astype(np.uint8)
+
+
+def write_store(
+    path: Path,
+    *,
+    scenes: int = 10,
+    per_scene: int = 4,
+    levels: Sequence[int] = (32, 16),
+    bands: Sequence[str] = ("red", "green", "blue"),
+    shard_tiles: int = 8,
+    status: Sequence[str] = (),
+    splits: Sequence[int] = (0, 0, 0, 0, 1),
+    prefix: str = "AOI_0_Test_chip",
+    complete: bool = True,
+) -> Path:
+    """Write a store of painted tiles; ``status`` and ``splits`` repeat over the scenes."""
+    tiles = scenes * per_scene
+    meta = StoreMeta(
+        cities=("test",),
+        bands=tuple(bands),
+        band_indexes=tuple(range(1, len(bands) + 1)),
+        gsd_m=(0.5, 0.5),
+        tile=levels[0],
+        overlap=0,
+        rescale="none",
+        levels=tuple(levels),
+        shard_tiles=shard_tiles,
+    )
+    create_store(path, meta, tiles)
+    states = [status[i % len(status)] if status else "ok" for i in range(scenes)]
+    usable = np.repeat([s == "ok" for s in states], per_scene)
+    labelled = np.repeat([s == "ok" for s in states], per_scene)
+    seen = np.repeat([s in ("ok", "unlabelled") for s in states], per_scene)
+    finest = paint(tiles, levels[0], len(bands))
+    for level in levels:
+        image, speed = paint(tiles, level, len(bands))
+        image[~seen], speed[~labelled] = PIXEL_ARRAYS["image"], PIXEL_ARRAYS["speed"]
+        _write_pixels(path, f"{level}/image", image, meta)
+        _write_pixels(path, f"{level}/speed", speed, meta)
+    if not complete:
+        return path
+    road = (finest[1] > 0) & (finest[1] < 255)
+    table = TileTable(
+        scene=np.repeat(np.arange(scenes, dtype=np.uint32), per_scene),
+        row=np.tile(np.arange(per_scene, dtype=np.uint32) // 2 * levels[0], scenes),
+        col=np.tile(np.arange(per_scene, dtype=np.uint32) % 2 * levels[0], scenes),
+        split=np.repeat(np.resize(np.array(splits, np.uint8), scenes), per_scene),
+        transform=np.stack([_transform(i) for i in range(tiles)]),
+        road_fraction=np.where(usable, road.mean(axis=(1, 2)), 0).astype(np.float32),
+        valid_fraction=seen.astype(np.float32),
+    )
+    names = np.array([f"{prefix}{i}" for i in range(scenes)], object)
+    scene_table = SceneTable(
+        id=names,
+        crs=np.array(["EPSG:32637"] * scenes, object),
+        bounds=np.zeros((scenes, 4)),
+        limits=np.zeros((scenes, len(bands), 2)),
+        status=np.array(states, object),
+        reason=np.array(["" if s == "ok" else "made so" for s in states], object),
+    )
+    train = usable & (table.split == 0)
+    bands_last = finest[0][train].reshape(-1, len(bands))
+    histogram = np.stack([np.bincount(b, minlength=256) for b in bands_last.T]).astype(np.uint64)
+    speeds = np.bincount(finest[1][train].ravel(), minlength=256).astype(np.uint64)
+    finish_store(path, meta, table, scene_table, histogram, speeds, ledger={})
+    return path
+
+
+def _transform(tile: int) -> NDArray[np.float64]:
+    return np.array([0.5, 0.0, 400_000.0 + 16 * tile, 0.0, -0.5, 6_000_000.0 - 16 * tile])
+
+
+def _write_pixels(path: Path, name: str, pixels: NDArray[np.uint8], meta: StoreMeta) -> None:
+    for shard, first in enumerate(range(0, len(pixels), meta.shard_tiles)):
+        writer = ShardWriter(shard_path(path, name, shard), meta.shard_tiles, meta.codec)
+        for tile in pixels[first : first + meta.shard_tiles]:
+            writer.add(np.ascontiguousarray(tile))
+        writer.close()

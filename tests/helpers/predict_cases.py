@@ -1,0 +1,101 @@
+"""Networks whose answer is known, checkpoints of them, and images to map."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import rasterio
+import torch
+from affine import Affine
+from torch import nn
+
+from training.checkpoint import Checkpoint, Facts, save
+
+MPH = (5.5, 15.5, 25.5, 35.5, 45.5, 55.5, 65.5)
+GSD = 0.31
+UTM = "EPSG:32637"
+PLACE = Affine(GSD, 0, 413871.25, 0, -GSD, 6180032.5)
+
+FACTS = Facts(
+    network="helpers.predict_cases:pointwise",
+    bands=("red", "green", "blue"),
+    channels=8,
+    targets="bins",
+    mean=(100.0, 110.0, 120.0),
+    std=(40.0, 50.0, 60.0),
+    rescale="none",
+    gsd_m=(GSD, GSD),
+    level=64,
+    class_mph=MPH,
+)
+
+
+def pointwise(bands, channels):
+    """A network that looks at one pixel at a time."""
+    return nn.Conv2d(bands, channels, 1)
+
+
+def neighbourly(bands, channels):
+    """A network that looks at a pixel's surroundings, and treats every direction differently."""
+    return nn.Conv2d(bands, channels, 5, padding=2)
+
+
+def make_checkpoint(path, seed=0, **facts):
+    """Save an untrained network; return the path and the network."""
+    facts = replace(FACTS, **facts)
+    torch.manual_seed(seed)
+    network = globals()[facts.network.partition(":")[2]](len(facts.bands), facts.channels)
+    save(path, Checkpoint(facts=facts, network=network.state_dict()))
+    return path, network.eval()
+
+
+def pixels(height, width, bands=3, seed=0, dtype="uint8", top=255):
+    """Return random valid pixels (y, x, band)."""
+    return np.random.default_rng(seed).integers(1, top + 1, (height, width, bands)).astype(dtype)
+
+
+def write_image(path, values, crs=UTM, transform=PLACE, **profile):
+    """Write (y, x, band) pixels as a GeoTIFF; return its path."""
+    height, width, bands = values.shape
+    settings = {"tiled": True, "blockxsize": 64, "blockysize": 64, "compress": "deflate"}
+    if bands == 3:
+        settings["photometric"] = "rgb"
+    with rasterio.open(
+        Path(path),
+        "w",
+        driver="GTiff",
+        height=height,
+        width=width,
+        count=bands,
+        dtype=values.dtype,
+        crs=crs,
+        transform=transform,
+        **settings | profile,
+    ) as dataset:
+        dataset.write(np.moveaxis(values, 2, 0))
+    return path
+
+
+def probabilities(network, image, mean=FACTS.mean, std=FACTS.std):
+    """Return float64 (channel, y, x): the network on a whole image (y, x, band) of bytes."""
+    values = (image.astype(np.float64) - mean) / std
+    with torch.no_grad():
+        logits = copy.deepcopy(network).double()(torch.from_numpy(values).permute(2, 0, 1)[None])[0]
+    return torch.sigmoid(logits).numpy()
+
+
+def expected_map(probability, valid, threshold=0.5, mph=MPH):
+    """Return what a map should hold, uint8 (band, y, x), and where rounding is beyond doubt."""
+    scaled = probability * 255
+    out = np.minimum(np.floor(scaled + 0.5), 254)
+    speed = np.tensordot(mph, probability[:-1], 1) / probability[:-1].sum(axis=0)
+    speed = np.clip(np.floor(speed + 0.5), 1, 254)
+    speed[probability[-1] < threshold] = 0
+    whole = np.concatenate([out, speed[None]])
+    whole[:, ~valid] = 255
+    sure = np.abs(scaled - np.floor(scaled) - 0.5).min(axis=0) > 1e-3
+    sure &= np.abs(probability[-1] - threshold) > 1e-5
+    ratio = np.tensordot(mph, probability[:-1], 1) / probability[:-1].sum(axis=0)
+    sure &= np.abs(ratio - np.floor(ratio) - 0.5) > 1e-3
+    return whole.astype(np.uint8), sure

@@ -1,0 +1,81 @@
+"""A small store with something to learn: bright lines are roads, the brighter the faster."""
+
+import numpy as np
+
+from geoprep.store.schema import SceneTable, StoreMeta, TileTable
+from geoprep.store.shards import ShardWriter, shard_path
+from geoprep.store.writer import create_store, finish_store
+
+SPEEDS = (20, 25, 45, 65)
+
+
+def draw_tiles(count, side, bands, seed):
+    """Return image uint8 (tile, y, x, band) and speed uint8 (tile, y, x)."""
+    random = np.random.default_rng(seed)
+    image = random.integers(30, 60, (count, side, side, bands), np.uint8)
+    speed = np.zeros((count, side, side), np.uint8)
+    for tile in range(count):
+        for _ in range(2):
+            mph, at = random.choice(SPEEDS), int(random.integers(0, side - 6))
+            place = (slice(at, at + 6), slice(None))
+            place = place if random.random() < 0.5 else place[::-1]
+            speed[tile][place] = mph
+            image[tile][place] += np.uint8(60 + mph)
+    speed[:, :2, :2] = 255
+    return image, speed
+
+
+def write_store(
+    path, *, scenes=8, levels=(64, 32), bands=("red", "green", "blue"), splits=(0, 0, 0, 1), seed=0
+):
+    """Write a store of four tiles a scene; ``splits`` repeats over the scenes."""
+    tiles = 4 * scenes
+    meta = StoreMeta(
+        cities=("test",),
+        bands=tuple(bands),
+        band_indexes=tuple(range(1, len(bands) + 1)),
+        gsd_m=(0.5, 0.5),
+        tile=levels[0],
+        overlap=0,
+        rescale="none",
+        levels=tuple(levels),
+    )
+    create_store(path, meta, tiles)
+    image, speed = draw_tiles(tiles, levels[0], len(bands), seed)
+    for level in levels:
+        step = levels[0] // level
+        _write(path, f"{level}/image", image[:, ::step, ::step], meta)
+        _write(path, f"{level}/speed", speed[:, ::step, ::step], meta)
+    split = np.repeat(np.resize(np.array(splits, np.uint8), scenes), 4)
+    known = speed != 255
+    table = TileTable(
+        scene=np.repeat(np.arange(scenes, dtype=np.uint32), 4),
+        row=np.tile(np.array([0, 0, 1, 1], np.uint32) * levels[0], scenes),
+        col=np.tile(np.array([0, 1, 0, 1], np.uint32) * levels[0], scenes),
+        split=split,
+        transform=np.tile([0.5, 0.0, 4e5, 0.0, -0.5, 6e6], (tiles, 1)) + np.arange(tiles)[:, None],
+        road_fraction=((speed > 0) & known).mean(axis=(1, 2)).astype(np.float32),
+        valid_fraction=np.ones(tiles, np.float32),
+    )
+    scene_table = SceneTable(
+        id=np.array([f"AOI_0_Test_chip{i}" for i in range(scenes)], object),
+        crs=np.array(["EPSG:32637"] * scenes, object),
+        bounds=np.zeros((scenes, 4)),
+        limits=np.zeros((scenes, len(bands), 2)),
+        status=np.array(["ok"] * scenes, object),
+        reason=np.array([""] * scenes, object),
+    )
+    train = split == 0
+    pixels = image[train].reshape(-1, len(bands))
+    histogram = np.stack([np.bincount(band, minlength=256) for band in pixels.T])
+    speeds = np.bincount(speed[train].ravel(), minlength=256).astype(np.uint64)
+    finish_store(path, meta, table, scene_table, histogram.astype(np.uint64), speeds, ledger={})
+    return path
+
+
+def _write(path, name, pixels, meta):
+    for shard, first in enumerate(range(0, len(pixels), meta.shard_tiles)):
+        writer = ShardWriter(shard_path(path, name, shard), meta.shard_tiles, meta.codec)
+        for tile in pixels[first : first + meta.shard_tiles]:
+            writer.add(np.ascontiguousarray(tile))
+        writer.close()
