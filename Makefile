@@ -44,7 +44,7 @@ install: .venv/.dev
 ipex: .venv-ipex/.installed
 
 test-ipex: .venv-ipex/.installed
-	.venv-ipex/bin/python -m pytest tests/training/test_ipex.py tests/training/test_engine.py
+	.venv-ipex/bin/python -m pytest tests/training/engine/test_ipex.py tests/training/engine/test_native.py
 
 # Other loaders, in an environment of their own, and then all that is measured next to them (a
 # quarter of an hour). A loader that cannot be installed here is named and left out.

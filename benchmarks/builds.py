@@ -196,7 +196,7 @@ def watched(command: Sequence[str], chips: int) -> Memory:
     RuntimeError
         It failed; the message is its own.
     """
-    from loaders.memory import MemorySampler
+    from loaders import MemorySampler
 
     highest = 0
     with tempfile.TemporaryFile() as said, _Clock() as clock:

@@ -10,26 +10,53 @@ for batch in loader:
 from loaders.batch import Batch
 from loaders.batches import BatchLoader
 from loaders.dataset import TileDataset, collate
-from loaders.device import DevicePrep, Normalize, Prepared, SpeedTarget, band_statistics
+from loaders.device import (
+    PAD_TO,
+    DevicePrep,
+    Normalize,
+    Prepared,
+    SpeedTarget,
+    Targets,
+    band_statistics,
+)
 from loaders.jitter import Jitter
-from loaders.ram import RamTiles
+from loaders.limits import available_memory, usable_cpus
+from loaders.memory import MemorySampler, Usage, process_usage
+from loaders.ram import RamTiles, open_stores
+from loaders.ranks import is_distributed, this_rank
 from loaders.residency import DeviceTiles
+from loaders.selection import Folds, Split, select
+from loaders.shared import SharedMemory
 from loaders.stream import StreamTiles
 from loaders.stream_batches import StreamLoader
 
 __all__ = [
+    "PAD_TO",
     "Batch",
     "BatchLoader",
     "DevicePrep",
     "DeviceTiles",
+    "Folds",
     "Jitter",
+    "MemorySampler",
     "Normalize",
     "Prepared",
     "RamTiles",
+    "SharedMemory",
     "SpeedTarget",
+    "Split",
     "StreamLoader",
     "StreamTiles",
+    "Targets",
     "TileDataset",
+    "Usage",
+    "available_memory",
     "band_statistics",
     "collate",
+    "is_distributed",
+    "open_stores",
+    "process_usage",
+    "select",
+    "this_rank",
+    "usable_cpus",
 ]

@@ -93,7 +93,17 @@ def test_loaders_know_the_store_and_little_else(module):
         assert other.startswith("loaders") or other in allowed, f"{module} imports {other}"
 
 
-@pytest.mark.parametrize("package", ("geoprep", "training", "benchmarks"))
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("training")])
+def test_training_takes_faces_not_inner_modules(module):
+    for other in ours(MODULES[module]):
+        parts = other.split(".")
+        assert parts[0] != "benchmarks", f"{module} imports {other}"
+        if parts[0] != "training":
+            most = 2 if parts[0] == "geoprep" else 1
+            assert len(parts) <= most, f"{module} imports {other}, not the face of its package"
+
+
+@pytest.mark.parametrize("package", ["geoprep", "training", "benchmarks"])
 def test_nothing_imports_in_a_circle(package):
     graph = {m: {o for o in ours(p) if o != m} for m, p in MODULES.items() if m.startswith(package)}
     done: set[str] = set()

@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from geoprep.store import Store
-from loaders import BatchLoader, RamTiles
-from loaders.ram import open_stores
-from loaders.selection import Split
+from loaders import BatchLoader, RamTiles, Split, open_stores
 from training.checkpoint import Facts, Weights, load_network
 from training.data import check_store, level_gsd, make_prep
-from training.engine import DeviceName, Precision, choose_engine
+from training.engine.native import DeviceName, Precision, choose_engine
 from training.losses import make_loss
 from training.module import Trainable
 from training.validate import evaluate

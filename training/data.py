@@ -8,14 +8,25 @@ from typing import Any
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders import BatchLoader, DevicePrep, Jitter, Normalize, RamTiles, SpeedTarget, StreamTiles
-from loaders.device import Targets, band_statistics
-from loaders.ram import open_stores
-from loaders.selection import Folds, Split, select
+from loaders import (
+    BatchLoader,
+    DevicePrep,
+    Folds,
+    Jitter,
+    Normalize,
+    RamTiles,
+    SpeedTarget,
+    Split,
+    StreamTiles,
+    Targets,
+    band_statistics,
+    open_stores,
+    select,
+)
 from training.checkpoint import Facts
 from training.config import Config, DataConfig
 from training.decode import class_speeds
-from training.engine import Engine
+from training.engine.native import Engine
 from training.stages import Stage
 
 Tiles = RamTiles | StreamTiles

@@ -13,9 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from loaders.limits import usable_cpus
-from loaders.ranks import is_distributed, this_rank
-from training.engine import DeviceName
+from loaders import is_distributed, this_rank, usable_cpus
+from training.engine.native import DeviceName
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 TIMEOUT = timedelta(hours=1)

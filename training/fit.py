@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from training.arguments import parse
+from training.cli import parse
 from training.command import run_command
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.nn.utils import clip_grad_norm_
 
 from training.distributed import gradients_kept_apart
-from training.lookout import Lookout
+from training.monitor.callbacks import Lookout
 from training.run import Run
 
 

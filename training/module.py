@@ -7,8 +7,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
-from loaders.device import DevicePrep
-from training.compiled import Compiled
+from loaders import DevicePrep
+from training.engine.compiled import Compiled
 from training.losses import LossParts
 
 

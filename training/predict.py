@@ -84,7 +84,7 @@ def predict(images: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401 - 
 
     Exits with 0, with 1 if an image failed, with 2 if the request cannot be carried out.
     """
-    from training import machine
+    from training.engine import host as machine
     from training.prediction.report import Screen, print_summary
 
     allocator = machine.keep_memory(_RESERVE)

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from training.meter import PARTS, Reading
+from training.monitor.meter import PARTS, Reading
 
 
 @dataclass(slots=True)

@@ -14,19 +14,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from geoprep.store import Store
-from loaders.ranks import this_rank
+from loaders import this_rank
 from training import checkpoint as files
 from training.checkpoint import BEST, LAST, Checkpoint, Facts
 from training.config import Config
 from training.data import StageData, check_store, facts_of, level_gsd, load_stage, make_prep
 from training.distributed import add_up, is_first, parallel
 from training.ema import Ema
-from training.engine import Engine
+from training.engine.native import Engine
 from training.losses import channel_share, channel_weights, make_loss
-from training.meter import Meter
 from training.model import build_network, set_prior
 from training.module import Trainable
-from training.optimizers import make_optimizer
+from training.monitor.meter import Meter
+from training.optim import make_optimizer
 from training.progress import Progress
 from training.saving import random_state, set_random_state
 from training.schedules import make_schedule
@@ -310,6 +310,6 @@ def _fill_encoder(network: nn.Module, source: str) -> str:
     """Load what the encoder starts from; return what was done."""
     if source == "none":
         return "random weights"
-    from training.encoder_weights import load_encoder_weights
+    from training.pretrained import load_encoder_weights
 
     return load_encoder_weights(network, source)

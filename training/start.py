@@ -12,22 +12,22 @@ import torch.distributed as dist
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders.ranks import is_distributed
-from training.arguments import OF_ONE_START, Given, write_file
-from training.budget import plan_memory, with_batch_size
+from loaders import is_distributed
 from training.checkpoint import LAST, Checkpoint, load_or_previous, previous_of
+from training.cli import OF_ONE_START, Given, write_file
 from training.config import Config
 from training.data import open_data
 from training.distributed import is_first, joined, set_threads
-from training.engine import choose_engine
-from training.header import header, warn_of_changes
-from training.logs import Watch
-from training.lookout import Lookout
+from training.engine.budget import plan_memory, with_batch_size
+from training.engine.host import keep_memory
+from training.engine.native import choose_engine
 from training.loop import fit
-from training.machine import keep_memory
+from training.monitor.callbacks import Lookout
+from training.monitor.console import Watch
+from training.monitor.header import header, warn_of_changes
+from training.monitor.signals import Stopped, StopSignals
 from training.run import Run
 from training.stages import Plan
-from training.stopping import Stopped, StopSignals
 
 UNCHANGEABLE = ("model", "targets", "bands", "optimizer")
 """Settings that weights and optimizer state depend on."""
@@ -90,7 +90,7 @@ def _train(
     for note in [*notes, *([tried] if tried else []), *warn_of_changes(run, saved)]:
         watch.line(f"note: {note}")
     if config.output.profile:
-        from training.steptime import profile
+        from training.monitor.profile import profile
 
         profile(run, watch)
         return 0

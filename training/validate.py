@@ -15,11 +15,11 @@ from loaders import BatchLoader, RamTiles, StreamTiles
 from training.checkpoint import Facts
 from training.decode import expected_mph, road_mask
 from training.distributed import add_up, share_buffers
-from training.engine import Engine
+from training.engine.native import Engine
 from training.losses import LossParts
 from training.metrics import RoadMetrics
 from training.module import Trainable
-from training.pictures import Example
+from training.monitor.pictures import Example
 
 BINARY_MPH = 7 * BIN_WIDTH_MPH
 """How a road without a speed is drawn: in the colour of the fastest, which stands out best."""

@@ -18,7 +18,7 @@ from benchmarks.fitting.rungs import (
     RUNGS,
     Rung,
 )
-from training.compiled import missing_compiler
+from training.engine.compiled import missing_compiler
 
 OVER_FP32 = 2.0
 OVER_IPEX = 1.0

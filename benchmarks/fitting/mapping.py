@@ -181,7 +181,7 @@ def _bare(
     count, height, width = shape
     image = torch.randn(count, len(facts.bands), height, width)
     image = image.to(dtype).contiguous(memory_format=torch.channels_last)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in training.engine
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in training.engine.native
     fast: Callable[..., Any] = network
     if compiled:
         fast = torch.compile(network, dynamic=False, options={"freezing": True})

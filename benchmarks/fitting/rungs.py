@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from training.engine import CompileMode, EngineName, Precision
+from training.engine.native import CompileMode, EngineName, Precision
 
 ROOT = Path(__file__).resolve().parents[2]
 IPEX_PYTHON = ROOT / ".venv-ipex" / "bin" / "python"

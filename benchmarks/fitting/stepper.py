@@ -19,12 +19,12 @@ from geoprep.store import Store
 from loaders import Batch, BatchLoader, RamTiles
 from training.config import Config
 from training.data import facts_of, make_prep
-from training.engine import Engine, choose_engine
+from training.engine.host import keep_memory
+from training.engine.native import Engine, choose_engine
 from training.losses import make_loss
-from training.machine import keep_memory
 from training.model import build_network
 from training.module import Trainable
-from training.optimizers import make_optimizer
+from training.optim import make_optimizer
 
 LONG = 1 << 12
 """Windows a tile in an epoch: no step is to wait for the start of one."""

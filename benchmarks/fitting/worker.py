@@ -104,7 +104,7 @@ def breakdown(store: str, batch_size: int, crop: int, steps: int) -> dict[str, A
 def mapping(**given: Any) -> dict[str, Any]:  # noqa: ANN401 - as JSON has them
     """Map images: see `benchmarks.fitting.mapping.map_images`."""
     from benchmarks.fitting.mapping import map_images
-    from training.machine import keep_memory
+    from training.engine.host import keep_memory
 
     keep_memory()  # as the command does
     return map_images(**given)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from loaders.memory import Usage, process_usage
+from loaders import Usage, process_usage
 
 _SHARED = ("/dev/shm/", "/memfd:", "/dev/zero")
 """Where shared memory shows up among mappings and descriptors."""

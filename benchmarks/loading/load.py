@@ -23,8 +23,7 @@ from zarr.buffer.cpu import NDBuffer
 
 from benchmarks.common import Result, interleave, ratios
 from geoprep.store import Store
-from loaders import RamTiles
-from loaders.shared import SharedMemory
+from loaders import RamTiles, SharedMemory
 
 LOAD_OVER_ZARRS = 0.9
 PEAK_MB = 150.0

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.loading.held import Held, settled
-from loaders import BatchLoader, RamTiles, TileDataset
-from loaders.memory import MemorySampler
+from loaders import BatchLoader, MemorySampler, RamTiles, TileDataset
 
 _LONG = 64
 """Samples a tile in an epoch: a loader is to be held in the middle of one, never at its end, where

@@ -22,7 +22,7 @@ from benchmarks.fitting.stepper import Stepper, close, loader_of, open_tiles
 from benchmarks.loading.data import Sizes, synthetic_store
 from geoprep.speed import BIN_TABLE
 from geoprep.store.schema import Store
-from training.arguments import parse
+from training.cli import parse
 from training.config import Config
 
 BATCH, CROP = 2, 32

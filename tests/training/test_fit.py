@@ -12,8 +12,8 @@ import torch
 from helpers.stores import write_store
 
 from loaders.limits import Available
-from training import lookout
 from training.checkpoint import load, load_network
+from training.monitor import callbacks as lookout
 
 STATEFUL = (
     "--model",
@@ -258,7 +258,7 @@ def test_the_fastest_batch_size_is_found_and_kept(fit, tmp_path, capfd):
 
 def test_a_batch_beyond_memory_is_refused_naming_one_that_fits(fit, tmp_path, monkeypatch, capfd):
     small = Available(2_000_000, "the machine")
-    monkeypatch.setattr("training.memoryplan.available_memory", lambda: small)
+    monkeypatch.setattr("training.engine.memory.available_memory", lambda: small)
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--batch-size", 24) == 2
     found = re.search(r"--batch-size (\d+) fits", capfd.readouterr().err)

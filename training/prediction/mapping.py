@@ -15,15 +15,15 @@ from geoprep.errors import ImageError
 from geoprep.executors import usable_cores
 from training.checkpoint import Facts
 from training.prediction.blend import Strip
+from training.prediction.cog.tiles import Shape
+from training.prediction.cog.writer import MapWriter
 from training.prediction.flow import ahead
 from training.prediction.journal import Journal
 from training.prediction.network import Predictor
 from training.prediction.product import Recipe, map_tags, signature
 from training.prediction.reader import Band, read_bands
 from training.prediction.source import Source, find_limits
-from training.prediction.tiles import Shape
 from training.prediction.windows import Axis, plan_axis, plan_batch
-from training.prediction.writer import MapWriter
 
 Report = Callable[[int], None]
 """Called with how many of the plan's pixels are done with."""

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from loaders.device import Normalize
+from loaders import Normalize
 from training.checkpoint import Facts
-from training.compiled import missing_compiler
+from training.engine.compiled import missing_compiler
 from training.prediction.tta import VIEWS, Augmentation, mean_of_views
 
 CompileWish = Literal["auto", "on", "off"]

@@ -16,8 +16,8 @@ from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, NO_DATA
 from geoprep.views import bin_label
 from training.checkpoint import Facts
+from training.prediction.cog.directory import Compression, Tags, gdal_tags
 from training.prediction.source import Source, Wishes
-from training.prediction.tiff import Compression, Tags, gdal_tags
 from training.prediction.tta import Augmentation
 
 RECIPE_TAG = "PREDICTION"

@@ -16,8 +16,8 @@ from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
 from loaders import Batch
-from training.logs import Watch
 from training.losses import LossParts
+from training.monitor.console import Watch
 from training.run import Run
 
 WARM_UP, STEPS = 3, 10

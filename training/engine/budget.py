@@ -8,18 +8,15 @@ from dataclasses import replace
 import torch
 
 from geoprep.store import Store
-from loaders import StreamTiles
-from loaders.device import PAD_TO
-from loaders.ranks import this_rank
-from loaders.selection import Folds, select
-from training import memoryplan
-from training.batchsize import CANDIDATES, StepTimer, find_batch_size
+from loaders import PAD_TO, Folds, StreamTiles, select, this_rank
 from training.config import Config
 from training.data import facts_of
 from training.distributed import add_up
-from training.engine import Engine
-from training.memoryplan import MemoryPlan
-from training.optimizers import make_optimizer
+from training.engine import memory as memoryplan
+from training.engine.batchsize import CANDIDATES, StepTimer, find_batch_size
+from training.engine.memory import MemoryPlan
+from training.engine.native import Engine
+from training.optim import make_optimizer
 from training.run import Run, make_trainable
 from training.stages import Plan, Stage
 

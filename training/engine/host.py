@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from loaders.limits import available_memory, usable_cpus
+from loaders import available_memory, usable_cpus
 
 # Numbers of glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -152,7 +152,7 @@ def describe(engine: _EngineFacts) -> list[tuple[str, str]]:
     Parameters
     ----------
     engine
-        An engine of `training.engine`.
+        An engine of `training.engine.native`.
     """
     sets = instruction_sets()
     cpu = ", ".join(sets) or torch.backends.cpu.get_cpu_capability()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import time
 
-from loaders.ranks import is_distributed, this_rank
+from loaders import is_distributed, this_rank
 from training.distributed import add_up, is_first
 from training.errors import TrainingError
-from training.logs import Watch, left
-from training.meter import PARTS, Reading
-from training.pictures import choose_tiles, draw_curves, draw_examples
+from training.monitor.console import Watch, left
+from training.monitor.meter import PARTS, Reading
+from training.monitor.pictures import choose_tiles, draw_curves, draw_examples
+from training.monitor.signals import Stopped, StopSignals
 from training.run import Run
 from training.saving import SaveClock
-from training.stopping import Stopped, StopSignals
 from training.validate import evaluate, examples
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from geoprep.views.palette import GROUND, SPEED_COLOURS
-from training.pictures import Example, choose_tiles, draw_curves, draw_examples
+from training.monitor.pictures import Example, choose_tiles, draw_curves, draw_examples
 
 
 def test_speeds_have_the_colours_of_all_our_pictures(tmp_path):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loaders.ranks import this_rank
+from loaders import this_rank
 from training.checkpoint import Checkpoint
-from training.machine import describe
-from training.memoryplan import MemoryPlan
+from training.engine.host import describe
+from training.engine.memory import MemoryPlan
 from training.run import Run
 from training.saving import changes
 
@@ -20,7 +20,7 @@ def header(run: Run, allocator: str, memory: MemoryPlan) -> Iterator[tuple[str, 
     run
         It, at its first stage.
     allocator
-        What `training.machine.keep_memory` said.
+        What `training.engine.host.keep_memory` said.
     memory
         What the run needs.
     """

@@ -11,13 +11,13 @@ import rasterio
 from helpers.predict_cases import FACTS, PLACE, UTM
 
 from geoprep.errors import UsageError
-from training.prediction import tiff
+from training.prediction.cog import directory as tiff
+from training.prediction.cog.directory import TILE
+from training.prediction.cog.tiles import Shape, Spool
+from training.prediction.cog.writer import MapWriter
 from training.prediction.journal import Journal, folder_of
 from training.prediction.product import Recipe, found_signature, map_tags
 from training.prediction.source import Source, Wishes
-from training.prediction.tiff import TILE
-from training.prediction.tiles import Shape, Spool
-from training.prediction.writer import MapWriter
 
 RECIPE = Recipe(
     checkpoint="c",

@@ -18,7 +18,7 @@ from numcodecs import Zstd
 from numpy.typing import NDArray
 
 from geoprep.speed import NO_DATA
-from training.prediction.tiff import LEADER, TILE, TRAILER, Compression, frame
+from training.prediction.cog.directory import LEADER, TILE, TRAILER, Compression, frame
 
 Code = Callable[[Any], bytes]
 

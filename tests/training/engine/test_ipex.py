@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from loaders.device import DevicePrep, Normalize, SpeedTarget
-from training import engine_ipex
-from training.engine import choose_engine
+from training.engine import ipex as engine_ipex
+from training.engine.native import choose_engine
 from training.losses import make_loss
 from training.model import UpConv
 from training.module import Trainable
-from training.optimizers import make_optimizer
+from training.optim import make_optimizer
 
 pytestmark = pytest.mark.skipif(
     engine_ipex.state() != "works",

@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from training import machine
-from training.engine import choose_engine
+from training.engine import host as machine
+from training.engine.native import choose_engine
 
 XEON = (
     "processor\t: 0\nflags\t\t: fpu sse avx2 avx512f avx512_vnni avx512_bf16 amx_bf16\nbugs : x\n"
@@ -69,7 +69,7 @@ def test_freed_memory_stays_with_the_process(reserve):
     """Pages written once are not faulted in again: neither taken anew nor returned."""
     code = (
         "import ctypes, resource\n"
-        "from training.machine import keep_memory\n"
+        "from training.engine.host import keep_memory\n"
         f"line = keep_memory({reserve})\n"
         "def fill():\n"
         "    block = ctypes.create_string_buffer(64 << 20)\n"

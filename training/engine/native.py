@@ -1,7 +1,7 @@
 """How a step is carried out: device, precision, memory format, compiler.
 
 ``native`` is PyTorch's own path: oneDNN on a CPU, bf16 autocast, channels last, fused optimizers.
-``ipex`` is Intel's retired extension, see `training.engine_ipex`.
+``ipex`` is Intel's retired extension, see `training.engine.ipex`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch.optim import Optimizer
 
 from geoprep.errors import UsageError
-from training import engine_ipex
-from training.compiled import missing_compiler
+from training.engine import ipex as engine_ipex
+from training.engine.compiled import missing_compiler
 from training.module import Trainable
-from training.optimizers import MakeOptimizer
+from training.optim import MakeOptimizer
 
 EngineName = Literal["auto", "native", "ipex"]
 DeviceName = Literal["auto", "cpu", "cuda", "xpu"]
@@ -74,7 +74,7 @@ class Engine(ABC):
         trainable
             In training mode, parameters in fp32.
         make_optimizer
-            Called once the parameters are in place, see `training.optimizers`.
+            Called once the parameters are in place, see `training.optim`.
         """
         trainable = trainable.to(device=self.device)
         trainable = trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own stubs lack this form

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from geoprep.errors import UsageError
-from training.encoder_weights import adapt_bands, load_encoder_weights
 from training.model import ResNet34, build_network
+from training.pretrained import adapt_bands, load_encoder_weights
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from geoprep.errors import UsageError
-from training.engine import Engine
-from training.memoryplan import MemoryPlan, check
+from training.engine.memory import MemoryPlan, check
+from training.engine.native import Engine
 from training.module import Trainable
-from training.optimizers import MakeOptimizer
+from training.optim import MakeOptimizer
 
 CANDIDATES = (2, 4, 8, 16, 32, 64, 128)
 """From two: BatchNorm needs something to average over."""
@@ -76,7 +76,7 @@ class StepTimer:
     engine
         How steps will be carried out; here nothing is compiled, which costs all sizes the same.
     make_optimizer
-        See `training.optimizers`.
+        See `training.optim`.
     crop, bands
         Of a sample.
     repeats

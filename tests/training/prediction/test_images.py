@@ -23,8 +23,8 @@ from helpers.predict_cases import (
 from moto.server import ThreadedMotoServer
 
 from geoprep.storage import objects as remote
-from training import machine
 from training import predict as command
+from training.engine import host as machine
 from training.prediction.journal import folder_of
 from training.prediction.network import Predictor
 from training.prediction.source import inspect

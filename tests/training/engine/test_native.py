@@ -6,12 +6,13 @@ from torch import nn
 
 from geoprep.errors import UsageError
 from loaders.device import DevicePrep, Normalize, SpeedTarget
-from training import compiled, engine_ipex
-from training.compiled import Compiled, missing_compiler
-from training.engine import choose_engine
+from training.engine import compiled
+from training.engine import ipex as engine_ipex
+from training.engine.compiled import Compiled, missing_compiler
+from training.engine.native import choose_engine
 from training.losses import make_loss
 from training.module import Trainable
-from training.optimizers import make_optimizer
+from training.optim import make_optimizer
 
 CPU = torch.device("cpu")
 

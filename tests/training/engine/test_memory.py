@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from geoprep.errors import UsageError
-from training import memoryplan
-from training.batchsize import StepTimer, Trial, find_batch_size
-from training.engine import choose_engine
+from training.engine import memory as memoryplan
+from training.engine.batchsize import StepTimer, Trial, find_batch_size
+from training.engine.memory import MemoryPlan, check, measure_activations, plan
+from training.engine.native import choose_engine
 from training.losses import make_loss
-from training.memoryplan import MemoryPlan, check, measure_activations, plan
 from training.module import Trainable
-from training.optimizers import make_optimizer
+from training.optim import make_optimizer
 
 GIB = 2**30
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from geoprep.errors import UsageError
-from loaders.limits import available_memory
-from training.optimizers import STATE_PER_PARAMETER, OptimizerName
+from loaders import available_memory
+from training.optim import STATE_PER_PARAMETER, OptimizerName
 
 _SIDES = (64, 128)
 """Two small images tell what a forward pass keeps per pixel and what whatever the size."""

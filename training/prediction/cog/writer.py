@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from geoprep.executors import usable_cores
 from geoprep.storage import flush
+from training.prediction.cog.directory import TILE, Compression, Tags, header, overview_tags
+from training.prediction.cog.tiles import Shape, Spool, pyramid
 from training.prediction.journal import Journal
 from training.prediction.pixels import halve
-from training.prediction.tiff import TILE, Compression, Tags, header, overview_tags
-from training.prediction.tiles import Shape, Spool, pyramid
 
 Fill = Callable[[slice, NDArray[np.uint8]], None]
 """Called with a range of the rows put and uint8 (band, those rows, x) to write them into."""
@@ -164,7 +164,7 @@ class MapWriter:
         target
             The GeoTIFF.
         tags
-            Of the image, from `training.prediction.tiff.gdal_tags`.
+            Of the image, from `training.prediction.cog.directory.gdal_tags`.
         """
         self._wait()
         levels = [tags] + [

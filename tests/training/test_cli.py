@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from geoprep.errors import UsageError
-from training.arguments import make_parser, parse, write_file
+from training.cli import make_parser, parse, write_file
 from training.config import Config, sections, setting_names
 
 

@@ -1,0 +1,1 @@
+"""Rows of a map in, a cloud optimised GeoTIFF out."""
