@@ -1,0 +1,9 @@
+"""Carry out a plan: a plan and an executor in, a finished store and a summary out.
+
+Face: :func:`build`, :class:`Summary`. Interrupted builds are taken up where they were.
+"""
+
+from geoprep.build.run import build
+from geoprep.build.summary import Summary
+
+__all__ = ["Summary", "build"]
