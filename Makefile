@@ -8,10 +8,15 @@ DEMO = demo
 # Of the demo: scenes, and times that training sees each of their tiles.
 SCENES = 48
 EPOCHS = 3
+# Tests run in as many processes as there are cores, files kept whole: their fixtures are built once.
+# One thread computes in each: two processes of two threads wait for each other.
+SPREAD ?= -n auto --dist loadfile
+export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
 
 .PHONY: demo test lint install ipex test-ipex bench-peers clean
+.SECONDARY:
 
 demo: .venv/.core
 	.venv/bin/geoprep synth --city moscow --scenes $(SCENES) --out $(DEMO)/data
@@ -30,7 +35,7 @@ demo: .venv/.core
 		maps/ 'roads and speeds of a chip that was not trained on: a GeoTIFF and a picture'
 
 test: .venv/.dev
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest $(SPREAD)
 
 lint: .venv/.dev
 	.venv/bin/ruff check .
@@ -45,6 +50,14 @@ ipex: .venv-ipex/.installed
 
 test-ipex: .venv-ipex/.installed
 	.venv-ipex/bin/python -m pytest tests/training/engine/test_ipex.py tests/training/engine/test_native.py
+
+# The quick half of the tests on another Python, from a wheel as pip installs it and not from this
+# folder: make test-wheel-3.13
+test-wheel-%: .venv-wheel-%/.installed
+	rm -rf build/wheel
+	.venv-wheel-$*/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	.venv-wheel-$*/bin/python -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+	cd tests && ../.venv-wheel-$*/bin/pytest $(SPREAD) -m 'not slow' geoprep loaders training
 
 # Other loaders, in an environment of their own, and then all that is measured next to them (a
 # quarter of an hour). A loader that cannot be installed here is named and left out.
@@ -69,10 +82,19 @@ bench-peers: .venv/.dev .venv-peers/.installed
 		-e '.[train,ipex]' pytest hypothesis
 	@touch $@
 
+# The interpreter goes by its name, or by its version where pyenv keeps it.
+.venv-wheel-%/.installed: pyproject.toml constraints.txt
+	@for python in python$* $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python; do \
+		"$$python" -m venv .venv-wheel-$* 2>/dev/null && break; done; \
+		test -x .venv-wheel-$*/bin/python || { echo "Python $* is not installed" >&2; exit 1; }
+	.venv-wheel-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt '.[train,dev]'
+	@touch $@
+
 .venv-peers/.installed: pyproject.toml constraints-peers.txt benchmarks/peers/install.py
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m benchmarks.peers.install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-ipex .venv-peers $(DEMO)
+	rm -rf .venv .venv-ipex .venv-peers .venv-wheel-* build $(DEMO)
