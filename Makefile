@@ -11,7 +11,7 @@ EPOCHS = 3
 # Tests run in as many processes as there are cores, files kept whole: their fixtures are built once.
 # One thread computes in each: two processes of two threads wait for each other.
 SPREAD ?= -n auto --dist loadfile
-export OMP_NUM_THREADS ?= 1
+test test-wheel-%: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
 

@@ -65,9 +65,9 @@ def parser(description: str, *, repeats: int = 5) -> argparse.ArgumentParser:
     result.add_argument(
         "--repeats",
         type=_positive,
-        help=f"rounds; the median counts (default: {repeats}, 2 with --quick)",
+        default=repeats,
+        help=f"rounds; the median counts (default: {repeats})",
     )
-    result.set_defaults(usual_repeats=repeats)
     return result
 
 
@@ -76,12 +76,6 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return number
-
-
-def rounds(given: argparse.Namespace) -> int:
-    """Return how many rounds to run."""
-    usual: int = 2 if given.quick else given.usual_repeats
-    return given.repeats or usual
 
 
 def interleave(

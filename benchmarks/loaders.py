@@ -22,7 +22,6 @@ from benchmarks.common import (
     parser,
     print_machine,
     print_promises,
-    rounds,
 )
 from benchmarks.loading.data import QUICK, Sizes, random_tiles, synthetic_store, write_files
 from benchmarks.loading.load import measure_load
@@ -88,7 +87,7 @@ def _settings(given: argparse.Namespace, sizes: Sizes) -> dict[str, object]:
         "crop": sizes.crop,
         "threads": given.threads,
         "seconds": given.seconds,
-        "repeats": rounds(given),
+        "repeats": given.repeats,
         "memory_workers": list(QUICK_WORKERS if given.quick else WORKERS),
         "quick": given.quick,
     }
@@ -118,12 +117,12 @@ def _measure(
             sizes=sizes,
             threads=given.threads,
             seconds=given.seconds,
-            repeats=rounds(given),
+            repeats=given.repeats,
             announce=announce,
         )
         del others, sets
     if "load" in given.only:
-        measure_load(result, store, rounds(given), announce)
+        measure_load(result, store, given.repeats, announce)
     if "memory" in given.only:
         workers = tuple(result.settings["memory_workers"])
         measure_memory(result, store, tiles, sizes.batch_size, workers, announce)
@@ -136,7 +135,7 @@ def _measure(
             Task(folder, sizes.batch_size, given.threads, str(store.resolve())),
             crop=sizes.crop,
             seconds=given.seconds,
-            repeats=rounds(given),
+            repeats=given.repeats,
             announce=announce,
         )
     if "tax" in given.only:
@@ -147,7 +146,7 @@ def _measure(
             sizes=sizes,
             steps=1 if given.quick else 4,
             seconds=given.seconds,
-            repeats=rounds(given),
+            repeats=given.repeats,
             announce=announce,
         )
 

@@ -27,7 +27,6 @@ from benchmarks.common import (
     print_machine,
     print_promises,
     ratios,
-    rounds,
 )
 from benchmarks.pictures import draw, print_tables
 from benchmarks.reference import missing
@@ -58,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "chips": given.chips,
         "workers": given.workers,
         "size": given.size,
-        "repeats": rounds(given),
+        "repeats": given.repeats,
         "quick": given.quick,
     }
     result = Result("preprocess", settings)
@@ -119,7 +118,7 @@ def _measure_rates(
     for chips in kinds:
         cases |= _cases(chips, given.workers, out)
     _start_up(result, cases, kinds, announce)
-    runs = interleave(cases, rounds(given), announce)
+    runs = interleave(cases, given.repeats, announce)
     for chips in kinds:
         own = {name: runs[f"{chips.kind}.{name}"] for name in _names(runs, chips.kind)}
         _record_rates(result, chips.kind, own, promised=not given.quick)
@@ -242,7 +241,7 @@ def _measure_memory(
         result.notes.append(f"no memory measured: {error.name} is not installed")
         return
     counts = QUICK_CITY_CHIPS if given.quick else CITY_CHIPS
-    repeats = min(rounds(given), 3)
+    repeats = min(given.repeats, 3)
     for chips in kinds[: len(KINDS)]:
         cities = {n: linked(chips, work / f"{chips.kind}-{n}", n) for n in counts}
         cases: dict[str, Callable[[], Memory]] = {

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.child import ChildError
 from benchmarks.common import (
     LIBRARIES,
     Result,
@@ -26,9 +27,7 @@ from benchmarks.common import (
     parser,
     print_machine,
     print_promises,
-    rounds,
 )
-from benchmarks.fitting.children import CommandError
 from benchmarks.fitting.climb import chosen_rungs, measure_ladder
 from benchmarks.fitting.learning import (
     SCENES,
@@ -148,7 +147,7 @@ def _settings(given: argparse.Namespace, scale: Scale) -> dict[str, Any]:
         "batch_size": scale.batch_size,
         "crop": scale.crop,
         "seconds": scale.seconds,
-        "repeats": rounds(given),
+        "repeats": given.repeats,
         "price": given.price,
         "quick": given.quick,
     }
@@ -159,7 +158,7 @@ def _measure_speed(
 ) -> None:
     city = Sizes(scenes=scale.scenes, scene_side=scale.scene_side)
     store = given.store or synthetic_store(work, city, usable_cores())
-    repeats = rounds(given)
+    repeats = given.repeats
     step: dict[str, Any] = {"store": str(store), "crop": scale.crop}
     task = {**step, "batch_size": scale.batch_size, "seconds": scale.seconds}
     short = {**task, "seconds": scale.seconds / 2}
@@ -212,7 +211,7 @@ def _run_parts(
         if name in only:
             try:
                 measure()
-            except CommandError as error:
+            except ChildError as error:
                 result.notes.append(f"{name} failed: {error}")
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from benchmarks.child import ChildError, ask
 from benchmarks.common import Result, interleave, ratios
-from benchmarks.fitting.children import CommandError, ask
 from benchmarks.fitting.rungs import (
     CEILING,
     FIT,
@@ -16,6 +16,7 @@ from benchmarks.fitting.rungs import (
     KEPT,
     PLAIN,
     RUNGS,
+    WORKER,
     Rung,
 )
 from training.engine.compiled import missing_compiler
@@ -75,7 +76,7 @@ def measure_ladder(
         for rung in rungs
         if _works(result, task, rung, announce)
     }
-    cases[CEILING] = partial(ask, {**task, "do": "ceiling"})
+    cases[CEILING] = partial(ask, WORKER, {**task, "do": "ceiling"})
     answers = interleave(cases, repeats, lambda text: announce(f"ladder, {text}"))
     _record(result, answers, int(task["batch_size"]), price)
     _promise(result, promised=not result.settings["quick"])
@@ -93,7 +94,7 @@ def _works(
     announce(f"ladder, first run: {rung.title}")
     try:
         _climb({**task, "seconds": 0}, rung)
-    except CommandError as error:
+    except ChildError as error:
         result.notes.append(f"{rung.title}: left out, {error}")
         return False
     return True
@@ -101,7 +102,7 @@ def _works(
 
 def _climb(task: Mapping[str, Any], rung: Rung) -> dict[str, Any]:
     given = {**task, "do": "climb", "rung": rung.name}
-    return ask(given, python=rung.python, launcher=rung.launcher)
+    return ask(WORKER, given, python=rung.python, launcher=rung.launcher)
 
 
 def _record(result: Result, answers: Answers, batch_size: int, price: float | None) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.child import ROOT, ChildError, run
 from benchmarks.common import Result
-from benchmarks.fitting.children import CommandError, run
-from benchmarks.fitting.rungs import ROOT
 from geoprep.speed import BIN_COUNT, BIN_TABLE
 from geoprep.store import Store
 from training.config import Config
@@ -36,14 +35,14 @@ def demo_options(makefile: Path = ROOT / "Makefile") -> list[str]:
 
     Raises
     ------
-    CommandError
+    ChildError
         The file has no such command.
     """
     text = makefile.read_text(encoding="utf-8")
     variables = dict(re.findall(r"^(\w+) \??= (.*)$", text, re.MULTILINE))
     line = re.search(r"-m training\.fit \S+ (.*)--out", text)
     if line is None:
-        raise CommandError(f"{makefile}: no training.fit with --out; give --fit-options")
+        raise ChildError(f"{makefile}: no training.fit with --out; give --fit-options")
     return re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], line[1]).split()
 
 
@@ -193,7 +192,7 @@ def _learn(store: Path, out: Path, options: Sequence[str], split: str) -> dict[s
     figures = out / "figures.json"
     weights = next((out / name for name in ("best.pt", "last.pt") if (out / name).exists()), None)
     if weights is None:
-        raise CommandError(f"{out}: training left no checkpoint")
+        raise ChildError(f"{out}: training left no checkpoint")
     judged = ["-m", "training.evaluate", str(weights), str(store), "--split", split]
     run([sys.executable, *judged, "--json", str(figures), "--quiet"])
     metrics: Mapping[str, float] = json.loads(figures.read_text(encoding="utf-8"))["metrics"]

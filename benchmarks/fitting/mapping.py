@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.child import ask
 from benchmarks.common import Result, interleave, ratios
-from benchmarks.fitting.children import ask
+from benchmarks.fitting.rungs import WORKER
 from benchmarks.fitting.stepper import DEFAULTS
 from geoprep.sources import get_city
 from geoprep.store import Store
@@ -102,7 +103,7 @@ def measure_mapping(
     task: dict[str, Any] = {"checkpoint": str(work / "untrained.pt"), "out": str(work / "maps")}
     # Compiling takes a minute or two.
     task |= {"images": images, "window": window, "compiled": not result.settings["quick"]}
-    answer = ask({**task, "do": "map", "repeats": repeats})
+    answer = ask(WORKER, {**task, "do": "map", "repeats": repeats})
     _record(result, answer, sides)
 
 

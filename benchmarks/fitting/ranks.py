@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks.child import run
 from benchmarks.common import Result, interleave, ratios
-from benchmarks.fitting.children import run
 
 RANKS = 2
 DIFFERENCE = 0.05

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.child import ROOT
 from training.engine.native import CompileMode, EngineName, Precision
 
-ROOT = Path(__file__).resolve().parents[2]
+WORKER = "benchmarks.fitting.worker"
+"""What is asked for measurements, see `benchmarks.child.ask`."""
+
 IPEX_PYTHON = ROOT / ".venv-ipex" / "bin" / "python"
 
 RUN_CPU = ("-m", "torch.backends.xeon.run_cpu", "--disable-numactl", "--no-python")

@@ -6,20 +6,18 @@ at while its loop holds a batch and everybody else waits. Each worker is allowed
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.child import ask
 from benchmarks.common import Result
 from benchmarks.loading.worker import Case
 from loaders import RamTiles
 
 MB = 1e6
-ROOT = Path(__file__).resolve().parents[2]
 
 MODES: dict[str, tuple[str, str]] = {
     "threads": ("threads", ""),
@@ -44,8 +42,6 @@ WORKERS = (0, 1, 2, 4, 8)
 QUICK_WORKERS = (0, 1)
 MANY = 64
 """Workers of a large machine: expected only, from the arithmetic."""
-
-_TIMEOUT = 300.0
 
 
 def batch_bytes(kind: str, batch_size: int, side: int, bands: int) -> int:
@@ -108,21 +104,8 @@ def _cases(store: Path, batch_size: int, workers: tuple[int, ...]) -> Iterator[t
 
 
 def run(case: Case) -> dict[str, Any]:
-    """Return what `benchmarks.loading.worker` finds in a fresh process.
-
-    Raises
-    ------
-    RuntimeError
-        The process failed; the message is its own.
-    """
-    command = [sys.executable, "-m", "benchmarks.loading.worker", case.dump()]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{case}: {done.stderr.strip()}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    """Return what `benchmarks.loading.worker` finds in a fresh process."""
+    return ask("benchmarks.loading.worker", asdict(case))
 
 
 def _record(result: Result, name: str, case: Case, found: dict[str, Any], expected: int) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from benchmarks.child import ROOT, ChildError, Conversation
 from benchmarks.common import Result, interleave, ratios
-from benchmarks.loading.conversation import ROOT, Conversation, PeerError
 from benchmarks.loading.held import Held, settled
 from benchmarks.peers.base import Task
 
@@ -110,6 +110,11 @@ class Found:
     versions: dict[str, str] = field(default_factory=dict)
 
 
+def start(module: str, task: Task, python: Path = Path(sys.executable)) -> Conversation:
+    """Return a conversation with a peer, a module of `benchmarks.peers`, on a task."""
+    return Conversation([str(python), "-m", "benchmarks.peers.run", module, task.dump()])
+
+
 def sums(task: Task) -> dict[str, float]:
     """Return what an epoch of whole tiles must add up to."""
     image, speed = task.image, task.speed
@@ -143,10 +148,10 @@ def measure_peers(
                 crop=crop if entry.crops else None,
             )
             interpreter = Path(sys.executable) if entry.ours else python
-            conversation = stack.enter_context(Conversation(entry.module, its, interpreter))
+            conversation = stack.enter_context(start(entry.module, its, interpreter))
             try:
                 found[entry.name] = _meet(conversation, its, truth)
-            except PeerError as error:
+            except ChildError as error:
                 result.notes.append(f"{entry.title}: left out, {error}")
         runs = _rates(found, seconds, repeats, announce)
     for name, one in found.items():
@@ -158,7 +163,7 @@ def _meet(conversation: Conversation, task: Task, truth: dict[str, float]) -> Fo
     """Start a loader, check that it delivers the pixels, and look at its memory."""
     hello = conversation.answer()
     if "skipped" in hello:
-        raise PeerError(f"{hello['skipped']} (`make bench-peers` installs it)")
+        raise ChildError(f"{hello['skipped']} (`make bench-peers` installs it)")
     conversation.ask("prepare")
     opened = conversation.ask("open")["seconds"]
     before = settled(conversation.process.pid)
@@ -177,7 +182,7 @@ def _compare(found: dict[str, float], truth: dict[str, float]) -> None:
     """Refuse a loader that does not deliver every pixel of every tile once."""
     for name, value in truth.items():
         if abs(found[name] - value) > 1e-6 * value:  # float32 pixels do not add up exactly
-            raise PeerError(f"an epoch has {name} {found[name]}, not {value}")
+            raise ChildError(f"an epoch has {name} {found[name]}, not {value}")
 
 
 def _added(before: Held, after: Held, workers: int) -> float:

@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,10 +46,6 @@ class Case:
     workers: int
     batch_size: int
     store: str
-
-    def dump(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(asdict(self))
 
 
 class Plain(Dataset[tuple[Tensor, Tensor]]):

@@ -15,19 +15,26 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from geoprep.imagery import pixels as imagery
-from geoprep.store.writer import create_store
-from geoprep.storage.disk import flush_shards
+from geoprep.build.commit import finish
+from geoprep.build.journal import Journal
+from geoprep.build.records import (
+    Outcome,
+    ScenePart,
+    ShardRecord,
+    ShardTask,
+    SurveyRecord,
+    SurveyTask,
+)
+from geoprep.build.summary import Summary, summarise
+from geoprep.build.tasks import build_shard, survey_scene
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Executor
-from geoprep.build.journal import Journal
+from geoprep.imagery import pixels as imagery
 from geoprep.plan.plan import Plan, PlannedScene
-from geoprep.build.records import Outcome, ScenePart, ShardRecord, ShardTask, SurveyRecord, SurveyTask
-from geoprep.store.shards import PARTIAL_SUFFIX, digest, shard_path
+from geoprep.storage.disk import flush_shards
 from geoprep.store.schema import UNREADABLE, StoreMeta
-from geoprep.build.summary import Summary, summarise
-from geoprep.build.commit import finish
-from geoprep.build.tasks import build_shard, survey_scene
+from geoprep.store.shards import PARTIAL_SUFFIX, digest, shard_path
+from geoprep.store.writer import create_store
 
 
 @dataclass(frozen=True, slots=True)

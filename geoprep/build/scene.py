@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rasterio.windows import Window
 
-from geoprep.imagery import pixels as imagery
-from geoprep.storage.addresses import open_image, read_bytes
+from geoprep.build.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
-from geoprep.labels.reading import Roads, read_roads
+from geoprep.imagery import pixels as imagery
 from geoprep.labels.masks import SpeedPolygons, burn, speed_polygons
+from geoprep.labels.reading import Roads, read_roads
 from geoprep.plan.options import BuildOptions, parse_rescale
-from geoprep.build.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.speed import NO_DATA
+from geoprep.storage.addresses import open_image, read_bytes
 from geoprep.store.schema import PIXEL_ARRAYS, StoreMeta
 
 

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rasterio.windows import Window
 
-from geoprep.imagery import pixels as imagery
-from geoprep.imagery import kernels
-from geoprep.storage.addresses import open_image
-from geoprep.errors import GeoprepError
 from geoprep.build.records import Outcome, ShardRecord, ShardTask, SurveyRecord, SurveyTask
 from geoprep.build.scene import SceneTiles, render_scene, too_empty
-from geoprep.store.shards import ShardWriter, shard_path
+from geoprep.errors import GeoprepError
+from geoprep.imagery import kernels
+from geoprep.imagery import pixels as imagery
 from geoprep.speed import NO_DATA
+from geoprep.storage.addresses import open_image
 from geoprep.store.schema import PIXEL_ARRAYS, StoreMeta
+from geoprep.store.shards import ShardWriter, shard_path
 
 SURVEY_ROWS = 1024
 """Rows of an image held at once while its histogram is taken."""

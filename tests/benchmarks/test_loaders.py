@@ -1,6 +1,5 @@
 import json
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +7,9 @@ import pytest
 import torch
 
 from benchmarks import loaders as benchmark
+from benchmarks.child import ChildError
 from benchmarks.common import Result
 from benchmarks.loading import peers
-from benchmarks.loading.conversation import Conversation, PeerError
 from benchmarks.loading.data import Sizes, random_tiles, synthetic_store, write_files
 from benchmarks.loading.held import tree_held
 from benchmarks.loading.load import peak_over_split
@@ -113,7 +112,7 @@ def test_model_gives_logits_for_every_pixel():
 
 
 def test_peer_delivers_every_pixel_and_says_how_fast(task):
-    with Conversation("uint8_dataloader", task, Path(sys.executable)) as conversation:
+    with peers.start("uint8_dataloader", task) as conversation:
         assert conversation.answer()["versions"]["torch"] == torch.__version__
         assert conversation.ask("prepare") == {}
         assert conversation.ask("open")["seconds"] >= 0
@@ -130,9 +129,9 @@ def test_peer_delivers_every_pixel_and_says_how_fast(task):
 
 def test_failing_peer_says_why(task):
     lost = Task(task.folder / "nowhere", 4, 0)
-    with Conversation("uint8_dataloader", lost, Path(sys.executable)) as conversation:
+    with peers.start("uint8_dataloader", lost) as conversation:
         conversation.answer()
-        with pytest.raises(PeerError, match="nowhere"):
+        with pytest.raises(ChildError, match="nowhere"):
             conversation.ask("open")
 
 
@@ -140,7 +139,7 @@ def test_loader_that_loses_pixels_is_refused():
     truth = {"tiles": 4, "image_sum": 1e6, "speed_sum": 500}
     peers._compare(dict(truth, image_sum=1e6 + 0.5), truth)
     for name, value in (("tiles", 3), ("image_sum", 1.001e6), ("speed_sum", 499)):
-        with pytest.raises(PeerError, match=name):
+        with pytest.raises(ChildError, match=name):
             peers._compare(dict(truth, **{name: value}), truth)
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from benchmarks import training as benchmark
+from benchmarks.child import ChildError, run
 from benchmarks.common import Result
 from benchmarks.fitting import climb, learning, mapping, ranks, report
 from benchmarks.fitting.breakdown import REST, profile_steps
-from benchmarks.fitting.children import CommandError, run
 from benchmarks.fitting.convolutions import record, replay
 from benchmarks.fitting.rungs import FIT, IPEX, KEPT, LAST, PLAIN, ROOT, RUN, RUNGS
 from benchmarks.fitting.stepper import Stepper, close, loader_of, open_tiles
@@ -146,7 +146,7 @@ def test_the_parts_of_a_step_add_up_to_it(store, tiles):
 
 
 def test_a_command_that_fails_says_why():
-    with pytest.raises(CommandError, match="no such luck"):
+    with pytest.raises(ChildError, match="no such luck"):
         run([sys.executable, "-c", "raise SystemExit('no such luck')"])
 
 
@@ -189,7 +189,7 @@ def test_the_ladder_is_judged_by_its_ratios(monkeypatch):
 def test_a_rung_that_does_not_start_is_left_out_with_a_word(monkeypatch):
     def answer(task, **how):
         if how.get("launcher"):
-            raise CommandError("no such launcher")
+            raise ChildError("no such launcher")
         return {"steps": 1, "seconds": 1.0}
 
     monkeypatch.setattr(climb, "ask", answer)
@@ -231,7 +231,7 @@ def test_the_city_is_learnt_as_the_demo_does(tmp_path):
     )
     assert learning.demo_options(made) == ["--epochs", "3", "--batch-size", "4"]
     made.write_text("demo:\n")
-    with pytest.raises(CommandError, match="--fit-options"):
+    with pytest.raises(ChildError, match="--fit-options"):
         learning.demo_options(made)
 
 

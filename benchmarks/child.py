@@ -1,4 +1,4 @@
-"""Talking to a loader in a process of its own, in lines of JSON (see `benchmarks.peers.run`)."""
+"""Measuring in a process of its own: one question and its answer, or a conversation."""
 
 from __future__ import annotations
 
@@ -7,41 +7,93 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from benchmarks.peers.base import Task
-
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 TIMEOUT = 300.0
-"""Seconds a peer may take to answer."""
+"""Seconds that one answer of a conversation may take."""
+
+CLEARED = ("LD_PRELOAD", "GLIBC_TUNABLES")
+"""Of the environment, with everything that begins with MALLOC_: they choose an allocator,
+which is the business of what is measured."""
 
 
-class PeerError(RuntimeError):
-    """A peer failed or did not answer."""
+class ChildError(RuntimeError):
+    """A child failed or did not answer; the message is its last words."""
 
 
-class Conversation:
-    """A peer's process, and its side of the conversation.
+def run(command: Sequence[str], **variables: str) -> str:
+    """Run a command in a cleared environment and return what it printed.
+
+    Raises
+    ------
+    ChildError
+        It failed.
+    """
+    kept = {k: v for k, v in os.environ.items() if k not in CLEARED and not k.startswith("MALLOC_")}
+    done = subprocess.run(
+        command, cwd=ROOT, env={**kept, **variables}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        raise ChildError(f"{' '.join(command[:4])} ...: {' | '.join(said[-4:])}")
+    return done.stdout
+
+
+def ask(
+    module: str,
+    task: Mapping[str, Any],
+    *,
+    python: Path | None = None,
+    launcher: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Run a module on a task; return the JSON object that is the last line of its output.
 
     Parameters
     ----------
     module
-        Of `benchmarks.peers`.
+        Run as ``python -m MODULE JSON``.
     task
-        What to run it on.
+        What it finds in ``sys.argv[1]``, as JSON.
     python
-        Interpreter.
+        Interpreter; None for this one.
+    launcher
+        Options of Python that start the process, before its own command.
+
+    Raises
+    ------
+    ChildError
+        It failed, or gave no answer.
+    """
+    executable = str(python or sys.executable)
+    command = [executable, "-m", module, json.dumps(task)]
+    lines = run([executable, *launcher, *command] if launcher else command).splitlines()
+    answers = [line for line in lines if line.startswith("{")]
+    if not answers:
+        raise ChildError(f"{command}: no answer")
+    answer: dict[str, Any] = json.loads(answers[-1])
+    return answer
+
+
+class Conversation:
+    """A child that lives on and answers one question after the other, in lines of JSON.
+
+    Parameters
+    ----------
+    command
+        What to run.
     """
 
-    def __init__(self, module: str, task: Task, python: Path) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self.complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with this object
-        command = [str(python), "-m", "benchmarks.peers.run", module, task.dump()]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -63,24 +115,24 @@ class Conversation:
         self._answers.put("")
 
     def answer(self, timeout: float = TIMEOUT) -> dict[str, Any]:
-        """Return what the peer says next.
+        """Return what the child says next.
 
         Raises
         ------
-        PeerError
+        ChildError
             It has ended, or is silent for too long.
         """
         try:
             line = self._answers.get(timeout=timeout)
         except queue.Empty as error:
-            raise PeerError(f"no answer within {timeout:.0f} s") from error
+            raise ChildError(f"no answer within {timeout:.0f} s") from error
         if not line:
-            raise PeerError(self._last_words())
+            raise ChildError(self._last_words())
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def ask(self, do: str, **arguments: float) -> dict[str, Any]:
-        """Tell the peer to do something, and return its answer."""
+        """Tell the child to do something, and return its answer."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # the answer will tell why
             self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
