@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 REPO = Path(__file__).resolve().parents[1]
+
+# Processes that tests start by spawn import the test by its name. Last, so that the packages under
+# test are the installed ones where they are installed.
+sys.path.append(str(REPO))
 
 
 @pytest.fixture(scope="session")
