@@ -12,11 +12,17 @@ from numpy.typing import NDArray
 from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.sources.scene import match_scene
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NO_DATA
 from geoprep.storage.files import replaced
 from geoprep.store import Store
-from geoprep.store.scenes import is_aligned, level_grid, read_image, read_speed, tiles_of
+from geoprep.store.scenes import (
+    find_scene,
+    is_aligned,
+    level_grid,
+    read_image,
+    read_speed,
+    tiles_of,
+)
 from geoprep.store.schema import SPLITS
 from geoprep.views.footprints import export_footprints
 from geoprep.views.palette import speed_colours
@@ -79,7 +85,7 @@ def export_scene(
     StoreError
         No such level, or damaged pixels.
     """
-    index = match_scene(store.scenes.id.tolist(), scene)
+    index = find_scene(store, scene)
     level = store.check_level(level)
     grid = _exportable(store, index, level, what)
     targets = _targets(Path(out), str(store.scenes.id[index]), what)

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.sources.scene import match_scene
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage.files import replaced
 from geoprep.store import Store
 from geoprep.store.scenes import (
+    find_scene,
     read_image,
     read_speed,
+    road_fraction,
     scene_grid,
     scene_roads,
     scene_splits,
@@ -75,11 +76,14 @@ def preview(
         raise UsageError(f"{out}: a preview is a picture: call it NAME.png")
     if not columns or set(columns) - set(COLUMNS):
         raise UsageError(f"columns {', '.join(columns)}: use some of {', '.join(COLUMNS)}")
-    ids = store.scenes.id.tolist()
-    chosen = [match_scene(ids, s) for s in scenes] if scenes else choose_scenes(store, count)
+    chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
     grids = [scene_grid(store, scene) for scene in chosen]
     layout = sheet.lay_out([_aspect(grid) for grid in grids], columns)
-    level = store.check_level(level) if level else _fitting_level(store, grids, layout.panel_pixels)
+    level = (
+        _fitting_level(store, grids, layout.panel_pixels)
+        if level is None
+        else store.check_level(level)
+    )
     brighten = _brightness_table(store)
     views = [
         _view(store, scene, grid, level, layout.panel_pixels, brighten)
@@ -242,9 +246,6 @@ def _thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
 def _header(store: Store, level: int) -> tuple[str, str, str]:
     """Return the sheet's title, the line below it, and the note at its end."""
     meta, tiles = store.meta, store.tiles
-    usable = (store.scenes.status == "ok")[tiles.scene]
-    weights = tiles.valid_fraction[usable]
-    road = np.average(tiles.road_fraction[usable], weights=weights) if weights.any() else 0.0
     splits = scene_splits(store)
     shares = {name: int((splits == i).sum()) for i, name in enumerate(SPLITS)}
     counts = ", ".join(f"{scenes} {name}" for name, scenes in shares.items() if scenes)
@@ -254,8 +255,8 @@ def _header(store: Store, level: int) -> tuple[str, str, str]:
         f"{len(store.scenes):,} scene{'s' * (len(store.scenes) > 1)} ({counts})",
         f"{len(tiles):,} tiles of {meta.tile} px",
         f"levels {', '.join(map(str, meta.levels))}",
-        f"{gsd_x:.2f} × {gsd_y:.2f} m a pixel",
-        f"roads {road:.1%}",
+        f"{gsd_x:.2f} × {gsd_y:.2f} m per pixel",
+        f"roads {road_fraction(store):.1%}",
     ]
     bands = [meta.bands[i] for i in natural_bands(meta.bands)]
     note = f"shown at level {level}, bands {', '.join(bands)}, brightness adjusted for display"

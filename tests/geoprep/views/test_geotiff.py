@@ -1,5 +1,6 @@
 """What is exported lies where the source lay, byte for byte."""
 
+import errno
 import json
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from rasterio.warp import transform_bounds
 
 from geoprep.build.run import build
-from geoprep.errors import StoreError, UsageError
+from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
@@ -139,10 +140,10 @@ def test_failure_half_way_leaves_what_was_there(store, tmp_path, monkeypatch):
     (tmp_path / "a.tif").write_bytes(b"mine")
 
     def full(*_args: object, **_tags: object) -> None:
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(rasterio.io.DatasetWriter, "update_tags", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OutputError, match=r"a\.tif.*no space left on the disk"):
         export_scene(store, "city_1", tmp_path / "a.tif", what="image")
     assert [p.name for p in tmp_path.iterdir()] == ["a.tif"]
     assert (tmp_path / "a.tif").read_bytes() == b"mine"
@@ -153,7 +154,9 @@ def test_damaged_shard_is_named(store_copy, tmp_path):
     data = bytearray(file.read_bytes())
     data[100] ^= 1
     file.write_bytes(data)
-    with pytest.raises(StoreError, match=r"64/image: shard 0 is damaged.*geoprep verify"):
+    with pytest.raises(
+        StoreError, match=r"64/image/c/0/0/0/0: tile 0 cannot.*geoprep verify"
+    ):
         export_scene(Store.open(store_copy), "city_0", tmp_path / "a.tif")
 
 

@@ -94,13 +94,13 @@ def test_scenes_can_be_named(store, views, tmp_path):
 @pytest.mark.parametrize(("level", "expected"), [(None, 64), (32, 32), (64, 64)])
 def test_only_tiles_that_are_shown_are_read(store, views, tmp_path, monkeypatch, level, expected):
     read = []
-    original = scenes._read_tile
+    original = scenes.TileReader.read
 
-    def counted(opened, name, array, tile):
-        read.append((name, tile))
-        return original(opened, name, array, tile)
+    def counted(reader, tile):
+        read.append((reader.layout.array, tile))
+        return original(reader, tile)
 
-    monkeypatch.setattr(scenes, "_read_tile", counted)
+    monkeypatch.setattr(scenes.TileReader, "read", counted)
     preview(store, tmp_path / "a.png", scenes=["city_2", "city_black", "city_4"], level=level)
     tiles = np.flatnonzero(np.isin(store.tiles.scene, [2, 4])).tolist()
     names = (f"{expected}/image", f"{expected}/speed")
