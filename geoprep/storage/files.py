@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -90,17 +91,42 @@ class StoreFiles:
 
     @contextmanager
     def _errors_named(self, what: str) -> Iterator[None]:
-        from obstore import exceptions
-
         try:
-            yield
+            with store_errors(what):
+                yield
         except FileNotFoundError as error:
             raise StoreError(f"{what} is missing") from error
-        except (OSError, exceptions.BaseError) as error:
-            if what.startswith("s3://"):
-                raise StoreError(f"{what}: {explain(error)}") from error
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise StoreError(f"{what} cannot be read: {reason}") from error
+
+
+@contextmanager
+def store_errors(what: str) -> Iterator[None]:
+    """Turn what a disk or an object store refuses into a StoreError, but for what is not there.
+
+    Parameters
+    ----------
+    what
+        Path or address of the file that is being read inside.
+
+    Raises
+    ------
+    StoreError
+        One line that names the file; on S3 also what to do about it.
+    FileNotFoundError
+        As it was.
+    """
+    from obstore import exceptions
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, exceptions.BaseError) as error:
+        if what.startswith("s3://"):
+            raise StoreError(f"{what}: {explain(error)}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StoreError(
+            f"{what} cannot be read ({reason}): check the path or the address"
+        ) from error
 
 
 def open_files(location: str) -> ObjectStore:
@@ -131,6 +157,22 @@ def open_files(location: str) -> ObjectStore:
     if not folder.is_dir():
         raise StoreError(f"{location}: no such store")
     return LocalStore(folder.absolute())
+
+
+def local_path(path: str | Path) -> Path:
+    """Return an absolute path on this machine.
+
+    Raises
+    ------
+    UsageError
+        It is an address: ``Path`` makes a folder called ``s3:`` of it.
+    """
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
+        raise UsageError(
+            f"{path}: what is written here is written to a folder of this machine: give one, and "
+            "copy the result to where it is wanted (`aws s3 sync`)"
+        )
+    return Path(path).absolute()
 
 
 @contextmanager

@@ -43,9 +43,7 @@ def find_scene(store: Store, name: str) -> int:
         return hits[0]
     shown = ", ".join(ids[i] for i in (hits or range(len(ids)))[:SHOWN])
     if hits:
-        raise UsageError(
-            f"scene {name!r} could be any of {len(hits)}, {shown}: give more of the id"
-        )
+        raise UsageError(f"scene {name!r} could be one of {len(hits)}, {shown}: give more of it")
     raise UsageError(
         f"no scene {name!r} among the {len(ids)} of {store.location}, which begin with {shown}: "
         "`geoprep info --scenes` lists them"
