@@ -163,7 +163,8 @@ class Store:
             kind = "str" if array.dtype.kind in "OTU" else array.dtype.name
             if kind != dtype or array.ndim != len(dims):
                 raise ValueError(f"{kind} of {array.ndim} axes, not {dtype} of {len(dims)}")
-            values = np.asarray(array[...])
+            with store_errors(f"{self.location}/{name}"):
+                values = np.asarray(array[...])
         except StoreError:
             raise
         except Exception as error:  # damaged bytes and metadata make codecs raise anything
