@@ -1,9 +1,13 @@
 """Damage anywhere in a store is found and named; a sound store is found sound."""
 
+import contextlib
 import json
+import math
 import random
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +16,11 @@ import zarr
 from geoprep.errors import StoreError
 from geoprep.plan.options import BuildOptions
 from geoprep.store.reader import Store, quiet_zarr
+from geoprep.store.scenes import read_image
 from geoprep.store.shards import ShardWriter, digest, shard_path
 from geoprep.verify.problem import Problem
 from geoprep.verify.report import print_report, verify
+from geoprep.views.facts import info
 
 PIXELS = ("image", "speed")
 
@@ -115,8 +121,12 @@ def test_missing_files_are_named(store_copy):
     shard_path(store_copy, "64/speed", 2).unlink()
     (store_copy / "road_fraction/c/0").unlink()
     (store_copy / "scenes/crs/zarr.json").unlink()
-    found = {(p.array, p.shard) for p in verify(store_copy, workers=1).problems}
+    problems = verify(store_copy, workers=1).problems
+    found = {(p.array, p.shard) for p in problems}
     assert {("64/speed", 2), ("road_fraction", None), ("scenes/crs", None)} <= found
+    assert [p.message for p in problems if p.array == "road_fraction"] == [
+        "the file road_fraction/c/0 is missing"
+    ]
 
 
 def test_every_file_but_two_has_its_digest(tiny_store):
@@ -296,6 +306,61 @@ def test_copy_of_metadata_that_differs_is_found(store_copy):
     (problem,) = verify(store_copy, workers=1).problems
     assert problem.array == "64/image"
     assert "differs from its copy" in problem.message
+
+
+def _places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to every value of a JSON document."""
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from _places(value, (*path, key))
+
+
+NONSENSE = (None, True, -1, 0, 7, 10**30, 0.5, math.nan, "x", "", [], [1], {}, {"a": [{}]}, [[[]]])
+
+
+def _mutated(document: Any, rng: random.Random) -> Any:
+    """Change one value of a document, or drop its key; half of the time in our own attribute."""
+    places = list(_places(document))
+    ours = [place for place in places if place[:2] == ("attributes", "geoprep")]
+    *way, key = rng.choice(ours if ours and rng.random() < 0.5 else places)
+    inner = document
+    for step in way:
+        inner = inner[step]
+    if rng.random() < 0.25:
+        del inner[key]
+    elif type(inner[key]) is int and rng.random() < 0.5:
+        inner[key] = rng.choice([-inner[key], inner[key] * 2, inner[key] + 1, float(inner[key])])
+    else:
+        inner[key] = rng.choice(NONSENSE)
+    return document
+
+
+def _content(text: str) -> str:
+    """Return a document without the empty metadata that Zarr puts into its copies of groups."""
+    document = json.loads(text)
+    for copy in document.get("consolidated_metadata", {"metadata": {}})["metadata"].values():
+        copy.pop("consolidated_metadata", None)
+    return json.dumps(document, sort_keys=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_edited_metadata_never_end_in_a_traceback(tiny_store, tmp_path, seed):
+    store, rng = _copied(tiny_store, tmp_path / "edited.zarr"), random.Random(seed)
+    others = sorted(store.rglob("*/zarr.json"))
+    for _ in range(40):
+        file = store / "zarr.json" if rng.random() < 0.75 else rng.choice(others)
+        sound = file.read_text()
+        edited = json.dumps(_mutated(json.loads(sound), rng))
+        file.write_text(edited)
+        for look in (info, lambda opened: read_image(opened, 0)):
+            with contextlib.suppress(StoreError):
+                look(Store.open(store))
+        with contextlib.suppress(StoreError):
+            found = verify(store, workers=1).problems
+            assert found or _content(edited) == _content(sound), file
+        file.write_text(sound)
 
 
 def test_incomplete_store_is_refused(store_copy):
