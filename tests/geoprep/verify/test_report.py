@@ -15,6 +15,7 @@ import zarr
 
 from geoprep.errors import StoreError
 from geoprep.plan.options import BuildOptions
+from geoprep.storage.objects import open_bucket
 from geoprep.store.reader import Store, quiet_zarr
 from geoprep.store.scenes import read_image
 from geoprep.store.shards import ShardWriter, digest, shard_path
@@ -402,7 +403,6 @@ def test_damage_in_one_table_hides_none_in_another(store_copy):
 def test_store_on_an_object_store_is_verified_where_it_lies(small_store, monkeypatch):
     import obstore
     from moto.server import ThreadedMotoServer
-    from obstore.store import from_url
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
@@ -410,7 +410,6 @@ def test_store_on_an_object_store_is_verified_where_it_lies(small_store, monkeyp
         host, port = server.get_host_and_port()
         for name, value in {
             "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": "someone",
             "AWS_SECRET_ACCESS_KEY": "secret",
             "AWS_REGION": "us-east-1",
@@ -419,7 +418,7 @@ def test_store_on_an_object_store_is_verified_where_it_lies(small_store, monkeyp
         make_bucket = urllib.request.Request(f"http://{host}:{port}/bucket", method="PUT")
         urllib.request.urlopen(make_bucket).close()
         address = "s3://bucket/stores/small.zarr"
-        client = from_url(address)
+        client = open_bucket(address)
         for file in small_store.rglob("*"):
             if file.is_file():
                 obstore.put(client, file.relative_to(small_store).as_posix(), file.read_bytes())

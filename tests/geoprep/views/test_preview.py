@@ -12,8 +12,8 @@ from skimage.color import deltaE_ciede2000, rgb2lab
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import Store, scenes
+from geoprep.views import export_scene, sheet
 from geoprep.views import preview as module
-from geoprep.views import sheet
 from geoprep.views.palette import GROUND, SPEED_COLOURS, bin_label, speed_bin, speed_colours
 from geoprep.views.preview import choose_scenes, natural_bands, preview
 
@@ -271,3 +271,20 @@ def test_heavy_libraries_are_loaded_on_use_only():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
+
+
+def test_a_level_of_nothing_is_refused(store, tmp_path):
+    with pytest.raises(StoreError, match="no level 0; its levels are 64, 32"):
+        preview(store, tmp_path / "a.png", level=0)
+
+
+@pytest.mark.parametrize("show", [preview, export_scene])
+def test_a_missing_shard_is_no_blank_picture(store_copy, tmp_path, show):
+    for shard in (store_copy / "64" / "image" / "c").iterdir():
+        (shard / "0" / "0" / "0").unlink()
+    opened = Store.open(store_copy)
+    arguments = {"scenes": ["city_1"]} if show is preview else {"scene": "city_1"}
+    out = tmp_path / ("a.png" if show is preview else "a.tif")
+    with pytest.raises(StoreError, match=r"64/image/c/\d+/0/0/0 is missing.*build-zarr"):
+        show(opened, out=out, level=64, **arguments)
+    assert not out.exists()
