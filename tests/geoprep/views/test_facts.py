@@ -8,6 +8,11 @@ import pytest
 import rasterio
 from rich.console import Console
 
+from geoprep.build.run import build
+from geoprep.executors import Threads
+from geoprep.plan.options import BuildOptions
+from geoprep.plan.plan import make_plan
+from geoprep.sources.patterns import images_and_labels
 from geoprep.store import Store
 from geoprep.views.facts import info, print_info, render
 
@@ -169,8 +174,10 @@ def test_where_tiles_overlap_their_ground_counts_once(facts):
 
 def test_scenes_of_a_store_of_imagery_alone_are_no_issue(make, tmp_path):
     make.write_scene(tmp_path, "a", shape=(64, 64), transform=make.lonlat_grid(0))
-    (tmp_path / "a.geojson").rename(tmp_path / "b.geojson")
-    facts = info(Store.open(make.build_store(tmp_path, tmp_path / "x.zarr")), scenes=True)
+    found, threads = images_and_labels([str(tmp_path / "*.tif")]), Threads(1)
+    plan = make_plan([found], ["custom"], BuildOptions(tile=64), threads)
+    build(plan, tmp_path / "x.zarr", threads)
+    facts = info(Store.open(tmp_path / "x.zarr"), scenes=True)
     assert facts["issues"] == []
     assert facts["statuses"]["unlabelled"] == 1
     assert "not ok" not in _printed(facts)
