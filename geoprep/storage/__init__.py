@@ -7,7 +7,8 @@ Files are written whole or not at all. Face: :func:`open_image`, :func:`read_byt
 
 from geoprep.storage.addresses import open_image, read_bytes
 from geoprep.storage.disk import flush
-from geoprep.storage.files import StoreFiles, local_path, make_folder, replaced
+from geoprep.storage.files import local_path, make_folder, replaced
+from geoprep.storage.folders import StoreFiles
 from geoprep.storage.objects import is_remote
 
 __all__ = [

@@ -80,7 +80,7 @@ def list_objects(address: str) -> list[str]:
     bucket, prefix = _split(address)
     keys: list[str] = []
     with _errors_named(address):
-        for batch in obstore.list(open_bucket(f"s3://{bucket}"), prefix=prefix.rstrip("/") or None):
+        for batch in obstore.list(_store(bucket), prefix=prefix.rstrip("/") or None):
             keys += [item["path"] for item in batch]
             if len(keys) > MAX_OBJECTS:
                 raise SourceError(
@@ -112,7 +112,7 @@ def read_object(address: str) -> bytes:
 
     bucket, key = _split(address)
     with _errors_named(address):
-        return bytes(obstore.get(open_bucket(f"s3://{bucket}"), key).bytes())
+        return bytes(obstore.get(_store(bucket), key).bytes())
 
 
 def _translate(pattern: str) -> str:
@@ -159,6 +159,10 @@ def open_bucket(address: str) -> "S3Store":
             "threads, or processes started by spawn or forkserver."
         )
     return _client(bucket, prefix.strip("/"), _endpoint(), _unsigned(bucket))
+
+
+def _store(bucket: str) -> "S3Store":
+    return open_bucket(f"s3://{bucket}")
 
 
 def _endpoint() -> str | None:

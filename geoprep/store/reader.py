@@ -19,7 +19,7 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError
-from geoprep.storage.files import open_files, store_errors
+from geoprep.storage.folders import open_files, store_errors
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
     SCENE_COLUMNS,

@@ -9,7 +9,7 @@ from typing import Any
 import zarr
 
 from geoprep.errors import StoreError
-from geoprep.storage.files import StoreFiles
+from geoprep.storage.folders import StoreFiles
 from geoprep.store.layout import pixel_layouts
 from geoprep.store.reader import Store
 from geoprep.store.schema import PIXEL_ARRAYS, SCENE_COLUMNS, TILE_COLUMNS, StoreMeta

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from geoprep.imagery import pixels as imagery
 from geoprep.imagery.counts import TileCounts
 from geoprep.speed import NO_DATA
-from geoprep.storage.files import StoreFiles
+from geoprep.storage.folders import StoreFiles
 from geoprep.store.layout import pixel_layouts
 from geoprep.store.schema import PIXEL_ARRAYS, StoreMeta, TileTable
 from geoprep.verify.problem import Problem

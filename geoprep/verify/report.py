@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from geoprep.executors.threads import Threads
-from geoprep.storage.files import StoreFiles
+from geoprep.storage.folders import StoreFiles
 from geoprep.store.reader import Store
 from geoprep.store.schema import PIXEL_ARRAYS
 from geoprep.verify import metadata

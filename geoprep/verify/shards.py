@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.storage.files import StoreFiles
+from geoprep.storage.folders import StoreFiles
 from geoprep.store.layout import CRC_BYTES, MISSING, PixelLayout, shard_key, without_checksum
 from geoprep.store.schema import StoreMeta
 from geoprep.store.shards import digest

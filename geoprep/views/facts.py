@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.speed import NO_DATA, NO_ROAD
-from geoprep.storage.files import StoreFiles
+from geoprep.storage.folders import StoreFiles
 from geoprep.store import Store
 from geoprep.store.scenes import (
     road_fraction,
