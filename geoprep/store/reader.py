@@ -50,11 +50,11 @@ class Store:
     Parameters
     ----------
     location
-        Where the store is, as the user named it.
+        Path or address, as the user named it.
     root
-        Its root group.
+        Opened for reading.
     meta
-        Its checked root attribute.
+        The root attribute, checked.
     """
 
     def __init__(self, location: str, root: zarr.Group, meta: StoreMeta) -> None:

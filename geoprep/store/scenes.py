@@ -219,39 +219,64 @@ def is_aligned(store: Store, scene: int, level: int) -> bool:
     return not ((store.tiles.row[rows] % factor).any() or (store.tiles.col[rows] % factor).any())
 
 
-def read_image(store: Store, scene: int, level: int | None = None) -> NDArray[np.uint8]:
+def read_image(
+    store: Store, scene: int, level: int | None = None, rows: range | None = None
+) -> NDArray[np.uint8]:
     """Return a scene's image, uint8 (y, x, band), padding left out, 0 where there is no data.
 
     Where tiles are not aligned (:func:`is_aligned`), they are moved by less than one pixel.
+
+    Parameters
+    ----------
+    level
+        Tile side in pixels; None for the finest.
+    rows
+        Only these rows of pixels at that level; None for all. Tiles beyond are not read.
 
     Raises
     ------
     StoreError
         The store is damaged here, or has no such level.
     """
-    return _assemble(store, scene, store.check_level(level), "image")
+    return _assemble(store, scene, store.check_level(level), "image", rows)
 
 
-def read_speed(store: Store, scene: int, level: int | None = None) -> NDArray[np.uint8]:
+def read_speed(
+    store: Store, scene: int, level: int | None = None, rows: range | None = None
+) -> NDArray[np.uint8]:
     """Return a scene's speed mask, uint8 (y, x); otherwise as :func:`read_image`."""
-    return _assemble(store, scene, store.check_level(level), "speed")
+    return _assemble(store, scene, store.check_level(level), "speed", rows)
 
 
-def _assemble(store: Store, scene: int, level: int, name: str) -> NDArray[np.uint8]:
-    reader = TileReader(store, level, name)
-    tiles, factor = store.tiles, store.meta.tile // level
-    rows = tiles_of(tiles, scene)
+def scene_shape(store: Store, scene: int, level: int) -> tuple[int, int]:
+    """Return height and width of a scene at a level; without a grid, all that its tiles cover."""
+    grid = level_grid(store, scene, level)
+    if grid is not None:
+        return grid.height, grid.width
+    tops, lefts = _corners(store, scene, level)
+    return int(tops.max()) + level, int(lefts.max()) + level
+
+
+def _corners(store: Store, scene: int, level: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first row and column of a scene's tiles, in pixels of a level."""
+    tiles, rows, factor = store.tiles, tiles_of(store.tiles, scene), store.meta.tile // level
     # Rounded up: a tile shifted to end at the scene's edge still ends there.
     tops = -(-tiles.row[rows].astype(np.int64) // factor)
-    lefts = -(-tiles.col[rows].astype(np.int64) // factor)
-    grid = level_grid(store, scene, level)
-    height, width = (
-        (grid.height, grid.width)
-        if grid is not None
-        else (int(tops.max()) + level, int(lefts.max()) + level)
-    )
-    out = np.full((height, width, *reader.layout.tile_shape[2:]), reader.layout.fill, np.uint8)
-    for i, top, left in zip(range(rows.start, rows.stop), tops, lefts, strict=True):
-        target = out[top : top + level, left : left + level]
-        target[...] = reader.read(i)[: target.shape[0], : target.shape[1]]
+    return tops, -(-tiles.col[rows].astype(np.int64) // factor)
+
+
+def _assemble(
+    store: Store, scene: int, level: int, name: str, rows: range | None
+) -> NDArray[np.uint8]:
+    reader = TileReader(store, level, name)
+    height, width = scene_shape(store, scene, level)
+    wanted = range(height) if rows is None else range(rows.start, min(rows.stop, height))
+    shape = (len(wanted), width, *reader.layout.tile_shape[2:])
+    out = np.full(shape, reader.layout.fill, np.uint8)
+    first = tiles_of(store.tiles, scene).start
+    for i, (top, left) in enumerate(zip(*_corners(store, scene, level), strict=True)):
+        begin, end = max(top, wanted.start), min(top + level, wanted.stop)
+        if begin < end:
+            target = out[begin - wanted.start : end - wanted.start, left : left + level]
+            target[...] = reader.read(first + i)[begin - top : end - top, : target.shape[1]]
     return out

@@ -57,7 +57,7 @@ def synthesise(
     city
         Which area: it decides location, names, label schema, and whether there are labels.
     scenes, size
-        Number of chips, and pixels a side of each (2.7e-6 degrees a pixel, as in SpaceNet).
+        Number of chips, and pixels per side of each (2.7e-6 degrees per pixel, as in SpaceNet).
     seed
         Another seed is another city; not negative.
     products

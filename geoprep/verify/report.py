@@ -117,7 +117,7 @@ def verify(
 
 
 def print_report(result: VerifyReport) -> None:
-    """Print what is wrong, a line for each problem, or that nothing is."""
+    """Print what is wrong, one line per problem, or that nothing is."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -155,7 +155,7 @@ def _check_pixels(
     workers: int | None,
     report: Report | None,
 ) -> Findings:
-    """Run all jobs; memory does not grow with the store, but by two numbers a tile."""
+    """Run all jobs; memory does not grow with the store, but by two numbers per tile."""
     found = Findings()
     check = partial(check_job, files=files, meta=store.meta, tables=tables)
     for done, one in enumerate(Threads(workers).map_unordered(check, jobs), start=1):

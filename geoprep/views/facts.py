@@ -42,8 +42,6 @@ def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
 
     Parameters
     ----------
-    store
-        An open store.
     scenes
         Add a row for every scene.
 

@@ -31,8 +31,6 @@ def export_footprints(store: Store, out: str | Path, *, by: By = "scene") -> Pat
 
     Parameters
     ----------
-    store
-        An open store.
     out
         ``.geojson`` or ``.gpkg``; it appears at once, or not at all.
     by

@@ -58,8 +58,6 @@ def export_scene(
 
     Parameters
     ----------
-    store
-        An open store.
     scene
         Id, or the end of one, such as ``chip12``.
     out

@@ -21,6 +21,7 @@ from geoprep.store.scenes import (
     road_fraction,
     scene_grid,
     scene_roads,
+    scene_shape,
     scene_splits,
     valid_share,
 )
@@ -34,6 +35,8 @@ SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
 DARK = 0.45
 """Median brightness below which pictures are brightened, up to there."""
 MOST_GAMMA = 2.0
+STRIP_TILES = 8
+"""Rows of tiles in memory at once; those at the edge of a strip are read twice."""
 
 
 def preview(
@@ -49,14 +52,12 @@ def preview(
 
     Parameters
     ----------
-    store
-        An open store.
     out
         ``.png``, ``.pdf``, ``.svg`` or ``.jpg``; it appears at once, or not at all.
     scenes
         Ids, or ends of ids, in the order to show them. None: chosen by :func:`choose_scenes`.
     count
-        How many are chosen.
+        Number of scenes that are chosen.
     level
         Resolution to read. None: the coarsest that is as fine as the sheet.
     columns
@@ -188,13 +189,12 @@ def _view(
 
     status = str(store.scenes.status[scene])
     if status in ("ok", "unlabelled"):
-        image, speed = read_image(store, scene, level), read_speed(store, scene, level)
+        step = max(1, scene_shape(store, scene, level)[1] // (2 * pixels))
+        image, speed = _read_thinned(store, scene, level, step)
     else:  # nothing was stored, so nothing is read
         size = (max(1, round(pixels * _aspect(grid))), pixels)
         image = np.zeros((*size, len(store.meta.bands)), np.uint8)
         speed = np.full(size, NO_DATA, np.uint8)
-    step = max(1, image.shape[1] // (2 * pixels))
-    image, speed = _thinned_image(image, step), _thinned_speed(speed, step)
     rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
     width = None
     if grid is not None:
@@ -217,6 +217,20 @@ def _view(
         aspect=_aspect(grid),
         width_m=width,
     )
+
+
+def _read_thinned(
+    store: Store, scene: int, level: int, step: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Read a scene some rows of tiles at a time, so that a large one need not fit into memory."""
+    height = scene_shape(store, scene, level)[0]
+    strip = step * -(-STRIP_TILES * level // step)
+    images, speeds = [], []
+    for top in range(0, height, strip):
+        rows = range(top, top + strip)
+        images.append(_thinned_image(read_image(store, scene, level, rows), step))
+        speeds.append(_thinned_speed(read_speed(store, scene, level, rows), step))
+    return np.concatenate(images), np.concatenate(speeds)
 
 
 def _blocks(values: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:

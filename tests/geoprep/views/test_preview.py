@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from matplotlib.image import imread
 from skimage.color import deltaE_ciede2000, rgb2lab
 
 from geoprep.errors import StoreError, UsageError
+from geoprep.plan.options import BuildOptions
 from geoprep.store import Store, scenes
 from geoprep.views import export_scene, sheet
 from geoprep.views import preview as module
@@ -288,3 +290,29 @@ def test_a_missing_shard_is_no_blank_picture(store_copy, tmp_path, show):
     with pytest.raises(StoreError, match=r"64/image/c/\d+/0/0/0 is missing.*build-zarr"):
         show(opened, out=out, level=64, **arguments)
     assert not out.exists()
+
+
+def test_a_large_scene_is_read_in_strips(make, tmp_path, views):
+    """What is shown is what the whole scene gives; what is in memory is not the whole scene."""
+    make.write_scene(tmp_path, "large", shape=(1200, 1200), transform=make.lonlat_grid(0))
+    options = BuildOptions(tile=32, levels=1, shard_tiles=256)
+    opened = Store.open(make.build_store(tmp_path, tmp_path / "x.zarr", options))
+    image, speed = scenes.read_image(opened, 0), scenes.read_speed(opened, 0)
+    assert opened.tiles is opened.tiles  # read before memory is looked at
+    tracemalloc.start()
+    thin_image, thin_speed = module._read_thinned(opened, 0, 32, 7)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(thin_image, module._thinned_image(image, 7))
+    np.testing.assert_array_equal(thin_speed, module._thinned_speed(speed, 7))
+    assert peak < 0.4 * image.nbytes
+
+
+@pytest.mark.parametrize("level", [64, 32])
+def test_rows_of_a_scene_are_those_of_the_whole(store, level):
+    for read in (scenes.read_image, scenes.read_speed):
+        whole = read(store, 1, level)
+        for rows in (range(0, 10), range(50, 75), range(60, 1000)):
+            np.testing.assert_array_equal(
+                read(store, 1, level, rows), whole[rows.start : rows.stop]
+            )
