@@ -32,6 +32,7 @@ from geoprep.executors.threads import Executor
 from geoprep.imagery import pixels as imagery
 from geoprep.plan.plan import Plan, PlannedScene
 from geoprep.storage.disk import flush_shards
+from geoprep.storage.files import local_path
 from geoprep.store.schema import UNREADABLE, StoreMeta
 from geoprep.store.shards import PARTIAL_SUFFIX, digest, shard_path
 from geoprep.store.writer import create_store
@@ -81,10 +82,12 @@ def build(
     ------
     StoreError
         Something else is in the way, another build is running, or the disk is full.
+    UsageError
+        ``out`` is no folder of this machine.
     """
     start = time.perf_counter()
     _keep_freed_memory()
-    out = out.absolute()
+    out = local_path(out)
     with _disk_errors(out), Journal(out) as journal:
         state = _existing(out, plan, overwrite)
         if state == "complete":
