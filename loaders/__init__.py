@@ -24,11 +24,11 @@ from loaders.limits import available_memory, usable_cpus
 from loaders.memory import MemorySampler, Usage, process_usage
 from loaders.ram import RamTiles, open_stores
 from loaders.ranks import is_distributed, this_rank
-from loaders.residency import DeviceTiles
+from loaders.resident import DeviceTiles
 from loaders.selection import Folds, Split, select
 from loaders.shared import SharedMemory
-from loaders.stream import StreamTiles
-from loaders.stream_batches import StreamLoader
+from loaders.stream.feed import StreamLoader
+from loaders.stream.tiles import StreamTiles
 
 __all__ = [
     "PAD_TO",

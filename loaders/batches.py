@@ -23,12 +23,12 @@ from loaders.gather import as_items, gather
 from loaders.limits import usable_cpus
 from loaders.ram import RamTiles
 from loaders.ranks import this_rank
-from loaders.residency import DeviceTiles
+from loaders.resident import DeviceTiles
 from loaders.ring import Ring
 from loaders.roads import CELL, RoadCells, WeightRule, tile_weights
 from loaders.sampling import Augment, Sampling, Windows
 from loaders.schedule import Schedule, Step
-from loaders.stream import StreamTiles
+from loaders.stream.tiles import StreamTiles
 
 MAX_THREADS = 4
 """Threads by default, at most: more of them only wait for memory."""
@@ -94,7 +94,7 @@ class BatchLoader(EpochLoader):
         """Return a loader of the kind that the tiles need."""
         # As pathlib.Path does, so that the loop is the same wherever the tiles are.
         if cls is BatchLoader and isinstance(tiles, StreamTiles):
-            from loaders.stream_batches import StreamLoader  # which is made from this module
+            from loaders.stream.feed import StreamLoader  # which is made from this module
 
             return super().__new__(StreamLoader)  # type: ignore[return-value]  # a subclass
         return super().__new__(cls)

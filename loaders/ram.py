@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders.facts import TileFacts
 from loaders.loading import TABLE_COLUMNS, load_plan, plan_load
 from loaders.progress import progress_bar
 from loaders.ranks import load_once
 from loaders.reading import Progress
 from loaders.selection import Folds, Split
 from loaders.shared import Handle, SharedArrays
+from loaders.table import TileFacts
 
 LOAD_THREADS = 4
 """Pieces read at a time."""

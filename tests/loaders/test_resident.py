@@ -16,7 +16,7 @@ from loaders import (
     Normalize,
     RamTiles,
     SpeedTarget,
-    residency,
+    resident,
 )
 
 DEVICES = ["cpu"] + [d for d in ("cuda", "xpu") if getattr(torch, d).is_available()]
@@ -61,7 +61,7 @@ def test_a_batch_on_the_device_is_prepared_there(painted: RamTiles):
 def test_large_tiles_are_uploaded_piece_by_piece(
     painted: RamTiles, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(residency, "_STAGE_BYTES", 10_000)
+    monkeypatch.setattr(resident, "_STAGE_BYTES", 10_000)
     tiles = DeviceTiles(painted, "cpu")
     assert (tiles.image.numpy() == painted.image).all()
     assert (tiles.speed_of(7) == painted.speed[7]).all()
@@ -70,7 +70,7 @@ def test_large_tiles_are_uploaded_piece_by_piece(
 def test_tiles_that_do_not_fit_are_refused_with_figures(
     painted: RamTiles, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(residency, "_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(resident, "_free_bytes", lambda device: 1000)
     with pytest.raises(UsageError, match=r"24 tiles of level 40 .* residency='ram'"):
         DeviceTiles(painted, "cpu")
 

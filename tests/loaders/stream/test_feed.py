@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from geoprep.errors import StoreError, UsageError
 from geoprep.store.shards import shard_path
 from loaders import BatchLoader, RamTiles
-from loaders.stream import StreamTiles
-from loaders.stream_batches import StreamLoader
+from loaders.stream.feed import StreamLoader
+from loaders.stream.tiles import StreamTiles
 
 MakeStore = Callable[..., Path]
 

@@ -16,10 +16,11 @@ from moto.server import ThreadedMotoServer
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store.schema import Store
-from loaders import BatchLoader, RamTiles, stream
+from loaders import BatchLoader, RamTiles
 from loaders.limits import Available
-from loaders.stream import StreamTiles, memory_limit
-from loaders.stream_batches import StreamLoader
+from loaders.stream import tiles as stream
+from loaders.stream.feed import StreamLoader
+from loaders.stream.tiles import StreamTiles, memory_limit
 
 MakeStore = Callable[..., Path]
 
@@ -152,8 +153,9 @@ def test_a_bucket_gives_the_batches_of_a_folder(make_store: MakeStore, bucket: A
 JOB = """
 import sys
 import torch.distributed as dist
-from loaders import stream
+
 from loaders.limits import Available
+from loaders.stream import tiles as stream
 
 dist.init_process_group("gloo")
 stream.available_memory = lambda: Available(1_000_000 * (1 + dist.get_rank()), "this machine")

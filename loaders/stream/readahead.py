@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from loaders.window import ReadPlan
+from loaders.stream.window import ReadPlan
 
 
 class StoppedError(Exception):
@@ -20,7 +20,7 @@ class ReadAhead:
 
     It cannot come to a standstill as long as samples are taken and given back in their order: the
     first sample that is still to be taken then always has its place in memory free, see
-    `loaders.window`.
+    `loaders.stream.window`.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from loaders.sampling import Sampling
 from loaders.schedule import Schedule
-from loaders.window import (
+from loaders.stream.window import (
     LEAST_LANE,
     ReadPlan,
     TurnSchedule,

@@ -1,7 +1,7 @@
 """Stores larger than memory: tiles read ahead within a limit, shuffled over a window.
 
 The batches, the loop and the state are those of :mod:`loaders.batches`; only the order of samples
-is another, see :mod:`loaders.window`. Every tile is read and decoded once an epoch, so
+is another, see :mod:`loaders.stream.window`. Every tile is read and decoded once an epoch, so
 ``crops_per_tile`` divides that work; on any further epoch it is done again.
 """
 
@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from geoprep.store import Store
 from loaders.chunks import ChunkReader
-from loaders.facts import TileFacts, plan_table
 from loaders.limits import available_memory
 from loaders.loading import Plan, plan_load
 from loaders.ram import open_stores
 from loaders.ranks import is_distributed
 from loaders.reading import Piece
 from loaders.selection import Folds, Split
-from loaders.window import LEAST_LANE, WindowShape
+from loaders.stream.window import LEAST_LANE, WindowShape
+from loaders.table import TileFacts, plan_table
 
 LANES = 8
 """Lanes by default: 2, 4 or 8 ranks then read disjoint parts of the store."""

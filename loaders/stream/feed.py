@@ -15,11 +15,11 @@ from loaders.ahead import run_ahead
 from loaders.batch import Batch, batch_of, put_windows
 from loaders.batches import BatchLoader
 from loaders.gather import as_items, gather
-from loaders.readahead import ReadAhead
 from loaders.sampling import Windows
 from loaders.schedule import Step
-from loaders.stream import StreamTiles, amount
-from loaders.window import (
+from loaders.stream.readahead import ReadAhead
+from loaders.stream.tiles import StreamTiles, amount
+from loaders.stream.window import (
     ReadPlan,
     TurnSchedule,
     WindowSampling,

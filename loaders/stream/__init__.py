@@ -1,0 +1,5 @@
+"""Stores larger than memory: tiles read ahead within a limit, shuffled over a window.
+
+In come opened stores and a limit of memory, out come tiles whose batches are filled while they
+are read.
+"""
