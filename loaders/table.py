@@ -4,69 +4,162 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.errors import StoreError, UsageError
+from geoprep.errors import UsageError
 from geoprep.store import Store
+from loaders.feed import Feed, Request
 from loaders.gather import window_affine
-from loaders.loading import TABLE_COLUMNS, Plan
+from loaders.limits import amount
+from loaders.sampling import Sampling
+from loaders.selection import Plan
+
+COLUMNS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "store": ("uint16", ()),
+    "tile": ("uint32", ()),
+    "scene": ("uint32", ()),
+    "row": ("uint32", ()),
+    "col": ("uint32", ()),
+    "transform": ("float64", (6,)),
+    "road_fraction": ("float32", ()),
+    "valid_fraction": ("float32", ()),
+}
+"""Columns kept with the pixels: row of the store and tile, and what the store's table says."""
+
+Table = Mapping[str, NDArray[Any]]
 
 
-def plan_table(plan: Plan) -> dict[str, NDArray[Any]]:
-    """Return the rows of a plan's tiles in the tables of their stores, `TABLE_COLUMNS`.
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is not one row per tile, as JSON values.
+
+    Attributes
+    ----------
+    bands
+        Names of the bands.
+    left_out
+        Tiles of the split that cannot be used, by reason.
+    stores
+        Where they are.
+    finest
+        Tile side in pixels at the finest level, per store.
+    scenes, crs
+        Id and CRS of every scene, per store.
+    """
+
+    bands: Sequence[str]
+    left_out: Mapping[str, int]
+    stores: Sequence[str]
+    finest: Sequence[int]
+    scenes: Sequence[Sequence[str]]
+    crs: Sequence[Sequence[str]]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Origin:
+        """Return that of a plan's tiles."""
+        return cls(
+            plan.bands,
+            plan.left_out,
+            [store.location for store in plan.stores],
+            [store.meta.levels[0] for store in plan.stores],
+            [store.scenes.id.tolist() for store in plan.stores],
+            [store.scenes.crs.tolist() for store in plan.stores],
+        )
+
+
+def read_table(plan: Plan) -> dict[str, NDArray[Any]]:
+    """Return the rows of a plan's tiles in the tables of their stores, `COLUMNS`.
 
     Raises
     ------
     StoreError
         A table is damaged.
     """
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in TABLE_COLUMNS}
+    parts = []
     for number, (store, selection) in enumerate(zip(plan.stores, plan.selections, strict=True)):
-        if store.tiles.transform.shape[1:] != (6,):
-            raise StoreError(
-                f"{store.location}/transform is damaged: six numbers a tile are expected"
-            )
-        parts["store"].append(np.full(len(selection.tiles), number))
-        parts["tile"].append(selection.tiles)
-        for name in TABLE_COLUMNS.keys() - {"store", "tile"}:
-            parts[name].append(getattr(store.tiles, name)[selection.tiles])
+        own = {"store": np.full(len(selection.tiles), number), "tile": selection.tiles}
+        columns = COLUMNS.keys() - own.keys()
+        parts.append(own | {name: getattr(store.tiles, name)[selection.tiles] for name in columns})
     return {
-        name: np.concatenate(columns).astype(TABLE_COLUMNS[name][0])
-        for name, columns in parts.items()
+        name: np.concatenate([part[name] for part in parts]).astype(dtype)
+        for name, (dtype, _) in COLUMNS.items()
     }
 
 
-class TileFacts(ABC):
-    """Tiles that come from one or several stores, as far as their table goes.
+class Tiles(ABC):
+    """Tiles that come from one or several stores, wherever their pixels are.
 
-    Attributes
+    Parameters
     ----------
     side
         Side of a tile in pixels: its level.
-    bands
-        Names of the bands.
-    left_out
-        Tiles of the split that cannot be used, by reason: failed, skipped, unlabelled, empty.
+    origin
+        Where they come from.
     table
-        One row a tile: store, tile, scene, row, col, transform (finest level), fractions.
+        One row per tile: store, tile, scene, row, col, transform (finest level), fractions.
+    stores
+        The opened stores where there are any; opened again when they are asked for.
     """
 
-    side: int
-    bands: tuple[str, ...]
-    left_out: dict[str, int]
-    table: Mapping[str, NDArray[Any]]
+    def __init__(
+        self, side: int, origin: Origin, table: Table, stores: Sequence[Store] | None
+    ) -> None:
+        self.side = side
+        self.origin = origin
+        self.table = table
+        self._stores = None if stores is None else tuple(stores)
+
+    @abstractmethod
+    def feed(self, request: Request) -> Feed:
+        """Return what gives a loader its batches."""
+
+    @abstractmethod
+    def speed_of(self, tile: int) -> NDArray[np.uint8]:
+        """Return the mask of a tile on the host, uint8 (y, x)."""
+
+    @abstractmethod
+    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return copies of image and mask on the host, uint8 (y, x, band) and (y, x)."""
+
+    def arranged(self, sampling: Sampling) -> Sampling:
+        """Return the same samples in an order that these tiles can be fed in."""
+        return sampling
 
     def __len__(self) -> int:
         return len(self.table["tile"])
 
     @property
-    @abstractmethod
+    def bands(self) -> tuple[str, ...]:
+        """Names of the bands."""
+        return tuple(self.origin.bands)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Tiles of the split that cannot be used, by reason: failed, skipped, unlabelled, empty."""
+        return dict(self.origin.left_out)
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a tile and its mask."""
+        return self.side * self.side * (len(self.bands) + 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tiles and masks."""
+        return len(self) * self.tile_bytes
+
+    @property
     def stores(self) -> tuple[Store, ...]:
         """The stores the tiles come from."""
+        if self._stores is None:
+            self._stores = open_stores(self.origin.stores) if self.origin.stores else ()
+        return self._stores
 
     @property
     def store(self) -> Store:
@@ -91,11 +184,13 @@ class TileFacts(ABC):
 
     def scene(self, tile: int) -> str:
         """Return the id of a tile's scene."""
-        return self._scene_column("id", *self._scene_of(tile))
+        store, scene = self._scene_of(tile)
+        return self.origin.scenes[store][scene]
 
     def crs(self, tile: int) -> str:
         """Return the CRS of a tile's affine."""
-        return self._scene_column("crs", *self._scene_of(tile))
+        store, scene = self._scene_of(tile)
+        return self.origin.crs[store][scene]
 
     def affine(
         self, tile: int, window: tuple[int, int, int] = (0, 0, 0), side: int | None = None
@@ -117,7 +212,7 @@ class TileFacts(ABC):
             ``a b c d e f`` of rasterio, pixel corner (column, row) -> CRS.
         """
         a, b, c, d, e, f = self.table["transform"][tile].tolist()
-        scale = self._finest_side(self._scene_of(tile)[0]) / self.side
+        scale = self.origin.finest[self._scene_of(tile)[0]] / self.side
         level = (a * scale, b * scale, c, d * scale, e * scale, f)
         return window_affine(level, *window, self.side if side is None else side)
 
@@ -125,10 +220,31 @@ class TileFacts(ABC):
         """Return the numbers of a tile's store, and of its scene there."""
         return int(self.table["store"][tile]), int(self.table["scene"][tile])
 
-    @abstractmethod
-    def _scene_column(self, name: Literal["id", "crs"], store: int, scene: int) -> str:
-        """Return what a store's scene table says of a scene."""
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_stores": None}
 
-    @abstractmethod
-    def _finest_side(self, store: int) -> int:
-        """Return the side of a store's tiles at its finest level, in pixels."""
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self)} tiles of {self.side} x {self.side} x "
+            f"{len(self.bands)}, {self._held()}, left out {self.left_out or 'none'})"
+        )
+
+    def _held(self) -> str:
+        """Return how much there is and where, for people."""
+        return amount(self.nbytes)
+
+
+def open_stores(stores: str | Path | Store | Sequence[str | Path | Store]) -> tuple[Store, ...]:
+    """Open a store or several.
+
+    Raises
+    ------
+    StoreError
+        One of them cannot be used.
+    UsageError
+        There is none.
+    """
+    several = [stores] if isinstance(stores, str | Path | Store) else list(stores)
+    if not several:
+        raise UsageError("no store given: name at least one")
+    return tuple(s if isinstance(s, Store) else Store.open(s) for s in several)
