@@ -7,8 +7,9 @@ plain tensor arithmetic, so the same modules run on ``cpu``, ``cuda`` and ``xpu`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -19,8 +20,9 @@ from torch.nn import functional
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_TABLE, BINARY_TABLE, CHANNEL_TABLE, CONTINUOUS_TABLE, NO_DATA
 from geoprep.store import Store
+from loaders.batch import Batch
 from loaders.jitter import Jitter
-from loaders.ram import open_stores
+from loaders.table import open_stores
 
 Targets = Literal["bins", "continuous", "binary", "class"]
 
@@ -54,17 +56,6 @@ class Prepared(NamedTuple):
     image: Tensor
     target: Tensor
     valid: Tensor
-
-
-class _Samples(Protocol):
-    """A batch, as far as it matters here."""
-
-    @property
-    def image(self) -> Tensor: ...
-    @property
-    def speed(self) -> Tensor: ...
-    @property
-    def key(self) -> Tensor: ...
 
 
 def band_statistics(stores: Sequence[Store], bands: Sequence[str] | None = None) -> Statistics:
@@ -279,7 +270,7 @@ class DevicePrep(nn.Module):
             Normalize(mean, std, dtype), SpeedTarget(targets, dtype), jitter=jitter, pad_to=pad_to
         )
 
-    def forward(self, batch: _Samples | Mapping[str, Any]) -> Prepared:
+    def forward(self, batch: Batch | Mapping[str, Any]) -> Prepared:
         """Return image, target and valid mask of a batch, which must be on this module's device.
 
         Parameters
@@ -287,11 +278,11 @@ class DevicePrep(nn.Module):
         batch
             A `Batch`, or a mapping with ``image`` and ``speed`` (and ``key`` for jitter).
         """
-        parts = batch if isinstance(batch, Mapping) else _mapping(batch)
-        image, speed = self.pad(parts["image"]), self._without_data(parts["speed"])
+        part = batch.__getitem__ if isinstance(batch, Mapping) else partial(getattr, batch)
+        image, speed = self.pad(part("image")), self._without_data(part("speed"))
         gain = bias = None
         if self.jitter is not None and self.training:
-            gain, bias = self.jitter(parts["key"], image.shape[1])
+            gain, bias = self.jitter(part("key"), image.shape[1])
         return Prepared(self.normalize(image, gain, bias), self.target(speed), speed != NO_DATA)
 
     def pad(self, image: Tensor) -> Tensor:
@@ -316,7 +307,3 @@ class DevicePrep(nn.Module):
         if not below and not right:
             return speed
         return functional.pad(speed, (0, right, 0, below), value=NO_DATA)
-
-
-def _mapping(batch: _Samples) -> dict[str, Tensor]:
-    return {"image": batch.image, "speed": batch.speed, "key": batch.key}

@@ -153,7 +153,8 @@ def _bin_pixels(masks: Masks, threads: int = 2) -> NDArray[np.float64]:
 
     def count(tile: int) -> NDArray[np.float64]:
         counts = np.bincount(masks.speed_of(tile).ravel(), minlength=256)
-        return np.bincount(BIN_TABLE, weights=counts, minlength=BIN_COUNT + 1)[1:]
+        found = np.bincount(BIN_TABLE, weights=counts, minlength=BIN_COUNT + 1)
+        return found[1:].astype(np.float64)
 
     found = Ahead(count, range(len(masks)), threads=threads, ahead=4 * threads)
     return np.stack(list(found))
