@@ -76,7 +76,7 @@ class Crew(Generic[Item, Result]):
         """Start `run`, in a thread: to start one `threading` waits with a lock."""
         try:
             threading.Thread(target=self.run, name="loaders-crew", daemon=True).start()
-        except RuntimeError as error:  # the system gives no more threads: for who waits
+        except BaseException as error:  # the system gives no more threads: for who waits
             self.failure, self.over = error, True
 
     def run(self) -> None:
@@ -88,7 +88,7 @@ class Crew(Generic[Item, Result]):
             if not self.closed:
                 self._start(threads)
                 self.orders.get()
-        except RuntimeError as error:
+        except BaseException as error:  # as above
             self.failure = error
         self.closed = True
         self._beside.stop()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -154,21 +154,24 @@ class Ring:
     def __init__(self, nbytes: int, spare: int, *, pinned: bool = False) -> None:
         self.nbytes = nbytes
         self.pinned = pinned
-        self._lock = threading.Lock()  # taken by the threads that fill, never by a loop
         self._blocks: deque[tuple[weakref.ref[Any], NDArray[np.uint8]]] = deque(maxlen=spare)
 
     def take(self) -> Tensor:
         """Return a block, uint8 (nbytes,), with whatever it held before."""
         if self.pinned:
             return torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
-        with self._lock:
-            idle = (i for i, (user, _) in enumerate(self._blocks) if user() is None)
-            at = max(idle, default=None)  # the one handed out last: warm
-            block = np.empty(self.nbytes, np.uint8) if at is None else self._blocks[at][1]
-            if at is not None:
-                del self._blocks[at]
-            view = block.view()
-            self._blocks.append((weakref.ref(view), block))
+        busy = []
+        block = None
+        with suppress(IndexError):  # no lock, which a fork could leave taken
+            while block is None:
+                lent = self._blocks.pop()  # the one handed out last first: warm
+                if lent[0]() is None:
+                    block = lent[1]
+                else:
+                    busy.append(lent)
+        block = np.empty(self.nbytes, np.uint8) if block is None else block
+        view = block.view()
+        self._blocks.extend([*reversed(busy), (weakref.ref(view), block)])
         return torch.from_numpy(view)
 
     def clear(self) -> None:
