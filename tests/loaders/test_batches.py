@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import multiprocessing
 import threading
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.painted import painted_speed
+from helpers.streams import loader_threads, threads_end
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,10 +40,6 @@ def samples(loader: BatchLoader) -> list[tuple[int, ...]]:
             pixels = zlib.crc32(batch.image[i].contiguous().numpy().tobytes())
             found.append((int(batch.index[i]), *batch.where[i].tolist(), pixels))
     return found
-
-
-def fill_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("loaders-")]
 
 
 def test_a_batch_is_bytes_in_channels_last_order(painted: RamTiles):
@@ -217,6 +213,23 @@ def test_a_state_of_other_tiles_or_another_version_is_refused(painted: RamTiles,
         BatchLoader(painted, 8, **TRAIN).load_state_dict({**state, "version": 99})
 
 
+@pytest.mark.parametrize(("name", "value"), [("position", 10**9), ("position", -1), ("epoch", -1)])
+def test_a_state_outside_the_epoch_is_refused(painted: RamTiles, name: str, value: int):
+    loader = BatchLoader(painted, 8, **TRAIN)
+    whole = digests(loader)
+    with pytest.raises(UsageError, match=f"{name} {value}.*72 samples"):
+        loader.load_state_dict({**loader.state_dict(), name: value})
+    loader.set_epoch(0)
+    assert digests(loader) == whole
+
+
+def test_a_state_without_its_place_is_refused(painted: RamTiles):
+    loader = BatchLoader(painted, 8, **TRAIN)
+    state = {k: v for k, v in loader.state_dict().items() if k != "position"}
+    with pytest.raises(UsageError, match="position None"):
+        loader.load_state_dict(state)
+
+
 def test_held_batches_never_change(painted: RamTiles):
     loader = BatchLoader(painted, 4, threads=3, prefetch=5, **TRAIN)
     held = list(loader)
@@ -239,7 +252,7 @@ def test_a_loop_that_breaks_or_raises_leaves_no_thread(painted: RamTiles):
     loader = BatchLoader(painted, 4, threads=4, **TRAIN)
     for _ in loader:
         break
-    assert fill_threads() == []
+    assert threads_end()
 
     def fail(error: type[BaseException]) -> None:
         for _ in loader:
@@ -248,13 +261,12 @@ def test_a_loop_that_breaks_or_raises_leaves_no_thread(painted: RamTiles):
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error):
             fail(error)
-        assert fill_threads() == []
+        assert threads_end()
     batches = iter(loader)
     next(batches)
-    assert fill_threads() != []
+    assert loader_threads() != []
     del batches
-    gc.collect()
-    assert fill_threads() == []
+    assert threads_end()
 
 
 def test_fifty_epochs_leak_neither_threads_nor_descriptors(store_path: Path):
@@ -267,6 +279,7 @@ def test_fifty_epochs_leak_neither_threads_nor_descriptors(store_path: Path):
         for step, _ in enumerate(loader):
             if epoch % 3 == 0 and step == 2:
                 break
+    assert threads_end()
     assert (len(list(descriptors.iterdir())), threading.active_count()) == before
 
 
@@ -289,9 +302,19 @@ def test_min_road_of_whole_tiles_leaves_the_others_out():
     speed = np.zeros((3, 8, 8), np.uint8)
     speed[2, :4] = 30
     tiles = RamTiles.from_arrays(np.ones((3, 8, 8, 1), np.uint8), speed)
-    assert [int(b.index[0]) for b in BatchLoader(tiles, 1, min_road=0.5)] == [2]
+    with pytest.warns(UserWarning, match="leaves 1 of 3 tiles to draw from"):
+        loader = BatchLoader(tiles, 1, min_road=0.5, crops_per_tile=2)
+    assert (loader.drawn_tiles, loader.samples, len(loader.notes)) == (1, 2, 1)
+    assert [int(b.index[0]) for b in loader] == [2, 2]
     with pytest.raises(UsageError, match="no tile has enough road"):
         BatchLoader(tiles, 1, min_road=0.6)
+
+
+def test_a_crop_as_large_as_the_tile_keeps_its_crops_per_tile(painted: RamTiles):
+    loader = BatchLoader(painted, 8, crop=40, augment="d4", crops_per_tile=4)
+    assert (loader.samples, loader.sampling.crops_per_tile, loader.drawn_tiles) == (96, 4, 24)
+    assert sum(len(batch) for batch in loader) == 96
+    assert loader.notes == ()
 
 
 def test_weights_draw_what_they_say(painted: RamTiles):
@@ -308,7 +331,6 @@ def test_weights_draw_what_they_say(painted: RamTiles):
         ({"threads": 0}, "threads=0"),
         ({"prefetch": -1}, "prefetch=-1"),
         ({"shuffle": False, "weights": "road"}, "sees every tile once"),
-        ({"residency": "stream"}, r"StreamTiles\.open"),
         ({"weights": np.ones(3)}, "24"),
         ({"crop": 41}, "crop=41"),
         ({"crop": 8, "min_road": 0.5}, "at least 32 pixels"),

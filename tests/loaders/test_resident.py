@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from loaders import (
     Normalize,
     RamTiles,
     SpeedTarget,
-    residency,
+    resident,
 )
 
 DEVICES = ["cpu"] + [d for d in ("cuda", "xpu") if getattr(torch, d).is_available()]
@@ -34,7 +35,7 @@ DEVICES = ["cpu"] + [d for d in ("cuda", "xpu") if getattr(torch, d).is_availabl
 )
 def test_residency_changes_no_sample(painted: RamTiles, device: str, options: dict[str, Any]):
     here = BatchLoader(painted, 5, seed=3, **options)
-    there = BatchLoader(painted, 5, seed=3, residency="device", device=device, **options)
+    there = BatchLoader(DeviceTiles(painted, device), 5, seed=3, **options)
     for one, other in zip(here, there, strict=True):
         assert other.device.type == device
         assert other.image.is_contiguous(memory_format=torch.channels_last)
@@ -58,10 +59,24 @@ def test_a_batch_on_the_device_is_prepared_there(painted: RamTiles):
     assert {t.device.type for t in (image, target, valid)} == {DEVICES[-1]}
 
 
+def test_the_hosts_copy_is_given_back(store_path: Path):
+    def held() -> int:
+        return sum("memfd:loaders" in line for line in Path("/proc/self/maps").open())
+
+    before = held()
+    tiles = DeviceTiles.load(store_path, level=16, device="cpu")
+    here = RamTiles.load(store_path, level=16)
+    assert held() == before + 1  # those in memory
+    assert (tiles.fingerprint, tiles.left_out) == (here.fingerprint, here.left_out)
+    assert (tiles.scene(5), tiles.affine(5)) == (here.scene(5), here.affine(5))
+    assert tiles.store.location == str(store_path)
+    assert all((a == b).all() for a, b in zip(tiles.pixels(7), here.pixels(7), strict=True))
+
+
 def test_large_tiles_are_uploaded_piece_by_piece(
     painted: RamTiles, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(residency, "_STAGE_BYTES", 10_000)
+    monkeypatch.setattr(resident, "_STAGE_BYTES", 10_000)
     tiles = DeviceTiles(painted, "cpu")
     assert (tiles.image.numpy() == painted.image).all()
     assert (tiles.speed_of(7) == painted.speed[7]).all()
@@ -70,8 +85,8 @@ def test_large_tiles_are_uploaded_piece_by_piece(
 def test_tiles_that_do_not_fit_are_refused_with_figures(
     painted: RamTiles, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(residency, "_free_bytes", lambda device: 1000)
-    with pytest.raises(UsageError, match=r"24 tiles of level 40 .* residency='ram'"):
+    monkeypatch.setattr(resident, "_free_bytes", lambda device: 1000)
+    with pytest.raises(UsageError, match=r"24 tiles of level 40 .* --residency ram"):
         DeviceTiles(painted, "cpu")
 
 
@@ -80,7 +95,7 @@ def test_without_an_accelerator_a_device_must_be_named(
 ):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
     with pytest.raises(UsageError, match="finds no accelerator"):
-        BatchLoader(painted, 5, residency="device")
+        DeviceTiles(painted)
 
 
 def test_offsets_of_many_large_tiles_do_not_overflow():
