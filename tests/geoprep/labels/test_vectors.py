@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from geoprep.crs import boxes_around
 from geoprep.errors import LabelError
 from geoprep.labels import vectors as roadfiles
+from geoprep.grid import Grid
 from geoprep.labels.masks import burn, speed_polygons
 from geoprep.labels.reading import read_roads
 from geoprep.labels.rule import SpeedRule
@@ -94,7 +95,7 @@ def test_roads_chosen_by_bounds_burn_like_all_roads(road_files, east, north, fil
     grid = Affine((right - left) / 200, 0, left, 0, (bottom - top) / 200, top)
     chosen = read_roads(path, bounds=bounds, bounds_crs=scene_crs)
     masks = [
-        burn(speed_polygons(roads, scene_crs), grid, (200, 200))
+        burn(speed_polygons(roads, Grid(200, 200, grid, scene_crs)), grid, (200, 200))
         for roads in (chosen, read_roads(path))
     ]
     assert np.array_equal(*masks)
