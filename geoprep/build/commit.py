@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from geoprep.store.writer import finish_store
-from geoprep.plan.plan import Plan, PlannedScene
 from geoprep.build.records import Outcome, ShardRecord
+from geoprep.plan.plan import Plan, PlannedScene
 from geoprep.store.schema import HASH_BYTES, SceneTable, TileTable
+from geoprep.store.writer import finish_store
 
 
 def finish(plan: Plan, out: Path, records: dict[int, ShardRecord]) -> None:

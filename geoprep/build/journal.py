@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from geoprep.storage.disk import flush
 from geoprep.errors import StoreError
+from geoprep.storage.disk import flush
 
 
 class Journal:

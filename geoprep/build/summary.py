@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.plan.plan import Plan
 from geoprep.build.records import ShardRecord
+from geoprep.plan.plan import Plan
 from geoprep.store.schema import SPLITS, Store
 
 

@@ -79,20 +79,19 @@ def build_bar(quiet: bool) -> Iterator[Callable[[BuildProgress], None]]:
     rate = TextColumn("{task.fields[rate]}")
     with _bar(rate) as bar:
         tasks: dict[str, TaskID] = {}
-        titles = {"survey": "surveying scenes", "build": "building scenes"}
+        titles = {"survey": "surveying, megapixels", "build": "building, megapixels"}
 
         def show(progress: BuildProgress) -> None:
             if progress.stage not in tasks:
-                tasks[progress.stage] = bar.add_task(
-                    titles[progress.stage], total=progress.scenes, rate=""
-                )
+                total = round(progress.pixels / 1e6)
+                tasks[progress.stage] = bar.add_task(titles[progress.stage], total=total, rate="")
             task = bar.tasks[tasks[progress.stage]]
             elapsed = task.elapsed or 0.0
             rate = ""
             if elapsed > 0 and progress.bytes_read:
-                scenes = (progress.scenes_done - progress.scenes_kept) / elapsed
-                rate = f"{scenes:.1f} scenes/s {progress.bytes_read / elapsed / 1e6:.0f} MB/s"
-            bar.update(task.id, completed=round(progress.scenes_done), rate=rate)
+                pixels = (progress.pixels_done - progress.pixels_kept) / elapsed / 1e6
+                rate = f"{pixels:.1f} Mpx/s {progress.bytes_read / elapsed / 1e6:.0f} MB/s"
+            bar.update(task.id, completed=round(progress.pixels_done / 1e6), rate=rate)
 
         yield show
 

@@ -132,7 +132,9 @@ def _outlined(
 
 def _nothing() -> SpeedPolygons:
     points, none = np.empty((0, 2)), np.empty(0, np.int64)
-    return SpeedPolygons(points, none, np.zeros(1, np.int64), np.empty((0, 4)), none.astype(np.uint8))
+    return SpeedPolygons(
+        points, none, np.zeros(1, np.int64), np.empty((0, 4)), none.astype(np.uint8)
+    )
 
 
 def burn(polygons: SpeedPolygons, transform: Affine, shape: tuple[int, int]) -> NDArray[np.uint8]:

@@ -21,7 +21,10 @@ MOST_CROSSINGS: Final = 4_000_000
 
 
 def noded(
-    xy: NDArray[np.float64], ring: NDArray[np.int64], polygon: NDArray[np.int64], group: NDArray[np.int64]
+    xy: NDArray[np.float64],
+    ring: NDArray[np.int64],
+    polygon: NDArray[np.int64],
+    group: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the rings of polygons with a vertex wherever those of another of their group cross.
 
@@ -62,7 +65,9 @@ def noded(
     along = np.lexsort((found[:, 0], start[edge]))
     at = start[edge[along]] + 1
     points = found[along, 1:]
-    return np.insert(xy, at, points[:, ::-1] if turned else points, axis=0), np.insert(ring, at, ring[at])
+    return np.insert(xy, at, points[:, ::-1] if turned else points, axis=0), np.insert(
+        ring, at, ring[at]
+    )
 
 
 def _sweep(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from geoprep import __version__
+from geoprep import __version__, imagery
 from geoprep.errors import GeoprepError, SourceError, UsageError
 from geoprep.executors.threads import Executor
 from geoprep.grid import (
@@ -22,7 +22,6 @@ from geoprep.grid import (
     tile_windows,
     to_lonlat,
 )
-from geoprep.imagery import pixels as imagery
 from geoprep.labels.reading import read_roads
 from geoprep.plan.options import BuildOptions, Schema
 from geoprep.plan.splits import assign_splits, blocks
@@ -141,9 +140,12 @@ class Plan:
         """
         if scene.failure:
             return False
+        return self.meta.rescale == "city" or self.in_several_shards(scene)
+
+    def in_several_shards(self, scene: PlannedScene) -> bool:
+        """Return whether not all tiles of a scene lie in one shard."""
         start, last = scene.first_tile, scene.first_tile + len(scene.windows) - 1
-        size = self.meta.shard_tiles
-        return self.meta.rescale == "city" or start // size != last // size
+        return start // self.meta.shard_tiles != last // self.meta.shard_tiles
 
 
 def make_plan(

@@ -9,9 +9,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.imagery import kernels
-from geoprep.imagery import pixels as imagery
-from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep import imagery
+from geoprep.speed import NO_DATA
 from geoprep.storage.files import StoreFiles
 from geoprep.store.schema import PIXEL_ARRAYS, StoreMeta, TileTable
 from geoprep.verify.problem import Problem
@@ -19,7 +18,6 @@ from geoprep.verify.shards import ShardJob, ShardReader
 from geoprep.verify.tables import WITH_PIXELS, Tables
 
 TRAIN = 0
-_UNMASKED = np.empty((0, 0), np.uint8)
 
 
 @dataclass(slots=True)
@@ -78,7 +76,7 @@ def check_job(job: ShardJob, files: StoreFiles, meta: StoreMeta, tables: Tables)
         readers.append(ShardReader(job, name, files, meta, expected, partial(report, array)))
         found.nbytes += len(readers[-1].data)
         found.shards += bool(readers[-1].data)
-    count = _Counter(meta, tables, found) if job.level == meta.levels[0] else None
+    count = imagery.TileCounts(len(meta.bands)) if job.level == meta.levels[0] else None
     for tile in range(job.first, job.stop):
         image, speed = (reader.tile(tile) for reader in readers)
         found.chunks += (image is not None) + (speed is not None)
@@ -88,9 +86,10 @@ def check_job(job: ShardJob, files: StoreFiles, meta: StoreMeta, tables: Tables)
         for name, message in _faults(image, speed, tables.status_of(tile)):
             report(f"{job.level}/{name}", tile, message)
         if count is not None:
-            count.add(tile, image, speed)
+            trained = tables.status_of(tile) == "ok" and tables.split_of(tile) == TRAIN
+            found.roads[tile], found.valid[tile] = count.add(image, speed, counted=trained)
     if count is not None:
-        count.finish()
+        found.band, found.speed = count.band, count.speed
     return found
 
 
@@ -99,8 +98,6 @@ def _faults(
 ) -> Iterator[tuple[str, str]]:
     """Yield (array, message) for every rule that a tile's pixels break."""
     valid = imagery.find_valid(image, image.shape[2], 0)
-    if not valid.size:
-        valid = np.ones(speed.shape, np.uint8)
     partly = int(np.count_nonzero(valid) * image.shape[2] - np.count_nonzero(image))
     if partly:
         yield "image", f"{partly} values are 0 (no data) where other bands are not"
@@ -113,31 +110,6 @@ def _faults(
         yield "image", f"pixels in a scene that is {status}"
     if status != "ok" and (speed != NO_DATA).any():
         yield "speed", f"labelled pixels in a scene that is {status}"
-
-
-class _Counter:
-    """Recomputes the statistics of a job's tiles, in the way the build does."""
-
-    def __init__(self, meta: StoreMeta, tables: Tables, found: Findings) -> None:
-        self.tables, self.found = tables, found
-        self.bands = (0,) * len(meta.bands)
-        self.band = np.zeros((2, len(meta.bands), 256), np.int64)
-        self.speed = np.zeros(256, np.int64)
-
-    def add(self, tile: int, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
-        per_speed = imagery.count_mask(speed)
-        labelled = int(per_speed.sum() - per_speed[NO_DATA])
-        roads = labelled - int(per_speed[NO_ROAD])
-        self.found.roads[tile] = roads / labelled if labelled else 0.0
-        self.found.valid[tile] = np.count_nonzero(image[..., 0]) / speed.size
-        if self.tables.status_of(tile) == "ok" and self.tables.split_of(tile) == TRAIN:
-            self.speed += per_speed
-            kernels.count_values(image, _UNMASKED, self.bands, self.band)
-
-    def finish(self) -> None:
-        self.found.band = self.band.sum(axis=0)
-        self.found.band[:, 0] = 0  # no data is not counted
-        self.found.speed = self.speed
 
 
 def check_statistics(found: Findings, tables: Tables) -> Iterator[Problem]:

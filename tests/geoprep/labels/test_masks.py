@@ -7,9 +7,9 @@ import pytest
 import rasterio
 import shapely
 from affine import Affine
+from helpers.united import burned_by_gdal, united
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from helpers.united import burned_by_gdal, united
 from rasterio.features import rasterize
 
 from geoprep.crs import transformer
@@ -240,7 +240,10 @@ def test_a_vertex_bomb_is_burned_in_seconds(shape):
     assert time.perf_counter() - start < 15  # 75 s to hours when united; 2 s here, on a quiet core
     alone = mask_of(Roads(lines[1:], roads.mph[1:], roads.crs, {}), grid)
     assert np.array_equal(mask == 45, alone == 45)
-    rows, columns = (place[1] + 400 - points[:, 1]).astype(int), (points[:, 0] - place[0]).astype(int)
+    rows, columns = (
+        (place[1] + 400 - points[:, 1]).astype(int),
+        (points[:, 0] - place[0]).astype(int),
+    )
     inside = (rows >= 0) & (rows < 400) & (columns >= 0) & (columns < 400)
     assert (mask[rows[inside], columns[inside]] >= 25).all()
 
@@ -376,7 +379,8 @@ def test_roads_elsewhere_give_an_empty_mask():
 
 
 @pytest.mark.parametrize(
-    ("lon", "zone"), [(36.01, 37), (41.99, 37), (42.01, 38), (-179.99, 1), (179.99, 60), (-0.01, 30)]
+    ("lon", "zone"),
+    [(36.01, 37), (41.99, 37), (42.01, 38), (-179.99, 1), (179.99, 60), (-0.01, 30)],
 )
 def test_the_zone_is_that_of_the_scenes_centre(lon, zone):
     assert utm_zone(Grid(2, 2, Affine(1e-6, 0, lon, 0, -1e-6, 50), "EPSG:4326")) == zone
@@ -418,7 +422,9 @@ def test_coordinates_that_are_nowhere_do_not_crash(image_crs):
     nowhere, somewhere = [(1e300, 1e300), (2e300, 2e300)], [(5e5, 6e6), (5e5, 6.001e6)]
     x, y = transformer("EPSG:32637", image_crs).transform(5e5, 6.0005e6)
     pixel = 1e-5 if image_crs == "EPSG:4326" else 1.0
-    grid = Grid(1200, 1200, Affine(pixel, 0, x - 600 * pixel, 0, -pixel, y + 600 * pixel), image_crs)
+    grid = Grid(
+        1200, 1200, Affine(pixel, 0, x - 600 * pixel, 0, -pixel, y + 600 * pixel), image_crs
+    )
     with pytest.raises(LabelError, match="EPSG:32637"):
         speed_polygons(roads_of(nowhere, crs="EPSG:32637"), grid)
     both = roads_of(nowhere, somewhere, crs="EPSG:32637")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from geoprep.crs import boxes_around
 from geoprep.errors import LabelError
-from geoprep.labels import vectors as roadfiles
 from geoprep.grid import Grid
+from geoprep.labels import vectors as roadfiles
 from geoprep.labels.masks import burn, speed_polygons
 from geoprep.labels.reading import read_roads
 from geoprep.labels.rule import SpeedRule
