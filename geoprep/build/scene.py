@@ -147,10 +147,9 @@ def pieces(part: ScenePart, tile: int) -> list[slice]:
     """
     if part.whole:
         return [slice(0, len(part.windows))]
-    starts = [
-        i for i, (row, _) in enumerate(part.windows) if i == 0 or row != part.windows[i - 1][0]
-    ]
-    runs = [slice(*ends) for ends in pairwise([*starts, len(part.windows)])]
+    rows = np.array(part.windows)[:, 0]
+    starts = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
+    runs = [slice(*ends) for ends in pairwise(starts)]
     found = runs[:1]
     for run in runs[1:]:
         joined = slice(found[-1].start, run.stop)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from geoprep.compiled import compiled
 
 LARGE_BLOCK: Final = 4096
-"""Black pixels that hang together (by sides or corners) and are no speck: 64 x 64, 19 m at 0.3 m."""
+"""Black pixels together, by sides or corners, that are no speck: 64 x 64, or 19 m at 0.3 m."""
 
 MOST_RUNS: Final = 20_000_000
 """Stretches of black in a row that are looked at: 0.4 GiB of memory. With more, all is nodata."""

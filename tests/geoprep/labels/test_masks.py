@@ -160,7 +160,7 @@ def test_south_of_the_equator_the_northern_and_the_southern_zone_agree(place):
     assert np.array_equal(mask, np.where(expected > 0, to_byte(expected), 0))
 
 
-# --- drawn one by one, and by the union of all -----------------------------------------------------
+# --- drawn one by one, and by the union of all ------------------------------------------------
 
 
 def networks(rng, kind, size):
@@ -172,7 +172,7 @@ def networks(rng, kind, size):
         corners = np.round(rng.uniform(0, size, (count, 2)) / 40) * 40
         turns = rng.choice([0.0, 40.0, 80.0], (count, 2))
         pairs = zip(corners, turns, strict=True)
-        return [np.array([at, at + turn, at + (120, 40)]) for at, turn in pairs]
+        return [np.array([at, at + turn, np.add(at, (120, 40))]) for at, turn in pairs]
     if kind == "walks":
         steps = [rng.normal(0, 25, (int(rng.integers(2, 12)), 2)) for _ in range(count)]
         return [rng.uniform(0, size, 2) + np.cumsum(each, axis=0) for each in steps]
@@ -192,7 +192,9 @@ def networks(rng, kind, size):
 )
 def test_roads_drawn_one_by_one_are_their_union_to_the_pixel(seed, kind, size, crs, speeds):
     rng = np.random.default_rng(seed)
-    lines = [shapely.LineString(line + (665e3, 4011e3)) for line in networks(rng, kind, size)]
+    lines = [
+        shapely.LineString(np.add(line, (665e3, 4011e3))) for line in networks(rng, kind, size)
+    ]
     mph = rng.choice(TABLE_SPEEDS[:speeds], len(lines))
     roads = Roads(np.array(lines, object), mph.astype(float), "EPSG:32611", {})
     left, bottom, right, top = transformer("EPSG:32611", crs).transform_bounds(
