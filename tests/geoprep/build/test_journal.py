@@ -37,9 +37,18 @@ def test_a_finished_store_is_left_alone(done):
     scenes, out = done
     before = times(out)
     assert build(plan_of(scenes), out, Threads(1)).state == "unchanged"
-    assert build(plan_of(scenes), out, Threads(1), overwrite=True).state == "unchanged"
     assert times(out) == before
     assert beside(out) == ["a.zarr"]
+
+
+def test_overwriting_a_finished_store_builds_it_again(done, tmp_path):
+    scenes, finished = done
+    out = tmp_path / "a.zarr"
+    build_of(out, scenes)
+    before = times(out)
+    assert build(plan_of(scenes), out, Threads(1), overwrite=True).state == "built"
+    assert times(out) != before
+    assert tree_digest(out) == tree_digest(finished)
 
 
 @pytest.mark.parametrize(
