@@ -66,7 +66,8 @@ def build(
     executor
         Runs the tasks.
     overwrite
-        Replace a store that was built with other parameters or from other inputs.
+        Replace a store that is complete, or was built otherwise; one from the same inputs that is
+        not complete is carried on with.
     report
         Called after every task.
 
@@ -122,7 +123,7 @@ def _existing(out: Path, plan: Plan, overwrite: bool) -> Literal["none", "incomp
     if not isinstance(attrs, dict):
         raise StoreError(f"{out} exists and is not a geoprep store: choose another --out")
     differences = _differences(attrs, plan.meta)
-    if not differences:
+    if not differences and not (overwrite and attrs.get("complete")):
         return "complete" if attrs.get("complete") else "incomplete"
     if not overwrite:
         raise StoreError(

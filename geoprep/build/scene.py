@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rasterio.windows import Window
 
 from geoprep.imagery import pixels as imagery
-from geoprep.storage.addresses import open_image, read_bytes
+from geoprep.storage.addresses import open_image
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
 from geoprep.labels.reading import Roads, read_roads
@@ -160,14 +160,11 @@ def _read_roads(part: ScenePart, label: str, task: ShardTask) -> Roads:
     options, grid = task.options, _grid(part)
     shared = label == task.road_file
     return read_roads(
-        label if shared else read_bytes(label),
-        name=label,
-        schema=part.schema,
-        speed_from=options.speed_from,
-        speed_field=options.speed_field,
-        speed_unit=options.speed_unit,
+        label,
+        rule=options.speed_rule(part.schema),
         bounds=grid.bounds if shared else None,
-        bounds_crs=grid.crs if shared else None,
+        bounds_crs=grid.crs,
+        scene=None if shared else grid.bounds,
     )
 
 

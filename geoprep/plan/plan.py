@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,44 +10,17 @@ import numpy as np
 import xxhash
 
 from geoprep import __version__
-from geoprep.errors import GeoprepError, SourceError, UsageError
+from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.executors.threads import Executor
-from geoprep.grid import (
-    Grid,
-    at_gsd,
-    auto_tile,
-    level_sides,
-    shard_tiles,
-    tile_windows,
-    to_lonlat,
-)
-from geoprep.imagery import pixels as imagery
-from geoprep.labels.reading import read_roads
+from geoprep.grid import Grid, level_sides, shard_tiles, tile_windows, to_lonlat
+from geoprep.labels.roadfile import RoadFile, open_road_file
+from geoprep.plan.layout import Layout
 from geoprep.plan.options import BuildOptions, Schema
+from geoprep.plan.probe import Probe, files_digest, label_files, of_equal_bands, probe_scene
 from geoprep.plan.splits import assign_splits, blocks
 from geoprep.sources.cities import CITIES
 from geoprep.sources.scene import Found, Scene
-from geoprep.storage.addresses import open_image
 from geoprep.store.schema import StoreMeta
-
-WORLDVIEW_BANDS = ("coastal", "blue", "green", "yellow", "red", "red edge", "nir1", "nir2")
-BAND_NAMES = {
-    "PS-RGB": ("red", "green", "blue"),
-    "PS-MS": WORLDVIEW_BANDS,
-    "MS": WORLDVIEW_BANDS,
-    "PAN": ("pan",),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What the header of one image says, or why it cannot be used."""
-
-    grid: Grid | None
-    dtype: str = ""
-    bands: tuple[int, ...] = ()
-    band_names: tuple[str, ...] = ()
-    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +53,6 @@ class PlannedScene:
     image: str
     label: str | None
     grid: Grid | None
-    dtype: str
     shape: tuple[int, int]
     windows: tuple[tuple[int, int], ...]
     first_tile: int
@@ -110,8 +81,10 @@ class Plan:
         Rows of the pixel arrays.
     road_file
         One file of roads for all scenes, or None.
+    notes
+        Lines that a person should see.
     stamp
-        Digest of the inputs with their times: what a build was interrupted with, and is only
+        Digest of the inputs and of who reads them: what a build was interrupted with, and is only
         carried on with if it is the same. Kept out of the store.
     """
 
@@ -121,6 +94,7 @@ class Plan:
     tiles: int
     road_file: str | None
     orphan_labels: tuple[str, ...]
+    notes: tuple[str, ...]
     stamp: str
 
     @property
@@ -156,7 +130,7 @@ def make_plan(
     found
         What the sources hold.
     cities
-        Their names, one each: a city's, or ``custom``.
+        Their names: a city's, or ``custom``.
     options
         The choices of this build.
     executor
@@ -172,108 +146,72 @@ def make_plan(
         The one file of roads for all scenes cannot be used.
     """
     sources = [(scene, city) for city, one in enumerate(found) for scene in one.scenes]
+    scenes = [scene for scene, _ in sources]
     items = [(scene, found[city].product, options) for scene, city in sources]
-    probes = _of_equal_bands(sources, executor.map_ordered(_probe, items))
+    probes = of_equal_bands(scenes, executor.map_ordered(probe_scene, items))
     usable = [probe for probe in probes if not probe.failure]
     if not usable:
         raise SourceError(
             f"none of {len(probes)} images can be used; the first: {probes[0].failure}"
         )
-    rescale = _resolve_rescale(options.rescale, {probe.dtype for probe in usable})
-    shapes = [_finest_shape(probe.grid, options) for probe in usable if probe.grid]
-    usual = Counter(shapes).most_common(1)[0][0]
-    tile = _resolve_tile(shapes, options)
-    levels = level_sides(tile, options.levels)
-    road_files = {one.road_file for one in found if one.road_file}
-    if len(road_files) > 1:
-        raise UsageError("more than one file of roads for all scenes: build their stores apart")
-    road_file = next(iter(road_files), None)
-    if road_file is not None:
-        _check_road_file(road_file, usable[0], options)
-    labelled = [scene.label is not None or road_file is not None for scene, _ in sources]
-    splits = _splits([scene for scene, _ in sources], probes, labelled, found, options)
-
-    scenes: list[PlannedScene] = []
+    roads = _road_file(found, options)
+    outside, notes = _judge_road_file(roads, probes) if roads else ([""] * len(probes), ())
+    has_label = [
+        scene.label is not None or (roads is not None and not why)
+        for scene, why in zip(scenes, outside, strict=True)
+    ]
+    splits = _splits(scenes, probes, has_label, found, options)
+    layout = Layout.of([probe.grid for probe in probes], len(usable[0].bands), options)
+    planned: list[PlannedScene] = []
     tiles = 0
     for i, ((scene, city), probe) in enumerate(zip(sources, probes, strict=True)):
-        shape = _finest_shape(probe.grid, options) if probe.grid else usual
-        windows = tuple(tile_windows(shape, tile, options.overlap))
-        planned = PlannedScene(
-            scene.id,
-            scene.image,
-            scene.label or (road_file if labelled[i] else None),
-            probe.grid,
-            probe.dtype,
-            shape,
-            windows,
-            tiles,
-            int(splits[i]),
-            city,
-            _schema(cities[city], options),
-            probe.failure,
+        shape = layout.shape(probe.grid)
+        windows = tuple(tile_windows(shape, layout.tile, options.overlap))
+        one = PlannedScene(
+            id=scene.id,
+            image=scene.image,
+            label=scene.label or (roads and roads.name),
+            grid=probe.grid,
+            shape=shape,
+            windows=windows,
+            first_tile=tiles,
+            split=int(splits[i]),
+            city=city,
+            schema=_schema(cities[city], options),
+            failure=probe.failure or outside[i],
         )
-        scenes.append(planned)
+        planned.append(one)
         tiles += len(windows)
-    bands, names = usable[0].bands, usable[0].band_names
-    gsd = np.median([scene.target.gsd_m() for scene in scenes if scene.target], axis=0)
+    digest = _inputs_digest(scenes, probes, roads)
+    gsd = np.median([scene.target.gsd_m() for scene in planned if scene.target], axis=0)
     meta = StoreMeta(
         cities=tuple(cities),
-        bands=names,
-        band_indexes=bands,
+        bands=usable[0].band_names,
+        band_indexes=usable[0].bands,
         gsd_m=(round(float(gsd[0]), 4), round(float(gsd[1]), 4)),
-        tile=tile,
+        tile=layout.tile,
         overlap=options.overlap,
-        rescale=rescale,
-        levels=levels,
-        shard_tiles=shard_tiles([len(scene.windows) for scene in scenes], options.shard_tiles),
+        rescale=_resolve_rescale(options.rescale, {probe.dtype for probe in usable}),
+        levels=level_sides(layout.tile, options.levels),
+        shard_tiles=shard_tiles([len(one.windows) for one in planned], options.shard_tiles),
         codec=options.codec,
         build={
             "options": options.to_attrs(),
             "product": found[0].product,
-            "inputs": _inputs_digest(scenes),
+            "inputs": digest,
         },
         version=__version__,
     )
-    orphans = tuple(label for one in found for label in one.orphan_labels)
-    return Plan(meta, options, tuple(scenes), tiles, road_file, orphans, _stamp(scenes))
-
-
-def _probe(item: tuple[Scene, str | None, BuildOptions]) -> Probe:
-    """Open one image and check that it can be used."""
-    scene, product, options = item
-    try:
-        with open_image(scene.image) as dataset:
-            bands = options.bands or imagery.default_bands(dataset)
-            if options.bands is None and product == "PS-RGB":
-                bands = bands[:3]
-            dtype = imagery.check_image(dataset, bands)
-            names = BAND_NAMES.get(product or "", ())
-            if max(bands) > len(names):
-                names = imagery.band_names(dataset)
-            chosen = tuple(names[band - 1] for band in bands)
-            return Probe(imagery.grid_of(dataset), dtype, bands, chosen)
-    except GeoprepError as error:
-        return Probe(None, failure=str(error))
-
-
-def _of_equal_bands(sources: Sequence[tuple[Scene, int]], probes: Sequence[Probe]) -> list[Probe]:
-    """Refuse the images whose bands are not those of most: one store has one list of bands."""
-    counts = Counter(probe.bands for probe in probes if not probe.failure)
-    usual = counts.most_common(1)[0][0] if counts else ()
-    return [
-        probe
-        if probe.failure or probe.bands == usual
-        else Probe(
-            None,
-            failure=f"{scene.image} has bands {_listed(probe.bands)}, most images have "
-            f"{_listed(usual)}: choose what all have with --bands, or build their stores apart",
-        )
-        for (scene, _), probe in zip(sources, probes, strict=True)
-    ]
-
-
-def _listed(bands: Sequence[int]) -> str:
-    return ",".join(map(str, bands))
+    return Plan(
+        meta=meta,
+        options=options,
+        scenes=tuple(planned),
+        tiles=tiles,
+        road_file=roads and roads.name,
+        orphan_labels=tuple(label for one in found for label in one.orphan_labels),
+        notes=notes,
+        stamp=f"{__version__} {digest}",
+    )
 
 
 def _schema(city: str, options: BuildOptions) -> Schema:
@@ -283,18 +221,42 @@ def _schema(city: str, options: BuildOptions) -> Schema:
     return "sn3" if CITIES[city].mission == "SN3" else "sn5"
 
 
-def _check_road_file(road_file: str, probe: Probe, options: BuildOptions) -> None:
+def _road_file(found: Sequence[Found], options: BuildOptions) -> RoadFile | None:
     """Read the one file of roads: without it every scene would fail, each for the same reason."""
-    assert probe.grid is not None
-    read_roads(
-        road_file,
-        schema=options.schema,
-        speed_from=options.speed_from,
-        speed_field=options.speed_field,
-        speed_unit=options.speed_unit,
-        bounds=probe.grid.bounds,
-        bounds_crs=probe.grid.crs,
-    )
+    names = {one.road_file for one in found if one.road_file}
+    if len(names) > 1:
+        raise UsageError("more than one file of roads for all scenes: build their stores apart")
+    return open_road_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None
+
+
+def _judge_road_file(roads: RoadFile, probes: Sequence[Probe]) -> tuple[list[str], tuple[str, ...]]:
+    """Return why the one file of roads is no label of each scene ("": it is), and what to say."""
+    inside = [
+        probe.grid is not None and roads.covers(probe.grid.bounds, probe.grid.crs)
+        for probe in probes
+    ]
+    usable = sum(probe.grid is not None for probe in probes)
+    if not any(inside):
+        raise LabelError(
+            f"{roads.name} covers none of the {usable} scenes: its roads are at {roads.place()}. "
+            "Check its CRS; for one file per scene give --labels a folder or a quoted pattern."
+        )
+    why = f"{roads.name}: the scene lies outside the extent of its roads, {roads.place()}"
+    reasons = [
+        "" if probe.grid is None or there else why
+        for probe, there in zip(probes, inside, strict=True)
+    ]
+    notes = []
+    if any(reasons):
+        notes.append(
+            f"{roads.name} was read as the roads of all {usable} scenes; "
+            f"{sum(map(bool, reasons))} lie outside its extent and are not labelled. For one file "
+            "per scene give --labels a folder or a quoted pattern."
+        )
+    if left_out := roads.table.lineless():
+        listed = ", ".join(f"{count} x {what}" for what, count in left_out.items())
+        notes.append(f"{roads.name}: features left out: {listed}")
+    return reasons, tuple(notes)
 
 
 def _resolve_rescale(rule: str, dtypes: set[str]) -> str:
@@ -310,23 +272,6 @@ def _resolve_rescale(rule: str, dtypes: set[str]) -> str:
     if rule == "city" and len(dtypes) > 1:
         raise UsageError("--rescale city needs images of one dtype; here are uint8 and uint16")
     return rule
-
-
-def _finest_shape(grid: Grid | None, options: BuildOptions) -> tuple[int, int]:
-    assert grid is not None  # callers leave out images that could not be opened
-    if options.resize is not None:
-        return options.resize, options.resize
-    if options.gsd is not None:
-        grid = at_gsd(grid, options.gsd)
-    return grid.height, grid.width
-
-
-def _resolve_tile(shapes: Sequence[tuple[int, int]], options: BuildOptions) -> int:
-    if options.resize is not None:
-        return options.resize
-    if options.tile is not None:
-        return options.tile
-    return auto_tile(shapes, options.overlap, 2 ** (options.levels - 1))
 
 
 def _splits(
@@ -357,22 +302,9 @@ def _centre(grid: Grid | None) -> tuple[float, float]:
     return float(lon), float(lat)
 
 
-def _inputs_digest(scenes: Sequence[PlannedScene]) -> str:
-    """Return a digest of which files go in: scene ids and file sizes, no paths, no times."""
-    lines = [f"{s.id} {_size(s.image)} {_size(s.label)}" for s in scenes]
+def _inputs_digest(scenes: Sequence[Scene], probes: Sequence[Probe], roads: RoadFile | None) -> str:
+    """Return a digest of what goes in: scene ids and the contents of files, no paths, no times."""
+    lines = [f"{scene.id} {probe.digest}" for scene, probe in zip(scenes, probes, strict=True)]
+    if roads is not None:
+        lines.append(files_digest(label_files(roads.name)))
     return xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
-
-
-def _stamp(scenes: Sequence[PlannedScene]) -> str:
-    """Return a digest of which files go in, when they were written, and who reads them."""
-    files = [Path(address) for s in scenes for address in (s.image, s.label) if address]
-    lines = [f"{file} {file.stat().st_mtime_ns if file.is_file() else 0}" for file in files]
-    return xxhash.xxh3_128_hexdigest("\n".join([__version__, *lines]).encode())
-
-
-def _size(address: str | None) -> int | None:
-    """Return a local file's size; -1 for what lies in an archive or on a server."""
-    if address is None:
-        return None
-    path = Path(address)
-    return path.stat().st_size if path.is_file() else -1
