@@ -150,7 +150,7 @@ def test_a_file_name_that_is_no_utf8_fails_the_scene_alone(tmp_path):
     good = row_of_scenes(tmp_path, 2, SIDE)
     latin = os.fsdecode(b"caf\xe9")
     image = tmp_path / f"{latin}.tif"
-    os.rename(write_image(tmp_path / "cafe.tif", texture(SIDE, SIDE)), image)
+    write_image(tmp_path / "cafe.tif", texture(SIDE, SIDE)).rename(image)
     label = tmp_path / f"{latin}.gpkg"
     label.write_bytes(b"")
     scenes = [*good, Scene("cafe", str(image), None), Scene("bad", good[0].image, str(label))]

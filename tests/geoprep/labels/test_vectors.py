@@ -48,7 +48,7 @@ def scene(crs, east, north, side=300, centre=MOSCOW):
 
 @pytest.fixture(scope="module")
 def road_files(tmp_path_factory):
-    """Return a function that writes the network once a format and CRS."""
+    """Return a function that writes the network once per format and CRS."""
     folder = tmp_path_factory.mktemp("roads")
 
     def write(crs, suffix="gpkg"):
