@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from geoprep.cli.help import GroupedCommand, OutputPath, Text, grouped_option, options_of
+from geoprep.cli.help import GroupedCommand, OutputPath, filled, grouped_option, options_of
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.plan.options import BuildOptions
 
@@ -37,12 +37,12 @@ something is in its way.
 """,
 )
 @grouped_option(
-    "Source", "--city", "cities", multiple=True, type=Text(), help="SpaceNet city; repeatable."
+    "Source", "--city", "cities", multiple=True, callback=filled, help="SpaceNet city; repeatable."
 )
 @grouped_option(
     "Source",
     "--source",
-    type=Text(),
+    callback=filled,
     help="Folder, .tar, .tar.gz or s3:// address of a city; default: $GEOPREP_DATA, ./data, .",
 )
 @grouped_option(
@@ -50,20 +50,20 @@ something is in its way.
     "--product",
     default="PS-RGB",
     show_default=True,
-    type=Text(),
+    callback=filled,
     help="Imagery product of a city.",
 )
 @grouped_option(
     "Source",
     "--images",
     multiple=True,
-    type=Text(),
+    callback=filled,
     help="Any imagery instead of a city: quoted glob; repeatable.",
 )
 @grouped_option(
     "Source",
     "--labels",
-    type=Text(),
+    callback=filled,
     help="Its roads: one .gpkg, .geojson or .shp for all scenes, or a folder or a quoted glob of "
     "one per scene.",
 )
@@ -74,7 +74,7 @@ something is in its way.
 @grouped_option("Run", "--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @grouped_option("Run", "--quiet", is_flag=True, help="No progress bar.")
 @click.pass_context
-def build_zarr(context: click.Context, **given: Any) -> int:  # noqa: ANN401 - options by name
+def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 - options by name
     """Turn imagery and road labels into one uint8 Zarr store.
 
     Can be stopped at any moment and run again: finished work is kept, and the result is the same to
@@ -100,7 +100,7 @@ def build_zarr(context: click.Context, **given: Any) -> int:  # noqa: ANN401 - o
 def _build(given: dict[str, Any], quiet: bool) -> tuple[Summary, list[str]]:
     """Build the store; return what was done, and lines that a person should see."""
     from geoprep.build.run import build
-    from geoprep.cli.progress import build_bar
+    from geoprep.cli.progress import build_bar, counting_bar
     from geoprep.executors.threads import Threads
     from geoprep.plan.plan import make_plan
 
@@ -108,9 +108,10 @@ def _build(given: dict[str, Any], quiet: bool) -> tuple[Summary, list[str]]:
     executor = Threads(given["workers"])
     found, names, out = _sources(given, quiet)
     found = _fetched(found, out, quiet)
-    plan = make_plan(found, names, options, executor)
-    with build_bar(quiet) as report:
-        summary = build(plan, out, executor, overwrite=given["overwrite"], report=report)
+    with counting_bar("reading inputs once, scenes", quiet) as report:
+        plan = make_plan(found, names, options, executor, report)
+    with build_bar(quiet) as show:
+        summary = build(plan, out, executor, overwrite=given["overwrite"], report=show)
     return summary, [*(note for one in found for note in one.notes), *plan.notes]
 
 

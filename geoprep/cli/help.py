@@ -78,16 +78,14 @@ def _parsed(
     return lambda _context, _parameter, value: None if value is None else parse(value)
 
 
-class Text(click.ParamType):
-    """A text that says something: ``--labels ''`` would otherwise be the current folder."""
-
-    name = "text"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text, or refuse an empty one."""
-        if not value.strip():
-            self.fail("is empty: a variable that is not set?", param, ctx)
-        return value
+def filled(
+    _context: click.Context, parameter: click.Parameter, value: str | tuple[str, ...] | None
+) -> Any:  # noqa: ANN401 - as it was given
+    """Refuse an empty text: ``--labels ''`` would otherwise be the current folder."""
+    given = (value,) if isinstance(value, str) else value or ()
+    if not all(text.strip() for text in given):
+        raise click.BadParameter("is empty: a variable that is not set?", param=parameter)
+    return value
 
 
 class OutputPath(click.Path):

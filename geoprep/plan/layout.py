@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from geoprep.errors import UsageError
-from geoprep.grid import Grid, at_gsd, auto_tile
+from geoprep.grid import Grid, at_gsd, auto_tile, level_sides, tile_windows
 from geoprep.plan.options import BuildOptions
 
 MOST_TILE_BYTES: Final = 256 << 20
@@ -20,9 +20,10 @@ MOST_TILES: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The side of a tile, and how many pixels the finest level of a scene has."""
+    """The sides of tiles at every level, and where they lie in a scene."""
 
     tile: int
+    levels: tuple[int, ...]
     options: BuildOptions
     usual: tuple[int, int]
 
@@ -33,7 +34,7 @@ class Layout:
         Raises
         ------
         UsageError
-            Tiles would be larger, or more, than can be read.
+            Tiles would be larger, or more, than can be read, or cannot be halved often enough.
         """
         shapes = [_finest_shape(grid, options) for grid in grids if grid is not None]
         tile = _resolve_tile(shapes, options)
@@ -43,7 +44,9 @@ class Layout:
                 f"{tile**2 * bands / 2**20:,.0f} MiB; one is read whole, so that "
                 f"{MOST_TILE_BYTES >> 20} MiB are the most: use a smaller --tile or --resize"
             )
-        layout = cls(tile, options, Counter(shapes).most_common(1)[0][0])
+        layout = cls(
+            tile, level_sides(tile, options.levels), options, Counter(shapes).most_common(1)[0][0]
+        )
         tiles = sum(_tile_count(shape, tile, options.overlap) for shape in shapes)
         if tiles > MOST_TILES:
             raise UsageError(
@@ -55,6 +58,10 @@ class Layout:
     def shape(self, grid: Grid | None) -> tuple[int, int]:
         """Return height and width; those of most scenes for one that cannot be opened."""
         return self.usual if grid is None else _finest_shape(grid, self.options)
+
+    def windows(self, grid: Grid | None) -> tuple[tuple[int, int], ...]:
+        """Return the (row, col) of every tile, in pixels of the finest level."""
+        return tuple(tile_windows(self.shape(grid), self.tile, self.options.overlap))
 
 
 def _tile_count(shape: tuple[int, int], tile: int, overlap: int) -> int:

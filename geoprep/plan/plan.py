@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import xxhash
 
 from geoprep import __version__
-from geoprep.errors import LabelError, SourceError, UsageError
+from geoprep.errors import SourceError, UsageError
 from geoprep.executors.threads import Executor
-from geoprep.grid import Grid, level_sides, shard_tiles, tile_windows, to_lonlat
-from geoprep.labels.roadfile import RoadFile, open_road_file
+from geoprep.grid import Grid, shard_tiles, to_lonlat
 from geoprep.plan.layout import Layout
 from geoprep.plan.options import BuildOptions, Schema
-from geoprep.plan.probe import Probe, files_digest, label_files, of_equal_bands, probe_scene
+from geoprep.plan.probe import Probe, inputs_digest, label_files, of_equal_bands, probe_scene
+from geoprep.plan.shared import judge_shared_roads, open_shared_roads
 from geoprep.plan.splits import assign_splits, blocks
 from geoprep.sources.cities import CITIES
 from geoprep.sources.scene import Found, Scene
@@ -121,9 +119,13 @@ class Plan:
 
 
 def make_plan(
-    found: Sequence[Found], cities: Sequence[str], options: BuildOptions, executor: Executor
+    found: Sequence[Found],
+    cities: Sequence[str],
+    options: BuildOptions,
+    executor: Executor,
+    report: Callable[[int, int], None] | None = None,
 ) -> Plan:
-    """Read every image's header and lay out the store.
+    """Read every image's header and lay out the store; read all inputs once for their digest.
 
     Parameters
     ----------
@@ -134,7 +136,9 @@ def make_plan(
     options
         The choices of this build.
     executor
-        Reads the headers.
+        Reads headers and files.
+    report
+        Called with how many scenes' files have been read, and how many scenes there are.
 
     Raises
     ------
@@ -145,73 +149,97 @@ def make_plan(
     LabelError
         The one file of roads for all scenes cannot be used.
     """
-    sources = [(scene, city) for city, one in enumerate(found) for scene in one.scenes]
-    scenes = [scene for scene, _ in sources]
-    items = [(scene, found[city].product, options) for scene, city in sources]
+    scenes = [scene for one in found for scene in one.scenes]
+    items = [(scene, one.product, options) for one in found for scene in one.scenes]
     probes = of_equal_bands(scenes, executor.map_ordered(probe_scene, items))
     usable = [probe for probe in probes if not probe.failure]
     if not usable:
         raise SourceError(
             f"none of {len(probes)} images can be used; the first: {probes[0].failure}"
         )
-    roads = _road_file(found, options)
-    outside, notes = _judge_road_file(roads, probes) if roads else ([""] * len(probes), ())
-    has_label = [
-        scene.label is not None or (roads is not None and not why)
-        for scene, why in zip(scenes, outside, strict=True)
-    ]
-    splits = _splits(scenes, probes, has_label, found, options)
     layout = Layout.of([probe.grid for probe in probes], len(usable[0].bands), options)
-    planned: list[PlannedScene] = []
-    tiles = 0
-    for i, ((scene, city), probe) in enumerate(zip(sources, probes, strict=True)):
-        shape = layout.shape(probe.grid)
-        windows = tuple(tile_windows(shape, layout.tile, options.overlap))
-        one = PlannedScene(
-            id=scene.id,
-            image=scene.image,
-            label=scene.label or (roads and roads.name),
-            grid=probe.grid,
-            shape=shape,
-            windows=windows,
-            first_tile=tiles,
-            split=int(splits[i]),
-            city=city,
-            schema=_schema(cities[city], options),
-            failure=probe.failure or outside[i],
-        )
-        planned.append(one)
-        tiles += len(windows)
-    digest = _inputs_digest(scenes, probes, roads)
-    gsd = np.median([scene.target.gsd_m() for scene in planned if scene.target], axis=0)
+    rescale = _resolve_rescale(options.rescale, {probe.dtype for probe in usable})
+    roads = open_shared_roads(found, options)
+    outside, notes = (
+        judge_shared_roads(roads, [probe.grid for probe in probes])
+        if roads
+        else ([""] * len(probes), ())
+    )
+    planned = _lay_out(found, cities, probes, layout, roads.name if roads else None, outside)
+    files = [[*probe.files, *label_files(s.label)] for s, probe in zip(scenes, probes, strict=True)]
+    digest = inputs_digest(
+        [f"{scene.id} {probe.facts}" for scene, probe in zip(scenes, probes, strict=True)],
+        [*files, label_files(roads.name)] if roads else files,
+        executor,
+        report,
+    )
     meta = StoreMeta(
         cities=tuple(cities),
         bands=usable[0].band_names,
         band_indexes=usable[0].bands,
-        gsd_m=(round(float(gsd[0]), 4), round(float(gsd[1]), 4)),
+        gsd_m=_median_gsd(planned),
         tile=layout.tile,
         overlap=options.overlap,
-        rescale=_resolve_rescale(options.rescale, {probe.dtype for probe in usable}),
-        levels=level_sides(layout.tile, options.levels),
-        shard_tiles=shard_tiles([len(one.windows) for one in planned], options.shard_tiles),
+        rescale=rescale,
+        levels=layout.levels,
+        shard_tiles=shard_tiles([len(scene.windows) for scene in planned], options.shard_tiles),
         codec=options.codec,
-        build={
-            "options": options.to_attrs(),
-            "product": found[0].product,
-            "inputs": digest,
-        },
+        build={"options": options.to_attrs(), "product": found[0].product, "inputs": digest},
         version=__version__,
     )
     return Plan(
         meta=meta,
         options=options,
         scenes=tuple(planned),
-        tiles=tiles,
-        road_file=roads and roads.name,
+        tiles=sum(len(scene.windows) for scene in planned),
+        road_file=roads.name if roads else None,
         orphan_labels=tuple(label for one in found for label in one.orphan_labels),
         notes=notes,
         stamp=f"{__version__} {digest}",
     )
+
+
+def _lay_out(
+    found: Sequence[Found],
+    cities: Sequence[str],
+    probes: Sequence[Probe],
+    layout: Layout,
+    road_file: str | None,
+    outside: Sequence[str],
+) -> list[PlannedScene]:
+    """Give every scene its tiles and its split; ``outside`` says why the road file has no roads."""
+    sources = [(scene, city) for city, one in enumerate(found) for scene in one.scenes]
+    scenes = [scene for scene, _ in sources]
+    labelled = [
+        scene.label is not None or (road_file is not None and not why)
+        for scene, why in zip(scenes, outside, strict=True)
+    ]
+    splits = _splits(scenes, probes, labelled, found, layout.options)
+    planned: list[PlannedScene] = []
+    tiles = 0
+    for (scene, city), probe, split, why in zip(sources, probes, splits, outside, strict=True):
+        one = PlannedScene(
+            id=scene.id,
+            image=scene.image,
+            label=scene.label or road_file,
+            grid=probe.grid,
+            shape=layout.shape(probe.grid),
+            windows=layout.windows(probe.grid),
+            first_tile=tiles,
+            split=int(split),
+            city=city,
+            schema=_schema(cities[city], layout.options),
+            failure=probe.failure or why,
+        )
+        planned.append(one)
+        tiles += len(one.windows)
+    return planned
+
+
+def _median_gsd(scenes: Sequence[PlannedScene]) -> tuple[float, float]:
+    """Return the ground sample distance of the finest level in metres along x and y."""
+    x, y = np.median([scene.target.gsd_m() for scene in scenes if scene.target], axis=0)
+    return round(float(x), 4), round(float(y), 4)
 
 
 def _schema(city: str, options: BuildOptions) -> Schema:
@@ -219,44 +247,6 @@ def _schema(city: str, options: BuildOptions) -> Schema:
     if options.schema != "auto" or city not in CITIES:
         return options.schema
     return "sn3" if CITIES[city].mission == "SN3" else "sn5"
-
-
-def _road_file(found: Sequence[Found], options: BuildOptions) -> RoadFile | None:
-    """Read the one file of roads: without it every scene would fail, each for the same reason."""
-    names = {one.road_file for one in found if one.road_file}
-    if len(names) > 1:
-        raise UsageError("more than one file of roads for all scenes: build their stores apart")
-    return open_road_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None
-
-
-def _judge_road_file(roads: RoadFile, probes: Sequence[Probe]) -> tuple[list[str], tuple[str, ...]]:
-    """Return why the one file of roads is no label of each scene ("": it is), and what to say."""
-    inside = [
-        probe.grid is not None and roads.covers(probe.grid.bounds, probe.grid.crs)
-        for probe in probes
-    ]
-    usable = sum(probe.grid is not None for probe in probes)
-    if not any(inside):
-        raise LabelError(
-            f"{roads.name} covers none of the {usable} scenes: its roads are at {roads.place()}. "
-            "Check its CRS; for one file per scene give --labels a folder or a quoted pattern."
-        )
-    why = f"{roads.name}: the scene lies outside the extent of its roads, {roads.place()}"
-    reasons = [
-        "" if probe.grid is None or there else why
-        for probe, there in zip(probes, inside, strict=True)
-    ]
-    notes = []
-    if any(reasons):
-        notes.append(
-            f"{roads.name} was read as the roads of all {usable} scenes; "
-            f"{sum(map(bool, reasons))} lie outside its extent and are not labelled. For one file "
-            "per scene give --labels a folder or a quoted pattern."
-        )
-    if left_out := roads.table.lineless():
-        listed = ", ".join(f"{count} x {what}" for what, count in left_out.items())
-        notes.append(f"{roads.name}: features left out: {listed}")
-    return reasons, tuple(notes)
 
 
 def _resolve_rescale(rule: str, dtypes: set[str]) -> str:
@@ -300,11 +290,3 @@ def _centre(grid: Grid | None) -> tuple[float, float]:
         return float("nan"), float("nan")
     lon, lat = to_lonlat(grid.crs).transform(*(grid.transform * (grid.width / 2, grid.height / 2)))
     return float(lon), float(lat)
-
-
-def _inputs_digest(scenes: Sequence[Scene], probes: Sequence[Probe], roads: RoadFile | None) -> str:
-    """Return a digest of what goes in: scene ids and the contents of files, no paths, no times."""
-    lines = [f"{scene.id} {probe.digest}" for scene, probe in zip(scenes, probes, strict=True)]
-    if roads is not None:
-        lines.append(files_digest(label_files(roads.name)))
-    return xxhash.xxh3_128_hexdigest("\n".join(lines).encode())

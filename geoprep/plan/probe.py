@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import xxhash
 
 from geoprep.errors import GeoprepError, ImageError, SourceError
+from geoprep.executors.threads import Executor
 from geoprep.grid import Grid
 from geoprep.imagery import pixels as imagery
 from geoprep.labels.vectors import SHAPEFILE_PARTS
@@ -40,9 +41,10 @@ class Probe:
 
     Attributes
     ----------
-    digest
-        Of all that is read of the scene, label included: equal inputs have equal ones, in a folder
-        or in an archive, whenever they were written.
+    files
+        Addresses of all that is read of the image, itself first.
+    facts
+        What GDAL makes of them, as text.
     """
 
     grid: Grid | None
@@ -50,11 +52,12 @@ class Probe:
     bands: tuple[int, ...] = ()
     band_names: tuple[str, ...] = ()
     failure: str = ""
-    digest: str = ""
+    files: tuple[str, ...] = ()
+    facts: str = ""
 
 
 def probe_scene(item: tuple[Scene, str | None, BuildOptions]) -> Probe:
-    """Open one image, check that it can be used, and read its files once for their digest.
+    """Open one image and check that it can be used.
 
     Parameters
     ----------
@@ -62,15 +65,14 @@ def probe_scene(item: tuple[Scene, str | None, BuildOptions]) -> Probe:
         The scene, its imagery product, the options of the build.
     """
     scene, product, options = item
-    files, facts = [scene.image], ""
+    files, facts = (scene.image,), ""
     try:
         with open_image(scene.image) as dataset:
             files, facts = _files_of(dataset, scene.image), _facts(dataset)
             probe = _usable(dataset, product, options)
     except GeoprepError as error:
         probe = Probe(None, failure=str(error))
-    digest = f"{files_digest(files)} {facts} {files_digest(label_files(scene.label))}"
-    return replace(probe, digest=digest)
+    return replace(probe, files=files, facts=facts)
 
 
 def _usable(dataset: DatasetReader, product: str | None, options: BuildOptions) -> Probe:
@@ -96,11 +98,11 @@ def of_equal_bands(scenes: Sequence[Scene], probes: Sequence[Probe]) -> list[Pro
     return [
         probe
         if probe.failure or probe.bands == usual
-        else Probe(
-            None,
+        else replace(
+            probe,
+            grid=None,
             failure=f"{scene.image} has bands {_listed(probe.bands)}, most images have "
             f"{_listed(usual)}: choose what all have with --bands, or build their stores apart",
-            digest=probe.digest,
         )
         for scene, probe in zip(scenes, probes, strict=True)
     ]
@@ -110,12 +112,12 @@ def _listed(bands: Sequence[int]) -> str:
     return ",".join(map(str, bands))
 
 
-def _files_of(dataset: DatasetReader, address: str) -> list[str]:
+def _files_of(dataset: DatasetReader, address: str) -> tuple[str, ...]:
     """Return the files an image consists of: sources of a VRT, masks and world files too."""
     if not is_local(address):
-        return [address]
+        return (address,)
     beside = [str(name) for name in dataset.files if not str(name).endswith(_NOT_READ)]
-    return [address, *(name for name in beside if name != address)]
+    return (address, *(name for name in beside if name != address))
 
 
 def _facts(dataset: DatasetReader) -> str:
@@ -144,3 +146,35 @@ def files_digest(addresses: Iterable[str]) -> str:
         except SourceError:
             found.append("unreadable")
     return xxhash.xxh3_128_hexdigest(" ".join(found).encode())
+
+
+def inputs_digest(
+    names: Sequence[str],
+    files: Sequence[Sequence[str]],
+    executor: Executor,
+    report: Callable[[int, int], None] | None,
+) -> str:
+    """Return a digest of what goes in: names and the contents of files, no paths, no times.
+
+    Parameters
+    ----------
+    names
+        Texts that count beside the files: ids of scenes, facts about images.
+    files
+        Addresses of what belongs together.
+    executor
+        Reads them.
+    report
+        Called with how many of ``files`` have been read, and how many there are.
+    """
+    digests = [""] * len(files)
+    items = enumerate(files)
+    for done, (index, digest) in enumerate(executor.map_unordered(_numbered_digest, items), 1):
+        digests[index] = digest
+        if report is not None:
+            report(done, len(files))
+    return xxhash.xxh3_128_hexdigest("\n".join([*names, *digests]).encode())
+
+
+def _numbered_digest(item: tuple[int, Sequence[str]]) -> tuple[int, str]:
+    return item[0], files_digest(item[1])
