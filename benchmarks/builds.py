@@ -30,7 +30,7 @@ MIB = 2**20
 INTERVAL = 0.02
 """Seconds between two looks at a process's memory."""
 
-COMMAND = [sys.executable, "-c", "from geoprep.cli.commands import main; main()"]
+COMMAND = [sys.executable, "-c", "from geoprep.cli import main; main()"]
 """The `geoprep` command of this very interpreter, whether or not it is on the PATH."""
 
 

@@ -11,7 +11,6 @@ from shapely.errors import GEOSException
 from geoprep.build.records import ScenePart, ShardTask
 from geoprep.errors import LabelError
 from geoprep.labels import SpeedPolygons, read_roads, speed_polygons
-from geoprep.storage import read_bytes
 
 Ground = tuple[SpeedPolygons, dict[str, int]]
 """The roads' outlines, and counted fallbacks of their attributes."""
@@ -63,14 +62,11 @@ def _find(part: ScenePart, task: ShardTask) -> Ground:
     assert label is not None
     shared = label == task.road_file
     roads = read_roads(
-        label if shared else read_bytes(label),
-        name=label,
-        schema=part.schema,
-        speed_from=options.speed_from,
-        speed_field=options.speed_field,
-        speed_unit=options.speed_unit,
+        label,
+        rule=options.speed_rule(part.schema),
         bounds=grid.bounds if shared else None,
-        bounds_crs=grid.crs if shared else None,
+        bounds_crs=grid.crs,
+        scene=None if shared else grid.bounds,
     )
     try:
         return speed_polygons(roads, grid), dict(roads.notes)
