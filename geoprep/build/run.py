@@ -22,6 +22,7 @@ from geoprep.errors import StoreError
 from geoprep.executors import Executor
 from geoprep.plan import Plan, PlannedScene
 from geoprep.storage.disk import flush_shards
+from geoprep.storage.files import local_path
 from geoprep.store.shards import shard_path
 from geoprep.store.writer import create_store
 
@@ -56,10 +57,12 @@ def build(
     ------
     StoreError
         Something else is in the way, another build is running, or the disk is full.
+    UsageError
+        ``out`` is no folder of this machine.
     """
     start = time.perf_counter()
     _keep_freed_memory()
-    out = out.absolute()
+    out = local_path(out)
     with _disk_errors(out), Journal(out) as journal:
         state = existing(out, plan, overwrite)
         if state == "complete":

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from geoprep import imagery
 from geoprep.speed import NO_DATA
-from geoprep.storage.files import StoreFiles
+from geoprep.storage.folders import StoreFiles
+from geoprep.store.layout import pixel_layouts
 from geoprep.store.schema import PIXEL_ARRAYS, StoreMeta, TileTable
 from geoprep.verify.problem import Problem
 from geoprep.verify.shards import ShardJob, ShardReader
@@ -26,8 +27,8 @@ class Findings:
 
     Attributes
     ----------
-    shards, chunks, nbytes
-        Read, decoded, and bytes read.
+    shards, chunks
+        Read, and decoded.
     skipped
         Tiles of the finest level that could not be counted.
     band, speed
@@ -39,7 +40,6 @@ class Findings:
     problems: list[Problem] = field(default_factory=list)
     shards: int = 0
     chunks: int = 0
-    nbytes: int = 0
     skipped: int = 0
     band: NDArray[np.int64] | None = None
     speed: NDArray[np.int64] | None = None
@@ -51,7 +51,6 @@ class Findings:
         self.problems += other.problems
         self.shards += other.shards
         self.chunks += other.chunks
-        self.nbytes += other.nbytes
         self.skipped += other.skipped
         self.roads |= other.roads
         self.valid |= other.valid
@@ -69,13 +68,12 @@ def check_job(job: ShardJob, files: StoreFiles, meta: StoreMeta, tables: Tables)
         scene = None if tile is None else tables.scene_of(tile)
         found.problems.append(Problem(array, job.shard, tile, scene, message))
 
-    readers = []
+    layouts, readers = pixel_layouts(meta), []
     for name in PIXEL_ARRAYS:
         array = f"{job.level}/{name}"
         expected = tables.digest_of(array, job.shard)
-        readers.append(ShardReader(job, name, files, meta, expected, partial(report, array)))
-        found.nbytes += len(readers[-1].data)
-        found.shards += bool(readers[-1].data)
+        readers.append(ShardReader(job, layouts[array], files, expected, partial(report, array)))
+        found.shards += readers[-1].found
     count = imagery.TileCounts(len(meta.bands)) if job.level == meta.levels[0] else None
     for tile in range(job.first, job.stop):
         image, speed = (reader.tile(tile) for reader in readers)

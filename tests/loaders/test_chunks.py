@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import StoreError
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from geoprep.store.shards import ShardWriter, shard_path
 from geoprep.store.writer import create_store
 from loaders.chunks import ChunkReader, _joined

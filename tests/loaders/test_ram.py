@@ -12,7 +12,7 @@ import pytest
 from helpers.painted import paint
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from loaders import RamTiles, loading
 from loaders.limits import Available
 

@@ -15,7 +15,7 @@ from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, loader_threads, s
 from moto.server import ThreadedMotoServer
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from loaders import BatchLoader, RamTiles, stream
 from loaders.limits import Available
 from loaders.stream import StreamTiles, memory_limit

@@ -13,7 +13,7 @@ from geoprep.build.records import ScenePart, ShardRecord, Stopped
 from geoprep.build.run import build
 from geoprep.build.scene import Region, pieces
 from geoprep.executors import Threads
-from geoprep.store.schema import Store
+from geoprep.store import Store
 
 
 @pytest.fixture(scope="module")

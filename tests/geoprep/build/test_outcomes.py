@@ -29,7 +29,7 @@ from geoprep.plan.plan import make_plan
 from geoprep.sources.scene import Found, Scene
 from geoprep.sources.tar import index_tar
 from geoprep.storage.addresses import member_address
-from geoprep.store.schema import Store
+from geoprep.store import Store
 
 
 @pytest.fixture(autouse=True)

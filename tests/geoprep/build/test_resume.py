@@ -12,7 +12,7 @@ from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_dige
 from geoprep.build.run import build
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from geoprep.store.shards import shard_path
 
 # Shards that cut scenes, and limits of a whole city: a survey, then many shards.

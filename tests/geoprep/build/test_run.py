@@ -31,7 +31,7 @@ from geoprep.sources.cities import get_city
 from geoprep.sources.scene import Found
 from geoprep.sources.spacenet import find_scenes
 from geoprep.speed import CONTINUOUS_TABLE
-from geoprep.store.schema import Store
+from geoprep.store import Store
 
 # The reference: NumPy in float64, GDAL's rasterizer, one tile at a time
 
