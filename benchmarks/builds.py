@@ -30,7 +30,7 @@ MIB = 2**20
 INTERVAL = 0.02
 """Seconds between two looks at a process's memory."""
 
-COMMAND = [sys.executable, "-c", "from geoprep.cli.commands import main; main()"]
+COMMAND = [sys.executable, "-c", "from geoprep.cli import main; main()"]
 """The `geoprep` command of this very interpreter, whether or not it is on the PATH."""
 
 
@@ -66,12 +66,12 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Chips a second."""
+        """Chips per second."""
         return self.chips / self.seconds
 
     @property
     def cpu_ms(self) -> float:
-        """Milliseconds of one core a chip."""
+        """Milliseconds of one core per chip."""
         return self.cpu_seconds / self.chips * 1e3
 
 
@@ -172,8 +172,15 @@ def _cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def build_command(chips: Chips, out: Path, *, workers: int) -> Memory:
+def build_command(given: Sequence[str], out: Path, *, workers: int, chips: int) -> Memory:
     """Run ``geoprep build-zarr`` in a process of its own, and watch its memory; remove the store.
+
+    Parameters
+    ----------
+    given
+        Arguments that say what to build from.
+    chips
+        How many scenes that are.
 
     Raises
     ------
@@ -181,9 +188,8 @@ def build_command(chips: Chips, out: Path, *, workers: int) -> Memory:
         The command failed; the message is its own.
     """
     shutil.rmtree(out, ignore_errors=True)
-    given = ["--city", chips.city.name, "--source", str(chips.folder), "--out", str(out)]
-    command = [*COMMAND, "build-zarr", *given, "--workers", str(workers), "--json"]
-    memory = watched(command, chips.count)
+    where = ["--out", str(out), "--workers", str(workers), "--json"]
+    memory = watched([*COMMAND, "build-zarr", *given, *where], chips)
     shutil.rmtree(out)
     return memory
 

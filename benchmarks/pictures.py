@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_tables(result: Result) -> None:
-    """Print every figure, in five tables."""
+    """Print every figure, a table for each question."""
     kinds = list(result.settings["inputs"])
     workers = result.settings["workers"]
     for kind, origin in result.settings["inputs"].items():
@@ -36,28 +36,29 @@ def print_tables(result: Result) -> None:
 
     stages = list(dict.fromkeys(n.split(".")[2] for n in result.figures if ".stage." in n))
     rows = [[stage, *(result.get(f"{k}.stage.{stage}") for k in kinds)] for stage in stages]
-    print_table("Stages, ms a chip with 1 worker", ("stage", *kinds), rows)
+    print_table("Stages, ms per chip with 1 worker", ("stage", *kinds), rows)
 
     rows = [
         [
             f"{kind} {codec}",
             result.get(f"{kind}.{name}.rate"),
-            result.get(f"{kind}.{codec}.mb_a_chip"),
+            result.get(f"{kind}.{codec}.mb_per_chip"),
             result.get(f"{kind}.{codec}.compression"),
         ]
         for kind in kinds
         for codec, name in (("lz4", "build"), ("zstd", "zstd"))
     ]
-    print_table("Codecs", ("chips, codec", "chips/s", "MB a chip", "compression"), rows)
+    print_table("Codecs", ("chips, codec", "chips/s", "MB per chip", "compression"), rows)
     _print_reference(result, kinds)
     _print_cities(result, kinds)
+    _print_mosaics(result)
 
 
 def _print_reference(result: Result, kinds: list[str]) -> None:
     workers = result.settings["workers"]
     columns = {
         "usual way chips/s": "reference.rate",
-        "usual way cpu ms a chip": "reference.cpu",
+        "usual way cpu ms per chip": "reference.cpu",
         "build, in cpu time x": "over_reference_cpu",
         "build with 1 worker x": "over_reference_1w",
         f"build with {workers} workers x": "over_reference",
@@ -80,7 +81,7 @@ def _print_cities(result: Result, kinds: list[str]) -> None:
         return
     print_table("Peak memory of the command, MiB", ("city", "PSS of the tree", "RSS"), rows)
     columns = {
-        "ms a chip": "slope",
+        "ms per chip": "slope",
         "s": "seconds",
         "GB lz4, as synthetic": "lz4.gb_as_uint8",
         "GB zstd": "zstd.gb_as_uint8",
@@ -90,6 +91,15 @@ def _print_cities(result: Result, kinds: list[str]) -> None:
     row = [result.get(f"moscow.{key}") for key in columns.values()]
     print_table("A whole city, extrapolated", ("", *columns), [["moscow", *row]])
     result.notes.append(f"moscow: {result['moscow.seconds'].note}")
+
+
+def _print_mosaics(result: Result) -> None:
+    names = [name.partition(".")[0] for name in result.figures if name.endswith(".labels_cost")]
+    columns = ("plain.seconds", "labelled.seconds", "labels_cost", "plain.pss", "labelled.pss")
+    rows = [[name, *(result.get(f"{name}.{column}") for column in columns)] for name in names]
+    if rows:
+        title = f"One scene of {result.settings['mosaic']} pixels a side"
+        print_table(title, ("", "s", "with labels", "ratio", "PSS, MiB", "with labels"), rows)
 
 
 def _memory_names(result: Result, kind: str) -> dict[int, str]:
@@ -106,7 +116,7 @@ def draw(result: Result, path: Path) -> None:
         series = {"decode-only": "decode", "build, lz4": "build", "build, zstd": "zstd"}
         series["usual way"] = "reference"
         draw_bars(rates, kinds, {k: _row(result, kinds, f"{v}.rate") for k, v in series.items()})
-        rates.set_title(f"chips a second, {result.settings['workers']} workers")
+        rates.set_title(f"chips per second, {result.settings['workers']} workers")
         rates.legend(loc="upper center", ncols=4, fontsize=8)
         _draw_shares(shares, result, kinds)
         _draw_stages(stages, result, kinds)
@@ -137,7 +147,7 @@ def _draw_stages(axis: Axes, result: Result, kinds: list[str]) -> None:
         left = [a + b for a, b in zip(left, widths, strict=True)]
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)
-    axis.set_title("ms a chip, 1 worker")
+    axis.set_title("ms per chip, 1 worker")
     axis.legend(ncols=3, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.1))
 
 

@@ -28,6 +28,7 @@ from benchmarks.common import (
     print_promises,
     ratios,
 )
+from benchmarks.mosaics import measure_mosaics
 from benchmarks.pictures import draw, print_tables
 from benchmarks.reference import missing
 from geoprep.sources import get_city
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "chips": given.chips,
         "workers": given.workers,
         "size": given.size,
+        "mosaic": given.mosaic,
         "repeats": given.repeats,
         "quick": given.quick,
     }
@@ -68,7 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kinds = _chips(given, work, result)
             announce: Callable[[str], None] = lambda text: status.update(text)  # noqa: E731
             _measure_rates(result, kinds, given, work / "out.zarr", announce)
-            _measure_memory(result, kinds, given, work, announce)
+            if _memory_is_measured(result):
+                _measure_memory(result, kinds, given, work, announce)
+                measure_mosaics(
+                    result,
+                    work,
+                    side=given.mosaic,
+                    workers=given.workers,
+                    repeats=min(given.repeats, 3),
+                    promised=not given.quick,
+                    announce=announce,
+                )
     print_tables(result)
     print_promises(result)
     if given.json:
@@ -87,10 +99,14 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     options.add_argument("--size", type=int, default=1300, help="side of a synthetic chip")
     options.add_argument(
+        "--mosaic", type=int, help="side of the large image (default: 20000, quick 1500)"
+    )
+    options.add_argument(
         "--work", type=Path, help="folder on the disk to measure (default: TMPDIR)"
     )
     given = options.parse_args(arguments)
     given.chips = given.chips or (8 if given.quick else 64)
+    given.mosaic = given.mosaic or (1500 if given.quick else 20_000)
     return given
 
 
@@ -167,7 +183,7 @@ def _start_up(
 def _record_rates(result: Result, kind: str, runs: Runs, promised: bool) -> None:
     for name, found in runs.items():
         result.add(f"{kind}.{name}.rate", "chips/s", [run.rate for run in found])
-        result.add(f"{kind}.{name}.cpu", "ms of one core a chip", [run.cpu_ms for run in found])
+        result.add(f"{kind}.{name}.cpu", "ms of one core per chip", [run.cpu_ms for run in found])
     megabytes = [run.source_bytes / run.seconds / 1e6 for run in runs["build"]]
     result.add(f"{kind}.build.mb", "MB/s", megabytes, note="source pixels, uncompressed")
     _record_shares(result, kind, runs, SHARE.get(kind) if promised else None)
@@ -208,7 +224,7 @@ def _record_shares(result: Result, kind: str, runs: Runs, at_least: float | None
 def _record_codecs(result: Result, kind: str, runs: Runs) -> None:
     for codec, name in (("lz4", "build"), ("zstd", "zstd")):
         run = runs[name][0]  # the same bytes in every round
-        result.add(f"{kind}.{codec}.mb_a_chip", "MB", [run.store_bytes / run.chips / 1e6])
+        result.add(f"{kind}.{codec}.mb_per_chip", "MB", [run.store_bytes / run.chips / 1e6])
         result.add(f"{kind}.{codec}.compression", "", [run.pixel_bytes / run.store_bytes])
     result.add(f"{kind}.zstd.over_lz4", "", _faster(runs, "zstd", "build"), note="of the rates")
 
@@ -218,13 +234,22 @@ def _record_stages(result: Result, kind: str, runs: Sequence[Run]) -> None:
 
     def add(name: str, seconds: Sequence[float]) -> None:
         values = [max(0.0, s) / run.chips * 1e3 for s, run in zip(seconds, runs, strict=True)]
-        result.add(f"{kind}.stage.{name}", "ms a chip", values)
+        result.add(f"{kind}.stage.{name}", "ms per chip", values)
 
     add("find and plan", [run.before_seconds for run in runs])
     for stage in runs[0].stages:
         add(stage, [run.stages[stage] for run in runs])
     inside = [run.before_seconds + sum(run.stages.values()) for run in runs]
     add("flush, tables, rest", [run.seconds - s for run, s in zip(runs, inside, strict=True)])
+
+
+def _memory_is_measured(result: Result) -> bool:
+    try:
+        import loaders.memory  # noqa: F401 - asked for before anything is run
+    except ImportError as error:
+        result.notes.append(f"no memory and no mosaics: {error.name} is not installed")
+        return False
+    return True
 
 
 def _measure_memory(
@@ -235,18 +260,17 @@ def _measure_memory(
     announce: Callable[[str], None],
 ) -> None:
     """Build cities of several sizes with the command itself; their slope gives Moscow's time."""
-    try:
-        import loaders.memory  # noqa: F401 - asked for before anything is run
-    except ImportError as error:
-        result.notes.append(f"no memory measured: {error.name} is not installed")
-        return
     counts = QUICK_CITY_CHIPS if given.quick else CITY_CHIPS
     repeats = min(given.repeats, 3)
     for chips in kinds[: len(KINDS)]:
         cities = {n: linked(chips, work / f"{chips.kind}-{n}", n) for n in counts}
         cases: dict[str, Callable[[], Memory]] = {
             f"memory, {n} {chips.kind} chips": partial(
-                build_command, city, work / "out.zarr", workers=given.workers
+                build_command,
+                ["--city", city.city.name, "--source", str(city.folder)],
+                work / "out.zarr",
+                workers=given.workers,
+                chips=n,
             )
             for n, city in cities.items()
         }
@@ -283,13 +307,13 @@ def _record_moscow(result: Result, chips: Chips, runs: dict[int, list[Memory]]) 
         slopes.append(slope * 1e3)
         seconds.append(start + slope * whole)
     basis = f"{whole} chips, by the slope of {sorted(runs)} {chips.origin}"
-    result.add("moscow.slope", "ms a chip", slopes, note="of the whole command, wall time")
+    result.add("moscow.slope", "ms per chip", slopes, note="of the whole command, wall time")
     result.add("moscow.seconds", "s", seconds, note=basis)
     for kind in (chips.kind, "real"):
         for codec in ("lz4", "zstd"):
-            if (a_chip := result.figures.get(f"{kind}.{codec}.mb_a_chip")) is not None:
+            if (per_chip := result.figures.get(f"{kind}.{codec}.mb_per_chip")) is not None:
                 note = f"{whole} x {result.settings['inputs'][kind]}"
-                total = [a_chip.median * whole / 1e3]
+                total = [per_chip.median * whole / 1e3]
                 result.add(f"moscow.{codec}.gb_as_{kind}", "GB", total, note=note)
 
 

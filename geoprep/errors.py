@@ -2,7 +2,13 @@
 
 
 class GeoprepError(Exception):
-    """Base of all errors raised on purpose by this package."""
+    """Base of all errors raised on purpose by this package.
+
+    The message can be printed and stored: bytes of a file name that are no UTF-8 are spelt out.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 class UsageError(GeoprepError):

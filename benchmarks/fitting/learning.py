@@ -27,7 +27,7 @@ OVER_PRIOR = 2.0
 CHIP_STEPS = 300
 CHIP_IOU = 0.5
 
-GEOPREP = (sys.executable, "-c", "from geoprep.cli.commands import main; main()")
+GEOPREP = (sys.executable, "-c", "from geoprep.cli import main; main()")
 
 
 def demo_options(makefile: Path = ROOT / "Makefile") -> list[str]:

@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.executors import stopped
 from geoprep.grid import Grid
 from geoprep.plan.options import BuildOptions, Schema
 from geoprep.store.schema import StoreMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a build is.
+
+    Attributes
+    ----------
+    stage
+        ``survey`` counts pixels of images, ``build`` those of tiles at the finest level.
+    pixels_done, pixels
+        Of this stage.
+    pixels_kept
+        How many of those done were finished by an earlier run.
+    bytes_read
+        Bytes of pixels decoded by this run in this stage, uncompressed.
+    """
+
+    stage: Literal["survey", "build"]
+    pixels_done: int
+    pixels: int
+    bytes_read: int
+    pixels_kept: int = 0
+
+
+Report = Callable[[Progress], None]
+"""Called after every task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +90,9 @@ class ScenePart:
         Whether its pixels go into the store's histograms.
     known
         Limits or a fate decided beforehand, or None.
+    missing
+        File of bits that say where black is nodata (`geoprep.build.survey`), or None: the scene is
+        read whole, or says itself what is nodata.
     """
 
     index: int
@@ -71,18 +105,24 @@ class ScenePart:
     whole: bool
     counted: bool
     known: Outcome | None
+    missing: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """One shard of every pixel array, all for the same tiles."""
+    """One shard of every pixel array, all for the same tiles; ``stamp`` is the plan's."""
 
+    stamp: str
     store: str
     shard: int
     meta: StoreMeta
     options: BuildOptions
     road_file: str | None
     parts: tuple[ScenePart, ...]
+
+
+class Stopped(Exception):  # noqa: N818 - no error: whoever asked has left
+    """Ends a task whose result nobody waits for."""
 
 
 @dataclass(slots=True)
@@ -96,7 +136,7 @@ class ShardRecord:
     scenes
         Scene index (as text, for JSON) to its outcome.
     road_fraction, valid_fraction
-        One value a tile.
+        One value per tile.
     histogram_band, histogram_speed
         (band, 256) and (256) counts of this shard's training tiles.
     source_bytes
@@ -117,7 +157,9 @@ class ShardRecord:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to a stage."""
+        """Add the time spent inside to a stage, unless nobody waits for the record any more."""
+        if stopped():
+            raise Stopped
         start = time.perf_counter()
         try:
             yield
@@ -140,26 +182,46 @@ class ShardRecord:
 
 @dataclass(frozen=True, slots=True)
 class SurveyTask:
-    """One scene to be looked at before its shards are built; ``scope`` is the rescale rule."""
+    """Some rows of a scene to be looked at before its shards are built.
+
+    Attributes
+    ----------
+    index
+        Row in the scene table.
+    rows
+        The first, and the one after the last; None for a scene that is looked at whole.
+    missing
+        File of bits, a row per row of the scene, for where it is black; None where that is known
+        at once.
+    """
 
     index: int
     image: str
     bands: tuple[int, ...]
-    scope: str
-    options: BuildOptions
+    rows: tuple[int, int] | None
+    missing: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyRecord:
-    """What a survey found: limits of its own, or the histogram for those of a city.
+    """What was found in these rows.
 
     Attributes
     ----------
+    failure
+        Why they cannot be read, or empty.
+    pixels, valid
+        How many there are, and how many hold imagery or are black where that is not yet known.
+    black
+        How many are black and perhaps nodata, written to the task's file.
     histogram
-        For every band the values that occur and how often, or empty.
+        Per band the values that occur and how often: int64 (value) and int64 (value).
     """
 
-    index: int
-    outcome: Outcome
+    task: SurveyTask
+    failure: str = ""
+    pixels: int = 0
+    valid: int = 0
+    black: int = 0
     source_bytes: int = 0
-    histogram: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    histogram: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...] = ()

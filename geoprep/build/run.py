@@ -3,56 +3,30 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
-import zarr
-from numpy.typing import NDArray
 
 from geoprep.build.commit import finish
 from geoprep.build.journal import Journal
-from geoprep.build.records import (
-    Outcome,
-    ScenePart,
-    ShardRecord,
-    ShardTask,
-    SurveyRecord,
-    SurveyTask,
-)
+from geoprep.build.labels import forget
+from geoprep.build.records import Progress, Report, ScenePart, ShardRecord, ShardTask
+from geoprep.build.resume import existing, kept_records
 from geoprep.build.summary import Summary, summarise
-from geoprep.build.tasks import build_shard, survey_scene
+from geoprep.build.survey import Known, survey
+from geoprep.build.tasks import build_shard
 from geoprep.errors import StoreError
-from geoprep.executors.threads import Executor
-from geoprep.imagery import pixels as imagery
-from geoprep.plan.plan import Plan, PlannedScene
+from geoprep.executors import Executor
+from geoprep.plan import Plan, PlannedScene
 from geoprep.storage.disk import flush_shards
 from geoprep.storage.files import local_path
-from geoprep.store.schema import UNREADABLE, StoreMeta
-from geoprep.store.shards import PARTIAL_SUFFIX, digest, shard_path
+from geoprep.store.shards import shard_path
 from geoprep.store.writer import create_store
 
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a build is; handed to a callback after every task.
-
-    ``scenes_kept`` of ``scenes_done`` were finished by an earlier run.
-    """
-
-    stage: Literal["survey", "build"]
-    scenes_done: float
-    scenes: int
-    bytes_read: int
-    scenes_kept: float = 0.0
-
-
-Report = Callable[[Progress], None]
+__all__ = ["Progress", "Report", "build"]
 
 
 def build(
@@ -74,7 +48,8 @@ def build(
     executor
         Runs the tasks.
     overwrite
-        Replace a store that was built with other parameters or from other inputs.
+        Replace a store that is complete, or was built otherwise; one from the same inputs that is
+        not complete is carried on with.
     report
         Called after every task.
 
@@ -89,20 +64,26 @@ def build(
     _keep_freed_memory()
     out = local_path(out)
     with _disk_errors(out), Journal(out) as journal:
-        state = _existing(out, plan, overwrite)
+        state = existing(out, plan, overwrite)
         if state == "complete":
             journal.remove()
             return summarise(plan, out, "unchanged", (), time.perf_counter() - start)
-        records = _kept(out, plan, journal) if state == "incomplete" else {}
-        if not records:
+        kept = kept_records(out, plan, journal) if state == "incomplete" else {}
+        if not kept:
             journal.restart()
         create_store(out, plan.meta, plan.tiles)
-        known = _survey(plan, executor, journal, report)
-        new = _run_shards(plan, out, executor, journal, records, known, report)
-        finish(plan, out, records | new)
+        try:
+            known = survey(plan, executor, journal, report)
+            new = {}
+            for record in _built(plan, out, executor, kept, known, report):
+                journal.write({"stamp": plan.stamp, "shard": record.to_json()})
+                new[record.shard] = record
+        finally:
+            forget()
+        finish(plan, out, kept | new)
         journal.remove()
     return summarise(
-        plan, out, "resumed" if records else "built", new.values(), time.perf_counter() - start
+        plan, out, "resumed" if kept else "built", new.values(), time.perf_counter() - start
     )
 
 
@@ -116,200 +97,71 @@ def _keep_freed_memory() -> None:
     del del_me
 
 
-def _existing(out: Path, plan: Plan, overwrite: bool) -> Literal["none", "incomplete", "complete"]:
-    """Say what is at ``out``; refuse what is not ours to touch, remove what may be overwritten."""
-    if out.is_dir():
-        for half in out.glob(f"zarr.*{PARTIAL_SUFFIX}"):  # killed while it wrote its first file
-            half.unlink(missing_ok=True)
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return "none"
-    attrs: Any = None
-    if (out / "zarr.json").is_file():
-        try:
-            attrs = zarr.open_group(out, mode="r").attrs.get("geoprep")
-        except (*UNREADABLE, FileNotFoundError):  # the latter for what is no group
-            attrs = None
-    if not isinstance(attrs, dict):
-        raise StoreError(f"{out} exists and is not a geoprep store: choose another --out")
-    differences = _differences(attrs, plan.meta)
-    if not differences:
-        return "complete" if attrs.get("complete") else "incomplete"
-    if not overwrite:
-        raise StoreError(
-            f"{out} was built differently: {'; '.join(differences)}. Use --overwrite to replace "
-            "it, or another --out"
-        )
-    _remove_store(out)
-    return "none"
-
-
-def _remove_store(out: Path) -> None:
-    """Remove a store so that a crash on the way leaves something that is still seen as one."""
-    for entry in sorted(out.iterdir()):
-        if entry.name != "zarr.json":
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    shutil.rmtree(out)
-
-
-def _differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
-    """Return what differs between a store's attributes and a plan's, for people to read."""
-    mine, theirs = meta.to_attrs(), attrs
-    found = []
-    for key, value in mine.items():
-        if key in ("complete", "build", "version"):
-            continue
-        if theirs.get(key) != value:
-            found.append(f"{key} {theirs.get(key)} there, {value} now")
-    built = theirs.get("build") if isinstance(theirs.get("build"), dict) else {}
-    before = built.get("options", {}) if isinstance(built, dict) else {}
-    for key, value in mine["build"]["options"].items():
-        if before.get(key) != value and key not in ("rescale", "levels", "tile", "overlap"):
-            found.append(f"{key} {before.get(key)} there, {value} now")
-    if isinstance(built, dict) and built.get("inputs") != mine["build"]["inputs"]:
-        found.append("the images or labels have changed")
-    return found
-
-
-def _kept(out: Path, plan: Plan, journal: Journal) -> dict[int, ShardRecord]:
-    """Return the records of shards that earlier runs finished and that are still whole."""
-    for partial in out.rglob(f"*{PARTIAL_SUFFIX}"):
-        partial.unlink(missing_ok=True)
-    records: dict[int, ShardRecord] = {}
-    for entry in journal.entries():
-        if entry.get("stamp") != plan.stamp or "shard" not in entry:
-            continue
-        record = ShardRecord.from_json(entry["shard"])
-        if all(_whole(out, name, record.shard, d) for name, (d, _) in record.files.items()):
-            records[record.shard] = record
-    return records
-
-
-def _whole(out: Path, array: str, shard: int, expected: str) -> bool:
-    path = shard_path(out, array, shard)
-    return path.is_file() and digest(path.read_bytes()) == expected
-
-
-def _survey(
-    plan: Plan, executor: Executor, journal: Journal, report: Report | None
-) -> dict[int, Outcome]:
-    """Return limits or fates that must be known before the shards, by scene index."""
-    known = {
-        i: Outcome("failed", scene.failure) for i, scene in enumerate(plan.scenes) if scene.failure
-    }
-    scope = plan.meta.rescale
-    todo = {i: scene for i, scene in enumerate(plan.scenes) if plan.needs_survey(scene)}
-    for entry in journal.entries():
-        if entry.get("stamp") == plan.stamp and "survey" in entry:
-            index = int(entry["survey"]["index"])
-            known[index] = Outcome.from_json(entry["survey"]["outcome"])
-            todo.pop(index, None)
-    if not todo:
-        return known
-    tasks = [
-        SurveyTask(i, scene.image, plan.meta.band_indexes, scope, plan.options)
-        for i, scene in todo.items()
-    ]
-    found: list[SurveyRecord] = []
-    counts: dict[int, NDArray[np.int64]] = {}
-    read = 0
-    for record in executor.map_unordered(survey_scene, tasks):
-        _add_histogram(counts, plan, record)
-        # A histogram as Python numbers is half a megabyte: it must not wait for the last scene.
-        found.append(replace(record, histogram=()))
-        read += record.source_bytes
-        if report:
-            report(Progress("survey", len(found), len(tasks), read))
-    if scope == "city":
-        found = _city_limits(plan, found, counts)
-    for record in sorted(found, key=lambda one: one.index):
-        known[record.index] = record.outcome
-        entry = {"index": record.index, "outcome": asdict(record.outcome)}
-        journal.write({"stamp": plan.stamp, "survey": entry})
-    return known
-
-
-def _add_histogram(counts: dict[int, NDArray[np.int64]], plan: Plan, record: SurveyRecord) -> None:
-    """Add a scene's histogram, if it has one, to that of its city: int64 (band, value)."""
-    city = plan.scenes[record.index].city
-    for band, (values, times) in enumerate(record.histogram):
-        if city not in counts:
-            counts[city] = np.zeros((len(plan.meta.bands), 65536), np.int64)
-        counts[city][band, np.array(values, np.int64)] += np.array(times, np.int64)
-
-
-def _city_limits(
-    plan: Plan, found: Sequence[SurveyRecord], counts: dict[int, NDArray[np.int64]]
-) -> list[SurveyRecord]:
-    """Give every scene of a city the limits of all its pixels together."""
-    limits = {
-        city: tuple((low, high) for low, high in imagery.percentile_limits(of_city).tolist())
-        for city, of_city in counts.items()
-    }
-    return [
-        replace(record, outcome=Outcome(limits=limits[plan.scenes[record.index].city]))
-        if record.outcome.status == "ok"
-        else record
-        for record in found
-    ]
-
-
-def _run_shards(
+def _built(
     plan: Plan,
     out: Path,
     executor: Executor,
-    journal: Journal,
-    kept: dict[int, ShardRecord],
-    known: dict[int, Outcome],
+    kept: Collection[int],
+    known: dict[int, Known],
     report: Report | None,
-) -> dict[int, ShardRecord]:
-    """Build the shards that are missing; a shard counts once it and its record are on the disk."""
-    done = sum(_share(plan, shard) for shard in kept)
-    read = 0
-    new: dict[int, ShardRecord] = {}
-    todo = [shard for shard in range(plan.shards) if shard not in kept]
-    before = done
+) -> Iterator[ShardRecord]:
+    """Build the shards that are missing, and yield each once it is on the disk.
+
+    It counts as done, and is reported, when the caller asks for the next one: with its record on
+    the disk as well.
+    """
+    total, before = _pixels(plan, range(plan.shards)), _pixels(plan, kept)
+    done, read = before, 0
     if report:
-        report(Progress("build", done, len(plan.scenes), 0, before))
+        report(Progress("build", done, total, read, before))
+    todo = (shard for shard in range(plan.shards) if shard not in kept)
     tasks = (_shard_task(plan, out, shard, known) for shard in todo)
     for record in executor.map_unordered(build_shard, tasks):
         flush_shards(shard_path(out, name, record.shard) for name in record.files)
-        journal.write({"stamp": plan.stamp, "shard": record.to_json()})
-        new[record.shard] = record
-        done += _share(plan, record.shard)
+        yield record
+        done += _pixels(plan, [record.shard])
         read += record.source_bytes
         if report:
-            report(Progress("build", done, len(plan.scenes), read, before))
-    return new
+            report(Progress("build", done, total, read, before))
 
 
-def _share(plan: Plan, shard: int) -> float:
-    """Return how many scenes' worth of tiles a shard holds."""
-    start, stop = plan.shard_range(shard)
-    return len(plan.scenes) * (stop - start) / plan.tiles
+def _pixels(plan: Plan, shards: Iterable[int]) -> int:
+    """Return how many pixels of the finest level some shards hold."""
+    ranges = [plan.shard_range(shard) for shard in shards]
+    return sum(stop - start for start, stop in ranges) * plan.meta.tile**2
 
 
-def _shard_task(plan: Plan, out: Path, shard: int, known: dict[int, Outcome]) -> ShardTask:
+def _shard_task(plan: Plan, out: Path, shard: int, known: dict[int, Known]) -> ShardTask:
     start, stop = plan.shard_range(shard)
     parts = []
     for i, scene in _scenes_between(plan, start, stop):
         low = max(start - scene.first_tile, 0)
         high = min(stop - scene.first_tile, len(scene.windows))
         windows = scene.windows[low:high]
-        parts.append(
-            ScenePart(
-                i,
-                scene.image,
-                scene.label,
-                scene.schema,
-                scene.grid,
-                scene.shape,
-                windows,
-                whole=len(windows) == len(scene.windows),
-                counted=scene.split == 0,
-                known=known.get(i),
-            )
+        told = known.get(i)
+        part = ScenePart(
+            index=i,
+            image=scene.image,
+            label=scene.label,
+            schema=scene.schema,
+            grid=scene.grid,
+            shape=scene.shape,
+            windows=windows,
+            whole=len(windows) == len(scene.windows),
+            counted=scene.split == 0,
+            known=told.outcome if told else None,
+            missing=told.missing if told else None,
         )
-    return ShardTask(str(out), shard, plan.meta, plan.options, plan.road_file, tuple(parts))
+        parts.append(part)
+    return ShardTask(
+        stamp=plan.stamp,
+        store=str(out),
+        shard=shard,
+        meta=plan.meta,
+        options=plan.options,
+        road_file=plan.road_file,
+        parts=tuple(parts),
+    )
 
 
 def _scenes_between(plan: Plan, start: int, stop: int) -> Iterator[tuple[int, PlannedScene]]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 from rasterio.windows import Window
 
+from geoprep import imagery
+from geoprep.build.bits import read_bits
+from geoprep.build.labels import road_ground
 from geoprep.build.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
-from geoprep.imagery import pixels as imagery
-from geoprep.labels.masks import SpeedPolygons, burn, speed_polygons
-from geoprep.labels.reading import Roads, read_roads
+from geoprep.labels import SpeedPolygons, burn
 from geoprep.plan.options import BuildOptions, parse_rescale
 from geoprep.speed import NO_DATA
-from geoprep.storage.addresses import open_image, read_bytes
+from geoprep.storage import open_image
 from geoprep.store.schema import PIXEL_ARRAYS, StoreMeta
 
 
@@ -37,6 +40,13 @@ class SceneTiles:
             {n: np.empty((count, n, n), np.uint8) for n in meta.levels},
         )
 
+    def of(self, run: slice) -> SceneTiles:
+        """Return a view of some of the tiles."""
+        return SceneTiles(
+            {n: tiles[run] for n, tiles in self.image.items()},
+            {n: tiles[run] for n, tiles in self.speed.items()},
+        )
+
     @classmethod
     def blank(cls, count: int, meta: StoreMeta) -> SceneTiles:
         """Return tiles that say "no data": image 0, speed 255."""
@@ -45,6 +55,23 @@ class SceneTiles:
             {n: np.full((count, n, n, bands), fill["image"], np.uint8) for n in meta.levels},
             {n: np.full((count, n, n), fill["speed"], np.uint8) for n in meta.levels},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What tiles are rendered from.
+
+    Attributes
+    ----------
+    origin
+        Row and column of the image where the pixels begin.
+    tables
+        uint8 (band, value).
+    """
+
+    pixels: imagery.Pixels
+    origin: tuple[int, int]
+    tables: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +84,20 @@ class Region:
     right: int
 
     @classmethod
-    def of(cls, part: ScenePart, tile: int) -> Region:
-        """Return the smallest rectangle around all tiles of a part."""
-        rows, cols = zip(*part.windows, strict=True)
+    def of(cls, part: ScenePart, windows: Sequence[tuple[int, int]], tile: int) -> Region:
+        """Return the smallest rectangle around some tiles of a scene."""
+        rows, cols = zip(*windows, strict=True)
         return cls(
             min(rows),
             min(cols),
             min(max(rows) + tile, part.shape[0]),
             min(max(cols) + tile, part.shape[1]),
         )
+
+    @property
+    def area(self) -> int:
+        """Number of pixels."""
+        return (self.bottom - self.top) * (self.right - self.left)
 
 
 def render_scene(
@@ -96,7 +128,43 @@ def too_empty(nodata: float, options: BuildOptions) -> str:
 
 
 def _fill(tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardRecord) -> Outcome:
-    region = Region.of(part, task.meta.tile)
+    """Read and render a part, in as many pieces as its windows want: see `pieces`."""
+    outcome = Outcome()
+    for run in pieces(part, task.meta.tile):
+        piece = part if part.whole else replace(part, windows=part.windows[run])
+        outcome = _fill_piece(tiles.of(run), piece, task, record)
+        if outcome.status == "skipped":
+            break
+    return outcome
+
+
+def pieces(part: ScenePart, tile: int) -> list[slice]:
+    """Return runs of a part's windows that are read at once.
+
+    A whole scene is one. Of a larger one every row of tiles is, unless rows overlap so that more
+    is read in pieces: the rectangle around the end of one row and the beginning of the next would
+    hold both rows whole.
+    """
+    if part.whole:
+        return [slice(0, len(part.windows))]
+    rows = np.array(part.windows)[:, 0]
+    starts = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
+    runs = [slice(*ends) for ends in pairwise(starts)]
+    found = runs[:1]
+    for run in runs[1:]:
+        joined = slice(found[-1].start, run.stop)
+        areas = [Region.of(part, part.windows[s], tile).area for s in (found[-1], run, joined)]
+        if areas[2] < areas[0] + areas[1]:
+            found[-1] = joined
+        else:
+            found.append(run)
+    return found
+
+
+def _fill_piece(
+    tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardRecord
+) -> Outcome:
+    region = Region.of(part, part.windows, task.meta.tile)
     with record.stage("decode"):
         pixels, origin = _read(part, region, task.meta.band_indexes)
     record.source_bytes += pixels.values.nbytes
@@ -105,19 +173,19 @@ def _fill(tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardReco
     with record.stage("limits"):
         limits = known_limits(part, pixels, task.meta)
         tables = imagery.lookup_tables(limits, pixels.values.dtype.name)
+    source = Source(pixels, origin, tables)
     kept = tuple((float(low), float(high)) for low, high in limits)
     if part.label is None:
         with record.stage("render"):
-            _render_tiles(part, task.meta, pixels, origin, tables, tiles)
+            _render_tiles(part, task.meta, source, tiles)
         return Outcome("unlabelled", "no label file", kept)
     with record.stage("labels"):
-        roads = _read_roads(part, part.label, task)
-        polygons = speed_polygons(roads, _grid(part).crs)
+        ground, notes = road_ground(part, task)
     with record.stage("burn"):
-        _burn_tiles(part, region, task.meta, polygons, tiles)
+        _burn_tiles(part, region, task.meta, ground, tiles)
     with record.stage("render"):
-        _render_tiles(part, task.meta, pixels, origin, tables, tiles)
-    return Outcome("ok", "", kept, dict(roads.notes))
+        _render_tiles(part, task.meta, source, tiles)
+    return Outcome("ok", "", kept, notes)
 
 
 def _grid(part: ScenePart) -> Grid:
@@ -140,7 +208,10 @@ def _read(
         bottom = min(math.ceil(region.bottom * scale_y), grid.height)
         right = min(math.ceil(region.right * scale_x), grid.width)
         window = Window(col, row, right - col, bottom - row)
-        return imagery.read_pixels(dataset, bands, window), (row, col)
+        missing = None
+        if part.missing is not None:
+            missing = read_bits(part.missing, grid.width, slice(row, bottom), slice(col, right))
+        return imagery.read_pixels(dataset, bands, window, missing=missing), (row, col)
 
 
 def known_limits(part: ScenePart, pixels: imagery.Pixels, meta: StoreMeta) -> NDArray[np.float64]:
@@ -155,24 +226,8 @@ def known_limits(part: ScenePart, pixels: imagery.Pixels, meta: StoreMeta) -> ND
     return imagery.percentile_limits(imagery.count_source(pixels))
 
 
-def _read_roads(part: ScenePart, label: str, task: ShardTask) -> Roads:
-    """Read a scene's own label file, or its share of the one file for all scenes."""
-    options, grid = task.options, _grid(part)
-    shared = label == task.road_file
-    return read_roads(
-        label if shared else read_bytes(label),
-        name=label,
-        schema=part.schema,
-        speed_from=options.speed_from,
-        speed_field=options.speed_field,
-        speed_unit=options.speed_unit,
-        bounds=grid.bounds if shared else None,
-        bounds_crs=grid.crs if shared else None,
-    )
-
-
 def _burn_tiles(
-    part: ScenePart, region: Region, meta: StoreMeta, polygons: SpeedPolygons, tiles: SceneTiles
+    part: ScenePart, region: Region, meta: StoreMeta, ground: SpeedPolygons, tiles: SceneTiles
 ) -> None:
     """Burn every level on its own grid: all tiles at once where their pixels lie on one lattice."""
     finest = _grid(part).resized(*part.shape)
@@ -183,7 +238,7 @@ def _burn_tiles(
             for row, col in part.windows
         )
         if aligned:
-            mask = _burn(finest, region, factor, polygons)
+            mask = _burn(finest, region, factor, ground)
         for i, (row, col) in enumerate(part.windows):
             own = Region(
                 row, col, min(row + meta.tile, part.shape[0]), min(col + meta.tile, part.shape[1])
@@ -194,43 +249,38 @@ def _burn_tiles(
                 y, x = (row - region.top) // factor, (col - region.left) // factor
                 burned = mask[y : y + height, x : x + width]
             else:
-                burned = _burn(finest, own, factor, polygons)
+                burned = _burn(finest, own, factor, ground)
             tiles.speed[level][i, :height, :width] = burned
 
 
-def _burn(finest: Grid, region: Region, factor: int, polygons: SpeedPolygons) -> NDArray[np.uint8]:
+def _burn(finest: Grid, region: Region, factor: int, ground: SpeedPolygons) -> NDArray[np.uint8]:
     """Burn a region on pixels ``factor`` times as large as the finest level's."""
     height = -(-(region.bottom - region.top) // factor)
     width = -(-(region.right - region.left) // factor)
     window = finest.window(region.top, region.left, height * factor, width * factor)
-    return burn(polygons, window.resized(height, width).transform, (height, width))
+    return burn(ground, window.resized(height, width).transform, (height, width))
 
 
-def _render_tiles(
-    part: ScenePart,
-    meta: StoreMeta,
-    pixels: imagery.Pixels,
-    origin: tuple[int, int],
-    tables: NDArray[np.uint8],
-    tiles: SceneTiles,
-) -> None:
+def _render_tiles(part: ScenePart, meta: StoreMeta, source: Source, tiles: SceneTiles) -> None:
     """Write the images of all tiles and levels, and "no data" into their masks where they are 0."""
-    grid = _grid(part)
-    scales = grid.height / part.shape[0], grid.width / part.shape[1]
-    lengths = grid.height, grid.width
     for level in meta.levels:
         factor = meta.tile // level
-        out_valid = np.empty((level, level), np.uint8)
+        valid = np.empty((level, level), np.uint8)
         for i, window in enumerate(part.windows):
-            edges = []
-            for axis in (0, 1):
-                count = -(-min(meta.tile, part.shape[axis] - window[axis]) // factor)
-                along = imagery.pixel_edges(
-                    window[axis], count, factor, scales[axis], lengths[axis]
-                )
-                edges.append(along - origin[axis])
-            ys, xs = edges
+            ys, xs = (_edges(part, meta.tile, factor, source, window, axis) for axis in (0, 1))
             image, speed = tiles.image[level][i], tiles.speed[level][i]
-            if not imagery.render(pixels, tables, ys, xs, image, out_valid):
+            imagery.render(source.pixels, source.tables, ys, xs, image, valid)
+            if source.pixels.valid is not None:
                 height, width = len(ys) - 1, len(xs) - 1
-                speed[:height, :width][out_valid[:height, :width] == 0] = NO_DATA
+                speed[:height, :width][valid[:height, :width] == 0] = NO_DATA
+
+
+def _edges(
+    part: ScenePart, tile: int, factor: int, source: Source, window: tuple[int, int], axis: int
+) -> NDArray[np.float64]:
+    """Return where a tile's pixels lie along one axis of the source's pixels."""
+    grid = _grid(part)
+    length = (grid.height, grid.width)[axis]
+    count = -(-min(tile, part.shape[axis] - window[axis]) // factor)
+    scale = length / part.shape[axis]
+    return imagery.pixel_edges(window[axis], count, factor, scale, length) - source.origin[axis]

@@ -3,6 +3,34 @@
 Face: :func:`main`. Rooms are imported inside the commands, so that ``--help`` loads none of them.
 """
 
-from geoprep.cli.commands import main
+import sys
 
 __all__ = ["main"]
+
+_INTERRUPTED = """
+Interrupted. What was finished is kept: run the same command again to carry on.
+"""
+
+
+def main() -> None:
+    """Run the command line; errors are one message, exit statuses those of the help texts."""
+    try:
+        # Inside, since importing takes a tenth of a second in which Ctrl-C can be pressed too.
+        from geoprep.cli.running import run
+
+        status = run()
+    except BaseException as error:
+        if not _is_interrupt(error):
+            raise
+        sys.stderr.write(_INTERRUPTED)
+        status = 130
+    sys.exit(status)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether an error began as Ctrl-C, which a module that is being imported may hide."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -6,7 +6,6 @@ Heavy imports happen inside the commands, so that ``geoprep --help`` loads neith
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,8 @@ import click
 
 from geoprep import __version__
 from geoprep.cli.build_zarr import build_zarr
-from geoprep.errors import GeoprepError, SourceError, UsageError
+from geoprep.cli.help import OutputPath
+from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
     from geoprep.views.footprints import By
@@ -24,17 +24,22 @@ STORE = click.argument("store", metavar="STORE")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+HELP = """Satellite imagery and road labels to uint8 Zarr stores, offline and once.
+
+\b
+geoprep synth --city moscow --scenes 24 --out data/     make a labelled city to try things on
+geoprep build-zarr --city moscow --source data/         imagery and roads -> moscow.zarr
+geoprep info moscow.zarr                                what is in it
+geoprep preview moscow.zarr --out sheet.png             look at it
+"""
+
+
+@click.group(
+    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="geoprep")
 def cli() -> None:
-    r"""Satellite imagery and road labels to uint8 Zarr stores, offline and once.
-
-    \b
-    geoprep synth --city moscow --scenes 24 --out data/     make a labelled city to try things on
-    geoprep build-zarr --city moscow --source data/         imagery and roads -> moscow.zarr
-    geoprep info moscow.zarr                                what is in it
-    geoprep preview moscow.zarr --out sheet.png             look at it
-    """
+    """Hold all commands."""
 
 
 cli.add_command(build_zarr)
@@ -43,9 +48,7 @@ cli.add_command(build_zarr)
 @cli.command(short_help="Make a synthetic, labelled city in SpaceNet layout.")
 @click.option("--city", required=True, help="Which city; `geoprep cities` lists them.")
 @click.option("--scenes", default=24, show_default=True, type=click.IntRange(1))
-@click.option(
-    "--out", default="data", show_default=True, type=click.Path(path_type=Path, file_okay=False)
-)
+@click.option("--out", default="data", show_default=True, type=OutputPath(file_okay=False))
 @click.option("--seed", default=0, show_default=True, help="Another seed, another city.")
 @click.option(
     "--product",
@@ -59,7 +62,7 @@ cli.add_command(build_zarr)
 @click.option(
     "--size", default=1300, show_default=True, type=click.IntRange(64, 4096), help="Pixels."
 )
-@click.option("--workers", type=click.IntRange(1), help="Threads; default: one a core.")
+@click.option("--workers", type=click.IntRange(1), help="Threads; default: one per core.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def synth(
     city: str,
@@ -75,12 +78,12 @@ def synth(
 
     The same seed gives the same bytes. Chips that are there already are kept.
     """
-    from geoprep.cli.progress import scene_bar
+    from geoprep.cli.progress import counting_bar
     from geoprep.executors.threads import usable_cores
     from geoprep.sources.cities import get_city
     from geoprep.synth import synthesise
 
-    with scene_bar("synthesising", quiet) as advance:
+    with counting_bar("synthesising", quiet) as advance:
         folder = synthesise(
             out,
             get_city(city),
@@ -122,34 +125,36 @@ def info(store: str, scenes: bool, as_json: bool) -> None:
 
 @cli.command(short_help="Read every chunk against checksums and statistics.")
 @STORE
-@click.option("--workers", type=click.IntRange(1), help="Threads; default: one a core.")
+@click.option("--workers", type=click.IntRange(1), help="Threads; default: one per core.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @JSON
-def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> None:
+def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     """Read every chunk of a store against its checksums, hashes and statistics.
 
     Exit status: 0 all is well, 1 something is damaged (the array and the shard are named).
     """
-    from geoprep.cli.progress import scene_bar
+    from geoprep.cli.progress import counting_bar
     from geoprep.executors.threads import usable_cores
     from geoprep.verify.report import print_report
     from geoprep.verify.report import verify as check
 
-    with scene_bar("verifying shards", quiet or as_json) as advance:
+    with counting_bar("verifying shards", quiet or as_json) as advance:
         result = check(store, workers=workers or usable_cores(), report=advance)
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
         print_report(result)
-    sys.exit(1 if result.problems else 0)
+    return 1 if result.problems else 0
 
 
 @cli.command()
 @STORE
-@click.option("--out", default="preview.png", show_default=True, type=click.Path(path_type=Path))
+@click.option("--out", default="preview.png", show_default=True, type=OutputPath())
 @click.option("--scene", "scenes", multiple=True, help="Show this one; repeatable.")
 @click.option("--count", default=6, show_default=True, type=click.IntRange(1), help="Scenes.")
-@click.option("--level", type=int, help="Resolution to read; default: as fine as needed.")
+@click.option(
+    "--level", type=click.IntRange(1), help="Resolution to read; default: as fine as needed."
+)
 def preview(store: str, out: Path, scenes: tuple[str, ...], count: int, level: int | None) -> None:
     """Make a sheet to look at: images, speed masks, overlays."""
     from geoprep.store import Store
@@ -169,8 +174,8 @@ def preview(store: str, out: Path, scenes: tuple[str, ...], count: int, level: i
     type=click.Choice(["scene", "tile"]),
     help="Export the outlines of all scenes, or of all tiles, instead (.geojson or .gpkg).",
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path))
-@click.option("--level", type=int, help="Resolution; default: the finest.")
+@click.option("--out", required=True, type=OutputPath())
+@click.option("--level", type=click.IntRange(1), help="Resolution; default: the finest.")
 @click.option(
     "--what",
     default="both",
@@ -207,25 +212,3 @@ def export(
         written = list(export_scene(opened, scene, out, level=level, what=what, coding=coding))
     for path in written:
         click.echo(f"wrote {path}")
-
-
-def main() -> None:
-    """Run the command line; errors are one message, exit statuses those of the help texts."""
-    try:
-        cli.main(standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo(
-            "\nInterrupted. What was finished is kept: run the same command again to carry on.",
-            err=True,
-        )
-        sys.exit(130)
-    except GeoprepError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(2 if isinstance(error, UsageError | SourceError) else 1)
-    except BrokenPipeError:
-        sys.exit(141)

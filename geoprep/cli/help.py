@@ -1,11 +1,16 @@
-"""Help texts in sections, and option values that need more than a type."""
+"""Help texts in sections, options made from a dataclass, and values that need more than a type."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from geoprep.plan.options import Choice
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,23 +44,71 @@ def grouped_option(section: str, *args: str, **kwargs: Any) -> Callable[[F], F]:
     return click.option(*args, cls=GroupedOption, section=section, **kwargs)
 
 
-def parse_bands(
-    _context: click.Context, _parameter: click.Parameter, value: str | None
-) -> tuple[int, ...] | None:
-    """Read ``5,3,2``."""
-    if value is None:
-        return None
-    try:
-        return tuple(int(part) for part in value.split(","))
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r}: write band numbers like 5,3,2") from error
+def options_of(record: type) -> Callable[[F], F]:
+    """Return a decorator that gives a command one option per field of a dataclass.
+
+    Every field has a `geoprep.plan.options.Choice` in its metadata under ``choice``.
+    """
+
+    def decorate(command: F) -> F:
+        for one in reversed(fields(record)):
+            command = _option_of(one.name, one.default, one.metadata["choice"])(command)
+        return command
+
+    return decorate
 
 
-def parse_tile(_context: click.Context, _parameter: click.Parameter, value: str) -> int | None:
-    """Read ``auto`` or a number of pixels."""
-    if value == "auto":
-        return None
-    try:
-        return int(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r}: write auto, or a number of pixels") from error
+def _option_of(name: str, default: Any, choice: Choice) -> Callable[[F], F]:  # noqa: ANN401
+    kind: Any = choice.kind or (str if default is None else type(default))
+    return grouped_option(
+        choice.section,
+        "--" + name.replace("_", "-"),
+        default=default,
+        show_default=default is not None,
+        type=click.Choice(choice.choices) if choice.choices else kind,
+        metavar=choice.metavar,
+        callback=_parsed(choice.parse) if choice.parse else None,
+        help=choice.help,
+    )
+
+
+def _parsed(
+    parse: Callable[[str], Any],
+) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    return lambda _context, _parameter, value: None if value is None else parse(value)
+
+
+def filled(
+    _context: click.Context, parameter: click.Parameter, value: str | tuple[str, ...] | None
+) -> Any:  # noqa: ANN401 - as it was given
+    """Refuse an empty text: ``--labels ''`` would otherwise be the current folder."""
+    given = (value,) if isinstance(value, str) else value or ()
+    if not all(text.strip() for text in given):
+        raise click.BadParameter("is empty: a variable that is not set?", param=parameter)
+    return value
+
+
+class OutputPath(click.Path):
+    """A local path to write to."""
+
+    def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - click's
+        super().__init__(path_type=Path, **kwargs)
+
+    def convert(
+        self,
+        value: str | Path,  # type: ignore[override]  # click also allows bytes, which nobody gives
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401 - as click's
+        """Return the path, or refuse an empty one and an address."""
+        text = str(value)
+        if not text.strip():
+            self.fail("is empty: a variable that is not set?", param, ctx)
+        if "://" in text:
+            self.fail(
+                f"{text}: results are written to a local folder for now; copy them afterwards, "
+                "for example with aws s3 cp --recursive",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)

@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from geoprep.build.run import Progress as BuildProgress
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 MOST_LISTED = 20
 
 
-def _bar(*extra: TextColumn) -> Progress:
+def _bar(quiet: bool, *extra: TextColumn) -> Progress:
     """Return a bar on standard error, which leaves standard output to results."""
     return Progress(
         TextColumn("{task.description}"),
@@ -38,61 +39,41 @@ def _bar(*extra: TextColumn) -> Progress:
         TextColumn("left"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
+        disable=quiet,
     )
 
 
 @contextmanager
-def scene_bar(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that takes how many are done and how many there are."""
-    if quiet:
-        yield lambda done, total: None
-        return
-    with _bar() as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+def counting_bar(title: str, quiet: bool, per: int = 1) -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback that takes how much is done and how much there is.
 
-
-@contextmanager
-def archive_bar(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a callback for members of an archive: name, bytes read, bytes in all."""
-    if quiet:
-        yield lambda name, done, total: None
-        return
-    with _bar(TextColumn("{task.fields[name]}")) as bar:
-        task: TaskID | None = None
-
-        def show(name: str, done: int, total: int) -> None:
-            nonlocal task
-            if task is None:
-                task = bar.add_task("extracting, MB", total=None, name="")
-            bar.update(task, completed=done // 10**6, total=total // 10**6, name=name)
-
-        yield show
+    Nothing is shown before its first call; what is shown are units of ``per``.
+    """
+    with _bar(quiet) as bar:
+        task = bar.add_task(title, total=None, visible=False)
+        yield lambda done, total: bar.update(
+            task, completed=done // per, total=total // per, visible=True
+        )
 
 
 @contextmanager
 def build_bar(quiet: bool) -> Iterator[Callable[[BuildProgress], None]]:
     """Yield a callback for the progress of a build."""
-    if quiet:
-        yield lambda progress: None
-        return
-    rate = TextColumn("{task.fields[rate]}")
-    with _bar(rate) as bar:
+    with _bar(quiet, TextColumn("{task.fields[rate]}")) as bar:
         tasks: dict[str, TaskID] = {}
-        titles = {"survey": "surveying scenes", "build": "building scenes"}
+        titles = {"survey": "surveying, megapixels", "build": "building, megapixels"}
 
         def show(progress: BuildProgress) -> None:
             if progress.stage not in tasks:
-                tasks[progress.stage] = bar.add_task(
-                    titles[progress.stage], total=progress.scenes, rate=""
-                )
+                total = round(progress.pixels / 1e6)
+                tasks[progress.stage] = bar.add_task(titles[progress.stage], total=total, rate="")
             task = bar.tasks[tasks[progress.stage]]
             elapsed = task.elapsed or 0.0
             rate = ""
             if elapsed > 0 and progress.bytes_read:
-                scenes = (progress.scenes_done - progress.scenes_kept) / elapsed
-                rate = f"{scenes:.1f} scenes/s {progress.bytes_read / elapsed / 1e6:.0f} MB/s"
-            bar.update(task.id, completed=round(progress.scenes_done), rate=rate)
+                pixels = (progress.pixels_done - progress.pixels_kept) / elapsed / 1e6
+                rate = f"{pixels:.1f} Mpx/s {progress.bytes_read / elapsed / 1e6:.0f} MB/s"
+            bar.update(task.id, completed=round(progress.pixels_done / 1e6), rate=rate)
 
         yield show
 
@@ -101,7 +82,7 @@ def print_summary(summary: Summary, notes: list[str]) -> None:
     """Print what a build made and everything that did not go as one would like."""
     console = Console(highlight=False)
     for note in notes:
-        console.print(f"[yellow]note[/] {note}")
+        console.print("[yellow]note[/]", Text(note), soft_wrap=True)
     if summary.state == "unchanged":
         console.print(f"[green]complete already[/] {summary.store}: nothing to do")
     else:
@@ -112,11 +93,15 @@ def print_summary(summary: Summary, notes: list[str]) -> None:
             f"{summary.source_bytes / seconds / 1e6:.0f} MB/s of pixels"
         )
     console.print(_facts(summary))
+    wrong = [issue for issue in summary.issues if issue[1] != "unlabelled"]
     _print_list(
         console,
         "not built as they should be",
-        [f"{name}: {status}: {reason}" for name, status, reason in summary.issues],
+        [f"{name}: {status}: {reason}" for name, status, reason in wrong],
     )
+    if "ok" in summary.statuses:  # else nobody gave labels, or none could be used
+        unlabelled = [name for name, status, _ in summary.issues if status == "unlabelled"]
+        _print_list(console, "scenes without a label", unlabelled)
     _print_list(console, "labels without an image", list(summary.orphan_labels))
     _print_list(
         console,
@@ -132,7 +117,8 @@ def _facts(summary: Summary) -> Table:
     splits = ", ".join(f"{count} {name}" for name, count in summary.splits.items() if count)
     table.add_row("scenes", statuses)
     table.add_row("tiles", f"{summary.tiles} of {levels} pixels ({splits})")
-    table.add_row("road", f"{summary.road_fraction:.2%} of the labelled pixels")
+    if "ok" in summary.statuses:
+        table.add_row("road", f"{summary.road_fraction:.2%} of the labelled pixels")
     table.add_row("imagery", f"{summary.valid_fraction:.1%} of all pixels")
     table.add_row("on disk", f"{summary.store_bytes / 1e6:.1f} MB")
     return table
@@ -167,4 +153,6 @@ def print_cities(as_json: bool) -> None:
             str(city.road_km or "-"),
             "\n".join(sizes),
         )
-    console.print(table)
+    # As wide as it is: names cut at the edge of a terminal or a pipe are of no use.
+    widest = Console(width=1000).measure(table).maximum
+    Console(highlight=False, width=max(widest, console.width)).print(table)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -17,6 +19,15 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+_own = threading.local()
+
+
+def stopped() -> bool:
+    """Return whether whoever asked for the task that this thread runs has left: it may end now."""
+    event: threading.Event | None = getattr(_own, "stopped", None)
+    return event is not None and event.is_set()
 
 
 class Executor(Protocol):
@@ -53,10 +64,12 @@ class Threads:
     def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield results as they come; after an exception no further item is begun.
 
-        Leaving the loop early, by an exception or an interrupt, waits for the items in progress.
+        Leaving the loop early, by an exception or an interrupt, waits for the items in progress;
+        these see it by :func:`stopped`.
         """
-        queue = iter(items)
-        with ThreadPoolExecutor(self.workers) as pool:
+        queue, event = iter(items), threading.Event()
+        remember = partial(setattr, _own, "stopped", event)
+        with ThreadPoolExecutor(self.workers, initializer=remember) as pool:
             running: set[Future[R]] = set()
             try:
                 running.update(pool.submit(function, item) for item in islice(queue, self.workers))
@@ -67,5 +80,6 @@ class Threads:
                     running |= {pool.submit(function, item) for item in islice(queue, len(done))}
                     yield from results
             finally:
+                event.set()
                 for future in running:
                     future.cancel()

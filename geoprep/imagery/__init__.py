@@ -1,32 +1,37 @@
 """A window of a raster in, uint8 (y, x, band) out: nodata, area averages, rescaling.
 
-Face: :func:`read_pixels` and :func:`render`, and what the limits between them are made from.
+Face: :func:`read_pixels` and :func:`render`, what the limits between them are made from, and
+:class:`TileCounts` for what came out.
 """
 
-from geoprep.imagery.counts import TileCounts
+from geoprep.imagery.counts import TileCounts, count_mask, count_source
+from geoprep.imagery.missing import drop_specks
 from geoprep.imagery.pixels import (
     Pixels,
     band_names,
     check_image,
-    count_source,
     default_bands,
+    find_valid,
     grid_of,
-    lookup_tables,
-    percentile_limits,
-    pixel_edges,
+    marks_nodata,
     read_pixels,
-    render,
 )
+from geoprep.imagery.resample import pixel_edges, render
+from geoprep.imagery.rescale import lookup_tables, percentile_limits
 
 __all__ = [
     "Pixels",
     "TileCounts",
     "band_names",
     "check_image",
+    "count_mask",
     "count_source",
     "default_bands",
+    "drop_specks",
+    "find_valid",
     "grid_of",
     "lookup_tables",
+    "marks_nodata",
     "percentile_limits",
     "pixel_edges",
     "read_pixels",

@@ -1,4 +1,4 @@
-"""What tiles hold, counted: the histograms and fractions of a store, built and verified alike."""
+"""Pixels counted: the histograms of a scene, and those and the fractions of a store's tiles."""
 
 from __future__ import annotations
 
@@ -6,10 +6,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.imagery import kernels
-from geoprep.imagery.pixels import count_mask
+from geoprep.imagery.pixels import Pixels
+from geoprep.imagery.rescale import SIZES
 from geoprep.speed import NO_DATA, NO_ROAD
 
-_UNMASKED = np.empty((0, 0), np.uint8)
+
+def count_source(pixels: Pixels) -> NDArray[np.int64]:
+    """Return int64 (band, value): how often each value occurs among valid pixels."""
+    size = SIZES[pixels.values.dtype.name]
+    counts = np.zeros((2, pixels.values.shape[2], size), np.int64)
+    bands = kernels.bands_of(pixels.values)
+    kernels.count_values(pixels.values, kernels.mask_of(pixels.valid), bands, counts)
+    total: NDArray[np.int64] = counts.sum(axis=0)
+    return total
+
+
+def count_mask(speed: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return int64 (256): how often each byte occurs in a C-contiguous mask."""
+    counts = np.zeros((4, 256), np.int64)
+    flat = speed.reshape(-1)
+    whole = flat.size // 8 * 8
+    kernels.count_bytes(flat[:whole].view(np.uint64), flat[whole:], counts)
+    total: NDArray[np.int64] = counts.sum(axis=0)
+    return total
 
 
 class TileCounts:
@@ -23,13 +42,12 @@ class TileCounts:
 
     def __init__(self, bands: int) -> None:
         self.speed = np.zeros(256, np.int64)
-        self._bands = (0,) * bands
         self._band = np.zeros((2, bands, 256), np.int64)
 
     @property
     def band(self) -> NDArray[np.int64]:
         """int64 (band, 256), valid pixels per value of the tiles that count."""
-        totals: NDArray[np.int64] = self._band.sum(axis=0)
+        totals = self._band.sum(axis=0)
         totals[:, 0] = 0  # 0 is nodata, in every band and only there
         return totals
 
@@ -56,7 +74,7 @@ class TileCounts:
         labelled = int(per_speed.sum() - per_speed[NO_DATA])
         roads = labelled - int(per_speed[NO_ROAD])
         per_band = np.zeros_like(self._band)
-        kernels.count_values(image, _UNMASKED, self._bands, per_band)
+        kernels.count_values(image, kernels.mask_of(None), kernels.bands_of(image), per_band)
         if counted:
             self.speed += per_speed
             self._band += per_band

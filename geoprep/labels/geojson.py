@@ -16,7 +16,7 @@ import pyproj
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT
+from geoprep.crs import LONLAT, transformer
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import Properties
 from geoprep.labels.rule import SpeedRule
@@ -91,8 +91,9 @@ def _crs(member: object, name: str) -> str:
     crs = _known_crs(text) if isinstance(text, str | int) else None
     if crs is None:
         raise LabelError(
-            f"{name}: its crs member {json.dumps(member)[:200]} names no known CRS; convert the "
-            "file with ogr2ogr -f GeoJSON -a_srs EPSG:CODE -t_srs OGC:CRS84 fixed.geojson INPUT"
+            f"{name}: its crs member {json.dumps(member)[:200]} names no known CRS on Earth; "
+            "convert the file with ogr2ogr -f GeoJSON -a_srs EPSG:CODE -t_srs OGC:CRS84 "
+            "fixed.geojson INPUT"
         )
     return crs
 
@@ -101,7 +102,8 @@ def _crs(member: object, name: str) -> str:
 def _known_crs(text: str | int) -> str | None:
     try:
         crs = pyproj.CRS.from_user_input(text)
-    except pyproj.exceptions.CRSError:
+        transformer(crs.to_string(), LONLAT)  # not from a CRS that is local, or on the Moon
+    except pyproj.exceptions.ProjError:
         return None
     return LONLAT if crs == pyproj.CRS.from_user_input(LONLAT) else crs.to_string()
 
@@ -114,7 +116,7 @@ def _properties(feature: Mapping[str, Any]) -> Properties:
 def _lines(
     features: Sequence[Mapping[str, Any]],
 ) -> tuple[NDArray[np.object_], NDArray[np.intp], list[str]]:
-    """Return lines (m,), the feature of each (m,), and a note a feature ("": fine)."""
+    """Return lines (m,), the feature of each (m,), and one note per feature ("": fine)."""
     parts: list[_Points] = []
     owner: list[int] = []
     notes: list[str] = []
@@ -137,9 +139,12 @@ def _numeric_parts(
     """Return the parts that are made of numbers, all their points, and the feature of each part.
 
     The features of the others get a note. This is the slow way, for files that mix 2-D and 3-D
-    lines or hold nonsense.
+    points or hold nonsense.
     """
-    read = [(part, _coordinates([part]), index) for part, index in zip(parts, owner, strict=True)]
+    read = [
+        (part, _coordinates([part], ragged=True), index)
+        for part, index in zip(parts, owner, strict=True)
+    ]
     kept = [(part, xy, index) for part, xy, index in read if xy is not None]
     for _, xy, index in read:
         if xy is None:
@@ -162,11 +167,15 @@ def _parts(geometry: object) -> tuple[list[_Points], str]:
     return found, "" if found else "geometry empty"
 
 
-def _coordinates(parts: Sequence[_Points]) -> NDArray[np.float64] | None:
-    """Return all points of some lines, float64 (points, 2), or None if they are not numbers."""
+def _coordinates(parts: Sequence[_Points], *, ragged: bool = False) -> NDArray[np.float64] | None:
+    """Return all points of some lines, float64 (points, 2), or None if they are not numbers.
+
+    ``ragged`` also takes points with and without a height in one line, which is slower.
+    """
     try:
-        xy = np.array([point for part in parts for point in part], dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
+        points = [point for part in parts for point in part]
+        xy = np.array([point[:2] for point in points] if ragged else points, dtype=np.float64)
+    except (TypeError, LookupError, ValueError, OverflowError):
         return None
     if not len(xy):
         return np.empty((0, 2))

@@ -3,7 +3,8 @@
 The recipe of the CRESI tools (``data_prep/speed_masks.py``), to the pixel: project to UTM, buffer
 by 2 m with one segment a quadrant, unite the roads of each speed, go back to the CRS of the image,
 burn in ascending speed by the pixel-centre rule. So the fastest road wins where roads cross, and
-roads are 4 m wide on the ground whatever the shape of a pixel.
+roads are 4 m wide on the ground whatever the shape of a pixel. Instead of a union, outlines get the
+vertices that it would give them (`noding`) and are drawn one by one.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import shapely
 from affine import Affine
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, reproject
+from geoprep.crs import reproject, transformer
 from geoprep.errors import LabelError, UsageError
-from geoprep.labels.scanline import fill_rings
+from geoprep.grid import Grid, to_lonlat
+from geoprep.labels.noding import noded
+from geoprep.labels.scanline import fill_polygons
 from geoprep.labels.table import Roads
+from geoprep.labels.tangles import untangled
 from geoprep.speed import NO_ROAD, to_byte
 
 DEFAULT_BUFFER_M: Final = 2.0
@@ -33,61 +37,104 @@ _FARTHEST_M: Final = 1e8
 
 @dataclass(frozen=True, slots=True)
 class SpeedPolygons:
-    """The ground that roads cover, one geometry a speed, in ascending speed.
+    """The ground that roads cover, one polygon per line, in ascending speed.
 
     Attributes
     ----------
-    geometry
-        Object (k,): shapely polygons or multipolygons in the CRS of the image.
-    mph
-        Float64 (k,): strictly ascending.
+    xy
+        Float64 (points, 2): closed rings one after another, in the CRS of the image.
+    ring
+        Int64 (points,): the ring that a point is part of.
+    first
+        Int64 (polygons + 1): the first point of each polygon, and the number of points.
+    bounds
+        Float64 (polygons, 4): least x, least y, greatest x, greatest y.
+    value
+        uint8 (polygons,): speed in mph, rounded half up, ascending.
     """
 
-    geometry: NDArray[np.object_]
-    mph: NDArray[np.float64]
+    xy: NDArray[np.float64]
+    ring: NDArray[np.int64]
+    first: NDArray[np.int64]
+    bounds: NDArray[np.float64]
+    value: NDArray[np.uint8]
 
 
-def speed_polygons(roads: Roads, crs: str, *, buffer_m: float = DEFAULT_BUFFER_M) -> SpeedPolygons:
-    """Return the ground that roads cover.
+def speed_polygons(
+    roads: Roads, grid: Grid, *, buffer_m: float | NDArray[np.float64] = DEFAULT_BUFFER_M
+) -> SpeedPolygons:
+    """Return the ground that roads cover: once per scene, however many windows are burned from it.
 
     Parameters
     ----------
     roads
-        Roads of one scene. All are buffered in one UTM zone (`utm_zone`): widths are true to 0.1 %
-        in that zone and to about 1 % in the next, so of a label that spans many zones choose the
-        roads of a scene by its bounds first. Lines that the zone cannot reach are left out.
-    crs
-        CRS of the image, as text that pyproj understands.
+        Roads of one scene. Lines that its UTM zone cannot reach are left out.
+    grid
+        Of the scene. All roads are buffered in its zone (`utm_zone`): widths are true to 0.1 %
+        there, whatever else the label file holds.
     buffer_m
-        Metres on either side of a line.
+        Metres on either side of a line: one for all, or float64 (line,).
 
     Raises
     ------
     UsageError
-        If the buffer is not above 0.
+        If a buffer is not above 0.
     LabelError
         If the roads have no place in the CRS of the image.
     """
-    if not buffer_m > 0:
+    buffers = np.broadcast_to(np.asarray(buffer_m, np.float64), roads.lines.shape)
+    if not np.all(np.asarray(buffer_m) > 0):
         raise UsageError(f"a road buffer of {buffer_m} m leaves no road; give more than 0")
     if not len(roads.lines):
-        return SpeedPolygons(np.empty(0, dtype=object), np.empty(0))
-    utm = f"EPSG:{32600 + utm_zone(roads)}"
+        return _nothing()
+    utm = f"EPSG:{32600 + utm_zone(grid)}"
     lines = reproject(roads.lines, roads.crs, utm)
-    reached = _is_within(lines, _FARTHEST_M)
-    if not reached.any():
+    reached = np.flatnonzero(_is_within(lines, _FARTHEST_M))
+    if not len(reached):
         raise LabelError(
             f"roads at {_place(roads)} are nowhere on Earth; check their CRS {roads.crs}"
         )
-    outlines = shapely.buffer(lines[reached], buffer_m, quad_segs=_QUADRANT_SEGMENTS)
-    mph, group = np.unique(roads.mph[reached], return_inverse=True)
-    united = np.empty(len(mph), dtype=object)
-    for index in range(len(mph)):
-        united[index] = shapely.union_all(outlines[group == index])
-    geometry = reproject(united, utm, crs)
-    if not _is_within(geometry, math.inf).all():
-        raise LabelError(f"roads at {_place(roads)} have no coordinates in the image's CRS, {crs}")
-    return SpeedPolygons(geometry, mph)
+    lines, owner, cut = untangled(lines[reached], buffers[reached])
+    road = reached[owner]
+    outlines = shapely.buffer(lines, buffers[road], quad_segs=_QUADRANT_SEGMENTS)
+    xy, ring, first, mph = _outlined(outlines, roads.mph[road], cut)
+    xy = np.column_stack(transformer(utm, grid.crs).transform(*xy.T))
+    if not np.isfinite(xy).all():
+        raise LabelError(
+            f"roads at {_place(roads)} have no coordinates in the image's CRS, {grid.crs}"
+        )
+    bounds = np.hstack([end.reduceat(xy, first[:-1]) for end in (np.minimum, np.maximum)])
+    return SpeedPolygons(xy, ring, first, bounds, to_byte(mph))
+
+
+def _outlined(
+    outlines: NDArray[np.object_], mph: NDArray[np.float64], cut: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return polygons as `SpeedPolygons` has them, in metres, and the speed of each.
+
+    Parameters
+    ----------
+    outlines, mph
+        Polygons in metres, and their speeds.
+    cut
+        Pieces of tangles: these get no vertices from each other, there may be millions.
+    """
+    ascending = np.argsort(mph, kind="stable")
+    ascending = ascending[~shapely.is_empty(outlines[ascending])]  # a buffer of 1e-9 m, say
+    outlines, mph, cut = outlines[ascending], mph[ascending], cut[ascending]
+    rings, polygon = shapely.get_rings(outlines, return_index=True)
+    xy, ring = shapely.get_coordinates(rings, return_index=True)
+    _, speed = np.unique(mph, return_inverse=True)
+    xy, ring = noded(xy, ring, polygon, np.where(cut, -1, speed))
+    first = np.searchsorted(polygon[ring], np.arange(len(outlines) + 1))
+    return xy, ring, first, mph
+
+
+def _nothing() -> SpeedPolygons:
+    points, none = np.empty((0, 2)), np.empty(0, np.int64)
+    return SpeedPolygons(
+        points, none, np.zeros(1, np.int64), np.empty((0, 4)), none.astype(np.uint8)
+    )
 
 
 def burn(polygons: SpeedPolygons, transform: Affine, shape: tuple[int, int]) -> NDArray[np.uint8]:
@@ -111,11 +158,15 @@ def burn(polygons: SpeedPolygons, transform: Affine, shape: tuple[int, int]) -> 
         (y, x): 0 no road, else the speed in mph, rounded half up.
     """
     mask = np.full(shape, NO_ROAD, dtype=np.uint8)
-    for geometry, value in zip(polygons.geometry, to_byte(polygons.mph).tolist(), strict=True):
-        rings = shapely.get_rings(shapely.get_parts(geometry))
-        xy, ring = shapely.get_coordinates(rings, return_index=True)
-        x, y = _pixels(transform, xy)
-        fill_rings(x, y, ring.astype(np.int64, copy=False), value, mask)
+    corners = [transform * (x, y) for x in (0, shape[1]) for y in (0, shape[0])]
+    low, high = np.min(corners, axis=0), np.max(corners, axis=0)
+    near = (polygons.bounds[:, :2] <= high) & (polygons.bounds[:, 2:] >= low)
+    chosen = np.flatnonzero(near.all(axis=1))
+    counts = np.diff(polygons.first)[chosen]
+    first = np.concatenate([[0], np.cumsum(counts)])
+    points = np.repeat(polygons.first[chosen] - first[:-1], counts) + np.arange(first[-1])
+    x, y = _pixels(transform, polygons.xy[points])
+    fill_polygons(x, y, polygons.ring[points], first, polygons.value[chosen], mask)
     return mask
 
 
@@ -133,32 +184,19 @@ def _pixels(
     return (e * east - b * south) / determinant, (a * south - d * east) / determinant
 
 
-def utm_zone(roads: Roads) -> int:
-    """Return the UTM zone that roads are buffered in: that of the centroid of their union.
+def utm_zone(grid: Grid) -> int:
+    """Return the UTM zone that a scene's roads are buffered in: that of its centre.
 
-    The northern zone serves both hemispheres (south of the equator northings are negative), as in
-    the reference.
+    The reference takes the centroid of the roads, which one long line in a label file moves. The
+    northern zone serves both hemispheres (south of the equator northings are negative), as there.
 
     Returns
     -------
     int
         1..60.
     """
-    lines = reproject(roads.lines, roads.crs, LONLAT)
-    lines = lines[_is_within(lines, math.inf)]
-    if not len(lines):
-        raise LabelError(
-            f"roads at {_place(roads)} are nowhere on Earth; check their CRS {roads.crs}"
-        )
-    west, _, east, _ = shapely.total_bounds(lines).tolist()
-    if east - west > 180:
-        lines = shapely.transform(lines, lambda xy: np.column_stack([xy[:, 0] % 360, xy[:, 1]]))
-    elif _zone(west) == _zone(east):
-        return _zone(west)  # no need of the union: the centroid lies between
-    return _zone(shapely.union_all(lines).centroid.x)
-
-
-def _zone(lon: float) -> int:
+    centre = grid.transform * (grid.width / 2, grid.height / 2)
+    lon, _ = to_lonlat(grid.crs).transform(*centre)
     return math.floor((lon + 180) / _ZONE_DEG) % _ZONES + 1
 
 

@@ -77,7 +77,7 @@ def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) ->
     Parameters
     ----------
     properties
-        One mapping a feature, values as the file has them (text, numbers, null, anything).
+        One mapping per feature, values as the file has them (text, numbers, null, anything).
     rule
         How to find the speed.
     name
@@ -86,12 +86,13 @@ def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) ->
     Raises
     ------
     LabelError
-        If speeds shall come from a field that no feature has.
+        If speeds shall come from a field that no feature has, or roads be told by one.
     """
     if not properties:
         return []
     names: frozenset[str] = frozenset().union(*properties)
     require_speed_field(names, rule, name)
+    _require_road_field(names, rule, name)
     infer = INFER[detect_schema(names) if rule.schema == "auto" else rule.schema]
     fields = rule.fields
     if not fields:
@@ -121,6 +122,15 @@ def require_speed_field(names: Collection[str], rule: SpeedRule, name: str) -> N
         raise LabelError(
             f"{name}: no speed field {' or '.join(wanted)}; the fields there are: {there}. "
             "Name one of them with --speed-field, or use --speed-from attributes"
+        )
+
+
+def _require_road_field(names: Collection[str], rule: SpeedRule, name: str) -> None:
+    """Refuse a file without a tag that makes a line a road where OpenStreetMap's are asked for."""
+    if rule.schema == "osm" and not {"highway", "class"} & set(names):
+        raise LabelError(
+            f"{name}: no field highway or class, by which --schema osm tells roads; the fields "
+            f"there are: {', '.join(sorted(names)) or 'none at all'}. Use --schema auto"
         )
 
 

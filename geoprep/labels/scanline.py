@@ -27,22 +27,33 @@ def _crossed_rows(y0: float, y1: float, height: int) -> tuple[int, int]:
 
 
 @compiled
+def _rows_of(y: NDArray[np.float64], height: int) -> tuple[int, int]:
+    """Return the first row that some rings may cross, and the one after the last."""
+    low, high = y[0], y[0]
+    for value in y:
+        low, high = min(low, value), max(high, value)
+    return _crossed_rows(low, high, height)
+
+
+@compiled
 def _sorted_crossings(
     x: NDArray[np.float64],
     y: NDArray[np.float64],
     ring: NDArray[np.int64],
+    top: int,
     starts: NDArray[np.int64],
 ) -> NDArray[np.float64]:
     """Return where edges cross the centre line of every row, ascending, and set the rows' starts.
 
-    Row r has the crossings ``starts[r]:starts[r + 1]``; `starts` has one entry more than rows.
+    Row ``top + r`` has the crossings ``starts[r]:starts[r + 1]``; `starts` has one entry more than
+    there are rows.
     """
     height = starts.shape[0] - 1
     starts[:] = 0
     for i in range(x.shape[0] - 1):
         if ring[i] == ring[i + 1]:
-            first, end = _crossed_rows(y[i], y[i + 1], height)
-            for row in range(first, end):
+            first, end = _crossed_rows(y[i], y[i + 1], top + height)
+            for row in range(max(first - top, 0), end - top):
                 starts[row + 1] += 1
     for row in range(height):
         starts[row + 1] += starts[row]
@@ -53,9 +64,9 @@ def _sorted_crossings(
             x0, y0, x1, y1 = x[i], y[i], x[i + 1], y[i + 1]
             if y0 > y1:  # always downwards, so that two polygons cross a row at the same x
                 x0, y0, x1, y1 = x1, y1, x0, y0
-            first, end = _crossed_rows(y0, y1, height)
-            for row in range(first, end):
-                crossing = (row + 0.5 - y0) * (x1 - x0) / (y1 - y0) + x0
+            first, end = _crossed_rows(y0, y1, top + height)
+            for row in range(max(first - top, 0), end - top):
+                crossing = (top + row + 0.5 - y0) * (x1 - x0) / (y1 - y0) + x0
                 k = ends[row]
                 while k > starts[row] and crossings[k - 1] > crossing:
                     crossings[k] = crossings[k - 1]
@@ -66,14 +77,38 @@ def _sorted_crossings(
 
 
 @compiled
-def fill_rings(
+def _fill(
     x: NDArray[np.float64],
     y: NDArray[np.float64],
     ring: NDArray[np.int64],
     value: int,
     raster: NDArray[np.uint8],
 ) -> None:
-    """Set the pixels inside some rings, holes being rings inside rings (even-odd rule).
+    """Set the pixels inside the rings of one polygon, holes being rings inside rings."""
+    height, width = raster.shape
+    top, bottom = _rows_of(y, height)
+    if top >= bottom:
+        return
+    starts = np.empty(bottom - top + 1, np.int64)
+    crossings = _sorted_crossings(x, y, ring, top, starts)
+    for row in range(bottom - top):
+        for k in range(starts[row], starts[row + 1] - 1, 2):
+            left = math.floor(min(max(crossings[k] + 0.5, 0.0), width))
+            right = math.floor(min(max(crossings[k + 1] + 0.5, 0.0), width))
+            for col in range(left, right):
+                raster[top + row, col] = value
+
+
+@compiled
+def fill_polygons(
+    x: NDArray[np.float64],
+    y: NDArray[np.float64],
+    ring: NDArray[np.int64],
+    first: NDArray[np.int64],
+    value: NDArray[np.uint8],
+    raster: NDArray[np.uint8],
+) -> None:
+    """Set the pixels inside polygons, one after another.
 
     Parameters
     ----------
@@ -81,17 +116,14 @@ def fill_rings(
         Float64 (points,): closed rings one after another, in pixels from the raster's corner.
     ring
         Int64 (points,): the ring that a point is part of.
+    first
+        Int64 (polygons + 1): the first point of each polygon, and the number of points.
     value
-        0..255.
+        uint8 (polygons,).
     raster
         uint8 (y, x), changed in place.
     """
-    height, width = raster.shape
-    starts = np.empty(height + 1, np.int64)
-    crossings = _sorted_crossings(x, y, ring, starts)
-    for row in range(height):
-        for k in range(starts[row], starts[row + 1] - 1, 2):
-            left = math.floor(min(max(crossings[k] + 0.5, 0.0), width))
-            right = math.floor(min(max(crossings[k + 1] + 0.5, 0.0), width))
-            for col in range(left, right):
-                raster[row, col] = value
+    for i in range(value.shape[0]):
+        a, b = first[i], first[i + 1]
+        if a < b:
+            _fill(x[a:b], y[a:b], ring[a:b], value[i], raster)

@@ -54,7 +54,7 @@ class RoadTable:
     mph
         Float64 (n,): speed of each feature; NaN where no car drives.
     notes
-        One tuple a feature: why it was left out, or which of its values fell back to a default.
+        One tuple per feature: why it was left out, or which of its values fell back to a default.
     crs
         CRS of the lines.
     """
@@ -107,9 +107,9 @@ def build_table(
     lines, feature
         2-D LineStrings, and the index of the feature that each is part of, ascending.
     geometry_notes
-        One text a feature, "" where its geometry is fine.
+        One text per feature, "" where its geometry is fine.
     properties
-        One mapping a feature.
+        One mapping per feature.
     crs, rule, name
         CRS of the lines; how to find speeds; the file, for messages.
 

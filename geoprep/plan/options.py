@@ -1,76 +1,175 @@
-"""Every choice of a build, in one frozen record: what the command line fills in."""
+"""Every choice of a build, in one frozen record: defaults, limits and help texts, written once.
+
+The command line makes an option of every field. Nothing heavy is imported here, so that its help
+is quick.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from geoprep.errors import UsageError
-from geoprep.store.schema import SHARD_TILES, Codec
+
+if TYPE_CHECKING:
+    from geoprep.labels.rule import SpeedRule
 
 SplitBy = Literal["scene", "block"]
 Schema = Literal["auto", "sn3", "sn5", "osm"]
+SpeedFrom = Literal["attributes", "field"]
+SpeedUnit = Literal["mph", "kmh", "mps"]
+Codec = Literal["lz4", "zstd"]
+
+MOST_LEVELS: Final = 10
+MOST_SHARD_TILES: Final = 10_000
+"""A shard ends in an index of 16 bytes per tile, written whole however few tiles there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a person reads of one option, and how its text becomes a value.
+
+    Attributes
+    ----------
+    section
+        Heading of the help text.
+    kind
+        Type of the value; that of the default where omitted.
+    parse
+        Makes the value of the text; raises UsageError.
+    """
+
+    section: str
+    help: str
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    kind: type | None = None
+    parse: Callable[[str], Any] | None = None
+
+
+def _choice(section: str, text: str, **more: Any) -> dict[str, Choice]:  # noqa: ANN401 - Choice's
+    return {"choice": Choice(section, text, **more)}
+
+
+def parse_bands(text: str) -> tuple[int, ...]:
+    """Read ``5,3,2``."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"--bands {text}: write band numbers like 5,3,2") from error
+
+
+def parse_tile(text: str) -> int | None:
+    """Read ``auto`` or a number of pixels."""
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"--tile {text}: write auto, or a number of pixels") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
     """How a store is built. Two builds with equal options and inputs give equal bytes.
 
-    Attributes
-    ----------
-    bands
-        1-based bands of the images, in the order wanted; None: all but alpha, or the first three
-        of an RGB product.
-    tile
-        Side in pixels, or None for ``auto``.
-    overlap
-        Pixels that neighbouring tiles share.
-    levels
-        How many resolutions; each is half the one before.
-    gsd
-        Resample to this ground sample distance in metres, or None.
-    resize
-        Resample every scene to one tile of this side, or None.
-    rescale
-        ``auto`` (uint8 left as it is, uint16 per scene), ``scene``, ``city``, ``none`` or
-        ``LO,HI``.
-    max_nodata
-        A scene with a larger share of nodata is skipped.
-    speed_from, speed_field, speed_unit, schema
-        How roads get their speed; see :mod:`geoprep.labels.reading`.
-    val, test
-        Share of the scenes in these splits; the rest trains.
-    split_seed, split_by, block_km
-        Splits go by a hash of the scene's id and the seed, or of the block of ground it lies in.
-    shard_tiles
-        Tiles in a shard, about.
-    codec
-        Compressor of the pixels.
+    ``bands`` None: all but alpha, or the first three of an RGB product. ``tile`` None: ``auto``.
     """
 
-    bands: tuple[int, ...] | None = None
-    tile: int | None = None
-    overlap: int = 0
-    levels: int = 2
-    gsd: float | None = None
-    resize: int | None = None
-    rescale: str = "auto"
-    max_nodata: float = 0.9
-    speed_from: Literal["attributes", "field"] = "attributes"
-    speed_field: str | None = None
-    speed_unit: Literal["mph", "kmh", "mps"] = "mph"
-    schema: Schema = "auto"
-    val: float = 0.2
-    test: float = 0.0
-    split_seed: int = 0
-    split_by: SplitBy = "scene"
-    block_km: float = 2.0
-    shard_tiles: int = SHARD_TILES
-    codec: Codec = "lz4"
+    bands: tuple[int, ...] | None = field(
+        default=None,
+        metadata=_choice(
+            "Source", "For example 5,3,2; from 1.", parse=parse_bands, metavar="N,N,..."
+        ),
+    )
+    tile: int | None = field(
+        default=None,
+        metadata=_choice(
+            "Tiles",
+            "Side in pixels; auto: the side nearest 512 that wastes nothing.  [default: auto]",
+            parse=parse_tile,
+            metavar="auto|N",
+        ),
+    )
+    overlap: int = field(
+        default=0, metadata=_choice("Tiles", "Pixels shared by neighbouring tiles.")
+    )
+    levels: int = field(default=2, metadata=_choice("Tiles", "Resolutions, each half the last."))
+    gsd: float | None = field(
+        default=None,
+        metadata=_choice(
+            "Tiles", "Resample to this ground sample distance.", kind=float, metavar="METRES"
+        ),
+    )
+    resize: int | None = field(
+        default=None,
+        metadata=_choice("Tiles", "One N x N tile per scene.", kind=int, metavar="N"),
+    )
+    rescale: str = field(
+        default="auto",
+        metadata=_choice(
+            "Pixels",
+            "How values become bytes; auto leaves uint8 alone and stretches uint16 by scene.",
+            metavar="scene|city|none|LO,HI",
+        ),
+    )
+    max_nodata: float = field(
+        default=0.9, metadata=_choice("Pixels", "Skip a scene with a larger share of nodata.")
+    )
+    speed_from: SpeedFrom = field(
+        default="attributes",
+        metadata=_choice(
+            "Roads",
+            "Recompute from type, lanes and surface, or read the speed that is there.",
+            choices=get_args(SpeedFrom),
+        ),
+    )
+    speed_field: str | None = field(
+        default=None,
+        metadata=_choice(
+            "Roads", "Name of the field that holds the speed.", kind=str, metavar="NAME"
+        ),
+    )
+    speed_unit: SpeedUnit = field(
+        default="mph",
+        metadata=_choice("Roads", "Unit of that field.", choices=get_args(SpeedUnit)),
+    )
+    schema: Schema = field(
+        default="auto",
+        metadata=_choice("Roads", "How road attributes are spelled.", choices=get_args(Schema)),
+    )
+    val: float = field(
+        default=0.2, metadata=_choice("Splits", "Share of the scenes that validate.")
+    )
+    test: float = field(default=0.0, metadata=_choice("Splits", "Share of the scenes that test."))
+    split_seed: int = field(
+        default=0, metadata=_choice("Splits", "Seed of the hash that divides them.")
+    )
+    split_by: SplitBy = field(
+        default="scene",
+        metadata=_choice(
+            "Splits",
+            "block keeps neighbouring scenes in one split.",
+            choices=get_args(SplitBy),
+        ),
+    )
+    block_km: float = field(
+        default=2.0, metadata=_choice("Splits", "Side of a block.", metavar="KM")
+    )
+    shard_tiles: int = field(default=32, metadata=_choice("Store", "Tiles per file, about."))
+    codec: Codec = field(
+        default="lz4",
+        metadata=_choice("Store", "zstd: smaller and slower.", choices=get_args(Codec)),
+    )
 
     def __post_init__(self) -> None:
         parse_rescale(self.rescale)
+        self._check_resolution()
+        self._check_ranges()
+
+    def _check_resolution(self) -> None:
         if self.gsd is not None and self.resize is not None:
             raise UsageError("--gsd and --resize both set the resolution: use one of them")
         if self.resize is not None and (self.tile is not None or self.overlap):
@@ -79,17 +178,31 @@ class BuildOptions:
             )
         if self.gsd is not None and not 0 < self.gsd < math.inf:
             raise UsageError(f"--gsd {self.gsd}: the ground sample distance must be above 0 metres")
+
+    def _check_ranges(self) -> None:
         if self.bands is not None and (not self.bands or min(self.bands) < 1):
             raise UsageError("--bands counts from 1, as gdalinfo does")
         if not 0 <= self.max_nodata <= 1:
             raise UsageError(f"--max-nodata {self.max_nodata} is a share: use 0 to 1")
         if not (0 <= self.val < 1 and 0 <= self.test < 1 and self.val + self.test < 1):
             raise UsageError("--val and --test are shares that leave something to train on")
-        if self.block_km <= 0:
+        if not 0 < self.block_km < math.inf:
             raise UsageError(f"--block-km {self.block_km}: must be above 0")
         counts = (self.tile, self.resize, self.levels, self.shard_tiles)
         if any(count is not None and count < 1 for count in counts):
             raise UsageError("--tile, --resize, --levels and --shard-tiles are at least 1")
+        if self.levels > MOST_LEVELS:
+            raise UsageError(
+                f"--levels {self.levels}: each halves the tile, so at most {MOST_LEVELS} make sense"
+            )
+        if self.shard_tiles > MOST_SHARD_TILES:
+            raise UsageError(f"--shard-tiles {self.shard_tiles}: use {MOST_SHARD_TILES} at most")
+
+    def speed_rule(self, schema: Schema) -> SpeedRule:
+        """Return how roads get their speed, of a city whose attributes are spelled so."""
+        from geoprep.labels.rule import SpeedRule
+
+        return SpeedRule(schema, self.speed_from, self.speed_field, self.speed_unit)
 
     def to_attrs(self) -> dict[str, Any]:
         """Return the options as plain JSON values."""

@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import xxhash
 
 from geoprep import __version__
-from geoprep.errors import GeoprepError, SourceError, UsageError
+from geoprep.errors import SourceError, UsageError
 from geoprep.executors.threads import Executor
-from geoprep.grid import (
-    Grid,
-    at_gsd,
-    auto_tile,
-    level_sides,
-    shard_tiles,
-    tile_windows,
-    to_lonlat,
-)
-from geoprep.imagery import pixels as imagery
-from geoprep.labels.reading import read_roads
+from geoprep.grid import Grid, shard_tiles, to_lonlat
+from geoprep.plan.layout import Layout
 from geoprep.plan.options import BuildOptions, Schema
+from geoprep.plan.probe import Probe, inputs_digest, label_files, of_equal_bands, probe_scene
+from geoprep.plan.shared import judge_shared_roads, open_shared_roads
 from geoprep.plan.splits import assign_splits, blocks
 from geoprep.sources.cities import CITIES
 from geoprep.sources.scene import Found, Scene
-from geoprep.storage.addresses import open_image
 from geoprep.store.schema import StoreMeta
-
-WORLDVIEW_BANDS = ("coastal", "blue", "green", "yellow", "red", "red edge", "nir1", "nir2")
-BAND_NAMES = {
-    "PS-RGB": ("red", "green", "blue"),
-    "PS-MS": WORLDVIEW_BANDS,
-    "MS": WORLDVIEW_BANDS,
-    "PAN": ("pan",),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What the header of one image says, or why it cannot be used."""
-
-    grid: Grid | None
-    dtype: str = ""
-    bands: tuple[int, ...] = ()
-    band_names: tuple[str, ...] = ()
-    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +51,6 @@ class PlannedScene:
     image: str
     label: str | None
     grid: Grid | None
-    dtype: str
     shape: tuple[int, int]
     windows: tuple[tuple[int, int], ...]
     first_tile: int
@@ -110,8 +79,10 @@ class Plan:
         Rows of the pixel arrays.
     road_file
         One file of roads for all scenes, or None.
+    notes
+        Lines that a person should see.
     stamp
-        Digest of the inputs with their times: what a build was interrupted with, and is only
+        Digest of the inputs and of who reads them: what a build was interrupted with, and is only
         carried on with if it is the same. Kept out of the store.
     """
 
@@ -121,6 +92,7 @@ class Plan:
     tiles: int
     road_file: str | None
     orphan_labels: tuple[str, ...]
+    notes: tuple[str, ...]
     stamp: str
 
     @property
@@ -141,26 +113,35 @@ class Plan:
         """
         if scene.failure:
             return False
+        return self.meta.rescale == "city" or self.in_several_shards(scene)
+
+    def in_several_shards(self, scene: PlannedScene) -> bool:
+        """Return whether not all tiles of a scene lie in one shard."""
         start, last = scene.first_tile, scene.first_tile + len(scene.windows) - 1
-        size = self.meta.shard_tiles
-        return self.meta.rescale == "city" or start // size != last // size
+        return start // self.meta.shard_tiles != last // self.meta.shard_tiles
 
 
 def make_plan(
-    found: Sequence[Found], cities: Sequence[str], options: BuildOptions, executor: Executor
+    found: Sequence[Found],
+    cities: Sequence[str],
+    options: BuildOptions,
+    executor: Executor,
+    report: Callable[[int, int], None] | None = None,
 ) -> Plan:
-    """Read every image's header and lay out the store.
+    """Read every image's header and lay out the store; read all inputs once for their digest.
 
     Parameters
     ----------
     found
         What the sources hold.
     cities
-        Their names, one each: a city's, or ``custom``.
+        Their names: a city's, or ``custom``.
     options
         The choices of this build.
     executor
-        Reads the headers.
+        Reads headers and files.
+    report
+        Called with how many scenes' files have been read, and how many scenes there are.
 
     Raises
     ------
@@ -171,109 +152,97 @@ def make_plan(
     LabelError
         The one file of roads for all scenes cannot be used.
     """
-    sources = [(scene, city) for city, one in enumerate(found) for scene in one.scenes]
-    items = [(scene, found[city].product, options) for scene, city in sources]
-    probes = _of_equal_bands(sources, executor.map_ordered(_probe, items))
+    scenes = [scene for one in found for scene in one.scenes]
+    items = [(scene, one.product, options) for one in found for scene in one.scenes]
+    probes = of_equal_bands(scenes, executor.map_ordered(probe_scene, items))
     usable = [probe for probe in probes if not probe.failure]
     if not usable:
         raise SourceError(
             f"none of {len(probes)} images can be used; the first: {probes[0].failure}"
         )
+    layout = Layout.of([probe.grid for probe in probes], len(usable[0].bands), options)
     rescale = _resolve_rescale(options.rescale, {probe.dtype for probe in usable})
-    shapes = [_finest_shape(probe.grid, options) for probe in usable if probe.grid]
-    usual = Counter(shapes).most_common(1)[0][0]
-    tile = _resolve_tile(shapes, options)
-    levels = level_sides(tile, options.levels)
-    road_files = {one.road_file for one in found if one.road_file}
-    if len(road_files) > 1:
-        raise UsageError("more than one file of roads for all scenes: build their stores apart")
-    road_file = next(iter(road_files), None)
-    if road_file is not None:
-        _check_road_file(road_file, usable[0], options)
-    labelled = [scene.label is not None or road_file is not None for scene, _ in sources]
-    splits = _splits([scene for scene, _ in sources], probes, labelled, found, options)
-
-    scenes: list[PlannedScene] = []
-    tiles = 0
-    for i, ((scene, city), probe) in enumerate(zip(sources, probes, strict=True)):
-        shape = _finest_shape(probe.grid, options) if probe.grid else usual
-        windows = tuple(tile_windows(shape, tile, options.overlap))
-        planned = PlannedScene(
-            scene.id,
-            scene.image,
-            scene.label or (road_file if labelled[i] else None),
-            probe.grid,
-            probe.dtype,
-            shape,
-            windows,
-            tiles,
-            int(splits[i]),
-            city,
-            _schema(cities[city], options),
-            probe.failure,
-        )
-        scenes.append(planned)
-        tiles += len(windows)
-    bands, names = usable[0].bands, usable[0].band_names
-    gsd = np.median([scene.target.gsd_m() for scene in scenes if scene.target], axis=0)
+    roads = open_shared_roads(found, options)
+    outside, notes = (
+        judge_shared_roads(roads, [probe.grid for probe in probes])
+        if roads
+        else ([""] * len(probes), ())
+    )
+    planned = _lay_out(found, cities, probes, layout, roads.name if roads else None, outside)
+    files = [[*probe.files, *label_files(s.label)] for s, probe in zip(scenes, probes, strict=True)]
+    digest = inputs_digest(
+        [f"{scene.id} {probe.facts}" for scene, probe in zip(scenes, probes, strict=True)],
+        [*files, label_files(roads.name)] if roads else files,
+        executor,
+        report,
+    )
     meta = StoreMeta(
         cities=tuple(cities),
-        bands=names,
-        band_indexes=bands,
-        gsd_m=(round(float(gsd[0]), 4), round(float(gsd[1]), 4)),
-        tile=tile,
+        bands=usable[0].band_names,
+        band_indexes=usable[0].bands,
+        gsd_m=_median_gsd(planned),
+        tile=layout.tile,
         overlap=options.overlap,
         rescale=rescale,
-        levels=levels,
-        shard_tiles=shard_tiles([len(scene.windows) for scene in scenes], options.shard_tiles),
+        levels=layout.levels,
+        shard_tiles=shard_tiles([len(scene.windows) for scene in planned], options.shard_tiles),
         codec=options.codec,
-        build={
-            "options": options.to_attrs(),
-            "product": found[0].product,
-            "inputs": _inputs_digest(scenes),
-        },
+        build={"options": options.to_attrs(), "product": found[0].product, "inputs": digest},
         version=__version__,
     )
-    orphans = tuple(label for one in found for label in one.orphan_labels)
-    return Plan(meta, options, tuple(scenes), tiles, road_file, orphans, _stamp(scenes))
+    return Plan(
+        meta=meta,
+        options=options,
+        scenes=tuple(planned),
+        tiles=sum(len(scene.windows) for scene in planned),
+        road_file=roads.name if roads else None,
+        orphan_labels=tuple(label for one in found for label in one.orphan_labels),
+        notes=notes,
+        stamp=f"{__version__} {digest}",
+    )
 
 
-def _probe(item: tuple[Scene, str | None, BuildOptions]) -> Probe:
-    """Open one image and check that it can be used."""
-    scene, product, options = item
-    try:
-        with open_image(scene.image) as dataset:
-            bands = options.bands or imagery.default_bands(dataset)
-            if options.bands is None and product == "PS-RGB":
-                bands = bands[:3]
-            dtype = imagery.check_image(dataset, bands)
-            names = BAND_NAMES.get(product or "", ())
-            if max(bands) > len(names):
-                names = imagery.band_names(dataset)
-            chosen = tuple(names[band - 1] for band in bands)
-            return Probe(imagery.grid_of(dataset), dtype, bands, chosen)
-    except GeoprepError as error:
-        return Probe(None, failure=str(error))
-
-
-def _of_equal_bands(sources: Sequence[tuple[Scene, int]], probes: Sequence[Probe]) -> list[Probe]:
-    """Refuse the images whose bands are not those of most: one store has one list of bands."""
-    counts = Counter(probe.bands for probe in probes if not probe.failure)
-    usual = counts.most_common(1)[0][0] if counts else ()
-    return [
-        probe
-        if probe.failure or probe.bands == usual
-        else Probe(
-            None,
-            failure=f"{scene.image} has bands {_listed(probe.bands)}, most images have "
-            f"{_listed(usual)}: choose what all have with --bands, or build their stores apart",
-        )
-        for (scene, _), probe in zip(sources, probes, strict=True)
+def _lay_out(
+    found: Sequence[Found],
+    cities: Sequence[str],
+    probes: Sequence[Probe],
+    layout: Layout,
+    road_file: str | None,
+    outside: Sequence[str],
+) -> list[PlannedScene]:
+    """Give every scene its tiles and its split; ``outside`` says why the road file has no roads."""
+    sources = [(scene, city) for city, one in enumerate(found) for scene in one.scenes]
+    scenes = [scene for scene, _ in sources]
+    labelled = [
+        scene.label is not None or (road_file is not None and not why)
+        for scene, why in zip(scenes, outside, strict=True)
     ]
+    splits = _splits(scenes, probes, labelled, found, layout.options)
+    planned: list[PlannedScene] = []
+    tiles = 0
+    for (scene, city), probe, split, why in zip(sources, probes, splits, outside, strict=True):
+        one = PlannedScene(
+            id=scene.id,
+            image=scene.image,
+            label=scene.label or road_file,
+            grid=probe.grid,
+            shape=layout.shape(probe.grid),
+            windows=layout.windows(probe.grid),
+            first_tile=tiles,
+            split=int(split),
+            city=city,
+            schema=_schema(cities[city], layout.options),
+            failure=probe.failure or why,
+        )
+        planned.append(one)
+        tiles += len(one.windows)
+    return planned
 
 
-def _listed(bands: Sequence[int]) -> str:
-    return ",".join(map(str, bands))
+def _median_gsd(scenes: Sequence[PlannedScene]) -> tuple[float, float]:
+    """Return the ground sample distance of the finest level in metres along x and y."""
+    x, y = np.median([scene.target.gsd_m() for scene in scenes if scene.target], axis=0)
+    return round(float(x), 4), round(float(y), 4)
 
 
 def _schema(city: str, options: BuildOptions) -> Schema:
@@ -281,20 +250,6 @@ def _schema(city: str, options: BuildOptions) -> Schema:
     if options.schema != "auto" or city not in CITIES:
         return options.schema
     return "sn3" if CITIES[city].mission == "SN3" else "sn5"
-
-
-def _check_road_file(road_file: str, probe: Probe, options: BuildOptions) -> None:
-    """Read the one file of roads: without it every scene would fail, each for the same reason."""
-    assert probe.grid is not None
-    read_roads(
-        road_file,
-        schema=options.schema,
-        speed_from=options.speed_from,
-        speed_field=options.speed_field,
-        speed_unit=options.speed_unit,
-        bounds=probe.grid.bounds,
-        bounds_crs=probe.grid.crs,
-    )
 
 
 def _resolve_rescale(rule: str, dtypes: set[str]) -> str:
@@ -310,23 +265,6 @@ def _resolve_rescale(rule: str, dtypes: set[str]) -> str:
     if rule == "city" and len(dtypes) > 1:
         raise UsageError("--rescale city needs images of one dtype; here are uint8 and uint16")
     return rule
-
-
-def _finest_shape(grid: Grid | None, options: BuildOptions) -> tuple[int, int]:
-    assert grid is not None  # callers leave out images that could not be opened
-    if options.resize is not None:
-        return options.resize, options.resize
-    if options.gsd is not None:
-        grid = at_gsd(grid, options.gsd)
-    return grid.height, grid.width
-
-
-def _resolve_tile(shapes: Sequence[tuple[int, int]], options: BuildOptions) -> int:
-    if options.resize is not None:
-        return options.resize
-    if options.tile is not None:
-        return options.tile
-    return auto_tile(shapes, options.overlap, 2 ** (options.levels - 1))
 
 
 def _splits(
@@ -355,24 +293,3 @@ def _centre(grid: Grid | None) -> tuple[float, float]:
         return float("nan"), float("nan")
     lon, lat = to_lonlat(grid.crs).transform(*(grid.transform * (grid.width / 2, grid.height / 2)))
     return float(lon), float(lat)
-
-
-def _inputs_digest(scenes: Sequence[PlannedScene]) -> str:
-    """Return a digest of which files go in: scene ids and file sizes, no paths, no times."""
-    lines = [f"{s.id} {_size(s.image)} {_size(s.label)}" for s in scenes]
-    return xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
-
-
-def _stamp(scenes: Sequence[PlannedScene]) -> str:
-    """Return a digest of which files go in, when they were written, and who reads them."""
-    files = [Path(address) for s in scenes for address in (s.image, s.label) if address]
-    lines = [f"{file} {file.stat().st_mtime_ns if file.is_file() else 0}" for file in files]
-    return xxhash.xxh3_128_hexdigest("\n".join([__version__, *lines]).encode())
-
-
-def _size(address: str | None) -> int | None:
-    """Return a local file's size; -1 for what lies in an archive or on a server."""
-    if address is None:
-        return None
-    path = Path(address)
-    return path.stat().st_size if path.is_file() else -1

@@ -23,7 +23,7 @@ def assign_splits(
     Parameters
     ----------
     groups
-        What stays together, one a scene: its id, or the block of ground that it lies in.
+        What stays together, one per scene: its id, or the block of ground that it lies in.
     labelled
         Whether the scene has a label.
     val, test

@@ -8,6 +8,7 @@ touches a disk or a network.
 import difflib
 import re
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -101,6 +102,22 @@ class City:
         return f"{self.mission}_roads_{part}_{self.aoi}_{content}_{self.token}{number}.{suffix}"
 
 
+class ImageRank(IntEnum):
+    """Where an image of a product lies."""
+
+    IN_ITS_FOLDER = 0
+    ELSEWHERE = 1
+
+
+class LabelRank(IntEnum):
+    """What a label file is, by its name or its folder's."""
+
+    SPEED = 0
+    SPEED_BY_TAIL_OR_FOLDER = 1
+    PLAIN = 2
+    OLDEST = 3
+
+
 @dataclass(frozen=True, slots=True)
 class FileRole:
     """What a file of a city is. Of two files in one role and number, the lower rank is meant."""
@@ -108,7 +125,12 @@ class FileRole:
     kind: Literal["image", "label"]
     number: int
     product: str
-    rank: int
+    rank: ImageRank | LabelRank
+
+    @property
+    def has_speeds(self) -> bool:
+        """Return whether this is a label that carries speeds."""
+        return self.kind == "label" and self.rank < LabelRank.PLAIN
 
 
 def _sn3(name: str, aoi_id: int, counts: tuple[int, int, int], md5s: tuple[str, str, str]) -> City:
@@ -229,26 +251,26 @@ def _image_role(match: re.Match[str], pure: PurePosixPath) -> FileRole:
     named = next((_SPELLINGS[word] for word in words if word in _SPELLINGS), None)
     base = re.split(r"[_.]", folder.lower())[0]
     if folder.lower() in _SPELLINGS:
-        product, rank = named or _SPELLINGS[folder.lower()], 0
+        product, rank = named or _SPELLINGS[folder.lower()], ImageRank.IN_ITS_FOLDER
     elif base in _SPELLINGS:  # a derived product kept beside the others, such as PS-RGB_8bit
-        product, rank = folder, 0
+        product, rank = folder, ImageRank.IN_ITS_FOLDER
     else:
-        product, rank = named or folder, 1
+        product, rank = named or folder, ImageRank.ELSEWHERE
     return FileRole("image", int(match["number"]), product, rank)
 
 
 def _label_role(match: re.Match[str], pure: PurePosixPath) -> FileRole | None:
     name, folder = pure.name.lower(), pure.parent.name.lower()
     if SPEED_LABELS in name:
-        rank = 0
+        rank = LabelRank.SPEED
     elif (PLAIN_LABELS in name or OLDEST_LABELS in name) and (
         match["tail"] or folder.startswith(SPEED_LABELS)
     ):
-        rank = 1
+        rank = LabelRank.SPEED_BY_TAIL_OR_FOLDER
     elif PLAIN_LABELS in name:
-        rank = 2
+        rank = LabelRank.PLAIN
     elif OLDEST_LABELS in name:
-        rank = 3
+        rank = LabelRank.OLDEST
     else:
         return None
     return FileRole("label", int(match["number"]), "", rank)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -10,23 +9,23 @@ from pathlib import Path, PurePosixPath
 from geoprep.errors import SourceError
 from geoprep.executors.threads import Threads
 from geoprep.sources.scene import Found, Scene
-from geoprep.storage.addresses import read_bytes
-from geoprep.storage.objects import is_remote
+from geoprep.storage.objects import fetch_object, is_remote
 
 CONNECTIONS = 8
 """Downloads at a time: enough to hide the wait for a server, few enough to be polite."""
 
 
 def remote_scenes(found: Found) -> int:
-    """Return how many scenes have their image on a server."""
-    return sum(is_remote(scene.image) for scene in found.scenes)
+    """Return how many scenes have their image or label on a server."""
+    return sum(_is_remote(scene) for scene in found.scenes)
 
 
 def fetch(found: Found, into: Path, report: Callable[[int, int], None]) -> Found:
     """Download what lies on a server; return the same scenes with local addresses.
 
-    Files that are there already are kept, so that an interrupted download goes on where it was. A
-    scene that cannot be fetched keeps its address: the build then says why it failed.
+    Files that are there already are kept where the object is still the one they were made of, so
+    that an interrupted download goes on where it was. A scene that cannot be fetched keeps its
+    address: the build then says why it failed.
 
     Parameters
     ----------
@@ -37,7 +36,7 @@ def fetch(found: Found, into: Path, report: Callable[[int, int], None]) -> Found
     report
         Called with how many scenes are done and how many there are.
     """
-    todo = [(i, scene) for i, scene in enumerate(found.scenes) if is_remote(scene.image)]
+    todo = [(i, scene) for i, scene in enumerate(found.scenes) if _is_remote(scene)]
     if not todo:
         return found
     into.mkdir(parents=True, exist_ok=True)
@@ -58,15 +57,18 @@ def fetch(found: Found, into: Path, report: Callable[[int, int], None]) -> Found
     return replace(found, scenes=tuple(scenes))
 
 
+def _is_remote(scene: Scene) -> bool:
+    return any(is_remote(address) for address in (scene.image, scene.label) if address)
+
+
 def _download(address: str, into: Path, name: str) -> str:
+    """Write an object to a file named after its scene; its version goes into a hidden one."""
     if not is_remote(address):
         return address
     target = into / (name + PurePosixPath(address).suffix)
-    if not target.is_file():
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            partial.write_bytes(read_bytes(address))
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+    mark = into / f".{target.name}.etag"
+    known = mark.read_text() if mark.is_file() and target.is_file() else None
+    version = fetch_object(address, target, known)
+    if version is not None:
+        mark.write_text(version)
     return str(target)

@@ -28,6 +28,7 @@ class _Image:
 
     @property
     def stem(self) -> str:
+        """Name of the file without its suffix, as in the file system."""
         return PurePosixPath(self.address).stem
 
 
@@ -113,8 +114,13 @@ def _files(path: Path, suffixes: tuple[str, ...]) -> list[str]:
     return [
         str(Path(hit).absolute())
         for hit in hits
-        if _taken(hit, pattern, suffixes) and Path(hit).is_file()
+        if _taken(hit, pattern, suffixes) and _is_file_or_broken_link(Path(hit))
     ]
+
+
+def _is_file_or_broken_link(path: Path) -> bool:
+    """Return whether a match is a file, or was meant to be: its scene then says what is wrong."""
+    return path.is_file() or (path.is_symlink() and not path.exists())
 
 
 def _taken(found: str, pattern: str, suffixes: tuple[str, ...]) -> bool:
@@ -144,7 +150,8 @@ def _identified(addresses: Sequence[str]) -> list[_Image]:
 
 
 def _named(address: str, depth: int) -> _Image:
-    path = PurePosixPath(address)
+    # An id is stored and printed: bytes of a name that are no UTF-8 are spelt out.
+    path = PurePosixPath(address.encode("utf-8", "backslashreplace").decode())
     folders = path.parent.parts[-depth:] if depth else ()
     return _Image("_".join([*folders, path.stem]), address, folders)
 

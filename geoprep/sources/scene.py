@@ -1,6 +1,5 @@
 """What every source hands on: scenes, and how a person may name one of them."""
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ def match_scene(ids: Sequence[str], tail: str) -> int:
     Raises
     ------
     UsageError
-        No scene, or more than one, is named so; the message gives the nearest ones.
+        No scene, or more than one, is named so; the message gives some.
     """
     names = [str(name) for name in ids]
     if tail in names:
@@ -83,8 +82,11 @@ def match_scene(ids: Sequence[str], tail: str) -> int:
         shown = ", ".join(names[i] for i in hits[:SHOWN])
         more = f" and {len(hits) - SHOWN} more" if len(hits) > SHOWN else ""
         raise UsageError(f"scene {tail!r} could be {shown}{more}: give more of the id.")
-    near = ", ".join(_nearest(names, tail))
-    raise UsageError(f"no scene {tail!r} among {len(names)}." + (f" Nearest: {near}." * bool(near)))
+    shown = ", ".join(names[:SHOWN])
+    raise UsageError(
+        f"no scene {tail!r} among {len(names)}"
+        + (f", such as {shown}; `geoprep info STORE --scenes` lists them" if shown else "")
+    )
 
 
 def _ends_with(name: str, tail: str) -> bool:
@@ -94,22 +96,3 @@ def _ends_with(name: str, tail: str) -> bool:
     same_word = before.isalpha() and first.isalpha()
     same_number = before.isdecimal() and first.isdecimal()
     return not (same_word or same_number)
-
-
-def _nearest(names: list[str], tail: str) -> list[str]:
-    """Return ids whose last words look like ``tail``; of those, the nearest numbers first."""
-    wanted = _number(tail)
-    stem = re.sub(r"\d+$", "", tail.lower())
-    alike = [n for n in names if wanted is not None and _number(n) is not None]
-    alike = [n for n in alike if re.sub(r"\d+$", "", n.lower()).endswith(stem)]
-    if wanted is not None and alike:
-        return sorted(alike, key=lambda n: abs((_number(n) or 0) - wanted))[:SHOWN]
-    length = len(tail.split("_"))
-    ends = {"_".join(name.split("_")[-length:]).lower(): name for name in names}
-    close = difflib.get_close_matches(tail.lower(), ends, n=SHOWN, cutoff=0.5)
-    return [ends[end] for end in close]
-
-
-def _number(text: str) -> int | None:
-    match = re.search(r"\d+$", text)
-    return int(match[0]) if match else None

@@ -1,11 +1,11 @@
-"""Where scenes come from: a SpaceNet folder, tarball or bucket, or a person's own files.
+"""Scenes of a SpaceNet city: in a folder, a tarball or a bucket.
 
 Every source boils down to a list of (name, address) pairs; `_pair_up` makes scenes of them by area
 and number, so the rules are the same wherever the files lie.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
@@ -21,22 +21,11 @@ from geoprep.sources.cities import (
     file_role,
 )
 from geoprep.sources.folders import TooManyFoldersError, walk
-from geoprep.sources.patterns import images_and_labels
-from geoprep.sources.scene import Found, Scene, match_scene
+from geoprep.sources.scene import Found, Scene
 from geoprep.sources.tar import index_tar, is_archive, is_compressed
-from geoprep.sources.unpack import Progress, extract
-from geoprep.storage.addresses import member_address, open_image, read_bytes
+from geoprep.sources.unpack import extract
+from geoprep.storage.addresses import member_address
 from geoprep.storage.objects import is_remote, list_objects, s3_address
-
-__all__ = [
-    "Found",
-    "Scene",
-    "find_scenes",
-    "images_and_labels",
-    "match_scene",
-    "open_image",
-    "read_bytes",
-]
 
 SOURCE_VARIABLE = "GEOPREP_DATA"
 
@@ -73,7 +62,7 @@ def find_scenes(
     product: str = "PS-RGB",
     *,
     cache: Path | None = None,
-    on_member: Progress | None = None,
+    report: Callable[[int, int], None] | None = None,
 ) -> Found:
     """Find a city's images of one product, and the road label of each.
 
@@ -89,8 +78,8 @@ def find_scenes(
         Imagery product, in its current or old spelling.
     cache
         Where a gzipped archive is extracted to; default: a folder beside the archive.
-    on_member
-        Progress of such an extraction, see `geoprep.sources.unpack.extract`.
+    report
+        Called during such an extraction with the bytes read and their total.
 
     Raises
     ------
@@ -99,7 +88,7 @@ def find_scenes(
         those that are there), or two files that both claim to be one scene.
     """
     product = canonical_product(product)
-    look = _Look(city, product, cache, on_member)
+    look = _Look(city, product, cache, report)
     if source is not None:
         catch = look.at(str(source))
         if not catch.files and not catch.passed_over:
@@ -122,7 +111,7 @@ def find_scenes(
 
 
 def _pair_up(city: City, catch: _Catch, product: str) -> Found:
-    """Make scenes of files: one image a number, and the best label of that number."""
+    """Make scenes of files: one image per number, and the best label of that number."""
     images = _by_number(f for f in catch.files if f.role.kind == "image")
     labels = _by_number(f for f in catch.files if f.role.kind == "label")
     chosen = {
@@ -190,7 +179,7 @@ class _Look:
     city: City
     product: str
     cache: Path | None
-    on_member: Progress | None
+    report: Callable[[int, int], None] | None
 
     def at(self, place: str) -> _Catch:
         if is_remote(place):
@@ -227,7 +216,7 @@ class _Look:
         catch = _Catch(str(path), notes=tree.notes)
         catch.add(self.city, ((found, found) for found in tree.files))
         unpacked = any(file.role.kind == "image" for file in catch.files)
-        speeds = any(file.role.kind == "label" and file.role.rank < 2 for file in catch.files)
+        speeds = any(file.role.has_speeds for file in catch.files)
         for archive in tree.archives:
             # SpaceNet 3's speed labels are an archive apart, wanted even beside unpacked images.
             if not unpacked or (SPEED_LABELS in archive and not speeds):
@@ -243,7 +232,7 @@ class _Look:
             catch.add(self.city, pairs)
             return
         into = self.cache or archive.with_name(f"{archive.name}.unpacked")
-        done = extract(archive, self.city, self.product, into, self.on_member)
+        done = extract(archive, self.city, self.product, into, self.report)
         for product, count in done.products.items():
             catch.passed_over[product] = catch.passed_over.get(product, 0) + count
         catch.add(self.city, ((name, str(into.absolute() / name)) for name in done.files))

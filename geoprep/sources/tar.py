@@ -1,4 +1,4 @@
-"""SpaceNet's tarballs: judging members, indexing a plain tar, checking a download.
+"""SpaceNet's tarballs: judging members, indexing a plain tar.
 
 Every member is judged before anything is done with it, and the archive is refused as a whole when
 one member would leave its folder, is a link or a device, or claims an absurd size: SpaceNet's own
@@ -6,17 +6,15 @@ archives hold plain files and folders only. ``TarFile.extract*`` is never called
 """
 
 import gzip
-import hashlib
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Self
 
 from geoprep.errors import SourceError
-from geoprep.sources.cities import City
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 CHUNK = 1 << 20
@@ -149,39 +147,3 @@ def damage_named(archive: Path) -> Iterator[None]:
             f"{archive}: damaged or cut short ({error}). Download it again; `curl -C -` continues "
             "a transfer that stopped."
         ) from error
-
-
-def verify_md5(
-    archive: Path, city: City, on_bytes: Callable[[int, int], None] | None = None
-) -> bool:
-    """Compare an archive with its published MD5; return False where none was published.
-
-    Parameters
-    ----------
-    archive
-        A downloaded tarball, under the name it has in the bucket.
-    city
-        The city it belongs to.
-    on_bytes
-        Called with the bytes hashed and their total.
-
-    Raises
-    ------
-    SourceError
-        The digests differ.
-    """
-    known = {item.name: item for item in city.archives}.get(archive.name)
-    if known is None or known.md5 is None:
-        return False
-    total, digest = archive.stat().st_size, hashlib.md5(usedforsecurity=False)
-    with archive.open("rb") as stream:
-        while block := stream.read(CHUNK):
-            digest.update(block)
-            if on_bytes is not None:
-                on_bytes(stream.tell(), total)
-    if digest.hexdigest() != known.md5:
-        raise SourceError(
-            f"{archive}: md5 is {digest.hexdigest()}, published is {known.md5}: the file is not "
-            f"the one in the bucket, or not all of it. Download it again from {known.url}"
-        )
-    return True

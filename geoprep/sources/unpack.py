@@ -1,4 +1,4 @@
-"""One product out of a compressed archive, in one pass, resumable.
+"""One product out of a compressed archive, in one pass.
 
 The 35 GiB archive of Moscow holds four products, of which a build reads one; a stream cannot be
 entered in the middle, so everything is read and only what is wanted is written.
@@ -12,15 +12,14 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from geoprep.errors import SourceError
 from geoprep.sources.cities import City, FileRole, file_role
 from geoprep.sources.tar import CHUNK, StrictInfo, damage_named, plain_files
-
-Progress = Callable[[str, int, int], None]
+from geoprep.storage.files import replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +39,19 @@ class Extracted:
 
 
 def extract(
-    archive: Path, city: City, product: str, into: Path, on_member: Progress | None = None
+    archive: Path,
+    city: City,
+    product: str,
+    into: Path,
+    report: Callable[[int, int], None] | None = None,
 ) -> Extracted:
     """Extract one product's images and the road labels of a city from a gzipped tar.
 
-    Members appear under their final name only when whole; those already there from the same
-    archive (by its size and time stamp) are not written again; a finished pass leaves a mark that
-    makes the next call return at once. Plain road labels are taken too, since SpaceNet 3 ships its
-    speed labels in an archive of their own.
+    Members appear under their final name only when whole. A finished pass leaves a mark that makes
+    the next call return at once, as long as the archive (its size and time stamp) and what came out
+    of it are the same; an interrupted one begins again, since a stream has to be read from its
+    start. Plain road labels are taken too, since SpaceNet 3 ships its speed labels in an archive of
+    their own.
 
     Parameters
     ----------
@@ -57,8 +61,8 @@ def extract(
         What to take.
     into
         Cache folder, created when absent; one process at a time.
-    on_member
-        Called for each member taken with its name, the compressed bytes read and their total.
+    report
+        Called for each member taken with the compressed bytes read and their total.
 
     Raises
     ------
@@ -70,22 +74,14 @@ def extract(
     mark = into / f".{archive.name}.{product}.json"
     with _disk_errors_named(archive, into), _only_one(into):
         state = _read_mark(mark)
-        same = state.get("archive") == identity
-        if same and state.get("complete"):
+        if state.get("archive") == identity:
             done = Extracted(state["files"], state["products"])
             if all(_whole(into / name, size) for name, size in done.files.items()):
                 return done
-        _write_mark(mark, {"archive": identity, "complete": False})
-        done = _Pass(archive, city, product, into, same).run(on_member)
-        _write_mark(
-            mark,
-            {
-                "archive": identity,
-                "complete": True,
-                "files": done.files,
-                "products": done.products,
-            },
-        )
+        mark.unlink(missing_ok=True)
+        done = _Pass(archive, city, product, into).run(report)
+        with replaced(mark) as partial:
+            partial.write_text(json.dumps({"archive": identity, **asdict(done)}))
         return done
 
 
@@ -95,9 +91,8 @@ class _Pass:
     city: City
     product: str
     into: Path
-    keep: bool
 
-    def run(self, on_member: Progress | None) -> Extracted:
+    def run(self, report: Callable[[int, int], None] | None) -> Extracted:
         result = Extracted()
         total = self.archive.stat().st_size
         with (
@@ -109,10 +104,10 @@ class _Pass:
             for info in plain_files(tar, self.archive):
                 role = file_role(self.city, info.name)
                 if role is not None and self._wanted(role, result):
-                    self._take(tar, info, again=info.name in result.files)
+                    self._take(tar, info)
                     result.files[info.name] = info.size
-                    if on_member is not None:
-                        on_member(info.name, raw.tell(), total)
+                    if report is not None:
+                        report(raw.tell(), total)
             while plain.read(CHUNK):  # to the end, where gzip keeps the checksum of what was read
                 pass
         return result
@@ -123,24 +118,18 @@ class _Pass:
         result.products[role.product] = result.products.get(role.product, 0) + 1
         return role.product == self.product
 
-    def _take(self, tar: tarfile.TarFile, info: tarfile.TarInfo, *, again: bool) -> None:
+    def _take(self, tar: tarfile.TarFile, info: tarfile.TarInfo) -> None:
         target = self.into / info.name
-        if self.keep and not again and _whole(target, info.size):
-            return
         stream = tar.extractfile(info)
         if stream is None or target.is_symlink() or target.is_dir():
             raise SourceError(f"{target} is in the way of a member of {self.archive}: remove it.")
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.part")
-        try:
-            with part.open("wb") as out:
-                shutil.copyfileobj(stream, out, CHUNK)
-                written = out.tell()
-            if written != info.size:
-                raise tarfile.ReadError(f"{info.name!r} ends after {written} of {info.size} bytes")
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+        with replaced(target) as partial, partial.open("wb") as out:
+            shutil.copyfileobj(stream, out, CHUNK)
+            if out.tell() != info.size:
+                raise tarfile.ReadError(
+                    f"{info.name!r} ends after {out.tell()} of {info.size} bytes"
+                )
 
 
 def _whole(path: Path, size: int) -> bool:
@@ -153,12 +142,6 @@ def _read_mark(mark: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return state if isinstance(state, dict) else {}
-
-
-def _write_mark(mark: Path, state: dict[str, Any]) -> None:
-    part = mark.with_name(mark.name + ".part")
-    part.write_text(json.dumps(state))
-    part.replace(mark)
 
 
 @contextmanager

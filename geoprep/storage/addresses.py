@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
+import xxhash
+
 from geoprep.errors import ImageError, SourceError
 from geoprep.storage.objects import is_remote, read_object
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
 
+_BLOCK = 1 << 20
 _MEMBER = re.compile(r"tar://(\d+)\+(\d+)(/[^!]*)!/(.*)", re.DOTALL)
 
 
@@ -44,6 +47,38 @@ def _member(address: str) -> _Member | None:
     if match is None:
         return None
     return _Member(int(match[1]), int(match[2]), unquote(match[3]), match[4])
+
+
+def is_local(address: str) -> bool:
+    """Return whether an address is a path: neither in an archive nor on a server."""
+    return not is_remote(address) and _member(address) is None
+
+
+def content_digest(address: str) -> str:
+    """Return the XXH3-128 of what is at an address, read a mebibyte at a time.
+
+    The same bytes have the same digest in a folder, in an archive and in a bucket.
+
+    Raises
+    ------
+    SourceError
+        Nothing there, or not readable.
+    """
+    digest = xxhash.xxh3_128()
+    if is_remote(address):
+        digest.update(read_object(address))
+        return digest.hexdigest()
+    member = _member(address)
+    try:
+        with Path(member.archive if member else address).open("rb", buffering=0) as stream:
+            stream.seek(member.offset if member else 0)
+            left = member.size if member else os.fstat(stream.fileno()).st_size
+            while left > 0 and (block := stream.read(min(left, _BLOCK))):
+                digest.update(block)
+                left -= len(block)
+    except OSError as error:
+        raise SourceError(f"{_shown(address)}: cannot be read ({error}).") from error
+    return digest.hexdigest()
 
 
 def read_bytes(address: str) -> bytes:
@@ -102,7 +137,7 @@ def open_image(address: str) -> Iterator["DatasetReader"]:
                 yield stack.enter_context(memory.open())
             else:
                 yield stack.enter_context(rasterio.open(_gdal_path(address)))
-    except (RasterioError, CRSError) as error:
+    except (RasterioError, CRSError, UnicodeError) as error:  # the last: a name that is no UTF-8
         raise ImageError(_complaint(address, error)) from error
 
 

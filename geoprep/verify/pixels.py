@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.imagery import pixels as imagery
-from geoprep.imagery.counts import TileCounts
+from geoprep import imagery
 from geoprep.speed import NO_DATA
 from geoprep.storage.folders import StoreFiles
 from geoprep.store.layout import pixel_layouts
@@ -75,7 +74,7 @@ def check_job(job: ShardJob, files: StoreFiles, meta: StoreMeta, tables: Tables)
         expected = tables.digest_of(array, job.shard)
         readers.append(ShardReader(job, layouts[array], files, expected, partial(report, array)))
         found.shards += readers[-1].found
-    count = TileCounts(len(meta.bands)) if job.level == meta.levels[0] else None
+    count = imagery.TileCounts(len(meta.bands)) if job.level == meta.levels[0] else None
     for tile in range(job.first, job.stop):
         image, speed = (reader.tile(tile) for reader in readers)
         found.chunks += (image is not None) + (speed is not None)
@@ -97,8 +96,6 @@ def _faults(
 ) -> Iterator[tuple[str, str]]:
     """Yield (array, message) for every rule that a tile's pixels break."""
     valid = imagery.find_valid(image, image.shape[2], 0)
-    if not valid.size:
-        valid = np.ones(speed.shape, np.uint8)
     partly = int(np.count_nonzero(valid) * image.shape[2] - np.count_nonzero(image))
     if partly:
         yield "image", f"{partly} values are 0 (no data) where other bands are not"

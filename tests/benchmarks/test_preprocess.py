@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
+from rasterio.enums import Compression
 
 from benchmarks.builds import MIB, build_store, decode, watched
 from benchmarks.chips import KINDS, Chips, linked, real, synthetic
+from benchmarks.mosaics import LAYOUTS, draw_mosaic
 from benchmarks.preprocess import main
 from benchmarks.reference import Stages, build_reference, missing, prepare_chip
 from geoprep.build.run import build
@@ -109,6 +112,20 @@ def test_the_usual_way_writes_what_it_prepared(chips: Chips, tmp_path: Path):
         assert np.array_equal(root[f"{level}/speed"][4 * 2 + 1], speed[:half, half:])
 
 
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_a_mosaic_is_one_image_with_streets(tmp_path: Path, layout: str):
+    dtype, tiled = LAYOUTS[layout]
+    with rasterio.open(draw_mosaic(tmp_path, 700, dtype, tiled=tiled)) as file:
+        assert file.is_tiled == tiled
+        assert file.compression is Compression.lzw
+        assert file.dtypes == (dtype,) * 3
+        pixels = file.read()
+    assert pixels.min() >= 1
+    assert pixels.std() > 0.05 * pixels.mean()
+    document = json.loads((tmp_path / "mosaic.geojson").read_text())
+    assert len(document["features"]) == 700 * 700 // 20_000
+
+
 def test_memory_is_the_commands_own():
     held = bytearray(300 * MIB)  # of this process: none of the command's business
     code = "import time; held = bytearray(100 << 20); time.sleep(0.5)"
@@ -129,6 +146,7 @@ def test_a_quick_run_records_prints_and_draws_everything(
 ):
     record, plot = tmp_path / "p.json", tmp_path / "p.png"
     given = ["--quick", "--size", str(SIZE), "--chips", "2", "--repeats", "1"]
+    given += ["--mosaic", "600"]
     given += ["--source", str(tmp_path / "nothing"), "--work", str(tmp_path)]
     assert main([*given, "--json", str(record), "--plot", str(plot)]) == 0
     document = json.loads(record.read_text())
@@ -136,13 +154,22 @@ def test_a_quick_run_records_prints_and_draws_everything(
     for kind in KINDS:
         for name in ("decode.rate", "build.rate", "zstd.rate", "build_1w.rate", "share_cpu"):
             assert figures[f"{kind}.{name}"]["median"] > 0
-        assert figures[f"{kind}.stage.decode"]["unit"] == "ms a chip"
+        assert figures[f"{kind}.stage.decode"]["unit"] == "ms per chip"
         assert figures[f"{kind}.pss.10"]["median"] > 50
         assert (f"{kind}.over_reference" in figures) == (not missing())
     assert figures["moscow.lz4.gb_as_uint8"]["median"] > 0
+    for name in ("labels_cost", "plain.pss", "labelled.pss", "labelled.rate"):
+        assert figures[f"mosaic uint16 strips.{name}"]["median"] > 0
     assert any("no real chips" in note for note in document["notes"])
     said = capsys.readouterr().out
-    for title in ("Rates", "share of decode-only", "Stages", "Codecs", "Peak memory"):
+    for title in (
+        "Rates",
+        "share of decode-only",
+        "Stages",
+        "Codecs",
+        "Peak memory",
+        "One scene of 600",
+    ):
         assert title in said
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.json", "p.png"]

@@ -19,7 +19,7 @@ MOSCOW = CITIES["moscow"]
 
 def geoprep(*args, cwd=None, env=None):
     return subprocess.run(
-        [sys.executable, "-c", "from geoprep.cli.commands import main; main()", *map(str, args)],
+        [sys.executable, "-c", "from geoprep.cli import main; main()", *map(str, args)],
         cwd=cwd,
         env=env,
         capture_output=True,
@@ -102,7 +102,7 @@ def test_other_parameters_are_refused_until_overwrite(city, tmp_path):
     common = ["build-zarr", "--city", "moscow", "--source", city, "--out", tmp_path / "m.zarr"]
     assert geoprep(*common).returncode == 0
     other = geoprep(*common, "--tile", "64")
-    assert other.returncode == 1
+    assert other.returncode == 2
     assert "tile" in other.stderr
     assert "--overwrite" in other.stderr
     assert Store.open(tmp_path / "m.zarr").meta.tile != 64
@@ -117,7 +117,7 @@ def test_road_file_that_cannot_be_used_stops_the_build(city, tmp_path):
         *("build-zarr", "--images", city / "**" / "*.tif", "--labels", roads),
         *("--out", tmp_path / "m.zarr"),
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert str(roads) in done.stderr
     assert not (tmp_path / "m.zarr").exists()
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import zarr
@@ -37,9 +38,30 @@ def test_a_finished_store_is_left_alone(done):
     scenes, out = done
     before = times(out)
     assert build(plan_of(scenes), out, Threads(1)).state == "unchanged"
-    assert build(plan_of(scenes), out, Threads(1), overwrite=True).state == "unchanged"
     assert times(out) == before
     assert beside(out) == ["a.zarr"]
+
+
+def test_overwrite_builds_a_finished_store_again(done):
+    scenes, out = done
+    before, bytes_before = times(out), tree_digest(out)
+    assert build(plan_of(scenes), out, Threads(1), overwrite=True).state == "built"
+    assert times(out) != before
+    assert tree_digest(out) == bytes_before
+    assert beside(out) == ["a.zarr"]
+
+
+def test_a_label_edited_at_equal_size_is_noticed(done):
+    scenes, out = done
+    label = Path(scenes[0].label)
+    before, when = label.read_text(), label.stat()
+    label.write_text(before.replace('"road_type": "1"', '"road_type": "4"'))
+    os.utime(label, ns=(when.st_atime_ns, when.st_mtime_ns))
+    try:
+        with pytest.raises(StoreError, match="the images or labels have changed"):
+            build(plan_of(scenes), out, Threads(1))
+    finally:
+        label.write_text(before)
 
 
 @pytest.mark.parametrize(

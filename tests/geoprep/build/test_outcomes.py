@@ -275,12 +275,14 @@ def test_progress_goes_from_nothing_to_all(tmp_path):
     build(plan, tmp_path / "a.zarr", Threads(2), report=seen.append)
     assert [p.stage for p in seen] == ["survey"] * 6 + ["build"] * 7
     for stage in ("survey", "build"):
-        done = [p.scenes_done for p in seen if p.stage == stage]
+        done = [p.pixels_done for p in seen if p.stage == stage]
         read = [p.bytes_read for p in seen if p.stage == stage]
         assert done == sorted(done)
-        assert done[-1] == pytest.approx(6)
+        assert {p.pixels for p in seen if p.stage == stage} == {done[-1]}
         assert read == sorted(read)
         assert read[-1] == 6 * SIDE * SIDE * 3
+    assert seen[0].pixels == 6 * SIDE * SIDE
+    assert seen[-1].pixels == plan.tiles * 48 * 48
     assert json.dumps(seen[-1].bytes_read)
 
 

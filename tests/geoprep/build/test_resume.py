@@ -203,12 +203,15 @@ def test_inputs_of_another_size_are_noticed(interrupted):
     assert tree_digest(out) == tree_digest(out.with_name("fresh.zarr"))
 
 
-def test_inputs_of_the_same_size_but_written_since_are_read_again(interrupted):
+def test_inputs_of_the_same_size_but_edited_since_are_noticed(interrupted):
     scenes, out = interrupted
     for scene in scenes:
         label = Path(scene.label)
         label.write_text(label.read_text().replace('"road_type": "1"', '"road_type": "4"'))
-    summary = build(plan_of(scenes, shard_tiles=1), out, Threads(1))
+    plan = plan_of(scenes, shard_tiles=1)
+    with pytest.raises(StoreError, match="images or labels have changed"):
+        build(plan, out, Threads(1))
+    summary = build(plan, out, Threads(1), overwrite=True)
     assert (summary.state, summary.scenes_built) == ("built", 4)
     build_of(out.with_name("fresh.zarr"), scenes, shard_tiles=1)
     assert tree_digest(out) == tree_digest(out.with_name("fresh.zarr"))

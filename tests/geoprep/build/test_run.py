@@ -20,18 +20,17 @@ from helpers.factory import (
     write_image,
     write_scene,
 )
-from rasterio.features import rasterize
+from helpers.united import burned_by_gdal, united
 
 from geoprep.build.run import build
 from geoprep.executors.threads import Threads
-from geoprep.labels.masks import speed_polygons
 from geoprep.labels.reading import read_roads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources.cities import get_city
 from geoprep.sources.scene import Found
 from geoprep.sources.spacenet import find_scenes
-from geoprep.speed import CONTINUOUS_TABLE, to_byte
+from geoprep.speed import CONTINUOUS_TABLE
 from geoprep.store import Store
 
 # The reference: NumPy in float64, GDAL's rasterizer, one tile at a time
@@ -74,14 +73,8 @@ def expected_speed(scene, grid, window, tile, factor, present):
     side = tile // factor
     if scene.label is None:
         return np.full((side, side), 255, np.uint8)
-    polygons = speed_polygons(read_roads(scene.label), grid.crs)
     affine = grid.transform * Affine.translation(window[1], window[0]) * Affine.scale(factor)
-    shapes = list(zip(polygons.geometry, to_byte(polygons.mph).tolist(), strict=True))
-    burned = (
-        rasterize(shapes, (side, side), transform=affine, dtype="uint8")
-        if shapes
-        else np.zeros((side, side), np.uint8)
-    )
+    burned = burned_by_gdal(united(read_roads(scene.label), grid), affine, (side, side))
     return np.where(present, burned, 255)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from rasterio.windows import Window
 
+from geoprep import imagery
 from geoprep.errors import ImageError, UsageError
-from geoprep.imagery import pixels as imagery
 from geoprep.plan.options import parse_rescale
 from geoprep.storage.addresses import open_image
 
@@ -22,7 +22,7 @@ def read(path, bands=(1, 2, 3), window=None):
 
 
 def valid_of(pixels):
-    return pixels.valid if pixels.valid.size else np.ones(pixels.values.shape[:2], np.uint8)
+    return pixels.valid if pixels.valid is not None else np.ones(pixels.values.shape[:2], np.uint8)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_pixels_are_read_channels_last_in_their_own_dtype(tmp_path):
         np.testing.assert_array_equal(pixels.values, values[..., [3, 1]])
         assert pixels.values.dtype == dtype
         assert pixels.values.flags.c_contiguous
-        assert pixels.valid.size == 0
+        assert pixels.valid is None
         assert pixels.valid_pixels == pixels.area == 2000
 
 
@@ -50,14 +50,62 @@ def test_a_window_is_a_slice(tmp_path, values):
     np.testing.assert_array_equal(part.valid, (values[3:18, 6:26] != 0).any(axis=2))
 
 
-def test_without_any_tag_nodata_is_zero_in_every_band(tmp_path, values):
-    values[3, 4] = 0
+def test_without_any_tag_black_at_the_edge_or_in_a_large_block_is_nodata(tmp_path):
+    values = texture(200, 300)
+    values[:, :3] = 0
+    values[150:160, 3:120] = 0  # hangs together with the edge
+    values[20:90, 100:170] = 0  # 4,900 pixels
+    values[30, 171] = 0  # touches nothing
+    values[120:180, 200:260] = 0  # 3,600 pixels: a roof
     values[5, 6, 0] = 0  # one band only: a pixel
     pixels = read(write_image(tmp_path / "a.tif", values))
-    expected = np.ones((40, 50), np.uint8)
-    expected[3, 4] = 0
+    expected = np.ones((200, 300), np.uint8)
+    expected[:, :3] = expected[150:160, 3:120] = expected[20:90, 100:170] = 0
     np.testing.assert_array_equal(pixels.valid, expected)
-    assert pixels.valid_pixels == 1999
+    assert pixels.valid_pixels == expected.sum()
+
+
+def test_a_window_is_told_where_black_is_nodata(tmp_path, values):
+    values[3:8, 4:9] = 0
+    path, window = write_image(tmp_path / "a.tif", values), Window(2, 1, 20, 15)
+    black = (values[1:16, 2:22] == 0).all(axis=2)
+    missing = np.zeros((15, 20), np.uint8)
+    missing[:4] = 1
+    with open_image(str(path)) as dataset:
+        alone = imagery.read_pixels(dataset, (1, 2, 3), window)
+        told = imagery.read_pixels(dataset, (1, 2, 3), window, missing=missing)
+    np.testing.assert_array_equal(alone.valid == 0, black)
+    np.testing.assert_array_equal(told.valid == 0, black & (missing == 1))
+
+
+@pytest.mark.parametrize("nodata", [200, 0])
+def test_nodata_that_is_given_comes_before_what_the_file_says(tmp_path, values, nodata):
+    values[3, 4], values[9, 9], values[5, 6] = 200, 0, 7
+    path = write_image(tmp_path / "a.tif", values, nodata=7)
+    with open_image(str(path)) as dataset:
+        pixels = imagery.read_pixels(dataset, (1, 2, 3), nodata=nodata)
+    np.testing.assert_array_equal(pixels.valid, (values != nodata).any(axis=2))
+
+
+@pytest.mark.parametrize("bands", [(1, 2, 3), (3, 1)])
+@pytest.mark.parametrize("nodata", [None, 2])
+def test_a_palette_is_read_by_its_colours(tmp_path, bands, nodata):
+    indexes = np.random.default_rng(0).integers(0, 4, (30, 40)).astype(np.uint8)
+    colours = {0: (10, 20, 30), 1: (200, 100, 50), 2: (255, 255, 255), 3: (1, 2, 3)}
+    path = write_image(tmp_path / "a.tif", indexes[..., None], nodata=nodata)
+    with rasterio.open(path, "r+") as file:
+        file.write_colormap(1, {index: (*colour, 255) for index, colour in colours.items()})
+    with open_image(str(path)) as dataset:
+        assert imagery.default_bands(dataset) == (1, 2, 3)
+        assert imagery.band_names(dataset) == ("red", "green", "blue")
+        assert imagery.check_image(dataset, bands) == "uint8"
+        pixels = imagery.read_pixels(dataset, bands)
+        with pytest.raises(ImageError, match="not band 4"):
+            imagery.check_image(dataset, (4,))
+    expected = np.array([colours[i] for i in range(4)], np.uint8)[indexes][..., np.array(bands) - 1]
+    np.testing.assert_array_equal(pixels.values, expected)
+    valid = np.ones((30, 40)) if nodata is None else indexes != nodata
+    np.testing.assert_array_equal(valid_of(pixels), valid)
 
 
 def test_a_nodata_tag_replaces_zero(tmp_path, values):
@@ -136,13 +184,14 @@ def test_images_without_a_place_on_earth_are_refused_by_name(tmp_path, values, p
     assert "gdal_edit.py" in str(error.value)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int16", "uint32"])
+@pytest.mark.parametrize("dtype", ["float32", "int16", "uint32", "complex64"])
 def test_other_dtypes_are_refused_with_the_command_that_helps(tmp_path, values, dtype):
     path = write_image(tmp_path / "odd.tif", values.astype(dtype))
+    helps = "amplitude" if dtype == "complex64" else "gdal_translate"
     with open_image(str(path)) as dataset, pytest.raises(ImageError, match=dtype) as error:
         imagery.check_image(dataset, (1, 2, 3))
     assert "odd.tif" in str(error.value)
-    assert "gdal_translate" in str(error.value)
+    assert helps in str(error.value)
 
 
 def test_a_band_that_is_not_there_is_refused_by_number(tmp_path, values):
@@ -189,7 +238,7 @@ def limits_of(pixels):
 @example(np.arange(100, dtype=np.uint16).reshape(10, 10, 1))
 @example(np.array([[[1], [255]]], np.uint8))
 def test_limits_are_numpys_percentiles_to_the_last_bit(values):
-    pixels = imagery.Pixels(values, np.empty((0, 0), np.uint8))
+    pixels = imagery.Pixels(values)
     above = values[values > 0]
     if above.size == 0:
         assert limits_of(pixels).tolist() == [[1.0, 2.0]]
@@ -204,7 +253,7 @@ def test_limits_are_numpys_percentiles_to_the_last_bit(values):
 def test_limits_of_large_images_are_numpys_too(seed, top):
     rng = np.random.default_rng(seed)
     values = rng.integers(0, top + 1, (rng.integers(50, 400), rng.integers(50, 400), 3))
-    pixels = imagery.Pixels(values.astype(np.uint16), np.empty((0, 0), np.uint8))
+    pixels = imagery.Pixels(values.astype(np.uint16))
     expected = [
         np.percentile(band[band > 0], (2, 98)) for band in np.moveaxis(pixels.values, -1, 0)
     ]
@@ -305,10 +354,12 @@ def test_edges_ascend_and_stay_on_the_source(start, count, step, length):
 def test_rendering_takes_either_path_to_the_same_pixels(shape, ys, xs):
     values = texture(*shape, bands=3, dtype="uint16")
     tables = imagery.lookup_tables(np.tile([1.0, 2047.0], (3, 1)), "uint16")
-    pixels = imagery.Pixels(values, np.empty((0, 0), np.uint8))
+    pixels = imagery.Pixels(values)
     out = np.zeros((len(ys) - 1, len(xs) - 1, 3), np.uint8)
     edges = np.array(ys, float), np.array(xs, float)
-    assert imagery.render(pixels, tables, *edges, out, np.empty(out.shape[:2], np.uint8))
+    out_valid = np.zeros(out.shape[:2], np.uint8)
+    imagery.render(pixels, tables, *edges, out, out_valid)
+    assert out_valid.all()
     for r in range(len(ys) - 1):
         for c in range(len(xs) - 1):
             y = [max(0, min(i + 1, ys[r + 1]) - max(i, ys[r])) for i in range(shape[0])]

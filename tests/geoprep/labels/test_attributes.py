@@ -302,6 +302,7 @@ schemas = st.sampled_from(["auto", "sn3", "sn5", "osm"])
 @settings(deadline=None)
 @given(roads, schemas)
 def test_no_attribute_whatever_gives_a_crash_or_a_speed_outside_the_table(properties, schema):
+    properties = [{"highway": None}, *properties]
     speeds = road_speeds(properties, SpeedRule(schema=schema), "x")
     assert len(speeds) == len(properties)
     for mph, notes in speeds:
@@ -311,7 +312,7 @@ def test_no_attribute_whatever_gives_a_crash_or_a_speed_outside_the_table(proper
 @settings(deadline=None)
 @given(roads, schemas, st.sampled_from(["mph", "kmh", "mps"]))
 def test_no_field_value_whatever_gives_a_crash_or_a_speed_that_is_no_byte(properties, schema, unit):
-    properties = [{"limit": None}, *properties, {"limit": "x"}]
+    properties = [{"limit": None, "highway": None}, *properties, {"limit": "x"}]
     rule = SpeedRule(schema=schema, speed_field="limit", speed_unit=unit)
     for mph, notes in road_speeds(properties, rule, "x"):
         assert 0 < mph <= 254 or (math.isnan(mph) and notes)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rasterio.features import rasterize
 
-from geoprep.labels.scanline import fill_rings
+from geoprep.labels.scanline import fill_polygons
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -14,7 +14,8 @@ def filled(polygon, shape, value=1):
     raster = np.zeros(shape, np.uint8)
     rings = shapely.get_rings(shapely.get_parts(polygon))
     xy, ring = shapely.get_coordinates(rings, return_index=True)
-    fill_rings(xy[:, 0].copy(), xy[:, 1].copy(), ring, value, raster)
+    first, values = np.array([0, len(xy)]), np.array([value], np.uint8)
+    fill_polygons(xy[:, 0].copy(), xy[:, 1].copy(), ring, first, values, raster)
     return raster
 
 
@@ -75,13 +76,9 @@ def test_edges_exactly_on_pixel_centres_give_one_side_only():
 
 def test_only_pixels_inside_change():
     raster = np.full((10, 10), 7, np.uint8)
-    fill_rings(
-        np.array([0.0, 10, 10, 0, 0]),
-        np.array([0.0, 0, 5, 5, 0]),
-        np.zeros(5, np.int64),
-        255,
-        raster,
-    )
+    x, y = np.array([0.0, 10, 10, 0, 0]), np.array([0.0, 0, 5, 5, 0])
+    one = np.zeros(5, np.int64), np.array([0, 5]), np.array([255], np.uint8)
+    fill_polygons(x, y, *one, raster)
     assert (raster[:5] == 255).all()
     assert (raster[5:] == 7).all()
 
@@ -101,3 +98,15 @@ def test_polygons_far_away_or_larger_than_any_integer_are_clipped(far):
 def test_nothing_to_fill_changes_nothing():
     assert not filled(shapely.Polygon(), (4, 4)).any()
     assert filled(shapely.box(0, 0, 1, 1), (0, 4)).shape == (0, 4)
+
+
+def test_of_polygons_that_overlap_the_last_one_stays():
+    boxes = [shapely.box(1, 1, 6, 6), shapely.box(4, 4, 9, 9).difference(shapely.box(6, 6, 7, 7))]
+    rings, polygon = shapely.get_rings(boxes, return_index=True)
+    xy, ring = shapely.get_coordinates(rings, return_index=True)
+    first = np.searchsorted(polygon[ring], [0, 1, 2])
+    raster = np.zeros((10, 10), np.uint8)
+    fill_polygons(*xy.T.copy(), ring, first, np.array([9, 5], np.uint8), raster)
+    expected = by_gdal(boxes[0], (10, 10), 9)
+    over = by_gdal(boxes[1], (10, 10), 5)
+    assert np.array_equal(raster, np.where(over, over, expected))

@@ -1,13 +1,18 @@
 """What a build will do, before a pixel is read."""
 
 import json
+import os
 import pickle
+import tarfile
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
+import rasterio.shutil
 from affine import Affine
 from helpers.factory import (
     PLACES,
@@ -17,8 +22,8 @@ from helpers.factory import (
     texture,
     truncate,
     write_image,
-    write_scene,
 )
+from rasterio.vrt import WarpedVRT
 
 from geoprep.errors import SourceError, UsageError
 from geoprep.executors.threads import Threads
@@ -26,6 +31,8 @@ from geoprep.grid import Grid
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources.scene import Found, Scene
+from geoprep.sources.tar import index_tar
+from geoprep.storage.addresses import member_address
 
 
 def image(folder, name, values, place=PLACES["degrees"], **options):
@@ -113,6 +120,9 @@ def test_ground_sample_distance_is_that_of_the_finest_level(tmp_path):
         ({"resize": 0}, "--resize"),
         ({"levels": 0}, "--levels"),
         ({"shard_tiles": 0}, "--shard-tiles"),
+        ({"block_km": float("nan")}, "--block-km"),
+        ({"levels": 20}, "--levels 20"),
+        ({"shard_tiles": 10**9}, "--shard-tiles 1000000000"),
     ],
 )
 def test_choices_that_make_no_sense_are_refused_at_once(options, says):
@@ -127,6 +137,10 @@ def test_choices_that_make_no_sense_are_refused_at_once(options, says):
         ({"tile": 64, "overlap": 64}, "--overlap 64"),
         ({"rescale": "best"}, "--rescale best"),
         ({"rescale": "900,100"}, "LO below HI"),
+        ({"tile": 100_000}, "a tile of 100000 x 100000 pixels in 3 bands"),
+        ({"resize": 100_000}, "a tile of 100000 x 100000 pixels in 3 bands"),
+        ({"gsd": 1e-9}, "--gsd 1e-09"),
+        ({"gsd": 1e-4, "tile": 4}, "tiles of 4 pixels"),
     ],
 )
 def test_choices_that_do_not_fit_the_images_are_refused(tmp_path, options, says):
@@ -194,6 +208,13 @@ def test_images_of_other_bands_than_most_are_refused_by_name(tmp_path):
         assert "eight.tif has bands 1,2,3,4,5,6,7,8" in failures.pop("eight")
         assert not any(failures.values())
         assert not any(scene.failure for scene in plan_of(scenes, bands=(3, 2, 1)).scenes)
+
+
+def test_more_bands_than_anything_has_are_refused_unless_chosen(tmp_path):
+    scenes = [image(tmp_path, "cube", np.ones((4, 4, 600), np.uint8))]
+    with pytest.raises(SourceError, match=r"has 600 bands, more than 512.*--bands"):
+        plan_of(scenes)
+    assert plan_of(scenes, bands=(1, 300, 600), levels=1).meta.band_indexes == (1, 300, 600)
 
 
 # Images that cannot be used
@@ -297,19 +318,61 @@ def test_one_road_file_serves_all_scenes(tmp_path):
 # The digest of the inputs, and the plan as data
 
 
-def test_the_digest_of_inputs_sees_sizes_and_names_not_paths(tmp_path):
+def test_the_digest_of_inputs_sees_contents_and_names_not_paths_or_times(tmp_path):
     def digest(scenes, **options):
         return plan_of(scenes, **options).meta.build["inputs"]
 
     scenes = row_of_scenes(tmp_path / "here", 3)
     moved = row_of_scenes(tmp_path / "there", 3)
-    assert digest(scenes) == digest(moved) == digest(scenes, tile=64)
-    assert digest(scenes[:2]) != digest(scenes)
-    assert digest([replace(scenes[0], id="renamed"), *scenes[1:]]) != digest(scenes)
-    assert digest([replace(scenes[0], label=None), *scenes[1:]]) != digest(scenes)
     before = digest(scenes)
-    write_scene(tmp_path / "here", "quay_1", texture(130, 128))
-    assert digest(scenes) != before
+    assert before == digest(moved) == digest(scenes, tile=64)
+    os.utime(scenes[0].image, ns=(1, 1))
+    assert digest(scenes) == before
+    assert digest(scenes[:2]) != before
+    assert digest([replace(scenes[0], id="renamed"), *scenes[1:]]) != before
+    assert digest([replace(scenes[0], label=None), *scenes[1:]]) != before
+
+
+@pytest.mark.parametrize("what", ["image", "label"])
+def test_an_edit_of_equal_size_and_time_changes_the_digest(tmp_path, what):
+    scenes = row_of_scenes(tmp_path, 2)
+    before = plan_of(scenes).meta.build["inputs"]
+    path = Path(getattr(scenes[1], what))
+    when, data = path.stat(), bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(when.st_atime_ns, when.st_mtime_ns))
+    assert plan_of(scenes).meta.build["inputs"] != before
+
+
+def test_what_a_virtual_raster_refers_to_is_part_of_it(tmp_path):
+    source = write_image(tmp_path / "source.tif", texture(64, 64))
+    vrt = tmp_path / "mosaic.vrt"
+    with rasterio.open(source) as dataset, WarpedVRT(dataset, crs="EPSG:3857") as warped:
+        rasterio.shutil.copy(warped, vrt, driver="VRT")
+    scenes = [Scene("mosaic", str(vrt), None)]
+    before = plan_of(scenes).meta.build["inputs"]
+    write_image(source, texture(64, 64, seed=1))
+    assert plan_of(scenes).meta.build["inputs"] != before
+
+
+def test_statistics_that_a_viewer_leaves_beside_an_image_change_nothing(tmp_path):
+    scenes = row_of_scenes(tmp_path, 1)
+    before = plan_of(scenes).meta.build["inputs"]
+    Path(f"{scenes[0].image}.aux.xml").write_text("<PAMDataset/>")
+    assert plan_of(scenes).meta.build["inputs"] == before
+
+
+def test_an_archive_and_its_folder_are_the_same_inputs(tmp_path):
+    scenes = row_of_scenes(tmp_path, 2)
+    archive = tmp_path / "all.tar"
+    with tarfile.open(archive, "w") as tar:
+        for scene in scenes:
+            tar.add(scene.image, f"{scene.id}.tif")
+            tar.add(scene.label, f"{scene.id}.geojson")
+    at = {m.name: member_address(archive, m.name, m.offset, m.size) for m in index_tar(archive)}
+    packed = [Scene(s.id, at[f"{s.id}.tif"], at[f"{s.id}.geojson"]) for s in scenes]
+    assert plan_of(packed).meta.build == plan_of(scenes).meta.build
 
 
 def test_a_plan_travels_to_other_processes(tmp_path):

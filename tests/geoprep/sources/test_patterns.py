@@ -1,5 +1,7 @@
 """A person's own images, with one road file for all or one for each."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,23 @@ def test_a_pattern_gives_scenes_in_natural_order_with_absolute_addresses(make, t
     assert found.scenes[0].image == str(tmp_path / "scenes" / "s9.tif")
     assert found.scenes[0].label is None
     assert found.origin == "scenes/*.tif"
+
+
+@pytest.mark.parametrize("given_as", ["scenes/*.tif", "scenes"])
+def test_a_broken_link_is_a_scene_that_will_fail_not_one_that_is_gone(make, tmp_path, given_as):
+    make("scenes/a.tif")
+    (tmp_path / "scenes" / "b.tif").symlink_to(tmp_path / "moved.tif")
+    assert ids(images_and_labels([given_as])) == ["a", "b"]
+
+
+def test_a_name_that_is_no_utf8_gives_an_id_that_can_be_stored(tmp_path):
+    name = os.fsdecode(b"caf\xe9.tif")
+    (tmp_path / name).touch()
+    (tmp_path / os.fsdecode(b"caf\xe9_roads.geojson")).touch()
+    found = images_and_labels([str(tmp_path)], str(tmp_path))
+    assert ids(found) == ["caf\\udce9"]
+    assert found.scenes[0].image == str(tmp_path / name)
+    assert found.scenes[0].label is not None
 
 
 def test_patterns_may_overlap(make):

@@ -275,7 +275,7 @@ def test_a_plain_tar_is_read_in_place(tmp_path):
 def test_a_gzipped_tar_is_unpacked_beside_itself_or_where_told(tmp_path):
     archive = pack(tmp_path / "in" / "SN5_roads_train_AOI_7_Moscow.tar.gz", chips(DEEP, 1), "w:gz")
     seen = []
-    found = find_scenes(MOSCOW, archive, on_member=lambda *step: seen.append(step))
+    found = find_scenes(MOSCOW, archive, report=lambda *step: seen.append(step))
     assert len(seen) == 2
     assert found.scenes[0].image.startswith(f"{archive}.unpacked/")
     assert read_bytes(found.scenes[0].image).decode() == chips(DEEP, 1)[0]

@@ -1,6 +1,5 @@
 """A plain tar is read where it lies; anything odd in an archive is refused by name."""
 
-import hashlib
 import io
 import os
 import struct
@@ -11,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.errors import SourceError
-from geoprep.sources.cities import CITIES
-from geoprep.sources.tar import index_tar, is_archive, is_compressed, verify_md5
+from geoprep.sources.tar import index_tar, is_archive, is_compressed
 
 IMAGE = "AOI_7_Moscow/PS-RGB/SN5_roads_train_AOI_7_Moscow_PS-RGB_chip1.tif"
 
@@ -162,32 +160,3 @@ def test_compression_is_told_by_content(tmp_path):
 def test_archives_are_told_by_name(tmp_path):
     assert all(is_archive(tmp_path / name) for name in ("a.tar", "a.tar.gz", "A.TGZ"))
     assert not any(is_archive(tmp_path / name) for name in ("a.zip", "a.tar.gz.part", "tar"))
-
-
-def test_md5_is_compared_with_the_published_one(tmp_path):
-    city = CITIES["moscow"]
-    path = tmp_path / city.archives[0].name
-    path.write_bytes(b"not the archive")
-    with pytest.raises(SourceError) as error:
-        verify_md5(path, city)
-    assert hashlib.md5(b"not the archive").hexdigest() in str(error.value)
-    assert city.archives[0].url in str(error.value)
-
-
-def test_md5_of_the_published_file_passes_and_tells_its_progress(tmp_path):
-    data = os.urandom(3 << 20)
-    city = CITIES["moscow"]
-    known = type(city.archives[0])("known.tar.gz", "train", md5=hashlib.md5(data).hexdigest())
-    city = type(city)("x", 1, "X", "SN5", 1, 1, 1, (known,))
-    path = tmp_path / "known.tar.gz"
-    path.write_bytes(data)
-    seen = []
-    assert verify_md5(path, city, lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (len(data), len(data))
-    assert seen == sorted(seen)
-
-
-def test_md5_that_nobody_published_is_not_claimed_to_match(tmp_path):
-    path = tmp_path / CITIES["moscow"].archives[1].name
-    path.write_bytes(b"anything")
-    assert not verify_md5(path, CITIES["moscow"])

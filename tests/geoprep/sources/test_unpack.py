@@ -1,4 +1,4 @@
-"""One product out of a gzipped archive: only that, resumable, and never a byte outside."""
+"""One product out of a gzipped archive: only that, whole or not, and never a byte outside."""
 
 import errno
 import gzip
@@ -64,12 +64,12 @@ def test_only_the_product_and_the_labels_are_written(archive, tmp_path):
     assert done.products == {"MS": 3, "PAN": 3, "PS-MS": 3, "PS-RGB": 3}
 
 
-def test_progress_names_members_and_bytes_of_the_archive(archive, tmp_path):
+def test_progress_counts_bytes_of_the_archive(archive, tmp_path):
     seen = []
     done = extract(archive, MOSCOW, "PAN", tmp_path / "into", lambda *step: seen.append(step))
-    assert [name for name, _, _ in seen] == list(done.files)
-    assert {total for _, _, total in seen} == {archive.stat().st_size}
-    assert all(0 < read <= total for _, read, total in seen)
+    assert len(seen) == len(done.files)
+    assert {total for _, total in seen} == {archive.stat().st_size}
+    assert all(0 < read <= total for read, total in seen)
 
 
 def test_a_finished_extraction_is_not_repeated(archive, tmp_path):
@@ -88,15 +88,13 @@ def test_a_second_product_joins_the_first(archive, tmp_path):
     assert not any("/PS-RGB/" in name for name in done.files)
 
 
-def test_whole_members_are_kept_and_broken_ones_written_again(archive, tmp_path):
+def test_a_member_that_is_no_longer_whole_is_written_again(archive, tmp_path):
     into = tmp_path / "into"
     done = extract(archive, MOSCOW, "PS-RGB", into)
-    first, second, *_ = [into / name for name in done.files]
-    before = first.stat().st_ino
-    second.write_bytes(b"cut")
+    broken = into / list(done.files)[1]
+    broken.write_bytes(b"cut")
     extract(archive, MOSCOW, "PS-RGB", into)
-    assert first.stat().st_ino == before
-    assert second.read_bytes() == contents()[second.relative_to(into).as_posix()]
+    assert broken.read_bytes() == contents()[broken.relative_to(into).as_posix()]
 
 
 def test_another_archive_of_the_same_name_is_extracted_anew(archive, tmp_path):
@@ -121,7 +119,7 @@ def _extract_until_killed(archive, into, after):
     extract(archive, MOSCOW, "PS-RGB", into, step)
 
 
-def test_a_killed_extraction_continues(archive, tmp_path):
+def test_a_killed_extraction_begins_again(archive, tmp_path):
     into = tmp_path / "into"
     child = multiprocessing.get_context("fork").Process(
         target=_extract_until_killed, args=(archive, into, 3)
@@ -129,10 +127,8 @@ def test_a_killed_extraction_continues(archive, tmp_path):
     child.start()
     child.join(30)
     assert child.exitcode == -signal.SIGKILL
-    kept = {name: (into / name).stat().st_ino for name in tree(into)}
-    assert len(kept) == 3
+    assert len(tree(into)) == 3
     done = extract(archive, MOSCOW, "PS-RGB", into)
-    assert {name: (into / name).stat().st_ino for name in kept} == kept
     assert tree(into) == {name: contents()[name] for name in done.files}
     assert len(done.files) == 6
 
@@ -184,8 +180,7 @@ def test_a_download_cut_anywhere_is_noticed(archive, tmp_path_factory, data):
     cut.write_bytes(raw[: data.draw(st.integers(0, len(raw) - 1))])
     with pytest.raises(SourceError, match="damaged or cut short"):
         extract(cut, MOSCOW, "PS-RGB", folder / "into")
-    mark = (folder / "into" / f".{archive.name}.PS-RGB.json").read_text()
-    assert '"complete": false' in mark
+    assert not (folder / "into" / f".{archive.name}.PS-RGB.json").exists()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
@@ -221,7 +216,7 @@ def test_a_full_disk_is_named_and_leaves_no_halves(archive, tmp_path, monkeypatc
     monkeypatch.setattr(unpack.shutil, "copyfileobj", full)
     with pytest.raises(SourceError, match="free some space, then run the same command again"):
         extract(archive, MOSCOW, "PS-RGB", tmp_path / "into")
-    assert not list((tmp_path / "into").rglob("*.part"))
+    assert not list((tmp_path / "into").rglob("*.partial*"))
     monkeypatch.undo()
     assert len(extract(archive, MOSCOW, "PS-RGB", tmp_path / "into").files) == 6
 
@@ -239,6 +234,6 @@ def test_two_extractions_into_one_folder_are_not_mixed(archive, tmp_path):
 def test_a_damaged_mark_only_costs_time(archive, tmp_path):
     into = tmp_path / "into"
     first = extract(archive, MOSCOW, "PS-RGB", into)
-    for text in ("", "[]", "{", '{"archive": 1, "complete": true}'):
+    for text in ("", "[]", "{", '{"archive": 1}'):
         Path(into / f".{archive.name}.PS-RGB.json").write_text(text)
         assert extract(archive, MOSCOW, "PS-RGB", into) == first

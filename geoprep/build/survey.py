@@ -1,0 +1,219 @@
+"""A look at scenes before their shards are built, so that all shards agree on them.
+
+A scene that lies in several shards gets its limits, its fate, and where its black is nodata;
+limits of a whole city are made from the histograms of its scenes. Large scenes are looked at in
+strips, by all workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep import imagery
+from geoprep.build.bits import create_bits, open_bits
+from geoprep.build.journal import Journal
+from geoprep.build.records import Outcome, Progress, Report, SurveyRecord, SurveyTask
+from geoprep.build.scene import too_empty
+from geoprep.build.tasks import survey_rows
+from geoprep.executors import Executor
+from geoprep.plan import Plan, PlannedScene
+
+_STRIP_VALUES = 32 << 20
+_STRIP_ROWS = 512
+"""Strips have this many rows or twice as many: tiled images are then decoded once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the shards of a scene are told: limits or a fate, and a file of bits or None."""
+
+    outcome: Outcome
+    missing: str | None = None
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What the strips of one scene said so far; ``left`` is how many are still to come."""
+
+    left: int
+    failure: str = ""
+    pixels: int = 0
+    valid: int = 0
+    black: int = 0
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 65536), np.int64))
+
+    def add(self, record: SurveyRecord) -> None:
+        self.left -= 1
+        self.failure = self.failure or record.failure
+        self.pixels += record.pixels
+        self.valid += record.valid
+        self.black += record.black
+        if len(record.histogram) > len(self.counts):
+            self.counts = np.zeros((len(record.histogram), 65536), np.int64)
+        for band, (values, times) in enumerate(record.histogram):
+            self.counts[band, values] += times
+
+
+def survey(
+    plan: Plan, executor: Executor, journal: Journal, report: Report | None
+) -> dict[int, Known]:
+    """Return what must be known of scenes before the shards, by scene index.
+
+    Parameters
+    ----------
+    plan, executor, report
+        As in :func:`geoprep.build.build`.
+    journal
+        Tells what earlier runs found, and is told what this one does.
+    """
+    known = {
+        i: Known(Outcome("failed", scene.failure))
+        for i, scene in enumerate(plan.scenes)
+        if scene.failure
+    }
+    known |= _remembered(plan, journal)
+    todo = {
+        i: scene
+        for i, scene in enumerate(plan.scenes)
+        if plan.needs_survey(scene) and i not in known
+    }
+    city = _CityLimits(plan)
+    found: dict[int, Known] = {}
+    for index, findings in _looked_at(plan, todo, executor, journal.folder, report):
+        found[index] = _judged(plan, index, findings, journal.folder)
+        if plan.meta.rescale == "city":
+            city.add(index, found[index], findings)
+        else:
+            _note(plan, journal, index, found[index])
+    if plan.meta.rescale == "city":
+        for index in sorted(found):
+            found[index] = city.given(index, found[index])
+            _note(plan, journal, index, found[index])
+    return known | found
+
+
+def _remembered(plan: Plan, journal: Journal) -> dict[int, Known]:
+    """Return what earlier runs found, where the file that goes with it is still there."""
+    known = {}
+    for entry in journal.entries():
+        if entry.get("stamp") != plan.stamp or "survey" not in entry:
+            continue
+        index, missing = int(entry["survey"]["index"]), None
+        if entry["survey"]["missing"]:
+            missing = str(_bits_file(journal.folder, index))
+        if missing is None or Path(missing).is_file():
+            known[index] = Known(Outcome.from_json(entry["survey"]["outcome"]), missing)
+    return known
+
+
+def _note(plan: Plan, journal: Journal, index: int, known: Known) -> None:
+    entry = {"index": index, "outcome": asdict(known.outcome), "missing": bool(known.missing)}
+    journal.write({"stamp": plan.stamp, "survey": entry})
+
+
+def _bits_file(folder: Path, index: int) -> Path:
+    return folder / f"black-{index}.bits"
+
+
+def _looked_at(
+    plan: Plan,
+    todo: dict[int, PlannedScene],
+    executor: Executor,
+    folder: Path,
+    report: Report | None,
+) -> Iterator[tuple[int, _Findings]]:
+    """Yield the scenes whose last strip has come in; the histograms of few are held at a time."""
+    open_scenes: dict[int, _Findings] = {}
+    total = sum(_pixels(scene) for scene in todo.values())
+    done = read = 0
+
+    def tasks() -> Iterator[SurveyTask]:
+        for index, scene in todo.items():
+            strips = list(_strips(plan, index, scene, folder))
+            open_scenes[index] = _Findings(len(strips))
+            yield from strips
+
+    for record in executor.map_unordered(survey_rows, tasks()):
+        index, rows = record.task.index, record.task.rows
+        open_scenes[index].add(record)
+        done += _pixels(todo[index], rows)
+        read += record.source_bytes
+        if report:
+            report(Progress("survey", done, total, read))
+        if open_scenes[index].left == 0:
+            yield index, open_scenes.pop(index)
+
+
+def _pixels(scene: PlannedScene, rows: tuple[int, int] | None = None) -> int:
+    assert scene.grid is not None  # only scenes that can be opened are looked at
+    first, last = rows or (0, scene.grid.height)
+    return (last - first) * scene.grid.width
+
+
+def _strips(plan: Plan, index: int, scene: PlannedScene, folder: Path) -> Iterator[SurveyTask]:
+    """Yield one task for a scene in one shard, which is read whole there too; else strips."""
+    assert scene.grid is not None
+    bands = plan.meta.band_indexes
+    if not plan.in_several_shards(scene):
+        yield SurveyTask(index, scene.image, bands, None, None)
+        return
+    height, width = scene.grid.height, scene.grid.width
+    missing = _bits_file(folder, index)
+    create_bits(missing, height, width)
+    wide = width * len(bands) * 2 * _STRIP_ROWS > _STRIP_VALUES
+    step = _STRIP_ROWS if wide else 2 * _STRIP_ROWS
+    for row in range(0, height, step):
+        rows = row, min(row + step, height)
+        yield SurveyTask(index, scene.image, bands, rows, str(missing))
+
+
+def _judged(plan: Plan, index: int, findings: _Findings, folder: Path) -> Known:
+    """Return limits and fate of a scene; specks among its black become imagery."""
+    file = _bits_file(folder, index)
+    if findings.failure:
+        file.unlink(missing_ok=True)
+        return Known(Outcome("failed", findings.failure))
+    valid, specks = findings.valid, 0
+    if findings.black:
+        grid = plan.scenes[index].grid
+        assert grid is not None
+        specks = findings.black - imagery.drop_specks(open_bits(file, grid.width, "r+"), grid.width)
+        valid += specks
+    if not specks:  # all black is nodata, or there is none: the shards see that themselves
+        file.unlink(missing_ok=True)
+    missing = str(file) if specks else None
+    if reason := too_empty(1 - valid / findings.pixels, plan.options):
+        return Known(Outcome("skipped", reason), missing)
+    if plan.meta.rescale != "scene":
+        return Known(Outcome(), missing)
+    return Known(Outcome(limits=_limits(findings.counts)), missing)
+
+
+def _limits(counts: NDArray[np.int64]) -> tuple[tuple[float, float], ...]:
+    return tuple((low, high) for low, high in imagery.percentile_limits(counts).tolist())
+
+
+class _CityLimits:
+    """The limits of all pixels of a city together."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._counts: dict[int, NDArray[np.int64]] = {}
+
+    def add(self, index: int, known: Known, findings: _Findings) -> None:
+        """Take in the histogram of a scene that can be used."""
+        if known.outcome.status == "ok":
+            city = self._plan.scenes[index].city
+            self._counts[city] = self._counts.get(city, 0) + findings.counts
+
+    def given(self, index: int, known: Known) -> Known:
+        """Return what is known of a scene with its city's limits."""
+        if known.outcome.status != "ok":
+            return known
+        limits = _limits(self._counts[self._plan.scenes[index].city])
+        return replace(known, outcome=Outcome(limits=limits))

@@ -1,0 +1,51 @@
+"""How any command ends: one message for what went wrong, and the exit status that goes with it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+
+import click
+
+from geoprep.cli.commands import cli
+from geoprep.errors import GeoprepError, SourceError, UsageError
+
+
+def run() -> int:
+    """Run the command that the arguments name; return its exit status.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        The person at the terminal stopped it.
+    """
+    _keep_libraries_quiet()
+    try:
+        status = cli.main(standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as stop:
+        return int(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort as error:
+        raise KeyboardInterrupt from error
+    except GeoprepError as error:
+        click.echo(f"Error: {error}", err=True)
+        return 2 if isinstance(error, UsageError | SourceError) else 1
+    except BrokenPipeError:
+        return 141
+
+
+def _keep_libraries_quiet() -> None:
+    """Keep warnings and logs of libraries off the terminal, unless Python is asked for them.
+
+    What concerns a person, geoprep says itself, once, with the file and the fix.
+    """
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    logging.getLogger().addHandler(logging.NullHandler())
+    for stream in (sys.stdout, sys.stderr):  # a file may have a name that is no UTF-8
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,74 @@
+"""Source values -> bytes: the limits of a scene, and the tables made from them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+PERCENTILES = (2.0, 98.0)
+"""Of CRESI's create_8bit_images: the shares of a band that become black and white."""
+
+SIZES = {"uint8": 256, "uint16": 65536}
+"""How many values a source of each dtype can hold."""
+
+
+def percentile_limits(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the values that become black and white, from a histogram.
+
+    As CRESI's create_8bit_images: percentiles 2 and 98, linearly interpolated, of the values
+    above 0, and a lower limit of at least 1. Equal to ``np.percentile`` over the pixels.
+
+    Parameters
+    ----------
+    counts
+        int64 (band, value).
+
+    Returns
+    -------
+    ndarray
+        float64 (band, 2). A band of one value gets limits one apart; an empty one 1 and 2.
+    """
+    limits = np.empty((len(counts), 2))
+    for band, histogram in enumerate(counts):
+        below = np.cumsum(histogram[1:])  # value v sits at index v - 1
+        low, high = (_percentile(below, p) for p in PERCENTILES)
+        low = max(1.0, low)
+        limits[band] = low, high if high > low else low + 1.0
+    return limits
+
+
+def _percentile(below: NDArray[np.int64], percent: float) -> float:
+    total = int(below[-1])
+    if total == 0:
+        return 1.0
+    # NumPy's "linear" method, its order of operations included, so that not a bit differs.
+    position = percent / 100 * (total - 1)
+    index = int(np.floor(position))
+    part = position - index
+    a, b = (float(np.searchsorted(below, min(i, total - 1) + 1) + 1) for i in (index, index + 1))
+    return b - (b - a) * (1 - part) if part >= 0.5 else a + (b - a) * part
+
+
+def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[np.uint8]:
+    """Return uint8 (band, value), the byte for every value a source can hold.
+
+    ``clip(floor((v - lo) * 255 / (hi - lo) + 0.5), 0, 255)`` as GDAL's ``-scale`` computes it,
+    except that valid pixels never become 0, which is kept for nodata.
+
+    Parameters
+    ----------
+    limits
+        float64 (band, 2), from :func:`percentile_limits` or (0, 255) for bytes left as they are.
+    dtype
+        ``uint8`` or ``uint16``.
+    """
+    table = np.ones((len(limits), SIZES[dtype]), np.uint8)
+    for of_band, (low, high) in zip(table, limits.tolist(), strict=True):
+        # All but the values between the limits are known: few of 65536, in an 11-bit image.
+        first = min(max(int(np.floor(low)), 0), len(of_band))
+        last = min(max(int(np.ceil(high)) + 1, first), len(of_band))
+        values = np.arange(first, last, dtype=np.float64)
+        scaled = np.floor((values - low) * 255 / (high - low) + 0.5)
+        of_band[first:last] = np.clip(scaled, 1, 255)
+        of_band[last:] = 255
+    return table

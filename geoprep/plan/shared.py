@@ -1,0 +1,59 @@
+"""One file of roads for all scenes: read once, and asked about which scenes it says something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from geoprep.errors import LabelError, UsageError
+from geoprep.grid import Grid
+from geoprep.labels.roadfile import RoadFile, open_road_file
+from geoprep.plan.options import BuildOptions
+from geoprep.sources.scene import Found
+
+
+def open_shared_roads(found: Sequence[Found], options: BuildOptions) -> RoadFile | None:
+    """Read the one file of roads: without it every scene would fail, each for the same reason."""
+    names = {one.road_file for one in found if one.road_file}
+    if len(names) > 1:
+        raise UsageError("more than one file of roads for all scenes: build their stores apart")
+    return open_road_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None
+
+
+def judge_shared_roads(
+    roads: RoadFile, grids: Sequence[Grid | None]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Say which scenes the one file of roads is a label of.
+
+    Returns
+    -------
+    list of str
+        Why it says nothing about a scene, "" where it does.
+    tuple of str
+        Lines that a person should see.
+
+    Raises
+    ------
+    LabelError
+        It covers no scene at all.
+    """
+    inside = [grid is not None and roads.covers(grid.bounds, grid.crs) for grid in grids]
+    usable = sum(grid is not None for grid in grids)
+    if not any(inside):
+        raise LabelError(
+            f"{roads.name} covers none of the {usable} scenes: its roads are at {roads.place()}. "
+            "Check its CRS; for one file per scene give --labels a folder or a quoted pattern."
+        )
+    why = f"{roads.name}: the scene lies outside the extent of its roads, {roads.place()}"
+    reasons = ["" if grid is None or ok else why for grid, ok in zip(grids, inside, strict=True)]
+    notes = []
+    if any(reasons):
+        notes.append(
+            f"{roads.name} was read as the roads of all {usable} scenes; "
+            f"{sum(map(bool, reasons))} lie outside its extent and are not labelled. For one file "
+            "per scene give --labels a folder or a quoted pattern."
+        )
+    if left_out := roads.table.lineless():
+        listed = ", ".join(f"{count} x {what}" for what, count in left_out.items())
+        notes.append(f"{roads.name}: features left out: {listed}")
+    return reasons, tuple(notes)

@@ -1,0 +1,224 @@
+"""What the command line refuses, says and lets go on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.factory import PLACES, row_of_scenes, texture, write_image, write_roads
+
+from geoprep.cli.running import run
+from geoprep.store.schema import Store
+
+SIDE = 64
+
+
+@pytest.fixture
+def geoprep(monkeypatch, capsys, tmp_path):
+    """Return a function that runs a command in this process: (status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["geoprep", *map(str, arguments)])
+        status = run()
+        return status, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def scenes(tmp_path):
+    """Two labelled scenes of a person's own, and where they are."""
+    row_of_scenes(tmp_path / "in", 2, SIDE)
+    return tmp_path / "in"
+
+
+def own(scenes, *more):
+    return ["build-zarr", "--images", scenes, "--labels", scenes, "--out", "a.zarr", *more]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--speed-from", "attributes", "--speed-field", "limit"], "leave out --speed-from"),
+        (["--speed-unit", "kmh"], "name the field"),
+        (["--speed-from", "field", "--speed-unit", "mph"], "name the field"),
+        (["--block-km", "3"], "--split-by block"),
+        (["--block-km", "nan", "--split-by", "block"], "--block-km nan"),
+        (["--source", "data"], "--source is of a --city"),
+        (["--product", "PAN"], "--product is of a --city"),
+        (["--labels", ""], "is empty"),
+        (["--labels", " "], "is empty"),
+        (["--images", ""], "is empty"),
+        (["--out", ""], "is empty"),
+        (["--out", "s3://bucket/a.zarr"], "local folder for now"),
+        (["--tile", "100000"], "256 MiB are the most"),
+        (["--resize", "100000"], "256 MiB are the most"),
+        (["--levels", "20"], "at most 10"),
+        (["--shard-tiles", "1000000000"], "10000 at most"),
+        (["--gsd", "1e-9"], "--gsd 1e-09"),
+        (["--bands", "red"], "5,3,2"),
+    ],
+)
+def test_what_has_no_effect_or_cannot_be_held_is_refused(geoprep, scenes, tmp_path, more, says):
+    status, out, err = geoprep(*own(scenes, *more))
+    assert (status, out) == (2, "")
+    assert says in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+@pytest.mark.parametrize("command", [["preview", "a.zarr"], ["export", "a.zarr", "--scene", "x"]])
+def test_pictures_and_exports_go_to_local_files_and_levels_have_pixels(geoprep, command):
+    status, _, err = geoprep(*command, "--out", "s3://bucket/a.png")
+    assert (status, "local folder for now" in err) == (2, True)
+    status, _, err = geoprep(*command, "--out", "a.png", "--level", "0")
+    assert (status, "--level" in err) == (2, True)
+
+
+def test_a_city_named_twice_is_built_once(geoprep, tmp_path):
+    folder = tmp_path / "AOI_2_Vegas" / "PS-RGB"
+    write_image(folder / "SN3_roads_train_AOI_2_Vegas_PS-RGB_img1.tif", texture(SIDE, SIDE))
+    command = ["build-zarr", "--source", tmp_path, "--city", "vegas", "--city", "AOI_2_Vegas"]
+    status, _, err = geoprep(*command, "--out", "a.zarr")
+    assert status == 0, err
+    assert Store.open(tmp_path / "a.zarr").scenes.id.tolist() == ["AOI_2_Vegas_img1"]
+
+
+def test_a_store_that_is_built_otherwise_is_not_a_build_with_failed_scenes(geoprep, scenes):
+    assert geoprep(*own(scenes))[0] == 0
+    status, _, err = geoprep(*own(scenes, "--tile", "32"))
+    assert status == 2
+    assert "--overwrite" in err
+
+
+def test_overwrite_builds_what_is_complete(geoprep, scenes):
+    assert "built" in geoprep(*own(scenes))[1]
+    assert "complete already" in geoprep(*own(scenes))[1]
+    assert "built" in geoprep(*own(scenes, "--overwrite"))[1]
+
+
+def test_imagery_alone_is_built_as_it_should_be(geoprep, scenes):
+    status, out, _ = geoprep("build-zarr", "--images", scenes, "--out", "a.zarr")
+    assert status == 0
+    assert "2 unlabelled" in out
+    assert "not built as they should be" not in out
+    assert "labelled pixels" not in out
+
+
+def test_a_scene_without_a_label_among_others_is_listed_as_that(geoprep, scenes):
+    (scenes / "quay_1.geojson").unlink()
+    status, out, _ = geoprep(*own(scenes))
+    assert status == 0
+    assert "scenes without a label (1)\n  quay_1" in out
+    assert "not built as they should be" not in out
+
+
+def test_a_broken_link_is_a_scene_that_failed(geoprep, scenes):
+    (scenes / "quay_2.tif").symlink_to(scenes / "moved.tif")
+    status, out, _ = geoprep(*own(scenes))
+    assert status == 1
+    assert "quay_2: failed" in out
+
+
+def test_a_name_that_is_no_utf8_fails_its_scene_alone_and_is_printed(geoprep, scenes):
+    image = scenes / os.fsdecode(b"caf\xe9.tif")
+    write_image(scenes / "cafe.tif", texture(SIDE, SIDE)).rename(image)
+    (scenes / os.fsdecode(b"orphan\xe9.geojson")).write_text("{}")
+    status, out, err = geoprep(*own(scenes))
+    assert status == 1, err
+    assert r"caf\udce9: failed" in out
+    assert r"orphan\udce9.geojson" in out
+    assert Store.open("a.zarr").scenes.status.tolist() == ["failed", "ok", "ok"]
+
+
+def test_one_label_taken_for_all_scenes_is_said_and_ends_with_1(geoprep, scenes):
+    """As where a shell makes one file of a pattern that is not quoted."""
+    far = PLACES["mercator"]
+    write_image(scenes / "far.tif", texture(SIDE, SIDE), far)
+    command = ["build-zarr", "--images", scenes, "--labels", scenes / "quay_0.geojson"]
+    status, out, _ = geoprep(*command, "--out", "a.zarr")
+    assert status == 1
+    assert "was read as the roads of all 3 scenes; 1 lie outside its extent" in out
+    assert "far: failed" in out
+
+
+def test_notes_do_not_disturb_the_json(geoprep, scenes):
+    write_image(scenes / "far.tif", texture(SIDE, SIDE), PLACES["mercator"])
+    command = ["build-zarr", "--images", scenes, "--labels", scenes / "quay_0.geojson", "--json"]
+    status, out, err = geoprep(*command, "--out", "a.zarr")
+    assert (status, json.loads(out)["statuses"]) == (1, {"failed": 1, "ok": 2})
+    assert "note: " in err
+
+
+def test_cities_are_listed_whole_in_a_pipe(geoprep, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = geoprep("cities")
+    assert "SN3_roads_train_AOI_4_Shanghai_geojson_roads_speed.tar.gz" in out
+    assert "…" not in out
+
+
+def test_the_help_has_no_marks_of_its_own(geoprep):
+    _, out, _ = geoprep("--help")
+    assert "\\b" not in out
+    assert "\b" not in out
+    assert "\n  geoprep info moscow.zarr " in out
+
+
+def test_every_choice_of_a_build_has_an_option_with_its_default(geoprep):
+    from dataclasses import fields
+
+    from geoprep.plan.options import BuildOptions
+
+    _, out, _ = geoprep("build-zarr", "--help")
+    words = " ".join(out.split())
+    for one in fields(BuildOptions):
+        assert f"--{one.name.replace('_', '-')} " in words
+        if one.default is not None:
+            assert f"[default: {one.default}]" in words
+
+
+def test_libraries_do_not_talk_to_the_terminal(scenes, tmp_path):
+    """Neither rasterio of images without a place, nor pyogrio or GDAL of files cut short."""
+    place = PLACES["degrees"]
+    pixels = np.ones((SIDE, SIDE, 3), np.uint8)
+    nowhere = write_image(scenes / "nowhere.tif", pixels, type(place)(None, place.transform))
+    write_roads(scenes / "nowhere.geojson", place, (SIDE, SIDE))
+    cut = write_image(scenes / "cut.tif", texture(SIDE, SIDE), compress=None)
+    cut.write_bytes(cut.read_bytes()[:-3000])
+    (scenes / "cut.fgb").write_bytes(b"fgb\x03fgb\x00" + b"\xff" * 99)
+    done = subprocess.run(
+        command(*own(scenes, "--quiet")), cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert nowhere.name in done.stdout
+    assert done.stderr == ""
+
+
+def command(*arguments):
+    code = "from geoprep.cli import main; print('go', flush=True); main()"
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+@pytest.mark.parametrize("after", [0.005, 0.02, 0.04, 0.06, 0.1, 0.2, 0.4, 0.7])
+def test_ctrl_c_is_one_line_from_the_beginning_on(scenes, tmp_path, after):
+    process = subprocess.Popen(
+        command(*own(scenes, "--quiet")),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "go\n"
+    time.sleep(after)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (0, 130)
+    assert "Traceback" not in err
+    assert ("Interrupted." in err) == (process.returncode == 130)
+    assert Path(tmp_path / "in").exists()

@@ -1,0 +1,53 @@
+"""Which black is nodata, against a labelling by SciPy."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from geoprep.imagery import missing
+
+ndimage = pytest.importorskip("scipy.ndimage")
+
+
+def by_scipy(black, large):
+    """Return which of these pixels belong to a group that reaches an edge or is large."""
+    groups, count = ndimage.label(black, structure=np.ones((3, 3)))
+    edge = np.unique(np.concatenate([groups[0], groups[-1], groups[:, 0], groups[:, -1]]))
+    sizes = np.bincount(groups.ravel(), minlength=count + 1)
+    keep = np.isin(np.arange(count + 1), edge) | (sizes >= large)
+    return black & keep[groups]
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.floats(0, 1),
+    st.integers(1, 60),
+)
+@example(0, 1, 1, 1.0, 5)
+@example(0, 9, 17, 1.0, 5)
+@example(3, 30, 31, 0.4, 9)
+def test_groups_are_those_of_scipy(seed, height, width, share, large):
+    black = np.random.default_rng(seed).random((height, width)) < share
+    bits = np.packbits(black, axis=1)
+    first = missing._count_runs(bits, width)
+    runs = np.empty((first[-1], 2), np.int32)
+    missing._find_runs(bits, width, first, runs)
+    kept = missing._clear_specks(bits, width, first, runs, large)
+    expected = by_scipy(black, large)
+    assert np.array_equal(np.unpackbits(bits, axis=1, count=width), expected)
+    assert kept == expected.sum()
+
+
+def test_more_black_than_can_be_looked_at_is_all_nodata(monkeypatch):
+    monkeypatch.setattr(missing, "MOST_RUNS", 10)
+    black = np.zeros((20, 20), bool)
+    black[4:16:2, 4:16:2] = True
+    bits = np.packbits(black, axis=1)
+    assert missing.drop_specks(bits, 20) == 36
+    assert np.array_equal(np.unpackbits(bits, axis=1, count=20), black)
+    monkeypatch.undo()
+    assert missing.drop_specks(bits, 20) == 0
+    assert not bits.any()

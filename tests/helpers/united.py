@@ -1,0 +1,32 @@
+"""The ground that roads cover by a union of all of them: slow, and what masks are held against."""
+
+from __future__ import annotations
+
+import numpy as np
+import shapely
+from affine import Affine
+from rasterio.features import rasterize
+
+from geoprep.crs import reproject
+from geoprep.grid import Grid
+from geoprep.labels.masks import utm_zone
+from geoprep.labels.table import Roads
+from geoprep.speed import to_byte
+
+
+def united(roads: Roads, grid: Grid, buffer_m: float = 2.0) -> list[tuple[shapely.Geometry, int]]:
+    """Return (geometry in the grid's CRS, speed byte), ascending: one union per speed."""
+    utm = f"EPSG:{32600 + utm_zone(grid)}"
+    outlines = shapely.buffer(reproject(roads.lines, roads.crs, utm), buffer_m, quad_segs=1)
+    speeds = np.unique(roads.mph)
+    ground = np.array([shapely.union_all(outlines[roads.mph == mph]) for mph in speeds], object)
+    return list(zip(reproject(ground, utm, grid.crs), to_byte(speeds).tolist(), strict=True))
+
+
+def burned_by_gdal(
+    shapes: list[tuple[shapely.Geometry, int]], transform: Affine, shape: tuple[int, int]
+) -> np.ndarray:
+    """Return the mask that GDAL burns."""
+    if not shapes:
+        return np.zeros(shape, np.uint8)
+    return rasterize(shapes, out_shape=shape, transform=transform, dtype="uint8")
