@@ -21,7 +21,7 @@ from benchmarks.fitting.rungs import FIT, IPEX, KEPT, LAST, PLAIN, ROOT, RUN, RU
 from benchmarks.fitting.stepper import Stepper, close, loader_of, open_tiles
 from benchmarks.loading.data import Sizes, synthetic_store
 from geoprep.speed import BIN_TABLE
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from training.config import Config
 from training.errors import TrainingError
 from training.fit import COMMAND
