@@ -145,6 +145,12 @@ class SamplingConfig:
         least=0,
         most=5,
     )
+    augmentation: str | None = option(
+        None,
+        "Your own, on the device: function(image, speed, key) of uint8 (n, band, y, x), uint8 "
+        "(n, y, x) and int64 (n,) returns image and speed.",
+        "package.module:function",
+    )
     min_road: float = option(
         0.0,
         "Least share of road in a window: windows are drawn again, up to 8 times.",
@@ -163,7 +169,8 @@ class NetworkConfig:
 
     model: str = option(
         "resnet34-unet",
-        "The built-in network, or a factory called as factory(bands=, channels=).",
+        "The built-in network, one of segmentation_models_pytorch such as smp:Unet:resnet34, or a "
+        "factory called as factory(bands=, channels=).",
         "NAME|package.module:factory",
         flags=("--network",),
     )
@@ -171,6 +178,13 @@ class NetworkConfig:
         "none",
         "ImageNet weights for the encoder: download, a local file, or none.",
         "imagenet|FILE|none",
+    )
+    encoder_lr: float = option(
+        1.0,
+        "Learning rate of the network's encoder as a factor of the others'; 0 freezes its weights.",
+        "FACTOR",
+        least=0,
+        most=1,
     )
     targets: Literal["bins", "continuous", "binary"] = option(
         "bins", "Seven ten-mph bins and any road, one speed channel, or any road only."

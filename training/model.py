@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import math
 import traceback
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,8 @@ from torch.nn import functional
 from geoprep.errors import UsageError
 
 RESNET34_UNET = "resnet34-unet"
+SMP = "smp:"
+"""Before the names of an architecture and an encoder of segmentation_models_pytorch."""
 
 STRIDE = 32
 """Sides of the input are a multiple of this: the encoder halves five times."""
@@ -218,8 +221,9 @@ def build_network(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn
     Parameters
     ----------
     spec
-        ``resnet34-unet``, or ``package.module:factory``, called as
-        ``factory(bands=bands, channels=channels)``.
+        ``resnet34-unet``; ``smp:Unet:resnet34`` or the like, an architecture and an encoder of
+        segmentation_models_pytorch (``tu-`` before those of timm); or ``package.module:factory``,
+        called as ``factory(bands=bands, channels=channels)``.
     bands, channels
         Of the image and of the result.
 
@@ -230,18 +234,15 @@ def build_network(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn
     """
     if spec == RESNET34_UNET:
         return ResNetUNet(bands, channels)
+    if spec.startswith(SMP):
+        return _of_smp(spec, bands, channels)
     if not is_code(spec):
         raise UsageError(
-            f"--model {spec} is neither {RESNET34_UNET} nor package.module:factory; a factory "
-            "is called with bands and channels and returns the network"
+            f"--model {spec} is neither {RESNET34_UNET}, smp:ARCHITECTURE:ENCODER nor "
+            "package.module:factory; a factory is called with bands and channels and returns the "
+            "network"
         )
-    name, _, attribute = spec.partition(":")
-    try:
-        factory = getattr(importlib.import_module(name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            f"--model {spec}: {error}; install the package, or set PYTHONPATH to its folder"
-        ) from error
+    factory = imported("--model", spec)
     try:
         network = factory(bands=bands, channels=channels)
     except Exception as error:  # whatever a person's code raises is about that code
@@ -256,7 +257,44 @@ def build_network(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn
 
 def is_code(spec: str) -> bool:
     """Return whether a network's name is ``package.module:factory``, which has to be imported."""
-    return ":" in spec
+    return ":" in spec and not spec.startswith(SMP)
+
+
+def imported(flag: str, spec: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+    """Return what ``package.module:name`` names.
+
+    Raises
+    ------
+    UsageError
+        There is no such thing; the message begins with the flag.
+    """
+    name, _, attribute = spec.partition(":")
+    try:
+        return getattr(importlib.import_module(name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{flag} {spec}: {error}; install the package, or set PYTHONPATH to its folder"
+        ) from error
+
+
+def _of_smp(spec: str, bands: int, channels: int) -> nn.Module:
+    """Return a network of segmentation_models_pytorch, with random weights."""
+    _, architecture, encoder, *_ = *spec.split(":"), "", ""
+    try:
+        package = importlib.import_module("segmentation_models_pytorch")
+    except ImportError as error:
+        raise UsageError(
+            f"--model {spec} needs segmentation_models_pytorch ({error}): pip install "
+            "segmentation-models-pytorch"
+        ) from error
+    try:
+        network: nn.Module = package.create_model(
+            architecture, encoder or "resnet34", None, in_channels=bands, classes=channels
+        )
+    except Exception as error:  # it raises KeyError, RuntimeError, ValueError at unknown names
+        raise UsageError(f"--model {spec}: {_told(error)}") from error
+    _check_output(network, spec, bands, channels)
+    return network
 
 
 def _check_output(network: nn.Module, spec: str, bands: int, channels: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ def make_optimizer(
     lr: float,
     weight_decay: float = 0.0,
     fused: bool = True,
+    slow: Iterable[nn.Parameter] = (),
+    factor: float = 1.0,
 ) -> MakeOptimizer:
     """Return a function that makes an optimizer of parameters.
 
@@ -48,6 +50,8 @@ def make_optimizer(
         As torch has them.
     fused
         One pass over all of a parameter's values instead of one per operation.
+    slow, factor
+        Parameters whose rate is ``factor`` times that of the others.
 
     Raises
     ------
@@ -58,10 +62,16 @@ def make_optimizer(
         raise UsageError(f"--optimizer {name} is not one of {', '.join(get_args(OptimizerName))}")
 
     def make(parameters: Iterable[nn.Parameter]) -> Optimizer:
+        chosen = {id(p) for p in slow}
         every = list(parameters)
-        groups = [
-            {"params": [p for p in every if p.ndim > 1], "weight_decay": weight_decay},
-            {"params": [p for p in every if p.ndim <= 1], "weight_decay": 0.0},
+        groups: list[dict[str, Any]] = [
+            {
+                "params": [p for p in every if (p.ndim > 1, id(p) in chosen) == (kernel, slower)],
+                "weight_decay": weight_decay if kernel else 0.0,
+                "factor": factor if slower else 1.0,
+            }
+            for slower in (False, True)
+            for kernel in (True, False)
         ]
         groups = [group for group in groups if group["params"]]
         if name == "sgd":

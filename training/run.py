@@ -24,7 +24,7 @@ from training.distributed import add_up, is_first, parallel
 from training.engine.native import Engine
 from training.errors import CheckpointError
 from training.losses import channel_share, channel_weights, make_loss
-from training.model import build_network, set_prior
+from training.model import build_network, imported, set_prior
 from training.module import Trainable
 from training.optim import Ema, learning_rate, make_optimizer
 from training.progress import Progress, random_state, set_random_state
@@ -111,7 +111,14 @@ class Run:
         else:
             files.load_weights(trainable.network, saved.network, str(self.folder))
         optim = config.optim
-        maker = make_optimizer(optim.optimizer, lr=optim.lr, weight_decay=optim.weight_decay)
+        factor = config.network.encoder_lr
+        maker = make_optimizer(
+            optim.optimizer,
+            lr=optim.lr,
+            weight_decay=optim.weight_decay,
+            slow=() if factor == 1 else _encoder_parameters(trainable.network, frozen=not factor),
+            factor=factor,
+        )
         return self.engine.prepare(trainable, maker)
 
     def _restore(self, saved: Checkpoint | None) -> None:
@@ -206,7 +213,7 @@ class Run:
         """
         rate = learning_rate(self.config.optim, self.config.epochs, group.done)
         for part in self.optimizer.param_groups:
-            part["lr"] = rate
+            part["lr"] = rate * part.get("factor", 1.0)
         taken = self.stepper(batches, group.size)
         self.progress.step += 1
         if self.ema is not None:
@@ -302,7 +309,21 @@ def make_trainable(
         if config.network.channel_weights == "auto":
             weights = channel_weights(stores)
     prep = make_prep(facts, engine, config.sampling.jitter)
-    return Trainable(prep, network, make_loss(config.network.loss, channel_weights=weights))
+    loss = make_loss(config.network.loss, channel_weights=weights)
+    wanted = config.sampling.augmentation
+    augmentation = None if wanted is None else imported("--augmentation", wanted)
+    return Trainable(prep, network, loss, augmentation)
+
+
+def _encoder_parameters(network: nn.Module, *, frozen: bool) -> list[nn.Parameter]:
+    """Return the parameters of a network's encoder, which learn nothing where it is frozen."""
+    encoder = getattr(network, "encoder", None)
+    if not isinstance(encoder, nn.Module):
+        raise UsageError("--encoder-lr: this network has no part named encoder")
+    found = list(encoder.parameters())
+    for parameter in found:
+        parameter.requires_grad_(not frozen)
+    return found
 
 
 def _fill_encoder(network: nn.Module, source: str) -> str:

@@ -31,7 +31,9 @@ from training.monitor.signals import Stopped, StopSignals
 from training.progress import Progress
 from training.run import Run
 
-UNCHANGEABLE = ("targets", "bands", "optimizer", "encoder_weights", "folds", "fold")
+UNCHANGEABLE = (
+    *("targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "folds", "fold"),
+)
 """Settings that weights, normalisation and optimizer state depend on."""
 
 ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", BEST, LAST)
@@ -114,9 +116,10 @@ def _again(run: Run) -> str:
     """Return the command that goes on with a run."""
     from training.model import is_code
 
-    network = run.facts.network
-    model = f" --model {shlex.quote(network)}" if is_code(network) else ""
-    return f"python -m training.fit --resume {shlex.quote(str(run.folder))}{model}"
+    network, augmentation = run.facts.network, run.config.sampling.augmentation
+    code = f" --model {shlex.quote(network)}" if is_code(network) else ""
+    code += f" --augmentation {shlex.quote(augmentation)}" if augmentation else ""
+    return f"python -m training.fit --resume {shlex.quote(str(run.folder))}{code}"
 
 
 def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Config, list[str]]:
@@ -133,6 +136,11 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
     before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
     notes = list(_changes(before, given))
     trusted(saved.facts.network, given.get("model"), given["resume"])
+    if before.get("augmentation") and "augmentation" not in given:
+        raise UsageError(
+            f"{given['resume']} asks to import {before['augmentation']}: if you trust it, say so "
+            f"with --augmentation {before['augmentation']} (or none)"
+        )
     if given.get("model") not in (None, saved.facts.network):
         raise UsageError(_unchangeable("model", saved.facts.network, given["model"]))
     config = Config.from_flat({**before, **given})

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import OrderedDict
 
 import torch
 from torch import nn
@@ -139,6 +140,24 @@ def tuple_out(bands, channels):
 def broken(bands, channels):
     """Cannot be made."""
     raise RuntimeError("out of ideas")
+
+
+DARKENED = []
+"""Shape and dtype of the images that `darken` saw."""
+
+
+def darken(image, speed, key):
+    """An augmentation of one's own."""
+    assert speed.dtype == torch.uint8
+    assert key.dtype == torch.int64
+    DARKENED.append((tuple(image.shape), image.dtype))
+    return image // 2, speed
+
+
+def encoded(bands, channels):
+    """With an encoder of its own."""
+    parts = {"encoder": nn.Conv2d(bands, 8, 3, padding=1), "head": nn.Conv2d(8, channels, 1)}
+    return nn.Sequential(OrderedDict(parts))
 
 
 class _Explosive(nn.Module):

@@ -5,10 +5,12 @@ import math
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import tiny
 from helpers.stores import write_store
 
 from geoprep.store import Store
@@ -462,3 +464,34 @@ def test_a_hang_up_saves(fit, tmp_path, monkeypatch, capfd):
     assert fit("--out", tmp_path / "run", "--epochs", 1, network=network) == 129
     assert "stopped by SIGHUP, saved in" in capfd.readouterr().out
     assert load(tmp_path / "run").progress["step"] == 3
+
+
+def test_an_encoder_may_learn_slower_or_not_at_all(fit, tmp_path, capfd):
+    network = ("--model", "helpers.tiny:encoded", *STATEFUL[2:])
+    start = {}
+    for factor in (0, 0.1, 1):
+        out = tmp_path / f"run{factor}"
+        options = ("--epochs", 1, "--encoder-lr", factor, "--optimizer", "sgd", "--clip", "none")
+        assert fit("--out", out, *options, network=network) == 0
+        start[factor] = load(out).network["encoder.weight"]
+    torch.manual_seed(0)
+    untrained = tiny.encoded(3, 8).state_dict()["encoder.weight"]
+    moved = {factor: (weight - untrained).abs().max() for factor, weight in start.items()}
+    assert moved[0] == 0
+    assert 0 < moved[0.1] < 0.5 * moved[1]
+    assert fit("--out", tmp_path / "no", "--encoder-lr", 0, network=SMALL) == 2
+    assert "no part named encoder" in capfd.readouterr().err
+
+
+def test_ones_own_augmentation_sees_bytes_in_training_alone(fit, tmp_path, capfd):
+    own = ("--augmentation", "helpers.tiny:darken")
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1, *own) == 0
+    tiny = sys.modules["helpers.tiny"]
+    assert {seen[:2] for seen in tiny.DARKENED} == {((4, 3, 32, 32), torch.uint8)}
+    assert len(tiny.DARKENED) == 6  # steps; validation is none of its business
+    plain = tmp_path / "plain"
+    assert fit("--out", plain, "--epochs", 1) == 0
+    assert not same(load(out).network, load(plain).network)
+    assert fit("--resume", out, "--epochs", 2, store=None, network=SMALL) == 2
+    assert "--augmentation helpers.tiny:darken" in capfd.readouterr().err
