@@ -120,7 +120,8 @@ def batch_of(block: Tensor, n: int, side: int, bands: int) -> Batch:
         parts.append(part.reshape(shape))
         end += _aligned(nbytes)
     parts[0] = parts[0].swapaxes(1, 3).swapaxes(2, 3)
-    return Batch(*(map(torch.from_numpy, parts) if plain else parts), block[:end])
+    image, speed, index, where, key = map(torch.from_numpy, parts) if plain else parts
+    return Batch(image, speed, index, where, key, block[:end])
 
 
 def put_windows(batch: Batch, windows: Windows) -> None:

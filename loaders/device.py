@@ -1,14 +1,15 @@
 """From bytes to what a model takes, on the device: normalise, expand the target, mark the valid.
 
-Nothing wider than a byte a pixel crosses the bus; float appears here and only here. Everything is
+Nothing wider than a byte per pixel crosses the bus; float appears here and only here. Everything is
 plain tensor arithmetic, so the same modules run on ``cpu``, ``cuda`` and ``xpu``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -19,8 +20,9 @@ from torch.nn import functional
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_TABLE, BINARY_TABLE, CHANNEL_TABLE, CONTINUOUS_TABLE, NO_DATA
 from geoprep.store import Store
+from loaders.batch import Batch
 from loaders.jitter import Jitter
-from loaders.ram import open_stores
+from loaders.table import open_stores
 
 Targets = Literal["bins", "continuous", "binary", "class"]
 
@@ -54,17 +56,6 @@ class Prepared(NamedTuple):
     image: Tensor
     target: Tensor
     valid: Tensor
-
-
-class _Samples(Protocol):
-    """A batch, as far as it matters here."""
-
-    @property
-    def image(self) -> Tensor: ...
-    @property
-    def speed(self) -> Tensor: ...
-    @property
-    def key(self) -> Tensor: ...
 
 
 def band_statistics(stores: Sequence[Store], bands: Sequence[str] | None = None) -> Statistics:
@@ -113,7 +104,7 @@ class Normalize(nn.Module):
     Parameters
     ----------
     mean, std
-        One figure a band, in grey values. A band that never varies is only centred.
+        One figure per band, in grey values. A band that never varies is only centred.
     dtype
         Of the result: ``torch.float32``, ``torch.bfloat16``, ...
     """
@@ -229,8 +220,9 @@ class DevicePrep(nn.Module):
     jitter
         Random brightness, contrast and gain; in training mode only.
     pad_to
-        Sides are padded to a multiple of this, below and to the right: with no data, which is
-        not valid. 1 never pads.
+        Sides are padded to a multiple of this, below and to the right: the image by mirroring, as
+        prediction does at the edge of a map, the mask with no data, which is not valid. 1 never
+        pads.
     """
 
     def __init__(
@@ -278,7 +270,7 @@ class DevicePrep(nn.Module):
             Normalize(mean, std, dtype), SpeedTarget(targets, dtype), jitter=jitter, pad_to=pad_to
         )
 
-    def forward(self, batch: _Samples | Mapping[str, Any]) -> Prepared:
+    def forward(self, batch: Batch | Mapping[str, Any]) -> Prepared:
         """Return image, target and valid mask of a batch, which must be on this module's device.
 
         Parameters
@@ -286,20 +278,32 @@ class DevicePrep(nn.Module):
         batch
             A `Batch`, or a mapping with ``image`` and ``speed`` (and ``key`` for jitter).
         """
-        parts = batch if isinstance(batch, Mapping) else _mapping(batch)
-        image, speed = self.pad(parts["image"], 0), self.pad(parts["speed"], NO_DATA)
+        part = batch.__getitem__ if isinstance(batch, Mapping) else partial(getattr, batch)
+        image, speed = self.pad(part("image")), self._without_data(part("speed"))
         gain = bias = None
         if self.jitter is not None and self.training:
-            gain, bias = self.jitter(parts["key"], image.shape[1])
+            gain, bias = self.jitter(part("key"), image.shape[1])
         return Prepared(self.normalize(image, gain, bias), self.target(speed), speed != NO_DATA)
 
-    def pad(self, pixels: Tensor, value: int) -> Tensor:
-        """Return (..., y, x) padded below and to the right."""
-        below, right = (-side % self.pad_to for side in pixels.shape[-2:])
-        return (
-            functional.pad(pixels, (0, right, 0, below), value=value) if below or right else pixels
-        )
+    def pad(self, image: Tensor) -> Tensor:
+        """Return uint8 (n, band, y, x) with sides that are multiples of ``pad_to``, by mirroring.
 
+        The edge is not repeated, as in NumPy's ``reflect``, and mirrored to and fro where an image
+        is smaller than what it lacks. What needs nothing is returned as it is, all else in
+        channels-last order.
+        """
+        pixels = image.permute(0, 2, 3, 1)
+        for axis in (1, 2):
+            side = pixels.shape[axis]
+            if side % self.pad_to:
+                at = torch.arange(side + -side % self.pad_to, device=image.device)
+                at %= max(1, 2 * side - 2)  # to the far edge and back
+                pixels = pixels.index_select(axis, torch.minimum(at, (2 * side - 2 - at).abs()))
+        return pixels.permute(0, 3, 1, 2)
 
-def _mapping(batch: _Samples) -> dict[str, Tensor]:
-    return {"image": batch.image, "speed": batch.speed, "key": batch.key}
+    def _without_data(self, speed: Tensor) -> Tensor:
+        """Return a mask padded with no data."""
+        below, right = (-side % self.pad_to for side in speed.shape[-2:])
+        if not below and not right:
+            return speed
+        return functional.pad(speed, (0, right, 0, below), value=NO_DATA)

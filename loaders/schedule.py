@@ -111,5 +111,5 @@ class Schedule:
         rank, ranks = self.rank, self.world_size
         if self.in_turn:
             return Step(first + rank, last, last, ranks)
-        ends = (first + r * (last - first) // ranks for r in (rank, rank + 1))
-        return Step(*ends, last)
+        start, stop = (first + r * (last - first) // ranks for r in (rank, rank + 1))
+        return Step(start, stop, last)

@@ -117,8 +117,7 @@ class StreamTiles(Tiles):
         if threads is None:
             remote = any("://" in store.location for store in plan.stores)
             threads = REMOTE_THREADS if remote else READ_THREADS
-        shared = isinstance(ram_limit, StreamTiles)
-        room = ram_limit.room if shared else memory_limit(ram_limit)
+        room = ram_limit.room if isinstance(ram_limit, StreamTiles) else memory_limit(ram_limit)
         return cls(plan, room, lanes=lanes, threads=threads)
 
     @property
