@@ -261,7 +261,7 @@ def load_split(
         "fold": config.fold,
     }
     if config.residency == "stream":
-        limit = config.ram_limit if shared is None else shared
+        limit = shared if isinstance(shared, StreamTiles) else config.ram_limit
         return StreamTiles.open(stores, split, level, limit, **options)
     options["progress"] = False if quiet else None
     if config.residency == "device":
