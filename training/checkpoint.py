@@ -1,8 +1,9 @@
 """Checkpoints: one file that holds a run, written so that a crash never costs more than a step.
 
 A file is complete or absent: it is written under another name, it and its folder are flushed to
-the disk, and only then do the names change; the file before it stays as ``last.prev.pt``. It is
-read with ``weights_only=True``: tensors and plain values, never code.
+the disk, and only then does it take the place of the one before. It is read with
+``weights_only=True``: tensors and plain values. Code comes in only where a checkpoint names a
+network that is not this package's, and then only by consent, see `load_network`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from geoprep.errors import UsageError
 from geoprep.storage import flush
 from training.errors import CheckpointError
 
@@ -60,6 +62,14 @@ class Facts:
         Speed that each speed channel stands for; empty where targets are no bins.
     stores
         Where the training data was, to tell people.
+    limits
+        For each band the source values that became black and white, where all scenes that were
+        trained on share them (the rule ``city``); empty otherwise.
+    folds, fold
+        How training and validation scenes were cut anew, see `loaders.Folds`; None where the
+        store's own splits held.
+    threshold
+        Probability from which a pixel is a road, best on validation; None: never validated.
     version
         Of this record.
     """
@@ -75,6 +85,10 @@ class Facts:
     level: int
     class_mph: tuple[float, ...]
     stores: tuple[str, ...] = ()
+    limits: tuple[tuple[float, float], ...] = ()
+    folds: int | None = None
+    fold: int | None = None
+    threshold: float | None = None
     version: int = VERSION
 
     @classmethod
@@ -124,12 +138,7 @@ class Checkpoint:
     environment: dict[str, Any] = field(default_factory=dict)
 
 
-def previous_of(path: Path) -> Path:
-    """Return where the checkpoint before this one is kept: last.pt -> last.prev.pt."""
-    return path.with_name(f"{path.stem}.prev{path.suffix}")
-
-
-def save(path: str | Path, checkpoint: Checkpoint, *, keep_previous: bool = True) -> None:
+def save(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint; at no moment is there no whole one on the disk.
 
     Parameters
@@ -138,8 +147,6 @@ def save(path: str | Path, checkpoint: Checkpoint, *, keep_previous: bool = True
         Of the file.
     checkpoint
         What to write.
-    keep_previous
-        Whether the file that was there stays as `previous_of` it.
 
     Raises
     ------
@@ -158,8 +165,6 @@ def save(path: str | Path, checkpoint: Checkpoint, *, keep_previous: bool = True
         torch.save(values, part)
         flush(part)
         flush(path.parent)
-        if keep_previous and path.exists():
-            path.replace(previous_of(path))
         part.replace(path)
         flush(path.parent)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
@@ -195,48 +200,26 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Checkpoint:
             f"{path} is not a checkpoint of training.fit, though torch can read it; weights alone "
             "go to --encoder-weights"
         )
-    if values["version"] != VERSION:
+    if values.get("version") != VERSION:
         raise CheckpointError(
-            f"{path} has checkpoint version {values['version']}, this package reads {VERSION}: "
+            f"{path} has checkpoint version {values.get('version')}, this package reads {VERSION}: "
             "use the package that wrote it"
         )
-    kept = {f.name: values[f.name] for f in fields(Checkpoint)}
-    return Checkpoint(**kept | {"facts": Facts.from_plain(kept["facts"])})
-
-
-def load_or_previous(path: str | Path) -> tuple[Checkpoint, str | None]:
-    """Read the last checkpoint of a run, or the one before it where that is unusable.
-
-    Parameters
-    ----------
-    path
-        The folder of a run, or a file.
-
-    Returns
-    -------
-    Checkpoint
-        It.
-    str or None
-        What was wrong with the last one.
-
-    Raises
-    ------
-    CheckpointError
-        Neither can be used.
-    """
-    path = Path(path)
-    path = path / LAST if path.is_dir() or not path.suffix else path
     try:
-        return load(path), None
-    except CheckpointError as error:
-        previous = previous_of(path)
-        if not previous.exists():
-            raise
-        return load(previous), f"{error}; going on from {previous}"
+        kept = {f.name: values[f.name] for f in fields(Checkpoint)}
+        return Checkpoint(**kept | {"facts": Facts.from_plain(kept["facts"])})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} lacks what a checkpoint has ({error}): use another one"
+        ) from error
 
 
 def load_network(
-    path: str | Path, *, device: torch.device | str = "cpu", weights: Weights = "auto"
+    path: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    weights: Weights = "auto",
+    model: str | None = None,
 ) -> tuple[nn.Module, Facts]:
     """Return the trained network, ready for prediction, and what it is for.
 
@@ -248,11 +231,16 @@ def load_network(
         Where the network goes.
     weights
         ``ema``, ``raw``, or ``auto``: the averaged weights where there are any.
+    model
+        ``package.module:factory`` to make the network: code to import, which a checkpoint alone
+        must not decide. None where the network is this package's own.
 
     Raises
     ------
     CheckpointError
-        The file cannot be used, or its weights do not fit the network it names.
+        The file cannot be used, or its weights do not fit the network.
+    UsageError
+        The checkpoint names code, and ``model`` is None.
     """
     from training.model import build_network  # which reading a checkpoint alone does not need
 
@@ -264,9 +252,37 @@ def load_network(
     use_raw = weights == "raw" or checkpoint.ema is None
     state = checkpoint.network if use_raw else checkpoint.ema
     facts = checkpoint.facts
-    network = build_network(facts.network, bands=len(facts.bands), channels=facts.channels)
+    spec = trusted(facts.network, model, str(path))
+    network = build_network(spec, bands=len(facts.bands), channels=facts.channels)
     load_weights(network, state or {}, str(path))
     return network.to(device).eval(), facts
+
+
+def trusted(network: str, model: str | None, where: str) -> str:
+    """Return the network to build: what a checkpoint names, unless that is code nobody asked for.
+
+    Parameters
+    ----------
+    network
+        As the checkpoint names it.
+    model
+        What a person names; None for nothing.
+    where
+        Name of the checkpoint.
+
+    Raises
+    ------
+    UsageError
+        The checkpoint names ``package.module:factory``, and the person nothing.
+    """
+    from training.model import is_code
+
+    if model is None and is_code(network):
+        raise UsageError(
+            f"{where} asks to import {network}, which is code of its own: if you trust it, say so "
+            f"with --model {network}"
+        )
+    return network if model is None else model
 
 
 def load_weights(network: nn.Module, state: dict[str, Tensor], where: str) -> None:
@@ -303,7 +319,7 @@ def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - anyt
     if not zipfile.is_zipfile(path):
         raise CheckpointError(
             f"{path} is truncated or not a checkpoint ({path.stat().st_size} bytes): use another "
-            f"one, such as {previous_of(path).name} beside it"
+            f"one, such as {BEST} beside it"
         )
     try:
         with zipfile.ZipFile(path) as archive:

@@ -1,219 +1,268 @@
-"""Command line and YAML file -> `Config`: what is not known is refused, naming the nearest."""
+"""The command lines of this package: settings are fields of dataclasses, errors are one line.
+
+A field says its default, its line of ``--help`` and what values make sense; the same words are
+understood on the command line and in a YAML file. `run_command` knows every exit status.
+"""
 
 from __future__ import annotations
 
+import argparse
 import difflib
-import re
-from argparse import ArgumentError
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields
+from enum import IntEnum
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, TypeVar, get_args, get_origin
+from typing import get_type_hints as hints
 
-import yaml
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
+from geoprep.errors import GeoprepError, SourceError, UsageError
+from training.values import Range, convert, spelt
 
-from geoprep.errors import UsageError
-from training.config import Config, sections, setting_names
+T = TypeVar("T")
 
-INTRODUCTION = """\
-Train a road and speed network on the tiles of one or more stores.
 
-  python -m training.fit moscow.zarr                        all defaults; the run is in runs/moscow
-  python -m training.fit moscow.zarr mumbai.zarr --epochs 60 --out runs/both
-  python -m training.fit moscow.zarr --config run.yaml --lr 2e-4      a file, then flags
-  python -m training.fit --resume runs/moscow               after Ctrl-C, a kill, a power cut
-  python -m training.fit moscow.zarr --stages 325@256:20,650@512:10   train small, finish large
-  python -m training.fit moscow.zarr --profile              where does a step go?
-  torchrun --nproc-per-node 2 -m training.fit moscow.zarr   several processes, or accelerators
+class Status(IntEnum):
+    """What a command tells the shell."""
+
+    DONE = 0
+    FAILED = 1
+    REFUSED = 2
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+STATUSES = """\
+Exits with 0 when all is done, 1 when something failed, 2 when the request cannot be carried out as
+it is written, and 129, 130 or 143 when a hang-up, Ctrl-C or SIGTERM stopped it.
 """
-CLOSING = """\
-A run's folder holds last.pt and best.pt, log.txt, metrics.csv, config.yaml (which --config takes),
-tensorboard/, one picture an epoch in pictures/, and curves.png. Ctrl-C saves and says how to go on.
-"""
-
-OF_ONE_START = ("out", "resume", "overwrite", "profile", "quiet")
-"""Settings that say nothing about what is learnt."""
+"""For the end of every ``--help``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the user wrote, and where.
+def option(
+    default: T,
+    text: str,
+    metavar: str | None = None,
+    *,
+    flags: Sequence[str] = (),
+    check: Callable[[Any], object] | None = None,
+    **bounds: float,
+) -> T:
+    """Return a field for an option of the command line.
 
-    Attributes
+    Parameters
     ----------
-    values
-        Settings by flat name: of the file, and over them of the command line.
+    default
+        Its value where nothing is said.
+    text
+        Its line of ``--help``.
+    metavar
+        What to write for its value; None spells out its type.
+    flags
+        Further names, such as ``--network``.
+    check
+        Called with a value; raises `UsageError` where it makes no sense.
+    **bounds
+        ``least``, ``above``, ``most`` or ``below``, see `Range`.
     """
-
-    values: dict[str, Any]
-
-    def over(self, base: Mapping[str, Any]) -> Config:
-        """Return these settings over others, over the defaults."""
-        return Config.from_flat({**base, **self.values})
-
-
-class _Formatter(DefaultHelpFormatter):
-    """Shows defaults, not types, which the metavars tell."""
-
-    def _get_help_string(self, action: Any) -> str:  # noqa: ANN401 - argparse's
-        default = getattr(action, "default", None)
-        hidden = default is None or default is False or default == "==SUPPRESS=="
-        text = action.help or ""
-        return text if hidden or not action.option_strings else f"{text} (default: %(default)s)"
-
-
-def make_parser() -> ArgumentParser:
-    """Return the parser of ``training.fit``: one group of options a section of `Config`."""
-    parser = ArgumentParser(
-        prog="python -m training.fit",
-        description=INTRODUCTION,
-        epilog=CLOSING,
-        formatter_class=_RawFormatter,
-        exit_on_error=False,
-        usage="%(prog)s STORE ... [--config FILE] [options]",
-    )
-    parser.add_argument("stores", nargs="*", type=str, metavar="STORE", help="One or more stores.")
-    parser.add_argument("--config", type=str, metavar="FILE", help="Settings in YAML; flags win.")
-    for _, section in sections():
-        title, _, text = (section.__doc__ or "").rstrip(".").partition(": ")
-        group = parser.add_argument_group(title, text)
-        hints = get_type_hints(section)
-        for item in fields(section):
-            if item.name != "stores":
-                _add(group, item.name, hints[item.name], item.default, item.metadata)
-    return parser
-
-
-class _RawFormatter(_Formatter):
-    """Keeps the examples as they are written."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        del width
-        return "".join(indent + line for line in text.splitlines(keepends=True))
-
-
-def _add(group: Any, name: str, kind: Any, default: Any, about: Mapping[str, Any]) -> None:  # noqa: ANN401 - argparse's
-    flag = f"--{name.replace('_', '-')}"
-    flags = ("--model", "--network") if name == "model" else (flag,)
-    if kind is bool:
-        group.add_argument(flag, action="store_true", help=about["help"])
-        return
-    metavar = about["metavar"] or "|".join(_choices(kind))
-    group.add_argument(*flags, type=kind, default=default, metavar=metavar, help=about["help"])
-
-
-def _choices(kind: Any) -> Iterable[str]:  # noqa: ANN401 - a type form
-    if get_origin(kind) is Literal:
-        return map(str, get_args(kind))
-    return [w for part in get_args(kind) for w in _choices(part)] or [
-        "none" if kind is type(None) else kind.__name__
-    ]
-
-
-def parse(arguments: Sequence[str]) -> Given:
-    """Return what command line and file say.
-
-    Raises
-    ------
-    UsageError
-        A setting is unknown, of the wrong type, or the file cannot be read.
-    """
-    parser = make_parser()
-    _refuse_unknown_flags(parser, arguments)
-    words = _nulls(arguments)
-    try:
-        given = parser.parse_args(words, defaults=False).as_dict()
-        path = given.pop("config", None)
-        settings = read_file(path) if path else {}
-        # The parser wants its positional arguments, here too.
-        read = parser.parse_object({"stores": [], **settings}, defaults=False).as_dict()
-    except (ArgumentError, TypeError) as error:
-        raise UsageError(_plain(str(error))) from error
-    for found in (given, read):
-        if not found.get("stores"):
-            found.pop("stores", None)
-    return Given(read | given)
-
-
-def read_file(path: str) -> dict[str, Any]:
-    """Return the settings of a YAML file.
-
-    Raises
-    ------
-    UsageError
-        It cannot be read, or has a setting that does not exist.
-    """
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"--config {path} cannot be read: {error}") from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise UsageError(f"--config {path} holds no settings: write lines such as `lr: 2e-4`")
-    named = {str(name).replace("-", "_"): value for name, value in values.items()}
-    for name in named:
-        if name not in setting_names():
-            raise UsageError(f"{path}: unknown setting {name!r}{_nearest(name, setting_names())}")
-    if isinstance(named.get("stores"), str):
-        named["stores"] = [named["stores"]]
-    optional = optional_settings()
-    return {name: _as_meant(value, name in optional) for name, value in named.items()}
-
-
-def optional_settings() -> set[str]:
-    """Return the settings that may be none, which is ``null`` to YAML and jsonargparse."""
-    return {
-        name
-        for _, section in sections()
-        for name, kind in get_type_hints(section).items()
-        if type(None) in get_args(kind)
+    about = {
+        "help": text,
+        "metavar": metavar,
+        "flags": tuple(flags),
+        "check": check,
+        "range": Range(**bounds),
     }
+    described: T = field(default=default, metadata=about)
+    return described
 
 
-def _nulls(arguments: Sequence[str]) -> list[str]:
-    """Return the words with ``none`` as ``null`` where a setting may be none."""
-    optional = {f"--{name.replace('_', '-')}" for name in optional_settings()}
-    words = list(arguments)
-    for i, word in enumerate(words):
-        flag, equals, value = word.partition("=")
-        if flag in optional and equals and value.lower() == "none":
-            words[i] = f"{flag}=null"
-        elif i and word.lower() == "none" and words[i - 1] in optional:
-            words[i] = "null"
-    return words
+def argument(text: str, metavar: str, **default: Any) -> Any:  # noqa: ANN401 - of the field's type
+    """Return a field for what has no flag: one word, or several where its type is a tuple.
+
+    Parameters
+    ----------
+    text, metavar
+        As for `option`.
+    **default
+        ``default=()`` where none is needed.
+    """
+    about = {"help": text, "metavar": metavar, "range": Range(), "positional": True}
+    return field(metadata=about, **default)
 
 
-def _as_meant(value: Any, optional: bool) -> Any:  # noqa: ANN401 - a YAML value
-    """Return what a person means: YAML 1.1 takes 2e-4 for a string, and has no none."""
-    if not isinstance(value, str):
+class Command:
+    """A command line made of dataclasses.
+
+    Parameters
+    ----------
+    name
+        As a person types it, such as ``python -m training.fit``.
+    sections
+        Dataclasses whose fields are `option` or `argument`: a group of ``--help`` each, under
+        what their docstring says (``Title: text.``).
+    introduction, closing
+        Above and below the options in ``--help``.
+    takes_file
+        Offer ``--config FILE``: settings in YAML, which flags override.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sections: Sequence[type[Any]],
+        introduction: str,
+        closing: str = "",
+        *,
+        takes_file: bool = False,
+    ) -> None:
+        self.name = name
+        self.sections = tuple(sections)
+        self._fields = {f.name: f for section in sections for f in fields(section)}
+        self._kinds = {k: v for section in sections for k, v in hints(section).items()}
+        self._parser = _Parser(
+            prog=name,
+            description=introduction,
+            epilog=f"{closing}{STATUSES}",
+            formatter_class=_Help,
+            usage=f"%(prog)s {' '.join(_positionals(self._fields.values()))} [options]",
+            allow_abbrev=False,
+        )
+        for section in sections:
+            title, _, text = (section.__doc__ or "").rstrip(".").partition(": ")
+            group = self._parser.add_argument_group(title, text)
+            for item in fields(section):
+                self._add(group, item)
+        if takes_file:
+            text = "Settings in YAML, with the names of the options; flags win."
+            self._parser.add_argument("--config", metavar="FILE", help=text)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all settings."""
+        return tuple(self._fields)
+
+    def help(self) -> str:
+        """Return what ``--help`` prints."""
+        return self._parser.format_help()
+
+    def parse(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the settings that a person gave, by name; what has not been said is left out.
+
+        Parameters
+        ----------
+        arguments
+            Words of the command line; None for those of this process.
+
+        Raises
+        ------
+        UsageError
+            A setting is unknown, of the wrong type or out of its range, or a file is unreadable.
+        """
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        self._refuse_unknown_flags(words)
+        given = vars(self._parser.parse_intermixed_args(words))
+        path = given.pop("config", None)
+        read = {} if path is None else self.read_file(path)
+        said = {name: self._value(name, text) for name, text in given.items() if _is_said(text)}
+        return read | said
+
+    def read_file(self, path: str) -> dict[str, Any]:
+        """Return the settings of a YAML file.
+
+        Raises
+        ------
+        UsageError
+            It cannot be read, or a setting in it is unknown or makes no sense.
+        """
+        import yaml
+
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            reason = " ".join(str(error).split())
+            raise UsageError(f"--config {path} cannot be read: {reason}") from error
+        if not isinstance(values, dict | None):
+            raise UsageError(f"--config {path} holds no settings: write lines such as `lr: 2e-4`")
+        named = {str(name).replace("-", "_"): value for name, value in (values or {}).items()}
+        for name in named:
+            if name not in self._fields:
+                raise UsageError(f"{path}: unknown setting {name!r}{_nearest(name, self._fields)}")
+        return {name: self._value(name, value) for name, value in named.items()}
+
+    def _add(self, group: Any, item: Field[Any]) -> None:  # noqa: ANN401 - argparse's
+        about, kind = item.metadata, self._kinds[item.name]
+        text = about["help"].replace("%", "%%")
+        shared = {"help": text, "default": None}
+        metavar = about["metavar"] or "|".join(spelt(kind))
+        if "positional" in about:
+            nargs = None
+            if get_origin(kind) is tuple:
+                nargs = "+" if item.default is MISSING else "*"
+            extra = {} if nargs is None else {"nargs": nargs}
+            group.add_argument(item.name, metavar=metavar, **shared, **extra)
+            return
+        flags = (f"--{item.name.replace('_', '-')}", *about["flags"])
+        if kind is bool:
+            group.add_argument(*flags, dest=item.name, action="store_true", **shared)
+            return
+        if item.default is not None and item.default is not MISSING:
+            shared["help"] = f"{text} (default: {str(item.default).replace('%', '%%')})"
+        group.add_argument(*flags, dest=item.name, metavar=metavar, **shared)
+
+    def _value(self, name: str, given: Any) -> Any:  # noqa: ANN401 - of the field's type
+        item, kind = self._fields[name], self._kinds[name]
+        flag = item.metadata["metavar"] if "positional" in item.metadata else _flag(name)
+        if get_origin(kind) is tuple:
+            every = [given] if isinstance(given, str) else given
+            return tuple(convert(get_args(kind)[0], text, flag) for text in every)
+        value = convert(kind, given, flag, item.metadata["metavar"])
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            problem = item.metadata["range"].problem(value)
+            if problem:
+                raise UsageError(f"{flag} {given}: must be {problem}")
+        check = item.metadata.get("check")
+        if check is not None and value is not None:
+            check(value)
         return value
-    if optional and value.lower() == "none":
-        return None
-    try:
-        return float(value) if "e" in value.lower() else value
-    except ValueError:
-        return value
+
+    def _refuse_unknown_flags(self, words: Iterable[str]) -> None:
+        known = self._parser.flags()
+        for word in words:
+            flag = word.split("=", 1)[0]
+            if word.startswith("--") and flag not in known and word != "--":
+                raise UsageError(f"unknown option {flag}{_nearest(flag, known)}")
 
 
-def write_file(path: Path, config: Config) -> None:
-    """Write every setting as YAML, by section: ``--config`` takes it."""
-    lines = ["# Every setting of this run: `python -m training.fit --config` takes this file."]
-    flat = config.flat()
-    for _, section in sections():
-        lines.append(f"\n# {section.__doc__}")
-        part = {f.name: flat[f.name] for f in fields(section) if f.name not in OF_ONE_START}
-        lines.append(yaml.safe_dump(part, sort_keys=False).rstrip())
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing its usage and ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; --help shows how")
+
+    def flags(self) -> list[str]:
+        """Return all flags."""
+        return [flag for action in self._actions for flag in action.option_strings]
 
 
-def _refuse_unknown_flags(parser: ArgumentParser, arguments: Sequence[str]) -> None:
-    known = [flag for action in parser._actions for flag in action.option_strings]
-    for word in arguments:
-        flag = word.split("=", 1)[0]
-        if word.startswith("--") and flag not in known and word != "--":
-            raise UsageError(f"unknown option {flag}{_nearest(flag, known)}")
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=100, max_help_position=30)
+
+
+def _positionals(items: Iterable[Field[Any]]) -> Iterator[str]:
+    for item in items:
+        if "positional" in item.metadata:
+            several = "tuple" in str(item.type)
+            yield f"{item.metadata['metavar']}{' ...' if several else ''}"
+
+
+def _is_said(value: object) -> bool:
+    return value is not None and value != []
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -221,14 +270,63 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f": did you mean {near[0]}?" if near else "; --help lists them all"
 
 
-def _plain(message: str) -> str:
-    """Return jsonargparse's message as one line a user can act on."""
-    found = re.match(r'Parser key "(\w+)"', message)
-    if not found:
-        return " ".join(message.split())
-    name = found[1]
-    given = re.search(r"(?:Given value:|Got value:) (.*)", message)
-    metavar = str(next(a.metavar for a in make_parser()._actions if a.dest == name))
-    wanted = {"N": "a whole number", "NUMBER": "a number"}.get(metavar, metavar)
-    what = f"{given[1]!r} is not" if given else "expected"
-    return f"--{name.replace('_', '-')}: {what} {wanted}"
+def write_file(path: Path, sections: Iterable[type[Any]], values: Mapping[str, Any]) -> None:
+    """Write settings as YAML, by section, so that ``--config`` takes them.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    sections
+        As for `Command`.
+    values
+        By name, plain; those that are not there are left out.
+    """
+    import yaml
+
+    lines = ["# Settings of this run: `--config` takes this file."]
+    for section in sections:
+        part = {f.name: values[f.name] for f in fields(section) if f.name in values}
+        lines += [f"\n# {section.__doc__}", yaml.safe_dump(part, sort_keys=False).rstrip()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def run_command(command: Callable[[], int]) -> int:
+    """Run a command and return its exit status; what a person can act on is one line.
+
+    Parameters
+    ----------
+    command
+        Returns an exit status, or raises.
+    """
+    try:
+        return command()
+    except GeoprepError as error:
+        usage = isinstance(error, UsageError | SourceError)
+        return _failed(str(error), Status.REFUSED if usage else Status.FAILED)
+    except BrokenPipeError:
+        return Status.BROKEN_PIPE
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{where}{error.strerror or error}", Status.FAILED)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        first = (str(error).splitlines() or ["no more of it"])[0]
+        return _failed(f"out of memory ({first}): take a smaller --batch-size", Status.FAILED)
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return Status.INTERRUPTED
+
+
+def _failed(message: str, status: Status) -> int:
+    rank = os.environ.get("RANK")
+    print(f"Error{f' (rank {rank})' if rank else ''}: {message}", file=sys.stderr)
+    return status
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether this is a want of memory, which torch tells of as a RuntimeError."""
+    return isinstance(error, MemoryError) or any(
+        sign in str(error).lower() for sign in ("out of memory", "can't allocate memory")
+    )

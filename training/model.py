@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import importlib
 import math
+import traceback
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,8 @@ from torch.nn import functional
 from geoprep.errors import UsageError
 
 RESNET34_UNET = "resnet34-unet"
+SMP = "smp:"
+"""Before the names of an architecture and an encoder of segmentation_models_pytorch."""
 
 STRIDE = 32
 """Sides of the input are a multiple of this: the encoder halves five times."""
@@ -217,8 +221,9 @@ def build_network(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn
     Parameters
     ----------
     spec
-        ``resnet34-unet``, or ``package.module:factory``, called as
-        ``factory(bands=bands, channels=channels)``.
+        ``resnet34-unet``; ``smp:Unet:resnet34`` or the like, an architecture and an encoder of
+        segmentation_models_pytorch (``tu-`` before those of timm); or ``package.module:factory``,
+        called as ``factory(bands=bands, channels=channels)``.
     bands, channels
         Of the image and of the result.
 
@@ -229,22 +234,95 @@ def build_network(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn
     """
     if spec == RESNET34_UNET:
         return ResNetUNet(bands, channels)
-    name, _, attribute = spec.partition(":")
-    if not attribute:
+    if spec.startswith(SMP):
+        return _of_smp(spec, bands, channels)
+    if not is_code(spec):
         raise UsageError(
-            f"--model {spec} is neither {RESNET34_UNET} nor package.module:factory; a factory "
-            "is called with bands and channels and returns the network"
+            f"--model {spec} is neither {RESNET34_UNET}, smp:ARCHITECTURE:ENCODER nor "
+            "package.module:factory; a factory is called with bands and channels and returns the "
+            "network"
         )
+    factory = imported("--model", spec)
     try:
-        factory = getattr(importlib.import_module(name), attribute)
-    except (ImportError, AttributeError) as error:
+        network = factory(bands=bands, channels=channels)
+    except Exception as error:  # whatever a person's code raises is about that code
         raise UsageError(
-            f"--model {spec}: {error}; install the package, or set PYTHONPATH to its folder"
+            f"--model {spec}, called with bands={bands}, channels={channels}: {_told(error)}"
         ) from error
-    network = factory(bands=bands, channels=channels)
     if not isinstance(network, nn.Module):
         raise UsageError(f"--model {spec} returned a {type(network).__name__}, not a torch module")
+    _check_output(network, spec, bands, channels)
     return network
+
+
+def is_code(spec: str) -> bool:
+    """Return whether a network's name is ``package.module:factory``, which has to be imported."""
+    return ":" in spec and not spec.startswith(SMP)
+
+
+def imported(flag: str, spec: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+    """Return what ``package.module:name`` names.
+
+    Raises
+    ------
+    UsageError
+        There is no such thing; the message begins with the flag.
+    """
+    name, _, attribute = spec.partition(":")
+    try:
+        return getattr(importlib.import_module(name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{flag} {spec}: {error}; install the package, or set PYTHONPATH to its folder"
+        ) from error
+
+
+def _of_smp(spec: str, bands: int, channels: int) -> nn.Module:
+    """Return a network of segmentation_models_pytorch, with random weights."""
+    _, architecture, encoder, *_ = *spec.split(":"), "", ""
+    try:
+        package = importlib.import_module("segmentation_models_pytorch")
+    except ImportError as error:
+        raise UsageError(
+            f"--model {spec} needs segmentation_models_pytorch ({error}): pip install "
+            "segmentation-models-pytorch"
+        ) from error
+    try:
+        network: nn.Module = package.create_model(
+            architecture, encoder or "resnet34", None, in_channels=bands, classes=channels
+        )
+    except Exception as error:  # it raises KeyError, RuntimeError, ValueError at unknown names
+        raise UsageError(f"--model {spec}: {_told(error)}") from error
+    _check_output(network, spec, bands, channels)
+    return network
+
+
+def _check_output(network: nn.Module, spec: str, bands: int, channels: int) -> None:
+    """Raise UsageError where a network does not map an image to logits of its size."""
+    side = 4 * STRIDE
+    training = network.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            logits = network.eval()(torch.zeros(1, bands, side, side))
+    except Exception as error:  # as in build_network
+        raise UsageError(
+            f"--model {spec} fails on an image of (1, {bands}, {side}, {side}): {_told(error)}"
+        ) from error
+    finally:
+        network.train(training)
+    if not isinstance(logits, Tensor) or logits.shape != (1, channels, side, side):
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UsageError(
+            f"--model {spec} returns {found} for an image of (1, {bands}, {side}, {side}); logits "
+            f"of (1, {channels}, {side}, {side}) are needed"
+        )
+
+
+def _told(error: Exception) -> str:
+    """Return what a person's code raised and where, in one line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first} ({last.filename}:{last.lineno})"
 
 
 def parameter_count(network: nn.Module) -> int:

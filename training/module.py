@@ -11,6 +11,9 @@ from loaders import DevicePrep
 from training.engine.compiled import Compiled
 from training.losses import LossParts
 
+Augmentation = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Image uint8 (n, band, y, x), speed uint8 (n, y, x) and key int64 (n,) -> image and speed."""
+
 
 class Trainable(nn.Module):
     """Bytes in, loss out: what an optimizer and ``DistributedDataParallel`` see.
@@ -26,6 +29,9 @@ class Trainable(nn.Module):
         Normalised image -> logits of the same size.
     loss
         Takes logits, target and valid mask, see `training.losses`.
+    augmentation
+        Takes image, speed and key of a batch as they come, and returns image and speed; in
+        training mode only.
 
     Raises
     ------
@@ -33,13 +39,20 @@ class Trainable(nn.Module):
         The target is class numbers, which sigmoid channels cannot learn.
     """
 
-    def __init__(self, prep: DevicePrep, network: nn.Module, loss: nn.Module) -> None:
+    def __init__(
+        self,
+        prep: DevicePrep,
+        network: nn.Module,
+        loss: nn.Module,
+        augmentation: Augmentation | None = None,
+    ) -> None:
         super().__init__()
         if prep.target.targets == "class":
             raise UsageError("targets 'class' is for losses of your own; train with 'bins'")
         self.prep = prep
         self.network = network
         self.loss = loss
+        self.augmentation = augmentation
         # Beside the modules and not in their place, so that no name in state_dict() changes.
         self._fast_network: Callable[[Tensor], Tensor] | None = None
         self._fast_loss: Callable[[Tensor, Tensor, Tensor], LossParts] | None = None
@@ -67,6 +80,8 @@ class Trainable(nn.Module):
         fast = self.training
         network = (fast and self._fast_network) or self.network
         loss = (fast and self._fast_loss) or self.loss
+        if fast and self.augmentation is not None:
+            image, speed = self.augmentation(image, speed, key)
         ready = self.prep({"image": image, "speed": speed, "key": key})
         parts: LossParts = loss(network(ready.image), ready.target, ready.valid)
         return parts

@@ -1,7 +1,7 @@
 """The network: names, sizes, and that doubling and convolving is what it says."""
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from geoprep.errors import UsageError
-from training.model import UpConv, build_network, parameter_count, set_prior
+from training.model import UpConv, build_network, is_code, parameter_count, set_prior
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +94,22 @@ def test_a_network_of_the_users_own(monkeypatch):
 def test_an_unknown_network_is_refused(spec):
     with pytest.raises(UsageError, match=spec):
         build_network(spec, bands=3, channels=8)
+
+
+def test_a_network_of_another_package_is_named_or_its_lack_is(monkeypatch):
+    made = {}
+
+    def create_model(arch, encoder_name, encoder_weights, in_channels, classes):
+        made.update(locals())
+        return nn.Conv2d(in_channels, classes, 1)
+
+    package = SimpleNamespace(create_model=create_model)
+    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", package)
+    network = build_network("smp:DeepLabV3Plus:tu-resnet18", bands=4, channels=8)
+    assert network.in_channels == 4
+    assert (made["arch"], made["encoder_name"]) == ("DeepLabV3Plus", "tu-resnet18")
+    assert made["encoder_weights"] is None
+    assert not is_code("smp:Unet:resnet34")
+    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
+    with pytest.raises(UsageError, match="pip install segmentation-models-pytorch"):
+        build_network("smp:Unet:resnet34", bands=3, channels=8)
