@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from geoprep.errors import UsageError
 from geoprep.storage import flush
 from training.errors import CheckpointError
 
@@ -60,6 +61,14 @@ class Facts:
         Speed that each speed channel stands for; empty where targets are no bins.
     stores
         Where the training data was, to tell people.
+    limits
+        For each band the source values that became black and white, where all scenes that were
+        trained on share them (the rule ``city``); empty otherwise.
+    folds, fold
+        How training and validation scenes were cut anew, see `loaders.Folds`; None where the
+        store's own splits held.
+    threshold
+        Probability from which a pixel is a road, best on validation; None: never validated.
     version
         Of this record.
     """
@@ -75,6 +84,10 @@ class Facts:
     level: int
     class_mph: tuple[float, ...]
     stores: tuple[str, ...] = ()
+    limits: tuple[tuple[float, float], ...] = ()
+    folds: int | None = None
+    fold: int | None = None
+    threshold: float | None = None
     version: int = VERSION
 
     @classmethod
@@ -236,7 +249,11 @@ def load_or_previous(path: str | Path) -> tuple[Checkpoint, str | None]:
 
 
 def load_network(
-    path: str | Path, *, device: torch.device | str = "cpu", weights: Weights = "auto"
+    path: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    weights: Weights = "auto",
+    model: str | None = None,
 ) -> tuple[nn.Module, Facts]:
     """Return the trained network, ready for prediction, and what it is for.
 
@@ -248,11 +265,16 @@ def load_network(
         Where the network goes.
     weights
         ``ema``, ``raw``, or ``auto``: the averaged weights where there are any.
+    model
+        ``package.module:factory`` to make the network: code to import, which a checkpoint alone
+        must not decide. None where the network is this package's own.
 
     Raises
     ------
     CheckpointError
-        The file cannot be used, or its weights do not fit the network it names.
+        The file cannot be used, or its weights do not fit the network.
+    UsageError
+        The checkpoint names code, and ``model`` is None.
     """
     from training.model import build_network  # which reading a checkpoint alone does not need
 
@@ -264,9 +286,37 @@ def load_network(
     use_raw = weights == "raw" or checkpoint.ema is None
     state = checkpoint.network if use_raw else checkpoint.ema
     facts = checkpoint.facts
-    network = build_network(facts.network, bands=len(facts.bands), channels=facts.channels)
+    spec = trusted(facts.network, model, str(path))
+    network = build_network(spec, bands=len(facts.bands), channels=facts.channels)
     load_weights(network, state or {}, str(path))
     return network.to(device).eval(), facts
+
+
+def trusted(network: str, model: str | None, where: str) -> str:
+    """Return the network to build: what a checkpoint names, unless that is code nobody asked for.
+
+    Parameters
+    ----------
+    network
+        As the checkpoint names it.
+    model
+        What a person names; None for nothing.
+    where
+        Name of the checkpoint.
+
+    Raises
+    ------
+    UsageError
+        The checkpoint names ``package.module:factory``, and the person nothing.
+    """
+    from training.model import is_code
+
+    if model is None and is_code(network):
+        raise UsageError(
+            f"{where} asks to import {network}, which is code of its own: if you trust it, say so "
+            f"with --model {network}"
+        )
+    return network if model is None else model
 
 
 def load_weights(network: nn.Module, state: dict[str, Tensor], where: str) -> None:

@@ -247,6 +247,11 @@ def build_network(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn
     return network
 
 
+def is_code(spec: str) -> bool:
+    """Return whether a network's name is ``package.module:factory``, which has to be imported."""
+    return ":" in spec
+
+
 def parameter_count(network: nn.Module) -> int:
     """Return the number of parameters."""
     return sum(math.prod(p.shape) for p in network.parameters())
