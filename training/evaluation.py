@@ -1,0 +1,218 @@
+"""A network and stores -> figures, on whole tiles, over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from geoprep.store import Store
+from loaders import PAD_TO, BatchLoader, RamTiles, Split, open_stores
+from training.checkpoint import Facts
+from training.data import check_store, level_gsd
+from training.decode import default_threshold
+from training.metrics import RoadMetrics, Sweep
+from training.prediction.runner import Runner, Views, mean_of_views
+from training.prediction.windows import mirrored
+
+LIKE = 1.25
+"""Ground sample distances further apart than this factor are worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Figures of one scene.
+
+    Attributes
+    ----------
+    name
+        Its id.
+    tiles
+        How many of its tiles were looked at.
+    metrics
+        By name, see `training.metrics.RoadMetrics`.
+    """
+
+    name: str
+    tiles: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How good a network is.
+
+    Attributes
+    ----------
+    title
+        What was looked at, for people.
+    level
+        Tile side in pixels.
+    tiles
+        How many.
+    threshold
+        Least probability of a road that the figures are of.
+    metrics
+        By name, see `training.metrics.RoadMetrics`.
+    scenes
+        One by one, in the order of the stores.
+    sweep
+        The road mask at every threshold k / 256.
+    notes
+        What a person should know about the figures.
+    """
+
+    title: str
+    level: int
+    tiles: int
+    threshold: float
+    metrics: dict[str, float]
+    scenes: tuple[Scene, ...]
+    sweep: Sweep
+    notes: tuple[str, ...]
+
+
+def evaluate_runner(
+    runner: Runner,
+    facts: Facts,
+    stores: Sequence[str | Path | Store],
+    split: Split = "val",
+    *,
+    level: int | None = None,
+    threshold: float | None = None,
+    tta: Views = "none",
+    batch_size: int = 4,
+    quiet: bool = True,
+) -> Evaluation:
+    """Return how good a network is on a split of one or more stores.
+
+    Where it was trained on one fold of several, training and validation tiles are those of that
+    fold, not of the split that the store holds.
+
+    Parameters
+    ----------
+    runner
+        The network, see `training.prediction.runner`.
+    facts
+        What it is for.
+    stores
+        One or several, with the bands that the network was trained on.
+    split
+        ``val``, ``train``, ``test`` or ``all``.
+    level
+        Tile side in pixels; None for the one trained on last.
+    threshold
+        Least probability of a road; None for that of the checkpoint, as in a map.
+    tta
+        Views averaged over.
+    batch_size
+        Tiles per batch and rank.
+    quiet
+        No progress bar.
+
+    Raises
+    ------
+    StoreError, UsageError
+        A store cannot be used, or does not belong to the network.
+    """
+    opened = open_stores(stores)
+    check_store(facts, opened, "the network")
+    side = facts.level if level is None else level
+    folded = facts.folds is not None and split in ("train", "val")
+    cut = {"folds": facts.folds, "fold": facts.fold or 0} if folded else {}
+    show = False if quiet else None
+    tiles = RamTiles.load(opened, split, side, bands=facts.bands, progress=show, **cut)
+    threshold = chosen_threshold(facts, threshold)
+    scene_of, names = _scenes(tiles)
+    metrics = RoadMetrics(facts.targets, facts.class_mph, threshold=threshold, groups=len(names))
+    for batch in BatchLoader(tiles, batch_size, shuffle=False):
+        found = mean_of_views(runner, pad_mirrored(batch.image), tta)
+        metrics.to(found.device)
+        metrics.update(
+            found.permute(0, 3, 1, 2),
+            batch.speed.to(found.device),
+            scene_of[batch.index].to(found.device),
+        )
+    fold = f" of fold {cut['fold']} of {cut['folds']}, as in training" if cut else ""
+    title = f"{len(tiles)} {split} tiles{fold}, {side} x {side} pixels"
+    return _evaluation(
+        metrics, title, side, tiles, names, scene_of, _notes(facts, opened, side, split)
+    )
+
+
+def chosen_threshold(facts: Facts, wanted: float | None = None) -> float:
+    """Return the least probability of a road: what is wanted, else the checkpoint's, else usual."""
+    if wanted is not None:
+        return wanted
+    return default_threshold(facts.targets) if facts.threshold is None else facts.threshold
+
+
+def pad_mirrored(image: Tensor) -> Tensor:
+    """Return (..., y, x) with sides that are multiples of 32, mirrored below and to the right.
+
+    As in a map, where windows reach past the image.
+    """
+    for axis in (-2, -1):
+        side = image.shape[axis]
+        if side % PAD_TO:
+            beyond = mirrored(side, side + -side % PAD_TO)
+            places = torch.from_numpy(np.concatenate([np.arange(side), beyond]))
+            image = image.index_select(axis, places.to(image.device))
+    return image
+
+
+def _scenes(tiles: RamTiles) -> tuple[Tensor, list[str]]:
+    """Return the number of each tile's scene, int64 (tile,), and the names of all."""
+    pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
+    scenes, number = np.unique(pairs, axis=0, return_inverse=True)
+    names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in scenes.tolist()]
+    return torch.from_numpy(number.reshape(-1).astype(np.int64)), names
+
+
+def _evaluation(
+    metrics: RoadMetrics,
+    title: str,
+    side: int,
+    tiles: RamTiles,
+    names: list[str],
+    scene_of: Tensor,
+    notes: list[str],
+) -> Evaluation:
+    """Return the figures of all ranks together."""
+    whole = {name: value.item() for name, value in metrics.compute().items()}
+    counts = torch.bincount(scene_of, minlength=len(names)).tolist()
+    with metrics.sync_context():
+        each = [{k: v.item() for k, v in one.items()} for one in metrics.by_group()]
+        sweep = Sweep(*(values.cpu() for values in metrics.sweep()))
+        lost = int(metrics.lost)
+    if lost:
+        notes.append(f"the network gave no number for {lost:,} labelled pixels: left out")
+    scenes = tuple(Scene(*one) for one in zip(names, counts, each, strict=True))
+    return Evaluation(
+        title, side, len(tiles), metrics.threshold, whole, scenes, sweep, tuple(notes)
+    )
+
+
+def _notes(facts: Facts, stores: Sequence[Store], level: int, split: Split) -> list[str]:
+    """Return what stands between the figures and how good the network is elsewhere."""
+    found = []
+    if split in ("train", "all"):
+        which = "these tiles" if split == "train" else "part of these tiles"
+        found.append(f"the network has learned from {which}, if its stores are the same")
+    for store in stores:
+        here, there = level_gsd(store, level)[0], facts.gsd_m[0]
+        if not 1 / LIKE < here / there < LIKE:
+            found.append(
+                f"pixels of {store.location} are {here:.2g} m wide, those trained on {there:.2g} "
+                "m: another --level may suit better"
+            )
+        if store.meta.rescale != facts.rescale:
+            found.append(
+                f"{store.location} was rescaled by the rule {store.meta.rescale!r}, the training "
+                f"data by {facts.rescale!r}"
+            )
+    return found
