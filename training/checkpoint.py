@@ -1,8 +1,9 @@
 """Checkpoints: one file that holds a run, written so that a crash never costs more than a step.
 
 A file is complete or absent: it is written under another name, it and its folder are flushed to
-the disk, and only then do the names change; the file before it stays as ``last.prev.pt``. It is
-read with ``weights_only=True``: tensors and plain values, never code.
+the disk, and only then does it take the place of the one before. It is read with
+``weights_only=True``: tensors and plain values. Code comes in only where a checkpoint names a
+network that is not this package's, and then only by consent, see `load_network`.
 """
 
 from __future__ import annotations
@@ -137,12 +138,7 @@ class Checkpoint:
     environment: dict[str, Any] = field(default_factory=dict)
 
 
-def previous_of(path: Path) -> Path:
-    """Return where the checkpoint before this one is kept: last.pt -> last.prev.pt."""
-    return path.with_name(f"{path.stem}.prev{path.suffix}")
-
-
-def save(path: str | Path, checkpoint: Checkpoint, *, keep_previous: bool = True) -> None:
+def save(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint; at no moment is there no whole one on the disk.
 
     Parameters
@@ -151,8 +147,6 @@ def save(path: str | Path, checkpoint: Checkpoint, *, keep_previous: bool = True
         Of the file.
     checkpoint
         What to write.
-    keep_previous
-        Whether the file that was there stays as `previous_of` it.
 
     Raises
     ------
@@ -171,8 +165,6 @@ def save(path: str | Path, checkpoint: Checkpoint, *, keep_previous: bool = True
         torch.save(values, part)
         flush(part)
         flush(path.parent)
-        if keep_previous and path.exists():
-            path.replace(previous_of(path))
         part.replace(path)
         flush(path.parent)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
@@ -208,44 +200,18 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Checkpoint:
             f"{path} is not a checkpoint of training.fit, though torch can read it; weights alone "
             "go to --encoder-weights"
         )
-    if values["version"] != VERSION:
+    if values.get("version") != VERSION:
         raise CheckpointError(
-            f"{path} has checkpoint version {values['version']}, this package reads {VERSION}: "
+            f"{path} has checkpoint version {values.get('version')}, this package reads {VERSION}: "
             "use the package that wrote it"
         )
-    kept = {f.name: values[f.name] for f in fields(Checkpoint)}
-    return Checkpoint(**kept | {"facts": Facts.from_plain(kept["facts"])})
-
-
-def load_or_previous(path: str | Path) -> tuple[Checkpoint, str | None]:
-    """Read the last checkpoint of a run, or the one before it where that is unusable.
-
-    Parameters
-    ----------
-    path
-        The folder of a run, or a file.
-
-    Returns
-    -------
-    Checkpoint
-        It.
-    str or None
-        What was wrong with the last one.
-
-    Raises
-    ------
-    CheckpointError
-        Neither can be used.
-    """
-    path = Path(path)
-    path = path / LAST if path.is_dir() or not path.suffix else path
     try:
-        return load(path), None
-    except CheckpointError as error:
-        previous = previous_of(path)
-        if not previous.exists():
-            raise
-        return load(previous), f"{error}; going on from {previous}"
+        kept = {f.name: values[f.name] for f in fields(Checkpoint)}
+        return Checkpoint(**kept | {"facts": Facts.from_plain(kept["facts"])})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} lacks what a checkpoint has ({error}): use another one"
+        ) from error
 
 
 def load_network(
@@ -353,7 +319,7 @@ def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - anyt
     if not zipfile.is_zipfile(path):
         raise CheckpointError(
             f"{path} is truncated or not a checkpoint ({path.stat().st_size} bytes): use another "
-            f"one, such as {previous_of(path).name} beside it"
+            f"one, such as {BEST} beside it"
         )
     try:
         with zipfile.ZipFile(path) as archive:

@@ -147,7 +147,8 @@ class Command:
             prog=name,
             description=introduction,
             epilog=f"{closing}{STATUSES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
+            usage=f"%(prog)s {' '.join(_positionals(self._fields.values()))} [options]",
             allow_abbrev=False,
         )
         for section in sections:
@@ -265,6 +266,18 @@ class _Parser(argparse.ArgumentParser):
     def flags(self) -> list[str]:
         """Return all flags."""
         return [flag for action in self._actions for flag in action.option_strings]
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=100, max_help_position=30)
+
+
+def _positionals(items: Iterable[Field[Any]]) -> Iterator[str]:
+    for item in items:
+        if "positional" in item.metadata:
+            several = "tuple" in str(item.type)
+            yield f"{item.metadata['metavar']}{' ...' if several else ''}"
 
 
 def convert(kind: Any, given: object, flag: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - a type, and a value of it

@@ -6,61 +6,153 @@ This is the one place for defaults. Names are flat: ``--batch-size`` on the comm
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, Self, TypeVar
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import accumulate
+from typing import Any, Literal, Self
 
-T = TypeVar("T")
+from geoprep.errors import UsageError
+from training.cli import argument, option
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def _option(default: T, text: str, metavar: str | None = None) -> T:
-    """Return a field with a default and its line of ``--help``."""
-    described: T = field(default=default, metadata={"help": text, "metavar": metavar})
-    return described
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Epochs that share level and window.
+
+    Attributes
+    ----------
+    level
+        Tile side in pixels; None for the finest.
+    crop
+        Side of random windows in pixels; None for whole tiles.
+    epochs
+        How many.
+    """
+
+    level: int | None
+    crop: int | None
+    epochs: int
+
+    def __str__(self) -> str:
+        size = "whole tiles" if self.crop is None else f"windows of {self.crop}"
+        level = "the finest level" if self.level is None else f"level {self.level}"
+        return f"{self.epochs} epoch{'s' * (self.epochs > 1)} of {size} at {level}"
+
+
+def parse_stages(text: str) -> tuple[Stage, ...]:
+    """Return the stages of ``LEVEL@CROP:EPOCHS,...``; LEVEL:EPOCHS is of whole tiles.
+
+    Raises
+    ------
+    UsageError
+        It is written otherwise, or a number in it is 0.
+    """
+    stages = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(0*[1-9]\d*)(?:@(0*[1-9]\d*))?:(0*[1-9]\d*)\s*", part)
+        if not found:
+            raise UsageError(
+                f"--stages {part.strip()!r}: write LEVEL@CROP:EPOCHS such as 325@256:20, or "
+                "LEVEL:EPOCHS for whole tiles, with commas between stages"
+            )
+        level, crop, epochs = found.groups()
+        stages.append(Stage(int(level), int(crop) if crop else None, int(epochs)))
+    return tuple(stages)
+
+
+def parse_every(text: str) -> tuple[int, float]:
+    """Return the steps and the seconds of ``500``, ``30s``, ``10m`` or ``2h``; 0 and inf for never.
+
+    Raises
+    ------
+    UsageError
+        It is written otherwise.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
+    if not found or float(found[1]) <= 0 or (not found[2] and "." in found[1]):
+        raise UsageError(
+            f"--save-every {text!r}: write a number of steps such as 500, or a time such as 30s "
+            "or 10m"
+        )
+    if found[2]:
+        return 0, float(found[1]) * _SECONDS[found[2]]
+    return int(found[1]), math.inf
+
+
+def parse_milestones(text: str) -> tuple[float, ...]:
+    """Return the epochs of ``20,25``.
+
+    Raises
+    ------
+    UsageError
+        It is written otherwise.
+    """
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise UsageError(f"--milestones {text!r}: write epochs such as 20,25") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
     """Data: which tiles."""
 
-    stores: tuple[str, ...] = ()
-    level: int | None = _option(
-        None, "Tile side in pixels, one of the store's levels; the finest by default.", "PIXELS"
+    stores: tuple[str, ...] = argument("One or more stores.", "STORE", default=())
+    level: int | None = option(
+        None,
+        "Tile side in pixels, one of the store's levels; the finest by default.",
+        "PIXELS",
+        least=1,
     )
-    bands: str | None = _option(
+    bands: str | None = option(
         None, "Bands to use, in this order; all by default.", "red,green,..."
     )
-    folds: int | None = _option(
-        None, "Cut train and validation anew into this many folds, by scene.", "N"
+    folds: int | None = option(
+        None, "Cut train and validation anew into this many folds, by scene.", "N", least=2
     )
-    fold: int = _option(0, "Which fold validates.", "N")
-    residency: Literal["ram", "stream", "device"] = _option(
+    fold: int = option(0, "Which fold validates, from 0.", "N", least=0)
+    residency: Literal["ram", "stream", "device"] = option(
         "ram", "Where tiles live: in memory, in the store (larger than memory), on the accelerator."
     )
-    ram_limit: str = _option("4GiB", "Memory for --residency stream.", "SIZE")
+    ram_limit: str = option("4GiB", "Memory for the tiles of --residency stream.", "SIZE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
     """Samples: what is cut from the tiles."""
 
-    batch_size: int | Literal["auto"] = _option(
-        8, "Samples per step and rank; auto measures which size is fastest here.", "N|auto"
+    batch_size: int | Literal["auto"] = option(
+        8,
+        "Samples per batch and rank; auto measures which size is fastest here.",
+        "N|auto",
+        least=1,
     )
-    crop: int | None = _option(
-        256, "Side of random windows in pixels; none for whole tiles.", "PIXELS|none"
+    crop: int | None = option(
+        256, "Side of random windows in pixels; none for whole tiles.", "PIXELS|none", least=1
     )
-    crops_per_tile: int = _option(4, "Windows per tile and epoch.", "N")
-    augment: Literal["d4", "flips"] | None = _option(
+    crops_per_tile: int = option(4, "Windows per tile and epoch.", "N", least=1)
+    augment: Literal["d4", "flips"] | None = option(
         "d4", "The eight symmetries of the square, four, or none."
     )
-    jitter: float = _option(
-        1.0, "Strength of random brightness, contrast and band gain; 0 for none.", "NUMBER"
+    jitter: float = option(
+        1.0,
+        "Strength of random brightness, contrast and band gain; 0 for none.",
+        "NUMBER",
+        least=0,
+        most=5,
     )
-    min_road: float = _option(
-        0.0, "Least share of road in a window: windows are drawn again, up to 8 times.", "SHARE"
+    min_road: float = option(
+        0.0,
+        "Least share of road in a window: windows are drawn again, up to 8 times.",
+        "SHARE",
+        least=0,
+        below=1,
     )
-    weights: Literal["road", "speed"] | None = _option(
+    weights: Literal["road", "speed"] | None = option(
         None, "Draw tiles by their share of road, or so that rare speeds come as often as others."
     )
 
@@ -69,23 +161,24 @@ class SamplingConfig:
 class NetworkConfig:
     """Network and loss: what learns what."""
 
-    model: str = _option(
+    model: str = option(
         "resnet34-unet",
         "The built-in network, or a factory called as factory(bands=, channels=).",
         "NAME|package.module:factory",
+        flags=("--network",),
     )
-    encoder_weights: str = _option(
+    encoder_weights: str = option(
         "none",
         "ImageNet weights for the encoder: download, a local file, or none.",
         "imagenet|FILE|none",
     )
-    targets: Literal["bins", "continuous", "binary"] = _option(
+    targets: Literal["bins", "continuous", "binary"] = option(
         "bins", "Seven ten-mph bins and any road, one speed channel, or any road only."
     )
-    loss: Literal["focal-dice", "bce-dice"] = _option(
+    loss: Literal["focal-dice", "bce-dice"] = option(
         "focal-dice", "0.75 of focal loss or cross-entropy, and 0.25 of soft dice."
     )
-    channel_weights: Literal["none", "auto"] = _option(
+    channel_weights: Literal["none", "auto"] = option(
         "none", "auto lets channels of rare speeds count more, from the store's histogram."
     )
 
@@ -94,76 +187,95 @@ class NetworkConfig:
 class OptimizerConfig:
     """Optimisation: how it learns."""
 
-    epochs: int = _option(30, "Times every tile is seen.", "N")
-    stages: str | None = _option(
+    epochs: int = option(30, "Times every tile is seen.", "N", least=1)
+    stages: str | None = option(
         None,
         "Train small, finish large: instead of --level, --crop and --epochs.",
         "LEVEL@CROP:EPOCHS,...",
+        check=parse_stages,
     )
-    optimizer: Literal["adamw", "adam", "sgd"] = _option("adamw", "Fused where torch has it.")
-    lr: float = _option(1e-3, "Highest learning rate.", "NUMBER")
-    weight_decay: float = _option(1e-2, "Decoupled for adamw.", "NUMBER")
-    schedule: Literal["onecycle", "cosine", "multistep", "constant"] = _option(
+    optimizer: Literal["adamw", "adam", "sgd"] = option("adamw", "Fused where torch has it.")
+    lr: float = option(1e-3, "Highest learning rate.", "NUMBER", above=0)
+    weight_decay: float = option(1e-2, "Decoupled for adamw.", "NUMBER", least=0, below=1)
+    schedule: Literal["onecycle", "cosine", "multistep", "constant"] = option(
         "onecycle", "Course of the learning rate over all epochs."
     )
-    warmup: float = _option(
-        1.0, "Epochs of linear warm-up; onecycle rises over its first 30 % instead.", "EPOCHS"
+    warmup: float = option(
+        1.0,
+        "Epochs of linear warm-up; onecycle rises over its first 30 % instead.",
+        "EPOCHS",
+        least=0,
     )
-    milestones: str = _option("20,25", "Epochs at which multistep falls.", "EPOCH,...")
-    gamma: float = _option(0.2, "What multistep falls by.", "NUMBER")
-    clip: float | None = _option(1.0, "Largest norm of the gradient; none for any.", "NUMBER|none")
-    accumulate: int = _option(1, "Batches per optimizer step.", "N")
-    ema: float = _option(
-        0.0, "Decay of averaged weights, which then validate and predict; 0 for none.", "NUMBER"
+    milestones: str = option(
+        "20,25", "Epochs at which multistep falls.", "EPOCH,...", check=parse_milestones
     )
-    patience: int | None = _option(
-        None, "Stop after this many epochs without a better road IoU.", "EPOCHS"
+    gamma: float = option(0.2, "What multistep falls by.", "NUMBER", above=0, most=1)
+    clip: float | None = option(
+        1.0, "Largest norm of the gradient; none for any.", "NUMBER|none", above=0
     )
-    seed: int = _option(0, "Decides everything that is random.", "N")
+    accumulate: int = option(1, "Batches per optimizer step.", "N", least=1)
+    ema: float = option(
+        0.0,
+        "Decay of averaged weights, which then validate and predict; 0 for none.",
+        "NUMBER",
+        least=0,
+        below=1,
+    )
+    patience: int | None = option(
+        None, "Stop after this many epochs without a better road IoU.", "EPOCHS", least=1
+    )
+    seed: int = option(0, "Decides everything that is random.", "N", least=0, below=2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineConfig:
     """Machine: where and how it computes."""
 
-    engine: Literal["auto", "native", "ipex"] = _option(
+    engine: Literal["auto", "native", "ipex"] = option(
         "auto", "PyTorch itself, or Intel's retired extension; auto takes that where installed."
     )
-    device: Literal["auto", "cpu", "cuda", "xpu"] = _option("auto", "Where it computes.")
-    precision: Literal["bf16", "fp32"] = _option(
+    device: Literal["auto", "cpu", "cuda", "xpu"] = option("auto", "Where it computes.")
+    precision: Literal["bf16", "fp32"] = option(
         "bf16", "Of convolutions; weights and loss are always fp32."
     )
-    compile: Literal["loss", "model", "off"] = _option(
+    compile: Literal["loss", "model", "off"] = option(
         "loss", "What torch.compile is used for, where there is a compiler."
     )
-    threads: int | None = _option(
-        None, "Threads that compute; the processors divided by the ranks by default.", "N"
+    threads: int | None = option(
+        None,
+        "Threads that compute; the processors divided by the ranks by default.",
+        "N",
+        least=1,
+        most=1024,
     )
-    loader_threads: int | None = _option(None, "Threads that fill batches.", "N")
-    val_batch_size: int = _option(4, "Whole tiles per validation batch.", "N")
+    loader_threads: int | None = option(None, "Threads that fill batches.", "N", least=1, most=1024)
+    val_batch_size: int = option(4, "Whole tiles per validation batch.", "N", least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputConfig:
     """Output: what is kept, shown and taken up again."""
 
-    out: str | None = _option(
+    out: str | None = option(
         None, "Folder of the run; runs/NAME-OF-THE-STORE by default.", "FOLDER"
     )
-    resume: str | None = _option(
+    resume: str | None = option(
         None, "Go on with a run, exactly where it stopped; all its settings hold.", "FOLDER"
     )
-    overwrite: bool = _option(False, "Start anew in a folder that holds a run.")
-    save_every: str = _option(
+    overwrite: bool = option(False, "Start anew in a folder that holds a run.")
+    save_every: str = option(
         "10m",
         "Checkpoint within epochs: every so many steps (500), minutes or seconds (10m, 30s).",
         "N|TIME",
+        check=parse_every,
     )
-    val_every: int = _option(1, "Epochs between validations.", "N")
-    log_every: int = _option(10, "Steps between looks at the loss.", "N")
-    pictures: int = _option(4, "Validation tiles in each epoch's picture; 0 for none.", "N")
-    profile: bool = _option(False, "Print where the time of a step goes, and stop.")
-    quiet: bool = _option(False, "No progress bar.")
+    val_every: int = option(1, "Epochs between validations.", "N", least=1)
+    log_every: int = option(10, "Steps between looks at the loss.", "N", least=1)
+    pictures: int = option(
+        4, "Validation tiles in each epoch's picture; 0 for none.", "N", least=0, most=100
+    )
+    profile: bool = option(False, "Print where the time of a step goes, and stop.")
+    quiet: bool = option(False, "No progress bar.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,20 +301,37 @@ class Config:
     def from_flat(cls, values: Mapping[str, Any]) -> Self:
         """Return the settings of flat names; those not given have their defaults."""
         made = {}
-        for name, section in sections():
-            given = {f.name: values[f.name] for f in fields(section) if f.name in values}
+        for section in fields(cls):
+            kind = type(section.default)
+            given = {f.name: values[f.name] for f in fields(kind) if f.name in values}
             if "stores" in given:
                 given["stores"] = tuple(given["stores"])
-            made[name] = section(**given)
+            made[section.name] = kind(**given)
         return cls(**made)
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of the run: those of ``--stages``, or the one that other settings say."""
+        if self.optim.stages is not None:
+            return parse_stages(self.optim.stages)
+        return (Stage(self.data.level, self.sampling.crop, self.optim.epochs),)
 
-def sections() -> Iterator[tuple[str, type[Any]]]:
-    """Yield the name of each section and its class."""
-    for section in fields(Config):
-        yield section.name, type(section.default)
+    @property
+    def epochs(self) -> int:
+        """Epochs of all stages."""
+        return sum(stage.epochs for stage in self.stages)
+
+    def stage_of(self, epoch: int) -> int:
+        """Return the number of the stage that an epoch belongs to."""
+        return next(i for i, end in enumerate(self.stage_ends()) if epoch < end)
+
+    def stage_ends(self) -> tuple[int, ...]:
+        """Return after how many epochs each stage ends."""
+        return tuple(accumulate(stage.epochs for stage in self.stages))
 
 
-def setting_names() -> tuple[str, ...]:
-    """Return the flat names of all settings."""
-    return tuple(f.name for _, section in sections() for f in fields(section))
+SECTIONS: tuple[type[Any], ...] = tuple(type(section.default) for section in fields(Config))
+"""The groups of settings, in the order of ``--help``."""
+
+OF_ONE_START = ("out", "resume", "overwrite", "profile", "quiet")
+"""Settings that say nothing about what is learnt."""

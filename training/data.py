@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
@@ -24,12 +27,17 @@ from loaders import (
     select,
 )
 from training.checkpoint import Facts
-from training.config import Config, DataConfig
+from training.config import Config, DataConfig, Stage
 from training.decode import class_speeds
 from training.engine.native import Engine
-from training.stages import Stage
 
 Tiles = RamTiles | StreamTiles
+
+LIKE = 1.25
+"""Ground sample distances further apart than this factor are worth a word."""
+
+VALIDATION_SHARE = 4
+"""Of ``--ram-limit``, validation tiles that are streamed take one part in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class StageData:
 
 
 def open_data(config: DataConfig) -> tuple[Store, ...]:
-    """Open the stores of a run.
+    """Open the stores of a run; their histograms are of the scenes that it learns from.
 
     Raises
     ------
@@ -62,7 +70,38 @@ def open_data(config: DataConfig) -> tuple[Store, ...]:
     """
     if not config.stores:
         raise UsageError("name at least one store: python -m training.fit moscow.zarr")
-    return open_stores(config.stores)
+    stores = open_stores(config.stores)
+    cut = folds_of(config)
+    return stores if cut is None else tuple(counted(store, cut) for store in stores)
+
+
+def folds_of(config: DataConfig) -> Folds | None:
+    """Return how training and validation scenes are cut anew; None leaves them as stored."""
+    return None if config.folds is None else Folds(config.folds, config.fold)
+
+
+def counted(store: Store, cut: Folds) -> Store:
+    """Return a store whose histograms are of the training scenes of a fold.
+
+    Those that it keeps hold scenes which now validate. Every training tile is read once, at the
+    finest level, a shard's worth at a time.
+    """
+    tiles = select(store, "train", cut).tiles
+    image, speed = store.image(), store.speed()
+    bands = np.zeros((len(store.meta.bands), 256), np.uint64)
+    speeds = np.zeros(256, np.uint64)
+    for shard in np.split(tiles, np.flatnonzero(np.diff(tiles // store.meta.shard_tiles)) + 1):
+        if not len(shard):
+            continue
+        first, last = int(shard[0]), int(shard[-1]) + 1
+        pixels = np.asarray(image[first:last])[shard - first].reshape(-1, len(bands))
+        bands += np.stack([np.bincount(band, minlength=256) for band in pixels.T]).astype(np.uint64)
+        mph = np.asarray(speed[first:last])[shard - first].ravel()
+        speeds += np.bincount(mph, minlength=256).astype(np.uint64)
+    bands[:, 0] = 0  # no data
+    cut_store = copy.copy(store)
+    cut_store.histogram_band, cut_store.histogram_speed = bands, speeds
+    return cut_store
 
 
 def band_names(config: DataConfig, stores: Sequence[Store]) -> tuple[str, ...]:
@@ -90,7 +129,57 @@ def facts_of(config: Config, stores: Sequence[Store]) -> Facts:
         level=meta.levels[0],
         class_mph=class_speeds(stores) if targets == "bins" else (),
         stores=tuple(store.location for store in stores),
+        limits=shared_limits(stores, bands),
+        folds=config.data.folds,
+        fold=None if config.data.folds is None else config.data.fold,
     )
+
+
+def shared_limits(stores: Sequence[Store], bands: Sequence[str]) -> tuple[tuple[float, float], ...]:
+    """Return the source values that became black and white in all scenes, one pair per band.
+
+    Empty where scenes differ, as they do under the rule ``scene``, or stores follow another rule.
+    """
+    if any(store.meta.rescale != "city" for store in stores):
+        return ()
+    found = []
+    for store in stores:
+        limits = store.scenes.limits[:, [store.meta.bands.index(band) for band in bands]]
+        found += [*limits[np.isfinite(limits).all(axis=(1, 2))]]
+    distinct = np.unique(np.array(found), axis=0)
+    if len(distinct) != 1:
+        return ()
+    return tuple((float(low), float(high)) for low, high in distinct[0])
+
+
+def differences(facts: Facts, stores: Sequence[Store]) -> list[str]:
+    """Return what sets stores apart from what a network is trained on, a line each.
+
+    Parameters
+    ----------
+    facts
+        Of the network, at the level that the stores are used at.
+    stores
+        To train on further, or beside the first.
+    """
+    found = []
+    for store in stores:
+        here, there = level_gsd(store, facts.level)[0], facts.gsd_m[0]
+        if not 1 / LIKE < here / there < LIKE:
+            found.append(
+                f"pixels of {store.location} are {here:.2g} m wide, the network's {there:.2g} m"
+            )
+        if store.meta.rescale != facts.rescale:
+            found.append(
+                f"{store.location} was rescaled by the rule {store.meta.rescale!r}, the network's "
+                f"data by {facts.rescale!r}: its colours may differ"
+            )
+        if set(facts.bands) == set(store.meta.bands) and facts.bands != tuple(store.meta.bands):
+            found.append(
+                f"{store.location} has its bands as {', '.join(store.meta.bands)}: they are read "
+                f"by name, as {', '.join(facts.bands)}"
+            )
+    return found
 
 
 def level_gsd(store: Store, level: int) -> tuple[float, float]:
@@ -145,17 +234,21 @@ def load_split(
     StoreError, UsageError
         As `RamTiles.load` and `StreamTiles.open` do.
     """
-    cut = None if config.folds is None else Folds(config.folds, config.fold)
-    if split == "val" and not any(len(select(s, split, cut).tiles) for s in stores):
+    if split == "val" and not any(
+        len(select(store, split, folds_of(config)).tiles) for store in stores
+    ):
         return None
     options: dict[str, Any] = {
         "bands": band_names(config, stores),
         "folds": config.folds,
         "fold": config.fold,
     }
-    if config.residency == "stream":
-        return StreamTiles.open(stores, split, level, config.ram_limit, **options)
-    return RamTiles.load(stores, split, level, progress=False if quiet else None, **options)
+    if config.residency != "stream":
+        return RamTiles.load(stores, split, level, progress=False if quiet else None, **options)
+    whole = StreamTiles.open(stores, split, level, config.ram_limit, **options).ram_limit
+    part = whole // VALIDATION_SHARE
+    limit = part if split == "val" else whole - part
+    return StreamTiles.open(stores, split, level, limit, **options)
 
 
 def load_stage(config: Config, stores: Sequence[Store], stage: Stage, engine: Engine) -> StageData:
@@ -169,13 +262,19 @@ def load_stage(config: Config, stores: Sequence[Store], stage: Stage, engine: En
     quiet = config.output.quiet
     tiles = load_split(config.data, stores, "train", stage.level, quiet=quiet)
     assert tiles is not None  # an empty train split raises
-    judged = load_split(config.data, stores, "val", stage.level, quiet=quiet)
+    validation = load_split(config.data, stores, "val", stage.level, quiet=quiet)
     return StageData(
         _training_loader(config, tiles, stage, engine),
-        None if judged is None else whole_tiles(judged, config),
+        None if validation is None else whole_tiles(validation, config),
         tiles,
-        judged,
+        validation,
     )
+
+
+def windows_per_tile(config: Config, stage: Stage, side: int) -> int:
+    """Return the samples per tile and epoch: a tile that is no larger than a window is one."""
+    inside = stage.crop is not None and stage.crop < side
+    return config.sampling.crops_per_tile if inside else 1
 
 
 def whole_tiles(tiles: Tiles, config: Config) -> BatchLoader:
@@ -193,7 +292,7 @@ def _training_loader(config: Config, tiles: Tiles, stage: Stage, engine: Engine)
         sampling.batch_size,
         crop=stage.crop if inside else None,
         augment=sampling.augment,
-        crops_per_tile=sampling.crops_per_tile if inside else 1,
+        crops_per_tile=windows_per_tile(config, stage, tiles.side),
         seed=config.optim.seed,
         threads=config.machine.loader_threads,
         min_road=sampling.min_road,

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from geoprep.errors import GeoprepError
 from loaders import is_distributed, this_rank, usable_cpus
-from training.engine.native import DeviceName
+from training.engine.native import DeviceName, choose_device
 
-BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+T = TypeVar("T")
+
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
+"""Beside an accelerator's there is one for the CPU: a run that goes on may have been made there."""
+
 TIMEOUT = timedelta(hours=1)
 """For the slowest thing that only one rank does: loading a split, writing a checkpoint."""
 
@@ -29,12 +34,16 @@ def joined(device: DeviceName) -> Iterator[None]:
     ----------
     device
         ``auto`` is the accelerator where there is one.
+
+    Raises
+    ------
+    UsageError
+        There is no such device.
     """
     if "LOCAL_RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
         yield
         return
-    found = torch.accelerator.current_accelerator()
-    kind = device if device != "auto" else ("cpu" if found is None else found.type)
+    kind = choose_device(device).type
     if kind != "cpu":
         torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(BACKENDS[kind], timeout=TIMEOUT)
@@ -92,6 +101,37 @@ def add_up(values: Sequence[float], device: torch.device) -> list[float]:
     total = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(total)
     return cast(list[float], total.tolist())
+
+
+def largest(values: Sequence[float], device: torch.device) -> list[float]:
+    """Return the largest of each value over ranks; alone, the values themselves."""
+    if not is_distributed():
+        return list(values)
+    found = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return cast(list[float], found.tolist())
+
+
+def of_first(make: Callable[[], T]) -> T:
+    """Return to all ranks what the first one makes; only its disk is asked.
+
+    Raises
+    ------
+    GeoprepError
+        Of the first rank, in all of them.
+    """
+    if not is_distributed():
+        return make()
+    found: list[Any] = [None]
+    if is_first():
+        try:
+            found = [make()]
+        except GeoprepError as error:
+            found = [error]
+    dist.broadcast_object_list(found, device=torch.device("cpu"))
+    if isinstance(found[0], GeoprepError):
+        raise found[0]
+    return cast(T, found[0])
 
 
 def share_buffers(network: nn.Module) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import traceback
 
 import torch
 from torch import Tensor, nn
@@ -229,27 +230,61 @@ def build_network(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn
     """
     if spec == RESNET34_UNET:
         return ResNetUNet(bands, channels)
-    name, _, attribute = spec.partition(":")
-    if not attribute:
+    if not is_code(spec):
         raise UsageError(
             f"--model {spec} is neither {RESNET34_UNET} nor package.module:factory; a factory "
             "is called with bands and channels and returns the network"
         )
+    name, _, attribute = spec.partition(":")
     try:
         factory = getattr(importlib.import_module(name), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
             f"--model {spec}: {error}; install the package, or set PYTHONPATH to its folder"
         ) from error
-    network = factory(bands=bands, channels=channels)
+    try:
+        network = factory(bands=bands, channels=channels)
+    except Exception as error:  # whatever a person's code raises is about that code
+        raise UsageError(
+            f"--model {spec}, called with bands={bands}, channels={channels}: {_told(error)}"
+        ) from error
     if not isinstance(network, nn.Module):
         raise UsageError(f"--model {spec} returned a {type(network).__name__}, not a torch module")
+    _check_output(network, spec, bands, channels)
     return network
 
 
 def is_code(spec: str) -> bool:
     """Return whether a network's name is ``package.module:factory``, which has to be imported."""
     return ":" in spec
+
+
+def _check_output(network: nn.Module, spec: str, bands: int, channels: int) -> None:
+    """Raise UsageError where a network does not map an image to logits of its size."""
+    side = 4 * STRIDE
+    training = network.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            logits = network.eval()(torch.zeros(1, bands, side, side))
+    except Exception as error:  # as in build_network
+        raise UsageError(
+            f"--model {spec} fails on an image of (1, {bands}, {side}, {side}): {_told(error)}"
+        ) from error
+    finally:
+        network.train(training)
+    if not isinstance(logits, Tensor) or logits.shape != (1, channels, side, side):
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UsageError(
+            f"--model {spec} returns {found} for an image of (1, {bands}, {side}, {side}); logits "
+            f"of (1, {channels}, {side}, {side}) are needed"
+        )
+
+
+def _told(error: Exception) -> str:
+    """Return what a person's code raised and where, in one line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first} ({last.filename}:{last.lineno})"
 
 
 def parameter_count(network: nn.Module) -> int:

@@ -1,15 +1,18 @@
-"""Optimizers by name."""
+"""Optimizers by name, the course of the learning rate, averaged weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from geoprep.errors import UsageError
+from training.config import OptimizerConfig, parse_milestones
 
 OptimizerName = Literal["adamw", "adam", "sgd"]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -18,6 +21,11 @@ MOMENTUM = 0.9
 
 STATE_PER_PARAMETER: dict[str, int] = {"adamw": 2, "adam": 2, "sgd": 1}
 """fp32 values that an optimizer keeps beside each parameter."""
+
+RISE = 0.3
+START = 1 / 25
+END = START / 1e4
+"""One-cycle: share of the run that rises, first and last factor: the defaults of torch's."""
 
 
 def make_optimizer(
@@ -62,3 +70,91 @@ def make_optimizer(
         return kind(groups, lr=lr, fused=fused)
 
     return make
+
+
+def learning_rate(config: OptimizerConfig, epochs: int, done: float) -> float:
+    """Return the learning rate of a step: no state, nothing to restore.
+
+    Parameters
+    ----------
+    config
+        Schedule, highest rate, warm-up, milestones.
+    epochs
+        Of the whole run.
+    done
+        Epochs that are done at the end of the step.
+    """
+    if config.schedule == "onecycle":
+        return config.lr * _one_cycle(done / epochs)
+    rising = min(config.warmup, epochs / 2)
+    if done < rising:
+        return config.lr * (done / rising)
+    if config.schedule == "cosine":
+        return config.lr * _cosine(1.0, 0.0, (done - rising) / (epochs - rising))
+    if config.schedule == "multistep":
+        falls = sum(done > at for at in parse_milestones(config.milestones))
+        return config.lr * config.gamma**falls
+    return config.lr
+
+
+def _cosine(first: float, last: float, share: float) -> float:
+    """Return the point of a half cosine wave from ``first`` to ``last``."""
+    share = min(max(share, 0.0), 1.0)
+    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def _one_cycle(share: float) -> float:
+    """Return the factor of Smith's one-cycle policy (2018), as torch's OneCycleLR has it."""
+    if share < RISE:
+        return _cosine(START, 1.0, share / RISE)
+    return _cosine(1.0, END, (share - RISE) / (1 - RISE))
+
+
+class Ema:
+    """Exponential moving average of a network's weights, and of its running statistics.
+
+    The decay rises from 0.1 over the first steps as ``(1 + step) / (10 + step)``, so that the
+    average does not remember the random weights of the start.
+
+    Parameters
+    ----------
+    network
+        Whose weights these are; they start as its own.
+    decay
+        Within 0..1; 0.999 averages over the last thousand steps.
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.network = network
+        self.decay = decay
+        self.weights = _copy(network)
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the network's weights after optimizer step ``step``, which counts from 1."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        now = self.network.state_dict()
+        floats = [name for name, value in now.items() if value.is_floating_point()]
+        torch._foreach_lerp_([self.weights[n] for n in floats], [now[n] for n in floats], 1 - decay)
+        for name in now.keys() - set(floats):
+            self.weights[name].copy_(now[name])
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the network have the averaged weights for a while."""
+        own = _copy(self.network)
+        self.network.load_state_dict(self.weights)
+        try:
+            yield
+        finally:
+            self.network.load_state_dict(own)
+
+    @torch.no_grad()
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Go on with averaged weights of a checkpoint."""
+        for name, value in weights.items():
+            self.weights[name].copy_(value)
+
+
+def _copy(network: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}

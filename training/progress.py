@@ -1,12 +1,17 @@
-"""Where a run is, apart from weights: counters, sums of the running epoch, results so far."""
+"""Where a run is, apart from weights: counters, results so far, and the random generators."""
 
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from training.monitor.meter import PARTS, Reading
+import numpy as np
+import torch
+
+from training.errors import CheckpointError
 
 
 @dataclass(slots=True)
@@ -26,33 +31,36 @@ class Progress:
     seconds
         Wall time of training, over all starts.
     history
-        One row an epoch, as in metrics.csv.
+        One row per epoch, as in metrics.csv.
     """
 
     epoch: int = 0
     step: int = 0
     best: float = math.nan
     best_epoch: int = -1
-    sums: list[float] = field(default_factory=lambda: [0.0] * len(PARTS))
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     samples: int = 0
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
 
-    def add(self, reading: Reading) -> None:
-        """Add what was read to the running epoch, batch by batch.
+    def add(self, rows: Sequence[Sequence[float]], counts: Sequence[int]) -> None:
+        """Add loss, main part and dice of batches to the running epoch, batch by batch.
 
         So the sums are the same to the bit, whenever they were read.
         """
-        for count, row in zip(reading.counts, reading.rows, strict=True):
+        for count, row in zip(counts, rows, strict=True):
             self.sums = [total + count * part for total, part in zip(self.sums, row, strict=True)]
             self.samples += count
-        self.seconds += reading.seconds
 
     def close_epoch(self, row: dict[str, float]) -> None:
         """Go on to the next epoch; ``row`` joins the history."""
         self.history.append(row)
         self.epoch += 1
-        self.sums, self.samples = [0.0] * len(PARTS), 0
+        self.forget_sums()
+
+    def forget_sums(self) -> None:
+        """Begin to count anew: an epoch begins, or the first rank has the sums of all."""
+        self.sums, self.samples = [0.0] * len(self.sums), 0
 
     def is_best(self, road_iou: float) -> bool:
         """Take note of a result; return whether it is the best of its stage so far."""
@@ -70,6 +78,46 @@ class Progress:
         return asdict(self)
 
     @classmethod
-    def from_plain(cls, values: dict[str, Any]) -> Self:
-        """Return what `to_plain` made plain."""
-        return cls(**values)
+    def from_plain(cls, values: Mapping[str, Any]) -> Self:
+        """Return what `to_plain` made plain.
+
+        Raises
+        ------
+        CheckpointError
+            Something is lacking, or unknown: best.pt of a foreign version, for example.
+        """
+        if "epoch" not in values or "step" not in values:
+            raise CheckpointError(
+                "this checkpoint does not say where its run is (epoch, step): it is for prediction "
+                "only; go on from another one"
+            )
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise CheckpointError(
+                f"this checkpoint keeps its progress otherwise ({error}): go on with the package "
+                "that wrote it"
+            ) from error
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Return the states of all random generators as plain values and tensors."""
+    kind, keys, at, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002 - the one that users' networks may use
+    state = {
+        "torch": torch.get_rng_state(),
+        "python": list(random.getstate()[1]),
+        "numpy": [str(kind), np.asarray(keys).tolist(), int(at), int(has_gauss), float(gauss)],
+    }
+    if device.type != "cpu":
+        state["device"] = torch.get_device_module(device).get_rng_state()
+    return state
+
+
+def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Put all random generators where they were."""
+    torch.set_rng_state(state["torch"].cpu())
+    random.setstate((3, tuple(state["python"]), None))
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), *rest))  # noqa: NPY002 - as above
+    if "device" in state and device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(state["device"].cpu())

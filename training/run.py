@@ -3,80 +3,50 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders import this_rank
+from loaders import Batch, this_rank
 from training import checkpoint as files
 from training.checkpoint import BEST, LAST, Checkpoint, Facts
 from training.config import Config
 from training.data import StageData, check_store, facts_of, level_gsd, load_stage, make_prep
 from training.distributed import add_up, is_first, parallel
-from training.ema import Ema
 from training.engine.native import Engine
+from training.errors import CheckpointError
 from training.losses import channel_share, channel_weights, make_loss
 from training.model import build_network, set_prior
 from training.module import Trainable
-from training.monitor.meter import Meter
-from training.optim import make_optimizer
-from training.progress import Progress
-from training.saving import random_state, set_random_state
-from training.schedules import make_schedule
-from training.stages import Plan
+from training.optim import Ema, learning_rate, make_optimizer
+from training.progress import Progress, random_state, set_random_state
+from training.step import Meter, Stepper, Taken
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How far an epoch is after each of the batches that are left of it.
+class Group(NamedTuple):
+    """The batches of one optimizer step.
 
     Attributes
     ----------
-    start
-        Positions of the epoch that were passed before.
-    stride
-        Positions that all ranks pass in a step.
-    samples
-        Positions in the epoch.
-    left
-        Batches that are left.
-    accumulate
-        Batches per optimizer step.
+    size
+        How many.
+    batches
+        Batches of the epoch that are done after it.
+    done
+        Epochs that are done after it, with the part of this one.
     """
 
-    start: int
-    stride: int
-    samples: int
-    left: int
-    accumulate: int
-
-    @property
-    def before(self) -> int:
-        """Batches of the epoch that were taken before."""
-        return -(-self.start // self.stride)
-
-    @property
-    def total(self) -> int:
-        """Batches of the epoch."""
-        return self.before + self.left
-
-    def done(self, number: int) -> float:
-        """Return the share of the epoch that is done after batch ``number`` of those left."""
-        return min(1.0, (self.start + (number + 1) * self.stride) / self.samples)
-
-    def group(self, number: int) -> tuple[int, bool]:
-        """Return how many batches share a batch's optimizer step, and whether it is the last."""
-        at = self.before + number
-        first = at - at % self.accumulate
-        size = min(self.accumulate, self.total - first)
-        return size, at == first + size - 1
+    size: int
+    batches: int
+    done: float
 
 
 class Run:
@@ -101,7 +71,7 @@ class Run:
         What the network is for, at the level of the running stage.
     trainable, module
         What computes the loss; with gradients averaged over ranks.
-    judge
+    val_loss
         The loss, never compiled, for validation.
     notes
         What was done on the way that a person should know.
@@ -116,8 +86,6 @@ class Run:
         saved: Checkpoint | None = None,
     ) -> None:
         self.config, self.engine, self.stores, self.folder = config, engine, stores, folder
-        self.plan = Plan.of(config)
-        self.schedule = make_schedule(config.optim, self.plan.epochs)
         self.progress = Progress() if saved is None else Progress.from_plain(saved.progress)
         self.meter = Meter()
         self.notes: list[str] = []
@@ -129,13 +97,14 @@ class Run:
         torch.manual_seed(config.optim.seed)
         self.trainable, self.optimizer = self._prepare(saved)
         self.module: nn.Module = parallel(self.trainable, engine.device)
+        self.stepper = Stepper(self.module, self.optimizer, engine, config.optim.clip)
         self.ema = Ema(self.trainable.network, config.optim.ema) if config.optim.ema else None
         self._restore(saved)
 
     def _prepare(self, saved: Checkpoint | None) -> tuple[Trainable, Optimizer]:
         config, facts = self.config, self.facts
         trainable = make_trainable(config, facts, self.engine, self.stores)
-        self.judge = copy.deepcopy(trainable.loss).to(self.engine.device)
+        self.val_loss = copy.deepcopy(trainable.loss).to(self.engine.device)
         if saved is None:
             source = config.network.encoder_weights
             self.notes.append(_fill_encoder(trainable.network, source))
@@ -150,15 +119,27 @@ class Run:
         rank, _ = this_rank()
         if rank:  # every rank has its own dropout
             torch.manual_seed(hash((self.config.optim.seed, rank, self.progress.step)))
-            self.progress.sums, self.progress.samples = [0.0] * 3, 0
+            self.progress.forget_sums()
         if saved is None:
             return
         if saved.optimizer is not None:
-            self.optimizer.load_state_dict(saved.optimizer)
+            self._restore_optimizer(saved.optimizer)
         if self.ema is not None and saved.ema is not None:
             self.ema.load(saved.ema)
-        if not rank:
+        if not rank and saved.rng:
             set_random_state(saved.rng, self.engine.device)
+
+    def _restore_optimizer(self, state: dict[str, Any]) -> None:
+        decay = [group["weight_decay"] for group in self.optimizer.param_groups]
+        try:
+            self.optimizer.load_state_dict(state)
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"{self.folder}: the optimizer's state does not fit this network ({error}): start "
+                "a new run"
+            ) from error
+        for group, wanted in zip(self.optimizer.param_groups, decay, strict=True):
+            group["weight_decay"] = wanted  # of the settings, which may have changed
 
     @property
     def data(self) -> StageData:
@@ -170,7 +151,8 @@ class Run:
     def out_of_patience(self) -> bool:
         """Whether the results of the last stage have not become better for too long."""
         patience, done = self.config.optim.patience, self.progress.epoch
-        if patience is None or done <= self.plan.first_epoch(len(self.plan.stages) - 1):
+        *_, before = 0, *self.config.stage_ends()[:-1]
+        if patience is None or done <= before:
             return False
         return self.progress.best_epoch >= 0 and done - 1 - self.progress.best_epoch >= patience
 
@@ -182,15 +164,16 @@ class Run:
         StoreError, UsageError
             They cannot be loaded, or are not those that the interrupted epoch was about.
         """
-        number = self.plan.stage_of(self.progress.epoch)
+        number = self.config.stage_of(self.progress.epoch)
         entered = number != self.stage
         if entered:
             self._data = None  # first let go of the tiles before
-            self._data = load_stage(self.config, self.stores, self.plan.stages[number], self.engine)
+            stage = self.config.stages[number]
+            self._data = load_stage(self.config, self.stores, stage, self.engine)
             self.stage = number
             level = self.data.tiles.side
             self.facts = replace(self.facts, level=level, gsd_m=level_gsd(self.stores[0], level))
-            if self.progress.epoch == self.plan.first_epoch(number):
+            if self.progress.epoch in (0, *self.config.stage_ends()):
                 self.progress.forget_best()
         state, self._loader_state = self._loader_state, {}
         if state.get("position"):
@@ -198,24 +181,38 @@ class Run:
         self.data.loader.set_epoch(self.progress.epoch)
         return entered
 
-    def pace(self) -> Pace:
-        """Return how the epoch that begins or goes on will proceed."""
-        schedule = self.data.loader.schedule
+    def groups(self) -> list[Group]:
+        """Return the optimizer steps that are left of the epoch that begins or goes on."""
+        schedule, every = self.data.loader.schedule, self.config.optim.accumulate
         start = int(self.data.loader.state_dict()["position"])
-        return Pace(
-            start=start,
-            stride=schedule.batch_size * schedule.world_size,
-            samples=schedule.samples,
-            left=sum(1 for _ in schedule.steps(start)),
-            accumulate=self.config.optim.accumulate,
-        )
+        stride = schedule.batch_size * schedule.world_size
+        first = before = -(-start // stride)
+        total = first + sum(1 for _ in schedule.steps(start))
+        found = []
+        while before < total:
+            end = min(before - before % every + every, total)
+            passed = min(1.0, (start + (end - first) * stride) / schedule.samples)
+            found.append(Group(end - before, end, self.progress.epoch + passed))
+            before = end
+        return found
 
-    def set_rate(self, done: float) -> float:
-        """Set the learning rate for a step that ends at ``done`` epochs, and return it."""
-        rate = self.config.optim.lr * self.schedule(done)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        return rate
+    def step(self, batches: Iterable[Batch], group: Group) -> Taken:
+        """Take an optimizer step over batches of the epoch.
+
+        Raises
+        ------
+        TrainingError
+            Loss or gradient is not finite, see `Stepper`.
+        """
+        rate = learning_rate(self.config.optim, self.config.epochs, group.done)
+        for part in self.optimizer.param_groups:
+            part["lr"] = rate
+        taken = self.stepper(batches, group.size)
+        self.progress.step += 1
+        if self.ema is not None:
+            with self.stepper.timed("averaged weights"):
+                self.ema.update(self.progress.step)
+        return taken
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -247,10 +244,10 @@ class Run:
         """
         totals = add_up([*self.progress.sums, self.progress.samples], self.engine.device)
         first = is_first()
-        self.progress.sums = totals[:-1] if first else [0.0] * len(self.progress.sums)
-        self.progress.samples = int(totals[-1]) if first else 0
         if not first:
+            self.progress.forget_sums()
             return
+        self.progress.sums, self.progress.samples = totals[:-1], int(totals[-1])
         loader = self.data.loader.state_dict()
         if epoch_done:
             loader |= {"epoch": self.progress.epoch, "position": self.data.loader.schedule.samples}
@@ -267,7 +264,7 @@ class Run:
     def save_best(self) -> None:
         """Write best.pt: the weights alone, in the first rank."""
         if is_first():
-            files.save(self.folder / BEST, self._weights(), keep_previous=False)
+            files.save(self.folder / BEST, self._weights())
 
     def _weights(self) -> Checkpoint:
         return Checkpoint(
@@ -298,6 +295,8 @@ def make_trainable(
     """
     network = build_network(facts.network, bands=len(facts.bands), channels=facts.channels)
     weights = None
+    if facts.targets != "bins" and config.network.channel_weights != "none":
+        raise UsageError(f"--channel-weights auto is for --targets bins, not {facts.targets}")
     if facts.targets == "bins":
         set_prior(network, channel_share(stores))
         if config.network.channel_weights == "auto":

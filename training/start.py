@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,59 +14,56 @@ import torch.distributed as dist
 from geoprep.errors import UsageError
 from geoprep.store import Store
 from loaders import is_distributed
-from training.checkpoint import LAST, Checkpoint, load_or_previous, previous_of
-from training.cli import OF_ONE_START, Given, write_file
-from training.config import Config
-from training.data import open_data
-from training.distributed import is_first, joined, set_threads
-from training.engine.budget import plan_memory, with_batch_size
+from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
+from training.cli import write_file
+from training.config import OF_ONE_START, SECTIONS, Config
+from training.data import differences, facts_of, open_data
+from training.distributed import is_first, joined, of_first, set_threads
+from training.engine.batchsize import choose_batch_size
 from training.engine.host import keep_memory
+from training.engine.memory import estimate_run
 from training.engine.native import choose_engine
 from training.loop import fit
-from training.monitor.callbacks import Lookout
-from training.monitor.console import Watch
-from training.monitor.header import header, warn_of_changes
+from training.monitor.callbacks import Callbacks
+from training.monitor.console import Console
+from training.monitor.header import header
 from training.monitor.signals import Stopped, StopSignals
+from training.progress import Progress
 from training.run import Run
-from training.stages import Plan
 
-UNCHANGEABLE = ("model", "targets", "bands", "optimizer")
-"""Settings that weights and optimizer state depend on."""
+UNCHANGEABLE = ("targets", "bands", "optimizer", "encoder_weights", "folds", "fold")
+"""Settings that weights, normalisation and optimizer state depend on."""
 
-ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", "best.pt", LAST, "last.prev.pt")
+ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", BEST, LAST)
 FOLDERS = ("pictures", "tensorboard")
 
 
-def start(given: Given) -> int:
-    """Train as the user asked to; return the exit status.
+def start(given: Mapping[str, Any]) -> int:
+    """Train as a person asked to; return the exit status.
+
+    Parameters
+    ----------
+    given
+        Settings by name, as the command line or a file says them.
 
     Raises
     ------
     GeoprepError
         It cannot be done.
     """
-    resume = given.values.get("resume")
-    saved, note = (None, None) if resume is None else load_or_previous(resume)
-    config = given.over({} if saved is None else _plain(saved.config))
-    notes = [note] if note else []
-    if saved is not None:
-        notes += _changes(saved.config, given.values)
-        _check_unfinished(saved, config)
-    folder = _folder(config)
-    recorded = None if config.output.profile else folder
-    with joined(config.machine.device):
+    with joined(given.get("device", "auto")):
+        resume = given.get("resume")
+        saved = None if resume is None else of_first(lambda: load(resume))
+        config, notes = _settings(given, saved)
+        folder = _folder(config)
+        if not config.output.profile:
+            of_first(lambda: _check_free(folder, config))
         stores = open_data(config.data)
-        if saved is None and recorded is not None:
-            _claim(folder, overwrite=config.output.overwrite)
-        watch = Watch(recorded, quiet=config.output.quiet, active=is_first())
-        with watch, StopSignals() as stop:
-            try:
-                return _train(config, stores, folder, saved, notes, watch, stop)
-            except Stopped as stopped:
-                watch.end_bar()
-                again = f"python -m training.fit --resume {shlex.quote(str(folder))}"
-                watch.line(f"{stopped}, saved in {folder / LAST}. To go on: {again}")
-                return stopped.exit_code
+        for store in stores:
+            for stage in config.stages:
+                store.check_level(stage.level)
+        with StopSignals() as stop:
+            return _train(config, stores, folder, saved, notes, stop)
 
 
 def _train(
@@ -74,40 +72,118 @@ def _train(
     folder: Path,
     saved: Checkpoint | None,
     notes: list[str],
-    watch: Watch,
     stop: StopSignals,
 ) -> int:
     allocator = keep_memory()
-    set_threads(config.machine.threads)
-    machine = config.machine
+    machine, profiled = config.machine, config.output.profile
+    set_threads(machine.threads)
     engine = choose_engine(
         machine.engine, machine.device, machine.precision, compile_mode=machine.compile
     )
-    config, tried = with_batch_size(config, engine, stores)
+    config, weighed = choose_batch_size(config, engine, stores)
     run = Run(config, engine, stores, folder, saved)
     run.enter_stage()
-    watch.rows(header(run, allocator, plan_memory(run)))
-    for note in [*notes, *([tried] if tried else []), *warn_of_changes(run, saved)]:
-        watch.line(f"note: {note}")
-    if config.output.profile:
-        from training.monitor.profile import profile
+    memory, size = estimate_run(run), run.data.loader.schedule.batch_size
+    notes = [*notes, *([weighed] if weighed else []), *differences(run.facts, stores)]
+    notes += [*_changed_since(run, saved), *filter(None, [memory.warning(size)])]
+    if not profiled:
+        _claim(config, folder, saved)
+    with ExitStack() as stack:
+        console = Console(
+            None if profiled else folder, quiet=config.output.quiet, active=is_first()
+        )
+        stack.enter_context(console)
+        console.rows(header(run, allocator, memory.line(size)))
+        for note in notes:
+            console.line(f"note: {note}")
+        if profiled:
+            from training.monitor.profile import profile
 
-        profile(run, watch)
-        return 0
-    if is_first():
-        write_file(folder / "config.yaml", config)
-    fit(run, Lookout(run, watch, stop))
+            profile(run, console)
+            return 0
+        try:
+            fit(run, Callbacks(run, console, stop))
+        except Stopped as stopped:
+            console.end_bar()
+            console.line(f"{stopped}, saved in {folder / LAST}. To go on: {_again(run)}")
+            return stopped.exit_code
     return 0
 
 
-def _check_unfinished(saved: Checkpoint, config: Config) -> None:
-    """Raise UsageError at a run that has nothing left to do."""
-    done, planned = saved.progress["epoch"], Plan.of(config).epochs
-    if done >= planned:
+def _again(run: Run) -> str:
+    """Return the command that goes on with a run."""
+    from training.model import is_code
+
+    network = run.facts.network
+    model = f" --model {shlex.quote(network)}" if is_code(network) else ""
+    return f"python -m training.fit --resume {shlex.quote(str(run.folder))}{model}"
+
+
+def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Config, list[str]]:
+    """Return the settings of a run, and a line for each that changes in one that goes on.
+
+    Raises
+    ------
+    UsageError
+        One cannot be changed, or nothing is left to do.
+    """
+    if saved is None:
+        return Config.from_flat(given), []
+    bands = ",".join(saved.facts.bands)  # by name: a store may have them in another order by now
+    before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
+    notes = list(_changes(before, given))
+    trusted(saved.facts.network, given.get("model"), given["resume"])
+    if given.get("model") not in (None, saved.facts.network):
+        raise UsageError(_unchangeable("model", saved.facts.network, given["model"]))
+    config = Config.from_flat({**before, **given})
+    done = Progress.from_plain(saved.progress).epoch
+    if done >= config.epochs:
         raise UsageError(
-            f"all {planned} epochs of this run are done: more of them with --epochs, or start a "
-            "new run without --resume"
+            f"all {config.epochs} epochs of this run are done: more of them with --epochs, or "
+            "start a new run without --resume"
         )
+    return config, notes
+
+
+def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in given.items():
+        plain = list(value) if isinstance(value, tuple) else value
+        if name in OF_ONE_START or before.get(name) == plain:
+            continue
+        if name in UNCHANGEABLE:
+            raise UsageError(_unchangeable(name, before.get(name), value))
+        if name == "stores":
+            yield f"stores were {', '.join(before.get(name, []))}, are {', '.join(value)}"
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        yield f"{flag} was {before.get(name)}, is {value}: the run differs from one never stopped"
+
+
+def _unchangeable(name: str, before: object, value: object) -> str:
+    return (
+        f"--{name.replace('_', '-')} was {before} and cannot become {value} in a run that goes on: "
+        "its weights, its normalisation or its optimizer's state would not fit. Start a new run "
+        "(--out)"
+    )
+
+
+def _changed_since(run: Run, saved: Checkpoint | None) -> Iterator[str]:
+    """Yield what differs from where a run was before, and what that means."""
+    if saved is None:
+        return
+    for name, value in run.environment().items():
+        if name in saved.environment and saved.environment[name] != value:
+            yield (
+                f"{name} was {saved.environment[name]}, is {value}: bits will differ from those of "
+                "a run never stopped"
+            )
+    now = facts_of(run.config, run.stores)
+    if (now.mean, now.std, now.class_mph) != (
+        saved.facts.mean,
+        saved.facts.std,
+        saved.facts.class_mph,
+    ):
+        yield "the stores hold other pixels than the run began with; it keeps its normalisation"
 
 
 def _folder(config: Config) -> Path:
@@ -115,8 +191,7 @@ def _folder(config: Config) -> Path:
     if config.output.out is not None:
         return Path(config.output.out)
     if config.output.resume is not None:
-        folder = Path(config.output.resume)
-        return folder.parent if folder.suffix == ".pt" else folder
+        return _folder_of(config.output.resume)
     if not config.data.stores:
         raise UsageError(
             "name at least one store, such as `python -m training.fit moscow.zarr`, or a run to "
@@ -125,55 +200,42 @@ def _folder(config: Config) -> Path:
     return Path("runs") / Path(config.data.stores[0].rstrip("/")).stem
 
 
-def _claim(folder: Path, *, overwrite: bool) -> None:
-    """Make the folder of a new run.
+def _folder_of(resume: str) -> Path:
+    """Return the folder of a run that is named by it, or by a file in it."""
+    return Path(resume).parent if Path(resume).suffix == ".pt" else Path(resume)
 
-    Raises
-    ------
-    UsageError
-        There is a run in it already.
-    """
+
+def _goes_on(config: Config, folder: Path) -> bool:
+    """Whether a run goes on in its own folder."""
+    resume = config.output.resume
+    return resume is not None and _folder_of(resume).resolve() == folder.resolve()
+
+
+def _check_free(folder: Path, config: Config) -> None:
+    """Raise UsageError where another run is in the folder, and is not to be overwritten."""
+    taken = (folder / LAST).exists() or (folder / BEST).exists()
+    if taken and not (config.output.overwrite or _goes_on(config, folder)):
+        raise UsageError(
+            f"{folder} holds a run: go on with it (--resume {folder}), choose another folder "
+            "(--out), or start anew in it (--overwrite)"
+        )
+
+
+def _claim(config: Config, folder: Path, saved: Checkpoint | None) -> None:
+    """Make the folder of a run; what another run left there goes, now that nothing is refused."""
     if is_first():
-        last = folder / LAST
-        taken = last.exists() or previous_of(last).exists()
-        if taken and not overwrite:
-            raise UsageError(
-                f"{folder} holds a run: go on with it (--resume {folder}), choose another folder "
-                "(--out), or start anew in it (--overwrite)"
-            )
-        for name in ARTEFACTS if overwrite else ():
-            (folder / name).unlink(missing_ok=True)
-        for name in FOLDERS if overwrite else ():
-            shutil.rmtree(folder / name, ignore_errors=True)
+        if config.output.overwrite and not _goes_on(config, folder):
+            for name in ARTEFACTS:
+                (folder / name).unlink(missing_ok=True)
+            for name in FOLDERS:
+                shutil.rmtree(folder / name, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
+        if saved is not None and not _goes_on(config, folder):
+            assert config.output.resume is not None
+            best = _folder_of(config.output.resume) / BEST
+            if best.exists():
+                shutil.copyfile(best, folder / BEST)
+        flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
+        write_file(folder / "config.yaml", SECTIONS, flat)
     if is_distributed():
         dist.barrier()
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a checkpoint that hold for the runs that take it up."""
-    return {name: value for name, value in config.items() if name not in OF_ONE_START}
-
-
-def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """Return a line for every setting that the user changes in a run that goes on.
-
-    Raises
-    ------
-    UsageError
-        One that cannot be changed.
-    """
-    lines = []
-    for name, value in given.items():
-        if name in OF_ONE_START or name == "stores" or before.get(name) == value:
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        if name in UNCHANGEABLE:
-            raise UsageError(
-                f"{flag} was {before.get(name)} and cannot become {value} in a run that goes on: "
-                "its weights and its optimizer's state would not fit. Start a new run (--out)"
-            )
-        lines.append(
-            f"{flag} was {before.get(name)}, is {value}: the run differs from one never stopped"
-        )
-    return lines

@@ -22,7 +22,7 @@ from benchmarks.fitting.stepper import Stepper, close, loader_of, open_tiles
 from benchmarks.loading.data import Sizes, synthetic_store
 from geoprep.speed import BIN_TABLE
 from geoprep.store.schema import Store
-from training.cli import parse
+from training.fit import COMMAND
 from training.config import Config
 
 BATCH, CROP = 2, 32
@@ -236,7 +236,7 @@ def test_the_city_is_learnt_as_the_demo_does(tmp_path):
 
 
 def test_the_demo_of_this_project_trains_with_settings_that_exist():
-    Config.from_flat(parse(["store.zarr", *learning.demo_options()]).values)
+    Config.from_flat(COMMAND.parse(["store.zarr", *learning.demo_options()]))
     text = (ROOT / "Makefile").read_text()
     assert f"SCENES = {learning.SCENES}\n" in text
 

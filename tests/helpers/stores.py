@@ -26,22 +26,38 @@ def draw_tiles(count, side, bands, seed):
 
 
 def write_store(
-    path, *, scenes=8, levels=(64, 32), bands=("red", "green", "blue"), splits=(0, 0, 0, 1), seed=0
+    path,
+    *,
+    scenes=8,
+    levels=(64, 32),
+    bands=("red", "green", "blue"),
+    splits=(0, 0, 0, 1),
+    seed=0,
+    rescale="none",
+    gsd_m=(0.5, 0.5),
+    limits=(0.0, 0.0),
+    order=None,
 ):
-    """Write a store of four tiles a scene; ``splits`` repeats over the scenes."""
+    """Write a store of four tiles per scene; ``splits`` repeats over the scenes.
+
+    ``order`` puts the bands, with their pixels, into another order.
+    """
     tiles = 4 * scenes
+    order = list(range(len(bands)) if order is None else order)
+    bands = [bands[i] for i in order]
     meta = StoreMeta(
         cities=("test",),
         bands=tuple(bands),
         band_indexes=tuple(range(1, len(bands) + 1)),
-        gsd_m=(0.5, 0.5),
+        gsd_m=gsd_m,
         tile=levels[0],
         overlap=0,
-        rescale="none",
+        rescale=rescale,
         levels=tuple(levels),
     )
     create_store(path, meta, tiles)
     image, speed = draw_tiles(tiles, levels[0], len(bands), seed)
+    image = np.ascontiguousarray(image[..., order])
     for level in levels:
         step = levels[0] // level
         _write(path, f"{level}/image", image[:, ::step, ::step], meta)
@@ -61,7 +77,7 @@ def write_store(
         id=np.array([f"AOI_0_Test_chip{i}" for i in range(scenes)], object),
         crs=np.array(["EPSG:32637"] * scenes, object),
         bounds=np.zeros((scenes, 4)),
-        limits=np.zeros((scenes, len(bands), 2)),
+        limits=np.tile(np.array(limits, float), (scenes, len(bands), 1)),
         status=np.array(["ok"] * scenes, object),
         reason=np.array([""] * scenes, object),
     )

@@ -58,6 +58,89 @@ def interrupted(bands, channels):
     return _Doomed(normed(bands, channels), signal.SIGINT)
 
 
+def hung_up(bands, channels):
+    """As `normed`; the terminal is closed at call DOOM_AT."""
+    return _Doomed(normed(bands, channels), signal.SIGHUP)
+
+
+def one_rank_interrupted(bands, channels):
+    """As `normed`; Ctrl-C reaches the last of the ranks alone."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if rank < ranks - 1:
+        os.environ["DOOM_AT"] = "0"
+    return _Doomed(normed(bands, channels), signal.SIGINT)
+
+
+def pooled(bands, channels):
+    """A global pooling with BatchNorm behind it, as in DeepLab and PSPNet."""
+    return _Pooled(bands, channels)
+
+
+class _Pooled(nn.Module):
+    def __init__(self, bands, channels):
+        super().__init__()
+        self.first = nn.Conv2d(bands, 8, 3, padding=1)
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8))
+        self.head = nn.Conv2d(8, channels, 1)
+
+    def forward(self, image):
+        features = self.first(image)
+        return self.head(features + self.pool(features))
+
+
+class _Steep(torch.autograd.Function):
+    """The value itself; its gradient is infinite."""
+
+    @staticmethod
+    def forward(context, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * torch.inf
+
+
+class _SteepAtFive(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.inner = network
+        self.calls = 0
+
+    def forward(self, image):
+        self.calls += len(image) > 1
+        logits = self.inner(image)
+        return _Steep.apply(logits) if self.calls == 5 else logits
+
+
+def steep(bands, channels):
+    """Finite results, and an infinite gradient in the fifth call."""
+    return _SteepAtFive(build(bands, channels))
+
+
+def no_arguments():
+    """Not how a factory is called."""
+
+
+def half_size(bands, channels):
+    """Logits of half the image's size."""
+    return nn.Conv2d(bands, channels, 3, stride=2, padding=1)
+
+
+class _Tuple(nn.Module):
+    def forward(self, image):
+        return image, image
+
+
+def tuple_out(bands, channels):
+    """More than logits."""
+    return _Tuple()
+
+
+def broken(bands, channels):
+    """Cannot be made."""
+    raise RuntimeError("out of ideas")
+
+
 class _Explosive(nn.Module):
     def __init__(self, network):
         super().__init__()

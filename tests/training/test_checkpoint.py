@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from geoprep.errors import UsageError
 from training import checkpoint as module
-from training.checkpoint import Checkpoint, Facts, load, load_or_previous, previous_of, save
+from training.checkpoint import Checkpoint, Facts, load, load_network, save
 from training.errors import CheckpointError
+from training.model import build_network
 
 FACTS = Facts(
     network="resnet34-unet",
@@ -51,42 +53,34 @@ def test_round_trip(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["last.pt"]
 
 
-def test_the_file_before_stays_as_previous(tmp_path):
-    for step in range(3):
-        save(tmp_path / "last.pt", made(step))
-    assert load(tmp_path).progress["step"] == 2
-    assert load(tmp_path / "last.prev.pt").progress["step"] == 1
-
-
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_a_truncated_file_is_refused_and_the_previous_one_used(tmp_path, share):
-    for step in range(2):
-        save(tmp_path / "last.pt", made(step))
+def test_a_truncated_file_is_refused(tmp_path, share):
+    save(tmp_path / "last.pt", made())
     path = tmp_path / "last.pt"
     os.truncate(path, int(path.stat().st_size * share))
     with pytest.raises(CheckpointError, match=r"last\.pt.*(truncated|damaged)"):
         load(path)
-    found, note = load_or_previous(tmp_path)
-    assert found.progress["step"] == 0
-    assert "last.pt" in note
-    assert "last.prev.pt" in note
-
-
-def test_without_a_usable_previous_one_it_is_an_error(tmp_path):
-    save(tmp_path / "last.pt", made())
-    (tmp_path / "last.pt").write_bytes(b"PK\x03\x04 nothing")
-    with pytest.raises(CheckpointError, match=r"last\.pt"):
-        load_or_previous(tmp_path)
     with pytest.raises(CheckpointError, match="no such checkpoint"):
-        load_or_previous(tmp_path / "nowhere")
+        load(tmp_path / "nowhere")
 
 
-def test_a_crash_between_the_renames_leaves_the_previous_one(tmp_path):
-    save(tmp_path / "last.pt", made(4))
-    (tmp_path / "last.pt").replace(previous_of(tmp_path / "last.pt"))
-    found, note = load_or_previous(tmp_path)
-    assert found.progress["step"] == 4
-    assert note is not None
+@pytest.mark.parametrize("lacking", ["facts", "network", "progress", "version"])
+def test_a_file_that_lacks_a_part_is_refused(tmp_path, lacking):
+    save(tmp_path / "last.pt", made())
+    values = torch.load(tmp_path / "last.pt", weights_only=True)
+    del values[lacking]
+    torch.save(values, tmp_path / "last.pt")
+    with pytest.raises(CheckpointError, match=r"last\.pt"):
+        load(tmp_path)
+
+
+def test_facts_that_lack_a_part_are_refused(tmp_path):
+    save(tmp_path / "last.pt", made())
+    values = torch.load(tmp_path / "last.pt", weights_only=True)
+    del values["facts"]["bands"]
+    torch.save(values, tmp_path / "last.pt")
+    with pytest.raises(CheckpointError, match="lacks what a checkpoint has"):
+        load(tmp_path)
 
 
 class Evil:
@@ -147,10 +141,29 @@ def test_everything_is_on_the_disk_before_a_name_changes(tmp_path, monkeypatch):
         module.Path, "replace", lambda a, b: (seen.append(b.name), replace_file(a, b))[1]
     )
     save(tmp_path / "last.pt", made(2))
-    assert seen == [".last.pt.part", tmp_path.name, "last.prev.pt", "last.pt", tmp_path.name]
+    assert seen == [".last.pt.part", tmp_path.name, "last.pt", tmp_path.name]
 
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path):
     with pytest.raises(TypeError, match="TorchVersion"):
         save(tmp_path / "last.pt", replace(made(), environment={"torch": torch.__version__}))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_does_not_import_code_that_nobody_asked_for(tmp_path, monkeypatch):
+    (tmp_path / "trap.py").write_text(
+        "import pathlib\n"
+        "from helpers.tiny import build\n"
+        "pathlib.Path(__file__).with_name('harm').touch()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    network = build_network("helpers.tiny:build", bands=3, channels=8).state_dict()
+    save(tmp_path / "a.pt", replace(made(), facts=replace(FACTS, network="trap:build"), ema=None))
+    with pytest.raises(UsageError, match="--model trap:build"):
+        load_network(tmp_path / "a.pt")
+    assert not (tmp_path / "harm").exists()
+    facts = replace(FACTS, network="trap:build")
+    save(tmp_path / "a.pt", replace(made(), facts=facts, network=network, ema=None))
+    loaded, _ = load_network(tmp_path / "a.pt", model="trap:build")
+    assert (tmp_path / "harm").exists()
+    assert loaded(torch.zeros(1, 3, 8, 8)).shape == (1, 8, 8, 8)

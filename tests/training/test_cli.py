@@ -1,16 +1,18 @@
 """Settings: a file, then flags; what is not known is refused, naming the nearest."""
 
+import re
 from dataclasses import fields
 
 import pytest
 
 from geoprep.errors import UsageError
-from training.cli import make_parser, parse, write_file
-from training.config import Config, sections, setting_names
+from training.cli import write_file
+from training.config import SECTIONS, Config, Stage
+from training.fit import COMMAND, main
 
 
 def config(*arguments):
-    return parse(arguments).over({})
+    return Config.from_flat(COMMAND.parse(arguments))
 
 
 def test_defaults_hold_where_nothing_is_said():
@@ -34,7 +36,7 @@ def test_flags_win_over_the_file_wherever_they_stand(tmp_path):
 def test_what_is_written_reads_the_same(tmp_path):
     file = tmp_path / "config.yaml"
     made = config("m.zarr", "--lr", "3e-5", "--augment", "none", "--stages", "32@16:2,64:1")
-    write_file(file, made)
+    write_file(file, SECTIONS, made.flat())
     assert config("--config", str(file)) == made
 
 
@@ -51,7 +53,7 @@ def test_what_is_written_reads_the_same(tmp_path):
 )
 def test_what_is_not_understood_is_named(arguments, message):
     with pytest.raises(UsageError) as error:
-        parse(["moscow.zarr", *arguments])
+        COMMAND.parse(["moscow.zarr", *arguments])
     assert message in str(error.value)
 
 
@@ -68,16 +70,63 @@ def test_a_wrong_file_is_refused(tmp_path, text, message):
     file = tmp_path / "run.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=message):
-        parse(["moscow.zarr", "--config", str(file)])
+        COMMAND.parse(["moscow.zarr", "--config", str(file)])
 
 
 def test_settings_have_one_name_each_and_a_line_of_help():
-    names = setting_names()
+    names = COMMAND.names
     assert len(set(names)) == len(names)
-    text = make_parser().format_help()
-    for _, section in sections():
+    text = COMMAND.help()
+    for section in SECTIONS:
         for item in fields(section):
             flag = f"--{item.name.replace('_', '-')}"
             assert item.name == "stores" or (flag in text and item.metadata["help"]), flag
     assert "--resume runs/moscow" in text
     assert "(default: 30)" in text
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("--lr", "-1", "more than 0"),
+        ("--lr", "nan", "a number"),
+        ("--threads", "0", "at least 1"),
+        ("--weight-decay", "-50", "at least 0 and less than 1"),
+        ("--clip", "0", "more than 0"),
+        ("--patience", "0", "at least 1"),
+        ("--val-every", "0", "at least 1"),
+        ("--log-every", "0", "at least 1"),
+        ("--accumulate", "0", "at least 1"),
+        ("--ema", "1.0", "less than 1"),
+        ("--batch-size", "0", "at least 1"),
+        ("--warmup", "-1", "at least 0"),
+        ("--milestones", "20;25", "write epochs such as 20,25"),
+        ("--save-every", "10x", "write a number of steps"),
+    ],
+)
+def test_values_out_of_range_are_refused_in_a_line_and_in_a_file(
+    tmp_path, capsys, option, value, wanted
+):
+    assert main(["moscow.zarr", option, value]) == 2
+    said = capsys.readouterr().err
+    assert option in said
+    assert wanted in said
+    assert len(said.splitlines()) == 1
+    file = tmp_path / "run.yaml"
+    file.write_text(f"{option.removeprefix('--')}: {value}\n")
+    with pytest.raises(UsageError, match=re.escape(wanted)):
+        COMMAND.parse(["moscow.zarr", "--config", str(file)])
+
+
+def test_stages_are_read_and_know_their_epochs():
+    plan = config("--stages", "325@256:2, 650:1")
+    assert plan.stages == (Stage(325, 256, 2), Stage(650, None, 1))
+    assert plan.epochs == 3
+    assert [plan.stage_of(e) for e in range(3)] == [0, 0, 1]
+    assert plan.stage_ends() == (2, 3)
+
+
+@pytest.mark.parametrize("text", ["325", "325@256", "a@b:c", "325x256:3", "325@0:3", "325:0"])
+def test_stages_written_otherwise_are_refused(text):
+    with pytest.raises(UsageError, match="LEVEL@CROP:EPOCHS"):
+        config("--stages", text)

@@ -1,20 +1,26 @@
 """A run, from its first step to its pictures; stopped, taken up again, refused."""
 
 import csv
-import json
 import math
 import os
 import re
 import signal
+from pathlib import Path
 
 import pytest
 import torch
 from helpers.stores import write_store
 
+from geoprep.store import Store
+from loaders import Folds, select
 from loaders.limits import Available
 from training.checkpoint import load, load_network
-from training.monitor import callbacks as lookout
+from training.config import Config
+from training.data import load_split
+from training.fit import main
+from training.monitor import callbacks
 
+SMALL = ("--model", "helpers.tiny:build")
 STATEFUL = (
     "--model",
     "helpers.tiny:normed",
@@ -80,10 +86,10 @@ def test_a_run_learns_and_leaves_what_it_says(fit, tmp_path, store):
         "24 tiles",
         "allocator",
         "engine",
-        "6 steps an epoch",
+        "6 steps per epoch",
     ):
         assert said in header, said
-    network, facts = load_network(out)
+    network, facts = load_network(out, model="helpers.tiny:build")
     assert facts.bands == store.meta.bands
     assert facts.level == 64
     assert facts.gsd_m == (0.5, 0.5)
@@ -112,25 +118,25 @@ def test_interrupted_anywhere_and_resumed_is_never_interrupted(
     assert f"--resume {parts}" in capfd.readouterr().out
     assert 0 < load(parts).progress["step"] < 6
     monkeypatch.setenv("DOOM_AT", "4")
-    assert fit("--resume", parts, store=None, network=()) == 130
+    assert fit("--resume", parts, *doomed[:2], store=None, network=()) == 130
     monkeypatch.setenv("DOOM_AT", "0")
-    assert fit("--resume", parts, store=None, network=()) == 0
+    assert fit("--resume", parts, *doomed[:2], store=None, network=()) == 0
     assert_same_run(whole, parts)
 
 
 def test_interrupted_while_judging_goes_on_with_judging(fit, tmp_path, monkeypatch):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert fit("--out", whole, "--epochs", 2, network=STATEFUL) == 0
-    evaluate = lookout.evaluate
+    evaluate = callbacks.evaluate
 
     def interrupted(*args, on_batch, **options):
         signal_self()
         return evaluate(*args, on_batch=on_batch, **options)
 
-    monkeypatch.setattr(lookout, "evaluate", interrupted)
+    monkeypatch.setattr(callbacks, "evaluate", interrupted)
     assert fit("--out", parts, "--epochs", 2, network=STATEFUL) == 130
-    monkeypatch.setattr(lookout, "evaluate", evaluate)
-    assert fit("--resume", parts, store=None, network=()) == 0
+    monkeypatch.setattr(callbacks, "evaluate", evaluate)
+    assert fit("--resume", parts, store=None, network=STATEFUL[:2]) == 0
     assert_same_run(whole, parts)
 
 
@@ -152,19 +158,42 @@ def test_a_loss_that_is_no_number_stops_the_run(fit, tmp_path, capfd):
     network = ("--model", "helpers.tiny:explosive", *STATEFUL[2:])
     assert fit("--out", out, "--epochs", 1, "--log-every", 3, network=network) == 1
     said = capfd.readouterr().err
-    assert "the loss is not a number (step 5" in said
-    bad = json.loads((out / "bad_batch.json").read_text())
-    assert len(bad["tile"]) == 4
-    assert bad["step"] == 5
+    assert "the loss is not a number (step 5, epoch 1, seed 0)" in said
+    assert "start again with a smaller --lr" in said
     assert not (out / "last.pt").exists()
 
 
-def test_a_folder_that_holds_a_run_is_not_written_over(fit, tmp_path, capfd):
+def test_an_infinite_gradient_stops_the_run_before_its_step(fit, tmp_path, capfd):
+    """The loss is finite and the gradient is not: one step would leave no weight a number."""
     out = tmp_path / "run"
+    network = ("--model", "helpers.tiny:steep", *STATEFUL[2:])
+    assert fit("--out", out, "--epochs", 1, "--save-every", 1, network=network) == 1
+    said = capfd.readouterr().err
+    assert "the gradient is not finite, though the loss is (step 5, epoch 1" in said
+    assert f"--resume {out}" in said
+    kept = load(out)
+    assert kept.progress["step"] == 4
+    assert all(value.isfinite().all() for value in kept.network.values())
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(fit, tmp_path, capfd):
+    out, other = tmp_path / "run", tmp_path / "other"
     assert fit("--out", out, "--epochs", 1) == 0
     assert fit("--out", out, "--epochs", 1) == 2
     said = capfd.readouterr().err
     assert f"--resume {out}" in said
+    # Nor by a run that goes on elsewhere.
+    before = (out / "last.pt").read_bytes()
+    assert fit("--out", other, "--epochs", 1, "--seed", 1) == 0
+    goes_on = ("--resume", other, "--epochs", 2)
+    assert fit(*goes_on, "--out", out, store=None, network=SMALL[:2]) == 2
+    assert f"{out} holds a run" in capfd.readouterr().err
+    assert (out / "last.pt").read_bytes() == before
+    third = tmp_path / "third"
+    assert fit(*goes_on, "--out", third, store=None, network=SMALL[:2]) == 0
+    assert len(rows(third)) == 2
+    assert (third / "best.pt").exists()
+    assert len(rows(other)) == 1
     assert fit("--out", out, "--epochs", 1, "--overwrite", "--pictures", 0) == 0
     assert not (out / "pictures").exists()
 
@@ -173,11 +202,14 @@ def test_what_does_not_fit_a_run_is_refused_on_resume(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1) == 0
     assert fit("--resume", out, store=None, network=()) == 2
+    assert "--model helpers.tiny:build" in capfd.readouterr().err
+    network = SMALL[:2]
+    assert fit("--resume", out, store=None, network=network) == 2
     assert "all 1 epochs of this run are done" in capfd.readouterr().err
-    assert fit("--resume", out, "--targets", "binary", store=None, network=()) == 2
+    assert fit("--resume", out, "--targets", "binary", store=None, network=network) == 2
     assert "--targets was bins and cannot become binary" in capfd.readouterr().err
     other = write_store(tmp_path / "other.zarr", scenes=4, bands=("pan",))
-    assert fit("--resume", out, "--epochs", "2", store=other, network=()) == 2
+    assert fit("--resume", out, "--epochs", "2", store=other, network=network) == 2
     said = capfd.readouterr().err
     assert "trained on bands red, green, blue" in said
     assert "other.zarr has pan" in said
@@ -186,25 +218,17 @@ def test_what_does_not_fit_a_run_is_refused_on_resume(fit, tmp_path, capfd):
     assert "last.pt is truncated" in capfd.readouterr().err
 
 
-def test_a_damaged_last_checkpoint_falls_back_on_the_one_before(fit, tmp_path, capfd):
-    whole, out = tmp_path / "whole", tmp_path / "run"
-    for folder in (whole, out):
-        assert fit("--out", folder, "--epochs", 2) == 0
-    (out / "last.pt").write_bytes((out / "last.pt").read_bytes()[:1000])
-    assert fit("--resume", out, store=None, network=()) == 0
-    said = capfd.readouterr().out
-    assert "note:" in said
-    assert "going on from" in said
-    assert_same_run(whole, out)
-
-
 def test_a_change_of_threads_is_announced(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1) == 0
-    assert fit("--resume", out, "--threads", 2, "--epochs", 2, store=None, network=()) == 0
+    more = ("--resume", out, "--threads", 2, "--epochs", 2, "--weight-decay", 0.5)
+    assert fit(*more, store=None, network=SMALL[:2]) == 0
     said = capfd.readouterr().out
     assert "threads was 1, is 2" in said
     assert "--epochs was 1, is 2" in said
+    assert "--weight-decay was 0.01, is 0.5" in said
+    groups = load(out).optimizer["param_groups"]
+    assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
     assert len(rows(out)) == 2
 
 
@@ -252,15 +276,175 @@ def test_the_fastest_batch_size_is_found_and_kept(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--batch-size", "auto") == 0
     size = load(out).config["batch_size"]
-    assert f"batch size {size} is the fastest here" in capfd.readouterr().out
-    assert 2 <= size <= 24
+    said = capfd.readouterr().out
+    assert f"batch size {size} is the fastest here" in said
+    # Of 24 samples no batch leaves 16 steps; the smallest is what is left to take.
+    assert size == 2
+    assert "of 24 samples per epoch, more than 1 would leave fewer than 16 steps" in said
 
 
-def test_a_batch_beyond_memory_is_refused_naming_one_that_fits(fit, tmp_path, monkeypatch, capfd):
+def test_a_batch_beyond_memory_is_warned_of_and_tried(fit, tmp_path, monkeypatch, capfd):
     small = Available(2_000_000, "the machine")
     monkeypatch.setattr("training.engine.memory.available_memory", lambda: small)
     out = tmp_path / "run"
-    assert fit("--out", out, "--epochs", 1, "--batch-size", 24) == 2
-    found = re.search(r"--batch-size (\d+) fits", capfd.readouterr().err)
+    assert fit("--out", out, "--epochs", 1, "--batch-size", 24) == 0
+    said = capfd.readouterr().out
+    found = re.search(r"note: 24 x 32 x 32 needs.*--batch-size (\d+) should fit", said)
     assert found
-    assert fit("--out", out, "--epochs", 1, "--batch-size", found[1]) == 0
+    again = ("--out", out, "--epochs", 1, "--overwrite", "--batch-size", found[1])
+    assert fit(*again) == 0
+    assert "should fit" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--level", "99"),
+        ("--bands", "red,foo"),
+        ("--save-every", "10x"),
+        ("--stages", "64@32:1,99@32:1"),
+        ("--model", "helpers.tiny:nothing"),
+        ("--targets", "binary", "--channel-weights", "auto"),
+        ("--folds", "40"),
+        ("--crop", "33", "--min-road", "0.99"),
+        ("--batch-size", "100"),
+        pytest.param(
+            ("--device", "cuda"),
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_carried_out_costs_no_finished_run(fit, finished, capfd, wrong):
+    before = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
+    assert fit("--out", finished, "--overwrite", *wrong) in (1, 2)
+    assert len(capfd.readouterr().err.splitlines()) == 1
+    assert {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()} == before
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, store_path):
+    """Return the folder of a finished run, which nobody changes."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    random, threads = torch.get_rng_state(), torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.start.keep_memory", lambda: "as it is")
+        options = ("--crop", "32", "--crops-per-tile", "1", "--compile", "off", "--threads", "1")
+        assert main([str(store_path), *SMALL, *options, "--epochs", "1", "--out", str(out)]) == 0
+    torch.set_rng_state(random)
+    torch.set_num_threads(threads)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        ("no_arguments", "unexpected keyword argument"),
+        ("half_size", "returns (1, 8, 64, 64) for an image of (1, 3, 128, 128)"),
+        ("tuple_out", "returns tuple"),
+        ("broken", "RuntimeError: out of ideas"),
+    ],
+)
+def test_a_factory_that_does_not_do_is_one_line(fit, tmp_path, capfd, factory, says):
+    network = ("--model", f"helpers.tiny:{factory}", "--crop", "32")
+    assert fit("--out", tmp_path / "run", network=network) == 2
+    said = capfd.readouterr().err
+    assert says in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pooled_batch_norm_trains(fit, tmp_path):
+    network = ("--model", "helpers.tiny:pooled", *STATEFUL[2:])
+    assert fit("--out", tmp_path / "run", "--epochs", 1, network=network) == 0
+
+
+def test_a_fold_knows_nothing_of_the_scenes_it_is_validated_on(fit, tmp_path, capfd):
+    """Facts of a fold are those of a store that has these scenes alone to train on."""
+    store = write_store(tmp_path / "folded.zarr", scenes=6, splits=(0, 0, 0, 0, 0, 1))
+    folded = Store.open(store)
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1, "--folds", 3, "--fold", 1, store=store) == 0
+    assert "fold 1 of 3 validates" in capfd.readouterr().out
+    facts = load(out).facts
+    assert (facts.folds, facts.fold) == (3, 1)
+    tiles = select(folded, "train", Folds(3, 1)).tiles
+    pixels = folded.image()[:][tiles].reshape(-1, 3).astype(float)
+    valid = [band[band > 0] for band in pixels.T]
+    assert facts.mean == pytest.approx([band.mean() for band in valid])
+    assert facts.std == pytest.approx([band.std() for band in valid])
+    speed = folded.speed()[:][tiles]
+    fast = speed[(speed > 60) & (speed < 255)]
+    assert facts.class_mph[6] == pytest.approx(fast.mean() if len(fast) else 65.5)
+    whole = tmp_path / "whole"
+    assert fit("--out", whole, "--epochs", 1, store=store) == 0
+    assert load(whole).facts.mean != facts.mean
+    assert load(whole).facts.folds is None
+
+
+def test_bands_in_another_order_are_read_by_name_when_a_run_goes_on(fit, tmp_path, capfd):
+    """The same pixels under another order of bands give the same run, to the bit."""
+    given, swapped = tmp_path / "given.zarr", tmp_path / "swapped.zarr"
+    write_store(given)
+    write_store(swapped, order=(2, 1, 0))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    constant = ("--schedule", "constant", "--warmup", 0)
+    assert fit("--out", whole, "--epochs", 2, *constant, store=given) == 0
+    assert fit("--out", parts, "--epochs", 1, *constant, store=given) == 0
+    more = ("--resume", parts, "--epochs", 2)
+    assert fit(*more, store=swapped, network=SMALL) == 0
+    said = capfd.readouterr().out
+    assert "swapped.zarr has its bands as blue, green, red: they are read by name" in said
+    a, b = load(whole), load(parts)
+    assert same(a.network, b.network)
+    assert b.facts.bands == ("red", "green", "blue")
+
+
+def test_stores_that_differ_are_named(fit, tmp_path, capfd):
+    one = write_store(tmp_path / "one.zarr", scenes=4)
+    other = write_store(tmp_path / "other.zarr", scenes=4, rescale="city", gsd_m=(1.0, 1.0))
+    assert fit(str(other), "--out", tmp_path / "run", "--epochs", 1, store=one) == 0
+    said = capfd.readouterr().out
+    assert "other.zarr was rescaled by the rule 'city', the network's data by 'none'" in said
+    assert "pixels of" in said
+    assert "are 1 m wide, the network's 0.5 m" in said
+
+
+def test_limits_of_a_city_are_in_the_checkpoint(fit, tmp_path):
+    store = write_store(tmp_path / "city.zarr", scenes=4, rescale="city", limits=(20.0, 900.0))
+    assert fit("--out", tmp_path / "run", "--epochs", 1, store=store) == 0
+    assert load(tmp_path / "run").facts.limits == ((20.0, 900.0),) * 3
+
+
+def test_streams_share_one_limit(store):
+    config = Config.from_flat({"residency": "stream", "ram_limit": "64MB"})
+    tiles = [load_split(config.data, [store], split, 32, quiet=True) for split in ("train", "val")]
+    assert sum(each.ram_limit for each in tiles) <= 64e6
+
+
+def test_the_header_says_what_an_epoch_really_has(fit, tmp_path, capfd):
+    whole = ("--model", "helpers.tiny:build", "--crop", "64", "--batch-size", "4")
+    assert fit("--out", tmp_path / "a", "--epochs", 1, network=whole) == 0
+    assert "24 per epoch, 1 per tile (no window is smaller" in capfd.readouterr().out
+    few = ("--min-road", "0.178", "--crop", "64", "--batch-size", "1")
+    assert fit("--out", tmp_path / "b", "--epochs", 1, *few, network=SMALL) == 0
+    found = re.search(r"(\d+) per epoch, 1 per tile of (\d+) tiles that", capfd.readouterr().out)
+    assert found
+    assert 0 < int(found[1]) == int(found[2]) < 24
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(fit, tmp_path, capfd):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "log.txt").symlink_to("/dev/full")
+    assert fit("--out", tmp_path / "run", "--epochs", 1) == 1
+    said = capfd.readouterr().err
+    assert "No space left on device" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_hang_up_saves(fit, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("DOOM_AT", "3")
+    network = ("--model", "helpers.tiny:hung_up", *STATEFUL[2:])
+    assert fit("--out", tmp_path / "run", "--epochs", 1, network=network) == 129
+    assert "stopped by SIGHUP, saved in" in capfd.readouterr().out
+    assert load(tmp_path / "run").progress["step"] == 3

@@ -1,19 +1,22 @@
-"""What a run will need in memory, known before its first step."""
+"""What a run will need in memory, estimated before its first step: it warns, and never refuses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from geoprep.errors import UsageError
-from loaders import available_memory
-from training.optim import STATE_PER_PARAMETER, OptimizerName
+from loaders import PAD_TO, available_memory
+from training.config import Config
+from training.engine.native import Engine
+from training.module import Trainable
+from training.optim import STATE_PER_PARAMETER
+from training.run import Run
 
 _SIDES = (64, 128)
 """Two small images tell what a forward pass keeps per pixel and what whatever the size."""
@@ -21,170 +24,142 @@ _SIDES = (64, 128)
 _LOSS_BYTES = 6 * 4
 """What the loss holds per logit at once: fp32 logit, target, probability and three between."""
 
-_FP32 = 4
-
 
 @dataclass(frozen=True, slots=True)
-class Activations:
-    """What a forward pass keeps for the backward pass, in bytes.
+class Estimate:
+    """Bytes that a run needs, and what is there.
 
     Attributes
     ----------
-    fixed
-        Whatever the image: above all, weights cast to bf16.
-    pixel
-        For each pixel of the input.
-    largest
-        Of those, the largest tensor: the backward pass holds a gradient of its size.
-    """
-
-    fixed: int
-    pixel: float
-    largest: float
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
-    """Bytes that a run needs, by purpose, and what is there.
-
-    Attributes
-    ----------
-    data
-        Tiles in memory.
-    model
-        Parameters and their gradients, and averaged weights.
-    optimizer
-        What the optimizer keeps beside each parameter.
-    activations
-        What a step holds between forward and backward pass, the loss included.
+    tiles
+        On the device that computes.
+    state
+        Parameters, their gradients, averaged weights, and what the optimizer keeps.
+    fixed, per_sample
+        What a step holds between forward and backward pass, the loss included:
+        ``fixed + batch_size * per_sample``.
     available
         What can be used, tiles included.
     limited_by
         What sets that limit, such as ``the machine``.
-    batch_size, crop
-        What was planned for.
-    per_sample, fixed
-        Activations are ``fixed + batch_size * per_sample``.
+    side
+        Of the images that go through the network, in pixels.
     """
 
-    data: int
-    model: int
-    optimizer: int
-    activations: int
+    tiles: int
+    state: int
+    fixed: int
+    per_sample: int
     available: int
     limited_by: str
-    batch_size: int
-    crop: int
-    per_sample: int
-    fixed: int
+    side: int
 
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return self.data + self.model + self.optimizer + self.activations
-
-    @property
-    def fits(self) -> bool:
-        """Whether all of it is there."""
-        return self.total <= self.available
+    def total(self, batch_size: int) -> int:
+        """Return what is needed with a batch size."""
+        return self.tiles + self.state + self.fixed + batch_size * self.per_sample
 
     @property
     def largest_batch(self) -> int:
         """The largest batch that fits, 0 where none does."""
-        left = self.available - self.data - self.model - self.optimizer - self.fixed
-        return max(0, left // self.per_sample)
+        return max(0, (self.available - self.total(0)) // self.per_sample)
 
-    def of(self, batch_size: int) -> MemoryPlan:
-        """Return the plan for another batch size."""
-        activations = self.fixed + batch_size * self.per_sample
-        return replace(self, batch_size=batch_size, activations=activations)
-
-    def __str__(self) -> str:
-        parts = {
-            "data": self.data,
-            "model": self.model,
-            "optimizer": self.optimizer,
-            "activations": self.activations,
-        }
+    def line(self, batch_size: int) -> str:
+        """Return it for people."""
+        step = self.total(batch_size) - self.tiles - self.state
+        parts = {"tiles": self.tiles, "weights and optimizer": self.state, "step": step}
         rows = ", ".join(f"{name} {_gib(nbytes)}" for name, nbytes in parts.items())
-        return f"{_gib(self.total)} of {_gib(self.available)} GiB: {rows}"
+        return f"about {_gib(self.total(batch_size))} of {_gib(self.available)} GiB: {rows}"
+
+    def warning(self, batch_size: int) -> str | None:
+        """Return what to say of a batch that is not likely to fit; None where it is."""
+        if self.total(batch_size) <= self.available:
+            return None
+        fix = "take a smaller --crop, a coarser --level or fewer stores"
+        if self.largest_batch:
+            fix = f"--batch-size {self.largest_batch} should fit"
+        return (
+            f"{batch_size} x {self.side} x {self.side} needs {self.line(batch_size)} "
+            f"({self.limited_by}), and may not fit: {fix}"
+        )
 
 
-def plan(
-    network: nn.Module,
-    *,
-    batch_size: int,
-    crop: int,
-    bands: int,
-    optimizer: OptimizerName,
-    dtype: torch.dtype,
-    tiles_bytes: int = 0,
-    loaded: bool = True,
-    ema: bool = False,
-) -> MemoryPlan:
-    """Return what training needs.
+def estimate_run(run: Run) -> Estimate:
+    """Return what the stage that needs most will need, of those that are left.
 
     Parameters
     ----------
-    network
-        In training mode and where it will run; two small images are put through it.
-    batch_size, crop, bands
-        Of a batch (n, bands, crop, crop).
-    optimizer
-        Its name.
-    dtype
-        ``torch.bfloat16`` under autocast, or ``torch.float32``.
-    tiles_bytes
-        Of all tiles on the device that computes.
-    loaded
-        Whether they are there already.
-    ema
-        Whether averaged weights are kept.
+    run
+        With the tiles of its stage loaded.
     """
+    found = []
+    for stage in run.config.stages[run.stage :]:
+        level = stage.level or run.stores[0].meta.levels[0]
+        tiles = _tiles_bytes(run, level)
+        there = tiles if level == run.data.tiles.side else 0
+        planned = estimate(run.trainable, run.config, run.engine, stage_side(stage.crop, level))
+        found.append(replace(planned, tiles=tiles, available=planned.available + there))
+    return max(found, key=lambda planned: planned.total(1))
+
+
+def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) -> Estimate:
+    """Return what training needs beside its tiles.
+
+    Parameters
+    ----------
+    trainable
+        Where it will run; two small images are put through its network.
+    config
+        Optimizer, averaged weights.
+    engine
+        Decides the dtype.
+    side
+        Of the images, in pixels.
+    """
+    network, optim = trainable.network, config.optim
+    bands = len(trainable.prep.normalize.centre.flatten())
+    try:
+        fixed, pixel = measure_activations(network, bands=bands, dtype=engine.dtype)
+    except (RuntimeError, ValueError):  # a network that takes no small images
+        fixed, pixel = 0, 0.0
     device = next(network.parameters()).device
-    kept = measure_activations(network, bands=bands, dtype=dtype)
-    parameters = sum(p.numel() * _FP32 for p in network.parameters())
+    parameters = sum(p.numel() * 4 for p in network.parameters())
+    copies = 2 + bool(optim.ema) + STATE_PER_PARAMETER[optim.optimizer]
     available, limited_by = _available(device)
-    per_sample = int((kept.pixel + kept.largest) * crop * crop)
-    return MemoryPlan(
-        data=tiles_bytes,
-        model=(3 if ema else 2) * parameters,
-        optimizer=STATE_PER_PARAMETER[optimizer] * parameters,
-        activations=kept.fixed + batch_size * per_sample,
-        available=available + (tiles_bytes if loaded else 0),
+    return Estimate(
+        tiles=0,
+        state=copies * parameters,
+        fixed=fixed,
+        per_sample=max(1, int(pixel * side * side)),
+        available=available,
         limited_by=limited_by,
-        batch_size=batch_size,
-        crop=crop,
-        per_sample=per_sample,
-        fixed=kept.fixed,
+        side=side,
     )
 
 
-def check(planned: MemoryPlan) -> None:
-    """Refuse a plan that does not fit.
-
-    Raises
-    ------
-    UsageError
-        Names a smaller batch that fits or, where none does, what else to do.
-    """
-    if planned.fits:
-        return
-    need = f"a batch of {planned.batch_size} x {planned.crop} x {planned.crop} needs {planned}"
-    if planned.largest_batch:
-        fix = f"--batch-size {planned.largest_batch} fits"
-    else:
-        fix = "not even one sample fits: take a smaller --crop, a coarser --level or fewer stores"
-    raise UsageError(f"{need} ({planned.limited_by}); {fix}")
+def stage_side(crop: int | None, level: int) -> int:
+    """Return the side of what goes through the network, padding included."""
+    side = min(crop or level, level)
+    return side + -side % PAD_TO
 
 
-def measure_activations(network: nn.Module, *, bands: int, dtype: torch.dtype) -> Activations:
-    """Return what a forward pass of this network keeps, from two small ones.
+def _tiles_bytes(run: Run, level: int) -> int:
+    """Return the bytes of all tiles of a level, where they are on the device that computes."""
+    data, residency = run.data, run.config.data.residency
+    if run.engine.device.type != "cpu" and residency != "device":
+        return 0
+    every = [data.tiles, *([data.validation_tiles] if data.validation_tiles else [])]
+    if residency == "stream":
+        return sum(int(getattr(tiles, "ram_limit", 0)) for tiles in every)
+    return sum(map(len, every)) * level * level * (len(run.facts.bands) + 1)
+
+
+def measure_activations(network: nn.Module, *, bands: int, dtype: torch.dtype) -> tuple[int, float]:
+    """Return the bytes that a step holds whatever the image, and those per pixel of it.
 
     Parameters
     ----------
     network
-        In training mode. Its buffers and the random state are as before afterwards.
+        Its buffers and the random state are as before afterwards.
     bands, dtype
         Of the image; parameters stay fp32.
     """
@@ -192,7 +167,8 @@ def measure_activations(network: nn.Module, *, bands: int, dtype: torch.dtype) -
     areas = [side * side for side in _SIDES]
     pixel = (sum(large) - sum(small)) / (areas[1] - areas[0])
     fixed = max(0, int(sum(small) - pixel * areas[0]))
-    return Activations(fixed, pixel, max(large) / areas[1])
+    # The backward pass holds a gradient of the size of the largest tensor.
+    return fixed, pixel + max(large) / areas[1]
 
 
 def _kept(network: nn.Module, bands: int, side: int, dtype: torch.dtype) -> list[int]:
@@ -210,33 +186,43 @@ def _kept(network: nn.Module, bands: int, side: int, dtype: torch.dtype) -> list
     image = torch.zeros(1, bands, side, side, device=device)
     image = image.to(dtype).contiguous(memory_format=torch.channels_last)
     bf16 = torch.autocast(device.type, dtype=dtype) if dtype != torch.float32 else nullcontext()
-    with _as_before(network), saved_tensors_hooks(note, lambda tensor: tensor), bf16:
+    with _single_images(network), saved_tensors_hooks(note, lambda tensor: tensor), bf16:
         logits: Tensor = network(image)
     return [*seen.values(), logits.numel() * _LOSS_BYTES]
 
 
 @contextmanager
-def _as_before(network: nn.Module) -> Iterator[None]:
-    """Undo what a forward pass in training mode changes: running statistics, random state."""
-    before: dict[str, Any] = {name: b.clone() for name, b in network.named_buffers()}
-    with torch.random.fork_rng():
-        yield
-    with torch.no_grad():
-        for name, buffer in network.named_buffers():
-            buffer.copy_(before[name])
+def _single_images(network: nn.Module) -> Iterator[None]:
+    """Let a network in training mode take one image and remember nothing of it.
+
+    BatchNorm is in evaluation mode meanwhile: behind a global pooling it has one value per
+    channel, which it cannot average over. It keeps as much for the backward pass either way.
+    """
+    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    modes = [(module, module.training) for module in network.modules()]
+    network.train()
+    for module in network.modules():
+        if isinstance(module, _BatchNorm):
+            module.eval()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        with torch.no_grad():
+            for name, buffer in network.named_buffers():
+                buffer.copy_(before[name])
 
 
 def _available(device: torch.device) -> tuple[int, str]:
     if device.type == "cpu":
         here = available_memory()
         return here.nbytes, here.limited_by
-    free, _ = torch.cuda.mem_get_info(device) if device.type == "cuda" else _xpu_memory(device)
-    return free, f"device {device}"
-
-
-def _xpu_memory(device: torch.device) -> tuple[int, int]:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0], f"device {device}"
     total = torch.xpu.get_device_properties(device).total_memory
-    return total - torch.xpu.memory_reserved(device), total
+    return total - torch.xpu.memory_reserved(device), f"device {device}"
 
 
 def _gib(nbytes: int) -> str:

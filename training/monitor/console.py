@@ -35,7 +35,7 @@ def left(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-class Watch:
+class Console:
     """Shows and records a run.
 
     Parameters
@@ -89,7 +89,7 @@ class Watch:
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def rows(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Show facts, one a line."""
+        """Show facts, one per line."""
         for name, value in rows:
             self.line(f"{name:<12} {value}")
 
@@ -97,7 +97,7 @@ class Watch:
         """Begin a bar, where a person is at a terminal."""
         if not self._bar_wanted:
             return
-        from rich.console import Console
+        from rich.console import Console as Terminal
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self.end_bar()
@@ -106,7 +106,7 @@ class Watch:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[state]}"),
-            console=Console(stderr=True),
+            console=Terminal(stderr=True),
             transient=True,
         )
         self._task = self._bar.add_task(title, total=total, completed=done, state="")
@@ -144,7 +144,7 @@ class Watch:
                 self._board.add_scalar(name, value, step)
 
     def table(self, history: list[dict[str, float]]) -> None:
-        """Write metrics.csv anew, a row an epoch; it is never half a file."""
+        """Write metrics.csv anew, one row per epoch; it is never half a file."""
         if self.folder is None or not history:
             return
         names = list(dict.fromkeys(name for row in history for name in row))

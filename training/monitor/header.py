@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loaders import this_rank
-from training.checkpoint import Checkpoint
 from training.engine.host import describe
-from training.engine.memory import MemoryPlan
 from training.run import Run
-from training.saving import changes
 
 
-def header(run: Run, allocator: str, memory: MemoryPlan) -> Iterator[tuple[str, str]]:
+def header(run: Run, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
     """Yield what a person should know of a run, as name and value.
 
     Parameters
@@ -22,31 +19,33 @@ def header(run: Run, allocator: str, memory: MemoryPlan) -> Iterator[tuple[str, 
     allocator
         What `training.engine.host.keep_memory` said.
     memory
-        What the run needs.
+        What the run needs, for people.
     """
-    progress, plan = run.progress, run.plan
+    progress, stages = run.progress, run.config.stages
     begun = f"epoch {progress.epoch + 1}, step {progress.step}"
     yield "run", f"{run.folder}, {'from the beginning' if not progress.step else 'from ' + begun}"
     yield "data", ", ".join(store.location for store in run.stores)
     yield "", _tiles(run)
-    yield "stages", "; ".join(str(stage) for stage in plan.stages)
+    yield "stages", "; ".join(map(str, stages))
     yield "samples", _samples(run)
     yield "network", _network(run)
     yield "learning", _learning(run)
     yield from describe(run.engine)
     yield "allocator", allocator
-    yield "memory", f"{memory} (GiB)"
+    yield "memory", memory
 
 
 def _tiles(run: Run) -> str:
-    """Return how many tiles there are, how large, and what was left out."""
+    """Return how many tiles there are, how large, how they are cut, and what was left out."""
     data, facts = run.data, run.facts
-    judged = 0 if data.validation_tiles is None else len(data.validation_tiles)
+    validation = 0 if data.validation_tiles is None else len(data.validation_tiles)
     parts = [
-        f"{len(data.tiles)} tiles to learn from, {judged or 'none'} to be judged on",
+        f"{len(data.tiles)} tiles to learn from, {validation or 'none'} to validate on",
         f"{facts.level} x {facts.level} pixels of {_metres(facts.gsd_m)}",
         f"bands {', '.join(facts.bands)}",
     ]
+    if facts.folds is not None:
+        parts.insert(1, f"fold {facts.fold} of {facts.folds} validates (counted from 0)")
     if data.tiles.left_out:
         without = ", ".join(f"{n} {why}" for why, n in data.tiles.left_out.items())
         parts.append(f"left out: {without}")
@@ -59,20 +58,22 @@ def _metres(gsd: tuple[float, float]) -> str:
 
 
 def _samples(run: Run) -> str:
-    config, ranks = run.config, this_rank()[1]
-    size = config.sampling.batch_size
-    parts = [f"{size} a batch"]
-    if ranks > 1:
-        parts.append(f"{ranks} ranks")
-    if config.optim.accumulate > 1:
-        parts.append(f"{config.optim.accumulate} batches a step")
-    steps = -(-len(run.data.loader) // config.optim.accumulate)
-    together = (
-        ""
-        if len(parts) == 1 or not isinstance(size, int)
-        else (f" = {size * ranks * config.optim.accumulate} a step")
-    )
-    return f"{' x '.join(parts)}{together}, {steps} steps an epoch"
+    sampling, ranks = run.config.sampling, this_rank()[1]
+    loader, tiles, every = run.data.loader, len(run.data.tiles), run.config.optim.accumulate
+    samples = loader.schedule.samples
+    per_tile = loader.sampling.crops_per_tile
+    parts = [f"{samples} per epoch, {per_tile} per tile"]
+    if samples < tiles * per_tile:
+        parts[0] += f" of {samples // per_tile} tiles that have a share of {sampling.min_road} road"
+    if per_tile < sampling.crops_per_tile:
+        parts[0] += " (no window is smaller than a tile)"
+    size = loader.schedule.batch_size
+    step = [f"{size} per batch"]
+    step += [f"{ranks} ranks"] if ranks > 1 else []
+    step += [f"{every} batches per step"] if every > 1 else []
+    together = f" = {size * ranks * every} per step" if len(step) > 1 else ""
+    parts += [f"{' x '.join(step)}{together}", f"{-(-len(loader) // every)} steps per epoch"]
+    return ", ".join(parts)
 
 
 def _network(run: Run) -> str:
@@ -90,13 +91,5 @@ def _learning(run: Run) -> str:
     averaged = f", averaged weights (decay {optim.ema:g})" if optim.ema else ""
     return (
         f"{run.config.network.loss}; {optim.optimizer}, {optim.schedule} up to {optim.lr:g}, "
-        f"{run.plan.epochs} epochs{averaged}; seed {optim.seed}"
+        f"{run.config.epochs} epochs{averaged}; seed {optim.seed}"
     )
-
-
-def warn_of_changes(run: Run, saved: Checkpoint | None) -> list[str]:
-    """Return what differs from where a run was before, and what that means."""
-    if saved is None:
-        return []
-    found = changes(saved.environment, run.environment())
-    return [f"{line}: bits will differ from those of a run never stopped" for line in found]

@@ -3,76 +3,120 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from statistics import median
 
 import torch
-from rich.console import Console
+from rich.console import Console as Terminal
 from rich.table import Table
-from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
+from torch import nn
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
 from loaders import Batch
-from training.losses import LossParts
-from training.monitor.console import Watch
+from training.monitor.console import Console
 from training.run import Run
 
-WARM_UP, STEPS = 3, 10
+WARM_UP, STEPS, PROFILED = 3, 10, 3
 OPERATORS = 8
 """Lines of the second table."""
 
-PHASES = {
-    "wait for the batch": "more than some per cent: --loader-threads",
+WAIT, NORMALISE, NETWORK, LOSS = (
+    "wait for the batch",
+    "normalise, targets",
+    "network forward",
+    "loss forward",
+)
+NOTES = {
+    WAIT: "more than some per cent: --loader-threads",
     "copy to the device": "bytes; nothing on a CPU",
-    "normalise, targets": "uint8 to floats, on the device",
-    "network forward": "",
-    "loss forward": "compiled unless --compile off",
-    "backward": "",
-    "clip, optimizer": "fused where torch has it",
-    "averaged weights": "only with --ema",
+    NORMALISE: "uint8 to floats, on the device",
+    "averaged weights": "with --ema",
 }
 
 
-class _Clock:
-    """Seconds of every phase, one figure a step."""
+class Clock:
+    """Seconds of every phase of the steps that training takes, one figure per step.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.seconds: dict[str, list[float]] = {name: [] for name in PHASES}
+    Parameters
+    ----------
+    run
+        Whose steps; ``forward`` is told apart by hooks around normalisation and network.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.device = run.engine.device
+        self.steps: list[dict[str, float]] = []
+        self._running: dict[str, float] = {}
+        self._hooks = [
+            hook
+            for name, module in ((NORMALISE, run.trainable.prep), (NETWORK, run.trainable.network))
+            for hook in self._watch(name, module)
+        ]
+
+    def _watch(self, phase: str, module: nn.Module) -> Iterator[torch.utils.hooks.RemovableHandle]:
+        def begin(*_: object) -> None:
+            self._running[phase] = self._now()
+
+        def end(*_: object) -> None:
+            self.steps[-1][phase] += self._now() - self._running[phase]
+
+        yield module.register_forward_pre_hook(begin)
+        yield module.register_forward_hook(end)
+
+    def _now(self) -> float:
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+        return time.perf_counter()
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        begun = time.perf_counter()
+        """Count what happens inside as this phase."""
+        begun = self._now()
         yield
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
-        self.seconds[phase].append(time.perf_counter() - begun)
+        self.steps[-1][phase] += self._now() - begun
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self.steps.append(defaultdict(float))
+
+    def end(self) -> None:
+        """Take the hooks away, and the loss from what is left of the forward pass."""
+        for hook in self._hooks:
+            hook.remove()
+        for i, step in enumerate(self.steps):
+            parts = [step[phase] for phase in (NORMALISE, NETWORK)]
+            whole = {LOSS: step["forward"] - sum(parts), **step}
+            order = (WAIT, "copy to the device", NORMALISE, NETWORK, LOSS, *step)
+            self.steps[i] = {name: whole[name] for name in order if name != "forward"}
 
 
-def profile(run: Run, watch: Watch) -> None:
-    """Take some steps part by part, and print where their time went. Nothing is saved.
+def profile(run: Run, console: Console) -> None:
+    """Take some steps as training does, and print where their time went. Nothing is saved.
 
     Parameters
     ----------
     run
         With its tiles loaded; its weights change.
-    watch
+    console
         Says what is going on.
     """
-    watch.line(f"taking {WARM_UP + STEPS} steps part by part, then {STEPS // 3} under the profiler")
+    console.line(f"taking {WARM_UP + STEPS} steps, then {PROFILED} under torch's profiler")
+    run.module.train()
     batches = _forever(run)
-    for _ in range(WARM_UP):
-        _step(run, batches, _Clock(run.engine.device))
-    clock = _Clock(run.engine.device)
-    for _ in range(STEPS):
-        _step(run, batches, clock)
-    _print_phases(clock, int(run.data.loader.schedule.batch_size))
+    _take(run, batches, WARM_UP)
+    clock = Clock(run)
+    plain, run.stepper = run.stepper, replace(run.stepper, timed=clock)
+    _take(run, batches, STEPS, clock)
+    clock.end()
+    run.stepper = plain
+    _print_phases(clock, run)
     with torch_profile(activities=_activities(run.engine.device)) as profiler:
-        for _ in range(STEPS // 3):
-            _step(run, batches, _Clock(run.engine.device))
+        _take(run, batches, PROFILED)
     _print_operators(profiler)
     batches.close()
 
@@ -82,44 +126,39 @@ def _forever(run: Run) -> Generator[Batch, None, None]:
         yield from run.data.loader
 
 
-def _step(run: Run, batches: Iterator[Batch], clock: _Clock) -> None:
-    trainable, engine, optim = run.trainable.train(), run.engine, run.config.optim
-    with clock("wait for the batch"):
-        host_batch = next(batches)
-    with clock("copy to the device"):
-        batch = host_batch.to(engine.device)
-    with engine.autocast():
-        with clock("normalise, targets"):
-            ready = trainable.prep(batch)
-        with clock("network forward"):
-            logits: Tensor = trainable.network(ready.image)
-        with clock("loss forward"):
-            parts: LossParts = trainable.loss(logits, ready.target, ready.valid)
-    with clock("backward"):
-        parts.total.backward()  # type: ignore[no-untyped-call]  # torch's
-    with clock("clip, optimizer"):
-        if optim.clip is not None:
-            clip_grad_norm_(trainable.parameters(), optim.clip)
-        run.optimizer.step()
-        run.optimizer.zero_grad()
-    with clock("averaged weights"):
-        if run.ema is not None:
-            run.ema.update(1)
+def _take(run: Run, batches: Iterator[Batch], steps: int, clock: Clock | None = None) -> None:
+    group = run.groups()[0]
+    for _ in range(steps):
+        if clock is not None:
+            clock.begin()
+        run.step(islice(_waited(batches, clock), group.size), group)
 
 
-def _print_phases(clock: _Clock, batch_size: int) -> None:
-    whole = [sum(parts) for parts in zip(*clock.seconds.values(), strict=True)]
+def _waited(batches: Iterator[Batch], clock: Clock | None) -> Iterator[Batch]:
+    while True:
+        if clock is None:
+            yield next(batches)
+        else:
+            with clock(WAIT):
+                batch = next(batches)
+            yield batch
+
+
+def _print_phases(clock: Clock, run: Run) -> None:
+    figures = {name: median([step[name] for step in clock.steps]) for name in clock.steps[0]}
+    compiled = {"off": "nothing", "loss": "the loss", "model": "the network and the loss"}
     table = Table("part of a step", "ms", "share", "", title_justify="left")
-    total = sum(median(seconds) for seconds in clock.seconds.values())
-    for name, seconds in clock.seconds.items():
-        share = median(seconds) / max(total, 1e-9)
-        table.add_row(name, f"{1e3 * median(seconds):.1f}", f"{share:.1%}", PHASES[name])
-    console = Console(width=100)
-    console.print(table)
-    rate = batch_size / median(whole)
-    console.print(
-        f"a step of {batch_size} images takes {1e3 * median(whole):.0f} ms: {rate:.1f} images/s "
-        f"(medians of {STEPS} steps)"
+    total = sum(figures.values())
+    for name, seconds in figures.items():
+        share = seconds / max(total, 1e-9)
+        table.add_row(name, f"{1e3 * seconds:.1f}", f"{share:.1%}", NOTES.get(name, ""))
+    terminal = Terminal(width=100)
+    terminal.print(table)
+    whole = median([sum(step.values()) for step in clock.steps])
+    images = run.data.loader.schedule.batch_size * run.config.optim.accumulate
+    terminal.print(
+        f"a step of {images} images takes {1e3 * whole:.0f} ms: {images / whole:.1f} images/s "
+        f"(medians of {STEPS} steps; compiled: {compiled[run.engine.compile_mode]})"
     )
 
 
@@ -132,8 +171,8 @@ def _print_operators(profiler: torch_profile) -> None:
     rows = [row for row in profiler.key_averages() if row.self_cpu_time_total > 0]
     times = {row.key: row.self_cpu_time_total + row.self_device_time_total for row in rows}
     total = sum(times.values())
-    table = Table("operator", "share", "calls a step")
+    table = Table("operator", "share", "calls per step")
     calls = {row.key: row.count for row in rows}
     for name in sorted(times, key=lambda key: -times[key])[:OPERATORS]:
-        table.add_row(name[:60], f"{times[name] / total:.1%}", f"{calls[name] / (STEPS // 3):.0f}")
-    Console(width=100).print(table)
+        table.add_row(name[:60], f"{times[name] / total:.1%}", f"{calls[name] / PROFILED:.0f}")
+    Terminal(width=100).print(table)

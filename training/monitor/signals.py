@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM become a wish that the loop grants after the step at hand."""
+"""Ctrl-C, SIGTERM and a hang-up become a wish that the loop grants after the step at hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
 
 class Stopped(Exception):  # noqa: N818 - no error: the run was saved and ended as it was asked to
@@ -25,7 +27,9 @@ class Stopped(Exception):  # noqa: N818 - no error: the run was saved and ended 
 
 
 class StopSignals:
-    """Takes note of SIGINT and SIGTERM while it is entered; a second one ends at once.
+    """Takes note of signals while it is entered; a second one ends at once.
+
+    A signal that is ignored, as ``nohup`` has it, stays so.
 
     Attributes
     ----------
@@ -39,7 +43,8 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._note)
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(

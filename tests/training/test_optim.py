@@ -1,16 +1,45 @@
-"""Learning rates are a function of how far a run is."""
+"""Learning rates are a function of how far a run is; averaged weights."""
 
 import pytest
 import torch
+from helpers import tiny
 
-from geoprep.errors import UsageError
 from training.config import OptimizerConfig
-from training.schedules import make_schedule
-from training.stages import Plan, Stage, parse_stages
+from training.optim import Ema, learning_rate
+
+
+def changed(network):
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(1.0)
+
+
+def test_the_average_follows_and_the_network_keeps_its_own():
+    network = tiny.normed(3, 8)
+    ema = Ema(network, 0.5)
+    before = network[0].weight.clone()
+    changed(network)
+    ema.update(1000)
+    assert torch.allclose(ema.weights["0.weight"], before + 0.5)
+    with ema.applied():
+        assert torch.equal(network[0].weight, ema.weights["0.weight"])
+    assert torch.equal(network[0].weight, before + 1)
+
+
+def test_counters_are_taken_over_and_early_steps_count_more():
+    network = tiny.normed(3, 8)
+    ema = Ema(network, 0.999)
+    start = network[0].weight.clone()
+    network[1].num_batches_tracked += 7
+    changed(network)
+    ema.update(1)
+    assert ema.weights["1.num_batches_tracked"] == 7
+    assert torch.allclose(ema.weights["0.weight"], start + 9 / 11)
 
 
 def schedule(name, epochs=10, **options):
-    return make_schedule(OptimizerConfig(schedule=name, **options), epochs)
+    config = OptimizerConfig(schedule=name, lr=1.0, **options)
+    return lambda done: learning_rate(config, epochs, done)
 
 
 def test_one_cycle_is_that_of_torch():
@@ -46,24 +75,3 @@ def test_multistep_falls_after_its_milestones():
 def test_constant_is_constant_and_warm_up_never_takes_most_of_a_run():
     assert schedule("constant", warmup=0.0)(0.5) == 1.0
     assert schedule("constant", epochs=1, warmup=5.0)(0.5) == 1.0
-
-
-@pytest.mark.parametrize("options", [{"milestones": "20;25"}, {"warmup": -1.0}])
-def test_nonsense_is_refused(options):
-    with pytest.raises(UsageError):
-        schedule("multistep", **options)
-
-
-def test_stages_are_read_and_know_their_epochs():
-    plan = Plan(parse_stages("325@256:2, 650:1"))
-    assert plan.stages == (Stage(325, 256, 2), Stage(650, None, 1))
-    assert plan.epochs == 3
-    assert [plan.stage_of(e) for e in range(3)] == [0, 0, 1]
-    assert [plan.is_last_of_stage(e) for e in range(3)] == [False, True, True]
-    assert plan.first_epoch(1) == 2
-
-
-@pytest.mark.parametrize("text", ["325", "325@256", "a@b:c", "325x256:3", ""])
-def test_stages_written_otherwise_are_refused(text):
-    with pytest.raises(UsageError, match="LEVEL@CROP:EPOCHS"):
-        parse_stages(text)
