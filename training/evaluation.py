@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +13,11 @@ from torch import Tensor
 from geoprep.store import Store
 from loaders import PAD_TO, BatchLoader, RamTiles, Split, open_stores
 from training.checkpoint import Facts
-from training.data import check_store, level_gsd
+from training.data import check_store, differences
 from training.decode import default_threshold
 from training.metrics import RoadMetrics, Sweep
 from training.prediction.runner import Runner, Views, mean_of_views
 from training.prediction.windows import mirrored
-
-LIKE = 1.25
-"""Ground sample distances further apart than this factor are worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +136,11 @@ def evaluate_runner(
         )
     fold = f" of fold {cut['fold']} of {cut['folds']}, as in training" if cut else ""
     title = f"{len(tiles)} {split} tiles{fold}, {side} x {side} pixels"
-    return _evaluation(
-        metrics, title, side, tiles, names, scene_of, _notes(facts, opened, side, split)
-    )
+    notes = differences(replace(facts, level=side), opened)
+    if split in ("train", "all"):
+        which = "these tiles" if split == "train" else "part of these tiles"
+        notes.append(f"the network has learned from {which}, if its stores are the same")
+    return _evaluation(metrics, title, side, tiles, names, scene_of, notes)
 
 
 def chosen_threshold(facts: Facts, wanted: float | None = None) -> float:
@@ -195,24 +194,3 @@ def _evaluation(
     return Evaluation(
         title, side, len(tiles), metrics.threshold, whole, scenes, sweep, tuple(notes)
     )
-
-
-def _notes(facts: Facts, stores: Sequence[Store], level: int, split: Split) -> list[str]:
-    """Return what stands between the figures and how good the network is elsewhere."""
-    found = []
-    if split in ("train", "all"):
-        which = "these tiles" if split == "train" else "part of these tiles"
-        found.append(f"the network has learned from {which}, if its stores are the same")
-    for store in stores:
-        here, there = level_gsd(store, level)[0], facts.gsd_m[0]
-        if not 1 / LIKE < here / there < LIKE:
-            found.append(
-                f"pixels of {store.location} are {here:.2g} m wide, those trained on {there:.2g} "
-                "m: another --level may suit better"
-            )
-        if store.meta.rescale != facts.rescale:
-            found.append(
-                f"{store.location} was rescaled by the rule {store.meta.rescale!r}, the training "
-                f"data by {facts.rescale!r}"
-            )
-    return found

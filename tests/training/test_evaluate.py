@@ -90,6 +90,16 @@ def test_it_says_what_training_said(network, checkpoint, store_path, tmp_path, c
         assert value == pytest.approx(said[name], abs=1e-6) or value is None
 
 
+def test_a_run_is_judged_as_its_last_validation_was(fit, store_path, tmp_path):
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1, "--lr", "0.02", "--precision", "fp32") == 0
+    found = figures_of(tmp_path, out, store_path)
+    with (out / "metrics.csv").open(newline="") as stream:
+        (row,) = csv.DictReader(stream)
+    assert found["threshold"] == float(row["threshold"])
+    assert found["metrics"]["road_iou"] == pytest.approx(float(row["best_road_iou"]))
+
+
 def test_batches_levels_and_splits(checkpoint, store_path):
     path = checkpoint()
     one, three = (judge(path, [store_path], batch_size=size) for size in (1, 3))

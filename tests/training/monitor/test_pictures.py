@@ -14,7 +14,6 @@ from training.monitor.pictures import (
     draw_examples,
 )
 
-
 SIDE = 246
 """Pixels from one panel to the next."""
 
