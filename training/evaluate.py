@@ -140,11 +140,12 @@ def _print(found: Evaluation, request: Request) -> None:
     for name, title in TITLES.items():
         if name in found.metrics:
             table.add_row(title, _figure(found.metrics[name]))
+        if name == "road_iou":
+            best = f"  at the best threshold, {_figure(found.metrics['threshold'])}"
+            table.add_row(best, _figure(found.metrics["best_road_iou"]))
     for name, value in found.metrics.items():
         if name.startswith("iou_"):
             table.add_row(f"  IoU {name.removeprefix('iou_')} mph", _figure(value))
-    best = f"road IoU at the best threshold, {_figure(found.metrics['threshold'])}"
-    table.add_row(best, _figure(found.metrics["best_road_iou"]))
     console.print(table)
     if request.scenes:
         # Names are whole, however narrow the terminal.

@@ -30,8 +30,8 @@ _RESERVE = 1 << 30
 """Bytes laid out for huge pages: about what a batch takes on its way through the network."""
 
 
-def check_bands(text: str) -> tuple[int, ...]:
-    """Return the bands of ``5,3,2``; none for an empty text.
+def check_bands(text: str | None) -> tuple[int, ...]:
+    """Return the bands of ``5,3,2``; none where nothing was said.
 
     Raises
     ------
@@ -86,7 +86,7 @@ class Reading:
         "checkpoint|image|METRES",
         check=check_gsd,
     )
-    bands: str = option("", "1-based bands to read, such as 5,3,2.", "N,...", check=check_bands)
+    bands: str | None = option(None, "1-based bands to read, such as 5,3,2.", "N,...", check=check_bands)
     rescale: str = option(
         "checkpoint",
         "How values become bytes: as in the training store, scene, none, or LO,HI.",
