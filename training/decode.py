@@ -37,6 +37,12 @@ def default_threshold(targets: str) -> float:
     return SLOWEST_MPH / CONTINUOUS_MAX_MPH if targets == "continuous" else 0.5
 
 
+def chosen_threshold(targets: str, wanted: float | None, best: float | None) -> float:
+    """Return the one that is wanted, else the best on validation tiles, else the usual one."""
+    known = (threshold for threshold in (wanted, best) if threshold is not None)
+    return next(known, default_threshold(targets))
+
+
 def road_probability(probabilities: Tensor) -> Tensor:
     """Return the probability of any road, (n, y, x), of (n, channel, y, x): the last channel."""
     return probabilities[:, -1]

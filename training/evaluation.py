@@ -14,7 +14,7 @@ from geoprep.store import Store
 from loaders import PAD_TO, BatchLoader, RamTiles, Split, open_stores
 from training.checkpoint import Facts
 from training.data import check_store, differences
-from training.decode import default_threshold
+from training.decode import chosen_threshold
 from training.metrics import RoadMetrics, Sweep
 from training.prediction.runner import Runner, Views, mean_of_views
 from training.prediction.windows import mirrored
@@ -118,36 +118,27 @@ def evaluate_runner(
     """
     opened = open_stores(stores)
     check_store(facts, opened, "the network")
-    side = facts.level if level is None else level
-    folded = facts.folds is not None and split in ("train", "val")
-    cut = {"folds": facts.folds, "fold": facts.fold or 0} if folded else {}
+    facts = replace(facts, level=facts.level if level is None else level)
+    folds, fold = (facts.folds, facts.fold or 0) if split in ("train", "val") else (None, 0)
     show = False if quiet else None
-    tiles = RamTiles.load(opened, split, side, bands=facts.bands, progress=show, **cut)
-    threshold = chosen_threshold(facts, threshold)
-    scene_of, names = _scenes(tiles)
-    metrics = RoadMetrics(facts.targets, facts.class_mph, threshold=threshold, groups=len(names))
-    for batch in BatchLoader(tiles, batch_size, shuffle=False):
-        found = mean_of_views(runner, pad_mirrored(batch.image), tta)
-        metrics.to(found.device)
-        metrics.update(
-            found.permute(0, 3, 1, 2),
-            batch.speed.to(found.device),
-            scene_of[batch.index].to(found.device),
-        )
-    fold = f" of fold {cut['fold']} of {cut['folds']}, as in training" if cut else ""
-    title = f"{len(tiles)} {split} tiles{fold}, {side} x {side} pixels"
-    notes = differences(replace(facts, level=side), opened)
+    tiles = RamTiles.load(
+        opened, split, facts.level, bands=facts.bands, folds=folds, fold=fold, progress=show
+    )
+    which = "" if folds is None else f" of fold {fold} of {folds}, as in training"
+    title = f"{len(tiles)} {split} tiles{which}, {facts.level} x {facts.level} pixels"
+    notes = differences(facts, opened)
     if split in ("train", "all"):
         which = "these tiles" if split == "train" else "part of these tiles"
         notes.append(f"the network has learned from {which}, if its stores are the same")
-    return _evaluation(metrics, title, side, tiles, names, scene_of, notes)
-
-
-def chosen_threshold(facts: Facts, wanted: float | None = None) -> float:
-    """Return the least probability of a road: what is wanted, else the checkpoint's, else usual."""
-    if wanted is not None:
-        return wanted
-    return default_threshold(facts.targets) if facts.threshold is None else facts.threshold
+    scene_of, names = _scenes(tiles)
+    threshold = chosen_threshold(facts.targets, threshold, facts.threshold)
+    metrics = RoadMetrics(facts.targets, facts.class_mph, threshold=threshold, groups=len(names))
+    metrics = metrics.to(runner.device)
+    for batch in BatchLoader(tiles, batch_size, shuffle=False):
+        found = mean_of_views(runner, pad_mirrored(batch.image), tta).permute(0, 3, 1, 2)
+        there = batch.to(runner.device)
+        metrics.update(found, there.speed, scene_of.to(runner.device)[there.index])
+    return _evaluation(metrics, title, tiles, names, scene_of, notes)
 
 
 def pad_mirrored(image: Tensor) -> Tensor:
@@ -175,22 +166,25 @@ def _scenes(tiles: RamTiles) -> tuple[Tensor, list[str]]:
 def _evaluation(
     metrics: RoadMetrics,
     title: str,
-    side: int,
     tiles: RamTiles,
     names: list[str],
     scene_of: Tensor,
     notes: list[str],
 ) -> Evaluation:
     """Return the figures of all ranks together."""
-    whole = {name: value.item() for name, value in metrics.compute().items()}
-    counts = torch.bincount(scene_of, minlength=len(names)).tolist()
+    whole = _plain(metrics.compute())
     with metrics.sync_context():
-        each = [{k: v.item() for k, v in one.items()} for one in metrics.by_group()]
+        each = [_plain(figures) for figures in metrics.by_group()]
         sweep = Sweep(*(values.cpu() for values in metrics.sweep()))
         lost = int(metrics.lost)
     if lost:
         notes.append(f"the network gave no number for {lost:,} labelled pixels: left out")
+    counts = torch.bincount(scene_of, minlength=len(names)).tolist()
     scenes = tuple(Scene(*one) for one in zip(names, counts, each, strict=True))
     return Evaluation(
-        title, side, len(tiles), metrics.threshold, whole, scenes, sweep, tuple(notes)
+        title, tiles.side, len(tiles), metrics.threshold, whole, scenes, sweep, tuple(notes)
     )
+
+
+def _plain(figures: dict[str, Tensor]) -> dict[str, float]:
+    return {name: value.item() for name, value in figures.items()}

@@ -86,7 +86,9 @@ class Reading:
         "checkpoint|image|METRES",
         check=check_gsd,
     )
-    bands: str | None = option(None, "1-based bands to read, such as 5,3,2.", "N,...", check=check_bands)
+    bands: str | None = option(
+        None, "1-based bands to read, such as 5,3,2.", "N,...", check=check_bands
+    )
     rescale: str = option(
         "checkpoint",
         "How values become bytes: as in the training store, scene, none, or LO,HI.",
@@ -170,7 +172,7 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
         The checkpoint cannot be used.
     """
     from training.checkpoint import BEST
-    from training.decode import default_threshold
+    from training.decode import chosen_threshold
     from training.prediction.images import ReadOptions
     from training.prediction.job import Job
     from training.prediction.mapping import Mapper
@@ -190,11 +192,9 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
         model=request.model,
     )
     check_targets(facts)
-    threshold, whose = request.threshold, "as asked"
-    if threshold is None:
-        threshold, whose = facts.threshold, "the best on validation tiles"
-    if threshold is None:
-        threshold, whose = default_threshold(facts.targets), "never validated"
+    threshold = chosen_threshold(facts.targets, request.threshold, facts.threshold)
+    whose = "never validated" if facts.threshold is None else "the best on validation tiles"
+    whose = whose if request.threshold is None else "as asked"
     file = request.checkpoint / BEST if request.checkpoint.is_dir() else request.checkpoint
     options = MapOptions(
         checkpoint=f"{file_hash(file)} {request.weights}",

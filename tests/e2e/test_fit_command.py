@@ -95,7 +95,8 @@ def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here):
         assert two == pytest.approx(one, rel=tolerance), name
     assert column(tmp_path / "alone", "step") == column(tmp_path / "ranks", "step")
     # They judge it as one process does, each on its share of the tiles.
-    judge = ("ranks/best.pt", store, "--precision", "fp32", "--threads", "1", "--quiet", "--json")
+    judge = ("ranks/best.pt", store, "--precision", "fp32", "--threads", "1", "--quiet")
+    judge = (*judge, "--model", "helpers.tiny:build", "--json")
     for name, start in (("one.json", ("-m",)), ("two.json", launch)):
         judged = run(*judge, name, folder=tmp_path, module=(*start, "training.evaluate"))
         assert judged.returncode == 0, judged.stderr

@@ -166,6 +166,8 @@ def test_tiles_are_padded_by_mirroring_as_in_a_map(checkpoint, network, tmp_path
     runner, facts = open_runner(checkpoint(level=40), device="cpu", precision="fp32", model=MODEL)
 
     class Watched:
+        device = torch.device("cpu")
+
         def __call__(self, image):
             seen.append(image)
             return runner(image)

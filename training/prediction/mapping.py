@@ -191,10 +191,10 @@ class Mapper:
             for window, index in zip(image, chosen, strict=False):
                 window[...] = row.image[:, starts[index] : starts[index] + side]
             blender.add(
-                row.index, chosen, self._forward(image, runner, stats)[: len(chosen)], row.valid
+                row.number, chosen, self._forward(image, runner, stats)[: len(chosen)], row.valid
             )
             stats.network_pixels += len(chosen) * grid.window_pixels * len(VIEWS[self.options.tta])
-            report((row.index * len(starts) + chosen[-1] + 1) * grid.window_pixels)
+            report((row.number * len(starts) + chosen[-1] + 1) * grid.window_pixels)
 
     def _forward(
         self, image: NDArray[np.uint8], runner: Runner, stats: MapStats
@@ -220,16 +220,16 @@ def _put(
     row: WindowRow, grid: WindowGrid, blender: RowBlender, writer: MapWriter, stats: MapStats
 ) -> None:
     """Hand on the rows of the map that a row of windows completes."""
-    top = grid.rows.starts[row.index]
-    count = grid.rows.finished(row.index) - top
+    top = grid.rows.starts[row.number]
+    count = grid.rows.finished(row.number) - top
     # Rows that an earlier run has written are done once more only for what fades into the next.
     skipped = max(0, writer.next_row - top)
     if count > skipped:
-        found = blender.take(row.index, count, row.valid)[:, skipped:]
+        found = blender.take(row.number, count, row.valid)[:, skipped:]
 
         def fill(rows: slice, out: NDArray[np.uint8]) -> None:
             out[...] = found[:, rows]
 
         writer.put(count - skipped, fill)
         stats.image_pixels += found[0].size
-    blender.drop(row.index, count)
+    blender.drop(row.number, count)

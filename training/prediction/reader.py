@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -25,8 +25,8 @@ class WindowRow(NamedTuple):
 
     Attributes
     ----------
-    index
-        Of the row of windows.
+    number
+        Of the row of windows, from the top.
     image
         uint8 (y, x, band), as wide and high as the windows reach; 0 where there is no imagery.
         Beyond a small image's edge it is mirrored.
@@ -34,7 +34,7 @@ class WindowRow(NamedTuple):
         uint8 (y, x), the same rows, only the columns of the image.
     """
 
-    index: int
+    number: int
     image: NDArray[np.uint8]
     valid: NDArray[np.uint8]
 
@@ -111,7 +111,7 @@ def _mirror(image: NDArray[np.uint8], size: tuple[int, int]) -> None:
         image[height:] = image[mirrored(height, image.shape[0])]
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
+def ahead(items: Iterator[T]) -> Generator[T, None, None]:
     """Yield items of a generator, the next of which is made in a thread meanwhile.
 
     The generator runs in that thread from beginning to end, so its files stay there. Close what

@@ -43,12 +43,17 @@ class Runner(Protocol):
         ...
 
     @property
+    def device(self) -> torch.device:
+        """Where its probabilities are."""
+        ...
+
+    @property
     def fixed_batch(self) -> bool:
         """Whether a batch is filled up, since it must always have as many windows."""
         ...
 
     def __call__(self, image: Tensor) -> Tensor:
-        """Return fp32 (n, y, x, channel), probabilities, on any device.
+        """Return fp32 (n, y, x, channel), probabilities, on the runner's device.
 
         Parameters
         ----------

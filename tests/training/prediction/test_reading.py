@@ -33,7 +33,7 @@ def read_all(source, limits, window, overlap):
     valid = np.zeros((source.height, source.width), np.uint8)
     found = list(read_window_rows(source, limits, rows, columns))
     for row in found:
-        top = rows.starts[row.index]
+        top = rows.starts[row.number]
         part = slice(top, top + rows.side)
         height = min(rows.side, source.height - top)
         assert row.image.shape[:2] == (rows.side, columns.covered)
