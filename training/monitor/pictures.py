@@ -27,7 +27,7 @@ PANELS = (240, 320)
 GAP = 6
 LINE = 22
 """Height of a line of text."""
-LEGEND_WIDTH = 840
+LEGEND_WIDTH = 620
 """Pixels that the longest legend needs."""
 TITLES = ("image", "truth", "prediction", "errors")
 ANY_ROAD_MPH = 45

@@ -111,8 +111,7 @@ class Job:
         SourceError
             A pattern matches nothing.
         """
-        found = images_and_labels(images).scenes
-        tasks = [Outcome(scene.image, self.out / f"{scene.id}.tif") for scene in found]
+        tasks = [Outcome(address, self.out / f"{name}.tif") for name, address in _find(images)]
         _check_inputs_stay(tasks)
         self.out.mkdir(parents=True, exist_ok=True)
         for task in tasks:
@@ -123,10 +122,11 @@ class Job:
             if not task.error:
                 try:
                     self._one(task, shapes, reporter)
-                except (GeoprepError, OSError) as error:
+                except GeoprepError as error:
                     task.error = str(error)
-                    if isinstance(error, GeoprepError):  # no full disk: it will not get better
-                        shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
+                    shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
+                except OSError as error:
+                    task.error = f"{error.strerror or error}; what is done is kept, run it again"
             reporter.done(task)
         return tasks
 
@@ -234,6 +234,14 @@ class Job:
                 "no data in the map (--precision fp32 may help)"
             )
         return stats
+
+
+def _find(images: Sequence[str]) -> list[tuple[str, str]]:
+    """Return name and address of every image; the option of another command goes unmentioned."""
+    try:
+        return [(scene.id, scene.image) for scene in images_and_labels(images).scenes]
+    except GeoprepError as error:
+        raise type(error)(str(error).replace("--images ", "")) from error
 
 
 def _check_inputs_stay(tasks: Sequence[Outcome]) -> None:

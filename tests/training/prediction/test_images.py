@@ -242,7 +242,7 @@ def test_requests_that_cannot_be_carried_out(run, checkpoint, tmp_path):
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
     out = ("--out", tmp_path / "maps")
     for args, message in [
-        ((path, str(tmp_path / "none*.tif"), *out), "matches no file"),
+        ((path, str(tmp_path / "none*.tif"), *out), f"Error: {tmp_path / 'none*.tif'}: matches"),
         ((path, image, "--out", tmp_path), "would replace an image"),
         ((path, image, *out, "--window", "100"), "--window 100"),
         ((path, image, *out, "--bands", "1,x"), "--bands 1,x"),
