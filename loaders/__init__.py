@@ -22,13 +22,13 @@ from loaders.device import (
 from loaders.jitter import Jitter
 from loaders.limits import available_memory, usable_cpus
 from loaders.memory import MemorySampler, Usage, process_usage
-from loaders.ram import RamTiles, open_stores
+from loaders.ram import RamTiles
 from loaders.ranks import is_distributed, this_rank
-from loaders.residency import DeviceTiles
+from loaders.resident import DeviceTiles
 from loaders.selection import Folds, Split, select
 from loaders.shared import SharedMemory
 from loaders.stream import StreamTiles
-from loaders.stream_batches import StreamLoader
+from loaders.table import open_stores
 
 __all__ = [
     "PAD_TO",
@@ -45,7 +45,6 @@ __all__ = [
     "SharedMemory",
     "SpeedTarget",
     "Split",
-    "StreamLoader",
     "StreamTiles",
     "Targets",
     "TileDataset",

@@ -1,12 +1,17 @@
-"""One batch, and how its parts lie in one block of bytes."""
+"""One batch, how its parts lie in one block of bytes, and where blocks come from."""
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections import deque
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from loaders.sampling import Windows
@@ -103,44 +108,19 @@ def batch_of(block: Tensor, n: int, side: int, bands: int) -> Batch:
     n, side, bands
         Samples, window side in pixels, bands.
     """
-    views, end = (_arrays if _is_plain(block) else _views)(block, n, side, bands)
-    image, speed, index, where, key = views
-    return Batch(image, speed, index, where, key, block[:end])
-
-
-def _is_plain(block: Tensor) -> bool:
-    """Whether a block is memory that no device copies from by itself."""
-    return block.device.type == "cpu" and not block.is_pinned()
-
-
-def _views(block: Tensor, n: int, side: int, bands: int) -> tuple[list[Tensor], int]:
-    """Return the parts of a batch, image first, and where they end, as views by torch.
-
-    A transfer that reads a pinned block while nobody waits finds the block by its storage.
-    """
-    views, offset = [], 0
+    # Every operation of torch lets go of the interpreter's lock, and to get it back among threads
+    # that fill batches takes longer than the operation. But whoever copies from a pinned block
+    # while nobody waits finds the block by torch's storage.
+    plain = block.device.type == "cpu" and not block.is_pinned()
+    source: Any = block.numpy() if plain else block
+    parts, end = [], 0
     for dtype, shape in _parts(n, side, bands):
         nbytes = dtype.itemsize * prod(shape)
-        views.append(block[offset : offset + nbytes].view(dtype).view(shape))
-        offset += _aligned(nbytes)
-    views[0] = views[0].permute(0, 3, 1, 2)
-    return views, offset
-
-
-def _arrays(block: Tensor, n: int, side: int, bands: int) -> tuple[list[Tensor], int]:
-    """Return the same as `_views`, by NumPy.
-
-    Every operation of torch lets go of the interpreter's lock, and to get it back among threads
-    that fill batches takes longer than the operation.
-    """
-    views, offset = [], 0
-    array = block.numpy()
-    for dtype, shape in _parts(n, side, bands):
-        nbytes = dtype.itemsize * prod(shape)
-        part = array[offset : offset + nbytes].view(_NUMPY[dtype]).reshape(shape)
-        views.append(torch.from_numpy(part if offset else part.transpose(0, 3, 1, 2)))
-        offset += _aligned(nbytes)
-    return views, offset
+        part = source[end : end + nbytes].view(_NUMPY[dtype] if plain else dtype)
+        parts.append(part.reshape(shape))
+        end += _aligned(nbytes)
+    parts[0] = parts[0].swapaxes(1, 3).swapaxes(2, 3)
+    return Batch(*(map(torch.from_numpy, parts) if plain else parts), block[:end])
 
 
 def put_windows(batch: Batch, windows: Windows) -> None:
@@ -149,3 +129,47 @@ def put_windows(batch: Batch, windows: Windows) -> None:
     batch.key.numpy()[:] = windows.key
     where = batch.where.numpy()
     where[:, 0], where[:, 1], where[:, 2] = windows.y, windows.x, windows.op
+
+
+class Ring:
+    """Blocks of one size, filled again only when nobody looks at them any more.
+
+    A block is handed out as a tensor; every view, slice or permutation of it keeps its storage,
+    which keeps the array that was made for it. A weak reference to that array says when the last
+    of them is gone, without a finaliser. So a batch is valid for as long as it is held, without a
+    copy; who holds many makes the ring allocate more.
+
+    Parameters
+    ----------
+    nbytes
+        Size of a block.
+    spare
+        How many blocks to keep.
+    pinned
+        Page-locked memory for asynchronous copies to a device. torch's own cache of it is then
+        the ring: it alone knows when a copy that still reads a block has ended.
+    """
+
+    def __init__(self, nbytes: int, spare: int, *, pinned: bool = False) -> None:
+        self.nbytes = nbytes
+        self.pinned = pinned
+        self._lock = threading.Lock()  # taken by the threads that fill, never by a loop
+        self._blocks: deque[tuple[weakref.ref[Any], NDArray[np.uint8]]] = deque(maxlen=spare)
+
+    def take(self) -> Tensor:
+        """Return a block, uint8 (nbytes,), with whatever it held before."""
+        if self.pinned:
+            return torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
+        with self._lock:
+            idle = (i for i, (user, _) in enumerate(self._blocks) if user() is None)
+            at = max(idle, default=None)  # the one handed out last: warm
+            block = np.empty(self.nbytes, np.uint8) if at is None else self._blocks[at][1]
+            if at is not None:
+                del self._blocks[at]
+            view = block.view()
+            self._blocks.append((weakref.ref(view), block))
+        return torch.from_numpy(view)
+
+    def clear(self) -> None:
+        """Let go of the blocks that nobody has."""
+        self._blocks.clear()

@@ -1,53 +1,58 @@
 """Batches of uint8 tiles or crops: order, crops, symmetries, prefetch, resumable state.
 
-Threads fill batches ahead, each batch as a whole by one of them, from arrays that all share.
-What a batch holds depends on (seed, epoch, position) alone, see :mod:`loaders.sampling`.
+What a batch holds depends on (seed, epoch, position) alone, see :mod:`loaders.sampling`; where the
+tiles are, the tiles know, see :mod:`loaders.feed`.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Generator, Sequence
-from itertools import accumulate
-from typing import Any, Literal, Self, cast
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from loaders.ahead import run_ahead
-from loaders.batch import Batch, batch_of, block_bytes, put_windows
-from loaders.epochs import EpochLoader
-from loaders.gather import as_items, gather
+from loaders.batch import Batch
+from loaders.feed import Feed, Request
 from loaders.limits import usable_cpus
-from loaders.ram import RamTiles
 from loaders.ranks import this_rank
-from loaders.residency import DeviceTiles
-from loaders.ring import Ring
 from loaders.roads import CELL, RoadCells, WeightRule, tile_weights
-from loaders.sampling import Augment, Sampling, Windows
+from loaders.sampling import Augment, Sampling
 from loaders.schedule import Schedule, Step
-from loaders.stream import StreamTiles
+from loaders.table import Tiles
 
 MAX_THREADS = 4
 """Threads by default, at most: more of them only wait for memory."""
 
-_STEPS_DRAWN = 16
-"""Steps whose windows are drawn at once."""
+STATE_VERSION = 1
 
 
-class BatchLoader(EpochLoader):
+@dataclass
+class _Place:
+    """Epoch, positions of it that all ranks have passed, and where the next iteration starts."""
+
+    epoch: int = 0
+    done: int = 0
+    resume: int = 0
+
+
+class BatchLoader:
     """Iterates over batches of tiles or windows, one epoch after another.
 
-    A batch is valid for as long as any part of it is held: its buffer is filled again only then.
-    ``state_dict`` and ``load_state_dict`` continue in mid-epoch, on any number of ranks.
+    Iterating again starts the epoch again; an epoch that was exhausted is followed by the next.
+    After `load_state_dict` the first iteration goes on where the state was taken, in mid-epoch, on
+    any number of ranks. A batch is valid for as long as any part of it is held: its buffer is
+    filled again only then. A loader can be pickled and copied, its place included.
 
     Parameters
     ----------
     tiles
-        In memory, already on a device, or in a store larger than memory: then this is a
-        `StreamLoader`.
+        `RamTiles` in memory, `DeviceTiles` on a device, or `StreamTiles` in a store larger than
+        memory: the loop is the same.
     batch_size
         Samples per rank and batch.
     crop
@@ -72,17 +77,22 @@ class BatchLoader(EpochLoader):
         Batches filled ahead; None for as many as threads.
     min_road
         Least share of road in a sample: windows are drawn up to eight times, and tiles that have
-        too little road are left out. Training only.
+        too little road are left out, see `drawn_tiles`. Training only.
     weights
-        How often a tile is drawn: ``road``, ``speed``, or one figure a tile; see
+        How often a tile is drawn: ``road``, ``speed``, or one figure per tile; see
         :func:`loaders.roads.tile_weights`. Training only.
     pin_memory
         Page-locked batches, for asynchronous copies. None: where there is an accelerator.
-    residency
-        ``ram``, or ``device``: copy the tiles to ``device`` and gather batches there. ``stream``
-        is where `StreamTiles` are, which need not be told.
-    device
-        For ``residency="device"``.
+
+    Attributes
+    ----------
+    sampling
+        What an epoch consists of: ``crops_per_tile``, and ``window``, the side of a sample in
+        pixels.
+    schedule
+        Which positions of an epoch this rank takes.
+    notes
+        Sentences that whoever starts a run should read.
 
     Raises
     ------
@@ -90,18 +100,9 @@ class BatchLoader(EpochLoader):
         The arguments do not fit together, or to the tiles.
     """
 
-    def __new__(cls, tiles: object, *_: Any, **__: Any) -> Self:  # noqa: ANN401 - see __init__
-        """Return a loader of the kind that the tiles need."""
-        # As pathlib.Path does, so that the loop is the same wherever the tiles are.
-        if cls is BatchLoader and isinstance(tiles, StreamTiles):
-            from loaders.stream_batches import StreamLoader  # which is made from this module
-
-            return super().__new__(StreamLoader)  # type: ignore[return-value]  # a subclass
-        return super().__new__(cls)
-
     def __init__(
         self,
-        tiles: RamTiles | DeviceTiles | StreamTiles,
+        tiles: Tiles,
         batch_size: int,
         *,
         crop: int | None = None,
@@ -117,159 +118,210 @@ class BatchLoader(EpochLoader):
         min_road: float = 0.0,
         weights: WeightRule | Sequence[float] | NDArray[np.float64] | None = None,
         pin_memory: bool | None = None,
-        residency: Literal["ram", "device", "stream"] = "ram",
-        device: torch.device | str | None = None,
     ) -> None:
-        # A StreamLoader's tiles have all that is asked of them here.
-        self.tiles = _resident(cast(RamTiles | DeviceTiles, tiles), residency, device)
+        self.tiles = tiles
         self.threads = min(MAX_THREADS, usable_cpus()) if threads is None else threads
         self.prefetch = self.threads if prefetch is None else prefetch
-        pinned = torch.accelerator.is_available() if pin_memory is None else pin_memory
+        self.pinned = torch.accelerator.is_available() if pin_memory is None else pin_memory
         if self.threads < 1 or self.prefetch < 0:
             raise UsageError(f"threads={threads}, prefetch={prefetch}: at least 1, and at least 0")
         if not shuffle and (min_road > 0 or weights is not None):
             raise UsageError("shuffle=False sees every tile once: leave out min_road and weights")
-        chosen, cells = _with_road(self.tiles, min_road, crop)
-        self.sampling = Sampling(
-            tiles=len(self.tiles),
-            side=self.tiles.side,
+        chosen, cells = _with_road(tiles, min_road, crop)
+        plain = Sampling(
+            tiles=len(tiles),
+            side=tiles.side,
             crop=crop,
             augment=augment,
             crops_per_tile=crops_per_tile,
             seed=seed,
             shuffle=shuffle,
             chosen=chosen,
-            weights=None if weights is None else _weights(weights, self.tiles, chosen),
+            weights=None if weights is None else _weights(weights, tiles, chosen),
             min_road=min_road,
             roads=cells,
         )
+        self.sampling = tiles.arranged(plain)
         this, ranks = this_rank()
-        super().__init__(
-            Schedule(
-                samples=len(self.sampling),
-                batch_size=batch_size,
-                rank=this if rank is None else rank,
-                world_size=ranks if world_size is None else world_size,
-                drop_last=shuffle if drop_last is None else drop_last,
-                equal=shuffle,
+        self.schedule = Schedule(
+            samples=len(self.sampling),
+            batch_size=batch_size,
+            rank=this if rank is None else rank,
+            world_size=ranks if world_size is None else world_size,
+            drop_last=shuffle if drop_last is None else drop_last,
+            equal=shuffle,
+            in_turn=self.sampling.in_turn,
+        )
+        self.feed = self._feed(self.sampling)
+        self._place = _Place()
+        self.notes = _notes(self)
+
+    def _feed(self, sampling: Sampling) -> Feed:
+        """Return what gives the batches of a sampling."""
+        return self.tiles.feed(
+            Request(
+                sampling=sampling,
+                schedule=self.schedule,
+                bands=len(self.tiles.bands),
+                threads=self.threads,
+                prefetch=self.prefetch,
+                pinned=self.pinned,
             )
         )
-        nbytes = block_bytes(batch_size, self.sampling.window, len(self.tiles.bands))
-        # In work or waiting, with the one that the loop gets next: prefetch + 1. And what it has.
-        self._ring = Ring(nbytes, self.prefetch + 2, pinned=pinned)
+
+    def __len__(self) -> int:
+        """Return the batches of this rank in a whole epoch."""
+        return len(self.schedule)
+
+    @property
+    def samples(self) -> int:
+        """Samples in an epoch of all ranks, before ``drop_last``."""
+        return self.schedule.samples
+
+    @property
+    def drawn_tiles(self) -> int:
+        """Number of tiles that samples are drawn from: those with enough road for ``min_road``."""
+        return self.sampling.drawn_tiles
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration is of, or that the running one is."""
+        return self._place.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch; the current one keeps its place if a state was loaded."""
+        if epoch != self._place.epoch:
+            self._place = _Place(epoch)
 
     def identity(self) -> dict[str, Any]:
         """Return everything that decides which samples an epoch has, as plain values."""
-        s = self.sampling
+        return {"tiles": self.tiles.fingerprint} | self.sampling.identity()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to go on after the batch last handed out: some plain values.
+
+        Batches that were only filled ahead do not count. The state is that of all ranks.
+        """
         return {
-            "tiles": self.tiles.fingerprint,
-            "samples": len(s),
-            "seed": s.seed,
-            "crop": s.crop,
-            "augment": s.augment,
-            "crops_per_tile": s.crops_per_tile,
-            "shuffle": s.shuffle,
-            "min_road": s.min_road,
-            "weights": None if s.weights is None else zlib.crc32(s.weights.tobytes()),
+            "version": STATE_VERSION,
+            "epoch": self._place.epoch,
+            "position": self._place.done,
+            "sampling": self.identity(),
         }
 
-    def batches(self, epoch: int, steps: Sequence[Step]) -> Generator[Batch, None, None]:
-        """Yield the batch of every step of an epoch, filled ahead by threads."""
-        windows = _Drawn(self.sampling, epoch, steps)
-        each = range(len(steps))
-        if isinstance(self.tiles, DeviceTiles):
-            for i in each:
-                yield self.tiles.gather(windows(i), self.sampling.window)
-            return
-        fill = _Fill(self.tiles, self._ring, self.sampling.window)
-        yield from run_ahead(
-            lambda i: fill(windows(i)), each, threads=self.threads, ahead=self.prefetch
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state, with this loader's own batch size, ranks and memory.
+
+        Raises
+        ------
+        UsageError
+            The state is of other tiles, another seed or another sampling, and would go on with
+            other samples; or it is no state of this version.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise UsageError(
+                f"loader state version {state.get('version')!r} is not {STATE_VERSION}: it was "
+                "saved by another version of this package"
+            )
+        theirs = state.get("sampling") or {}
+        sampling = self.sampling.like(theirs)
+        mine = self.identity() | sampling.identity()
+        differs = [k for k in mine if mine[k] != theirs.get(k)]
+        if differs:
+            what = ", ".join(f"{k} was {theirs.get(k)!r}, is {mine[k]!r}" for k in differs)
+            raise UsageError(
+                f"the loader state is of other samples ({what}): make the loader as it was"
+            )
+        epoch, position = state.get("epoch"), state.get("position")
+        if not isinstance(epoch, int) or not isinstance(position, int):
+            raise UsageError(f"the loader state says epoch {epoch!r}, position {position!r}")
+        if epoch < 0 or not 0 <= position <= self.samples:
+            raise UsageError(
+                f"the loader state is damaged: position {position} of epoch {epoch}, which has "
+                f"{self.samples} samples. Go on from another checkpoint"
+            )
+        if sampling is not self.sampling:
+            self.feed, self.sampling = self._feed(sampling), sampling
+        self._place = _Place(epoch, position, position)
+
+    def __iter__(self) -> Iterator[Batch]:
+        steps = list(self.schedule.steps(self._place.resume))
+        return _Epoch(self._place, self.feed.batches(self._place.epoch, steps), steps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_place": _Place(**vars(self._place))}
+        del state["feed"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.feed = self._feed(self.sampling)
+
+    def __repr__(self) -> str:
+        schedule = self.schedule
+        drawn = {k: v for k, v in self.sampling.identity().items() if v not in (None, 0.0)}
+        told = ", ".join(f"{name}={value!r}" for name, value in drawn.items() if name != "samples")
+        return (
+            f"BatchLoader({self.tiles!r}, batch_size={schedule.batch_size}, {told}, rank "
+            f"{schedule.rank} of {schedule.world_size}: {len(self)} batches of {self.samples} "
+            f"samples from {self.drawn_tiles} tiles, at position {self._place.done} of epoch "
+            f"{self.epoch})"
         )
 
 
-class _Drawn:
-    """The windows of every step, drawn for a few steps at once.
+class _Epoch(Iterator[Batch]):
+    """The batches of an epoch, or of what is left of it.
 
-    To draw those of a thousand samples takes little longer than those of ten, and between two
-    batches, which have driven all else out of the caches, everything takes long.
+    No generator: one that is left early ends in a finaliser, where Ctrl-C is lost.
 
     Parameters
     ----------
-    sampling, epoch
-        What to draw from.
+    place
+        Of the loader; moved along.
+    batches
+        One for every step.
     steps
-        Of this epoch.
+        What they are.
     """
 
-    def __init__(self, sampling: Sampling, epoch: int, steps: Sequence[Step]) -> None:
-        self._sampling, self._epoch, self._steps = sampling, epoch, steps
-        self._order = sampling.order(epoch)
-        self._last: tuple[int, Windows, list[int]] | None = None
+    def __init__(self, place: _Place, batches: Iterator[Batch], steps: Sequence[Step]) -> None:
+        self._place = place
+        self._batches = batches
+        self._steps = iter(steps)
+        self._epoch: int | None = place.epoch
 
-    def __call__(self, i: int) -> Windows:
-        """Return the windows of step number ``i``; any thread may ask."""
-        part, within = divmod(i, _STEPS_DRAWN)
-        last = self._last  # one look: another thread may put the next in its place
-        if last is None or last[0] != part:
-            last = self._last = self._draw(part)
-        _, windows, bounds = last
-        return windows.rows(bounds[within], bounds[within + 1])
-
-    def _draw(self, part: int) -> tuple[int, Windows, list[int]]:
-        steps = self._steps[part * _STEPS_DRAWN :][:_STEPS_DRAWN]
-        samples = np.concatenate([self._order[step.first : step.last] for step in steps])
-        bounds = list(accumulate((step.last - step.first for step in steps), initial=0))
-        return part, self._sampling.windows(self._epoch, samples), bounds
-
-
-class _Fill:
-    """Fills a batch from tiles in memory.
-
-    Parameters
-    ----------
-    tiles
-        The tiles.
-    ring
-        Where buffers come from.
-    side
-        Side of the windows in pixels.
-    """
-
-    def __init__(self, tiles: RamTiles, ring: Ring, side: int) -> None:
-        self._image = as_items(tiles.image)
-        self._speed = tiles.speed
-        self._bands = len(tiles.bands)
-        self._ring = ring
-        self._side = side
-
-    def __call__(self, windows: Windows) -> Batch:
-        batch = batch_of(self._ring.take(), len(windows), self._side, self._bands)
-        image = batch.image.numpy().transpose(0, 2, 3, 1)
-        gather(self._image, windows, as_items(image))
-        gather(self._speed, windows, batch.speed.numpy())
-        put_windows(batch, windows)
+    def __next__(self) -> Batch:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            if self._place.epoch == self._epoch:
+                place, self._epoch = self._place, None
+                place.epoch, place.done, place.resume = place.epoch + 1, 0, 0
+            raise
+        self._place.done, self._place.resume = next(self._steps).done, 0
         return batch
 
+    def close(self) -> None:
+        """End the iteration, and wait until its threads have ended."""
+        self._epoch = None
+        getattr(self._batches, "close", lambda: None)()
 
-def _resident(
-    tiles: RamTiles | DeviceTiles, residency: str, device: torch.device | str | None
-) -> RamTiles | DeviceTiles:
-    """Return the tiles where they shall live."""
-    if residency not in ("ram", "device"):
-        raise UsageError(
-            f"residency={residency!r} is not 'ram' or 'device'; a store larger than memory is "
-            "read by StreamTiles.open(...)"
-        )
-    if residency == "ram" or isinstance(tiles, DeviceTiles):
-        return tiles
-    where = torch.accelerator.current_accelerator() if device is None else device
-    if where is None:
-        raise UsageError("residency='device' finds no accelerator: name one with device=")
-    return DeviceTiles(tiles, where)
+
+def _notes(loader: BatchLoader) -> tuple[str, ...]:
+    """Return what is likely not as it was meant, and warn of it."""
+    tiles, drawn = len(loader.tiles), loader.drawn_tiles
+    if 2 * drawn >= tiles:
+        return ()
+    note = (
+        f"min_road={loader.sampling.min_road:g} leaves {drawn} of {tiles} tiles to draw from, "
+        f"{loader.samples} samples per epoch: take a smaller one, or weights='road'"
+    )
+    warnings.warn(note, UserWarning, stacklevel=3)
+    return (note,)
 
 
 def _with_road(
-    tiles: RamTiles | DeviceTiles, min_road: float, crop: int | None
+    tiles: Tiles, min_road: float, crop: int | None
 ) -> tuple[NDArray[np.int64] | None, RoadCells | None]:
     """Return the tiles that can yield windows with enough road, and where their roads are."""
     if min_road <= 0:
@@ -288,7 +340,7 @@ def _with_road(
 
 def _weights(
     rule: WeightRule | Sequence[float] | NDArray[np.float64],
-    tiles: RamTiles | DeviceTiles,
+    tiles: Tiles,
     chosen: NDArray[np.int64] | None,
 ) -> NDArray[np.float64]:
     weights = tile_weights(rule, tiles.road_fraction, tiles)

@@ -7,11 +7,18 @@ cache that the kernel would give back counts as free, as it does in psutil's ``a
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from geoprep.errors import UsageError
+from loaders.ranks import exchange, is_distributed
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +105,37 @@ def usable_cpus() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
         return os.cpu_count() or 1
+
+
+def memory_limit(limit: str | int | float) -> int:
+    """Return a limit of memory in bytes.
+
+    Parameters
+    ----------
+    limit
+        ``"4GiB"``, ``"500MB"``, a number of bytes, or a share of the memory that is available
+        now, as a float up to 1.0. Ranks agree on the least share: then a collective.
+
+    Raises
+    ------
+    UsageError
+        It is none of these.
+    """
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
+        return limit
+    if isinstance(limit, float) and 0 < limit <= 1:
+        share = int(limit * available_memory().nbytes)
+        return min(exchange(share)) if is_distributed() else share
+    if isinstance(limit, str):
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?))?b", limit.strip().lower())
+        if match and float(match[1]) > 0:
+            return int(float(match[1]) * (_BINARY if match[3] else _UNITS)[match[2] or ""])
+    raise UsageError(
+        f"ram_limit={limit!r} is not an amount of memory: give '4GiB', '500MB', a number of "
+        "bytes, or a share of what is available as a float such as 0.25"
+    )
+
+
+def amount(nbytes: int) -> str:
+    """Return bytes as a person reads them."""
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.3g} MB"

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders.facts import TileFacts
-from loaders.loading import TABLE_COLUMNS, load_plan, plan_load
-from loaders.progress import progress_bar
+from loaders.chunks import Progress, read_all
+from loaders.feed import Feed, HostFeed, Request
+from loaders.limits import available_memory
 from loaders.ranks import load_once
-from loaders.reading import Progress
-from loaders.selection import Folds, Split
+from loaders.selection import Folds, Plan, Split, plan_load
 from loaders.shared import Handle, SharedArrays
+from loaders.table import COLUMNS, Origin, Table, Tiles, open_stores, read_table
 
 LOAD_THREADS = 4
 """Pieces read at a time."""
 
+RESERVE = 200 << 20
+"""Bytes to leave free beside the tiles: what reading takes on top of them."""
 
-class RamTiles(TileFacts):
+
+class RamTiles(Tiles):
     """Tiles and their table in shared, read-only memory.
 
     It pickles as a handle of some hundred bytes, whatever its size: a worker under fork, spawn or
@@ -34,7 +40,7 @@ class RamTiles(TileFacts):
     Parameters
     ----------
     arrays
-        Pixels and table, as :func:`loaders.loading.load_plan` leaves them.
+        Pixels and table.
     stores
         The opened stores where there are any; opened again when they are asked for.
 
@@ -48,14 +54,11 @@ class RamTiles(TileFacts):
 
     def __init__(self, arrays: SharedArrays, stores: Sequence[Store] | None = None) -> None:
         self._arrays = arrays
-        self._stores = None if stores is None else tuple(stores)
-        self._meta: dict[str, Any] = json.loads(arrays["meta"].tobytes())
-        self.table = {name: arrays[name] for name in TABLE_COLUMNS}
-        self.bands = tuple(self._meta["bands"])
-        self.left_out = dict(self._meta["left_out"])
         self.image: NDArray[np.uint8] = arrays["image"]
         self.speed: NDArray[np.uint8] = arrays["speed"]
-        self.side = int(self.speed.shape[1])
+        origin = Origin(**json.loads(arrays["origin"].tobytes()))
+        table = {name: arrays[name] for name in COLUMNS}
+        super().__init__(int(self.speed.shape[1]), origin, table, stores)
 
     @classmethod
     def load(
@@ -89,7 +92,7 @@ class RamTiles(TileFacts):
         threads
             Pieces read at a time.
         share
-            Where torch.distributed is initialised: load once a machine and attach in its other
+            Where torch.distributed is initialised: load once per machine and attach in its other
             ranks. That is a collective; False lets every rank load for itself.
         progress
             True for a bar, None for one where somebody is at a terminal, or a function that is
@@ -105,10 +108,14 @@ class RamTiles(TileFacts):
         cut = None if folds is None else Folds(folds, fold, split_seed)
 
         def load() -> RamTiles:
-            opened = open_stores(stores)
-            plan = plan_load(opened, split, level, bands, cut)
+            plan = plan_load(open_stores(stores), split, level, bands, cut)
+            check_fits(plan)
+            arrays = _share(plan.level, Origin.of(plan), read_table(plan))
             with progress_bar(progress, f"loading {plan.name}") as report:
-                return cls(load_plan(plan, threads=threads, progress=report), opened)
+                pixels = arrays["image"], arrays["speed"]
+                read_all(list(plan.work()), *pixels, threads=threads, progress=report)
+            arrays.freeze()
+            return cls(arrays, plan.stores)
 
         return load_once(load) if share else load()
 
@@ -143,76 +150,110 @@ class RamTiles(TileFacts):
                 f"image {image.shape} and speed {speed.shape} do not match: (tile, side, side, "
                 "band) and (tile, side, side) are needed"
             )
-        names = [str(i + 1) for i in range(count)] if bands is None else list(bands)
-        facts: dict[str, Any] = {"split": "all", "bands": names, "left_out": {}, "stores": []}
-        facts |= {"finest": [side], "scenes": [[str(i) for i in range(n)]], "crs": [[crs] * n]}
-        meta = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-        layout: dict[str, tuple[Any, tuple[int, ...]]] = {
-            name: (dtype, (n, *shape)) for name, (dtype, shape) in TABLE_COLUMNS.items()
-        }
-        layout |= {"image": ("uint8", image.shape), "speed": ("uint8", speed.shape)}
-        arrays = SharedArrays.create(layout | {"meta": ("uint8", meta.shape)})
-        arrays["image"][:], arrays["speed"][:], arrays["meta"][:] = image, speed, meta
-        arrays["tile"][:] = arrays["scene"][:] = np.arange(n)
-        arrays["transform"][:] = (1, 0, 0, 0, 1, 0) if transform is None else transform
         known = (speed != 255).sum(axis=(1, 2))
         road = ((speed != 255) & (speed != 0)).sum(axis=(1, 2))
-        arrays["road_fraction"][:] = road / np.maximum(known, 1)
-        arrays["valid_fraction"][:] = known / (side * side)
+        table = {name: np.zeros((n, *shape), dtype) for name, (dtype, shape) in COLUMNS.items()}
+        table["tile"][:] = table["scene"][:] = np.arange(n)
+        table["transform"][:] = (1, 0, 0, 0, 1, 0) if transform is None else transform
+        table["road_fraction"][:] = road / np.maximum(known, 1)
+        table["valid_fraction"][:] = known / (side * side)
+        names = [str(i + 1) for i in range(count)] if bands is None else list(bands)
+        origin = Origin(names, {}, [], [side], [[str(i) for i in range(n)]], [[crs] * n])
+        arrays = _share(side, origin, table)
+        arrays["image"][:], arrays["speed"][:] = image, speed
         arrays.freeze()
         return cls(arrays, ())
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the shared memory."""
-        return self._arrays.nbytes
-
-    @property
-    def handle(self) -> Handle:
-        """Where other processes find the memory."""
-        return self._arrays.handle
-
-    @property
-    def stores(self) -> tuple[Store, ...]:
-        """The stores the tiles came from."""
-        if self._stores is None:
-            self._stores = open_stores(self._meta["stores"]) if self._meta["stores"] else ()
-        return self._stores
+    def feed(self, request: Request) -> Feed:
+        """Return what fills batches from memory."""
+        return HostFeed(self.image, self.speed, request)
 
     def speed_of(self, tile: int) -> NDArray[np.uint8]:
         """Return the mask of a tile, uint8 (y, x)."""
         mask: NDArray[np.uint8] = self.speed[tile]
         return mask
 
-    def _scene_column(self, name: Literal["id", "crs"], store: int, scene: int) -> str:
-        return str(self._meta["scenes" if name == "id" else "crs"][store][scene])
+    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return copies of image and mask, uint8 (y, x, band) and (y, x)."""
+        return self.image[tile].copy(), self.speed[tile].copy()
 
-    def _finest_side(self, store: int) -> int:
-        return int(self._meta["finest"][store])
+    @property
+    def handle(self) -> Handle:
+        """Where other processes find the memory."""
+        return self._arrays.handle
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RamTiles, (self._arrays,)
 
-    def __repr__(self) -> str:
-        return (
-            f"RamTiles({len(self)} tiles of {self.side} x {self.side} x {len(self.bands)}, "
-            f"{self.nbytes / 1e9:.2f} GB, left out {self.left_out or 'none'})"
-        )
+
+def _share(side: int, origin: Origin, table: Table) -> SharedArrays:
+    """Return new shared memory with everything but pixels in it."""
+    told = np.frombuffer(json.dumps(asdict(origin)).encode(), np.uint8)
+    n = len(table["tile"])
+    layout: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "image": ("uint8", (n, side, side, len(origin.bands))),
+        "speed": ("uint8", (n, side, side)),
+    }
+    small = {"origin": told, **table}
+    arrays = SharedArrays.create(layout | {k: (v.dtype, v.shape) for k, v in small.items()})
+    for name, values in small.items():
+        arrays[name][:] = values
+    return arrays
 
 
-def open_stores(
-    stores: str | Path | Store | Sequence[str | Path | Store],
-) -> tuple[Store, ...]:
-    """Open a store or several.
+def check_fits(plan: Plan) -> None:
+    """Refuse a plan that memory cannot hold.
 
     Raises
     ------
-    StoreError
-        One of them cannot be used.
     UsageError
-        There is none.
+        With figures, and what would fit.
     """
-    several = [stores] if isinstance(stores, str | Path | Store) else list(stores)
-    if not several:
-        raise UsageError("no store given: name at least one")
-    return tuple(s if isinstance(s, Store) else Store.open(s) for s in several)
+    need = plan.nbytes(plan.level, len(plan.bands))
+    left = available_memory()
+    room = left.nbytes - RESERVE
+    if need <= room:
+        return
+    levels = set.intersection(*(set(s.meta.levels) for s in plan.stores))
+    sizes = {f"level={n}": plan.nbytes(n, len(plan.bands)) for n in sorted(levels, reverse=True)}
+    coarser = [way for way, size in sizes.items() if size <= room]
+    sizes |= {
+        f"bands= with {n} of {len(plan.bands)} bands": plan.nbytes(plan.level, n)
+        for n in range(len(plan.bands) - 1, 0, -1)
+    }
+    fewer = [way for way, size in sizes.items() if way.startswith("bands") and size <= room]
+    ways = [f"{way} ({sizes[way] / 1e9:.2f} GB)" for way in (*coarser[:1], *fewer[:1])]
+    ways.append("StreamTiles.open(...), which keeps a window of it in memory")
+    raise UsageError(
+        f"{plan.name} takes {need / 1e9:.2f} GB ({plan.tiles} tiles of {plan.level} x "
+        f"{plan.level} x {len(plan.bands)} and masks); {left.limited_by} has "
+        f"{left.nbytes / 1e9:.2f} GB left, of which {RESERVE / 1e9:.2f} GB are kept free. "
+        f"Take {', or '.join(ways)}"
+    )
+
+
+@contextmanager
+def progress_bar(wanted: bool | Progress | None, title: str) -> Iterator[Progress | None]:
+    """Yield what to call with (done, total), or None.
+
+    Parameters
+    ----------
+    wanted
+        True for a bar on standard error, False for none, None for one if that is a terminal; or a
+        function, which is used as it is.
+    title
+        What is going on.
+    """
+    if callable(wanted):
+        yield wanted
+    elif wanted or (wanted is None and sys.stderr.isatty()):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+    else:
+        yield None

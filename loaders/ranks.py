@@ -1,6 +1,6 @@
 """Ranks of a ``torchrun`` job: who am I, and which of us share a machine.
 
-One rank a machine loads; the others attach to its memory. Only a handle is sent.
+One rank per machine loads; the others attach to its memory. Only a handle is sent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _machine() -> tuple[str, int, int]:
     return name, pids.stat().st_ino if pids.exists() else 0, os.getuid()
 
 
-def _exchange(value: Any) -> list[Any]:  # noqa: ANN401 - torch sends any picklable object
+def exchange(value: Any) -> list[Any]:  # noqa: ANN401 - torch sends any picklable object
     """Return every rank's value."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
@@ -58,7 +58,7 @@ def load_once(load: Callable[[], Shared]) -> Shared:
     """
     if not is_distributed():
         return load()
-    machines = _exchange(_machine())
+    machines = exchange(_machine())
     leader = machines.index(machines[dist.get_rank()])
     loaded: Shared | None = None
     failure: Exception | None = None
@@ -68,14 +68,14 @@ def load_once(load: Callable[[], Shared]) -> Shared:
         except Exception as error:  # the others wait for word, whatever went wrong
             failure = error
     # Pickled here: a handle is only good on its own machine, where alone it is unpickled.
-    sent, message = _exchange((pickle.dumps(loaded), failure and str(failure)))[leader]
+    sent, message = exchange((pickle.dumps(loaded), failure and str(failure)))[leader]
     if message is not None:
         failure = failure or UsageError(
             f"rank {leader}, which loads for this machine, failed: {message}"
         )
     elif loaded is None:
         loaded, failure = _attach(sent)
-    _exchange(None)  # nobody goes on, and perhaps lets go of the memory, before all have it
+    exchange(None)  # nobody goes on, and perhaps lets go of the memory, before all have it
     if loaded is None or failure is not None:
         raise failure or UsageError(f"rank {leader} loaded nothing")
     return loaded

@@ -7,7 +7,6 @@ windows be judged without touching a pixel, wherever the pixels live.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol
 
 import numpy as np
@@ -15,14 +14,23 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, NO_DATA
+from loaders.ahead import Ahead
 
 CELL = 16
 """Side of a cell in pixels."""
 
 WeightRule = Literal["road", "speed"]
 
+_ROUNDS = 200
+"""Adjustments of the factors of bins, at most."""
+
 _FLOOR = 0.1
 """Least weight of a tile as a share of the mean: tiles without roads are rare, never absent."""
+
+_CEILING = 5.0
+"""Largest weight by ``speed`` as a share of the mean: the one fast road of a store is not learnt
+by heart.
+"""
 
 
 class Masks(Protocol):
@@ -67,8 +75,8 @@ class RoadCells:
             counts = np.add.reduceat(rows, edges, axis=1, dtype=np.int32)
             np.cumsum(np.cumsum(counts, axis=0), axis=1, out=sums[tile, 1:, 1:])
 
-        with ThreadPoolExecutor(threads, "loaders-roads") as pool:
-            list(pool.map(one, range(len(masks))))
+        for _ in Ahead(one, range(len(masks)), threads=threads, ahead=4 * threads):
+            pass
         return cls(sums, masks.side)
 
     def total(self) -> NDArray[np.int32]:
@@ -109,36 +117,61 @@ def tile_weights(
     road_fraction: NDArray[np.float32],
     masks: Masks,
 ) -> NDArray[np.float64]:
-    """Return how often each tile is drawn, float64 (tile,).
+    """Return how often each tile is drawn, in proportion, float64 (tile,).
 
     Parameters
     ----------
     rule
-        ``road``: in proportion to the share of road. ``speed``: each of the ten-mph bins that
-        occur is met as often as any other, so that rare fast roads are not. Or one figure a tile.
+        ``road``: in proportion to the share of road. ``speed``: so that the pixels of the ten-mph
+        bins that occur come as equally often as the tiles allow; a tile brings all its roads
+        along, so bins that never come apart keep their proportion, and none is drawn more than
+        about five times as often as the mean. Or one figure per tile. By both rules a tile has
+        at least a tenth of the mean.
     road_fraction
         float32 (tile,), share of road of every tile.
     masks
         The tiles.
     """
-    if isinstance(rule, str):
-        if rule == "road":
-            weights = road_fraction.astype(np.float64)
-        elif rule == "speed":
-            weights = _speed_weights(masks)
-        else:
-            raise UsageError(f"weights={rule!r} is not 'road', 'speed' or one figure a tile")
-        return np.maximum(weights, _FLOOR * weights.mean()) if weights.any() else weights + 1.0
-    return np.asarray(rule, np.float64)
+    if not isinstance(rule, str):
+        return np.asarray(rule, np.float64)
+    if rule == "road":
+        return _floored(road_fraction.astype(np.float64))
+    if rule == "speed":
+        return _balanced(_bin_pixels(masks))
+    raise UsageError(f"weights={rule!r} is not 'road', 'speed' or one figure per tile")
 
 
-def _speed_weights(masks: Masks) -> NDArray[np.float64]:
-    """Return the sum over bins of a tile's share of all pixels of that bin."""
-    pixels = np.zeros((len(masks), BIN_COUNT + 1))
-    for tile in range(len(masks)):
+def _floored(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.maximum(weights, _FLOOR * weights.mean()) if weights.any() else weights + 1.0
+
+
+def _bin_pixels(masks: Masks, threads: int = 2) -> NDArray[np.float64]:
+    """Return the pixels of every ten-mph bin, float64 (tile, bin), in one pass over the masks."""
+
+    def count(tile: int) -> NDArray[np.float64]:
         counts = np.bincount(masks.speed_of(tile).ravel(), minlength=256)
-        pixels[tile] = np.bincount(BIN_TABLE, weights=counts, minlength=BIN_COUNT + 1)
-    roads = pixels[:, 1:]
-    totals = roads.sum(axis=0)
-    weights: NDArray[np.float64] = (roads / np.maximum(totals, 1)).sum(axis=1)
-    return weights
+        return np.bincount(BIN_TABLE, weights=counts, minlength=BIN_COUNT + 1)[1:]
+
+    found = Ahead(count, range(len(masks)), threads=threads, ahead=4 * threads)
+    return np.stack(list(found))
+
+
+def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return weights of tiles under which bins come equally often, as nearly as can be.
+
+    A tile weighs the sum over bins of its share of the bin's pixels times a factor of the bin;
+    factors are raised where a bin comes too rarely and lowered where it comes too often, as
+    iterative proportional fitting does (Deming and Stephan, 1940), until nothing improves.
+    """
+    pixels = pixels[:, pixels.any(axis=0)]
+    shares = pixels / pixels.sum(axis=0)
+    factors, least = np.ones(shares.shape[1]), np.inf
+    best = _floored(shares.sum(axis=1))
+    for _ in range(_ROUNDS if pixels.size else 0):
+        weights = shares @ factors
+        weights = np.clip(weights / weights.mean(), _FLOOR, _CEILING)
+        met = weights @ pixels / (weights @ pixels).mean()
+        if (uneven := np.abs(met - 1).max()) < least:
+            best, least = weights, uneven
+        factors = factors / met
+    return best

@@ -9,8 +9,9 @@ change their streams.
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ _ORDER, _KEY, _TILE, _SYMMETRY, _PLACE = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows into tiles, one row a sample.
+    """Windows into tiles, one row per sample.
 
     Attributes
     ----------
@@ -147,14 +148,38 @@ class Sampling:
         if self.crops_per_tile < 1:
             raise UsageError(f"crops_per_tile={self.crops_per_tile} must be at least 1")
         if self.weights is not None:
-            object.__setattr__(self, "_cumulative", _cumulative(self.weights, self._count))
+            object.__setattr__(self, "_cumulative", _cumulative(self.weights, self.drawn_tiles))
 
     def __len__(self) -> int:
-        return self._count * self.crops_per_tile
+        return self.drawn_tiles * self.crops_per_tile
 
     @property
-    def _count(self) -> int:
+    def drawn_tiles(self) -> int:
+        """Number of tiles to draw from."""
         return self.tiles if self.chosen is None else len(self.chosen)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether ranks take the positions of a step in turn, else one run each."""
+        return False
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that decides which samples an epoch has, as plain values."""
+        return {
+            "samples": len(self),
+            "seed": self.seed,
+            "crop": self.crop,
+            "augment": self.augment,
+            "crops_per_tile": self.crops_per_tile,
+            "shuffle": self.shuffle,
+            "min_road": self.min_road,
+            "weights": None if self.weights is None else zlib.crc32(self.weights.tobytes()),
+        }
+
+    def like(self, identity: dict[str, Any]) -> Self:
+        """Return the same samples, in the order of a state as far as that can be followed."""
+        del identity
+        return self
 
     @property
     def window(self) -> int:
@@ -182,10 +207,9 @@ class Sampling:
     def _tile(self, epoch: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         if self._cumulative is None:
             drawn = samples // self.crops_per_tile
-            return drawn if self.chosen is None else self.chosen[drawn]
-        # One draw from each of len(self) equal strata of the cumulative weight.
-        u = (samples + _unit(self._bits(epoch, _TILE, samples))) / len(self)
-        drawn = np.searchsorted(self._cumulative, u, side="right")
+        else:  # one draw from each of len(self) equal strata of the cumulative weight
+            u = (samples + _unit(self._bits(epoch, _TILE, samples))) / len(self)
+            drawn = np.searchsorted(self._cumulative, u, side="right")
         return drawn if self.chosen is None else self.chosen[drawn]
 
     def _corner(
@@ -211,7 +235,7 @@ class Sampling:
 def _cumulative(weights: NDArray[np.float64], tiles: int) -> NDArray[np.float64]:
     """Return the cumulative weight, ending in exactly 1 at the last tile that has any."""
     if weights.shape != (tiles,):
-        raise UsageError(f"weights have shape {weights.shape}; one a tile is needed: ({tiles},)")
+        raise UsageError(f"weights have shape {weights.shape}; one per tile is needed: ({tiles},)")
     if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
         raise UsageError("weights must be finite, not negative, and not all zero")
     cumulative = np.cumsum(weights, dtype=np.float64)

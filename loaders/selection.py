@@ -1,17 +1,19 @@
-"""Which tiles of a store belong to a split, and which of them can be used."""
+"""Which tiles of which stores are asked for, and which of them can be used."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import SPLITS, Store
+from loaders.chunks import ChunkReader, Piece, pieces
 
 Split = Literal["train", "val", "test", "all"]
 
@@ -124,3 +126,125 @@ def _refold(store: Store, splits: NDArray[np.uint8], folds: Folds) -> NDArray[np
 
 def _digest(scene: str, seed: int) -> bytes:
     return hashlib.blake2b(f"{seed}:{scene}".encode(), digest_size=8).digest()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tiles to load, before a byte of them is read.
+
+    Attributes
+    ----------
+    stores
+        The stores, in the order of their tiles.
+    selections
+        The tiles of each.
+    split
+        Name of the split.
+    level
+        Tile side in pixels, the same in all stores.
+    bands
+        Names of the bands to keep.
+    """
+
+    stores: tuple[Store, ...]
+    selections: tuple[Selection, ...]
+    split: str
+    level: int
+    bands: tuple[str, ...]
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        return sum(len(s.tiles) for s in self.selections)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Tiles of the split that cannot be used, by reason."""
+        return dict(sum((Counter(s.left_out) for s in self.selections), Counter[str]()))
+
+    def nbytes(self, level: int, bands: int) -> int:
+        """Return the bytes of all pixels at a level, with so many bands."""
+        return self.tiles * level * level * (bands + 1)
+
+    @property
+    def name(self) -> str:
+        """The stores and the split, for messages."""
+        return f"split {self.split!r} of {', '.join(s.location for s in self.stores)}"
+
+    def work(self) -> Iterator[tuple[ChunkReader, Piece]]:
+        """Yield what to read, and by whom."""
+        at = 0
+        for reader, selection in zip(self.readers(), self.selections, strict=True):
+            shard_tiles = reader.store.meta.shard_tiles
+            yield from ((reader, piece) for piece in pieces(selection.tiles, shard_tiles, at))
+            at += len(selection.tiles)
+
+    def readers(self) -> list[ChunkReader]:
+        """Return what reads the tiles of each store."""
+        return [ChunkReader(store, self.level, self.bands) for store in self.stores]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        stores = [store.location for store in self.stores]
+        return _plan_again, (stores, self.selections, self.split, self.level, self.bands)
+
+
+def _plan_again(stores: list[str], *rest: Any) -> Plan:  # noqa: ANN401 - the other fields
+    return Plan(tuple(Store.open(store) for store in stores), *rest)
+
+
+def plan_load(
+    stores: Sequence[Store],
+    split: Split = "train",
+    level: int | None = None,
+    bands: Sequence[str] | None = None,
+    folds: Folds | None = None,
+) -> Plan:
+    """Choose level, bands and tiles.
+
+    Raises
+    ------
+    StoreError
+        A store lacks the level.
+    UsageError
+        Stores do not match, a band is unknown, or no tile is left.
+    """
+    selections = tuple(select(store, split, folds) for store in stores)
+    plan = Plan(
+        tuple(stores), selections, split, _common_level(stores, level), _common_bands(stores, bands)
+    )
+    if plan.tiles == 0:
+        reasons = ", ".join(f"{n} {why}" for why, n in plan.left_out.items()) or "it is empty"
+        raise UsageError(
+            f"{plan.name} has no tile to load ({reasons}): take another split, or build a store "
+            "with more scenes"
+        )
+    return plan
+
+
+def _common_level(stores: Sequence[Store], level: int | None) -> int:
+    if level is None and len({s.meta.levels[0] for s in stores}) > 1:
+        every = set.intersection(*(set(s.meta.levels) for s in stores))
+        have = "; ".join(f"{s.location}: {', '.join(map(str, s.meta.levels))}" for s in stores)
+        fix = f"level={max(every)}" if every else "stores built with the same --tile"
+        raise UsageError(f"the stores differ in their finest level ({have}): take {fix}")
+    found = {store.check_level(level) for store in stores}
+    return found.pop()
+
+
+def _common_bands(stores: Sequence[Store], bands: Sequence[str] | None) -> tuple[str, ...]:
+    wanted = tuple(stores[0].meta.bands if bands is None else bands)
+    if not wanted:
+        raise UsageError("bands is empty: name at least one, or leave it out for all")
+    for store in stores:
+        if bands is None and store.meta.bands != wanted:
+            raise UsageError(
+                f"{store.location} has bands {', '.join(store.meta.bands)}, {stores[0].location} "
+                f"has {', '.join(wanted)}: name those they share with bands=(...)"
+            )
+        unknown = [band for band in wanted if band not in store.meta.bands]
+        if unknown:
+            raise UsageError(
+                f"{store.location} has no band {', '.join(unknown)}; it has "
+                f"{', '.join(store.meta.bands)}"
+            )
+    return wanted

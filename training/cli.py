@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,14 +54,15 @@ class Range:
     def problem(self, value: float) -> str | None:
         """Return what is wrong with a number, None where nothing is."""
         bounds = (
-            (self.least, "at least", lambda bound: value >= bound),
-            (self.above, "more than", lambda bound: value > bound),
-            (self.most, "at most", lambda bound: value <= bound),
-            (self.below, "less than", lambda bound: value < bound),
+            (self.least, "at least", operator.ge),
+            (self.above, "more than", operator.gt),
+            (self.most, "at most", operator.le),
+            (self.below, "less than", operator.lt),
         )
-        if all(bound is None or holds(bound) for bound, _, holds in bounds):
+        set_ones = [(bound, word, holds) for bound, word, holds in bounds if bound is not None]
+        if all(holds(value, bound) for bound, _, holds in set_ones):
             return None
-        return " and ".join(f"{word} {bound:g}" for bound, word, _ in bounds if bound is not None)
+        return " and ".join(f"{word} {bound:g}" for bound, word, _ in set_ones)
 
 
 def option(

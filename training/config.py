@@ -302,7 +302,7 @@ class Config:
         """Return the settings of flat names; those not given have their defaults."""
         made = {}
         for section in fields(cls):
-            kind = type(section.default)
+            kind: type[Any] = type(section.default)
             given = {f.name: values[f.name] for f in fields(kind) if f.name in values}
             if "stores" in given:
                 given["stores"] = tuple(given["stores"])

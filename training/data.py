@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
 from loaders import (
     BatchLoader,
     DevicePrep,
+    DeviceTiles,
     Folds,
     Jitter,
     Normalize,
@@ -31,13 +33,10 @@ from training.config import Config, DataConfig, Stage
 from training.decode import class_speeds
 from training.engine.native import Engine
 
-Tiles = RamTiles | StreamTiles
+Tiles = RamTiles | DeviceTiles | StreamTiles
 
 LIKE = 1.25
 """Ground sample distances further apart than this factor are worth a word."""
-
-VALIDATION_SHARE = 4
-"""Of ``--ram-limit``, validation tiles that are streamed take one part in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +224,27 @@ def check_store(facts: Facts, stores: Sequence[Store], where: str) -> None:
 
 
 def load_split(
-    config: DataConfig, stores: Sequence[Store], split: Split, level: int | None, *, quiet: bool
+    config: DataConfig,
+    stores: Sequence[Store],
+    split: Split,
+    level: int | None,
+    *,
+    device: torch.device,
+    shared: Tiles | None = None,
+    quiet: bool = True,
 ) -> Tiles | None:
     """Return the tiles of a split, None where it has none.
+
+    Parameters
+    ----------
+    config, stores, split, level
+        Which tiles, and where they live.
+    device
+        For tiles that live there.
+    shared
+        Streamed tiles whose memory these use as well: ``--ram-limit`` is one for both.
+    quiet
+        No progress bar.
 
     Raises
     ------
@@ -243,12 +260,13 @@ def load_split(
         "folds": config.folds,
         "fold": config.fold,
     }
-    if config.residency != "stream":
-        return RamTiles.load(stores, split, level, progress=False if quiet else None, **options)
-    whole = StreamTiles.open(stores, split, level, config.ram_limit, **options).ram_limit
-    part = whole // VALIDATION_SHARE
-    limit = part if split == "val" else whole - part
-    return StreamTiles.open(stores, split, level, limit, **options)
+    if config.residency == "stream":
+        limit = config.ram_limit if shared is None else shared
+        return StreamTiles.open(stores, split, level, limit, **options)
+    options["progress"] = False if quiet else None
+    if config.residency == "device":
+        return DeviceTiles.load(stores, split, level, device=device, **options)
+    return RamTiles.load(stores, split, level, **options)
 
 
 def load_stage(config: Config, stores: Sequence[Store], stage: Stage, engine: Engine) -> StageData:
@@ -259,12 +277,12 @@ def load_stage(config: Config, stores: Sequence[Store], stage: Stage, engine: En
     StoreError, UsageError
         The store lacks the level, the tiles do not fit into memory, or there are too few.
     """
-    quiet = config.output.quiet
-    tiles = load_split(config.data, stores, "train", stage.level, quiet=quiet)
+    how: dict[str, Any] = {"device": engine.device, "quiet": config.output.quiet}
+    tiles = load_split(config.data, stores, "train", stage.level, **how)
     assert tiles is not None  # an empty train split raises
-    validation = load_split(config.data, stores, "val", stage.level, quiet=quiet)
+    validation = load_split(config.data, stores, "val", stage.level, shared=tiles, **how)
     return StageData(
-        _training_loader(config, tiles, stage, engine),
+        _training_loader(config, tiles, stage),
         None if validation is None else whole_tiles(validation, config),
         tiles,
         validation,
@@ -283,7 +301,7 @@ def whole_tiles(tiles: Tiles, config: Config) -> BatchLoader:
     return BatchLoader(tiles, config.machine.val_batch_size, shuffle=False, threads=threads)
 
 
-def _training_loader(config: Config, tiles: Tiles, stage: Stage, engine: Engine) -> BatchLoader:
+def _training_loader(config: Config, tiles: Tiles, stage: Stage) -> BatchLoader:
     sampling = config.sampling
     assert isinstance(sampling.batch_size, int)  # "auto" has become a number by now
     inside = stage.crop is not None and stage.crop < tiles.side
@@ -297,6 +315,4 @@ def _training_loader(config: Config, tiles: Tiles, stage: Stage, engine: Engine)
         threads=config.machine.loader_threads,
         min_road=sampling.min_road,
         weights=sampling.weights,
-        residency=config.data.residency,
-        device=engine.device if config.data.residency == "device" else None,
     )

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
 from benchmarks.fitting.rungs import Rung
 from geoprep.store import Store
 from loaders import Batch, BatchLoader, RamTiles
+from training import step
 from training.config import Config
 from training.data import facts_of, make_prep
 from training.engine.host import keep_memory
@@ -81,21 +81,23 @@ class Stepper:
             self.trainable.network.register_forward_pre_hook(_contiguous)
             self.optimizer = maker(self.trainable.parameters())
         self.trainable.train()
+        self._stepper = step.Stepper(
+            self.trainable,
+            self.optimizer,
+            self.engine,
+            optim.clip,
+            timed=lambda phase: record_function(f"phase: {phase}"),
+        )
 
     def step(self, batch: Batch) -> Tensor:
-        """Take one step as `training.fit` does, and return the loss; its phases have names."""
-        with record_function("phase: forward"), self.engine.autocast():
-            parts = self.trainable(batch.image, batch.speed, batch.key)
-        with record_function("phase: backward"):
-            parts.total.backward()
-        with record_function("phase: clip"):
-            if DEFAULTS.optim.clip is not None:
-                clip_grad_norm_(self.trainable.parameters(), DEFAULTS.optim.clip)
-        with record_function("phase: optimizer"):
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-        total: Tensor = parts.total.detach()
-        return total
+        """Take one step as `training.fit` does, and return the loss; its phases have names.
+
+        Raises
+        ------
+        TrainingError
+            The loss is not a number: nothing is learnt, and nothing worth timing.
+        """
+        return self._stepper([batch]).parts[0].total
 
     def run(self, batches: Iterator[Batch], seconds: float, least: int) -> Pace:
         """Take steps for some time, and at least so many."""
@@ -105,10 +107,8 @@ class Stepper:
             with record_function("phase: data"):
                 batch = next(batches)
             waited += time.perf_counter() - asked
-            loss = self.step(batch)
+            self.step(batch)
             steps += 1
-        if not torch.isfinite(loss):
-            raise RuntimeError(f"the loss of the steps that were timed became {loss.item()}")
         return Pace(steps, time.perf_counter() - start, waited)
 
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from geoprep.plan.plan import Plan
 from geoprep.build.records import ShardRecord
-from geoprep.store.schema import SPLITS, Store
+from geoprep.store import Store
+from geoprep.store.schema import SPLITS
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def cities(as_json: bool) -> None:
 @JSON
 def info(store: str, scenes: bool, as_json: bool) -> None:
     """Say what is in a store, and what it will take in memory."""
-    from geoprep.store.schema import Store
+    from geoprep.store import Store
     from geoprep.views.facts import info as describe
     from geoprep.views.facts import print_info
 
@@ -152,7 +152,7 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> None:
 @click.option("--level", type=int, help="Resolution to read; default: as fine as needed.")
 def preview(store: str, out: Path, scenes: tuple[str, ...], count: int, level: int | None) -> None:
     """Make a sheet to look at: images, speed masks, overlays."""
-    from geoprep.store.schema import Store
+    from geoprep.store import Store
     from geoprep.views.preview import preview as make_sheet
 
     written = make_sheet(
@@ -194,7 +194,7 @@ def export(
     coding: Coding,
 ) -> None:
     """Write a scene back to GeoTIFF, image and mask, georeferenced; or the store's footprints."""
-    from geoprep.store.schema import Store
+    from geoprep.store import Store
     from geoprep.views.footprints import export_footprints
     from geoprep.views.geotiff import export_scene
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
 from geoprep.grid import Grid
-from geoprep.store.schema import PIXEL_ARRAYS, SceneTable, Store, TileTable
+from geoprep.store.reader import Store
+from geoprep.store.schema import PIXEL_ARRAYS, SceneTable, TileTable
 
 
 def tiles_of(tiles: TileTable, scene: int) -> slice:

@@ -1,28 +1,17 @@
-"""The store format, schema 1: what a build writes and everything else reads.
+"""The store format, schema 1: its constants, its root attribute, its tables.
 
-The format is described in ``docs/store-format.md``. This module holds its constants and tables, and
-opens a finished store; :mod:`geoprep.store.writer` makes one, :mod:`geoprep.store.shards` writes
-its pixels.
+The format is described in ``docs/store-format.md``.
 """
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from zarr.abc.store import Store as ZarrStore
-from zarr.errors import ZarrUserWarning
-
-from geoprep.errors import StoreError
-from geoprep.storage.files import open_files
 
 SCHEMA = 1
 SHARD_TILES = 32
@@ -55,7 +44,7 @@ class StoreMeta:
     levels
         Tile sides in pixels, finest first; each is the name of a group.
     shard_tiles
-        Tiles in a shard of any pixel array.
+        Tiles per shard of every pixel array.
     codec
         ``lz4`` (bitshuffled) or ``zstd`` (level 1); every chunk also ends in its CRC-32C.
     build
@@ -90,18 +79,78 @@ class StoreMeta:
 
     @classmethod
     def from_attrs(cls, attrs: dict[str, Any]) -> StoreMeta:
-        """Read the attribute; unknown keys are ignored, lists become tuples."""
+        """Read the attribute; unknown keys are ignored, lists become tuples.
+
+        Raises
+        ------
+        TypeError
+            A key is missing.
+        ValueError
+            A value is not what the format allows; the message says which.
+        """
         known = {f.name for f in fields(cls)}
         values: dict[str, Any] = {k: v for k, v in attrs.items() if k in known}
         frozen: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
         }
-        return cls(**frozen)
+        meta = cls(**frozen)
+        for fault in (*_wrong_kinds(meta), *_impossible(meta)):
+            raise ValueError(fault)
+        return meta
+
+
+_LISTS: dict[str, tuple[type, ...]] = {
+    "cities": (str,),
+    "bands": (str,),
+    "band_indexes": (int,),
+    "gsd_m": (int, float),
+    "levels": (int,),
+}
+_SINGLE: dict[str, type] = {
+    **dict.fromkeys(("tile", "overlap", "shard_tiles"), int),
+    **dict.fromkeys(("rescale", "codec", "speed_unit", "version"), str),
+    "build": dict,
+    "complete": bool,
+}
+
+
+def _wrong_kinds(meta: StoreMeta) -> Iterator[str]:
+    """Yield what is wrong with the types of values; by ``type``, for to Python True is an int."""
+    for name, kinds in _LISTS.items():
+        value = getattr(meta, name)
+        if type(value) is not tuple or not all(type(one) in kinds for one in value):
+            yield f"{name} is {value!r:.60}"
+    for name, kind in _SINGLE.items():
+        if type(getattr(meta, name)) is not kind:
+            yield f"{name} is {getattr(meta, name)!r:.60}"
+
+
+def _impossible(meta: StoreMeta) -> Iterator[str]:
+    """Yield what no store can have."""
+    if not meta.levels or meta.levels != tuple(meta.tile >> i for i in range(len(meta.levels))):
+        yield f"levels {meta.levels} do not halve the tile, {meta.tile}"
+    elif meta.levels[-1] < 1:
+        yield f"levels {meta.levels}"
+    if meta.codec not in CODECS:
+        yield f"unknown codec {meta.codec!r:.60}"
+    if not meta.bands or len(meta.bands) != len(meta.band_indexes):
+        yield f"{len(meta.bands)} band names for {len(meta.band_indexes)} bands"
+    if len(meta.gsd_m) != 2 or not all(0 < one < math.inf for one in meta.gsd_m):
+        yield f"gsd_m is {meta.gsd_m}"
+    if meta.shard_tiles < 1 or not 0 <= meta.overlap < meta.tile:
+        yield f"shards of {meta.shard_tiles} tiles, overlap of {meta.overlap} pixels"
+    if meta.speed_unit != "mph":
+        yield f"speed unit {meta.speed_unit!r:.60}"
+    if not meta.cities:
+        yield "no city"
+    notes = meta.build.get("notes", {})
+    if type(notes) is not dict or not all(type(count) is int for count in notes.values()):
+        yield f"notes of the build are {notes!r:.60}"
 
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """One row a tile, in the order of the pixel arrays.
+    """One row per tile, in the order of the pixel arrays.
 
     Attributes
     ----------
@@ -134,7 +183,7 @@ class TileTable:
 
 @dataclass(frozen=True, slots=True)
 class SceneTable:
-    """One row a planned scene, whatever became of it.
+    """One row per planned scene, whatever became of it.
 
     Attributes
     ----------
@@ -175,162 +224,5 @@ SCENE_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reason": ("str", ("scene",)),
 }
 
-
-# What zarr raises at a zarr.json that is no JSON, or JSON of something else.
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
-
-
-@contextmanager
-def quiet_zarr() -> Iterator[None]:
-    """Silence zarr's remark that consolidated metadata is not in the core specification."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=ZarrUserWarning)
-        yield
-
-
-class Store:
-    """A finished store, opened for reading.
-
-    Parameters
-    ----------
-    location
-        Where the store is, as the user named it.
-    root
-        Its root group.
-    meta
-        Its checked root attribute.
-    """
-
-    def __init__(self, location: str, root: zarr.Group, meta: StoreMeta) -> None:
-        self.location = location
-        self.root = root
-        self.meta = meta
-
-    @classmethod
-    def open(cls, location: str | Path) -> Store:
-        """Open a local folder or an ``s3://``, ``gs://``, ``az://`` or ``http(s)://`` address.
-
-        Raises
-        ------
-        StoreError
-            Nothing is there, it is no geoprep store, it is incomplete, or of another schema.
-        """
-        location = str(location)
-        root = _open_root(location)
-        attrs = dict(root.attrs).get("geoprep")
-        if not isinstance(attrs, dict) or "schema" not in attrs:
-            raise StoreError(f"{location} is a Zarr group, but not a geoprep store")
-        if attrs["schema"] != SCHEMA:
-            raise StoreError(
-                f"{location} has store schema {attrs['schema']}; this geoprep reads schema "
-                f"{SCHEMA}. Build it again with `geoprep build-zarr --overwrite`, or install the "
-                f"geoprep that wrote it ({attrs.get('version', 'unknown')})"
-            )
-        try:
-            meta = StoreMeta.from_attrs(attrs)
-        except TypeError as error:
-            raise StoreError(f"{location}/zarr.json: broken geoprep attribute: {error}") from error
-        if not meta.complete:
-            raise StoreError(
-                f"{location} is incomplete: its build is running or was interrupted. "
-                "Run the same `geoprep build-zarr` command again to finish it"
-            )
-        return cls(location, root, meta)
-
-    @cached_property
-    def tiles(self) -> TileTable:
-        """The tile table."""
-        return TileTable(**{name: self._read(name) for name in TILE_COLUMNS})
-
-    @cached_property
-    def scenes(self) -> SceneTable:
-        """The scene table."""
-        columns = {name: self._read(f"scenes/{name}") for name in SCENE_COLUMNS}
-        for name, (dtype, _) in SCENE_COLUMNS.items():
-            if dtype == "str":
-                columns[name] = columns[name].astype(object)
-        return SceneTable(**columns)
-
-    @cached_property
-    def histogram_band(self) -> NDArray[np.uint64]:
-        """uint64 (band, 256), valid pixels per value over the train split, finest level."""
-        values: NDArray[np.uint64] = self._read("histogram/band")
-        return values
-
-    @cached_property
-    def histogram_speed(self) -> NDArray[np.uint64]:
-        """uint64 (256), pixels per speed byte over the train split, finest level."""
-        values: NDArray[np.uint64] = self._read("histogram/speed")
-        return values
-
-    def image(self, level: int | None = None) -> zarr.Array[Any]:
-        """Return the images of a level, uint8 (tile, y, x, band), every chunk checked.
-
-        Read by zarr-python: zarrs 0.2.3 is faster, but hands out damaged pixels of a part of a
-        shard without a word.
-        """
-        return self._array(f"{self.check_level(level)}/image")
-
-    def speed(self, level: int | None = None) -> zarr.Array[Any]:
-        """Return the speed masks of a level, uint8 (tile, y, x), every chunk checked."""
-        return self._array(f"{self.check_level(level)}/speed")
-
-    def ledger(self, level: int, name: str) -> NDArray[np.uint8]:
-        """Return uint8 (shard, 16), XXH3-128 of every shard of a pixel array."""
-        digests: NDArray[np.uint8] = self._read(f"ledger/{level}/{name}")
-        return digests
-
-    def check_level(self, level: int | None) -> int:
-        """Return the level, the finest for None, or raise StoreError naming those there are."""
-        level = self.meta.levels[0] if level is None else level
-        if level not in self.meta.levels:
-            have = ", ".join(map(str, self.meta.levels))
-            raise StoreError(f"{self.location} has no level {level}; its levels are {have}")
-        return level
-
-    def _array(self, name: str) -> zarr.Array[Any]:
-        try:
-            array = self.root[name]
-        except KeyError as error:
-            raise StoreError(f"{self.location} lacks the array {name}; it is damaged") from error
-        if not isinstance(array, zarr.Array):
-            raise StoreError(f"{self.location}/{name} is not an array; the store is damaged")
-        return array
-
-    def _read(self, name: str) -> Any:  # noqa: ANN401 - the caller knows the array's dtype
-        try:
-            return np.asarray(self._array(name)[...])
-        except (ValueError, RuntimeError, OSError) as error:
-            raise StoreError(f"{self.location}/{name} is corrupted: {error}") from error
-
-
-def _open_root(location: str) -> zarr.Group:
-    """Open the root group read-only, or raise a StoreError that says what is wrong."""
-    if "://" in location:
-        return _open_remote_root(location)
-    if not Path(location).is_dir():
-        raise StoreError(
-            f"{location}: no such store (a store is a folder; build one with `geoprep build-zarr`)"
-        )
-    return _open_group(location, Path(location))
-
-
-def _open_remote_root(address: str) -> zarr.Group:
-    from obstore.exceptions import BaseError
-    from zarr.storage import ObjectStore
-
-    try:
-        return _open_group(address, ObjectStore(open_files(address), read_only=True))
-    except BaseError as error:
-        cause = str(error).splitlines()[0]
-        raise StoreError(f"{address} cannot be opened ({cause}): check the address") from error
-
-
-def _open_group(location: str, where: Path | ZarrStore) -> zarr.Group:
-    try:
-        with quiet_zarr():
-            return zarr.open_group(where, mode="r")
-    except FileNotFoundError as error:
-        raise StoreError(f"{location} is not a Zarr store: it has no zarr.json") from error
-    except UNREADABLE as error:
-        raise StoreError(f"{location}/zarr.json cannot be read: {error}") from error
+"""What zarr raises at a zarr.json that is no JSON, or JSON of something else."""

@@ -1,34 +1,25 @@
 """Writing one shard: compress its chunks, checksum them, index them, rename into place.
 
-The bytes follow Zarr's ``sharding_indexed`` codec: encoded chunks back to back, then an index
-of little-endian uint64 (offset, length) pairs with its own CRC-32C. Chunks are encoded in order,
-so that the same pixels give the same bytes whatever wrote them; the file appears under its final
-name at once or not at all.
+The bytes are those of :mod:`geoprep.store.layout`. Chunks are encoded in order, so that the same
+pixels give the same bytes whatever wrote them; the file appears under its final name at once or not
+at all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-import google_crc32c
-import numcodecs
 import numpy as np
 import xxhash
-from numcodecs.abc import Codec as Compressor
 from numpy.typing import NDArray
 
+from geoprep.store.layout import CRC_BYTES, MISSING, checksum, compressor, shard_key
 from geoprep.store.schema import Codec
 
 PARTIAL_SUFFIX = ".partial"
-MISSING = np.iinfo(np.uint64).max
-"""Offset and length of a chunk that the shard does not hold."""
-
-# One encode call is one chunk; its threads would fight with the build's own.
-numcodecs.blosc.use_threads = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +30,9 @@ class ShardFile:
     nbytes: int
 
 
-def compressor(codec: Codec) -> Compressor:
-    """Return the numcodecs twin of :func:`geoprep.store.writer.chunk_codecs`."""
-    if codec == "lz4":
-        return numcodecs.Blosc(cname="lz4", clevel=5, shuffle=numcodecs.Blosc.BITSHUFFLE)
-    return numcodecs.Zstd(level=1)
-
-
 def shard_path(store: Path, array: str, shard: int) -> Path:
-    """Return the file of a shard of ``650/image`` or ``650/speed``: only the first axis is cut."""
-    axes = 4 if array.endswith("image") else 3
-    return store / array / "c" / Path(str(shard), *["0"] * (axes - 1))
+    """Return the file of a shard of ``650/image`` or ``650/speed``."""
+    return store / shard_key(array, shard)
 
 
 class ShardWriter:
@@ -86,8 +69,8 @@ class ShardWriter:
         # numcodecs wants a flat buffer; a flat view of a contiguous tile is free.
         body = bytes(self._encode(tile.reshape(-1)))
         self._write(body)
-        self._write(struct.pack("<I", google_crc32c.value(body)))
-        size = len(body) + 4
+        self._write(checksum(body))
+        size = len(body) + CRC_BYTES
         self._index[self._count] = self._offset, size
         self._count += 1
         self._offset += size
@@ -96,10 +79,10 @@ class ShardWriter:
         """Write the index, rename the file into place, and say what was written."""
         footer = self._index.tobytes()
         self._write(footer)
-        self._write(struct.pack("<I", google_crc32c.value(footer)))
+        self._write(checksum(footer))
         self._file.close()
         self._partial.replace(self.path)
-        nbytes = self._offset + len(footer) + 4
+        nbytes = self._offset + len(footer) + CRC_BYTES
         return ShardFile(self._hash.hexdigest(), nbytes)
 
     def abort(self) -> None:

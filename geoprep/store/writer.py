@@ -11,29 +11,18 @@ import numpy as np
 import xxhash
 import zarr
 from numpy.typing import NDArray
-from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
+from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from geoprep.storage.disk import flush, flush_metadata
+from geoprep.store.layout import pixel_layouts
+from geoprep.store.reader import quiet_zarr
 from geoprep.store.schema import (
-    PIXEL_ARRAYS,
     SCENE_COLUMNS,
     TILE_COLUMNS,
-    Codec,
     SceneTable,
     StoreMeta,
     TileTable,
-    quiet_zarr,
 )
-
-
-def chunk_codecs(codec: Codec) -> tuple[BloscCodec | ZstdCodec, Crc32cCodec]:
-    """Return the codecs of a chunk after ``bytes``: a compressor and a checksum."""
-    if codec == "lz4":
-        return (
-            BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle", typesize=1, blocksize=0),
-            Crc32cCodec(),
-        )
-    return ZstdCodec(level=1, checksum=False), Crc32cCodec()
 
 
 def create_store(path: Path, meta: StoreMeta, tiles: int) -> None:
@@ -50,23 +39,9 @@ def create_store(path: Path, meta: StoreMeta, tiles: int) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     root = zarr.open_group(path, mode="a", attributes={"geoprep": meta.to_attrs()})
-    for level in meta.levels:
-        for name, fill in PIXEL_ARRAYS.items():
-            if (path / f"{level}/{name}/zarr.json").exists():
-                continue
-            bands = (len(meta.bands),) if name == "image" else ()
-            sides = (level, level, *bands)
-            root.create_array(
-                f"{level}/{name}",
-                shape=(tiles, *sides),
-                chunks=(1, *sides),
-                shards=(meta.shard_tiles, *sides),
-                dtype="uint8",
-                fill_value=fill,
-                compressors=chunk_codecs(meta.codec),
-                dimension_names=["tile", "y", "x", *(["band"] if bands else [])],
-                overwrite=False,
-            )
+    for name, layout in pixel_layouts(meta).items():
+        if not (path / name / "zarr.json").exists():
+            root.create_array(name, **layout.describe(tiles), overwrite=False)
 
 
 def write_table_array(

@@ -11,9 +11,10 @@ import zarr
 
 from geoprep.errors import StoreError
 from geoprep.storage.files import StoreFiles
-from geoprep.store.schema import CODECS, PIXEL_ARRAYS, SCENE_COLUMNS, TILE_COLUMNS, Store, StoreMeta
+from geoprep.store.layout import pixel_layouts
+from geoprep.store.reader import Store
+from geoprep.store.schema import CODECS, PIXEL_ARRAYS, SCENE_COLUMNS, TILE_COLUMNS, StoreMeta
 from geoprep.store.shards import digest
-from geoprep.store.writer import chunk_codecs
 from geoprep.verify.problem import Problem
 
 DOCUMENT = "zarr.json"
@@ -126,21 +127,10 @@ def check_arrays(store: Store, tiles: int) -> Iterator[Problem]:
         How many rows the tile table has.
     """
     meta = store.meta
-    for name in meta.pixel_arrays():
-        level, kind = name.split("/")
-        sides = (int(level),) * 2 + ((len(meta.bands),) if kind == "image" else ())
-        expected = {
-            "shape": (tiles, *sides),
-            "chunks": (1, *sides),
-            "shards": (meta.shard_tiles, *sides),
-            "dtype": "uint8",
-            "fill_value": PIXEL_ARRAYS[kind],
-            "compressors": chunk_codecs(meta.codec),
-            "dimension names": ("tile", "y", "x", "band")[: 1 + len(sides)],
-        }
-        yield from _compare(store, name, expected)
+    for name, layout in pixel_layouts(meta).items():
+        yield from _compare(store, name, layout.describe(tiles))
     for name, (dtype, dims) in table_arrays(meta).items():
-        expected = {"dtype": dtype, "dimension names": dims}
+        expected = {"dtype": dtype, "dimension_names": dims}
         yield from _compare(store, name, expected)
 
 
@@ -156,11 +146,11 @@ def _compare(store: Store, name: str, expected: dict[str, Any]) -> Iterator[Prob
         "dtype": "str" if array.dtype.kind in "OT" else array.dtype.name,
         "fill_value": array.fill_value,
         "compressors": array.compressors,
-        "dimension names": getattr(array.metadata, "dimension_names", None),
+        "dimension_names": getattr(array.metadata, "dimension_names", None),
     }
     for what, value in expected.items():
         if found[what] != value:
-            yield Problem.of(name, f"{what} is {found[what]}, not {value}")
+            yield Problem.of(name, f"{what.replace('_', ' ')} is {found[what]}, not {value}")
 
 
 def check_names(

@@ -11,7 +11,8 @@ from typing import Any
 
 from geoprep.executors.threads import Threads
 from geoprep.storage.files import StoreFiles
-from geoprep.store.schema import PIXEL_ARRAYS, Store
+from geoprep.store.reader import Store
+from geoprep.store.schema import PIXEL_ARRAYS
 from geoprep.verify import metadata
 from geoprep.verify.pixels import Findings, check_job, check_statistics
 from geoprep.verify.problem import Problem

@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
 from geoprep.storage.files import StoreFiles
+from geoprep.store.layout import CRC_BYTES, ENTRY_BYTES, MISSING, compressor
 from geoprep.store.schema import StoreMeta
-from geoprep.store.shards import MISSING, compressor, digest
-
-CRC_BYTES = 4
-ENTRY_BYTES = 16
+from geoprep.store.shards import digest
 
 Report = Callable[[int | None, str], None]
 """Told the tile, or None for the whole shard, and what is wrong."""

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from pyproj.exceptions import CRSError
 
 from geoprep.grid import Grid, tile_windows
+from geoprep.store.reader import Store
 from geoprep.store.scenes import grid_of, shape_within, tiles_of
-from geoprep.store.schema import SCENE_COLUMNS, SPLITS, STATUSES, TILE_COLUMNS, Store, StoreMeta
+from geoprep.store.schema import SCENE_COLUMNS, SPLITS, STATUSES, TILE_COLUMNS, StoreMeta
 from geoprep.store.schema import SceneTable as Scenes
 from geoprep.store.schema import TileTable as Tiles
 from geoprep.verify.metadata import table_arrays

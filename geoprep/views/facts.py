@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage.files import StoreFiles
+from geoprep.store import Store
 from geoprep.store.scenes import scene_grid, scene_roads, scene_splits, valid_share
-from geoprep.store.schema import PIXEL_ARRAYS, SPLITS, STATUSES, Store
+from geoprep.store.schema import PIXEL_ARRAYS, SPLITS, STATUSES
 from geoprep.views.palette import SPEED_COLOURS, bin_label, speed_bin
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ import shapely
 from geoprep.errors import UsageError
 from geoprep.grid import Grid, to_lonlat
 from geoprep.storage.files import replaced
+from geoprep.store import Store
 from geoprep.store.scenes import scene_grid, scene_roads, tiles_of, valid_share
-from geoprep.store.schema import SPLITS, Store
+from geoprep.store.schema import SPLITS
 
 By = Literal["scene", "tile"]
 SUFFIXES = (".geojson", ".json", ".gpkg")

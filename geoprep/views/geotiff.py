@@ -15,8 +15,9 @@ from geoprep.grid import Grid
 from geoprep.sources.scene import match_scene
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NO_DATA
 from geoprep.storage.files import replaced
+from geoprep.store import Store
 from geoprep.store.scenes import is_aligned, level_grid, read_image, read_speed, tiles_of
-from geoprep.store.schema import SPLITS, Store
+from geoprep.store.schema import SPLITS
 from geoprep.views.footprints import export_footprints
 from geoprep.views.palette import speed_colours
 

@@ -14,6 +14,7 @@ from geoprep.grid import Grid
 from geoprep.sources.scene import match_scene
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage.files import replaced
+from geoprep.store import Store
 from geoprep.store.scenes import (
     read_image,
     read_speed,
@@ -22,7 +23,7 @@ from geoprep.store.scenes import (
     scene_splits,
     valid_share,
 )
-from geoprep.store.schema import SPLITS, STATUSES, Store
+from geoprep.store.schema import SPLITS, STATUSES
 
 if TYPE_CHECKING:
     from geoprep.views.sheet import SceneView

@@ -16,7 +16,7 @@ from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources.spacenet import find_scenes
-from geoprep.store.schema import Store
+from geoprep.store import Store
 
 SIZE = 128
 needs_reference = pytest.mark.skipif(bool(missing()), reason=f"{missing()} is not installed")

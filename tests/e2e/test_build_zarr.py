@@ -11,7 +11,7 @@ import rasterio
 
 from geoprep.sources.cities import CITIES
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from geoprep.synth import synthesise
 
 MOSCOW = CITIES["moscow"]

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,9 @@ def store(tmp_path_factory):
     return write_store(tmp_path_factory.mktemp("store") / "tiny.zarr")
 
 
-def run(*command, folder, doom="0", module=("-m", "training.fit"), python=(sys.executable,)):
+def run(
+    *command, folder, doom="0", module=("-m", "training.fit"), python=(sys.executable,), seconds=300
+):
     """Run a command as its own process, where the tests' networks can be found."""
     env = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "LD_PRELOAD")}
     env |= {"PYTHONPATH": f"{REPO}{os.pathsep}{HELPERS}", "DOOM_AT": doom}
@@ -36,7 +39,7 @@ def run(*command, folder, doom="0", module=("-m", "training.fit"), python=(sys.e
         env=env,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=seconds,
     )
 
 
@@ -66,7 +69,7 @@ def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, he
     killed = run(*common, "--out", "parts", folder=tmp_path, doom="6")
     assert killed.returncode == -9
     assert load(tmp_path / "parts").progress["step"] == 4
-    assert here("--resume", "parts") == 0
+    assert here("--resume", "parts", "--model", "helpers.tiny:killed") == 0
     assert "epoch 1, step 4" in (tmp_path / "parts" / "log.txt").read_text()
     a, b = load(tmp_path / "whole"), load(tmp_path / "parts")
     for weights in ("network", "ema"):
@@ -95,8 +98,8 @@ def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here):
         assert two == pytest.approx(one, rel=tolerance), name
     assert column(tmp_path / "alone", "step") == column(tmp_path / "ranks", "step")
     # They judge it as one process does, each on its share of the tiles.
-    judge = ("ranks/best.pt", store, "--precision", "fp32", "--threads", "1", "--quiet")
-    judge = (*judge, "--model", "helpers.tiny:build", "--json")
+    judge = ("ranks/best.pt", store, "--model", "helpers.tiny:build", "--precision", "fp32")
+    judge = (*judge, "--threads", "1", "--quiet", "--json")
     for name, start in (("one.json", ("-m",)), ("two.json", launch)):
         judged = run(*judge, name, folder=tmp_path, module=(*start, "training.evaluate"))
         assert judged.returncode == 0, judged.stderr
@@ -105,8 +108,49 @@ def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here):
     assert two["tiles"] == one["tiles"] > 1
     assert two["metrics"] == pytest.approx(one["metrics"], nan_ok=True)
     # A run of two ranks goes on in one.
-    assert here("--resume", "ranks", "--epochs", "4", "--batch-size", "8") == 0
+    model = ("--model", "helpers.tiny:build")
+    assert here("--resume", "ranks", *model, "--epochs", "4", "--batch-size", "8") == 0
     assert len(column(tmp_path / "ranks", "loss")) == 4
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_of_three_ranks_stops_them_all(store, tmp_path):
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3")
+    common = (store, "--model", "helpers.tiny:one_rank_interrupted", *ONE, *SAMPLES)
+    common = (*common, "--batch-size", "2", "--epochs", "50", "--log-every", "2", "--out", "run")
+    fit = (*launch, "-m", "training.fit")
+    done = run(*common, folder=tmp_path, module=fit, doom="3", seconds=120)
+    assert "stopped by Ctrl-C, saved in run/last.pt" in done.stdout, done.stderr
+    assert "--resume run --model helpers.tiny:one_rank_interrupted" in done.stdout
+    assert 3 <= load(tmp_path / "run").progress["step"] < 8
+
+
+@pytest.mark.slow
+def test_one_rank_reads_the_checkpoint_for_all(store, tmp_path, here):
+    """Two machines in small: the second rank's disk has no run."""
+    common = ("--model", "helpers.tiny:build", *ONE)
+    assert here(store, *common, *SAMPLES, "--batch-size", "4", "--epochs", "1", "--out", "run") == 0
+    (tmp_path / "elsewhere").mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": port}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "PYTHONPATH": f"{REPO}{os.pathsep}{HELPERS}"}
+    command = [sys.executable, "-m", "training.fit", "--resume", "run", *common, "--epochs", "2"]
+    ranks = [
+        subprocess.Popen(
+            command,
+            cwd=folder,
+            env=os.environ | shared | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, folder in enumerate((tmp_path, tmp_path / "elsewhere"))
+    ]
+    said = [process.communicate(timeout=300)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], said
+    assert len(column(tmp_path / "run", "loss")) == 2
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import Plan, make_plan
 from geoprep.sources.scene import Found, Scene
-from geoprep.store.schema import Store
+from geoprep.store import Store
 
 # Kernels are compiled, and files written, on the first example of a property.
 

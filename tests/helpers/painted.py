@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.store.schema import PIXEL_ARRAYS, SceneTable, StoreMeta, TileTable
+from geoprep.store.schema import PIXEL_ARRAYS, Codec, SceneTable, StoreMeta, TileTable
 from geoprep.store.shards import ShardWriter, shard_path
 from geoprep.store.writer import create_store, finish_store
 
@@ -39,6 +39,7 @@ def write_store(
     splits: Sequence[int] = (0, 0, 0, 0, 1),
     prefix: str = "AOI_0_Test_chip",
     complete: bool = True,
+    codec: Codec = "lz4",
 ) -> Path:
     """Write a store of painted tiles; ``status`` and ``splits`` repeat over the scenes."""
     tiles = scenes * per_scene
@@ -52,6 +53,7 @@ def write_store(
         rescale="none",
         levels=tuple(levels),
         shard_tiles=shard_tiles,
+        codec=codec,
     )
     create_store(path, meta, tiles)
     states = [status[i % len(status)] if status else "ok" for i in range(scenes)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import zlib
 from typing import Any
 
@@ -35,3 +36,11 @@ def samples(loader: BatchLoader) -> list[tuple[int, ...]]:
 
 def loader_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("loaders-")]
+
+
+def threads_end(seconds: float = 20.0) -> bool:
+    """Return whether the threads of a loop that was left end soon: nobody waits for them."""
+    end = time.monotonic() + seconds
+    while loader_threads() and time.monotonic() < end:
+        time.sleep(0.001)
+    return not loader_threads()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.painted import paint, write_store
 
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from loaders import RamTiles
 
 MakeStore = Callable[..., Path]

@@ -6,8 +6,9 @@ import threading
 import time
 
 import pytest
+from helpers.streams import threads_end
 
-from loaders.ahead import run_ahead
+from loaders.ahead import Ahead
 
 
 def workers() -> int:
@@ -21,9 +22,7 @@ def slow_first(item: int) -> int:
 
 @pytest.mark.parametrize("ahead", [0, 1, 7, 100])
 def test_results_come_in_order_whatever_is_ready_first(ahead: int):
-    assert list(run_ahead(slow_first, range(30), threads=3, ahead=ahead)) == [
-        i * i for i in range(30)
-    ]
+    assert list(Ahead(slow_first, range(30), threads=3, ahead=ahead)) == [i * i for i in range(30)]
     assert workers() == 0
 
 
@@ -36,7 +35,7 @@ def test_no_more_is_taken_on_than_was_asked_for():
             taken = i + 1
             yield i
 
-    results = run_ahead(abs, items(), threads=2, ahead=3)
+    results = Ahead(abs, items(), threads=2, ahead=3)
     for i in range(10):
         next(results)
         assert taken == i + 4
@@ -45,21 +44,21 @@ def test_no_more_is_taken_on_than_was_asked_for():
 
 
 def test_a_broken_loop_ends_its_threads():
-    for result in run_ahead(slow_first, range(100), threads=2, ahead=4):
+    for result in Ahead(slow_first, range(100), threads=2, ahead=4):
         if result == 9:
             break
-    assert workers() == 0
+    assert threads_end()
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_exception_in_the_loop_ends_its_threads(error: type[BaseException]):
     def loop() -> None:
-        for _ in run_ahead(slow_first, range(100), threads=2, ahead=4):
+        for _ in Ahead(slow_first, range(100), threads=2, ahead=4):
             raise error("on purpose")
 
     with pytest.raises(error, match="on purpose"):
         loop()
-    assert workers() == 0
+    assert threads_end()
 
 
 def test_an_exception_in_the_work_arrives_at_its_turn():
@@ -68,7 +67,7 @@ def test_an_exception_in_the_work_arrives_at_its_turn():
             raise RuntimeError("item 3")
         return item
 
-    results = run_ahead(fail_at_three, range(10), threads=2, ahead=5)
+    results = Ahead(fail_at_three, range(10), threads=2, ahead=5)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(RuntimeError, match="item 3"):
         next(results)

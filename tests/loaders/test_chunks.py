@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import StoreError
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from geoprep.store.shards import ShardWriter, shard_path
-from geoprep.store.writer import create_store
-from loaders.chunks import ChunkReader, _joined
-from loaders.reading import Piece
+from loaders.chunks import ChunkReader, Piece, _joined
 
 MakeStore = Callable[..., Path]
 
@@ -29,8 +27,9 @@ MakeStore = Callable[..., Path]
 def read(reader: ChunkReader, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return image and speed of tiles, read to the end of larger arrays that keep the rest."""
     bands = len(reader.bands) if reader.bands else len(reader.store.meta.bands)
-    image = np.full((40, reader.level, reader.level, bands), 77, np.uint8)
-    speed = np.full((40, reader.level, reader.level), 77, np.uint8)
+    side = reader.side
+    image = np.full((40, side, side, bands), 77, np.uint8)
+    speed = np.full((40, side, side), 77, np.uint8)
     at = 40 - (stop - start)
     reader.read(Piece(start, stop, at), image, speed)
     assert (image[:at] == 77).all()
@@ -62,20 +61,14 @@ def test_masks_can_be_read_alone(reader: ChunkReader):
 def test_bands_are_taken_in_the_order_asked(make_store: MakeStore):
     store = Store.open(make_store(bands=("coastal", "blue", "green", "red")))
     image = paint(40, 32, 4)[0]
-    assert (read(ChunkReader(store, 32, (3, 0)), 9, 12)[0] == image[9:12][..., [3, 0]]).all()
+    assert (
+        read(ChunkReader(store, 32, ("red", "coastal")), 9, 12)[0] == image[9:12][..., [3, 0]]
+    ).all()
 
 
-def test_both_codecs_are_read(tmp_path: Path, store: Store):
-    image, speed = paint(5, 8, 3)
-    meta = replace(store.meta, codec="zstd", levels=(8,), complete=False)
-    create_store(tmp_path / "z.zarr", meta, 5)
-    for name, pixels in (("8/image", image), ("8/speed", speed)):
-        writer = ShardWriter(shard_path(tmp_path / "z.zarr", name, 0), meta.shard_tiles, "zstd")
-        for tile in pixels:
-            writer.add(tile)
-        writer.close()
-    root = zarr.open_group(tmp_path / "z.zarr", mode="r")
-    found = read(ChunkReader(Store("z", root, meta), 8), 1, 4)
+def test_both_codecs_are_read(make_store: MakeStore):
+    image, speed = paint(40, 32, 3)
+    found = read(ChunkReader(Store.open(make_store(codec="zstd")), 32), 1, 4)
     assert (found[0] == image[1:4]).all()
     assert (found[1] == speed[1:4]).all()
 
@@ -157,26 +150,40 @@ def test_a_lost_shard_does_not_read_as_empty_ground(make_store: MakeStore):
     path = make_store(status=("ok", "failed"), levels=(32,))
     shard_path(path, "32/image", 0).unlink()
     reader = ChunkReader(Store.open(path), 32)
-    with pytest.raises(StoreError, match=r"32/image, shard c/0/.*missing"):
-        read(reader, 0, 2)
-    image, _ = read(reader, 4, 8)  # of a scene that failed: fill value is what it should hold
-    assert not image.any()
+    for tile in (0, 4):  # of a scene that failed too: every tile is written
+        with pytest.raises(StoreError, match=r"32/image, shard c/0/.*missing"):
+            read(reader, tile, tile + 2)
 
 
-LAYOUTS: list[dict[str, Any]] = [{"shards": None}, {"compressors": None}, {"chunks": (2, 8, 8)}]
+def test_a_lost_chunk_does_not_read_as_empty_ground(make_store: MakeStore):
+    path = make_store(levels=(32,))
+    shard = shard_path(path, "32/speed", 1)
+    data = shard.read_bytes()
+    index = bytearray(data[-8 * 16 - 4 : -4])
+    index[32:48] = b"\xff" * 16
+    checksum = google_crc32c.value(bytes(index)).to_bytes(4, "little")
+    shard.write_bytes(data[: -8 * 16 - 4] + index + checksum)
+    reader = ChunkReader(Store.open(path), 32)
+    assert (read(reader, 8, 10)[1] == paint(40, 32, 3)[1][8:10]).all()
+    with pytest.raises(StoreError, match=r"32/speed, shard c/1/.*a chunk is missing"):
+        read(reader, 9, 11)
+
+
+LAYOUTS: list[dict[str, Any]] = [{"shards": None}, {"compressors": None}, {"chunks": (2, 32, 32)}]
 
 
 @pytest.mark.parametrize("options", LAYOUTS)
-def test_another_layout_is_refused(tmp_path: Path, store: Store, options: dict[str, Any]):
-    meta = replace(store.meta, levels=(8,), complete=False)
-    create_store(tmp_path / "a.zarr", meta, 4)
-    root = zarr.open_group(tmp_path / "a.zarr", mode="r+")
-    ChunkReader(Store("a.zarr", root, meta), 8)
-    layout: dict[str, Any] = {"shape": (4, 8, 8), "chunks": (1, 8, 8), "shards": (4, 8, 8)}
-    del root["8/speed"]
-    root.create_array("8/speed", dtype="uint8", **(layout | options))
-    with pytest.raises(StoreError, match=r"8/speed is not laid out as schema 1"):
-        ChunkReader(Store("a.zarr", root, meta), 8)
+def test_another_layout_is_refused(make_store: MakeStore, options: dict[str, Any]):
+    path = make_store(levels=(32,))
+    ChunkReader(Store.open(path), 32)
+    shape: dict[str, Any] = {"shape": (40, 32, 32), "chunks": (1, 32, 32), "shards": (8, 32, 32)}
+    zarr.create_array(path / "32/speed", dtype="uint8", overwrite=True, **(shape | options))
+    root = path / "zarr.json"
+    text = json.loads(root.read_text())
+    del text["consolidated_metadata"]
+    root.write_text(json.dumps(text))
+    with pytest.raises(StoreError, match=r"32/speed is not laid out as schema 1"):
+        ChunkReader(Store.open(path), 32)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), max_size=12))

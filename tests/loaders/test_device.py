@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_TABLE, CHANNEL_TABLE, CONTINUOUS_TABLE
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from loaders import (
     BatchLoader,
     DevicePrep,

@@ -12,8 +12,8 @@ import pytest
 from helpers.painted import paint
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store.schema import Store
-from loaders import RamTiles, loading
+from geoprep.store import Store
+from loaders import RamTiles, ram
 from loaders.limits import Available
 
 MakeStore = Callable[..., Path]
@@ -115,10 +115,10 @@ def test_what_does_not_fit_is_refused_before_loading(
     store_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def little() -> Available:
-        return Available(loading.RESERVE + 100_000, "the control group /sys/fs/cgroup/job")
+        return Available(ram.RESERVE + 100_000, "the control group /sys/fs/cgroup/job")
 
-    monkeypatch.setattr(loading, "available_memory", little)
-    monkeypatch.setattr(loading, "read_all", None)  # nothing may be read
+    monkeypatch.setattr(ram, "available_memory", little)
+    monkeypatch.setattr(ram, "read_all", None)  # nothing may be read
     with pytest.raises(UsageError) as refusal:
         RamTiles.load(store_path)
     message = str(refusal.value)
@@ -165,8 +165,8 @@ def test_stores_that_do_not_match_are_refused(make_store: MakeStore):
     with pytest.raises(UsageError, match=r"has bands red, nir.*bands=\(...\)"):
         RamTiles.load([rgb, other])
     assert RamTiles.load([rgb, other], bands=("red",)).bands == ("red",)
-    with pytest.raises(UsageError, match=r"finest level.*take level=16"):
-        RamTiles.load([rgb, make_store(levels=(48, 16))])
+    with pytest.raises(UsageError, match=r"finest level.*take level=32"):
+        RamTiles.load([rgb, make_store(levels=(64, 32))])
     with pytest.raises(UsageError, match="no store given"):
         RamTiles.load([])
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from geoprep.errors import StoreError
 from geoprep.store.shards import shard_path
 from loaders import RamTiles
-from loaders.reading import pieces
+from loaders.chunks import pieces
 
 MakeStore = Callable[..., Path]
 

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import torch
 
-from loaders.ring import Ring
+from loaders.batch import Ring
 
 
 def test_a_released_block_is_used_again():
@@ -45,4 +45,4 @@ def test_no_more_than_the_spare_blocks_are_kept():
     held = [ring.take() for _ in range(10)]
     del held
     gc.collect()
-    assert len(ring._free) == 3
+    assert len(ring._blocks) == 3

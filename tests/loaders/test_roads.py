@@ -68,12 +68,22 @@ def test_road_weights_follow_the_share_of_road_and_leave_no_tile_out():
 
 
 def test_speed_weights_meet_every_bin_equally_often():
-    speed = np.zeros((4, 10, 10), np.uint8)
-    speed[0, :5], speed[1, :5], speed[2, 0, 0] = 25, 25, 65  # two common tiles, one rare fast road
-    weights = tile_weights("speed", np.zeros(4, np.float32), Masks(speed))
-    assert set(BIN_TABLE[[25, 65]]) == {3, 7}
-    assert weights[2] == pytest.approx(weights[0] + weights[1])
-    assert 0 < weights[3] < weights[0]
+    speed = np.zeros((8, 10, 10), np.uint8)
+    speed[:5, :5], speed[4, 5], speed[5, :2], speed[6, :3] = 25, 65, 65, 45
+    weights = tile_weights("speed", np.zeros(8, np.float32), Masks(speed))
+    pixels = np.stack([np.bincount(BIN_TABLE[tile].ravel(), minlength=8) for tile in speed])
+    met = (weights @ pixels)[BIN_TABLE[[25, 45, 65]]]
+    assert met == pytest.approx(met.mean(), rel=0.01)
+    assert 0 < weights[7] < weights[0]
+
+
+def test_speed_weights_do_not_learn_the_one_fast_road_by_heart():
+    speed = np.zeros((100, 10, 10), np.uint8)
+    speed[:, :5], speed[3, 9, 9] = 25, 65
+    weights = tile_weights("speed", np.zeros(100, np.float32), Masks(speed))
+    assert weights.argmax() == 3
+    assert weights[3] < 6 * weights.mean()
+    assert weights.min() > 0.09 * weights.mean()
 
 
 def test_without_any_road_all_tiles_weigh_the_same():

@@ -58,7 +58,7 @@ def test_a_step_of_many_ranks_is_a_step_of_one(samples: int, batch: int, world: 
     assume(samples >= batch * world)
     one = list(Schedule(samples, batch * world).steps())
     many = list(zip(*(s.steps() for s in ranks(samples, batch, world)), strict=True))
-    assert [(m[0].first, m[-1].last, m[0].done) for m in many] == [tuple(step) for step in one]
+    assert [(m[0].first, m[-1].last, m[0].done) for m in many] == [tuple(step)[:3] for step in one]
 
 
 @pytest.mark.parametrize(

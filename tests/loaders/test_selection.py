@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from geoprep.errors import UsageError
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from loaders.selection import Folds, select
 
 MakeStore = Callable[..., Path]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.stores import write_store
 
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from training.fit import main
 
 HERE = Path(__file__).resolve().parents[1]

@@ -12,11 +12,9 @@ import torch
 from helpers.stores import write_store
 
 from geoprep.store import Store
-from loaders import Folds, select
+from loaders import Folds, StreamTiles, select
 from loaders.limits import Available
 from training.checkpoint import load, load_network
-from training.config import Config
-from training.data import load_split
 from training.fit import main
 from training.monitor import callbacks
 
@@ -415,10 +413,20 @@ def test_limits_of_a_city_are_in_the_checkpoint(fit, tmp_path):
     assert load(tmp_path / "run").facts.limits == ((20.0, 900.0),) * 3
 
 
-def test_streams_share_one_limit(store):
-    config = Config.from_flat({"residency": "stream", "ram_limit": "64MB"})
-    tiles = [load_split(config.data, [store], split, 32, quiet=True) for split in ("train", "val")]
-    assert sum(each.ram_limit for each in tiles) <= 64e6
+def test_streams_share_one_limit(fit, tmp_path, monkeypatch):
+    opened = []
+    stream = StreamTiles.open
+
+    def spied(*args, **options):
+        opened.append((stream(*args, **options), args))
+        return opened[-1][0]
+
+    monkeypatch.setattr(StreamTiles, "open", spied)
+    limited = ("--residency", "stream", "--ram-limit", "64MB")
+    assert fit("--out", tmp_path / "run", "--epochs", 1, *limited) == 0
+    (train, _), (_, args) = opened
+    assert args[1] == "val"
+    assert args[3] is train
 
 
 def test_the_header_says_what_an_epoch_really_has(fit, tmp_path, capfd):
@@ -427,7 +435,9 @@ def test_the_header_says_what_an_epoch_really_has(fit, tmp_path, capfd):
     assert "24 per epoch, 1 per tile (no window is smaller" in capfd.readouterr().out
     few = ("--min-road", "0.178", "--crop", "64", "--batch-size", "1")
     assert fit("--out", tmp_path / "b", "--epochs", 1, *few, network=SMALL) == 0
-    found = re.search(r"(\d+) per epoch, 1 per tile of (\d+) tiles that", capfd.readouterr().out)
+    found = re.search(
+        r"(\d+) per epoch, 1 per tile of (\d+) tiles that have", capfd.readouterr().out
+    )
     assert found
     assert 0 < int(found[1]) == int(found[2]) < 24
 

@@ -147,9 +147,9 @@ def _tiles_bytes(run: Run, level: int) -> int:
     data, residency = run.data, run.config.data.residency
     if run.engine.device.type != "cpu" and residency != "device":
         return 0
-    every = [data.tiles, *([data.validation_tiles] if data.validation_tiles else [])]
     if residency == "stream":
-        return sum(int(getattr(tiles, "ram_limit", 0)) for tiles in every)
+        return int(getattr(data.tiles, "ram_limit", 0))
+    every = [data.tiles, *([data.validation_tiles] if data.validation_tiles else [])]
     return sum(map(len, every)) * level * level * (len(run.facts.bands) + 1)
 
 

@@ -58,14 +58,12 @@ def _metres(gsd: tuple[float, float]) -> str:
 
 
 def _samples(run: Run) -> str:
-    sampling, ranks = run.config.sampling, this_rank()[1]
-    loader, tiles, every = run.data.loader, len(run.data.tiles), run.config.optim.accumulate
-    samples = loader.schedule.samples
+    loader, every, ranks = run.data.loader, run.config.optim.accumulate, this_rank()[1]
     per_tile = loader.sampling.crops_per_tile
-    parts = [f"{samples} per epoch, {per_tile} per tile"]
-    if samples < tiles * per_tile:
-        parts[0] += f" of {samples // per_tile} tiles that have a share of {sampling.min_road} road"
-    if per_tile < sampling.crops_per_tile:
+    parts = [f"{loader.samples} per epoch, {per_tile} per tile"]
+    if loader.drawn_tiles < len(run.data.tiles):
+        parts[0] += f" of {loader.drawn_tiles} tiles that have enough road"
+    if per_tile < run.config.sampling.crops_per_tile:
         parts[0] += " (no window is smaller than a tile)"
     size = loader.schedule.batch_size
     step = [f"{size} per batch"]

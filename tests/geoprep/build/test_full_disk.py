@@ -11,10 +11,10 @@ import pytest
 from helpers.crashes import Builder
 from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest, write_scene
 
-from geoprep.store import shards
 from geoprep.build.run import build
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
+from geoprep.store import shards
 
 OPTIONS = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
 

@@ -10,10 +10,10 @@ import pytest
 import zarr
 from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest
 
+from geoprep.build.journal import Journal
 from geoprep.build.run import build
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
-from geoprep.build.journal import Journal
 
 
 @pytest.fixture(scope="module")

@@ -22,14 +22,14 @@ from helpers.factory import (
     write_scene,
 )
 
-from geoprep.storage.addresses import member_address
-from geoprep.sources.tar import index_tar
 from geoprep.build.run import build
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources.scene import Found, Scene
-from geoprep.store.schema import Store
+from geoprep.sources.tar import index_tar
+from geoprep.storage.addresses import member_address
+from geoprep.store import Store
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_dige
 from geoprep.build.run import build
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
+from geoprep.store import Store
 from geoprep.store.shards import shard_path
-from geoprep.store.schema import Store
 
 # Shards that cut scenes, and limits of a whole city: a survey, then many shards.
 OPTIONS = {"tile": 32, "shard_tiles": 14, "rescale": "city"}

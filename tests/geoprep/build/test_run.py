@@ -23,16 +23,16 @@ from helpers.factory import (
 from rasterio.features import rasterize
 
 from geoprep.build.run import build
-from geoprep.sources.cities import get_city
 from geoprep.executors.threads import Threads
-from geoprep.labels.reading import read_roads
 from geoprep.labels.masks import speed_polygons
+from geoprep.labels.reading import read_roads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
+from geoprep.sources.cities import get_city
 from geoprep.sources.scene import Found
 from geoprep.sources.spacenet import find_scenes
 from geoprep.speed import CONTINUOUS_TABLE, to_byte
-from geoprep.store.schema import Store
+from geoprep.store import Store
 
 # The reference: NumPy in float64, GDAL's rasterizer, one tile at a time
 

@@ -12,8 +12,9 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from geoprep.store.layout import MISSING
 from geoprep.store.schema import CODECS, StoreMeta
-from geoprep.store.shards import MISSING, ShardWriter, digest, shard_path
+from geoprep.store.shards import ShardWriter, digest, shard_path
 from geoprep.store.writer import create_store
 
 SHARD_TILES = 4

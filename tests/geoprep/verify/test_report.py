@@ -11,7 +11,7 @@ import zarr
 
 from geoprep.errors import StoreError
 from geoprep.plan.options import BuildOptions
-from geoprep.store.schema import Store, quiet_zarr
+from geoprep.store.reader import Store, quiet_zarr
 from geoprep.store.shards import ShardWriter, digest, shard_path
 from geoprep.verify.problem import Problem
 from geoprep.verify.report import print_report, verify

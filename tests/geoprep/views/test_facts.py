@@ -8,7 +8,7 @@ import pytest
 import rasterio
 from rich.console import Console
 
-from geoprep.store.schema import Store
+from geoprep.store import Store
 from geoprep.views.facts import info, print_info, render
 
 

@@ -20,8 +20,8 @@ from geoprep.plan.plan import make_plan
 from geoprep.sources.cities import get_city
 from geoprep.sources.spacenet import find_scenes
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
+from geoprep.store import Store
 from geoprep.store.scenes import read_speed, shape_within
-from geoprep.store.schema import Store
 from geoprep.views.geotiff import export_footprints, export_scene
 from geoprep.views.palette import speed_colours
 

@@ -8,19 +8,20 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from loaders.window import ReadPlan
+from loaders.ahead import Beside
+from loaders.stream.window import ReadPlan
 
 
 class StoppedError(Exception):
     """The reading was closed while somebody waited for a tile; nobody is left to see it."""
 
 
-class ReadAhead:
+class ReadAhead(Beside):
     """Carries out a `ReadPlan`: reads as far ahead as memory allows, and says what is there.
 
     It cannot come to a standstill as long as samples are taken and given back in their order: the
     first sample that is still to be taken then always has its place in memory free, see
-    `loaders.window`.
+    `loaders.stream.window`.
 
     Parameters
     ----------
@@ -42,12 +43,16 @@ class ReadAhead:
         self._next = 0
         self._stopped = False
         self._failed: dict[int, BaseException] = {}  # by visit
-        self._threads = [
-            threading.Thread(target=self._run, name=f"loaders-read-{i}", daemon=True)
-            for i in range(threads)
-        ]
-        for thread in self._threads:
+        self._wanted = threads
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin to read."""
+        for number in range(self._wanted):
+            name = f"loaders-read-{number}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
             thread.start()
+            self._threads.append(thread)
 
     def take(self, visits: NDArray[np.int64]) -> int:
         """Wait for the first of some visits; return how many of them, from the first, are there.

@@ -1,10 +1,15 @@
 """Tiles that live on the accelerator: batches are gathered and turned there.
 
 The windows are those of the host loader, drawn by the same function, so that residency changes
-no sample. Nothing but the windows, some bytes a sample, crosses the bus.
+no sample. Nothing but the windows, some bytes per sample, crosses the bus.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.errors import UsageError
+from geoprep.store import Store
 from loaders.batch import Batch
+from loaders.feed import Drawn, Feed, Request
 from loaders.ram import RamTiles
-from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Windows
+from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Sampling, Windows
+from loaders.schedule import Step
+from loaders.selection import Split
+from loaders.table import Tiles
 
 _STAGE_BYTES = 64 << 20
 _RESERVE = 0.9
@@ -39,46 +49,80 @@ def _upload(source: NDArray[np.uint8], device: torch.device) -> Tensor:
     return target
 
 
-class DeviceTiles:
-    """The tiles of a split on a device.
+class DeviceTiles(Tiles):
+    """The tiles of a split on a device; of the host's memory they keep the table alone.
 
     Parameters
     ----------
     tiles
-        Tiles in memory; they may be dropped afterwards.
+        Tiles in memory, which may be dropped afterwards.
     device
-        Where to put them. Under DDP every rank holds all of them on its own device.
+        Where to put them; None for the accelerator there is. Under DDP every rank holds all of
+        them on its own device.
 
     Raises
     ------
     UsageError
-        They do not fit.
+        They do not fit, or there is no accelerator.
     """
 
-    def __init__(self, tiles: RamTiles, device: torch.device | str) -> None:
-        self.device = torch.device(device)
+    def __init__(self, tiles: RamTiles, device: torch.device | str | None = None) -> None:
+        where = torch.accelerator.current_accelerator() if device is None else device
+        if where is None:
+            raise UsageError("DeviceTiles finds no accelerator: name one with device=")
+        self.device = torch.device(where)
         free = _free_bytes(self.device)
-        need = tiles.image.nbytes + tiles.speed.nbytes
-        if free is not None and need > _RESERVE * free:
+        if free is not None and tiles.nbytes > _RESERVE * free:
             raise UsageError(
-                f"{len(tiles)} tiles of level {tiles.side} take {need / 1e9:.1f} GB, of which "
-                f"{self.device} has {free / 1e9:.1f} GB free: take residency='ram', a coarser "
-                "level or fewer bands"
+                f"{len(tiles)} tiles of level {tiles.side} take {tiles.nbytes / 1e9:.1f} GB, of "
+                f"which {self.device} has {free / 1e9:.1f} GB free: keep them in memory "
+                "(RamTiles, --residency ram), or take a coarser level or fewer bands"
             )
-        self.side = tiles.side
-        self.bands = tiles.bands
-        self.road_fraction = np.array(tiles.road_fraction)
-        self.fingerprint = tiles.fingerprint
+        # Copies: a view of a column would keep the memory of all pixels.
+        table = {name: np.array(column) for name, column in tiles.table.items()}
+        super().__init__(tiles.side, tiles.origin, table, None)
         self.image = _upload(tiles.image, self.device)
         self.speed = _upload(tiles.speed, self.device)
 
-    def __len__(self) -> int:
-        return len(self.speed)
+    @classmethod
+    def load(
+        cls,
+        stores: str | Path | Store | Sequence[str | Path | Store],
+        split: Split = "train",
+        level: int | None = None,
+        *,
+        device: torch.device | str | None = None,
+        **options: Any,  # noqa: ANN401 - RamTiles.load checks them
+    ) -> DeviceTiles:
+        """Load a split onto a device, through memory that is given back.
+
+        Parameters
+        ----------
+        stores, split, level, options
+            As for `RamTiles.load`.
+        device
+            As for `DeviceTiles`.
+
+        Raises
+        ------
+        StoreError, UsageError
+            As `RamTiles.load` and `DeviceTiles` do.
+        """
+        return cls(RamTiles.load(stores, split, level, **options), device)
+
+    def feed(self, request: Request) -> Feed:
+        """Return what gathers batches on the device."""
+        return _DeviceFeed(self, request.sampling)
 
     def speed_of(self, tile: int) -> NDArray[np.uint8]:
         """Return the mask of a tile on the host, uint8 (y, x)."""
         mask: NDArray[np.uint8] = self.speed[tile].cpu().numpy()
         return mask
+
+    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return copies of image and mask on the host, uint8 (y, x, band) and (y, x)."""
+        image, speed = (there[tile].cpu().numpy().copy() for there in (self.image, self.speed))
+        return image, speed
 
     def gather(self, windows: Windows, side: int) -> Batch:
         """Return a batch, gathered on the device.
@@ -114,3 +158,17 @@ class DeviceTiles:
         along = torch.where(turned, j * self.side, j)
         corner = (tile * self.side + y) * self.side + x
         return (corner[:, None] + down)[:, :, None] + along[:, None, :]
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceFeed:
+    """Batches gathered on the device, when they are asked for."""
+
+    tiles: DeviceTiles
+    sampling: Sampling
+
+    def batches(self, epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
+        """Return an iterator over the batch of every step."""
+        drawn = Drawn(self.sampling, epoch, steps)
+        side = self.sampling.window
+        return (self.tiles.gather(drawn(i), side) for i in range(len(steps)))

@@ -11,15 +11,15 @@ from typing import Any
 
 import boto3
 import pytest
-from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, loader_threads, samples
+from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, samples, threads_end
 from moto.server import ThreadedMotoServer
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store.schema import Store
-from loaders import BatchLoader, RamTiles, stream
-from loaders.limits import Available
-from loaders.stream import StreamTiles, memory_limit
-from loaders.stream_batches import StreamLoader
+from geoprep.store import Store
+from loaders import BatchLoader, RamTiles, limits
+from loaders.limits import Available, memory_limit
+from loaders.stream import StreamTiles
+from loaders.stream import tiles as stream
 
 MakeStore = Callable[..., Path]
 
@@ -45,7 +45,7 @@ def test_a_limit_is_an_amount(given_limit: str | int, nbytes: int):
 
 
 def test_a_limit_may_be_a_share(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stream, "available_memory", lambda: Available(1000, "the machine"))
+    monkeypatch.setattr(limits, "available_memory", lambda: Available(1000, "the machine"))
     assert memory_limit(0.25) == 250
     assert memory_limit(1.0) == 1000
 
@@ -91,7 +91,7 @@ def test_several_stores_bands_and_levels(make_store: MakeStore):
     }
     with pytest.raises(UsageError, match="come from 2 stores"):
         _ = tiles.store
-    here = StreamLoader(tiles, 1, crop=8, drop_last=False, threads=1)
+    here = BatchLoader(tiles, 1, crop=8, drop_last=False, threads=1)
     assert sorted(samples(here)) == sorted(samples(BatchLoader(held, 2, crop=8, drop_last=False)))
 
 
@@ -141,23 +141,24 @@ def test_a_bucket_gives_the_batches_of_a_folder(make_store: MakeStore, bucket: A
             bucket.upload_file(str(file), "tiles", f"mine/a.zarr/{file.relative_to(path)}")
     there = StreamTiles.open("s3://tiles/mine/a.zarr", **SMALL)
     here = StreamTiles.open(path, **SMALL)
-    found = [digest(batch) for batch in StreamLoader(there, 3, **TRAIN)]
-    assert found == [digest(batch) for batch in StreamLoader(here, 3, **TRAIN)]
+    found = [digest(batch) for batch in BatchLoader(there, 3, **TRAIN)]
+    assert found == [digest(batch) for batch in BatchLoader(here, 3, **TRAIN)]
     bucket.put_object(Bucket="tiles", Key="mine/a.zarr/32/speed/c/2/0/0", Body=b"damaged" * 99)
     with pytest.raises(StoreError, match=r"s3://tiles/mine/a\.zarr: array 32/speed, shard c/2/0/0"):
-        list(StreamLoader(there, 3, **TRAIN))
-    assert loader_threads() == []
+        list(BatchLoader(there, 3, **TRAIN))
+    assert threads_end()
 
 
 JOB = """
 import sys
 import torch.distributed as dist
-from loaders import stream
+
+from loaders import StreamTiles, limits
 from loaders.limits import Available
 
 dist.init_process_group("gloo")
-stream.available_memory = lambda: Available(1_000_000 * (1 + dist.get_rank()), "this machine")
-tiles = stream.StreamTiles.open(sys.argv[1], ram_limit=0.5)
+limits.available_memory = lambda: Available(1_000_000 * (1 + dist.get_rank()), "this machine")
+tiles = StreamTiles.open(sys.argv[1], ram_limit=0.5)
 with open(f"{sys.argv[2]}/{dist.get_rank()}.txt", "w") as file:
     file.write(f"{tiles.ram_limit} {tiles.shape}")
 dist.destroy_process_group()

@@ -16,7 +16,7 @@ from loaders import (
     Normalize,
     RamTiles,
     SpeedTarget,
-    residency,
+    resident,
 )
 
 DEVICES = ["cpu"] + [d for d in ("cuda", "xpu") if getattr(torch, d).is_available()]
@@ -34,7 +34,7 @@ DEVICES = ["cpu"] + [d for d in ("cuda", "xpu") if getattr(torch, d).is_availabl
 )
 def test_residency_changes_no_sample(painted: RamTiles, device: str, options: dict[str, Any]):
     here = BatchLoader(painted, 5, seed=3, **options)
-    there = BatchLoader(painted, 5, seed=3, residency="device", device=device, **options)
+    there = BatchLoader(DeviceTiles(painted, device), 5, seed=3, **options)
     for one, other in zip(here, there, strict=True):
         assert other.device.type == device
         assert other.image.is_contiguous(memory_format=torch.channels_last)
@@ -61,7 +61,7 @@ def test_a_batch_on_the_device_is_prepared_there(painted: RamTiles):
 def test_large_tiles_are_uploaded_piece_by_piece(
     painted: RamTiles, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(residency, "_STAGE_BYTES", 10_000)
+    monkeypatch.setattr(resident, "_STAGE_BYTES", 10_000)
     tiles = DeviceTiles(painted, "cpu")
     assert (tiles.image.numpy() == painted.image).all()
     assert (tiles.speed_of(7) == painted.speed[7]).all()
@@ -70,8 +70,8 @@ def test_large_tiles_are_uploaded_piece_by_piece(
 def test_tiles_that_do_not_fit_are_refused_with_figures(
     painted: RamTiles, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(residency, "_free_bytes", lambda device: 1000)
-    with pytest.raises(UsageError, match=r"24 tiles of level 40 .* residency='ram'"):
+    monkeypatch.setattr(resident, "_free_bytes", lambda device: 1000)
+    with pytest.raises(UsageError, match=r"24 tiles of level 40 .* --residency ram"):
         DeviceTiles(painted, "cpu")
 
 
@@ -80,7 +80,7 @@ def test_without_an_accelerator_a_device_must_be_named(
 ):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
     with pytest.raises(UsageError, match="finds no accelerator"):
-        BatchLoader(painted, 5, residency="device")
+        DeviceTiles(painted)
 
 
 def test_offsets_of_many_large_tiles_do_not_overflow():

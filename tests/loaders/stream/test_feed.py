@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.painted import painted_speed
-from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, loader_threads, samples
+from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, samples, threads_end
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +23,6 @@ from geoprep.errors import StoreError, UsageError
 from geoprep.store.shards import shard_path
 from loaders import BatchLoader, RamTiles
 from loaders.stream import StreamTiles
-from loaders.stream_batches import StreamLoader
 
 MakeStore = Callable[..., Path]
 
@@ -42,7 +41,7 @@ def in_memory(large: Path) -> RamTiles:
 @pytest.mark.parametrize("crop", [None, 17])
 def test_image_mask_and_window_agree(large: Path, augment: Any, crop: int | None):
     tiles = StreamTiles.open(large, **SMALL)
-    for batch in StreamLoader(tiles, 3, crop=crop, augment=augment, threads=1):
+    for batch in BatchLoader(tiles, 3, crop=crop, augment=augment, threads=1):
         row, column, tile = (batch.image[:, band].numpy().astype(int) - 1 for band in range(3))
         assert (tile == tiles.rows[batch.index.numpy()][:, None, None]).all()
         assert (batch.speed.numpy() == painted_speed(tile, row, column)).all()
@@ -64,7 +63,7 @@ def test_an_epoch_has_the_samples_that_memory_would_give(
     large: Path, in_memory: RamTiles, options: dict[str, Any]
 ):
     options = {**options, "seed": 3, "drop_last": False, "threads": 1}
-    here = samples(StreamLoader(StreamTiles.open(large, **SMALL), 2, **options))
+    here = samples(BatchLoader(StreamTiles.open(large, **SMALL), 2, **options))
     there = samples(BatchLoader(in_memory, 2, **options))
     assert sorted(here) == sorted(there)
     assert here != there
@@ -75,18 +74,11 @@ def test_evaluation_gives_the_batches_of_memory(large: Path, in_memory: RamTiles
     seen = []
     for rank in range(world):
         options: dict[str, Any] = {"shuffle": False, "rank": rank, "world_size": world}
-        here = list(StreamLoader(StreamTiles.open(large, **SMALL), 5, **options))
+        here = list(BatchLoader(StreamTiles.open(large, **SMALL), 5, **options))
         there = list(BatchLoader(in_memory, 5, **options))
         assert [digest(b) for b in here] == [digest(b) for b in there]
         seen += [int(i) for batch in here for i in batch.index]
     assert sorted(seen) == list(range(160))
-
-
-def test_the_loop_does_not_ask_where_the_tiles_are(large: Path):
-    tiles = StreamTiles.open(large, **SMALL)
-    loader = BatchLoader(tiles, 3, **TRAIN)
-    assert type(loader) is StreamLoader
-    assert samples(loader) == samples(StreamLoader(tiles, 3, residency="stream", **TRAIN))
 
 
 @settings(deadline=None, max_examples=20)
@@ -103,12 +95,12 @@ def test_every_tile_comes_once_a_crop_and_ranks_make_up_the_epoch(
 ):
     options = {"crop": 8, "crops_per_tile": crops, "seed": seed, "threads": 1, "drop_last": False}
     tiles = StreamTiles.open(large, ram_limit=capacity * TILE, lanes=lanes)
-    alone = samples(StreamLoader(tiles, batch * world, **options))
+    alone = samples(BatchLoader(tiles, batch * world, **options))
     assert (np.bincount([s[0] for s in alone]) == crops).all()
     ranks = []
     for rank in range(world):
-        loader = StreamLoader(tiles, batch, rank=rank, world_size=world, **options)
-        assert loader.nbytes <= tiles.ram_limit
+        loader = BatchLoader(tiles, batch, rank=rank, world_size=world, **options)
+        assert loader.feed.nbytes <= tiles.ram_limit
         ranks.append(samples(loader))
     union = [sample for rank in ranks for sample in rank]
     assert len({-(-len(rank) // batch) for rank in ranks}) == 1
@@ -131,7 +123,7 @@ def test_batches_do_not_depend_on_threads_or_time(
             straight(*where)
 
         tiles.read = halting  # type: ignore[method-assign]  # a disk that stutters
-        loader = StreamLoader(tiles, 5, threads=fill, prefetch=prefetch, **TRAIN)
+        loader = BatchLoader(tiles, 5, threads=fill, prefetch=prefetch, **TRAIN)
         return [digest(batch) for batch in loader]
 
     assert digests(fill, read, prefetch, 0.01) == digests(1, 1, 0, 0.0)
@@ -141,7 +133,7 @@ def test_batches_do_not_depend_on_threads_or_time(
 @pytest.mark.parametrize(("batch", "world"), [(3, 1), (2, 2), (1, 3)])
 def test_a_state_goes_on_where_it_was_taken(large: Path, stop: int, batch: int, world: int):
     options = {**TRAIN, "drop_last": False, "threads": 1}
-    loader = StreamLoader(StreamTiles.open(large, **SMALL), 3, **options)
+    loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, **options)
     loader.set_epoch(4)
     whole = samples(loader)
     loader.set_epoch(4)
@@ -151,7 +143,7 @@ def test_a_state_goes_on_where_it_was_taken(large: Path, stop: int, batch: int, 
     state = json.loads(json.dumps(loader.state_dict()))
     rest = []
     for rank in range(world):
-        again = StreamLoader(
+        again = BatchLoader(
             StreamTiles.open(large, **SMALL), batch, rank=rank, world_size=world, **options
         )
         again.load_state_dict(state)
@@ -164,36 +156,36 @@ def test_a_state_goes_on_where_it_was_taken(large: Path, stop: int, batch: int, 
     assert len(whole) - 3 * stop - len(union) < world
 
 
-def tiles_read(loader: StreamLoader) -> list[int]:
+def tiles_read(loader: BatchLoader) -> list[int]:
     """Return the tiles that a loader reads from its store to the end of the epoch."""
     found: list[int] = []
-    straight = loader.source.read
+    straight = loader.feed.source.read
 
     def noted(first: int, count: int, *where: Any) -> None:
         found.extend(range(first, first + count))
         straight(first, count, *where)
 
-    loader.source.read = noted  # type: ignore[method-assign]
+    loader.feed.source.read = noted  # type: ignore[method-assign]
     for _ in loader:
         pass
     return found
 
 
 def test_a_tile_is_read_once_an_epoch_whatever_its_crops(large: Path):
-    loader = StreamLoader(StreamTiles.open(large, **SMALL), 3, drop_last=False, **TRAIN)
+    loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, drop_last=False, **TRAIN)
     counts = np.bincount(tiles_read(loader))
     assert len(counts) == 160
     assert counts.min() == 1
-    assert counts.sum() <= 160 + loader.source.shape.lanes - 1  # in two lanes where one is cut
+    assert counts.sum() <= 160 + loader.feed.source.shape.lanes - 1  # in two lanes where one is cut
 
 
 def test_going_on_reads_the_window_and_what_follows_only(large: Path):
     options = {**TRAIN, "drop_last": False}
-    loader = StreamLoader(StreamTiles.open(large, **SMALL), 3, **options)
+    loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, **options)
     batches = iter(loader)
     for _ in range(120):
         next(batches)
-    again = StreamLoader(StreamTiles.open(large, **SMALL), 3, **options)
+    again = BatchLoader(StreamTiles.open(large, **SMALL), 3, **options)
     again.load_state_dict(loader.state_dict())
     shape = again.sampling.shape
     # 360 of 480 samples are done, and so are all tiles but those of the window.
@@ -203,9 +195,9 @@ def test_going_on_reads_the_window_and_what_follows_only(large: Path):
 def test_a_state_brings_its_window_along(large: Path):
     options = {**TRAIN, "drop_last": False}
 
-    def loader(capacity: int, lanes: int, batch: int) -> StreamLoader:
+    def loader(capacity: int, lanes: int, batch: int) -> BatchLoader:
         tiles = StreamTiles.open(large, ram_limit=capacity * TILE, lanes=lanes)
-        return StreamLoader(tiles, batch, **options)
+        return BatchLoader(tiles, batch, **options)
 
     first, same, wide, narrow = (
         loader(*given) for given in ((40, 2, 3), (40, 2, 3), (100, 5, 3), (20, 2, 1))
@@ -224,13 +216,13 @@ def test_a_state_brings_its_window_along(large: Path):
 
 
 def test_a_state_of_another_order_or_seed_is_refused(large: Path, in_memory: RamTiles):
-    here = StreamLoader(StreamTiles.open(large, **SMALL), 3, **TRAIN)
+    here = BatchLoader(StreamTiles.open(large, **SMALL), 3, **TRAIN)
     there = BatchLoader(in_memory, 3, **TRAIN)
     with pytest.raises(UsageError, match="shuffle was True, is 'window'"):
         here.load_state_dict(there.state_dict())
     with pytest.raises(UsageError, match="shuffle was 'window', is True"):
         there.load_state_dict(here.state_dict())
-    other = StreamLoader(StreamTiles.open(large, **SMALL), 3, **{**TRAIN, "seed": 6})
+    other = BatchLoader(StreamTiles.open(large, **SMALL), 3, **{**TRAIN, "seed": 6})
     with pytest.raises(UsageError, match="seed was"):
         other.load_state_dict(here.state_dict())
 
@@ -240,7 +232,7 @@ def test_no_more_pixels_are_allocated_than_the_limit(make_store: MakeStore):
     limit = 3_000_000  # of 6.5 MB
     tracemalloc.start()
     try:
-        loader = StreamLoader(StreamTiles.open(path, ram_limit=limit, lanes=2), 4, crop=100)
+        loader = BatchLoader(StreamTiles.open(path, ram_limit=limit, lanes=2), 4, crop=100)
         most, pointers = 0, set()
         for step, batch in enumerate(loader):
             pointers.add(batch.image.data_ptr())
@@ -249,28 +241,34 @@ def test_no_more_pixels_are_allocated_than_the_limit(make_store: MakeStore):
                     [tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)]
                 )
                 most = max(most, sum(t.size for t in traces.traces))
-        assert limit / 2 < most <= loader.nbytes <= limit
+        assert limit / 2 < most <= loader.feed.nbytes <= limit
         assert len(pointers) <= loader.prefetch + 3
     finally:
         tracemalloc.stop()
 
 
+def tiles_held(loader: BatchLoader) -> np.ndarray:
+    """Return the memory that holds a loader's tiles."""
+    held: np.ndarray = loader.feed.source.room._tiles  # type: ignore[attr-defined]
+    return held
+
+
 def test_memory_is_used_again_in_the_next_epoch(large: Path):
-    loader = StreamLoader(StreamTiles.open(large, **SMALL), 3, **TRAIN)
-    image = loader.image
+    loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, **TRAIN)
     first = samples(loader)
+    held = tiles_held(loader)
     assert loader.epoch == 1
     assert samples(loader) != first
-    assert loader.image is image
+    assert tiles_held(loader) is held
 
 
 def test_a_limit_too_small_for_the_batches_says_what_is_enough(make_store: MakeStore):
     path = make_store(scenes=40, levels=(96,), splits=(0,))
     with pytest.raises(UsageError, match="of batches and reading makes") as error:
-        StreamLoader(StreamTiles.open(path, ram_limit=3_000_000), 32, threads=2)
+        BatchLoader(StreamTiles.open(path, ram_limit=3_000_000), 32, threads=2)
     enough = re.search(r"to (\d+ MB)", str(error.value))
     assert enough is not None
-    StreamLoader(StreamTiles.open(path, ram_limit=enough[1]), 32, threads=2)
+    BatchLoader(StreamTiles.open(path, ram_limit=enough[1]), 32, threads=2)
 
 
 @pytest.mark.parametrize("codec_array", ["32/image", "32/speed"])
@@ -280,7 +278,7 @@ def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array:
     data = bytearray(shard.read_bytes())
     data[40] ^= 4
     shard.write_bytes(data)
-    loader = StreamLoader(StreamTiles.open(path, **SMALL), 4, shuffle=False)
+    loader = BatchLoader(StreamTiles.open(path, **SMALL), 4, shuffle=False)
     for _ in range(2):
         seen: list[int] = []
         with pytest.raises(StoreError) as error:
@@ -288,7 +286,7 @@ def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array:
         where = f"array {codec_array}, shard {shard.relative_to(path / codec_array)}"
         assert where in str(error.value)
         assert seen == list(range(48))  # what comes before the damage is not lost
-        assert loader_threads() == []
+        assert threads_end()
 
 
 @settings(deadline=None, max_examples=15)
@@ -299,14 +297,14 @@ def test_damage_ends_an_epoch_in_the_same_place_whatever_fills_it(
     def epoch(threads: int, prefetch: int, read: int) -> list[tuple[int, ...]]:
         tiles = StreamTiles.open(spoilt, ram_limit=18 * TILE, lanes=1, threads=read)
         options: dict[str, Any] = {"crop": 8, "crops_per_tile": 2, "seed": seed}
-        loader = StreamLoader(tiles, 6, threads=threads, prefetch=prefetch, **options)
+        loader = BatchLoader(tiles, 6, threads=threads, prefetch=prefetch, **options)
         seen = []
         with pytest.raises(StoreError, match=r"shard c/6/0/0/0"):
             seen.extend(digest(batch) for batch in loader)
         return seen
 
     assert epoch(threads, prefetch, read) == epoch(1, 0, 1)
-    assert loader_threads() == []
+    assert threads_end()
 
 
 @pytest.fixture(scope="module")
@@ -318,10 +316,10 @@ def spoilt(make_store: MakeStore) -> Path:
 
 
 def test_a_loop_that_breaks_or_raises_leaves_no_thread(large: Path):
-    loader = StreamLoader(StreamTiles.open(large, **SMALL), 3, threads=3, **TRAIN)
+    loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, threads=3, **TRAIN)
     for _ in loader:
         break
-    assert loader_threads() == []
+    assert threads_end()
 
     def fail(error: type[BaseException]) -> None:
         for _ in loader:
@@ -330,24 +328,25 @@ def test_a_loop_that_breaks_or_raises_leaves_no_thread(large: Path):
     for error in (ValueError, KeyboardInterrupt):
         with pytest.raises(error):
             fail(error)
-        assert loader_threads() == []
+        assert threads_end()
     assert len(list(loader)) == len(loader)
 
 
 def test_many_epochs_leak_neither_threads_nor_descriptors(large: Path):
     descriptors = Path("/proc/self/fd")
-    loader = StreamLoader(StreamTiles.open(large, **SMALL), 3, threads=2, **TRAIN)
+    loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, threads=2, **TRAIN)
     list(loader)
     before = len(list(descriptors.iterdir())), threading.active_count()
     for epoch in range(15):
         for step, _ in enumerate(loader):
             if epoch % 3 and step == epoch:
                 break
+    assert threads_end()
     assert (len(list(descriptors.iterdir())), threading.active_count()) == before
 
 
 def test_two_iterations_at_a_time_are_refused(large: Path):
-    loader = StreamLoader(StreamTiles.open(large, **SMALL), 3, **TRAIN)
+    loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, **TRAIN)
     running = iter(loader)
     next(running)
     with pytest.raises(UsageError, match="in the middle of an epoch"):
@@ -359,7 +358,6 @@ def test_two_iterations_at_a_time_are_refused(large: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"residency": "device"}, "stay in their store"),
         ({"crop": 33}, "crop=33"),
         ({"shuffle": False, "weights": "road"}, "sees every tile once"),
     ],
@@ -367,4 +365,4 @@ def test_two_iterations_at_a_time_are_refused(large: Path):
 def test_arguments_that_do_not_fit_are_refused(large: Path, options: dict[str, Any], message: str):
     tiles = StreamTiles.open(large, ram_limit="1MB")
     with pytest.raises(UsageError, match=message):
-        StreamLoader(tiles, 3, **options)
+        BatchLoader(tiles, 3, **options)

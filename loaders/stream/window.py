@@ -14,16 +14,14 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import gcd
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loaders.sampling import Sampling
-from loaders.schedule import Schedule, Step
 
 RUN_TILES = 8
 """Tiles in a run, at most: some 10 MB, what one request to an object store should be worth."""
@@ -110,20 +108,41 @@ class WindowSampling(Sampling):
 
     Attributes
     ----------
-    runs
-        int64 (tile,), the run of each tile, ascending.
+    shard
+        int64 (tile,), which shard each tile is in, ascending.
     shape
         Of the window.
     """
 
-    runs: NDArray[np.int64] | None = None
+    shard: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     shape: WindowShape = WindowShape(1, 1, 1)
+    _runs: NDArray[np.int64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "_runs", cut_runs(self.shard, self.shape.run))
 
     @classmethod
     def of(cls, sampling: Sampling, shard: NDArray[np.int64], shape: WindowShape) -> Self:
-        """Return the same samples in the order of a window; ``shard`` as for `cut_runs`."""
+        """Return the same samples in the order of a window."""
         same = {f.name: getattr(sampling, f.name) for f in fields(Sampling) if f.init}
-        return cls(**same, runs=cut_runs(shard, shape.run), shape=shape)
+        return cls(**same, shard=shard, shape=shape)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether ranks take the positions of a step in turn: from lanes of their own."""
+        return self.shuffle
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that decides which samples an epoch has, as plain values."""
+        found = super().identity()
+        return found | {"shuffle": "window"} | asdict(self.shape) if self.shuffle else found
+
+    def like(self, identity: dict[str, Any]) -> Self:
+        """Return the same samples in the order of a state's window."""
+        if not self.shuffle or identity.get("shuffle") != "window":
+            return self
+        return replace(self, shape=WindowShape(*(identity[f.name] for f in fields(WindowShape))))
 
     def tile_of(self, epoch: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tile of every sample."""
@@ -135,7 +154,7 @@ class WindowSampling(Sampling):
 
     def run_of(self, tile: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the run of every tile."""
-        return tile if self.runs is None else self.runs[tile]
+        return self._runs[tile]
 
     def sequence(self, epoch: int) -> NDArray[np.int64]:
         """Return when tiles arrive, int64 (tile,): ascending numbers, not without gaps."""
@@ -190,25 +209,6 @@ def _arrivals(
     arrival = np.maximum.accumulate(np.where(_changes(lane, run), place, 0)) - first
     tiles = np.bincount(lane[_changes(lane, tile)], minlength=int(lane[-1]) + 1)
     return np.where(tiles[lane] <= window, 0, arrival)
-
-
-@dataclass(frozen=True, slots=True)
-class TurnSchedule(Schedule):
-    """As `Schedule`, but the ranks take the positions of a step in turn.
-
-    The positions of a `Step` are then every ``world_size``-th from its first, below its last.
-    """
-
-    def steps(self, start: int = 0) -> Iterator[Step]:
-        """Yield this rank's steps from a point of progress to the end of the epoch."""
-        stride = self.batch_size * self.world_size
-        for first in range(start, self.samples, stride):
-            last = min(first + stride, self.samples)
-            short = last - first < stride
-            if short and (self.drop_last or (self.equal and last - first < self.world_size)):
-                return
-            if first + self.rank < last:
-                yield Step(first + self.rank, last, last)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from loaders.sampling import Sampling
 from loaders.schedule import Schedule
-from loaders.window import (
+from loaders.stream.window import (
     LEAST_LANE,
     ReadPlan,
-    TurnSchedule,
     WindowSampling,
     WindowShape,
     cut_runs,
@@ -43,11 +42,9 @@ def samplings(draw: st.DrawFn, **fixed: Any) -> WindowSampling:
 
 
 def rank_part(sampling: WindowSampling, rank: int, world: int, start: int) -> NDArray[np.int64]:
-    schedule = (TurnSchedule if sampling.shuffle else Schedule)(
-        len(sampling), 3, rank, world, drop_last=False, equal=False
-    )
-    step = world if sampling.shuffle else 1
-    parts = [np.arange(s.first, s.last, step) for s in schedule.steps(min(start, len(sampling)))]
+    schedule = Schedule(len(sampling), 3, rank, world, False, False, in_turn=sampling.shuffle)
+    every = np.arange(len(sampling))
+    parts = [every[step.positions] for step in schedule.steps(min(start, len(sampling)))]
     return np.concatenate([np.arange(0), *parts])
 
 
@@ -175,12 +172,12 @@ def test_ranks_take_turns_without_gaps(
 ):
     if samples < batch * world:
         return
-    dealt = [TurnSchedule(samples, batch, rank, world, drop) for rank in range(world)]
+    dealt = [Schedule(samples, batch, rank, world, drop, in_turn=True) for rank in range(world)]
     start = data.draw(st.sampled_from([0, *(step.done for step in dealt[0].steps())]))
-    seen = [p for s in dealt for a, b, _ in s.steps(start) for p in range(a, b, world)]
+    seen = [p for s in dealt for a, b, *_ in s.steps(start) for p in range(a, b, world)]
     assert sorted(seen) == list(range(start, start + len(seen)))
     assert samples - start - len(seen) < (batch * world if drop else world)
     assert {len(s) for s in dealt} == {len(list(dealt[0].steps()))}
     for together in zip(*(s.steps(start) for s in dealt), strict=True):
         assert len({step.done for step in together}) == 1
-        assert all(0 < len(range(a, b, world)) <= batch for a, b, _ in together)
+        assert all(0 < len(range(a, b, world)) <= batch for a, b, *_ in together)

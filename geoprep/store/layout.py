@@ -1,0 +1,216 @@
+"""Where the bytes of pixels lie: one description for all that write, verify and load them.
+
+A chunk is one tile: ``bytes``, a compressor, ``crc32c``. A shard is encoded chunks back to back,
+then an index of little-endian uint64 (offset, length) pairs with a CRC-32C of its own: Zarr's
+``sharding_indexed``, with the index at the end. Only the first axis is cut. Every tile of the array
+is in its shard; a chunk or a shard that is not there is damage.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import google_crc32c
+import numcodecs
+import numpy as np
+import zarr
+from numcodecs.abc import Codec as Compressor
+from numpy.typing import NDArray
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+
+from geoprep.store.schema import PIXEL_ARRAYS, Codec, StoreMeta
+
+MISSING = np.iinfo(np.uint64).max
+"""Offset and length of a chunk that the shard does not hold."""
+CRC_BYTES = 4
+ENTRY_BYTES = 16
+
+Bytes = NDArray[np.uint8] | bytes
+
+# One call is one chunk; its threads would fight with those that call.
+numcodecs.blosc.use_threads = False
+
+
+def chunk_codecs(codec: Codec) -> tuple[BloscCodec | ZstdCodec, Crc32cCodec]:
+    """Return the codecs of a chunk after ``bytes``: a compressor and a checksum."""
+    if codec == "lz4":
+        return (
+            BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle", typesize=1, blocksize=0),
+            Crc32cCodec(),
+        )
+    return ZstdCodec(level=1, checksum=False), Crc32cCodec()
+
+
+@lru_cache
+def compressor(codec: Codec) -> Compressor:
+    """Return the numcodecs twin of the first of :func:`chunk_codecs`."""
+    if codec == "lz4":
+        return numcodecs.Blosc(cname="lz4", clevel=5, shuffle=numcodecs.Blosc.BITSHUFFLE)
+    return numcodecs.Zstd(level=1)
+
+
+def checksum(data: Bytes) -> bytes:
+    """Return the CRC-32C of bytes as they are stored: 4 bytes, little-endian."""
+    return int(google_crc32c.value(data)).to_bytes(CRC_BYTES, "little")
+
+
+def without_checksum(data: Bytes) -> Bytes:
+    """Return a view of read-only bytes without the CRC-32C at their end, which must fit.
+
+    Raises
+    ------
+    ValueError
+        It does not, or there is nothing but a checksum.
+    """
+    body, stored = data[:-CRC_BYTES], data[-CRC_BYTES:]
+    if len(body) == 0 or checksum(body) != bytes(stored):
+        raise ValueError("the checksum is invalid")
+    return body
+
+
+def shard_key(array: str, shard: int) -> str:
+    """Return the file of a shard of ``650/image`` or ``650/speed``, relative to the store."""
+    return f"{array}/c/{shard}" + "/0" * (3 if array.endswith("image") else 2)
+
+
+@dataclass(frozen=True, slots=True)
+class PixelLayout:
+    """How one pixel array is cut.
+
+    Attributes
+    ----------
+    array
+        ``650/image`` or ``650/speed``.
+    tile_shape
+        (y, x, band) or (y, x).
+    shard_tiles
+        Chunks per shard; those past the last tile of the array are marked missing.
+    """
+
+    array: str
+    tile_shape: tuple[int, ...]
+    shard_tiles: int
+    codec: Codec
+
+    @property
+    def fill(self) -> int:
+        """What a tile of no data is made of: 0 in images, 255 in masks."""
+        return PIXEL_ARRAYS[self.array.rpartition("/")[2]]
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes per decoded tile."""
+        return math.prod(self.tile_shape)
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes at the end of a shard that are its index, with the checksum."""
+        return self.shard_tiles * ENTRY_BYTES + CRC_BYTES
+
+    def key(self, shard: int) -> str:
+        """Return the file of a shard, relative to the store."""
+        return shard_key(self.array, shard)
+
+    def place(self, tile: int) -> tuple[int, int]:
+        """Return the shard of a tile, and its row in that shard's index."""
+        return divmod(tile, self.shard_tiles)
+
+    def read_index(self, tail: Bytes) -> NDArray[np.uint64]:
+        """Return uint64 (chunk, 2), offset and length in bytes with the checksum, or `MISSING`.
+
+        Parameters
+        ----------
+        tail
+            The last `index_bytes` of a shard.
+
+        Raises
+        ------
+        ValueError
+            They are fewer, or their checksum does not fit.
+        """
+        if len(tail) != self.index_bytes:
+            raise ValueError("the file is cut short")
+        return np.frombuffer(without_checksum(tail), "<u8").reshape(-1, 2)
+
+    def decode(self, chunk: Bytes, out: NDArray[np.uint8]) -> None:
+        """Check a chunk against its checksum and decompress it into a tile.
+
+        Parameters
+        ----------
+        chunk
+            As it lies in the shard, read-only, the checksum at its end.
+        out
+            uint8 of `tile_shape`, C-contiguous.
+
+        Raises
+        ------
+        ValueError
+            The checksum does not fit, or the chunk holds another number of pixels.
+        RuntimeError
+            The compressor does not understand it.
+        """
+        body = without_checksum(chunk)
+        size = _blosc_size(body) if self.codec == "lz4" else _zstd_size(body)
+        if size != out.nbytes:  # the codec would leave the rest as it was
+            raise ValueError(f"the chunk holds {size} pixel bytes, not {out.nbytes}")
+        compressor(self.codec).decode(body, out.reshape(-1))
+
+    def describe(self, tiles: int) -> dict[str, Any]:
+        """Return the arguments that make zarr-python create an array of so many tiles."""
+        bands = ("band",) if len(self.tile_shape) > 2 else ()
+        return {
+            "shape": (tiles, *self.tile_shape),
+            "chunks": (1, *self.tile_shape),
+            "shards": (self.shard_tiles, *self.tile_shape),
+            "dtype": "uint8",
+            "fill_value": self.fill,
+            "compressors": chunk_codecs(self.codec),
+            "dimension_names": ("tile", "y", "x", *bands),
+        }
+
+    def fits(self, array: zarr.Array[Any]) -> bool:
+        """Return whether an array's metadata says what this layout says."""
+        sharding, *others = getattr(array.metadata, "codecs", (None,))
+        if not isinstance(sharding, ShardingCodec) or others or array.dtype != np.uint8:
+            return False
+        kinds = [type(codec) for codec in sharding.codecs]
+        index = [type(codec) for codec in sharding.index_codecs]
+        wanted = self.describe(array.shape[0])
+        return (
+            kinds == [BytesCodec, *(type(codec) for codec in chunk_codecs(self.codec))]
+            and index == [BytesCodec, Crc32cCodec]
+            and sharding.index_location.value == "end"
+            and (array.shape, array.chunks) == (wanted["shape"], wanted["chunks"])
+            and array.shards == wanted["shards"]
+            and array.metadata.encode_chunk_key((3, 2, 1)) == "c/3/2/1"
+        )
+
+
+def pixel_layouts(meta: StoreMeta) -> dict[str, PixelLayout]:
+    """Return the layout of every pixel array, by its name, finest level first."""
+    layouts = {}
+    for name in meta.pixel_arrays():
+        level, kind = name.split("/")
+        bands = (len(meta.bands),) if kind == "image" else ()
+        shape = (int(level), int(level), *bands)
+        layouts[name] = PixelLayout(name, shape, meta.shard_tiles, meta.codec)
+    return layouts
+
+
+def _blosc_size(frame: Bytes) -> int:
+    """Return the bytes that a Blosc frame holds (c-blosc, README_CHUNK_FORMAT.rst)."""
+    return int.from_bytes(frame[4:8], "little")
+
+
+def _zstd_size(frame: Bytes) -> int:
+    """Return the bytes that a Zstandard frame says it holds (RFC 8878, 3.1.1.1); else -1."""
+    if len(frame) < 5:
+        return -1
+    flags = int(frame[4])
+    kind, single = flags >> 6, flags >> 5 & 1
+    at = 5 + (not single) + (0, 1, 2, 4)[flags & 3]
+    width = (single, 2, 4, 8)[kind]
+    return int.from_bytes(frame[at : at + width], "little") + (256 if kind == 1 else 0)

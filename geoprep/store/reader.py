@@ -1,0 +1,273 @@
+"""Opening a finished store: its attribute and tables, checked; its pixels tile by tile."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.abc.store import ByteRequest
+from zarr.abc.store import Store as ZarrStore
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.errors import ZarrUserWarning
+from zarr.storage import LocalStore, ObjectStore
+
+from geoprep.errors import StoreError
+from geoprep.storage.files import open_files
+from geoprep.store.layout import PixelLayout, pixel_layouts
+from geoprep.store.schema import (
+    SCENE_COLUMNS,
+    SCHEMA,
+    TILE_COLUMNS,
+    SceneTable,
+    StoreMeta,
+    TileTable,
+)
+
+REPAIR = (
+    "Copy the store again from where it is whole, or build it again with `geoprep build-zarr`; "
+    "`geoprep verify` lists all that is damaged"
+)
+
+
+@contextmanager
+def quiet_zarr() -> Iterator[None]:
+    """Silence zarr's remark that consolidated metadata is not in the core specification."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=ZarrUserWarning)
+        yield
+
+
+class Store:
+    """A finished store, opened for reading.
+
+    Parameters
+    ----------
+    location
+        Where the store is, as the user named it.
+    root
+        Its root group.
+    meta
+        Its checked root attribute.
+    """
+
+    def __init__(self, location: str, root: zarr.Group, meta: StoreMeta) -> None:
+        self.location = location
+        self.root = root
+        self.meta = meta
+
+    @classmethod
+    def open(cls, location: str | Path) -> Store:
+        """Open a local folder or an ``s3://``, ``gs://``, ``az://`` or ``http(s)://`` address.
+
+        Raises
+        ------
+        StoreError
+            Nothing is there, it is no geoprep store, it is incomplete, damaged, or of another
+            schema.
+        """
+        location = str(location)
+        root = _open_root(location)
+        return cls(location, root, _read_meta(location, root))
+
+    @cached_property
+    def tiles(self) -> TileTable:
+        """The tile table.
+
+        Raises
+        ------
+        StoreError
+            A column is missing or damaged, or does not fit the others.
+        """
+        columns = {name: self._read(name, *column) for name, column in TILE_COLUMNS.items()}
+        self._same_length(columns)
+        return TileTable(**columns)
+
+    @cached_property
+    def scenes(self) -> SceneTable:
+        """The scene table; raises as `tiles` does."""
+        columns = {
+            name: self._read(f"scenes/{name}", *column) for name, column in SCENE_COLUMNS.items()
+        }
+        self._same_length(columns)
+        return SceneTable(**columns)
+
+    @cached_property
+    def histogram_band(self) -> NDArray[np.uint64]:
+        """uint64 (band, 256), valid pixels per value over the train split, finest level."""
+        values: NDArray[np.uint64] = self._read("histogram/band", "uint64", ("band", "value"))
+        return self._shaped("histogram/band", values, (len(self.meta.bands), 256))
+
+    @cached_property
+    def histogram_speed(self) -> NDArray[np.uint64]:
+        """uint64 (256), pixels per speed byte over the train split, finest level."""
+        values: NDArray[np.uint64] = self._read("histogram/speed", "uint64", ("value",))
+        return self._shaped("histogram/speed", values, (256,))
+
+    def image(self, level: int | None = None) -> zarr.Array[Any]:
+        """Return the images of a level, uint8 (tile, y, x, band), for looking around.
+
+        zarr-python checks every chunk it reads, and a shard that is not there raises StoreError;
+        a chunk that its shard does not list reads as 0, which neither `geoprep.store.scenes` nor
+        the loaders let pass.
+        """
+        return self._array(f"{self.check_level(level)}/image")
+
+    def speed(self, level: int | None = None) -> zarr.Array[Any]:
+        """Return the speed masks of a level, uint8 (tile, y, x); otherwise as `image`."""
+        return self._array(f"{self.check_level(level)}/speed")
+
+    def layout(self, level: int | None, name: str) -> PixelLayout:
+        """Return where the bytes of ``image`` or ``speed`` lie at a level.
+
+        Raises
+        ------
+        StoreError
+            There is no such level, or the array is not laid out as the schema has it.
+        """
+        layout = pixel_layouts(self.meta)[f"{self.check_level(level)}/{name}"]
+        array = self._array(layout.array)
+        if not layout.fits(array) or array.shape[0] != len(self.tiles):
+            raise StoreError(
+                f"{self.location}/{layout.array} is not laid out as schema {SCHEMA} has it, "
+                f"{len(self.tiles)} tiles in shards of {layout.shard_tiles}. {REPAIR}"
+            )
+        return layout
+
+    def check_level(self, level: int | None) -> int:
+        """Return the level, the finest for None, or raise StoreError naming those there are."""
+        level = self.meta.levels[0] if level is None else level
+        if level not in self.meta.levels:
+            have = ", ".join(map(str, self.meta.levels))
+            raise StoreError(f"{self.location} has no level {level}; its levels are {have}")
+        return level
+
+    def _array(self, name: str) -> zarr.Array[Any]:
+        try:
+            array = self.root[name]
+        except Exception as error:  # of metadata that make no sense, zarr raises anything
+            raise StoreError(f"{self.location}/{name} is missing or damaged. {REPAIR}") from error
+        if not isinstance(array, zarr.Array):
+            raise StoreError(f"{self.location}/{name} is not an array. {REPAIR}")
+        return array
+
+    def _read(self, name: str, dtype: str, dims: tuple[str, ...]) -> Any:  # noqa: ANN401 - by dtype
+        array = self._array(name)
+        try:
+            kind = "str" if array.dtype.kind in "OTU" else array.dtype.name
+            if kind != dtype or array.ndim != len(dims):
+                raise ValueError(f"{kind} of {array.ndim} axes, not {dtype} of {len(dims)}")
+            values = np.asarray(array[...])
+        except StoreError:
+            raise
+        except Exception as error:  # damaged bytes and metadata make codecs raise anything
+            raise StoreError(
+                f"{self.location}/{name} is corrupted: {error or type(error).__name__}. {REPAIR}"
+            ) from error
+        return values.astype(object) if dtype == "str" else values
+
+    def _same_length(self, columns: dict[str, NDArray[Any]]) -> None:
+        lengths = {name: len(column) for name, column in columns.items()}
+        if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
+            told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise StoreError(f"{self.location}: columns differ in length ({told}). {REPAIR}")
+
+    def _shaped(
+        self, name: str, values: NDArray[np.uint64], shape: tuple[int, ...]
+    ) -> NDArray[np.uint64]:
+        if values.shape != shape:
+            raise StoreError(
+                f"{self.location}/{name} is corrupted: {values.shape}, not {shape}. {REPAIR}"
+            )
+        return values
+
+
+class _NothingMissing(ZarrStore):
+    """A Zarr store in which a chunk that is not there is damage, not a chunk of fill value."""
+
+    location = ""
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        found: Buffer | None = await super().get(  # type: ignore[safe-super]
+            key, prototype or default_buffer_prototype(), byte_range
+        )
+        if found is None and "/c/" in key:
+            raise StoreError(f"{self.location}/{key} is missing. {REPAIR}")
+        return found
+
+
+class _Folder(_NothingMissing, LocalStore):
+    """A folder of this machine."""
+
+
+class _Objects(_NothingMissing, ObjectStore[Any]):
+    """A folder on an object store."""
+
+
+def _open_root(location: str) -> zarr.Group:
+    """Open the root group read-only, or raise a StoreError that says what is wrong."""
+    if "://" in location:
+        return _open_remote_root(location)
+    if not Path(location).is_dir():
+        raise StoreError(
+            f"{location}: no such store (a store is a folder; build one with `geoprep build-zarr`)"
+        )
+    return _open_group(location, _Folder(location, read_only=True))
+
+
+def _open_remote_root(address: str) -> zarr.Group:
+    from obstore.exceptions import BaseError
+
+    try:
+        return _open_group(address, _Objects(open_files(address), read_only=True))
+    except (BaseError, OSError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StoreError(f"{address} cannot be opened ({cause}): check the address") from error
+
+
+def _open_group(location: str, where: _NothingMissing) -> zarr.Group:
+    where.location = location
+    try:
+        with quiet_zarr():
+            return zarr.open_group(where, mode="r")
+    except FileNotFoundError as error:
+        raise StoreError(f"{location} is not a Zarr store: it has no zarr.json") from error
+    except OSError:
+        raise
+    except Exception as error:  # at a zarr.json that is no JSON, or JSON of something else
+        raise StoreError(f"{location}/zarr.json cannot be read: {error}. {REPAIR}") from error
+
+
+def _read_meta(location: str, root: zarr.Group) -> StoreMeta:
+    attrs = dict(root.attrs).get("geoprep")
+    if not isinstance(attrs, dict) or "schema" not in attrs:
+        raise StoreError(f"{location} is a Zarr group, but not a geoprep store")
+    if attrs["schema"] != SCHEMA:
+        raise StoreError(
+            f"{location} has store schema {attrs['schema']}; this geoprep reads schema "
+            f"{SCHEMA}. Build it again with `geoprep build-zarr --overwrite`, or install the "
+            f"geoprep that wrote it ({attrs.get('version', 'unknown')})"
+        )
+    try:
+        meta = StoreMeta.from_attrs(attrs)
+    except (TypeError, ValueError) as error:
+        raise StoreError(
+            f"{location}/zarr.json: broken geoprep attribute: {error}. {REPAIR}"
+        ) from error
+    if not meta.complete:
+        raise StoreError(
+            f"{location} is incomplete: its build is running or was interrupted. "
+            "Run the same `geoprep build-zarr` command again to finish it"
+        )
+    return meta

@@ -1,0 +1,214 @@
+"""Tiles that stay in their store, and the memory that their loaders share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import UsageError
+from geoprep.store import Store
+from loaders.chunks import ChunkReader, Piece
+from loaders.feed import Request
+from loaders.limits import amount, available_memory, memory_limit
+from loaders.sampling import Sampling
+from loaders.selection import Folds, Plan, Split, plan_load
+from loaders.stream.feed import StreamFeed
+from loaders.stream.room import Room
+from loaders.stream.window import LEAST_LANE, WindowSampling, WindowShape
+from loaders.table import Origin, Tiles, open_stores, read_table
+
+LANES = 8
+"""Lanes by default: 2, 4 or 8 ranks then read disjoint parts of the store."""
+
+READ_THREADS, REMOTE_THREADS = 4, 16
+"""Runs read at a time: of files, and of objects, where most threads wait for an answer."""
+
+
+class StreamTiles(Tiles):
+    """Tiles that stay in their store; a loader of them reads them while it goes.
+
+    Every rank reads what it needs. A state goes on under another ``ram_limit`` too, with the
+    window it was taken with, and reads again only what was in that window. ``min_road`` with
+    ``crop``, and ``weights="speed"``, read all masks once when a loader is made. Loaders of the
+    same tiles, and of tiles that share their memory, can run one epoch at a time.
+
+    Parameters
+    ----------
+    plan
+        Which tiles of which stores.
+    room
+        Memory for tiles and batches.
+    lanes
+        See `open`.
+    threads
+        Runs read at a time.
+    """
+
+    def __init__(self, plan: Plan, room: Room | int, *, lanes: int, threads: int) -> None:
+        if lanes < 1 or threads < 1:
+            raise UsageError(f"lanes={lanes}, threads={threads}: at least 1 of each")
+        super().__init__(plan.level, Origin.of(plan), read_table(plan), plan.stores)
+        self.plan = plan
+        self.room = Room(room) if isinstance(room, int) else room
+        self.lanes = lanes
+        self.threads = threads
+        self.rows = self.table["tile"].astype(np.int64)
+        per_shard = np.array([s.meta.shard_tiles for s in plan.stores])[self.table["store"]]
+        self.shard = (self.table["store"].astype(np.int64) << 32) + self.rows // per_shard
+        self._readers = plan.readers()
+        self._check_limit(shared=self.room is room)
+        self.shape = self.shape_within(self.ram_limit)
+
+    @classmethod
+    def open(
+        cls,
+        stores: str | Path | Store | Sequence[str | Path | Store],
+        split: Split = "train",
+        level: int | None = None,
+        ram_limit: str | int | float | StreamTiles = "4GiB",
+        *,
+        bands: Sequence[str] | None = None,
+        folds: int | None = None,
+        fold: int = 0,
+        split_seed: int = 0,
+        lanes: int = LANES,
+        threads: int | None = None,
+    ) -> StreamTiles:
+        """Open a split, without reading a pixel.
+
+        Parameters
+        ----------
+        stores
+            A store or several: opened, a local path or an address. Several are one data set.
+        split
+            ``train``, ``val``, ``test`` or ``all``.
+        level
+            Tile side in pixels; None for the finest.
+        ram_limit
+            What loaders of these tiles may hold, tiles and batches together: an amount such as
+            ``4GiB``, a share of the available memory such as 0.25, or other tiles, to share their
+            memory with: validation, say, that of training. It decides the window over which
+            samples are shuffled, and so their order. Ranks whose number divides ``lanes`` share
+            it; no process ever holds more.
+        bands
+            Names of the bands to keep, in this order; None for all.
+        folds, fold, split_seed
+            Cut train and val anew as fold ``fold`` of ``folds``; the test split stays.
+        lanes
+            Parts of the store that are read side by side. Ranks whose number divides it read
+            disjoint tiles; others read some tiles several times.
+        threads
+            Runs of tiles read at a time; None for `READ_THREADS`, or `REMOTE_THREADS`.
+
+        Raises
+        ------
+        StoreError
+            A store cannot be used, or lacks the level.
+        UsageError
+            The limit is too small for a window or larger than memory, no tile is usable, or the
+            arguments do not fit together.
+        """
+        cut = None if folds is None else Folds(folds, fold, split_seed)
+        plan = plan_load(open_stores(stores), split, level, bands, cut)
+        if threads is None:
+            remote = any("://" in store.location for store in plan.stores)
+            threads = REMOTE_THREADS if remote else READ_THREADS
+        shared = isinstance(ram_limit, StreamTiles)
+        room = ram_limit.room if shared else memory_limit(ram_limit)
+        return cls(plan, room, lanes=lanes, threads=threads)
+
+    @property
+    def ram_limit(self) -> int:
+        """Bytes that loaders of these tiles may hold."""
+        return self.room.limit
+
+    def arranged(self, sampling: Sampling) -> Sampling:
+        """Return the same samples in an order that a window of the tiles suffices for."""
+        return WindowSampling.of(sampling, self.shard, self.shape)
+
+    def feed(self, request: Request) -> StreamFeed:
+        """Return what reads tiles and fills batches from them.
+
+        Raises
+        ------
+        UsageError
+            Window and batches do not fit into the limit.
+        """
+        return StreamFeed(self, request)
+
+    def reading_bytes(self, run: int) -> int:
+        """Return the bytes that threads hold while they read: compressed tiles, and one whole.
+
+        Parameters
+        ----------
+        run
+            Tiles that a thread reads at a time.
+        """
+        bands = max(len(store.meta.bands) for store in self.plan.stores)
+        whole = any(reader.bands for reader in self._readers)
+        return self.threads * (run + whole) * self.side * self.side * bands
+
+    def shape_within(self, limit: int) -> WindowShape:
+        """Return the shape of the window under a memory limit in bytes."""
+        return WindowShape.fitting(limit // self.tile_bytes, self.lanes, len(self))
+
+    def read(
+        self, first: int, count: int, at: int, image: NDArray[np.uint8], speed: NDArray[np.uint8]
+    ) -> None:
+        """Read tiles that are neighbours in one shard to row ``at`` of image and speed.
+
+        Raises
+        ------
+        StoreError
+            A chunk is corrupted or missing; array and shard are named.
+        """
+        row = int(self.rows[first])
+        self._reader(first).read(Piece(row, row + count, at), image, speed)
+
+    def speed_of(self, tile: int) -> NDArray[np.uint8]:
+        """Return the mask of a tile, uint8 (y, x), read from the store."""
+        masks = np.empty((1, self.side, self.side), np.uint8)
+        row = int(self.rows[tile])
+        self._reader(tile).read_speed(Piece(row, row + 1, 0), masks)
+        mask: NDArray[np.uint8] = masks[0]
+        return mask
+
+    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return image and mask, uint8 (y, x, band) and (y, x), read from the store."""
+        image = np.empty((1, self.side, self.side, len(self.bands)), np.uint8)
+        speed = np.empty((1, self.side, self.side), np.uint8)
+        self.read(tile, 1, 0, image, speed)
+        return image[0], speed[0]
+
+    def _reader(self, tile: int) -> ChunkReader:
+        return self._readers[int(self.table["store"][tile])]
+
+    def _check_limit(self, *, shared: bool) -> None:
+        least, left = LEAST_LANE * self.lanes * self.tile_bytes, available_memory()
+        if self.ram_limit < least:
+            raise UsageError(
+                f"ram_limit of {amount(self.ram_limit)} is too small for {self.plan.name}: a "
+                f"window takes {LEAST_LANE} tiles in each of {self.lanes} lanes, {amount(least)} "
+                f"where a tile of {self.side} x {self.side} x {len(self.bands)} and its mask have "
+                f"{amount(self.tile_bytes)}. Raise it, or take fewer lanes=, a coarser level= or "
+                "fewer bands="
+            )
+        if not shared and min(self.ram_limit, self.nbytes) > left.nbytes:
+            raise UsageError(
+                f"ram_limit of {amount(self.ram_limit)} is more than the {amount(left.nbytes)} "
+                f"that {left.limited_by} has left: lower it, or give a share of that such as 0.5"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_again, (self.plan, self.ram_limit, self.lanes, self.threads)
+
+    def _held(self) -> str:
+        return f"{amount(self.nbytes)} through {amount(self.ram_limit)} of memory"
+
+
+def _open_again(plan: Plan, ram_limit: int, lanes: int, threads: int) -> StreamTiles:
+    return StreamTiles(plan, ram_limit, lanes=lanes, threads=threads)

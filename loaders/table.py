@@ -1,0 +1,250 @@
+"""What is known of tiles beside their pixels: where they come from and where they lie."""
+
+from __future__ import annotations
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import UsageError
+from geoprep.store import Store
+from loaders.feed import Feed, Request
+from loaders.gather import window_affine
+from loaders.limits import amount
+from loaders.sampling import Sampling
+from loaders.selection import Plan
+
+COLUMNS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "store": ("uint16", ()),
+    "tile": ("uint32", ()),
+    "scene": ("uint32", ()),
+    "row": ("uint32", ()),
+    "col": ("uint32", ()),
+    "transform": ("float64", (6,)),
+    "road_fraction": ("float32", ()),
+    "valid_fraction": ("float32", ()),
+}
+"""Columns kept with the pixels: row of the store and tile, and what the store's table says."""
+
+Table = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is not one row per tile, as JSON values.
+
+    Attributes
+    ----------
+    bands
+        Names of the bands.
+    left_out
+        Tiles of the split that cannot be used, by reason.
+    stores
+        Where they are.
+    finest
+        Tile side in pixels at the finest level, per store.
+    scenes, crs
+        Id and CRS of every scene, per store.
+    """
+
+    bands: Sequence[str]
+    left_out: Mapping[str, int]
+    stores: Sequence[str]
+    finest: Sequence[int]
+    scenes: Sequence[Sequence[str]]
+    crs: Sequence[Sequence[str]]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Origin:
+        """Return that of a plan's tiles."""
+        return cls(
+            plan.bands,
+            plan.left_out,
+            [store.location for store in plan.stores],
+            [store.meta.levels[0] for store in plan.stores],
+            [store.scenes.id.tolist() for store in plan.stores],
+            [store.scenes.crs.tolist() for store in plan.stores],
+        )
+
+
+def read_table(plan: Plan) -> dict[str, NDArray[Any]]:
+    """Return the rows of a plan's tiles in the tables of their stores, `COLUMNS`.
+
+    Raises
+    ------
+    StoreError
+        A table is damaged.
+    """
+    parts = []
+    for number, (store, selection) in enumerate(zip(plan.stores, plan.selections, strict=True)):
+        own = {"store": np.full(len(selection.tiles), number), "tile": selection.tiles}
+        columns = COLUMNS.keys() - own.keys()
+        parts.append(own | {name: getattr(store.tiles, name)[selection.tiles] for name in columns})
+    return {
+        name: np.concatenate([part[name] for part in parts]).astype(dtype)
+        for name, (dtype, _) in COLUMNS.items()
+    }
+
+
+class Tiles(ABC):
+    """Tiles that come from one or several stores, wherever their pixels are.
+
+    Parameters
+    ----------
+    side
+        Side of a tile in pixels: its level.
+    origin
+        Where they come from.
+    table
+        One row per tile: store, tile, scene, row, col, transform (finest level), fractions.
+    stores
+        The opened stores where there are any; opened again when they are asked for.
+    """
+
+    def __init__(
+        self, side: int, origin: Origin, table: Table, stores: Sequence[Store] | None
+    ) -> None:
+        self.side = side
+        self.origin = origin
+        self.table = table
+        self._stores = None if stores is None else tuple(stores)
+
+    @abstractmethod
+    def feed(self, request: Request) -> Feed:
+        """Return what gives a loader its batches."""
+
+    @abstractmethod
+    def speed_of(self, tile: int) -> NDArray[np.uint8]:
+        """Return the mask of a tile on the host, uint8 (y, x)."""
+
+    @abstractmethod
+    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return copies of image and mask on the host, uint8 (y, x, band) and (y, x)."""
+
+    def arranged(self, sampling: Sampling) -> Sampling:
+        """Return the same samples in an order that these tiles can be fed in."""
+        return sampling
+
+    def __len__(self) -> int:
+        return len(self.table["tile"])
+
+    @property
+    def bands(self) -> tuple[str, ...]:
+        """Names of the bands."""
+        return tuple(self.origin.bands)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Tiles of the split that cannot be used, by reason: failed, skipped, unlabelled, empty."""
+        return dict(self.origin.left_out)
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a tile and its mask."""
+        return self.side * self.side * (len(self.bands) + 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tiles and masks."""
+        return len(self) * self.tile_bytes
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """The stores the tiles come from."""
+        if self._stores is None:
+            self._stores = open_stores(self.origin.stores) if self.origin.stores else ()
+        return self._stores
+
+    @property
+    def store(self) -> Store:
+        """The store the tiles come from, where there is exactly one."""
+        if len(self.stores) != 1:
+            raise UsageError(
+                f"these tiles come from {len(self.stores)} stores: use `tiles.stores`, which "
+                "DevicePrep.from_store takes as it is"
+            )
+        return self.stores[0]
+
+    @property
+    def road_fraction(self) -> NDArray[np.float32]:
+        """float32 (tile,), share of the labelled pixels that are road."""
+        return self.table["road_fraction"]
+
+    @property
+    def fingerprint(self) -> str:
+        """Number and checksum of the tiles: the same for the same tiles in the same order."""
+        parts = (self.table[name].tobytes() for name in ("store", "tile", "transform"))
+        return f"{len(self)}x{self.side}x{len(self.bands)}-{zlib.crc32(b''.join(parts)):08x}"
+
+    def scene(self, tile: int) -> str:
+        """Return the id of a tile's scene."""
+        store, scene = self._scene_of(tile)
+        return self.origin.scenes[store][scene]
+
+    def crs(self, tile: int) -> str:
+        """Return the CRS of a tile's affine."""
+        store, scene = self._scene_of(tile)
+        return self.origin.crs[store][scene]
+
+    def affine(
+        self, tile: int, window: tuple[int, int, int] = (0, 0, 0), side: int | None = None
+    ) -> tuple[float, float, float, float, float, float]:
+        """Return the affine of a tile, or of a window of it, at the level at hand.
+
+        Parameters
+        ----------
+        tile
+            Which.
+        window
+            Row, column and symmetry, a row of `Batch.where`.
+        side
+            Side of the window in pixels; the whole tile by default.
+
+        Returns
+        -------
+        tuple of float
+            ``a b c d e f`` of rasterio, pixel corner (column, row) -> CRS.
+        """
+        a, b, c, d, e, f = self.table["transform"][tile].tolist()
+        scale = self.origin.finest[self._scene_of(tile)[0]] / self.side
+        level = (a * scale, b * scale, c, d * scale, e * scale, f)
+        return window_affine(level, *window, self.side if side is None else side)
+
+    def _scene_of(self, tile: int) -> tuple[int, int]:
+        """Return the numbers of a tile's store, and of its scene there."""
+        return int(self.table["store"][tile]), int(self.table["scene"][tile])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_stores": None}
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self)} tiles of {self.side} x {self.side} x "
+            f"{len(self.bands)}, {self._held()}, left out {self.left_out or 'none'})"
+        )
+
+    def _held(self) -> str:
+        """Return how much there is and where, for people."""
+        return amount(self.nbytes)
+
+
+def open_stores(stores: str | Path | Store | Sequence[str | Path | Store]) -> tuple[Store, ...]:
+    """Open a store or several.
+
+    Raises
+    ------
+    StoreError
+        One of them cannot be used.
+    UsageError
+        There is none.
+    """
+    several = [stores] if isinstance(stores, str | Path | Store) else list(stores)
+    if not several:
+        raise UsageError("no store given: name at least one")
+    return tuple(s if isinstance(s, Store) else Store.open(s) for s in several)
