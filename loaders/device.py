@@ -1,6 +1,6 @@
 """From bytes to what a model takes, on the device: normalise, expand the target, mark the valid.
 
-Nothing wider than a byte a pixel crosses the bus; float appears here and only here. Everything is
+Nothing wider than a byte per pixel crosses the bus; float appears here and only here. Everything is
 plain tensor arithmetic, so the same modules run on ``cpu``, ``cuda`` and ``xpu``.
 """
 
@@ -113,7 +113,7 @@ class Normalize(nn.Module):
     Parameters
     ----------
     mean, std
-        One figure a band, in grey values. A band that never varies is only centred.
+        One figure per band, in grey values. A band that never varies is only centred.
     dtype
         Of the result: ``torch.float32``, ``torch.bfloat16``, ...
     """
@@ -229,8 +229,9 @@ class DevicePrep(nn.Module):
     jitter
         Random brightness, contrast and gain; in training mode only.
     pad_to
-        Sides are padded to a multiple of this, below and to the right: with no data, which is
-        not valid. 1 never pads.
+        Sides are padded to a multiple of this, below and to the right: the image by mirroring, as
+        prediction does at the edge of a map, the mask with no data, which is not valid. 1 never
+        pads.
     """
 
     def __init__(
@@ -287,18 +288,34 @@ class DevicePrep(nn.Module):
             A `Batch`, or a mapping with ``image`` and ``speed`` (and ``key`` for jitter).
         """
         parts = batch if isinstance(batch, Mapping) else _mapping(batch)
-        image, speed = self.pad(parts["image"], 0), self.pad(parts["speed"], NO_DATA)
+        image, speed = self.pad(parts["image"]), self._without_data(parts["speed"])
         gain = bias = None
         if self.jitter is not None and self.training:
             gain, bias = self.jitter(parts["key"], image.shape[1])
         return Prepared(self.normalize(image, gain, bias), self.target(speed), speed != NO_DATA)
 
-    def pad(self, pixels: Tensor, value: int) -> Tensor:
-        """Return (..., y, x) padded below and to the right."""
-        below, right = (-side % self.pad_to for side in pixels.shape[-2:])
-        return (
-            functional.pad(pixels, (0, right, 0, below), value=value) if below or right else pixels
-        )
+    def pad(self, image: Tensor) -> Tensor:
+        """Return uint8 (n, band, y, x) with sides that are multiples of ``pad_to``, by mirroring.
+
+        The edge is not repeated, as in NumPy's ``reflect``, and mirrored to and fro where an image
+        is smaller than what it lacks. What needs nothing is returned as it is, all else in
+        channels-last order.
+        """
+        pixels = image.permute(0, 2, 3, 1)
+        for axis in (1, 2):
+            side = pixels.shape[axis]
+            if side % self.pad_to:
+                at = torch.arange(side + -side % self.pad_to, device=image.device)
+                at %= max(1, 2 * side - 2)  # to the far edge and back
+                pixels = pixels.index_select(axis, torch.minimum(at, (2 * side - 2 - at).abs()))
+        return pixels.permute(0, 3, 1, 2)
+
+    def _without_data(self, speed: Tensor) -> Tensor:
+        """Return a mask padded with no data."""
+        below, right = (-side % self.pad_to for side in speed.shape[-2:])
+        if not below and not right:
+            return speed
+        return functional.pad(speed, (0, right, 0, below), value=NO_DATA)
 
 
 def _mapping(batch: _Samples) -> dict[str, Tensor]:

@@ -113,7 +113,7 @@ def gather(tiles: NDArray[Any], windows: Windows, out: NDArray[Any]) -> None:
     tiles
         Items (tile, side, side), from `as_items`; or a speed mask as it is.
     windows
-        Which, one row a sample.
+        Which, one row per sample.
     out
         Items (n, crop, crop); written.
     """

@@ -29,7 +29,7 @@ class Jitter(nn.Module):
     """Random brightness, contrast and band gain, in units of a band's standard deviation.
 
     A pixel ``v`` of a normalised band becomes ``v * contrast * gain + brightness``: contrast and
-    brightness are one draw a sample, gain one a sample and band.
+    brightness are one draw per sample, gain one per sample and band.
 
     Parameters
     ----------

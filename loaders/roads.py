@@ -21,8 +21,11 @@ CELL = 16
 
 WeightRule = Literal["road", "speed"]
 
-_ROUNDS = 200
-"""Adjustments of the factors of bins, at most."""
+_ROUNDS, _CLIPS = 200, 8
+"""Adjustments of the factors of bins; clips that settle."""
+
+_LEAST = 1e-9
+"""Least factor of a bin, so that one that cannot be balanced stays a number."""
 
 _FLOOR = 0.1
 """Least weight of a tile as a share of the mean: tiles without roads are rare, never absent."""
@@ -169,9 +172,11 @@ def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
     best = _floored(shares.sum(axis=1))
     for _ in range(_ROUNDS if pixels.size else 0):
         weights = shares @ factors
-        weights = np.clip(weights / weights.mean(), _FLOOR, _CEILING)
+        for _ in range(_CLIPS):  # the mean moves with every clip
+            weights = np.clip(weights / weights.mean(), _FLOOR, _CEILING)
         met = weights @ pixels / (weights @ pixels).mean()
         if (uneven := np.abs(met - 1).max()) < least:
             best, least = weights, uneven
-        factors = factors / met
+        factors = np.clip(factors / met, _LEAST, 1 / _LEAST)
+        factors /= factors.mean()
     return best

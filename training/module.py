@@ -74,6 +74,6 @@ class Trainable(nn.Module):
     def logits(self, image: Tensor) -> Tensor:
         """Return logits (n, channel, y, x) of uint8 (n, band, y, x), padding cut off again."""
         rows, columns = image.shape[-2:]
-        padded = self.prep.pad(image, 0)
+        padded = self.prep.pad(image)
         logits: Tensor = self.network(self.prep.normalize(padded))
         return logits[..., :rows, :columns]

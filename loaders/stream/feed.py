@@ -203,10 +203,16 @@ class _Epoch:
         side, bands = feed.source.side, feed.request.bands
         slots = len(memory) // feed.source.tile_bytes
         masks = slots * side * side * bands
-        self._image = memory[:masks].reshape(slots, side, side, bands)
-        self._speed = memory[masks:][: slots * side * side].reshape(slots, side, side)
-        self._items = as_items(self._image)
-        self.tiles = ReadAhead(plan, self._read, feed.source.threads)
+        image = memory[:masks].reshape(slots, side, side, bands)
+        speed = memory[masks:][: slots * side * side].reshape(slots, side, side)
+        self._items, self._speed = as_items(image), speed
+        source = feed.source
+
+        def read(first: int, last: int) -> None:  # no method: a cycle would keep the memory
+            tile, slot = int(plan.tile[first]), int(plan.slot[first])
+            source.read(tile, last - first, slot, image, speed)
+
+        self.tiles = ReadAhead(plan, read, source.threads)
 
     def fill(self, part: tuple[int, int]) -> Batch:
         """Return the batch of samples ``first`` up to ``last``."""
@@ -227,7 +233,3 @@ class _Epoch:
             self.tiles.give_back(visits[done:])
         put_windows(batch, w)
         return batch
-
-    def _read(self, first: int, last: int) -> None:
-        tile, slot = int(self._plan.tile[first]), int(self._plan.slot[first])
-        self._feed.source.read(tile, last - first, slot, self._image, self._speed)

@@ -44,14 +44,15 @@ class Room:
         UsageError
             An epoch is running.
         """
-        if (crew := self._crew) is not None and not crew.over:
-            if crew.owner() is not None and not crew.closed:
+        if self._crew is not None and not self._crew.over:
+            if self._crew.owner() is not None and not self._crew.closed:
                 raise UsageError(
                     "these tiles are in the middle of an epoch: end that iteration, or open them a "
                     "second time, with memory of their own"
                 )
-            crew.closed = True
-            crew.wait()
+            self._crew.closed = True
+            self._crew.wait()
+        self._crew = None  # which knows the memory
         if self._ring is not None and self._ring is not ring:
             self._ring.clear()
         self._ring = ring

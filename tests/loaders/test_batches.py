@@ -213,6 +213,23 @@ def test_a_state_of_other_tiles_or_another_version_is_refused(painted: RamTiles,
         BatchLoader(painted, 8, **TRAIN).load_state_dict({**state, "version": 99})
 
 
+@pytest.mark.parametrize(("name", "value"), [("position", 10**9), ("position", -1), ("epoch", -1)])
+def test_a_state_outside_the_epoch_is_refused(painted: RamTiles, name: str, value: int):
+    loader = BatchLoader(painted, 8, **TRAIN)
+    whole = digests(loader)
+    with pytest.raises(UsageError, match=f"{name} {value}.*72 samples"):
+        loader.load_state_dict({**loader.state_dict(), name: value})
+    loader.set_epoch(0)
+    assert digests(loader) == whole
+
+
+def test_a_state_without_its_place_is_refused(painted: RamTiles):
+    loader = BatchLoader(painted, 8, **TRAIN)
+    state = {k: v for k, v in loader.state_dict().items() if k != "position"}
+    with pytest.raises(UsageError, match="position None"):
+        loader.load_state_dict(state)
+
+
 def test_held_batches_never_change(painted: RamTiles):
     loader = BatchLoader(painted, 4, threads=3, prefetch=5, **TRAIN)
     held = list(loader)
@@ -285,9 +302,19 @@ def test_min_road_of_whole_tiles_leaves_the_others_out():
     speed = np.zeros((3, 8, 8), np.uint8)
     speed[2, :4] = 30
     tiles = RamTiles.from_arrays(np.ones((3, 8, 8, 1), np.uint8), speed)
-    assert [int(b.index[0]) for b in BatchLoader(tiles, 1, min_road=0.5)] == [2]
+    with pytest.warns(UserWarning, match="leaves 1 of 3 tiles to draw from"):
+        loader = BatchLoader(tiles, 1, min_road=0.5, crops_per_tile=2)
+    assert (loader.drawn_tiles, loader.samples, len(loader.notes)) == (1, 2, 1)
+    assert [int(b.index[0]) for b in loader] == [2, 2]
     with pytest.raises(UsageError, match="no tile has enough road"):
         BatchLoader(tiles, 1, min_road=0.6)
+
+
+def test_a_crop_as_large_as_the_tile_keeps_its_crops_per_tile(painted: RamTiles):
+    loader = BatchLoader(painted, 8, crop=40, augment="d4", crops_per_tile=4)
+    assert (loader.samples, loader.sampling.crops_per_tile, loader.drawn_tiles) == (96, 4, 24)
+    assert sum(len(batch) for batch in loader) == 96
+    assert loader.notes == ()
 
 
 def test_weights_draw_what_they_say(painted: RamTiles):

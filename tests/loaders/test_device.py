@@ -148,6 +148,17 @@ def test_whole_tiles_are_padded_and_the_padding_is_not_valid(side: int, padded: 
     assert image.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("side", [1, 2, 7, 16, 31, 33, 650])
+def test_padding_mirrors_the_image_as_prediction_does(side: int):
+    image = np.random.default_rng(0).integers(0, 256, (2, side, side, 3), np.uint8)
+    lacking = -side % 32
+    expected = np.pad(image, ((0, 0), (0, lacking), (0, lacking), (0, 0)), "reflect")
+    prep = DevicePrep(Normalize([9.0] * 3, [2.0] * 3), SpeedTarget("bins"))
+    padded = prep.pad(torch.from_numpy(image).permute(0, 3, 1, 2))
+    assert padded.is_contiguous(memory_format=torch.channels_last)
+    assert (padded.permute(0, 2, 3, 1).numpy() == expected).all()
+
+
 def test_valid_is_where_the_label_is_known(store_path: Path):
     tiles = RamTiles.load(store_path)
     prep = DevicePrep.from_store(tiles.store, targets="class")

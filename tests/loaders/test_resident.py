@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,20 @@ def test_a_batch_on_the_device_is_prepared_there(painted: RamTiles):
     prep = DevicePrep(Normalize([9.0] * 3, [2.0] * 3), SpeedTarget("bins")).to(DEVICES[-1])
     image, target, valid = prep(next(iter(loader)).to(DEVICES[-1]))
     assert {t.device.type for t in (image, target, valid)} == {DEVICES[-1]}
+
+
+def test_the_hosts_copy_is_given_back(store_path: Path):
+    def held() -> int:
+        return sum("memfd:loaders" in line for line in Path("/proc/self/maps").open())
+
+    before = held()
+    tiles = DeviceTiles.load(store_path, level=16, device="cpu")
+    here = RamTiles.load(store_path, level=16)
+    assert held() == before + 1  # those in memory
+    assert (tiles.fingerprint, tiles.left_out) == (here.fingerprint, here.left_out)
+    assert (tiles.scene(5), tiles.affine(5)) == (here.scene(5), here.affine(5))
+    assert tiles.store.location == str(store_path)
+    assert all((a == b).all() for a, b in zip(tiles.pixels(7), here.pixels(7), strict=True))
 
 
 def test_large_tiles_are_uploaded_piece_by_piece(

@@ -1,0 +1,83 @@
+"""Loaders travel: pickled, copied, and told apart by what they print."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.streams import SMALL, TRAIN, digest
+
+from loaders import BatchLoader, DeviceTiles, RamTiles, StreamTiles
+
+Again = Callable[[BatchLoader], BatchLoader]
+KINDS = ["ram", "device", "stream"]
+
+
+def make(kind: str, path: Path, **options: Any) -> BatchLoader:
+    if kind == "stream":
+        tiles: Any = StreamTiles.open(path, **SMALL)
+    else:
+        tiles = RamTiles.load(path)
+        tiles = DeviceTiles(tiles, "cpu") if kind == "device" else tiles
+    return BatchLoader(tiles, 3, **(TRAIN | {"weights": "road"} | options))
+
+
+def through_pickle(loader: BatchLoader) -> BatchLoader:
+    again: BatchLoader = pickle.loads(pickle.dumps(loader))
+    return again
+
+
+@pytest.mark.parametrize("again", [through_pickle, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_gives_the_same_batches(store_path: Path, kind: str, again: Again):
+    loader = make(kind, store_path)
+    first = [digest(batch) for batch in loader]
+    twin = again(loader)
+    assert (twin.epoch, twin.state_dict()) == (1, loader.state_dict())
+    assert [digest(batch) for batch in twin] == [digest(batch) for batch in loader]
+    loader.set_epoch(0)
+    assert [digest(batch) for batch in loader] == first  # what the copy did does not show
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_goes_on_from_a_loaded_state(store_path: Path, kind: str):
+    loader = make(kind, store_path)
+    whole = [digest(batch) for batch in loader]
+    loader.set_epoch(0)
+    batches = iter(loader)
+    next(batches)
+    other = make(kind, store_path)
+    other.load_state_dict(loader.state_dict())
+    assert [digest(batch) for batch in through_pickle(other)] == whole[1:]
+
+
+def count(loader: BatchLoader, queue: multiprocessing.Queue[object]) -> None:
+    queue.put([digest(batch) for batch in loader])
+
+
+@pytest.mark.parametrize("kind", ["ram", "stream"])
+def test_a_loader_reaches_a_spawned_process(store_path: Path, kind: str):
+    loader = make(kind, store_path)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    child = context.Process(target=count, args=(loader, queue))
+    child.start()
+    found = queue.get(timeout=90)
+    child.join(60)
+    assert found == [digest(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loader_says_what_it_is(store_path: Path, kind: str):
+    loader = make(kind, store_path)
+    next(iter(loader))
+    told = repr(loader)
+    assert "tiles of 32 x 32 x 3" in told
+    for part in ("batch_size=3", "crop=16", "augment='d4'", "seed=5", "rank 0 of 1"):
+        assert part in told
+    assert "32 batches of 96 samples from 32 tiles, at position 3 of epoch 0" in told

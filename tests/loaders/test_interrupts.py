@@ -1,0 +1,74 @@
+"""Ctrl-C at any moment of a person's own loop: it arrives, once, and nothing stays behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+MakeStore = Callable[..., Path]
+
+LOOP = """
+import faulthandler, random, signal, sys, threading, time
+from loaders import BatchLoader, RamTiles, StreamTiles
+
+kind, path, trials, leave = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "break"
+faulthandler.dump_traceback_later(100, exit=True)  # a deadlock
+lost = []
+sys.unraisablehook = lambda found: lost.append(repr(found.exc_value))
+if kind == "ram":
+    tiles = RamTiles.load(path)
+else:
+    tiles = StreamTiles.open(path, ram_limit=40 * 4096, lanes=2)
+loader = BatchLoader(tiles, 3, crop=16, augment="d4", crops_per_tile=3, threads=3)
+list(loader)
+random.seed(1)
+arrived, others = 0, []
+
+def loop():
+    while True:
+        for number, batch in enumerate(loader):
+            if leave and number == 2:
+                break
+
+for trial in range(trials):
+    signal.setitimer(signal.ITIMER_REAL, random.random() * 0.008 + 1e-5)
+    try:
+        loop()
+    except KeyboardInterrupt:
+        arrived += 1
+    except BaseException as error:
+        others.append(repr(error))
+    signal.setitimer(signal.ITIMER_REAL, 0)
+end = time.monotonic() + 20
+while [t for t in threading.enumerate() if t.name.startswith("loaders-")]:
+    if time.monotonic() > end:
+        break
+    time.sleep(0.01)
+left = [t.name for t in threading.enumerate() if t.name.startswith("loaders-")]
+print(f"arrived {arrived}, lost {len(lost)}, others {others[:3]}, left {len(left)}")
+print(f"a whole epoch after it: {len(list(loader))} of {len(loader)}")
+"""
+
+
+@pytest.mark.parametrize("leave", ["exhaust", "break"])
+@pytest.mark.parametrize("kind", ["ram", "stream"])
+def test_every_interrupt_arrives_and_no_thread_stays(
+    make_store: MakeStore, tmp_path: Path, kind: str, leave: str
+):
+    path = make_store(scenes=50, shard_tiles=7, levels=(32,))
+    script = tmp_path / "loop.py"
+    script.write_text(
+        "import signal\nsignal.signal(signal.SIGALRM, signal.default_int_handler)\n" + LOOP
+    )
+    command = [sys.executable, str(script), kind, str(path), "150", leave]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == [
+        "arrived 150, lost 0, others [], left 0",
+        "a whole epoch after it: 160 of 160",
+    ]
+    assert done.stderr == ""
