@@ -11,13 +11,20 @@ import torch
 from torch import Tensor
 
 from geoprep.store import Store
-from loaders import PAD_TO, BatchLoader, RamTiles, Split, open_stores
+from loaders import (
+    BatchLoader,
+    DevicePrep,
+    Normalize,
+    RamTiles,
+    SpeedTarget,
+    Split,
+    open_stores,
+)
 from training.checkpoint import Facts
 from training.data import check_store, differences
 from training.decode import chosen_threshold
 from training.metrics import RoadMetrics, Sweep
 from training.prediction.runner import Runner, Views, mean_of_views
-from training.prediction.windows import mirrored
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,25 +141,12 @@ def evaluate_runner(
     threshold = chosen_threshold(facts.targets, threshold, facts.threshold)
     metrics = RoadMetrics(facts.targets, facts.class_mph, threshold=threshold, groups=len(names))
     metrics = metrics.to(runner.device)
+    pad = DevicePrep(Normalize(facts.mean, facts.std), SpeedTarget("binary")).pad
     for batch in BatchLoader(tiles, batch_size, shuffle=False):
-        found = mean_of_views(runner, pad_mirrored(batch.image), tta).permute(0, 3, 1, 2)
+        found = mean_of_views(runner, pad(batch.image), tta).permute(0, 3, 1, 2)
         there = batch.to(runner.device)
         metrics.update(found, there.speed, scene_of.to(runner.device)[there.index])
     return _evaluation(metrics, title, tiles, names, scene_of, notes)
-
-
-def pad_mirrored(image: Tensor) -> Tensor:
-    """Return (..., y, x) with sides that are multiples of 32, mirrored below and to the right.
-
-    As in a map, where windows reach past the image.
-    """
-    for axis in (-2, -1):
-        side = image.shape[axis]
-        if side % PAD_TO:
-            beyond = mirrored(side, side + -side % PAD_TO)
-            places = torch.from_numpy(np.concatenate([np.arange(side), beyond]))
-            image = image.index_select(axis, places.to(image.device))
-    return image
 
 
 def _scenes(tiles: RamTiles) -> tuple[Tensor, list[str]]:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from geoprep.speed import NO_DATA
-from loaders import BatchLoader, RamTiles, StreamTiles
+from loaders import BatchLoader
 from training.checkpoint import Facts
+from training.data import Tiles
 from training.decode import default_threshold, road_probability, speed_byte
 from training.distributed import add_up, share_buffers
 from training.engine.native import Engine
@@ -94,14 +94,14 @@ def examples(
     trainable: Trainable,
     engine: Engine,
     facts: Facts,
-    tiles: RamTiles | StreamTiles,
+    tiles: Tiles,
     chosen: Sequence[int],
 ) -> list[Example]:
     """Return the tiles ``chosen`` with their labels and predictions, to look at."""
     found = []
     with evaluation_mode(trainable):
         for tile in chosen:
-            image, speed = _pixels(tiles, tile)
+            image, speed = tiles.pixels(tile)
             there = torch.from_numpy(image)[None].permute(0, 3, 1, 2).to(engine.device)
             with engine.autocast():
                 logits = trainable.logits(there)
@@ -118,12 +118,3 @@ def predicted_speed(logits: Tensor, facts: Facts) -> Tensor:
     if facts.targets == "binary":
         return (road_probability(probabilities) >= threshold).to(torch.uint8) * ANY_ROAD_MPH
     return speed_byte(probabilities, facts.targets, facts.class_mph, threshold)
-
-
-def _pixels(tiles: RamTiles | StreamTiles, tile: int) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(tiles, RamTiles):
-        return tiles.image[tile].copy(), tiles.speed[tile].copy()
-    image = np.empty((1, tiles.side, tiles.side, len(tiles.bands)), np.uint8)
-    speed = np.empty((1, tiles.side, tiles.side), np.uint8)
-    tiles.read(tile, 1, 0, image, speed)
-    return image[0], speed[0]

@@ -14,7 +14,7 @@ from training.checkpoint import Checkpoint, Facts, save
 from training.data import make_prep
 from training.engine.native import choose_engine
 from training.evaluate import main
-from training.evaluation import evaluate_runner, pad_mirrored
+from training.evaluation import evaluate_runner
 from training.losses import make_loss
 from training.module import Trainable
 from training.prediction.runner import open_runner
@@ -176,7 +176,16 @@ def test_tiles_are_padded_by_mirroring_as_in_a_map(checkpoint, network, tmp_path
     image = torch.from_numpy(RamTiles.load(odd, "val").image[0].copy()).permute(2, 0, 1)
     wanted = torch.nn.functional.pad(image[None].float(), (0, 24, 0, 24), mode="reflect")
     assert torch.equal(seen[0][0].float(), wanted[0])
-    assert pad_mirrored(torch.ones(1, 3, 1, 64, dtype=torch.uint8)).all()
+
+
+def test_validation_while_training_pads_as_a_map_does(checkpoint, network, tmp_path):
+    odd = write_store(tmp_path / "odd.zarr", levels=(40, 20))
+    engine = choose_engine("native", "cpu", "fp32", "off")
+    trainable = Trainable(make_prep(FACTS, engine), network, make_loss())
+    tiles = RamTiles.load(odd, "val")
+    said = evaluate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
+    found = judge(checkpoint(level=40), [odd])
+    assert found.metrics == pytest.approx(said, nan_ok=True, abs=1e-6)
 
 
 def test_a_store_with_other_bands_is_refused(checkpoint, tmp_path, capsys):
