@@ -4,6 +4,7 @@ import json
 import os
 import tracemalloc
 from dataclasses import replace
+from types import MappingProxyType
 from xml.etree import ElementTree
 
 import boto3
@@ -14,6 +15,7 @@ import torch
 from helpers.predict_cases import (
     FACTS,
     GSD,
+    MPH,
     PLACE,
     UTM,
     expected_map,
@@ -31,7 +33,9 @@ from training.checkpoint import Checkpoint, save
 from training.engine import host
 from training.engine.compiled import missing_compiler
 from training.prediction.cog.journal import folder_of
-from training.prediction.images import inspect
+from training.prediction.images import ReadOptions, inspect
+from training.prediction.mapping import Mapper
+from training.prediction.product import MapOptions
 from training.prediction.runner import NativeRunner
 
 FP32 = ("--precision", "fp32", "--quiet")
@@ -140,6 +144,45 @@ def test_binary_checkpoint_maps_probability_alone(run, tmp_path):
     assert found.shape == (1, 50, 50)
     assert np.abs(found - np.minimum(wanted, 254)).max() <= 1
     assert (tmp_path / "m" / "scene.png").exists()
+
+
+class Brightness:
+    """A runner that is no network: the brighter, the likelier a road, and the faster."""
+
+    identity = MappingProxyType({"runner": "brightness"})
+    description, device, fixed_batch = "brightness", torch.device("cpu"), True
+
+    def __init__(self):
+        self.shapes = set()
+
+    def for_pixels(self, pixels):
+        return self, ""
+
+    def __call__(self, image):
+        self.shapes.add(tuple(image.shape))
+        grey = image.float().mean(dim=1) / 255
+        bins = [(grey * 7).floor() == k for k in range(7)]
+        return torch.stack([*bins, grey], dim=-1).float()
+
+
+def test_anything_that_turns_windows_into_probabilities_makes_maps(tmp_path):
+    grey = np.linspace(1, 254, 150 * 130).astype(np.uint8).reshape(150, 130)
+    image = write_image(tmp_path / "scene.tif", np.repeat(grey[..., None], 3, axis=2))
+    reading = ReadOptions()
+    options = MapOptions(
+        checkpoint="none", reading=reading, window=64, overlap=0, batch=2, tta="none",
+        threshold=0.5, compression="zstd",
+    )  # fmt: skip
+    runner, mapper = Brightness(), Mapper(FACTS, options)
+    target = tmp_path / "map.tif"
+    mapper.run(inspect(str(image), FACTS, reading), target, runner, lambda done: None)
+    found = read(target)
+    np.testing.assert_array_equal(found[0], grey)
+    mph = np.floor(np.array(MPH) + 0.5)[(grey * (7 / 255)).astype(int).clip(0, 6)]
+    np.testing.assert_array_equal(found[1], np.where(grey >= 128, mph, 0))
+    assert len(runner.shapes) == 1  # batches are filled up
+    with rasterio.open(target) as dataset:
+        assert json.loads(dataset.tags()["PREDICTION"])["runner"] == "brightness"
 
 
 class Killed(BaseException):
