@@ -1,4 +1,4 @@
-"""Edges that follow each other, put in order: what turns pixels into lines, and pieces into roads."""
+"""Edges that follow each other, put in order: pixels become lines, and pieces roads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Chains:
     ends: Ints
 
 
-def chains(ends: Ints, kept: NDArray[np.bool_]) -> Chains:
+def chains(ends: Ints, node_count: int) -> Chains:
     """Join edges where exactly two of them meet.
 
     A ring that touches nothing else becomes one chain that begins and ends at one of its nodes.
@@ -41,13 +41,13 @@ def chains(ends: Ints, kept: NDArray[np.bool_]) -> Chains:
     ----------
     ends
         int64 (edge, 2): nodes that an edge joins.
-    kept
-        bool (node,): nodes at which nothing is joined even so.
+    node_count
+        Nodes are numbered below it.
     """
     if not len(ends):
         none = np.empty(0, np.int64)
         return Chains(none, none.astype(bool), np.zeros(1, np.int64), np.empty((0, 2), np.int64))
-    links, nodes = _links(ends, kept)
+    links, nodes = _links(ends, node_count)
     order, offsets, links, nodes = _in_order(links, nodes, len(ends))
     place = np.empty(len(ends), np.int64)
     place[order] = np.arange(len(ends))
@@ -62,12 +62,12 @@ def chains(ends: Ints, kept: NDArray[np.bool_]) -> Chains:
     return Chains(order, backwards, offsets, np.column_stack([start[first], stop[last]]))
 
 
-def _links(ends: Ints, kept: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _links(ends: Ints, node_count: int) -> tuple[Ints, Ints]:
     """Return pairs of edges that meet at a node of two ends, and that node."""
     flat = ends.reshape(-1)
-    degree = np.bincount(flat, minlength=len(kept))
+    degree = np.bincount(flat, minlength=node_count)
     by_node = np.argsort(flat, kind="stable")
-    inner = np.flatnonzero((degree == 2) & ~kept)
+    inner = np.flatnonzero(degree == 2)
     at = (np.cumsum(degree) - degree)[inner]
     pairs = np.column_stack([by_node[at] // 2, by_node[at + 1] // 2])
     distinct = pairs[:, 0] != pairs[:, 1]  # both ends of one edge: a ring of its own already

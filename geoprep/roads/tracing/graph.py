@@ -6,27 +6,40 @@ left corner, so that pixel (row, col) has its centre at ((col + 1/2) gsd_x, -(ro
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.centrelines.cleaning import ranges
+from geoprep.roads.centrelines.skeleton import Skeleton
+from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
 from geoprep.roads.tracing.chains import Chains, chains
-from geoprep.roads.tracing.cleaning import ranges
-from geoprep.roads.tracing.skeleton import Skeleton
 
 Ints = NDArray[np.int64]
 
 
-def pixel_network(skeleton: Skeleton, gsd_m: tuple[float, float]) -> RoadNetwork:
+def pixel_network(
+    skeleton: Skeleton, gsd_m: tuple[float, float], *, certain: float = 0.0
+) -> RoadNetwork:
     """Return the network of a skeleton, a vertex per pixel, speeds unknown.
 
     Pixels that touch are joined, but not across a corner where a third pixel joins them already: so
     a line has two neighbours at every pixel, and junctions are few. Junction pixels that touch
     become one node in their middle. A ring without a junction gets one node. A pixel on its own is
     no road.
+
+    Parameters
+    ----------
+    gsd_m
+        Metres that a pixel is wide and high.
+    certain
+        Connected parts without a pixel of at least this probability go.
     """
     pairs = _touching(skeleton)
+    if certain > 0:
+        pairs = _certain(pairs, skeleton.evidence, certain)
     count = len(skeleton.row)
     xy = np.column_stack([(skeleton.col + 0.5) * gsd_m[0], -(skeleton.row + 0.5) * gsd_m[1]])
     degree = np.bincount(pairs.reshape(-1), minlength=count)
@@ -37,8 +50,10 @@ def pixel_network(skeleton: Skeleton, gsd_m: tuple[float, float]) -> RoadNetwork
         np.column_stack([np.bincount(node, weights=values, minlength=count) for values in xy.T])
         / np.maximum(np.bincount(node, minlength=count), 1)[:, None]
     )
-    # A cluster that two lines leave is a node no more than a pixel of a line is.
-    return assembled(joined, middle, None)
+    walk = chains(joined, count)
+    used, ends = np.unique(walk.ends, return_inverse=True)
+    lines = _straight(walk, joined, middle)
+    return RoadNetwork(middle[used], _pairs(ends), lines, np.full(len(lines), np.nan), None)
 
 
 def _touching(skeleton: Skeleton) -> Ints:
@@ -70,6 +85,14 @@ def _touching(skeleton: Skeleton) -> Ints:
     )
 
 
+def _certain(pairs: Ints, evidence: NDArray[np.uint8], certain: float) -> Ints:
+    """Return the pairs of parts of which some pixel is as likely as that."""
+    part = _clusters(pairs, len(evidence))
+    sure = np.zeros(len(evidence), np.bool_)
+    sure[part[evidence >= round(certain * 255)]] = True
+    return pairs[sure[part[pairs[:, 0]]]]
+
+
 def _clusters(pairs: Ints, count: int) -> Ints:
     """Return for every pixel the pixel that stands for its cluster."""
     from scipy.sparse import coo_array
@@ -82,37 +105,38 @@ def _clusters(pairs: Ints, count: int) -> Ints:
     return first[cluster]
 
 
-def assembled(
-    ends: Ints,
-    nodes: NDArray[np.float64],
-    lines: NDArray[np.object_] | None,
-    *,
-    kept: NDArray[np.bool_] | None = None,
-    crs: str | None = None,
-) -> RoadNetwork:
+def assembled(network: RoadNetwork) -> RoadNetwork:
     """Return a network in which no node joins just two edges, and every node has an edge.
 
-    Parameters
-    ----------
-    ends, nodes
-        As in a network.
-    lines
-        As in a network; None: straight from node to node.
-    kept
-        bool (node,): nodes that stay all the same.
-    crs
-        As in a network.
+    A joined edge has the speed that takes as long as its parts of known speed.
     """
-    walk = chains(ends, np.zeros(len(nodes), np.bool_) if kept is None else kept)
-    joined = _straight(walk, ends, nodes) if lines is None else _joined(walk, lines)
-    used, renumbered = np.unique(walk.ends, return_inverse=True)
+    walk = chains(network.ends, len(network.nodes))
+    if len(walk.ends) == len(network.ends):
+        used, ends = np.unique(network.ends, return_inverse=True)
+        return replace(network, nodes=network.nodes[used], ends=_pairs(ends))
+    used, ends = np.unique(walk.ends, return_inverse=True)
     return RoadNetwork(
-        nodes=nodes[used],
-        ends=renumbered.reshape(-1, 2).astype(np.int64),
-        lines=joined,
-        speed_mph=np.full(len(joined), np.nan),
-        crs=crs,
+        nodes=network.nodes[used],
+        ends=_pairs(ends),
+        lines=_joined(walk, network.lines),
+        speed_mph=_joint_speed(walk, network),
+        crs=network.crs,
     )
+
+
+def _pairs(ends: NDArray[np.intp]) -> Ints:
+    return ends.reshape(-1, 2).astype(np.int64)
+
+
+def _joint_speed(walk: Chains, network: RoadNetwork) -> NDArray[np.float64]:
+    chain = np.repeat(np.arange(len(walk.ends)), np.diff(walk.offsets))
+    length, time = network.length_m[walk.edges], network.travel_time_s[walk.edges]
+    known = np.isfinite(time)
+    metres = np.bincount(chain[known], weights=length[known], minlength=len(walk.ends))
+    seconds = np.bincount(chain[known], weights=time[known], minlength=len(walk.ends))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mph: NDArray[np.float64] = metres / seconds / METRES_PER_SECOND_PER_MPH
+    return mph
 
 
 def _straight(walk: Chains, ends: Ints, nodes: NDArray[np.float64]) -> NDArray[np.object_]:
@@ -128,8 +152,6 @@ def _straight(walk: Chains, ends: Ints, nodes: NDArray[np.float64]) -> NDArray[n
 def _joined(walk: Chains, lines: NDArray[np.object_]) -> NDArray[np.object_]:
     """Return the lines of every chain as one line."""
     counts = np.diff(walk.offsets)
-    if (counts == 1).all() and not walk.backwards.any():
-        return lines[walk.edges]
     xy, part = shapely.get_coordinates(lines[walk.edges], return_index=True)
     lengths = np.bincount(part, minlength=len(walk.edges))
     first = np.cumsum(lengths) - lengths

@@ -52,8 +52,7 @@ def without_spurs(
         goes = _spurs(network, spur_m, stay)
         if not goes.any():
             break
-        network = chosen(network, ~goes)
-        network = assembled(network.ends, network.nodes, network.lines, crs=network.crs)
+        network = assembled(chosen(network, ~goes))
         stay = np.array([tuple(xy) in at_border for xy in network.nodes.tolist()], np.bool_)
     return network
 

@@ -166,7 +166,7 @@ class _Runs:
 
 
 def ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return ``first[i], first[i] + 1, ...`` (``counts[i]`` of them) for every i, one after another.
+    """Return ``first[i], first[i] + 1, ...``, ``counts[i]`` of them, for one i after another.
 
     Examples
     --------

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
-from geoprep.roads.tracing.cleaning import Sizes, clean
-from geoprep.roads.tracing.options import Tracing
-from geoprep.roads.tracing.rasters import RoadRaster
+from geoprep.roads.centrelines.cleaning import Sizes, clean
+from geoprep.roads.centrelines.options import Tracing
+from geoprep.roads.centrelines.rasters import RoadRaster
 
 BLOCK: Final = 4096
 """Pixels a side that are thinned at a time, beside their margin: 0.3 GB."""
