@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.palette import SPEED_COLOURS, bin_label, speed_bin
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage.files import StoreFiles
 from geoprep.store.scenes import scene_grid, scene_roads, scene_splits, valid_share
 from geoprep.store.schema import PIXEL_ARRAYS, SPLITS, STATUSES, Store
-from geoprep.views.palette import SPEED_COLOURS, bin_label, speed_bin
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

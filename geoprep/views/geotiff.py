@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
+from geoprep.palette import speed_colours
 from geoprep.sources.scene import match_scene
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NO_DATA
 from geoprep.storage.files import replaced
 from geoprep.store.scenes import is_aligned, level_grid, read_image, read_speed, tiles_of
 from geoprep.store.schema import SPLITS, Store
 from geoprep.views.footprints import export_footprints
-from geoprep.views.palette import speed_colours
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetWriter
