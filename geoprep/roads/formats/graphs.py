@@ -11,7 +11,7 @@ import shapely
 
 from geoprep.crs import LONLAT, is_geographic, reproject, transformer
 from geoprep.errors import SourceError
-from geoprep.roads.formats.tables import crs_name, edge_columns
+from geoprep.roads.formats.tables import COLUMNS, crs_name, edge_columns, network_of
 from geoprep.roads.ground import utm_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.speed import KMH_PER_MPH
@@ -24,9 +24,9 @@ def to_networkx(network: RoadNetwork) -> networkx.MultiGraph[int]:
     """Return a network as an undirected multigraph.
 
     The graph has ``crs`` (text, or None). Nodes are numbered from 0 and have ``x`` and ``y`` in
-    metres. Edges have ``length_m``, ``speed_mph``, ``travel_time_s`` (the last two NaN where the
-    speed is unknown: route by ``length_m`` then) and ``geometry`` (shapely, from the lower end of
-    the edge as the network has it: ``from_node``, ``to_node``).
+    metres. Edges have ``edge`` (their number), ``from_node`` and ``to_node`` (which way the line
+    runs), ``length_m``, ``speed_mph``, ``travel_time_s`` (these two NaN where the speed is unknown:
+    route by ``length_m`` then) and ``geometry`` (shapely).
     """
     import networkx as nx
 
@@ -34,11 +34,11 @@ def to_networkx(network: RoadNetwork) -> networkx.MultiGraph[int]:
     graph.add_nodes_from(
         (number, {"x": x, "y": y}) for number, (x, y) in enumerate(network.nodes.tolist())
     )
-    columns = edge_columns(network)
+    columns = {"edge": np.arange(len(network.ends)), **edge_columns(network)}
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     for line, row in zip(network.lines, rows, strict=True):
         attributes = dict(zip(columns, row, strict=True))
-        graph.add_edge(row[0], row[1], **attributes, geometry=line)
+        graph.add_edge(row[1], row[2], **attributes, geometry=line)
     return graph
 
 
@@ -134,12 +134,14 @@ def read_graphml(path: Path) -> RoadNetwork:
 
     try:
         graph = nx.read_graphml(path, node_type=int, force_multigraph=True)
-        for _, _, data in graph.edges(data=True):
-            if "geometry" in data:
-                data["geometry"] = shapely.from_wkt(data["geometry"])
-    except (nx.NetworkXError, ParseError, ValueError, shapely.errors.ShapelyError) as error:
+        places = sorted((node, data["x"], data["y"]) for node, data in graph.nodes(data=True))
+        rows = sorted((data for *_, data in graph.edges(data=True)), key=lambda data: data["edge"])
+        lines = np.array([shapely.from_wkt(data["geometry"]) for data in rows], object)
+        crs = crs_name(graph.graph.get("crs"))
+    except (nx.NetworkXError, ParseError, KeyError, ValueError, TypeError) as error:
         raise SourceError(f"{path}: not readable as GraphML of a road network: {error}") from error
-    ordered = nx.MultiGraph(**graph.graph)
-    ordered.add_nodes_from(sorted(graph.nodes(data=True)))
-    ordered.add_edges_from(graph.edges(data=True))
-    return from_networkx(ordered, name=str(path))
+    except (shapely.errors.ShapelyError, pyproj.exceptions.CRSError) as error:
+        raise SourceError(f"{path}: a line or the CRS is none: {error}") from error
+    columns = {name: np.array([data.get(name, np.nan) for data in rows]) for name in COLUMNS}
+    nodes = np.array(places, float).reshape(-1, 3)[:, 1:]
+    return network_of(path, columns, lines, crs, nodes)

@@ -25,7 +25,7 @@ def write_parquet(network: RoadNetwork, path: Path) -> None:
     UsageError
         pyarrow is not installed.
     """
-    pa, pq = _arrow(path)
+    pa, pq = _arrow()
     columns = {name: pa.array(v, from_pandas=True) for name, v in edge_columns(network).items()}
     columns["geometry"] = pa.array(shapely.to_wkb(network.lines).tolist(), pa.binary())
     table = pa.table(columns).replace_schema_metadata({"geo": json.dumps(_geo(network))})
@@ -51,7 +51,7 @@ def read_parquet(path: Path) -> RoadNetwork:
     SourceError
         It is no GeoParquet of edges.
     """
-    pa, pq = _arrow(path)
+    pa, pq = _arrow()
     try:
         table = pq.read_table(path)
         geo = json.loads((table.schema.metadata or {})[b"geo"])
@@ -68,12 +68,12 @@ def read_parquet(path: Path) -> RoadNetwork:
     return network_of(path, columns, lines, crs)
 
 
-def _arrow(path: Path) -> tuple[Any, Any]:
+def _arrow() -> tuple[Any, Any]:
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise UsageError(
-            f"{path}: GeoParquet needs pyarrow: pip install pyarrow, or write NAME.gpkg"
+            "GeoParquet needs pyarrow: pip install pyarrow, or write NAME.gpkg"
         ) from error
     return pyarrow, pyarrow.parquet
