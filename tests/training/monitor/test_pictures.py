@@ -3,13 +3,8 @@
 import numpy as np
 from PIL import Image
 
-<<<<<<< HEAD:tests/training/monitor/test_pictures.py
 from geoprep.palette import GROUND, SPEED_COLOURS
 from training.monitor.pictures import Example, choose_tiles, draw_curves, draw_examples
-=======
-from geoprep.palette import GROUND, SPEED_COLOURS
-from training.pictures import Example, choose_tiles, draw_curves, draw_examples
->>>>>>> c8f04a0 (Palette: on the ground floor, for the style of exported roads):tests/training/test_pictures.py
 
 
 def test_speeds_have_the_colours_of_all_our_pictures(tmp_path):
