@@ -5,6 +5,6 @@ Face: :func:`open_raster`, :func:`skeleton`, :class:`Tracing` (the options).
 
 from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster, array_raster, open_raster
-from geoprep.roads.centrelines.skeleton import Skeleton, skeleton
+from geoprep.roads.centrelines.thinning import Skeleton, skeleton
 
 __all__ = ["RoadRaster", "Skeleton", "Tracing", "array_raster", "open_raster", "skeleton"]

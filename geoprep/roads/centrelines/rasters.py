@@ -120,7 +120,8 @@ class RoadRaster:
 def _within(start: int, count: int, whole: int) -> tuple[int, int, int, int]:
     """Return the part of a stretch that lies within 0..whole, and what is missing either side."""
     first, last = min(max(start, 0), whole - 1), max(min(start + count, whole), 1)
-    return first, last, first - start, start + count - last
+    before = min(max(first - start, 0), count - 1)
+    return first, last, before, count - before - (last - first)
 
 
 @dataclass(frozen=True, slots=True)

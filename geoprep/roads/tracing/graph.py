@@ -13,7 +13,7 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.centrelines.cleaning import ranges
-from geoprep.roads.centrelines.skeleton import Skeleton
+from geoprep.roads.centrelines.thinning import Skeleton
 from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
 from geoprep.roads.tracing.chains import Chains, chains
 

@@ -13,7 +13,7 @@ from geoprep.crs import LONLAT, transformer
 from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.sampling import mean_evidence
-from geoprep.roads.centrelines.skeleton import BLOCK, skeleton
+from geoprep.roads.centrelines.thinning import BLOCK, skeleton
 from geoprep.roads.ground import utm_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.tracing.graph import pixel_network

@@ -132,14 +132,14 @@ def _thinned(
     down, across = spans
     evidence = raster.evidence(down.read, across.read, down.size, across.size)
     road = evidence >= max(1, round(options.threshold * 255))
+    seen = int(np.count_nonzero(road[down.core, across.core]))
     clean(road, limits, (*down.inner, *across.inner))
-    core = road[down.core, across.core]
     lines = skeletonize(np.ascontiguousarray(road[down.thin, across.thin]))
     row, col = np.nonzero(lines[down.kept, across.kept])
     row = np.clip(row + down.first, 0, raster.shape[0] - 1)
     col = np.clip(col + across.first, 0, raster.shape[1] - 1)
     values = evidence[row - down.read, col - across.read]
-    return row * raster.shape[1] + col, values, int(np.count_nonzero(core))
+    return row * raster.shape[1] + col, values, seen
 
 
 @dataclass(frozen=True, slots=True)
