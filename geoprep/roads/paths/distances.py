@@ -1,0 +1,157 @@
+"""Shortest distances between places: from junction to junction, and the way to and from them.
+
+A path between two places on edges leaves its first edge at one of two ends and enters its last at
+one of two, or stays on the one edge that both are on. So distances between all junctions, and four
+sums per pair of places, are all there is to it: no edge is ever split, and what a part of an edge
+costs is that edge's own cost by length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import UsageError
+from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
+from geoprep.roads.paths.places import Places
+
+Weight = Literal["length", "time"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Track:
+    """A network as paths see it.
+
+    Attributes
+    ----------
+    nodes
+        float64 (node, 2): x and y.
+    ends
+        int64 (edge, 2): rows of ``nodes``.
+    cost
+        float64 (edge,): metres or seconds from end to end.
+    per_m
+        float64 (edge,): cost per metre along the edge's line.
+    length_m
+        float64 (edge,): length of the line.
+    """
+
+    nodes: NDArray[np.float64]
+    ends: NDArray[np.int64]
+    cost: NDArray[np.float64]
+    per_m: NDArray[np.float64]
+    length_m: NDArray[np.float64]
+
+    def cut_at(self, places: Places) -> Track:
+        """Return the track with every edge that has a place inside measured along its line.
+
+        Only edges whose given length is not that of their line change.
+        """
+        edge, along = places.edge[places.found], places.along_m[places.found]
+        inside = (along > 0) & (along < self.length_m[edge])
+        cost = self.cost.copy()
+        cost[edge[inside]] = (self.length_m * self.per_m)[edge[inside]]
+        return Track(self.nodes, self.ends, cost, self.per_m, self.length_m)
+
+    def to_ends(self, places: Places) -> NDArray[np.float64]:
+        """Return the cost from every place to both ends of its edge, float64 (place, 2).
+
+        Infinite where there is no edge.
+        """
+        if not len(self.ends):
+            return np.full((len(places), 2), np.inf)
+        first = places.along_m * self.per_m[places.edge]
+        cost = self.cost[places.edge]
+        first = np.where(places.along_m >= self.length_m[places.edge], cost, first)
+        both = np.column_stack([first, cost - first])
+        both[~places.found] = np.inf
+        return both
+
+
+def track_of(
+    network: RoadNetwork,
+    weight: Weight = "length",
+    lengths_m: NDArray[np.float64] | None = None,
+    *,
+    name: str = "the network",
+) -> Track:
+    """Return a network with what its edges cost.
+
+    Parameters
+    ----------
+    weight
+        ``length`` in metres, or ``time`` in seconds.
+    lengths_m
+        float64 (edge,): lengths from elsewhere than the lines (published graphs carry lengths on a
+        sphere).
+
+    Raises
+    ------
+    UsageError
+        Time is asked for, and the speed of an edge is not known.
+    """
+    along = network.length_m
+    per_m = np.ones(len(along))
+    if weight == "time":
+        unknown = int(np.isnan(network.speed_mph).sum())
+        if unknown:
+            raise UsageError(
+                f"{name}: the speed of {unknown} of {len(along)} edges is not known, so travel "
+                "times are not; use lengths, or give every edge a speed"
+            )
+        per_m = 1 / (network.speed_mph * METRES_PER_SECOND_PER_MPH)
+    cost = (along if lengths_m is None else lengths_m) * per_m
+    return Track(network.nodes, network.ends, cost, per_m, along)
+
+
+def between_nodes(track: Track, sources: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    """Return shortest distances from nodes to all nodes, float64 (source, node).
+
+    Infinite where there is no path. Memory grows with source times node: for networks of a chip.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    count = len(track.nodes)
+    start = np.concatenate([track.ends[:, 0], track.ends[:, 1]])
+    stop = np.concatenate([track.ends[:, 1], track.ends[:, 0]])
+    cost = np.concatenate([track.cost, track.cost])
+    # Of parallel edges the cheapest: a sparse matrix would add them up.
+    order = np.lexsort((cost, stop, start))
+    start, stop, cost = start[order], stop[order], cost[order]
+    first = np.ones(len(start), dtype=bool)
+    first[1:] = (start[1:] != start[:-1]) | (stop[1:] != stop[:-1])
+    at = np.searchsorted(start[first], np.arange(count + 1))
+    graph = csr_array((cost[first], stop[first], at), shape=(count, count))
+    found: NDArray[np.float64] = dijkstra(graph, indices=sources)
+    return found
+
+
+def distances(track: Track, places: Places) -> NDArray[np.float64]:
+    """Return shortest distances between all places, float64 (place, place).
+
+    Infinite where there is no path, or no edge under a place; 0 from a place to itself. Memory grows
+    with the square of the places: for networks of a chip.
+    """
+    found = np.full((len(places), len(places)), np.inf)
+    if len(track.ends):
+        edge = places.edge
+        first, second = track.ends[edge].T
+        to_first, to_second = track.to_ends(places).T
+        used, at = np.unique(np.concatenate([first, second]), return_inverse=True)
+        nodes = between_nodes(track, used)
+        first_at, second_at = np.split(at, 2)
+        near = np.minimum(
+            to_first[:, None] + nodes[first_at], to_second[:, None] + nodes[second_at]
+        )
+        found = np.minimum(near[:, first] + to_first, near[:, second] + to_second)
+        one = (edge[:, None] == edge) & places.found
+        here, there = np.nonzero(one)
+        found[here, there] = np.minimum(
+            found[here, there], np.abs(to_first[here] - to_first[there])
+        )
+    np.fill_diagonal(found, 0.0)
+    return found
