@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,13 +122,24 @@ def _together(parts: Sequence[RoadNetwork]) -> RoadNetwork:
 def _tied(
     network: RoadNetwork, cuts: NDArray[np.float64], outlines: NDArray[np.object_]
 ) -> RoadNetwork:
-    """Join the dead ends that cutting made, and those where two rasters meet, to the nearest road."""
-    tips = np.flatnonzero(degrees(network) == 1)
-    points = shapely.points(network.nodes[tips])
+    """Join the dead ends that cutting made, then those left where two rasters meet."""
+    network = _joined_to_nearest(network, lambda xy: _is_among(xy, cuts))
     borders = shapely.STRtree(shapely.get_exterior_ring(outlines))
-    met, _ = borders.query(points, predicate="dwithin", distance=_BORDER_M)
-    loose = _is_among(network.nodes[tips], cuts) | (np.bincount(met, minlength=len(tips)) > 1)
-    tips, points = tips[loose], points[loose]
+
+    def between_two(xy: NDArray[np.float64]) -> NDArray[np.bool_]:
+        met, _ = borders.query(shapely.points(xy), predicate="dwithin", distance=_BORDER_M)
+        return np.bincount(met, minlength=len(xy)) > 1
+
+    return _joined_to_nearest(network, between_two)
+
+
+def _joined_to_nearest(
+    network: RoadNetwork, loose: Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+) -> RoadNetwork:
+    """Join the loose ones among the dead ends to the nearest edge but their own."""
+    tips = np.flatnonzero(degrees(network) == 1)
+    tips = tips[loose(network.nodes[tips])]
+    points = shapely.points(network.nodes[tips])
     flat = network.ends.reshape(-1)
     order = np.argsort(flat, kind="stable")
     own = order[np.searchsorted(flat[order], tips)] // 2
