@@ -42,6 +42,8 @@ class Tracing:
         Mean probability along a gap that speaks for a road.
     min_length_m
         Connected parts of the network that are shorter in all go.
+    motorway_mph
+        Faster roads have no level crossings: what crosses them does so on a bridge.
     repair
         Whether gaps are closed at all.
     """
@@ -59,6 +61,7 @@ class Tracing:
     reach_m: float = 12.0
     hint: float = 0.1
     min_length_m: float = 12.0
+    motorway_mph: float = 60.0
     repair: bool = True
 
     def __post_init__(self) -> None:

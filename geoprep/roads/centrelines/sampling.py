@@ -48,12 +48,21 @@ def values_at(raster: RoadRaster, xy: Floats, read: Read) -> NDArray[Any]:
     return values
 
 
-def mean_evidence(raster: RoadRaster, start: Floats, stop: Floats) -> Floats:
-    """Return the mean probability of a road, 0..1, on straight lines in a raster's plane."""
+def evidence_along(raster: RoadRaster, start: Floats, stop: Floats) -> NDArray[np.uint8]:
+    """Return the probabilities, 0..255, on straight lines in a raster's plane.
+
+    Parameters
+    ----------
+    start, stop
+        float64 (line, 2).
+
+    Returns
+    -------
+    ndarray of uint8
+        (line, sample): as many samples, evenly spaced, on every line; none at its ends.
+    """
     count = max(2, int(np.ceil(np.linalg.norm(stop - start, axis=1).max(initial=0) / _STEP_M)))
-    # The ends lie on roads: only what is between them says whether there is one.
     share = (np.arange(count) + 0.5) / count
     xy = start[:, None] + share[None, :, None] * (stop - start)[:, None]
-    values = values_at(raster, xy.reshape(-1, 2), raster.evidence)
-    mean: Floats = values.reshape(len(start), count).mean(axis=1) / 255.0
-    return mean
+    values: NDArray[np.uint8] = values_at(raster, xy.reshape(-1, 2), raster.evidence)
+    return values.reshape(len(start), count)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.tracing.pruning import degrees
 from geoprep.roads.tracing.repair import merged_junctions
-from geoprep.roads.tracing.splitting import anchored, with_joins
+from geoprep.roads.tracing.splitting import joined_at_ends, with_joins
 
 _SEEN_M: Final = 6.0
 """As near as this to a road that is there, a road of the next raster is the same."""
@@ -79,22 +79,10 @@ def _rest(
     pieces, source = pieces[real], np.flatnonzero(touched)[source[real]]
     lines = np.concatenate([network.lines[~touched], pieces])
     speed = np.concatenate([network.speed_mph[~touched], network.speed_mph[source]])
-    rest = _from_lines(lines, speed, network.crs)
+    rest = joined_at_ends(lines, speed, network.crs)
     tips = rest.nodes[degrees(rest) == 1]
     was_tip = network.nodes[degrees(network) == 1]
     return rest, tips[~_is_among(tips, was_tip)]
-
-
-def _from_lines(
-    lines: NDArray[np.object_], speed: NDArray[np.float64], crs: str | None
-) -> RoadNetwork:
-    """Return the network of lines that join where their ends are the same."""
-    ends = np.stack(
-        [shapely.get_coordinates(shapely.get_point(lines, end)) for end in (0, -1)], axis=1
-    ).reshape(-1, 2)
-    nodes, number = np.unique(np.round(ends, 4), axis=0, return_inverse=True)
-    pairs = number.reshape(-1, 2).astype(np.int64)
-    return RoadNetwork(nodes, pairs, anchored(lines, pairs, nodes), speed, crs)
 
 
 def _is_among(points: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:

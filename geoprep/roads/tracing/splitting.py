@@ -91,3 +91,15 @@ def anchored(
     xy[last - counts + 1], xy[last] = nodes[ends[:, 0]], nodes[ends[:, 1]]
     moved: NDArray[np.object_] = shapely.set_coordinates(lines.copy(), xy)
     return moved
+
+
+def joined_at_ends(
+    lines: NDArray[np.object_], speed: NDArray[np.float64], crs: str | None
+) -> RoadNetwork:
+    """Return the network of lines that join where their ends are the same (to 0.1 mm)."""
+    ends = np.stack(
+        [shapely.get_coordinates(shapely.get_point(lines, end)) for end in (0, -1)], axis=1
+    ).reshape(-1, 2)
+    nodes, number = np.unique(np.round(ends, 4), axis=0, return_inverse=True)
+    pairs = number.reshape(-1, 2).astype(np.int64)
+    return RoadNetwork(nodes, pairs, anchored(lines, pairs, nodes), speed, crs)

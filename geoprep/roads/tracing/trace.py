@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT, transformer
 from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
-from geoprep.roads.centrelines.sampling import mean_evidence
+from geoprep.roads.centrelines.sampling import evidence_along
 from geoprep.roads.centrelines.thinning import BLOCK, skeleton
 from geoprep.roads.ground import utm_crs
 from geoprep.roads.network import RoadNetwork
+from geoprep.roads.tracing.borders import at_border, cut_off, parted, straightened
+from geoprep.roads.tracing.bridges import separated
 from geoprep.roads.tracing.graph import pixel_network
 from geoprep.roads.tracing.pruning import (
-    degrees,
     simplified,
     without_crumbs,
     without_spurs,
@@ -62,45 +63,31 @@ def trace(
     lines = skeleton(raster, options, block=block, advance=advance)
     certain = options.certain if raster.kind == "probability" else 0.0
     network = pixel_network(lines, raster.gsd_m, certain=certain)
-    network = without_spurs(network, options.spur_m, _cut_off(network, raster))
-    network = merged_junctions(simplified(network, options.simplify_m))
+    network = parted(network, raster)
+    network = without_spurs(network, options.spur_m, cut_off(network, raster))
+    network = simplified(straightened(network, raster, options.threshold), options.simplify_m)
+    network = merged_junctions(network)
     if options.repair:
         network = _mended(network, raster, options)
     network = without_crumbs(network, options.min_length_m)
     network = replace(network, speed_mph=edge_speeds(network, raster))
+    network = separated(network, options.motorway_mph)
     return network if raster.place is None else _on_ground(network, raster)
 
 
 def _mended(network: RoadNetwork, raster: RoadRaster, options: Tracing) -> RoadNetwork:
     def likelihood(start: NDArray[np.float64], stop: NDArray[np.float64]) -> NDArray[np.float64]:
-        return mean_evidence(raster, start, stop)
+        # The ends lie on roads: only what is between them says whether there is one.
+        return evidence_along(raster, start, stop).mean(axis=1) / 255
 
     return merged_junctions(
         repaired(
             network,
             options,
-            at_border=_at_border(network.nodes, raster),
+            at_border=at_border(network.nodes, raster),
             likelihood=likelihood if raster.kind == "probability" else None,
         )
     )
-
-
-def _at_border(xy: NDArray[np.float64], raster: RoadRaster) -> NDArray[np.bool_]:
-    """Return which points of the plane lie in the outermost pixels, bool (point,)."""
-    size = np.array(raster.gsd_m)
-    far = size * raster.shape[::-1]
-    near = np.abs(xy * [1, -1])
-    return ((near < 1.01 * size) | (near > far - 1.01 * size)).any(axis=1)
-
-
-def _cut_off(network: RoadNetwork, raster: RoadRaster) -> NDArray[np.bool_]:
-    """Return the dead ends at the border whose road comes from within, bool (node,)."""
-    tip = _at_border(network.nodes, raster) & (degrees(network) == 1)
-    xy, line = shapely.get_coordinates(network.lines, return_index=True)
-    inner = np.bincount(line, weights=~_at_border(xy, raster), minlength=len(network.lines)) > 0
-    within = np.zeros(len(tip), np.bool_)
-    within[network.ends[inner].reshape(-1)] = True
-    return tip & within
 
 
 def _on_ground(network: RoadNetwork, raster: RoadRaster) -> RoadNetwork:
