@@ -38,8 +38,8 @@ from geoprep.roads.paths import (
 )
 from geoprep.roads.paths.distances import Weight
 
-_SMALL_PLACES: Final = 1500
-_SMALL_NODES: Final = 3000
+_SMALL_PLACES: Final = 600
+_SMALL_NODES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def apls(
 
 
 def control_points(network: RoadNetwork, midpoints_m: float | None = 50.0) -> Places:
-    """Return the control points of a network: the nodes that edges end at, and points along edges."""
+    """Return the control points of a network: its nodes, and points along its edges."""
     nodes = nodes_as_places(network)
     return nodes if midpoints_m is None else nodes + spaced_places(network, midpoints_m)
 

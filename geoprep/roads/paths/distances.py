@@ -133,8 +133,8 @@ def between_nodes(track: Track, sources: NDArray[np.int64] | None = None) -> NDA
 def distances(track: Track, places: Places) -> NDArray[np.float64]:
     """Return shortest distances between all places, float64 (place, place).
 
-    Infinite where there is no path, or no edge under a place; 0 from a place to itself. Memory grows
-    with the square of the places: for networks of a chip.
+    Infinite where there is no path, or no edge under a place; 0 from a place to itself. Memory
+    grows with the square of the places: for networks of a chip.
     """
     found = np.full((len(places), len(places)), np.inf)
     if len(track.ends):

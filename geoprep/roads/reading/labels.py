@@ -28,9 +28,9 @@ def read_labels(
 ) -> RoadNetwork:
     """Return the roads of a label file as a network in metres.
 
-    Speeds are inferred from type, lanes and surface; what no car drives on is left out. Points merge
-    where their coordinates in the file are exactly equal, whatever their heights; connected parts
-    with no way of 5 m are left out.
+    Speeds are inferred from type, lanes and surface; what no car drives on is left out. Points
+    merge where their coordinates in the file are exactly equal, whatever their heights; connected
+    parts with no way of 5 m are left out.
 
     Parameters
     ----------

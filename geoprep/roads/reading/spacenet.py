@@ -1,4 +1,4 @@
-"""SpaceNet's table of roads to networks: lines in pixels, one row for each, an image after another."""
+"""SpaceNet's table of roads to networks: lines in pixels, a row for each, image after image."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def read_csv(
     Parameters
     ----------
     grids
-        Image on the ground by scene key (`scene_key`): its network is in the UTM zone of its middle.
+        Images on the ground by scene key (`scene_key`): a network is in the UTM zone of the middle
+        of its image.
     pixel_size_m
         Metres that a pixel is wide and high, for images that have no grid: their networks lie in a
         plain plane, x to the right and y up, 0 in the upper left corner.
