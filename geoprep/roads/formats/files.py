@@ -65,6 +65,12 @@ def read_network(path: Path) -> RoadNetwork:
     return read(path)
 
 
+def check_suffix(path: Path) -> None:
+    """Raise UsageError for a name that no road network, nor SpaceNet's table, is written to."""
+    if path.suffix.lower() != ".csv":
+        _format(path)
+
+
 def _format(path: Path) -> tuple[_Write, _Read]:
     try:
         return _FORMATS[path.suffix.lower()]

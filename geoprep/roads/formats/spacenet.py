@@ -70,8 +70,10 @@ def image_id(name: str) -> str:
     return _PRODUCT.sub("", Path(name).stem)
 
 
-def write_csv(images: Iterable[ImageRoads], path: Path) -> None:
-    """Write a row per edge; an image without roads has one row, ``LINESTRING EMPTY``.
+def write_csv(images: Iterable[ImageRoads], path: Path) -> int:
+    """Write a row per edge and return how many there are in all.
+
+    An image without roads has one row, ``LINESTRING EMPTY``.
 
     Lengths in metres and times in seconds; a time that is unknown is left empty.
 
@@ -81,6 +83,7 @@ def write_csv(images: Iterable[ImageRoads], path: Path) -> None:
         Two images have one id, or the folder does not exist.
     """
     seen: set[str] = set()
+    edges = 0
     with replaced(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(HEADER)
@@ -89,6 +92,8 @@ def write_csv(images: Iterable[ImageRoads], path: Path) -> None:
                 raise UsageError(f"{path}: two images are called {image.image_id}: rename one")
             seen.add(image.image_id)
             table.writerows(_rows(image))
+            edges += len(image.network.lines)
+    return edges
 
 
 def _rows(image: ImageRoads) -> list[tuple[str, str, str, str]]:

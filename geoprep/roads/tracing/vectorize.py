@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from geoprep.errors import SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster, Tracing, open_raster
 from geoprep.roads.centrelines.rasters import Kind
+from geoprep.roads.formats.spacenet import ImageRoads, image_id
 from geoprep.roads.ground import in_crs, utm_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.tracing.merging import Sheet, merged
@@ -76,8 +77,10 @@ def vectorize(
     """
     sheets: list[tuple[RoadNetwork, Grid]] = []
     for done, path in enumerate(paths, 1):
+        alone = len(paths) == 1
         with open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) as raster:
-            alone = len(paths) == 1
+            if not alone:
+                _placed(raster)
             network = trace(raster, options, advance=advance if alone else None)
             if alone:
                 return network
@@ -86,6 +89,27 @@ def vectorize(
             advance(done, len(paths))
     crs = _common_crs([grid for _, grid in sheets])
     return merged([Sheet(in_crs(network, crs), _outline(grid, crs)) for network, grid in sheets])
+
+
+def vectorize_apart(
+    paths: Sequence[Path],
+    options: Tracing | None = None,
+    *,
+    kind: Kind | None = None,
+    band: int | None = None,
+    pixel_size_m: float | None = None,
+    advance: Callable[[int, int], None] | None = None,
+) -> Iterator[ImageRoads]:
+    """Yield the network of every raster by itself, as SpaceNet's tables hold them.
+
+    Parameters and errors are those of `vectorize`; rasters need no place on the ground.
+    """
+    for done, path in enumerate(paths, 1):
+        with open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) as raster:
+            network = trace(raster, options)
+            yield ImageRoads(image_id(path.name), network, raster.gsd_m, raster.place)
+        if advance is not None:
+            advance(done, len(paths))
 
 
 def _placed(raster: RoadRaster) -> Grid:
