@@ -14,6 +14,7 @@ import click
 
 from geoprep import __version__
 from geoprep.cli.build_zarr import build_zarr
+from geoprep.cli.graphs import route, score
 from geoprep.cli.roads import preview_network, vectorize
 from geoprep.errors import GeoprepError, SourceError, UsageError
 
@@ -34,6 +35,7 @@ geoprep build-zarr --city moscow --source data/         imagery and roads -> mos
 geoprep info moscow.zarr                                what is in it
 geoprep preview moscow.zarr --out sheet.png             look at it
 geoprep vectorize maps/ --out city.gpkg                 maps of roads -> a network to route on
+geoprep score --truth labels/ --proposal city.gpkg      how good it is: APLS, TOPO
 """
 
 
@@ -47,6 +49,8 @@ def cli() -> None:
 
 cli.add_command(build_zarr)
 cli.add_command(vectorize)
+cli.add_command(score)
+cli.add_command(route)
 
 
 @cli.command(short_help="Make a synthetic, labelled city in SpaceNet layout.")

@@ -9,7 +9,7 @@ costs is that edge's own cost by length.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
 from geoprep.roads.paths.places import Places
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Weight = Literal["length", "time"]
 
@@ -107,26 +110,34 @@ def track_of(
     return Track(network.nodes, network.ends, cost, per_m, along)
 
 
+def graph_of(track: Track) -> tuple[csr_array, NDArray[np.int64]]:
+    """Return the cheapest edge between every two neighbours, and its number for each entry.
+
+    A sparse matrix (node, node) of costs with both directions; loops lead nowhere and stay.
+    """
+    from scipy.sparse import csr_array
+
+    count, edges = len(track.nodes), len(track.ends)
+    start, stop = track.ends.T.ravel(), track.ends[:, ::-1].T.ravel()
+    edge = np.tile(np.arange(edges), 2)
+    # A matrix that is made of coordinates adds parallel edges up: the cheapest is picked before.
+    order = np.lexsort((track.cost[edge], stop, start))
+    start, stop, edge = start[order], stop[order], edge[order]
+    first = np.ones(len(start), dtype=bool)
+    first[1:] = (start[1:] != start[:-1]) | (stop[1:] != stop[:-1])
+    start, stop, edge = start[first], stop[first], edge[first]
+    offsets = np.searchsorted(start, np.arange(count + 1))
+    return csr_array((track.cost[edge], stop, offsets), shape=(count, count)), edge
+
+
 def between_nodes(track: Track, sources: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
     """Return shortest distances from nodes to all nodes, float64 (source, node).
 
     Infinite where there is no path. Memory grows with source times node: for networks of a chip.
     """
-    from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
-    count = len(track.nodes)
-    start = np.concatenate([track.ends[:, 0], track.ends[:, 1]])
-    stop = np.concatenate([track.ends[:, 1], track.ends[:, 0]])
-    cost = np.concatenate([track.cost, track.cost])
-    # Of parallel edges the cheapest: a sparse matrix would add them up.
-    order = np.lexsort((cost, stop, start))
-    start, stop, cost = start[order], stop[order], cost[order]
-    first = np.ones(len(start), dtype=bool)
-    first[1:] = (start[1:] != start[:-1]) | (stop[1:] != stop[:-1])
-    at = np.searchsorted(start[first], np.arange(count + 1))
-    graph = csr_array((cost[first], stop[first], at), shape=(count, count))
-    found: NDArray[np.float64] = dijkstra(graph, indices=sources)
+    found: NDArray[np.float64] = dijkstra(graph_of(track)[0], indices=sources)
     return found
 
 
