@@ -118,9 +118,9 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click hands options over by n
         _print_scores(scores, mean)
 
 
-_COLUMNS = ("APLS", "missed", "false", "time", "TOPO", "prec.", "recall")
+_COLUMNS = ("APLS", "found", "true", "time", "TOPO", "prec.", "recall")
 _LEGEND = (
-    "APLS: mean of missed (ways of the truth, looked for in the proposal) and false (the reverse); "
+    "APLS: mean of found (ways of the truth that the proposal has) and true (the reverse); "
     "time: APLS of travel times. TOPO: mean of precision and recall. km: proposal, truth."
 )
 
