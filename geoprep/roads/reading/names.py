@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 from typing import Final
 
-_SPACENET: Final = re.compile(r"(aoi_\d+_.+?)_(?:[^_]+_)*?((?:img|chip)\d+)(?!\d)")
+_SPACENET: Final = re.compile(r"(aoi_\d+_.+)_((?:img|chip)\d+)")
 _CONTENT: Final = re.compile(
     r"_(?:geojson_roads_speed|geojson_roads|spacenetroads|ps-rgb|ps-ms|pan|ms|mul-pansharpen"
     r"|rgb-pansharpen|mul)(?=_)"

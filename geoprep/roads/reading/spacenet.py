@@ -92,10 +92,11 @@ def _rows(path: Path) -> dict[str, list[_Row]]:
 def _lines(rows: list[_Row], where: str) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
     """Return the lines of an image and the speed of each; several where a row is of many parts."""
     try:
-        geometry = shapely.force_2d(shapely.from_wkt(np.array([text for text, _ in rows], object)))
+        with np.errstate(invalid="ignore"):  # "nan" as a coordinate
+            geometry = shapely.from_wkt(np.array([text for text, _ in rows], object))
     except shapely.errors.GEOSException as error:
         raise LabelError(f"{where}: a WKT_Pix is no geometry ({error})") from error
-    lines, row = shapely.get_parts(geometry, return_index=True)
+    lines, row = shapely.get_parts(shapely.force_2d(geometry), return_index=True)
     if (shapely.get_type_id(lines) != shapely.GeometryType.LINESTRING).any():
         raise LabelError(f"{where}: a WKT_Pix is no LINESTRING")
     if not np.isfinite(shapely.get_coordinates(lines)).all():
