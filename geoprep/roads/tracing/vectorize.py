@@ -19,7 +19,7 @@ from geoprep.roads.formats.spacenet import ImageRoads, image_id
 from geoprep.roads.ground import in_crs, utm_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.tracing.merging import Sheet, merged
-from geoprep.roads.tracing.trace import trace
+from geoprep.roads.tracing.steps import trace
 
 SUFFIXES: Final = (".tif", ".tiff", ".png", ".jp2", ".vrt", ".img")
 _EDGE_POINTS: Final = 5
