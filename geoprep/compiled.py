@@ -24,8 +24,9 @@ def compiled_sums(function: F) -> F:
     return _compiled(function, error_model="numpy", fastmath={"reassoc"})
 
 
-def _compiled(function: F, **options: str | set[str]) -> F:
+def _compiled(function: F, **options: object) -> F:
+    compiler = cast(Any, numba.njit)
     try:
-        return cast(F, numba.njit(nogil=True, cache=True, **options)(function))
+        return cast(F, compiler(nogil=True, cache=True, **options)(function))
     except RuntimeError:  # "no locator": neither beside the source nor in the user's cache folder
-        return cast(F, numba.njit(nogil=True, **options)(function))
+        return cast(F, compiler(nogil=True, **options)(function))

@@ -128,7 +128,8 @@ def _points(network: RoadNetwork, *places: Point) -> NDArray[np.object_]:
         xy = np.column_stack(transformer(LONLAT, network.crs).transform(*xy.T))
     if not np.isfinite(xy).all():
         raise UsageError(f"{_spelled(places[0])} and {_spelled(places[1])}: no longitude, latitude")
-    points: NDArray[np.object_] = shapely.points(xy)
+    points = np.empty(len(xy), object)
+    points[:] = shapely.points(xy)
     return points
 
 

@@ -148,7 +148,8 @@ def _headings(network: RoadNetwork, places: Places) -> Floats:
     chord = shapely.get_coordinates(shapely.line_interpolate_point(lines, ahead))
     chord -= shapely.get_coordinates(shapely.line_interpolate_point(lines, behind))
     size = np.hypot(*chord.T)[:, None]
-    return np.divide(chord, size, out=np.zeros_like(chord), where=size > 0)
+    heading: Floats = np.divide(chord, size, out=np.zeros_like(chord), where=size > 0)
+    return heading
 
 
 def _cosine(one: Floats, two: Floats) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import shapely
+from numpy.typing import ArrayLike
 
 from geoprep.errors import UsageError
 from geoprep.roads.network import RoadNetwork
@@ -46,9 +47,8 @@ def check_network(network: RoadNetwork, name: str) -> None:
     _refuse(name, bad, "edge", "has a speed that no car drives; write NaN where it is not known")
 
 
-def _refuse(
-    name: str, bad: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], kind: str, why: str
-) -> None:
+def _refuse(name: str, wrong: ArrayLike, kind: str, why: str) -> None:
+    bad = np.asarray(wrong, dtype=bool)
     if bad.any():
         more = f" ({int(bad.sum())} like it)" if bad.sum() > 1 else ""
         raise UsageError(f"{name}: {kind} {int(np.argmax(bad))} {why}{more}; mend the network")

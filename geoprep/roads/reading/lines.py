@@ -65,8 +65,7 @@ def network_from_lines(
         Leave out pieces that two lines share.
     """
     pieces = _pieces(lines, speed_mph)
-    if not as_published:
-        pieces = _once(pieces)
+    pieces = _marked(pieces) if as_published else _once(pieces)
     if crumb_in_lines:
         pieces = without_crumbs(pieces, crumb, crumb_nodes)
     moved = _moved(pieces, to_metres, crs)
@@ -92,15 +91,23 @@ def _once(pieces: RoadNetwork) -> RoadNetwork:
     """Return every piece once, with the highest speed that it has."""
     ends = pieces.ends
     fastest = np.lexsort((-np.nan_to_num(pieces.speed_mph), ends[:, 1], ends[:, 0]))
-    first = fastest[np.unique(ends[fastest], axis=0, return_index=True)[1]] if len(ends) else []
+    first = fastest[np.unique(ends[fastest], axis=0, return_index=True)[1]]
     return _network(pieces.nodes, ends[first], pieces.speed_mph[first], None)
 
 
-def _without_twins(network: RoadNetwork) -> RoadNetwork:
-    """Leave out the straight edges that another straight edge lies on.
+def _marked(pieces: RoadNetwork) -> RoadNetwork:
+    """Return pieces that several lines share twice as often.
 
-    A shared piece is still one: its nodes join at least four ends, so nothing was tied to it.
+    So their nodes join at least four ends, and nothing is tied to a piece that is to go.
     """
+    _, number, times = np.unique(pieces.ends, axis=0, return_inverse=True, return_counts=True)
+    twins = np.flatnonzero(times[number.reshape(-1)] > 1)
+    again = np.concatenate([np.arange(len(pieces.ends)), twins])
+    return _network(pieces.nodes, pieces.ends[again], pieces.speed_mph[again], None)
+
+
+def _without_twins(network: RoadNetwork) -> RoadNetwork:
+    """Leave out the straight edges that another straight edge lies on."""
     straight = shapely.get_num_coordinates(network.lines) == _STRAIGHT
     _, number, times = np.unique(
         np.sort(network.ends, axis=1), axis=0, return_inverse=True, return_counts=True
@@ -116,7 +123,8 @@ def _network(
     speed: NDArray[np.float64],
     crs: str | None,
 ) -> RoadNetwork:
-    made = shapely.linestrings(nodes[ends]) if len(ends) else np.empty(0, object)
+    made = np.empty(len(ends), object)
+    made[:] = shapely.linestrings(nodes[ends])
     return RoadNetwork(nodes, ends, made, speed, crs)
 
 

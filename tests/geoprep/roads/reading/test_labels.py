@@ -65,6 +65,9 @@ def test_as_published_such_a_piece_is_none():
     cut = made(*lines, as_published=True)
     # What the piece joined falls apart into roads of 9 m, 30 m and 9 m.
     assert lengths(cut) == [9, 9, 30]
+    dead_end = made([(0, 0), (30, 0), (60, 0)], [(30, 0), (60, 0)], as_published=True)
+    assert lengths(dead_end) == [30]
+    assert lengths(made([(0, 0), (60, 0)], [(60, 0), (0, 0)], as_published=True)) == []
 
 
 def test_rings_loops_and_parallel_edges_stay():
