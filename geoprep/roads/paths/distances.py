@@ -9,6 +9,7 @@ costs is that edge's own cost by length.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 Weight = Literal["length", "time"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Track:
     """A network as paths see it.
 
@@ -54,10 +55,24 @@ class Track:
         Only edges whose given length is not that of their line change.
         """
         edge, along = places.edge[places.found], places.along_m[places.found]
-        inside = (along > 0) & (along < self.length_m[edge])
+        edge = edge[(along > 0) & (along < self.length_m[edge])]
+        measured = self.length_m[edge] * self.per_m[edge]
+        if np.array_equal(self.cost[edge], measured):
+            return self
         cost = self.cost.copy()
-        cost[edge[inside]] = (self.length_m * self.per_m)[edge[inside]]
+        cost[edge] = measured
         return Track(self.nodes, self.ends, cost, self.per_m, self.length_m)
+
+    @cached_property
+    def between_nodes(self) -> NDArray[np.float64]:
+        """Shortest distances between all nodes, float64 (node, node); infinite without a path.
+
+        For networks of a chip: memory grows with the square of the nodes.
+        """
+        from scipy.sparse.csgraph import dijkstra
+
+        found: NDArray[np.float64] = dijkstra(graph_of(self)[0])
+        return found
 
     def to_ends(self, places: Places) -> NDArray[np.float64]:
         """Return the cost from every place to both ends of its edge, float64 (place, 2).
@@ -130,17 +145,6 @@ def graph_of(track: Track) -> tuple[csr_array, NDArray[np.int64]]:
     return csr_array((track.cost[edge], stop, offsets), shape=(count, count)), edge
 
 
-def between_nodes(track: Track, sources: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-    """Return shortest distances from nodes to all nodes, float64 (source, node).
-
-    Infinite where there is no path. Memory grows with source times node: for networks of a chip.
-    """
-    from scipy.sparse.csgraph import dijkstra
-
-    found: NDArray[np.float64] = dijkstra(graph_of(track)[0], indices=sources)
-    return found
-
-
 def distances(track: Track, places: Places) -> NDArray[np.float64]:
     """Return shortest distances between all places, float64 (place, place).
 
@@ -152,12 +156,8 @@ def distances(track: Track, places: Places) -> NDArray[np.float64]:
         edge = places.edge
         first, second = track.ends[edge].T
         to_first, to_second = track.to_ends(places).T
-        used, at = np.unique(np.concatenate([first, second]), return_inverse=True)
-        nodes = between_nodes(track, used)
-        first_at, second_at = np.split(at, 2)
-        near = np.minimum(
-            to_first[:, None] + nodes[first_at], to_second[:, None] + nodes[second_at]
-        )
+        nodes = track.between_nodes
+        near = np.minimum(to_first[:, None] + nodes[first], to_second[:, None] + nodes[second])
         found = np.minimum(near[:, first] + to_first, near[:, second] + to_second)
         one = (edge[:, None] == edge) & places.found
         here, there = np.nonzero(one)

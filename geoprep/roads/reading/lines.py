@@ -21,7 +21,7 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.network import RoadNetwork
-from geoprep.roads.paths.distances import between_nodes, track_of
+from geoprep.roads.paths.distances import track_of
 from geoprep.roads.tracing.graph import assembled
 from geoprep.roads.tracing.pruning import chosen, components
 
@@ -144,7 +144,7 @@ def without_crumbs(network: RoadNetwork, below: float, most_nodes: int) -> RoadN
         nodes, ends = np.unique(network.ends[edges], return_inverse=True)
         pairs = ends.reshape(-1, 2).astype(np.int64)
         piece = _network(network.nodes[nodes], pairs, network.speed_mph[edges], None)
-        keep[edges] = between_nodes(track_of(piece)).max() >= below
+        keep[edges] = track_of(piece).between_nodes.max() >= below
     return _network(network.nodes, network.ends[keep], network.speed_mph[keep], network.crs)
 
 

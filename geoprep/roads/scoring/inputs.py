@@ -55,9 +55,10 @@ def scenes_of(
 
     Either side is a file of one scene, a folder of one file a scene, or a SpaceNet table (CSV).
     Scenes meet by what their names have in common (`scene_key`); two single files are one scene,
-    whatever their names. A proposal of one file for a folder or a table of scenes is a city: each
-    scene gets what lies on its image or, where there is none, within the box (of degrees) about the
-    roads of its truth, where false roads farther out are not seen.
+    whatever their names. A proposal is cut at the border of the scene's image, where there is one.
+    A proposal of one file for a folder or a table of scenes is a city: without images, each scene
+    gets what lies within the box (of degrees) about the roads of its truth, so that false roads
+    farther out are not seen.
 
     Parameters
     ----------
