@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
 from geoprep.roads.centrelines.cleaning import Sizes, clean
+from geoprep.roads.centrelines.kernels import PASSES, thin
 from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
 
@@ -120,8 +121,6 @@ def _thinned(
     raster: RoadRaster, options: Tracing, top: int, left: int, block: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
     """Return flat indices and evidence of a block's skeleton, and how many pixels are road."""
-    from skimage.morphology import skeletonize
-
     limits = sizes(raster, options)
     beyond = ceil(_BEYOND_M / min(raster.gsd_m))
     around = 2 * limits.depth + 16
@@ -134,8 +133,9 @@ def _thinned(
     road = evidence >= max(1, round(options.threshold * 255))
     seen = int(np.count_nonzero(road[down.core, across.core]))
     clean(road, limits, (*down.inner, *across.inner))
-    lines = skeletonize(np.ascontiguousarray(road[down.thin, across.thin]))
-    row, col = np.nonzero(lines[down.kept, across.kept])
+    lines = np.pad(road[down.thin, across.thin].view(np.uint8), 1)
+    thin(lines, PASSES)
+    row, col = np.nonzero(lines[1:-1, 1:-1][down.kept, across.kept])
     row = np.clip(row + down.first, 0, raster.shape[0] - 1)
     col = np.clip(col + across.first, 0, raster.shape[1] - 1)
     values = evidence[row - down.read, col - across.read]

@@ -17,6 +17,8 @@ from geoprep.roads.tracing.splitting import joined_at_ends, with_joins
 
 _SEEN_M: Final = 6.0
 """As near as this to a road that is there, a road of the next raster is the same."""
+_RIM_M: Final = 12.0
+"""So near to its border a raster may miss roads, or have no data: others may add to it."""
 _JOIN_M: Final = 10.0
 """As far as this a road that was cut at a border looks for the one that it goes on in."""
 _BORDER_M: Final = 3.0
@@ -35,8 +37,9 @@ class Sheet:
 def merged(sheets: Sequence[Sheet]) -> RoadNetwork:
     """Return one network of several.
 
-    Where rasters overlap the first one counts. Of the next, what lies on ground that is covered, or
-    along a road that is there, is left out; roads cut by that are joined to the nearest road.
+    Where rasters overlap the first one counts. Of the next, what lies on ground that is covered (but
+    for a rim along its border), or along a road that is there, is left out; roads cut by that are
+    joined to the nearest road.
 
     Parameters
     ----------
@@ -68,7 +71,10 @@ def _rest(
     shapely.prepare(near)
     roads = np.concatenate([part.lines[shapely.intersects(near, part.lines)] for part, _ in others])
     seen = shapely.union_all(
-        [*(outline for _, outline in others), *shapely.buffer(roads, _SEEN_M, quad_segs=4)]
+        [
+            *(outline.buffer(-_RIM_M) for _, outline in others),
+            *shapely.buffer(roads, _SEEN_M, quad_segs=4),
+        ]
     )
     shapely.prepare(seen)
     touched = shapely.intersects(seen, network.lines)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
 import shapely
@@ -65,12 +66,9 @@ def _samples(network: RoadNetwork) -> tuple[Floats, NDArray[np.int64]]:
 
 def _likeliest(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Floats:
     """Return the mph of the likeliest bin around every sample, 0 where none is likely at all."""
-
-    def read(*window: int) -> NDArray[np.uint8]:
-        bands = [raster.pixels.read(band, *window) for band, _ in raster.classes]
-        return np.stack(bands, axis=-1)
-
-    shares = values_at(raster, xy, read).astype(np.float64)
+    shares = np.empty((len(xy), len(raster.classes)))
+    for number, (band, _) in enumerate(raster.classes):
+        shares[:, number] = values_at(raster, xy, partial(raster.pixels.read, band))
     if raster.nodata is not None:
         shares[shares == raster.nodata] = 0
     sums = np.concatenate([np.zeros((1, shares.shape[1])), np.cumsum(shares, axis=0)])
@@ -84,11 +82,7 @@ def _likeliest(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Float
 
 def _pixel_speeds(raster: RoadRaster, xy: Floats) -> Floats:
     """Return the mph under every sample, 0 where there is no road or nothing is known."""
-
-    def read(*window: int) -> NDArray[Any]:
-        return raster.pixels.read(raster.speed, *window)
-
-    mph = values_at(raster, xy, read).astype(np.float64)
+    mph = values_at(raster, xy, partial(raster.pixels.read, raster.speed)).astype(np.float64)
     return np.where(np.isfinite(mph) & (mph != NO_DATA), mph, NO_ROAD)
 
 
