@@ -20,6 +20,7 @@ from geoprep.roads.scoring.clipping import area_of_grid, area_of_roads, clipped
 from geoprep.sources.scene import natural_key
 
 _ROADS: Final = (".geojson", ".json", ".gpkg", ".graphml", ".parquet", ".shp", ".fgb", ".csv")
+_HEAD_BYTES: Final = 1 << 16  # room for a first feature with a long line
 _IMAGES: Final = (".tif", ".tiff", ".png", ".jp2", ".vrt", ".img")
 
 
@@ -173,13 +174,27 @@ class _Reader:
 
     def _file(self, path: Path) -> RoadNetwork:
         """Read a network as this package writes it, or any file of lines."""
-        if path.suffix.lower() in SUFFIXES:
-            try:
-                return read_network(path)
-            except SourceError:
-                if path.suffix.lower() in (".graphml", ".parquet"):
-                    raise
+        if _is_ours(path):
+            return read_network(path)
         return read_labels(path, as_published=self.as_published)
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether a file is a network that this package wrote, whole or broken."""
+    suffix = path.suffix.lower()
+    if suffix == ".gpkg":
+        from pyogrio import list_layers
+        from pyogrio.errors import DataSourceError
+
+        try:
+            layers = {name for name, _ in list_layers(path)}
+        except DataSourceError:
+            return False  # what is wrong with it is for the reader of labels to say
+        return layers >= {"edges", "nodes"}
+    if suffix == ".geojson":
+        with path.open("rb") as file:
+            return b'"from_node"' in file.read(_HEAD_BYTES)
+    return suffix in SUFFIXES
 
 
 def _grids(folder: Path) -> dict[str, Grid]:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from geoprep.cli.commands import cli
 from geoprep.crs import LONLAT, transformer
 from geoprep.errors import SourceError, UsageError
-from geoprep.roads.formats import write_network
+from geoprep.roads.formats import read_network, write_network
 from geoprep.roads.reading import read_labels
 from geoprep.roads.scoring import Settings, mean_scores, scenes_of, score_scenes
 
@@ -151,6 +151,17 @@ def test_what_cannot_be_compared_is_said(town):
     table.write_text('ImageId,WKT_Pix\nAOI_7_Moscow_chip10,"LINESTRING (0 0, 90 0)"\n')
     with pytest.raises(UsageError, match="lies in pixels, the other on the ground"):
         scenes_of(labels / "AOI_7_Moscow_chip10.geojson", table, pixel_size_m=1)
+
+
+def test_a_broken_network_is_not_read_as_something_else(town):
+    network = read_network(town / "city.gpkg")
+    out = town / "city.geojson"
+    write_network(network, out)
+    document = json.loads(out.read_text())
+    document["features"][0]["properties"]["to_node"] = 99
+    out.write_text(json.dumps(document))
+    with pytest.raises(SourceError, match=r"city\.geojson: "):
+        scenes_of(town / "labels", out)
 
 
 def run(*arguments):
