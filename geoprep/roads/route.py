@@ -144,7 +144,7 @@ def _too_far(network: RoadNetwork, point: shapely.Point, name: Point, within_m: 
 
 
 def _spelled(point: Point) -> str:
-    return f"{point[0]:g},{point[1]:g}"
+    return f"{point[0]:.9g},{point[1]:.9g}"
 
 
 _Piece = tuple[int, float, float]  # an edge, metres along it at which it is entered, and left
