@@ -21,7 +21,7 @@ _RIM_M: Final = 12.0
 """So near to its border a raster may miss roads, or have no data: others may add to it."""
 _JOIN_M: Final = 10.0
 """As far as this a road that was cut at a border looks for the one that it goes on in."""
-_BORDER_M: Final = 3.0
+_BORDER_M: Final = 8.0
 """So near to the outlines of two rasters a road ends because the raster does."""
 _SAME_M: Final = 0.01
 
