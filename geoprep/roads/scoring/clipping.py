@@ -76,15 +76,16 @@ def area_of_grid(grid: Grid, crs: str) -> shapely.Polygon:
     return _moved(shapely.Polygon(corners), grid.crs, crs)
 
 
-def area_of_roads(network: RoadNetwork, crs: str) -> shapely.Polygon:
-    """Return the box about some roads as a polygon in the network's CRS.
+def area_of_roads(network: RoadNetwork, axes: str, crs: str | None) -> shapely.Polygon:
+    """Return the box about some roads as a polygon in a CRS.
 
-    Its sides run along the axes of another CRS: chips of SpaceNet are boxes of degrees.
+    Its sides run along the axes of another CRS: chips of SpaceNet are boxes of degrees. Without a
+    place on the ground it is a box in the network's plane.
     """
-    if network.crs is None:
+    if network.crs is None or crs is None:
         return shapely.box(*shapely.total_bounds(network.lines))
-    bounds = shapely.total_bounds(reproject(network.lines, network.crs, crs))
-    return _moved(shapely.box(*bounds), crs, network.crs)
+    bounds = shapely.total_bounds(reproject(network.lines, network.crs, axes))
+    return _moved(shapely.box(*bounds), axes, crs)
 
 
 def _moved(area: shapely.Polygon, source: str, target: str) -> shapely.Polygon:

@@ -118,6 +118,8 @@ def _pair(
     """Bring a proposal to the plane and to the area of the truth."""
     if proposal is None:
         return Pair(scene, truth, empty_network(truth.crs), "no proposal")
+    if city and not len(truth.ends):
+        return Pair(scene, truth, empty_network(truth.crs), "")
     if not len(truth.ends) or not len(proposal.ends):
         return Pair(scene, truth, proposal, "")
     if (truth.crs is None) != (proposal.crs is None):
@@ -125,13 +127,13 @@ def _pair(
             f"{scene}: one of truth and proposal lies in pixels, the other on the ground; give "
             "--images, the folder of the scenes' images, or vectorize georeferenced maps"
         )
+    # Cut in the proposal's own CRS: a city is not moved once for every scene.
+    if scene in grids and proposal.crs is not None:
+        proposal = clipped(proposal, area_of_grid(grids[scene], proposal.crs))
+    elif city:
+        proposal = clipped(proposal, area_of_roads(truth, LONLAT, proposal.crs))
     if truth.crs is not None:
         proposal = in_crs(proposal, truth.crs)
-    if scene in grids and truth.crs is not None:
-        area = area_of_grid(grids[scene], truth.crs)
-        return Pair(scene, truth, clipped(proposal, area), "")
-    if city:
-        return Pair(scene, truth, clipped(proposal, area_of_roads(truth, LONLAT)), "")
     return Pair(scene, truth, proposal, "")
 
 

@@ -12,6 +12,7 @@ from geoprep.cli.commands import cli
 from geoprep.crs import LONLAT, transformer
 from geoprep.errors import SourceError, UsageError
 from geoprep.roads.formats import read_network, write_network
+from geoprep.roads.ground import in_crs
 from geoprep.roads.reading import read_labels
 from geoprep.roads.scoring import Settings, mean_scores, scenes_of, score_scenes
 
@@ -84,6 +85,16 @@ def test_every_scene_gets_its_part_of_a_city(town):
     for number in (2, 10):
         assert found[f"aoi_7_moscow_chip{number}"].apls.score == pytest.approx(1, abs=1e-4)
         assert found[f"aoi_7_moscow_chip{number}"].apls_time.score == pytest.approx(1, abs=1e-4)
+
+
+def test_a_city_in_another_zone_is_moved_to_the_scenes(town):
+    write_network(in_crs(read_network(town / "city.gpkg"), "EPSG:32636"), town / "next.gpkg")
+    found = scored(town, "next.gpkg", images=town / "images")
+    same = scored(town, "city.gpkg", images=town / "images")
+    for scene, one in found.items():
+        if one.apls:
+            assert one.apls.score == pytest.approx(same[scene].apls.score, abs=1e-3)
+            assert one.proposal_km == pytest.approx(same[scene].proposal_km, rel=1e-3)
 
 
 def test_images_say_where_scenes_end(town):
