@@ -79,8 +79,7 @@ def chips(area: Path) -> Iterator[Chip]:
         truth = read_labels(label)
         if len(truth.lines):
             name = re.sub(r".*_(\w+\d+)", r"\1", label.stem)
-            schema = "sn3" if label.name.startswith("SN3") else "sn5"
-            roads = read_roads(label.read_bytes(), name=str(label), schema=schema)
+            roads = read_roads(label.read_bytes(), name=str(label), schema="auto")
             polygons = speed_polygons(roads, grid.crs)
             mask = burn(polygons, grid.transform, (grid.height, grid.width))
             yield Chip(name, mask, grid, truth)

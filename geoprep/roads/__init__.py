@@ -1,1 +1,1 @@
-"""Road networks: a map of roads and speeds in, a routable graph with travel times and its score out."""
+"""Road networks: a map of roads and speeds in, a routable graph and its score out."""

@@ -22,15 +22,15 @@ class RoadNetwork:
     nodes
         float64 (node, 2): x and y in metres.
     ends
-        int64 (edge, 2): rows of ``nodes`` that an edge joins. Loops and parallel edges are edges like
-        any other.
+        int64 (edge, 2): rows of ``nodes`` that an edge joins. Loops and parallel edges are edges
+        like any other.
     lines
         object (edge,): shapely LineStrings in metres, from the first end to the second.
     speed_mph
         float64 (edge,): NaN where nobody knows the speed.
     crs
-        A projected CRS in metres as pyproj understands it, or None: a plain plane of metres (x to the
-        right, y up), for rasters without a place on the ground.
+        A projected CRS in metres as pyproj understands it, or None: a plain plane of metres (x to
+        the right, y up), for rasters without a place on the ground.
     """
 
     nodes: NDArray[np.float64]

@@ -155,10 +155,7 @@ def _draw(path: Path, network: RoadNetwork, backdrop: _Backdrop) -> None:
             linewidths=_LINE_PT,
             capstyle="round",
             label=f"{name}  ({kilometres:.1f} km)",
-            path_effects=[
-                effects.Stroke(linewidth=_CASING_PT, foreground="black"),
-                effects.Normal(),
-            ],
+            path_effects=casing,
         )
         handles.append(axes.add_collection(lines))
     if handles:

@@ -32,7 +32,8 @@ def _passes() -> NDArray[np.uint8]:
     goes = (np.sum(ways, axis=0) == 1) & (count >= 2) & (count <= 3)
     first = goes & ~((n | ne | ~se) & e)
     second = goes & ~((s | sw | ~nw) & w)
-    return (first + 2 * second).astype(np.uint8)
+    passes: NDArray[np.uint8] = (first + 2 * second).astype(np.uint8)
+    return passes
 
 
 PASSES: Final = _passes()

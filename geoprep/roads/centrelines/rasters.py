@@ -29,7 +29,9 @@ _CACHE_BYTES: Final = 64 << 20
 class Pixels(Protocol):
     """Bands of pixels, read by the window."""
 
-    shape: tuple[int, int]
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width."""
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return the pixels (y, x) of a window of one band, counted from 1."""
@@ -100,14 +102,14 @@ class RoadRaster:
         if self.kind == "probability" and values.dtype == np.uint8 and self.one == 255:
             if self.nodata is not None and 0 <= self.nodata <= 255:
                 values[values == self.nodata] = 0
-            return values
+            return np.asarray(values, np.uint8)
         known = values != 0
         if np.issubdtype(values.dtype, np.floating):
             known &= np.isfinite(values)
         if self.nodata is not None:
             known &= values != self.nodata
         if self.kind != "probability":
-            return known.view(np.uint8) * np.uint8(255)
+            return np.where(known, np.uint8(255), np.uint8(0))
         scaled = np.where(known, values, 0) * (255.0 / self.one)
         if scaled.size and not (scaled.min() >= 0 and scaled.max() <= 255.5):
             raise ImageError(
@@ -131,7 +133,7 @@ class ArrayPixels:
     bands: NDArray[Any]
 
     @property
-    def shape(self) -> tuple[int, int]:  # type: ignore[override] # read-only is all that is asked
+    def shape(self) -> tuple[int, int]:
         """Height and width."""
         return cast(tuple[int, int], self.bands.shape[1:])
 

@@ -15,6 +15,7 @@ from geoprep.errors import SourceError
 from geoprep.palette import SPEED_COLOURS, bin_label
 from geoprep.roads.formats.tables import crs_name, edge_columns, network_of
 from geoprep.roads.network import RoadNetwork
+from geoprep.roads.shapes import points as points_at
 from geoprep.speed import BIN_WIDTH_MPH
 
 EDGES: Final = "edges"
@@ -29,7 +30,7 @@ def write_geopackage(network: RoadNetwork, path: Path) -> None:
     columns = edge_columns(network)
     _write_layer(path, EDGES, network.lines, columns, "LineString", network.crs)
     numbers = {"node": np.arange(len(network.nodes))}
-    points = shapely.points(network.nodes) if len(network.nodes) else np.empty(0, object)
+    points = points_at(network.nodes) if len(network.nodes) else np.empty(0, object)
     _write_layer(path, NODES, points, numbers, "Point", network.crs)
     _write_layer(path, "layer_styles", None, _style_row(), None, None)
 

@@ -32,7 +32,8 @@ def at_border(xy: Floats, raster: RoadRaster) -> NDArray[np.bool_]:
     size = np.array(raster.gsd_m)
     near = np.abs(xy * [1, -1])
     far = size * raster.shape[::-1] - near
-    return (np.minimum(near, far) < 1.01 * size).any(axis=1)
+    outer: NDArray[np.bool_] = (np.minimum(near, far) < 1.01 * size).any(axis=1)
+    return outer
 
 
 def cut_off(network: RoadNetwork, raster: RoadRaster) -> NDArray[np.bool_]:
@@ -42,7 +43,8 @@ def cut_off(network: RoadNetwork, raster: RoadRaster) -> NDArray[np.bool_]:
     inner = np.bincount(line, weights=~at_border(xy, raster), minlength=len(network.lines)) > 0
     within = np.zeros(len(tip), np.bool_)
     within[network.ends[inner].reshape(-1)] = True
-    return tip & within
+    found: NDArray[np.bool_] = tip & within
+    return found
 
 
 def parted(network: RoadNetwork, raster: RoadRaster) -> RoadNetwork:
@@ -85,10 +87,10 @@ def _pieces(xy: Floats, outer: NDArray[np.bool_], raster: RoadRaster) -> list[Fl
 
 def _meet_within(one: Floats, other: Floats, raster: RoadRaster) -> bool:
     """Return whether two lines that begin near the border would meet within if drawn on."""
-    rays = [_ray(line, raster) for line in (one, other)]
-    if rays[0] is None or rays[1] is None:
+    first, second = _ray(one, raster), _ray(other, raster)
+    if first is None or second is None:
         return True
-    (a, da), (b, db) = rays
+    (a, da), (b, db) = first, second
     across = da[0] * db[1] - da[1] * db[0]
     if abs(across) < _PARALLEL:
         return False

@@ -11,6 +11,7 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.network import RoadNetwork
+from geoprep.roads.shapes import segments
 from geoprep.roads.tracing.graph import assembled
 from geoprep.roads.tracing.pruning import degrees
 from geoprep.roads.tracing.splitting import anchored
@@ -66,7 +67,7 @@ def separated(network: RoadNetwork, motorway_mph: float) -> RoadNetwork:
     xy = np.array(nodes)
     added = np.array(fresh, np.int64).reshape(-1, 2)
     lines = np.empty(len(ends) + len(added), object)
-    lines[:] = [*network.lines, *shapely.linestrings(xy[added])]
+    lines[:] = [*network.lines, *segments(xy[added])]
     all_ends = np.concatenate([ends, added])
     return assembled(
         RoadNetwork(

@@ -96,9 +96,9 @@ def _in_order(links: Ints, nodes: Ints, count: int) -> tuple[Ints, Ints, Ints, I
     tips = np.flatnonzero(degree < 2)
     tips = tips[np.argsort(chain[tips], kind="stable")]
     twice = np.where(degree[tips] == 0, 2, 1)  # an edge on its own is both tips of its chain
-    tips = np.repeat(tips, twice).reshape(number, 2)
-    ties = np.column_stack([tips[:-1, 1], tips[1:, 0]])
+    pairs = np.repeat(tips, twice).reshape(number, 2)
+    ties = np.column_stack([pairs[:-1, 1], pairs[1:, 0]])
     path = graph(np.concatenate([links, ties]))
-    order = breadth_first_order(path, tips[0, 0], directed=False, return_predecessors=False)
+    order = breadth_first_order(path, pairs[0, 0], directed=False, return_predecessors=False)
     offsets = np.concatenate([[0], np.cumsum(members)])
     return order.astype(np.int64), offsets, links, nodes

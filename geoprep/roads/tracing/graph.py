@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from geoprep.roads.centrelines.cleaning import ranges
 from geoprep.roads.centrelines.thinning import Skeleton
 from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
+from geoprep.roads.shapes import line_strings
 from geoprep.roads.tracing.chains import Chains, chains
 
 Ints = NDArray[np.int64]
@@ -66,7 +67,8 @@ def _touching(skeleton: Skeleton) -> Ints:
     here = np.arange(len(at))
 
     def is_at(place: Ints, offset: int) -> NDArray[np.bool_]:
-        return (at[np.minimum(place, len(at) - 1)] == at + offset) & (place < len(at))
+        there: NDArray[np.bool_] = at[np.minimum(place, len(at) - 1)] == at + offset
+        return there & (place < len(at))
 
     left_below = is_at(below, stride - 1)
     under = below + left_below
@@ -102,7 +104,8 @@ def _clusters(pairs: Ints, count: int) -> Ints:
     number, cluster = connected_components(graph, directed=False)
     first = np.full(number, -1, np.int64)
     first[cluster[::-1]] = np.arange(count)[::-1]
-    return first[cluster]
+    stands: Ints = first[cluster]
+    return stands
 
 
 def assembled(network: RoadNetwork) -> RoadNetwork:
@@ -165,11 +168,3 @@ def _joined(walk: Chains, lines: NDArray[np.object_]) -> NDArray[np.object_]:
     wanted = (within > 0) | begins[part]  # the first point of a follower is the last before it
     chain = np.repeat(np.arange(len(counts)), counts)[part]
     return line_strings(xy[source][wanted], chain[wanted])
-
-
-def line_strings(xy: NDArray[np.float64], line: Ints) -> NDArray[np.object_]:
-    """Return lines from their coordinates and the number of the line that each is part of."""
-    if not len(xy):
-        return np.empty(0, object)
-    made: NDArray[np.object_] = shapely.linestrings(xy, indices=line)
-    return made

@@ -11,6 +11,7 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.network import RoadNetwork
+from geoprep.roads.shapes import points
 from geoprep.roads.tracing.pruning import degrees
 from geoprep.roads.tracing.repair import merged_junctions
 from geoprep.roads.tracing.splitting import joined_at_ends, with_joins
@@ -37,9 +38,9 @@ class Sheet:
 def merged(sheets: Sequence[Sheet]) -> RoadNetwork:
     """Return one network of several.
 
-    Where rasters overlap the first one counts. Of the next, what lies on ground that is covered (but
-    for a rim along its border), or along a road that is there, is left out; roads cut by that are
-    joined to the nearest road.
+    Where rasters overlap the first one counts. Of the next, what lies on ground that is covered
+    (but for a rim along its border), or along a road that is there, is left out; roads cut by that
+    are joined to the nearest road.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ def _tied(
     borders = shapely.STRtree(shapely.get_exterior_ring(outlines))
 
     def between_two(xy: NDArray[np.float64]) -> NDArray[np.bool_]:
-        met, _ = borders.query(shapely.points(xy), predicate="dwithin", distance=_BORDER_M)
+        met, _ = borders.query(points(xy), predicate="dwithin", distance=_BORDER_M)
         return np.bincount(met, minlength=len(xy)) > 1
 
     return _joined_to_nearest(network, between_two)
@@ -133,15 +134,15 @@ def _joined_to_nearest(
     """Join the loose ones among the dead ends to the nearest edge but their own."""
     tips = np.flatnonzero(degrees(network) == 1)
     tips = tips[loose(network.nodes[tips])]
-    points = shapely.points(network.nodes[tips])
+    places = points(network.nodes[tips])
     flat = network.ends.reshape(-1)
     order = np.argsort(flat, kind="stable")
     own = order[np.searchsorted(flat[order], tips)] // 2
-    tip, edge = shapely.STRtree(network.lines).query(points, predicate="dwithin", distance=_JOIN_M)
+    tip, edge = shapely.STRtree(network.lines).query(places, predicate="dwithin", distance=_JOIN_M)
     foreign = edge != own[tip]
     tip, edge = tip[foreign], edge[foreign]
-    nearest = np.lexsort((shapely.distance(points[tip], network.lines[edge]), tip))
+    nearest = np.lexsort((shapely.distance(places[tip], network.lines[edge]), tip))
     _, first = np.unique(tip[nearest], return_index=True)
     tip, edge = tip[nearest[first]], edge[nearest[first]]
-    along = shapely.line_locate_point(network.lines[edge], points[tip])
+    along: NDArray[np.float64] = shapely.line_locate_point(network.lines[edge], places[tip])
     return with_joins(network, tips[tip], edge, along)

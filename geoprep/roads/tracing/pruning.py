@@ -74,7 +74,8 @@ def _spurs(network: RoadNetwork, spur_m: float, spared: NDArray[np.bool_]) -> ND
     order = last[np.lexsort((-length[last], root[last]))]
     _, first = np.unique(root[order], return_index=True)
     spur[order[first]] = False
-    return spur | loop
+    goes: NDArray[np.bool_] = spur | loop
+    return goes
 
 
 def components(network: RoadNetwork) -> NDArray[np.int32]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.network import RoadNetwork
+from geoprep.roads.shapes import points, segments
 from geoprep.roads.tracing.graph import assembled
 from geoprep.roads.tracing.pruning import degrees
 from geoprep.roads.tracing.splitting import anchored, with_joins
@@ -175,15 +176,16 @@ def _towards_edges(
     aside = np.stack([cos * x - sin * y, sin * x + cos * y], axis=-1).reshape(-1, 2)
     end = np.tile(np.arange(len(ends.xy)), len(_FAN))
     turned = np.repeat(np.abs(_FAN), len(ends.xy))
-    rays = shapely.linestrings(np.stack([ends.xy[end], ends.xy[end] + reach * aside], axis=1))
+    rays = segments(np.stack([ends.xy[end], ends.xy[end] + reach * aside], axis=1))
     ray, edge = shapely.STRtree(network.lines).query(rays, predicate="intersects")
     other = edge != ends.edge[end[ray]]
     ray, edge = ray[other], edge[other]
     end, turned = end[ray], turned[ray]
-    start = shapely.points(ends.xy[end])
+    start = points(ends.xy[end])
     met = shapely.shortest_line(start, shapely.intersection(rays[ray], network.lines[edge]))
     place = shapely.get_point(met, 1)
-    gap, xy = shapely.length(met), shapely.get_coordinates(place)
+    gap: Floats = shapely.length(met)
+    xy = shapely.get_coordinates(place)
     likely = np.zeros(len(gap), np.bool_)
     if likelihood is not None:
         likely = likelihood(ends.xy[end], xy) >= options.hint

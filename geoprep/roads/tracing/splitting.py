@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from shapely.ops import substring
 
 from geoprep.roads.network import RoadNetwork
+from geoprep.roads.shapes import segments
 from geoprep.roads.tracing.graph import assembled
 
 _SAME_M = 0.05
@@ -16,7 +17,7 @@ _SAME_M = 0.05
 
 def with_joins(
     network: RoadNetwork,
-    starts: NDArray[np.float64],
+    starts: NDArray[np.int64],
     edges: NDArray[np.int64],
     along: NDArray[np.float64],
 ) -> RoadNetwork:
@@ -71,7 +72,7 @@ class _Cut:
     def with_edges(self, ends: NDArray[np.int64]) -> RoadNetwork:
         """Return the network with straight edges of unknown speed added."""
         nodes, lines = np.array(self._nodes), np.empty(len(self._lines) + len(ends), object)
-        lines[:] = [*self._lines, *shapely.linestrings(nodes[ends])]
+        lines[:] = [*self._lines, *segments(nodes[ends])]
         return RoadNetwork(
             nodes=nodes,
             ends=np.concatenate([np.array(self._ends), ends]).astype(np.int64),

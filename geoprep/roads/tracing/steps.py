@@ -78,7 +78,8 @@ def trace(
 def _mended(network: RoadNetwork, raster: RoadRaster, options: Tracing) -> RoadNetwork:
     def likelihood(start: NDArray[np.float64], stop: NDArray[np.float64]) -> NDArray[np.float64]:
         # The ends lie on roads: only what is between them says whether there is one.
-        return evidence_along(raster, start, stop).mean(axis=1) / 255
+        mean: NDArray[np.float64] = evidence_along(raster, start, stop).mean(axis=1) / 255
+        return mean
 
     return merged_junctions(
         repaired(
@@ -98,7 +99,9 @@ def _on_ground(network: RoadNetwork, raster: RoadRaster) -> RoadNetwork:
     utm = utm_crs(*transformer(place.crs, LONLAT).transform(*middle))
 
     def moved(xy: NDArray[np.float64]) -> NDArray[np.float64]:
-        at = place.transform * (xy[:, 0] / raster.gsd_m[0], -xy[:, 1] / raster.gsd_m[1])
+        col, row = xy[:, 0] / raster.gsd_m[0], -xy[:, 1] / raster.gsd_m[1]
+        a, b, c, d, e, f = place.transform[:6]
+        at = a * col + b * row + c, d * col + e * row + f
         return np.column_stack(transformer(place.crs, utm).transform(*at))
 
     lines = network.lines

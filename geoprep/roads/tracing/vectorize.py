@@ -126,7 +126,8 @@ def _outline(grid: Grid, crs: str) -> shapely.Polygon:
     share = np.linspace(0, 1, _EDGE_POINTS)[:-1]
     x = np.concatenate([share, np.ones_like(share), 1 - share, np.zeros_like(share)]) * grid.width
     y = np.concatenate([np.zeros_like(share), share, np.ones_like(share), 1 - share]) * grid.height
-    corners = transformer(grid.crs, crs).transform(*(grid.transform * (x, y)))
+    a, b, c, d, e, f = grid.transform[:6]
+    corners = transformer(grid.crs, crs).transform(a * x + b * y + c, d * x + e * y + f)
     return shapely.Polygon(np.column_stack(corners))
 
 
