@@ -20,9 +20,9 @@ BLOCK: Final = 4096
 """Pixels a side that are thinned at a time, beside their margin: 0.3 GB."""
 _BEYOND_M: Final = 10.0
 """How far roads are drawn on past the raster's border, so that their thinned ends lie out there."""
-_DENSEST: Final = 0.1
-"""Metres of road per square metre beyond which a large raster is no map: twice an old town's."""
-_FEW: Final = 4_000_000
+_DENSEST: Final = 0.05
+"""Metres of road per square metre beyond which a large raster is no map: few old towns have as much."""
+_FEW: Final = 1_500_000
 """Pixels of skeleton that are no burden however dense they lie."""
 
 
