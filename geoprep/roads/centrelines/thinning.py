@@ -21,7 +21,7 @@ BLOCK: Final = 4096
 _BEYOND_M: Final = 10.0
 """How far roads are drawn on past the raster's border, so that their thinned ends lie out there."""
 _DENSEST: Final = 0.05
-"""Metres of road per square metre beyond which a large raster is no map: few old towns have as much."""
+"""Metres of road per square metre beyond which a large raster is no map: old towns have less."""
 _FEW: Final = 1_500_000
 """Pixels of skeleton that are no burden however dense they lie."""
 
