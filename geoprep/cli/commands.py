@@ -13,13 +13,16 @@ import click
 
 from geoprep import __version__
 from geoprep.cli.build_zarr import build_zarr
+from geoprep.cli.graphs import route, score
 from geoprep.cli.help import OutputPath
+from geoprep.cli.roads import preview_network, vectorize
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
     from geoprep.views.footprints import By
     from geoprep.views.geotiff import Coding, What
 
+NETWORKS = (".gpkg", ".geojson", ".graphml", ".parquet")
 STORE = click.argument("store", metavar="STORE")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 
@@ -31,6 +34,8 @@ geoprep synth --city moscow --scenes 24 --out data/     make a labelled city to 
 geoprep build-zarr --city moscow --source data/         imagery and roads -> moscow.zarr
 geoprep info moscow.zarr                                what is in it
 geoprep preview moscow.zarr --out sheet.png             look at it
+geoprep vectorize maps/ --out city.gpkg                 maps of roads -> a network to route on
+geoprep score --truth labels/ --proposal city.gpkg      how good it is: APLS, TOPO
 """
 
 
@@ -43,6 +48,9 @@ def cli() -> None:
 
 
 cli.add_command(build_zarr)
+cli.add_command(vectorize)
+cli.add_command(score)
+cli.add_command(route)
 
 
 @cli.command(short_help="Make a synthetic, labelled city in SpaceNet layout.")
@@ -147,21 +155,44 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     return 1 if result.problems else 0
 
 
-@cli.command()
-@STORE
+@cli.command(short_help="Draw a store's scenes, or a road network.")
+@click.argument("source", metavar="STORE|NETWORK")
 @click.option("--out", default="preview.png", show_default=True, type=OutputPath())
 @click.option("--scene", "scenes", multiple=True, help="Show this one; repeatable.")
 @click.option("--count", default=6, show_default=True, type=click.IntRange(1), help="Scenes.")
 @click.option(
     "--level", type=click.IntRange(1), help="Resolution to read; default: as fine as needed."
 )
-def preview(store: str, out: Path, scenes: tuple[str, ...], count: int, level: int | None) -> None:
-    """Make a sheet to look at: images, speed masks, overlays."""
+@click.option("--over", type=click.Path(path_type=Path), help="Image below the roads of a NETWORK.")
+@click.option(
+    "--pixel-size",
+    type=click.FloatRange(0, min_open=True),
+    help="Metres that its pixels are wide, where the roads have no place on the ground.",
+)
+def preview(
+    source: str,
+    out: Path,
+    scenes: tuple[str, ...],
+    count: int,
+    level: int | None,
+    over: Path | None,
+    pixel_size: float | None,
+) -> None:
+    """Make a picture to look at.
+
+    Of a store: images, speed masks, overlays. Of a road network (.gpkg, .geojson, .graphml,
+    .parquet): its edges coloured by speed, over an image where one is given.
+    """
+    if source.endswith(NETWORKS):
+        preview_network(Path(source), out, over, pixel_size)
+        return
+    if over is not None:
+        raise UsageError(f"--over {over} goes with a road network ({', '.join(NETWORKS)})")
     from geoprep.store import Store
     from geoprep.views.preview import preview as make_sheet
 
     written = make_sheet(
-        Store.open(store), out, scenes=list(scenes) or None, count=count, level=level
+        Store.open(source), out, scenes=list(scenes) or None, count=count, level=level
     )
     click.echo(f"wrote {written}")
 

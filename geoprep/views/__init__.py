@@ -3,10 +3,7 @@
 Face: the functions behind ``geoprep info``, ``preview`` and ``export``, and the colours of speeds.
 """
 
-from geoprep.views.facts import info, print_info
-from geoprep.views.footprints import export_footprints
-from geoprep.views.geotiff import export_scene
-from geoprep.views.palette import (
+from geoprep.palette import (
     GROUND,
     NODATA_GREYS,
     SPEED_COLOURS,
@@ -14,6 +11,9 @@ from geoprep.views.palette import (
     speed_bin,
     speed_colours,
 )
+from geoprep.views.facts import info, print_info
+from geoprep.views.footprints import export_footprints
+from geoprep.views.geotiff import export_scene
 from geoprep.views.preview import natural_bands
 
 __all__ = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.palette import SPEED_COLOURS, bin_label, speed_bin
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage.folders import StoreFiles
 from geoprep.store import Store
@@ -23,7 +24,6 @@ from geoprep.store.scenes import (
     valid_share,
 )
 from geoprep.store.schema import PIXEL_ARRAYS, SPLITS, STATUSES
-from geoprep.views.palette import SPEED_COLOURS, bin_label, speed_bin
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
+from geoprep.palette import speed_colours
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NO_DATA
 from geoprep.storage.files import replaced
 from geoprep.store import Store
@@ -26,7 +27,6 @@ from geoprep.store.scenes import (
 )
 from geoprep.store.schema import SPLITS
 from geoprep.views.footprints import export_footprints
-from geoprep.views.palette import speed_colours
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetWriter

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.palette import GROUND, NODATA_GREYS, SPEED_COLOURS, bin_label, speed_colours
 from geoprep.speed import NO_DATA, NO_ROAD
-from geoprep.views.palette import GROUND, NODATA_GREYS, SPEED_COLOURS, bin_label, speed_colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

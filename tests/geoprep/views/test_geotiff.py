@@ -16,6 +16,7 @@ from rasterio.warp import transform_bounds
 from geoprep.build.run import build
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.executors.threads import Threads
+from geoprep.palette import speed_colours
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources.cities import get_city
@@ -24,7 +25,6 @@ from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
 from geoprep.store import Store
 from geoprep.store.scenes import read_speed, shape_within
 from geoprep.views.geotiff import export_footprints, export_scene
-from geoprep.views.palette import speed_colours
 
 LABELLED = ["city_1", "city_border", "city_empty", "utm_north", "utm_south", "utm_small"]
 

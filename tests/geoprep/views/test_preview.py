@@ -12,11 +12,11 @@ from matplotlib.image import imread
 from skimage.color import deltaE_ciede2000, rgb2lab
 
 from geoprep.errors import StoreError, UsageError
+from geoprep.palette import GROUND, SPEED_COLOURS, bin_label, speed_bin, speed_colours
 from geoprep.plan.options import BuildOptions
 from geoprep.store import Store, scenes
 from geoprep.views import export_scene, sheet
 from geoprep.views import preview as module
-from geoprep.views.palette import GROUND, SPEED_COLOURS, bin_label, speed_bin, speed_colours
 from geoprep.views.preview import choose_scenes, natural_bands, preview
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.

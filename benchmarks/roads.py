@@ -1,0 +1,144 @@
+"""How good and how fast maps become road networks: one run.
+
+    python -m benchmarks.roads [--quick] [--json FILE] [--large] [--real DIR]
+
+- ``ceiling``: perfect speed masks, burned from labels at native resolution, traced with all
+  defaults and scored against those labels by APLS: what no network can beat. Chips of Vegas, and a
+  synthetic city with its motorway, bridges and ramps.
+- ``errors``: maps with gaps, blobs and ragged edges (`benchmarks.tracing.errors`), traced plainly
+  (centre lines and graph, nothing else), cleaned, and repaired.
+- ``rate``: square kilometres an hour that one core vectorizes, by processor time, reading included.
+- ``--large``: peak memory for a map of 20,000 x 20,000 pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.common import Result, console, parser, print_machine, print_promises
+from benchmarks.preprocess import REAL
+from benchmarks.tracing.cases import Chip, chips
+from benchmarks.tracing.errors import erroneous_map
+from benchmarks.tracing.rates import peak_gib, vectorizing_seconds, write_map
+from geoprep.roads.apls import apls
+from geoprep.roads.centrelines import RoadRaster, Tracing
+from geoprep.roads.ground import in_crs
+from geoprep.roads.tracing import trace
+from geoprep.sources.cities import get_city
+from geoprep.synth import synthesise
+
+LEAST_APLS: Final = 97.5
+LEAST_APLS_TIME: Final = 96.0
+LEAST_RATE: Final = 8_800.0
+"""km2/h at 0.3 m: twenty times as fast as maps are predicted."""
+MOST_GIB: Final = 2.0
+_LARGE: Final = 20_000
+_GSD_M: Final = 0.3
+
+PLAIN: Final = Tracing(
+    repair=False,
+    spur_m=0,
+    min_area_m2=0,
+    min_hole_m2=0,
+    min_length_m=0,
+    motorway_mph=1e6,
+)
+CLEANED: Final = Tracing(repair=False)
+REPAIRED: Final = Tracing()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write."""
+    options = parser(__doc__ or "", repeats=3)
+    options.formatter_class = argparse.RawDescriptionHelpFormatter
+    options.add_argument("--large", action="store_true", help="measure 20,000 x 20,000 pixels too")
+    options.add_argument("--real", type=Path, default=REAL, help="folder with AOI_2_Vegas")
+    given = options.parse_args(arguments)
+    result = Result("roads", {"quick": given.quick, "large": given.large})
+    print_machine(result)
+    with tempfile.TemporaryDirectory() as folder:
+        _measure(result, given, Path(folder))
+    print_promises(result)
+    for name, figure in result.figures.items():
+        console.print(f"{name}: {figure} {figure.unit}  {figure.note}", highlight=False)
+    if given.json:
+        result.write(given.json)
+    return 0
+
+
+def _measure(result: Result, given: argparse.Namespace, work: Path) -> None:
+    city = get_city("moscow")
+    area = synthesise(work, city, scenes=2 if given.quick else 24, seed=3)
+    cases = {"city": list(chips(area))}
+    vegas = given.real / "AOI_2_Vegas"
+    if vegas.is_dir():
+        cases["vegas"] = list(chips(vegas))
+    else:
+        result.notes.append(f"{vegas}: not there, so no figures of Vegas")
+    for name, several in cases.items():
+        _ceiling(result, name, several)
+    everything = [chip for several in cases.values() for chip in several]
+    maps = _errors(result, everything, given.repeats)
+    _rate(result, maps, work, given.large, given.repeats)
+
+
+def _ceiling(result: Result, name: str, several: Sequence[Chip]) -> None:
+    """Score perfect masks."""
+    scores = np.mean([_scores(chip, chip.mask, REPAIRED) for chip in several], axis=0)
+    note = f"mean over {len(several)} chips"
+    result.add(f"ceiling.{name}.apls", "%", [scores[0]], at_least=LEAST_APLS, note=note)
+    result.add(f"ceiling.{name}.apls_time", "%", [scores[1]], at_least=LEAST_APLS_TIME, note=note)
+
+
+def _scores(chip: Chip, raster: RoadRaster, options: Tracing) -> tuple[float, float]:
+    """Return APLS and APLS_time, in per cent, of a raster's network against the labels."""
+    made = trace(raster, options)
+    truth = in_crs(chip.truth, made.crs or "")
+    return 100 * apls(truth, made).score, 100 * apls(truth, made, weight="time").score
+
+
+def _errors(result: Result, several: Sequence[Chip], seeds: int) -> list[RoadRaster]:
+    """Score maps with errors, one value a seed; return those of the last one."""
+    ways = {"plain": PLAIN, "cleaned": CLEANED, "repaired": REPAIRED}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    maps: list[RoadRaster] = []
+    for seed in range(10, 10 + seeds):  # other seeds than the defaults were chosen by
+        maps = [erroneous_map(chip, seed) for chip in several]
+        pairs = list(zip(several, maps, strict=True))
+        for name, options in ways.items():
+            scores = np.mean([_scores(chip, one, options) for chip, one in pairs], axis=0)
+            found[name].append((float(scores[0]), float(scores[1])))
+    for name, values in found.items():
+        result.add(f"errors.{name}.apls", "%", [length for length, _ in values])
+        result.add(f"errors.{name}.apls_time", "%", [time for _, time in values])
+    pays = [a[0] - b[0] for a, b in zip(found["repaired"], found["cleaned"], strict=True)]
+    result.add("errors.repair_gains.apls", "%", pays, at_least=0.0)
+    return maps
+
+
+def _rate(
+    result: Result, maps: Sequence[RoadRaster], work: Path, large: bool, repeats: int
+) -> None:
+    """Measure how fast a map of 4096 x 4096 pixels is vectorized, and the memory of a large one."""
+    path = work / "map.tif"
+    write_map(path, maps, 4096, _GSD_M, seed=0)
+    vectorizing_seconds(path)  # loads libraries, compiles
+    area = (4096 * _GSD_M) ** 2 / 1e6
+    rates = [area / vectorizing_seconds(path) * 3600 for _ in range(repeats)]
+    result.add("rate.vectorize", "km2/h", rates, at_least=LEAST_RATE, note="one core, 0.3 m")
+    if large:
+        write_map(path, maps, _LARGE, _GSD_M, seed=0)
+        area = (_LARGE * _GSD_M) ** 2 / 1e6
+        rate = area / vectorizing_seconds(path) * 3600
+        result.add("large.vectorize", "km2/h", [rate], note="20,000 x 20,000 pixels")
+        result.add("large.peak", "GiB", [peak_gib(path)], at_most=MOST_GIB)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,120 @@
+"""A model of the errors of a segmentation network: what is missed, invented and frayed.
+
+Everything happens to the log odds of a road, so that a map comes out as a network writes it:
+
+- along the edge of a road they rise by `SLOPE` per metre of distance to the edge, from -6 m outside
+  to 2 m inside;
+- ragged edges: smooth noise of 1.2, correlated over 1.5 m, and of 0.6 over 15 m;
+- gaps: what trees and shadows hide, discs of 3 to 12 m radius on roads, `GAPS_PER_KM`, that take
+  away 2 to 8, so that some leave a hint of the road and some nothing;
+- blobs: car parks and roofs that look like roads, ellipses of 2 to 9 m, `BLOBS_PER_KM2`, that add 5
+  to 9;
+- speeds: in patches of some 40 m the odds of the right bin are 4 to 1 against its neighbours, but
+  for a tenth of the ground, where a neighbour is ahead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import distance_transform_edt, gaussian_filter
+
+from benchmarks.tracing.cases import Chip
+from geoprep.roads.centrelines import RoadRaster
+from geoprep.roads.centrelines.rasters import ArrayPixels
+from geoprep.speed import BIN_COUNT, BIN_TABLE
+
+SLOPE: Final = 2.0
+GAPS_PER_KM: Final = 6.0
+BLOBS_PER_KM2: Final = 150.0
+_BIN_MPH: Final = (10.0, 18.3, 25.6, 35.0, 45.0, 55.0, 65.0)
+_ROAD_WIDTH_M: Final = 4.0
+
+Floats = NDArray[np.float32]
+
+
+def erroneous_map(chip: Chip, seed: int) -> RoadRaster:
+    """Return a map of a chip as a network with these errors would write it: bins and any road."""
+    rng = np.random.default_rng(seed)
+    gsd = chip.grid.gsd_m()
+    odds = _edges(chip.speed > 0, gsd)
+    odds += _smooth(rng, odds.shape, gsd, 1.5, 1.2) + _smooth(rng, odds.shape, gsd, 15.0, 0.6)
+    road = np.argwhere(chip.speed > 0)
+    kilometres = len(road) * gsd[0] * gsd[1] / _ROAD_WIDTH_M / 1000
+    for row, col in road[rng.integers(0, len(road), rng.poisson(GAPS_PER_KM * kilometres))]:
+        _stamp(odds, (row, col), gsd, rng, radius=(3.0, 12.0), change=(-8.0, -2.0))
+    for _ in range(rng.poisson(BLOBS_PER_KM2 * chip.area_km2)):
+        place = tuple(rng.integers(0, odds.shape))
+        _stamp(odds, place, gsd, rng, radius=(2.0, 9.0), change=(5.0, 9.0))
+    road_share = 1 / (1 + np.exp(-odds))
+    bands = np.concatenate([_bins(chip, rng, gsd) * road_share, road_share[None]])
+    return RoadRaster(
+        chip.name,
+        ArrayPixels(np.clip(bands * 255 + 0.5, 0, 254).astype(np.uint8)),
+        gsd,
+        chip.grid,
+        "probability",
+        (BIN_COUNT + 1,),
+        classes=tuple(enumerate(_BIN_MPH, 1)),
+    )
+
+
+def _edges(road: NDArray[np.bool_], gsd: tuple[float, float]) -> Floats:
+    """Return log odds by the distance to the edge of the road."""
+    sampling = gsd[::-1]
+    inside = distance_transform_edt(road, sampling)
+    outside = distance_transform_edt(~road, sampling)
+    odds: Floats = (SLOPE * np.clip(inside - outside, -6.0, 2.0)).astype(np.float32)
+    return odds
+
+
+def _smooth(
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    gsd: tuple[float, float],
+    length_m: float,
+    size: float,
+) -> Floats:
+    """Return smooth noise of a standard deviation."""
+    coarse = max(1, int(length_m / max(gsd) / 3))  # drawn coarsely where it is smooth
+    small = [side // coarse + 2 for side in shape]
+    noise = gaussian_filter(rng.normal(size=small), length_m / np.array(gsd[::-1]) / coarse)
+    noise *= size / noise.std()
+    whole = noise.repeat(coarse, 0).repeat(coarse, 1)[: shape[0], : shape[1]]
+    return np.asarray(whole, np.float32)
+
+
+def _stamp(
+    odds: Floats,
+    place: tuple[int, ...],
+    gsd: tuple[float, float],
+    rng: np.random.Generator,
+    *,
+    radius: tuple[float, float],
+    change: tuple[float, float],
+) -> None:
+    """Change the odds within an ellipse."""
+    high, wide = rng.uniform(*radius, 2)
+    reach = int(high / gsd[1]) + 1, int(wide / gsd[0]) + 1
+    rows = slice(max(place[0] - reach[0], 0), place[0] + reach[0] + 1)
+    cols = slice(max(place[1] - reach[1], 0), place[1] + reach[1] + 1)
+    part = odds[rows, cols]
+    y = (np.arange(part.shape[0])[:, None] + rows.start - place[0]) * gsd[1] / high
+    x = (np.arange(part.shape[1])[None] + cols.start - place[1]) * gsd[0] / wide
+    part[y**2 + x**2 < 1] += rng.uniform(*change)
+
+
+def _bins(chip: Chip, rng: np.random.Generator, gsd: tuple[float, float]) -> Floats:
+    """Return the share of every bin, float32 (bin, y, x): the right one mostly ahead."""
+    nearest = distance_transform_edt(chip.speed == 0, return_distances=False, return_indices=True)
+    right = BIN_TABLE[chip.speed[tuple(nearest)]].astype(np.int64) - 1
+    doubt = _smooth(rng, right.shape, gsd, 40.0, 1.0)
+    wrong = np.where(doubt > 0, 1, -1)
+    ahead = np.clip(np.where(np.abs(doubt) > 1.64, right + wrong, right), 0, BIN_COUNT - 1)
+    shares = np.full((BIN_COUNT, *right.shape), 0.02, np.float32)
+    for step, share in ((-1, 0.2), (1, 0.2), (0, 0.8)):
+        bins = np.clip(ahead + step, 0, BIN_COUNT - 1)[None]
+        np.put_along_axis(shares, bins, np.float32(share), axis=0)
+    return shares

@@ -1,0 +1,79 @@
+"""How fast maps become networks, and in how much memory."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import rasterio
+from affine import Affine
+from rasterio.windows import Window
+
+from geoprep.roads.centrelines import RoadRaster
+from geoprep.roads.centrelines.rasters import ArrayPixels
+from geoprep.roads.tracing import vectorize
+
+_BLOCK = 512
+
+
+def write_map(path: Path, maps: Sequence[RoadRaster], side: int, gsd_m: float, seed: int) -> None:
+    """Write a map as ``training.predict`` does, of chips laid side by side by chance.
+
+    Parameters
+    ----------
+    side
+        Pixels.
+    gsd_m
+        Metres that a pixel is wide.
+    """
+    rng = np.random.default_rng(seed)
+    bands = [one.pixels.bands for one in maps if isinstance(one.pixels, ArrayPixels)]
+    profile = {
+        "driver": "GTiff",
+        "width": side,
+        "height": side,
+        "count": bands[0].shape[0],
+        "dtype": "uint8",
+        "crs": "EPSG:32637",
+        "transform": Affine(gsd_m, 0, 400_000, 0, -gsd_m, 6_200_000),
+        "tiled": True,
+        "blockxsize": _BLOCK,
+        "blockysize": _BLOCK,
+        "interleave": "band",
+        "compress": "deflate",
+        "nodata": 255,
+    }
+    high, wide = bands[0].shape[1:]
+    with rasterio.open(path, "w", **profile) as file:
+        file.descriptions = [*(f"road, bin {i}" for i, _ in maps[0].classes), "road"]
+        file.update_tags(CLASSES=json.dumps([{"band": i, "mph": m} for i, m in maps[0].classes]))
+        for top in range(0, side, high):
+            for left in range(0, side, wide):
+                size = min(high, side - top), min(wide, side - left)
+                chosen = bands[rng.integers(len(bands))][:, : size[0], : size[1]]
+                file.write(chosen, window=Window(left, top, size[1], size[0]))
+
+
+def vectorizing_seconds(path: Path) -> float:
+    """Return the processor time that one map takes, reading it included."""
+    before = time.process_time()
+    vectorize([path])
+    return time.process_time() - before
+
+
+def peak_gib(path: Path) -> float:
+    """Return the peak resident memory of a process of its own that vectorizes a map."""
+    code = f"from benchmarks.tracing.rates import _report; _report({str(path)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def _report(path: str) -> None:
+    vectorize([Path(path)])
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)

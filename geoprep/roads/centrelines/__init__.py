@@ -1,0 +1,10 @@
+"""A raster of roads in, the pixels of their centre lines out, whatever the raster's size.
+
+Face: :func:`open_raster`, :func:`skeleton`, :class:`Tracing` (the options).
+"""
+
+from geoprep.roads.centrelines.options import Tracing
+from geoprep.roads.centrelines.rasters import RoadRaster, array_raster, open_raster
+from geoprep.roads.centrelines.thinning import Skeleton, skeleton
+
+__all__ = ["RoadRaster", "Skeleton", "Tracing", "array_raster", "open_raster", "skeleton"]

@@ -1,0 +1,137 @@
+"""Compiled loops over pixels: thinning, and the depth of what is wide.
+
+scikit-image's thinning passes over the whole raster in every round, of which there are as many as
+the widest patch is deep; here only pixels whose neighbours have changed are looked at again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.compiled import compiled
+
+_GOING, _QUEUED = 2, 4
+"""What a pixel of road becomes while it is thinned."""
+
+
+def _passes() -> NDArray[np.uint8]:
+    """Return uint8 (256,): in which of the two passes a pixel goes, by its neighbours.
+
+    Bit ``i`` of the index is the neighbour ``i`` steps clockwise from the one above. Bit 0 of the
+    value: it goes in the first pass, bit 1: in the second. Guo and Hall (1989), "Parallel thinning
+    with two-subiteration algorithms", their first.
+    """
+    code = np.arange(256)
+    n, ne, e, se, s, sw, w, nw = ((code >> i & 1).astype(bool) for i in range(8))
+    ways = [~n & (ne | e), ~e & (se | s), ~s & (sw | w), ~w & (nw | n)]
+    fours = [nw | n, ne | e, se | s, sw | w], [n | ne, e | se, s | sw, w | nw]
+    count = np.minimum(*(np.sum(four, axis=0) for four in fours))
+    goes = (np.sum(ways, axis=0) == 1) & (count >= 2) & (count <= 3)
+    first = goes & ~((n | ne | ~se) & e)
+    second = goes & ~((s | sw | ~nw) & w)
+    passes: NDArray[np.uint8] = (first + 2 * second).astype(np.uint8)
+    return passes
+
+
+PASSES: Final = _passes()
+
+
+@compiled
+def thin(road: NDArray[np.uint8], passes: NDArray[np.uint8]) -> None:
+    """Thin roads to a pixel's width, in place: the same pixels as ``skimage.morphology.thin``.
+
+    Parameters
+    ----------
+    road
+        uint8 (y, x), contiguous: 1 on roads, 0 elsewhere, and 0 in all outermost pixels.
+    passes
+        `PASSES`.
+    """
+    height, width = road.shape
+    flat = road.reshape(-1)
+    around = np.array([-width, 1 - width, 1, width + 1, width, width - 1, -1, -width - 1])
+    recent = np.empty(0, np.int64)  # what has changed neighbours since its last turn in this pass
+    changed = np.empty(1024, np.int64)
+    count = 0
+    for at in range(width, height * width - width):
+        if flat[at] != 0 and (
+            flat[at - 1] == 0 or flat[at + 1] == 0 or flat[at - width] == 0 or flat[at + width] == 0
+        ):
+            if count == len(changed):
+                grown = np.empty(2 * count, np.int64)
+                grown[:count] = changed
+                changed = grown
+            changed[count] = at
+            count += 1
+    latest = changed[:count].copy()
+    second = 0
+    while True:
+        gone = np.empty(len(latest) + len(recent), np.int64)
+        removed = 0
+        for part in (latest, recent):
+            for at in part:
+                if flat[at] == 1 or flat[at] == _QUEUED:
+                    code = 0
+                    for i in range(8):
+                        code |= int(flat[at + around[i]] != 0) << i
+                    if passes[code] >> second & 1:
+                        flat[at] = _GOING  # still there for its neighbours in this pass
+                        gone[removed] = at
+                        removed += 1
+        if removed == 0 and len(latest) == 0:
+            return
+        touched = np.empty(8 * removed, np.int64)
+        count = 0
+        for at in latest:
+            if flat[at] == _QUEUED:
+                flat[at] = 1
+        for k in range(removed):
+            flat[gone[k]] = 0
+        for k in range(removed):
+            for i in range(8):
+                at = gone[k] + around[i]
+                if flat[at] == 1:
+                    flat[at] = _QUEUED
+                    touched[count] = at
+                    count += 1
+        recent, latest = latest, touched[:count].copy()
+        second = 1 - second
+
+
+@compiled
+def keep_shallow(road: NDArray[np.uint8], depth: int) -> None:
+    """Take out, in place, what lies more than ``depth`` steps from all background.
+
+    Steps go along rows and columns; beyond the edge of the array there is no background.
+
+    Parameters
+    ----------
+    road
+        uint8 (y, x): 1 on roads, 0 elsewhere.
+    """
+    height, width = road.shape
+    far = np.uint16(min(depth + 1, 65535))
+    steps = np.empty((height, width), np.uint16)
+    for y in range(height):
+        for x in range(width):
+            least = far if road[y, x] != 0 else np.uint16(0)
+            if least != 0:
+                if y > 0 and steps[y - 1, x] < least:
+                    least = min(least, np.uint16(steps[y - 1, x] + 1))
+                if x > 0 and steps[y, x - 1] < least:
+                    least = min(least, np.uint16(steps[y, x - 1] + 1))
+            steps[y, x] = least
+    for y in range(height - 1, -1, -1):
+        for x in range(width - 1, -1, -1):
+            least = steps[y, x]
+            if least != 0:
+                if y + 1 < height and steps[y + 1, x] < least:
+                    least = min(least, np.uint16(steps[y + 1, x] + 1))
+                if x + 1 < width and steps[y, x + 1] < least:
+                    least = min(least, np.uint16(steps[y, x + 1] + 1))
+                steps[y, x] = least
+                if least > depth:
+                    road[y, x] = 0

@@ -1,0 +1,305 @@
+"""What a raster says of roads: probabilities, speeds or a plain mask, window by window."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import ImageError, UsageError
+from geoprep.grid import Grid
+from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NO_DATA
+
+Kind = Literal["probability", "speed", "mask"]
+KINDS: Final[tuple[Kind, ...]] = ("probability", "speed", "mask")
+
+_SAMPLED: Final = 1024
+"""Pixels a side that are looked at to tell a mask from probabilities."""
+_MOST_SPEEDS: Final = 24
+_CACHE_BYTES: Final = 64 << 20
+
+
+class Pixels(Protocol):
+    """Bands of pixels, read by the window."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width."""
+
+    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
+        """Return the pixels (y, x) of a window of one band, counted from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoadRaster:
+    """A raster, and which of its bands say what.
+
+    Attributes
+    ----------
+    name
+        What to call it in messages.
+    pixels
+        Where its bands are read from.
+    gsd_m
+        Metres on the ground that a pixel is wide and high.
+    place
+        Where it lies on the ground; None for a plain plane.
+    kind
+        ``probability``, ``speed`` (mph: 0 no road, 255 no data) or ``mask`` (not 0 is road).
+    road
+        Bands whose greatest value says whether there is a road.
+    classes
+        Bands of the probabilities of speeds, and the mph that each stands for.
+    speed
+        Band of speeds in mph; 0 for none.
+    one
+        Value that means a probability of 1.
+    nodata
+        Value that means that nothing is known.
+    """
+
+    name: str
+    pixels: Pixels
+    gsd_m: tuple[float, float]
+    place: Grid | None
+    kind: Kind
+    road: tuple[int, ...]
+    classes: tuple[tuple[int, float], ...] = ()
+    speed: int = 0
+    one: float = 255.0
+    nodata: float | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return self.pixels.shape
+
+    def evidence(self, top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
+        """Return the probability of a road, 0..255, of a window that may reach past the border.
+
+        Beyond the border every pixel is like the nearest one within. No data is no road.
+        """
+        (y0, y1, above, below), (x0, x1, before, behind) = (
+            _within(start, count, whole)
+            for start, count, whole in zip((top, left), (height, width), self.shape, strict=True)
+        )
+        values = self._evidence(self.road[0], y0, x0, y1 - y0, x1 - x0)
+        for band in self.road[1:]:
+            np.maximum(values, self._evidence(band, y0, x0, y1 - y0, x1 - x0), out=values)
+        if not any((above, below, before, behind)):
+            return values
+        return np.pad(values, ((above, below), (before, behind)), mode="edge")
+
+    def _evidence(self, band: int, *window: int) -> NDArray[np.uint8]:
+        values = self.pixels.read(band, *window)
+        if self.kind == "probability" and values.dtype == np.uint8 and self.one == 255:
+            if self.nodata is not None and 0 <= self.nodata <= 255:
+                values[values == self.nodata] = 0
+            return np.asarray(values, np.uint8)
+        known = values != 0
+        if np.issubdtype(values.dtype, np.floating):
+            known &= np.isfinite(values)
+        if self.nodata is not None:
+            known &= values != self.nodata
+        if self.kind != "probability":
+            return np.where(known, np.uint8(255), np.uint8(0))
+        scaled = np.where(known, values, 0) * (255.0 / self.one)
+        if scaled.size and not (scaled.min() >= 0 and scaled.max() <= 255.5):
+            raise ImageError(
+                f"{self.name}: {scaled.max() / 255:g} is no probability: say what the values are "
+                "with --kind mask or --kind speed"
+            )
+        return np.rint(scaled).astype(np.uint8)
+
+
+def _within(start: int, count: int, whole: int) -> tuple[int, int, int, int]:
+    """Return the part of a stretch that lies within 0..whole, and what is missing either side."""
+    first, last = min(max(start, 0), whole - 1), max(min(start + count, whole), 1)
+    before = min(max(first - start, 0), count - 1)
+    return first, last, before, count - before - (last - first)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayPixels:
+    """Bands in memory: (band, y, x)."""
+
+    bands: NDArray[Any]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width."""
+        return cast(tuple[int, int], self.bands.shape[1:])
+
+    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
+        """Return a copy of a window."""
+        return self.bands[band - 1, top : top + height, left : left + width].copy()
+
+
+class FilePixels:
+    """Bands of an open rasterio dataset."""
+
+    def __init__(self, name: str, dataset: Any) -> None:  # noqa: ANN401 - rasterio has no types
+        self._name, self._dataset = name, dataset
+        self.shape = (int(dataset.height), int(dataset.width))
+
+    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
+        """Return a window.
+
+        Raises
+        ------
+        ImageError
+            The file is damaged.
+        """
+        from rasterio.errors import RasterioError
+        from rasterio.windows import Window
+
+        try:
+            pixels: NDArray[Any] = self._dataset.read(band, window=Window(left, top, width, height))
+        except RasterioError as error:
+            raise ImageError(
+                f"{self._name}: damaged, band {band} cannot be read: {error}"
+            ) from error
+        return pixels
+
+
+@contextmanager
+def open_raster(
+    path: Path, *, kind: Kind | None = None, band: int | None = None, pixel_size_m: float | None
+) -> Iterator[RoadRaster]:
+    """Open a map, a mask or any raster of probabilities or speeds.
+
+    Maps of ``training.predict`` and exported masks say themselves what their bands are. Eight bands
+    of bytes without a word are those of CRESI (seven bins of 10 mph, then any road). One band is a
+    mask where it holds one value beside 0, speeds where it holds few whole numbers up to 100, and
+    probabilities otherwise.
+
+    Parameters
+    ----------
+    kind, band
+        What it is, and its band of roads; None: as it says itself, or as it looks.
+    pixel_size_m
+        Metres that a pixel is wide, for a raster without a place on the ground.
+
+    Raises
+    ------
+    ImageError
+        It cannot be read, or nobody can tell which band is the one.
+    UsageError
+        It has no place and no pixel size is given, or both.
+    """
+    import rasterio
+    from rasterio.errors import NotGeoreferencedWarning, RasterioError
+
+    with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES), warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        try:
+            dataset = rasterio.open(path)
+        except RasterioError as error:
+            raise ImageError(f"{path}: not readable as a raster: {error}") from error
+        with dataset:
+            yield _described(path, dataset, kind, band, pixel_size_m)
+
+
+def array_raster(
+    values: NDArray[Any], *, pixel_size_m: float, kind: Kind, name: str = "array"
+) -> RoadRaster:
+    """Return a raster of one band (y, x) in memory, on a plain plane."""
+    size = (pixel_size_m, pixel_size_m)
+    one = 255.0 if values.dtype == np.uint8 else 1.0
+    raster = RoadRaster(name, ArrayPixels(values[None]), size, None, kind, (1,), one=one)
+    return replace(raster, speed=1, nodata=NO_DATA) if kind == "speed" else raster
+
+
+def _described(
+    path: Path,
+    dataset: Any,  # noqa: ANN401 - rasterio has no types
+    kind: Kind | None,
+    band: int | None,
+    pixel_size_m: float | None,
+) -> RoadRaster:
+    """Find out what the bands are and where the raster lies."""
+    if band is not None and not 1 <= band <= dataset.count:
+        raise UsageError(f"{path}: has no band {band}: it has {dataset.count}")
+    place, gsd = _place(path, dataset, pixel_size_m)
+    pixels = FilePixels(str(path), dataset)
+    whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
+    one = float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0
+    raster = RoadRaster(
+        str(path), pixels, gsd, place, "probability", (1,), one=one, nodata=dataset.nodata
+    )
+    names = [name or "" for name in dataset.descriptions]
+    if kind is None and band is None and dataset.count > 1:
+        return _of_bands(raster, names, dataset)
+    chosen = band or 1
+    kind = kind or _kind(raster, dataset, chosen)
+    raster = replace(raster, kind=kind, road=(chosen,))
+    return replace(raster, speed=chosen, nodata=NO_DATA) if kind == "speed" else raster
+
+
+def _of_bands(raster: RoadRaster, names: Sequence[str], dataset: Any) -> RoadRaster:  # noqa: ANN401
+    """Read a raster of several bands by what it says of them."""
+    classes = json.loads(dataset.tags().get("CLASSES", "[]"))
+    bins = tuple((int(one["band"]), float(one["mph"])) for one in classes)
+    roads = [i for i, name in enumerate(names, 1) if name == "road"]
+    if roads or bins:
+        speed = names.index("speed") + 1 if "speed" in names else 0
+        road = tuple(roads) or tuple(band for band, _ in bins)
+        return replace(raster, road=road, classes=bins, speed=speed)
+    if not any(names) and dataset.count == BIN_COUNT + 1 and dataset.dtypes[0] == "uint8":
+        middle = BIN_WIDTH_MPH * (np.arange(BIN_COUNT) + 0.5) + 0.5
+        return replace(
+            raster,
+            road=(BIN_COUNT + 1,),
+            classes=tuple((i, float(mph)) for i, mph in enumerate(middle, 1)),
+        )
+    raise ImageError(
+        f"{raster.name}: has {dataset.count} bands and does not say which is the road: name it "
+        "with --band"
+    )
+
+
+def _kind(raster: RoadRaster, dataset: Any, band: int) -> Kind:  # noqa: ANN401
+    """Tell by its words or its values what a single band holds."""
+    if dataset.descriptions[band - 1] == "road" or dataset.units[band - 1] == "probability":
+        return "probability"
+    if dataset.descriptions[band - 1] == "speed" or dataset.units[band - 1] == "mph":
+        return "speed"
+    shape = tuple(min(side, _SAMPLED) for side in raster.shape)
+    values = np.unique(dataset.read(band, out_shape=shape))
+    values = values[np.isfinite(values) & (values != 0)]
+    if len(values) <= 1:
+        return "mask"
+    speeds = values[values != NO_DATA]
+    whole = bool((speeds == np.round(speeds)).all() and speeds.max() <= 100)
+    return "speed" if whole and len(speeds) <= _MOST_SPEEDS else "probability"
+
+
+def _place(
+    path: Path,
+    dataset: Any,  # noqa: ANN401
+    pixel_size_m: float | None,
+) -> tuple[Grid | None, tuple[float, float]]:
+    """Return where a raster lies and the metres of its pixels."""
+    if dataset.crs is None:
+        if pixel_size_m is None:
+            raise UsageError(
+                f"{path}: has no place on the ground: say how large its pixels are with "
+                "--pixel-size METRES"
+            )
+        return None, (pixel_size_m, pixel_size_m)
+    if pixel_size_m is not None:
+        raise UsageError(f"{path}: lies on the ground already: leave --pixel-size out")
+    code = dataset.crs.to_epsg()
+    crs = f"EPSG:{code}" if code else dataset.crs.to_wkt()
+    grid = Grid(dataset.height, dataset.width, dataset.transform, crs)
+    gsd = grid.gsd_m()
+    if not all(np.isfinite(gsd)) or min(gsd) <= 0:
+        raise ImageError(f"{path}: lies nowhere on Earth; check its CRS {crs[:60]} and transform")
+    return grid, gsd

@@ -1,0 +1,147 @@
+"""networkx, and GraphML by way of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyproj
+import shapely
+
+from geoprep.crs import LONLAT, is_geographic, reproject, transformer
+from geoprep.errors import SourceError
+from geoprep.roads.formats.tables import COLUMNS, crs_name, edge_columns, network_of
+from geoprep.roads.ground import utm_crs
+from geoprep.roads.network import RoadNetwork
+from geoprep.speed import KMH_PER_MPH
+
+if TYPE_CHECKING:
+    import networkx
+
+
+def to_networkx(network: RoadNetwork) -> networkx.MultiGraph[int]:
+    """Return a network as an undirected multigraph.
+
+    The graph has ``crs`` (text, or None). Nodes are numbered from 0 and have ``x`` and ``y`` in
+    metres. Edges have ``edge`` (their number), ``from_node`` and ``to_node`` (which way the line
+    runs), ``length_m``, ``speed_mph``, ``travel_time_s`` (these two NaN where the speed is unknown:
+    route by ``length_m`` then) and ``geometry`` (shapely).
+    """
+    import networkx as nx
+
+    graph = nx.MultiGraph(crs=network.crs)
+    graph.add_nodes_from(
+        (number, {"x": x, "y": y}) for number, (x, y) in enumerate(network.nodes.tolist())
+    )
+    columns = {"edge": np.arange(len(network.ends)), **edge_columns(network)}
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    for line, row in zip(network.lines, rows, strict=True):
+        attributes = dict(zip(columns, row, strict=True))
+        graph.add_edge(row[1], row[2], **attributes, geometry=line)
+    return graph
+
+
+def from_networkx(graph: networkx.MultiGraph[Any], *, name: str = "graph") -> RoadNetwork:
+    """Return the network of an undirected graph, ours or one of OSMnx.
+
+    Parameters
+    ----------
+    graph
+        With ``crs`` (None: a plain plane of metres), nodes with ``x`` and ``y``; edges may have
+        ``geometry`` (else they are straight), and ``speed_mph`` or ``speed_kph``. Where it counts
+        in degrees it is projected to the UTM zone of its middle.
+    name
+        What to call it in errors.
+
+    Raises
+    ------
+    SourceError
+        It is directed, or a node has no place.
+    """
+    if graph.is_directed():
+        raise SourceError(
+            f"{name}: is directed, and would count two-way roads twice: make it undirected first "
+            "(osmnx.convert.to_undirected)"
+        )
+    try:
+        crs = crs_name(graph.graph.get("crs"))
+        nodes = np.array([(data["x"], data["y"]) for _, data in graph.nodes(data=True)], float)
+    except (KeyError, TypeError, ValueError, pyproj.exceptions.CRSError) as error:
+        raise SourceError(f"{name}: a node has no x and y, or the CRS is none: {error}") from error
+    nodes = nodes.reshape(-1, 2)
+    if not np.isfinite(nodes).all():
+        raise SourceError(f"{name}: a node has coordinates that are no numbers")
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    edges = [(number[a], number[b], data) for a, b, data in graph.edges(data=True)]
+    ends = np.array([_ends(a, b, data, nodes) for a, b, data in edges], np.int64).reshape(-1, 2)
+    lines = np.empty(len(edges), object)
+    lines[:] = [
+        data.get("geometry") or shapely.LineString(nodes[pair])
+        for (_, _, data), pair in zip(edges, ends, strict=True)
+    ]
+    speed = np.array([_speed(data) for _, _, data in edges], float)
+    if crs is not None and is_geographic(crs) and len(nodes):
+        lon, lat = transformer(crs, LONLAT).transform(*((nodes.min(0) + nodes.max(0)) / 2))
+        utm = utm_crs(lon, lat)
+        lines = reproject(lines, crs, utm)
+        nodes, crs = np.column_stack(transformer(crs, utm).transform(*nodes.T)), utm
+    return RoadNetwork(nodes, ends, lines, speed, crs)
+
+
+def _ends(a: int, b: int, data: dict[str, Any], nodes: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """Return an edge's nodes in the order of its line: a graph does not keep which came first."""
+    line = data.get("geometry")
+    if line is None:
+        return a, b
+    start = np.array(line.coords[0][:2])
+    near_a, near_b = np.abs(nodes[a] - start).sum(), np.abs(nodes[b] - start).sum()
+    return (a, b) if near_a <= near_b else (b, a)
+
+
+def _speed(data: dict[str, Any]) -> float:
+    if data.get("speed_mph") is not None:
+        return float(data["speed_mph"])
+    if data.get("speed_kph") is not None:
+        return float(data["speed_kph"]) / KMH_PER_MPH
+    return float("nan")
+
+
+def write_graphml(network: RoadNetwork, path: Path) -> None:
+    """Write GraphML: geometry as WKT, attributes that are unknown left out."""
+    import networkx as nx
+
+    graph = to_networkx(network)
+    graph.graph["crs"] = network.crs or ""
+    for _, _, data in graph.edges(data=True):
+        data["geometry"] = data["geometry"].wkt
+        for name in [name for name, value in data.items() if value != value]:
+            del data[name]
+    nx.write_graphml(graph, path)
+
+
+def read_graphml(path: Path) -> RoadNetwork:
+    """Read GraphML that `write_graphml` wrote.
+
+    Raises
+    ------
+    SourceError
+        It is no GraphML of a road network.
+    """
+    from xml.etree.ElementTree import ParseError
+
+    import networkx as nx
+
+    try:
+        graph = nx.read_graphml(path, node_type=int, force_multigraph=True)
+        places = sorted((node, data["x"], data["y"]) for node, data in graph.nodes(data=True))
+        rows = sorted((data for *_, data in graph.edges(data=True)), key=lambda data: data["edge"])
+        lines = np.array([shapely.from_wkt(data["geometry"]) for data in rows], object)
+        crs = crs_name(graph.graph.get("crs"))
+    except (nx.NetworkXError, ParseError, KeyError, ValueError, TypeError) as error:
+        raise SourceError(f"{path}: not readable as GraphML of a road network: {error}") from error
+    except (shapely.errors.ShapelyError, pyproj.exceptions.CRSError) as error:
+        raise SourceError(f"{path}: a line or the CRS is none: {error}") from error
+    columns = {name: np.array([data.get(name, np.nan) for data in rows]) for name in COLUMNS}
+    nodes = np.array(places, float).reshape(-1, 3)[:, 1:]
+    return network_of(path, columns, lines, crs, nodes)

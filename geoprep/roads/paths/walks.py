@@ -1,0 +1,103 @@
+"""Following a network from a place: points at even distances along every way, up to a radius."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.roads.network import RoadNetwork
+from geoprep.roads.paths.places import Places
+
+_Links = list[
+    list[tuple[int, int, float, float]]
+]  # a node's edges: number, other end, length, 1 or -1
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walks:
+    """A network to be followed from many places.
+
+    Attributes
+    ----------
+    network, links
+        The network, and the edges of every node.
+    radius_m, interval_m
+        How far, and how often a point is left.
+    """
+
+    network: RoadNetwork
+    links: _Links
+    radius_m: float
+    interval_m: float
+
+    @classmethod
+    def of(cls, network: RoadNetwork, radius_m: float, interval_m: float) -> Walks:
+        """Prepare a network."""
+        links: _Links = [[] for _ in network.nodes]
+        ends, lengths = network.ends.tolist(), network.length_m.tolist()
+        for edge, ((one, two), length) in enumerate(zip(ends, lengths, strict=True)):
+            links[one].append((edge, two, length, 1.0))
+            links[two].append((edge, one, length, -1.0))
+        return cls(network, links, radius_m, interval_m)
+
+    def points_from(self, edge: int, along_m: float) -> Places:
+        """Return the place itself and every point a multiple of the interval from it by road.
+
+        A point that several ways lead to is left once, by the shortest.
+        """
+        line, begin, sign, from_m, length = self._pieces(edge, along_m)
+        reach = np.minimum(from_m + length, self.radius_m)
+        first = np.floor(from_m / self.interval_m).astype(np.int64) + 1
+        count = np.maximum(np.floor(reach / self.interval_m).astype(np.int64) + 1 - first, 0)
+        piece = np.repeat(np.arange(len(count)), count)
+        step = first[piece] + np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count)
+        forth = step * self.interval_m - from_m[piece]
+        along = begin[piece] + sign[piece] * forth
+        return Places(np.append(edge, line[piece]), np.append(along_m, along))
+
+    def _pieces(
+        self, start: int, along_m: float
+    ) -> tuple[NDArray[np.int64], _Floats, _Floats, _Floats, _Floats]:
+        """Return edges from where they are entered to where a shorter way meets them.
+
+        Edge, metres along its line where it is entered, 1 or -1 for the direction from there,
+        metres walked until there, and metres to the meeting point.
+        """
+        ends, length = self.network.ends[start].tolist(), float(self.network.length_m[start])
+        stumps = ((ends[0], along_m, -1.0), (ends[1], length - along_m, 1.0))
+        known = self._distances({}, stumps)
+        pieces = []
+        for node, stump, sign in stumps:
+            there = known.get(node, np.inf)
+            pieces.append((start, along_m, sign, 0.0, min(stump, (stump + there) / 2)))
+            if there < stump:  # the way round is shorter
+                from_end = 0.0 if sign < 0 else length
+                pieces.append((start, from_end, -sign, there, (stump - there) / 2))
+        for node, here in known.items():
+            for edge, other, size, sign in self.links[node]:
+                if edge != start:
+                    met = min(size, (size + known.get(other, np.inf) - here) / 2)
+                    pieces.append((edge, 0.0 if sign > 0 else size, sign, here, met))
+        table = np.array(pieces)
+        return table[:, 0].astype(np.int64), table[:, 1], table[:, 2], table[:, 3], table[:, 4]
+
+    def _distances(
+        self, known: dict[int, float], stumps: tuple[tuple[int, float, float], ...]
+    ) -> dict[int, float]:
+        """Return the nodes within the radius and how far they are (Dijkstra)."""
+        queue = [(length, node) for node, length, _ in stumps]
+        heapq.heapify(queue)
+        while queue:
+            here, node = heapq.heappop(queue)
+            if here > self.radius_m or node in known:
+                continue
+            known[node] = here
+            for _, other, length, _ in self.links[node]:
+                if other not in known:
+                    heapq.heappush(queue, (here + length, other))
+        return known

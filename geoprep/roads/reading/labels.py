@@ -1,0 +1,79 @@
+"""Road labels to a network: lines with speeds as the label code finds them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.crs import LONLAT, transformer
+from geoprep.errors import LabelError
+from geoprep.labels import SpeedRule
+from geoprep.labels.rule import Schema
+from geoprep.labels.vectors import read_road_table
+from geoprep.roads.ground import utm_crs
+from geoprep.roads.network import RoadNetwork
+from geoprep.roads.reading.lines import network_from_lines
+
+
+def read_labels(
+    path: str | os.PathLike[str],
+    *,
+    schema: Schema = "auto",
+    crs: str | None = None,
+    as_published: bool = False,
+) -> RoadNetwork:
+    """Return the roads of a label file as a network in metres.
+
+    Speeds are inferred from type, lanes and surface; what no car drives on is left out. Points
+    merge where their coordinates in the file are exactly equal, whatever their heights; connected
+    parts with no way of 5 m are left out.
+
+    Parameters
+    ----------
+    path
+        GeoJSON, or any line file that GDAL reads.
+    schema
+        How road attributes are spelled.
+    crs
+        Projected CRS in metres; by default the UTM zone of the middle of the roads.
+    as_published
+        Read the file as the reference program of APLS does, to compare with published figures:
+        every line is a road (NaN is the speed of a footway), but a piece that two lines share is
+        none.
+
+    Raises
+    ------
+    LabelError
+        The file cannot be used.
+    """
+    path = Path(path)
+    try:
+        table = read_road_table(path, SpeedRule(schema))
+    except OSError as error:
+        raise LabelError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    lines, mph = table.lines, table.mph[table.feature]
+    if not as_published:
+        drivable = np.isfinite(mph)
+        lines, mph = lines[drivable], mph[drivable]
+    target = crs or zone_of_lines(lines, table.crs)
+    if target is None:
+        return network_from_lines(lines, mph, None)
+    move = transformer(table.crs, target)
+
+    def to_metres(xy: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.column_stack(move.transform(xy[:, 0], xy[:, 1]))
+
+    return network_from_lines(lines, mph, target, to_metres=to_metres, as_published=as_published)
+
+
+def zone_of_lines(lines: NDArray[np.object_], crs: str) -> str | None:
+    """Return the UTM zone of the middle of some lines, None if there are none."""
+    if not len(lines):
+        return None
+    west, south, east, north = shapely.total_bounds(lines).tolist()
+    lon, lat = transformer(crs, LONLAT).transform((west + east) / 2, (south + north) / 2)
+    return utm_crs(lon, lat)

@@ -1,0 +1,191 @@
+"""Roads that the raster's border cuts off: which they are, and how they leave it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.roads.centrelines.rasters import RoadRaster
+from geoprep.roads.centrelines.sampling import evidence_along
+from geoprep.roads.network import RoadNetwork
+from geoprep.roads.tracing.pruning import degrees
+from geoprep.roads.tracing.splitting import joined_at_ends
+
+Floats = NDArray[np.float64]
+
+_DISTURBED_M: Final = 3.0
+"""So near to the border a centre line is bent: half a road's width, and half as much again."""
+_TOUCH_M: Final = 12.0
+_BACK_M: Final = 10.0
+_LEAST_M: Final = 3.0
+_FARTHEST_M: Final = 25.0
+_PARALLEL: Final = 0.05
+
+
+def at_border(xy: Floats, raster: RoadRaster) -> NDArray[np.bool_]:
+    """Return which points of the plane lie in the outermost pixels, bool (point,)."""
+    size = np.array(raster.gsd_m)
+    near = np.abs(xy * [1, -1])
+    far = size * raster.shape[::-1] - near
+    outer: NDArray[np.bool_] = (np.minimum(near, far) < 1.01 * size).any(axis=1)
+    return outer
+
+
+def cut_off(network: RoadNetwork, raster: RoadRaster) -> NDArray[np.bool_]:
+    """Return the dead ends at the border whose road comes from within, bool (node,)."""
+    tip = at_border(network.nodes, raster) & (degrees(network) == 1)
+    xy, line = shapely.get_coordinates(network.lines, return_index=True)
+    inner = np.bincount(line, weights=~at_border(xy, raster), minlength=len(network.lines)) > 0
+    within = np.zeros(len(tip), np.bool_)
+    within[network.ends[inner].reshape(-1)] = True
+    found: NDArray[np.bool_] = tip & within
+    return found
+
+
+def parted(network: RoadNetwork, raster: RoadRaster) -> RoadNetwork:
+    """Return a network whose lines do not turn back at the border.
+
+    A line that comes from within, touches the border and goes back within is two roads that leave
+    (they may meet beyond, on another raster), unless they would, drawn straight on, meet before.
+    """
+    xy, line = shapely.get_coordinates(network.lines, return_index=True)
+    outer = at_border(xy, raster)
+    whole = np.ones(len(network.lines), np.bool_)
+    parts: list[shapely.LineString] = []
+    source: list[int] = []
+    for edge in np.unique(line[outer]).tolist():
+        mine = line == edge
+        pieces = _pieces(xy[mine], outer[mine], raster)
+        if len(pieces) > 1:
+            whole[edge] = False
+            parts += [shapely.LineString(piece) for piece in pieces]
+            source += [edge] * len(pieces)
+    if whole.all():
+        return network
+    lines = np.concatenate([network.lines[whole], np.array(parts, object)])
+    speed = np.concatenate([network.speed_mph[whole], network.speed_mph[source]])
+    return joined_at_ends(lines, speed, network.crs)
+
+
+def _pieces(xy: Floats, outer: NDArray[np.bool_], raster: RoadRaster) -> list[Floats]:
+    """Return what is left of a line once its short stretches along the border are cut through."""
+    change = np.flatnonzero(np.diff(outer.astype(np.int8)))
+    pieces, begin = [], 0
+    for leave, back in pairwise(change.tolist()):
+        touch = xy[leave + 1 : back + 1]
+        short = outer[leave + 1] and np.linalg.norm(np.diff(touch, axis=0), axis=1).sum() < _TOUCH_M
+        if short and not _meet_within(xy[leave::-1], xy[back + 1 :], raster):
+            pieces.append(xy[begin : leave + 2])
+            begin = back
+    return [*pieces, xy[begin:]]
+
+
+def _meet_within(one: Floats, other: Floats, raster: RoadRaster) -> bool:
+    """Return whether two lines that begin near the border would meet within if drawn on."""
+    first, second = _ray(one, raster), _ray(other, raster)
+    if first is None or second is None:
+        return True
+    (a, da), (b, db) = first, second
+    across = da[0] * db[1] - da[1] * db[0]
+    if abs(across) < _PARALLEL:
+        return False
+    far = ((b - a)[0] * db[1] - (b - a)[1] * db[0]) / across
+    back = ((b - a)[0] * da[1] - (b - a)[1] * da[0]) / across
+    return bool(far > 0 and back > 0 and _depth(a + far * da, raster) > 0)
+
+
+def _depth(xy: Floats, raster: RoadRaster) -> Floats:
+    """Return how far points lie within the border, in metres."""
+    size, near = np.array(raster.gsd_m) * raster.shape[::-1], xy * [1, -1]
+    depth: Floats = np.minimum(near, size - near).min(axis=-1)
+    return depth
+
+
+def _ray(xy: Floats, raster: RoadRaster) -> tuple[Floats, Floats] | None:
+    """Return where a line that begins near the border is undisturbed, and which way it comes."""
+    inner = np.flatnonzero(_depth(xy, raster) >= _DISTURBED_M)
+    if not len(inner):
+        return None
+    kept = xy[inner[0] :]
+    if len(kept) < 2 or (rest := shapely.LineString(kept)).length < _LEAST_M:
+        return None
+    behind = shapely.get_coordinates(shapely.line_interpolate_point(rest, _BACK_M))[0]
+    return kept[0], (kept[0] - behind) / np.linalg.norm(kept[0] - behind)
+
+
+def straightened(network: RoadNetwork, raster: RoadRaster, threshold: float) -> RoadNetwork:
+    """Return a network whose roads run straight on for the last metres to the border.
+
+    Beyond the border pixels are made up, which bends the thinned line of a road that crosses it
+    at a slant. What lies next to the border is replaced by the direction in which the road comes;
+    where that would leave the road, by the shortest way to the border from there.
+
+    Parameters
+    ----------
+    threshold
+        Least probability of a road's pixels.
+    """
+    tips = cut_off(network, raster)
+    for side in (0, 1):
+        network = _straightened(network, raster, threshold, tips, side)
+    return network
+
+
+def _straightened(
+    network: RoadNetwork,
+    raster: RoadRaster,
+    threshold: float,
+    tips: NDArray[np.bool_],
+    side: int,
+) -> RoadNetwork:
+    """Straighten the first or the last metres of edges."""
+    turn, found = 1 - 2 * side, {}
+    for edge in np.flatnonzero(tips[network.ends[:, side]]).tolist():
+        xy = shapely.get_coordinates(network.lines[edge])
+        line = _straight_start(xy[::turn], raster)
+        if line is not None:
+            found[edge] = line
+    if not found:
+        return network
+    start, stop = (np.array([line[k] for line in found.values()]) for k in (1, 0))
+    on_road = np.logical_and.accumulate(evidence_along(raster, start, stop) >= threshold * 255, 1)
+    left = start + on_road.mean(axis=1)[:, None] * (stop - start)
+    nodes, lines = network.nodes.copy(), network.lines.copy()
+    for (edge, line), tip, corner in zip(
+        found.items(), _on_border(left, raster), left, strict=True
+    ):
+        nodes[network.ends[edge, side]] = tip
+        lines[edge] = shapely.LineString(np.concatenate([[tip, corner], line[1:]])[::turn])
+    return replace(network, nodes=nodes, lines=lines)
+
+
+def _on_border(xy: Floats, raster: RoadRaster) -> Floats:
+    """Return the points of the border that are nearest to points within."""
+    size = np.array(raster.gsd_m) * raster.shape[::-1]
+    low, high = np.array([0, -size[1]]), np.array([size[0], 0])
+    gaps = np.concatenate([xy - low, high - xy], axis=1)
+    side = gaps.argmin(axis=1)
+    moved, row = xy.copy(), np.arange(len(xy))
+    moved[row, side % 2] = np.concatenate([low, high])[side]
+    return moved
+
+
+def _straight_start(xy: Floats, raster: RoadRaster) -> Floats | None:
+    """Return a line that begins at the border; None where it runs along it, or is too short."""
+    ray = _ray(xy, raster)
+    if ray is None:
+        return None
+    size = np.array(raster.gsd_m) * raster.shape[::-1]
+    start, ahead = ray
+    with np.errstate(divide="ignore", invalid="ignore"):
+        to_side = np.concatenate([-start / ahead, (size * [1, -1] - start) / ahead])
+    reach = np.min(to_side, where=to_side > 0, initial=np.inf)
+    if reach > _FARTHEST_M:
+        return None
+    kept = xy[np.argmax(_depth(xy, raster) >= _DISTURBED_M) :]
+    return np.concatenate([[start + reach * ahead], kept])

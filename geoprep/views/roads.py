@@ -1,0 +1,177 @@
+"""A road network as a picture: edges coloured by speed, over an image or on a dark ground."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.crs import reproject
+from geoprep.errors import ImageError, UsageError
+from geoprep.palette import GROUND, SPEED_COLOURS, bin_label
+from geoprep.roads.network import RoadNetwork
+from geoprep.speed import BIN_TABLE, to_byte
+from geoprep.storage.files import replaced
+
+SUFFIXES: Final = (".png", ".pdf", ".svg", ".jpg")
+_PIXELS: Final = 1600
+_INCHES: Final = 10.0
+_UNKNOWN: Final = (210, 213, 220)
+_PAPER: Final = "#ffffff"
+_CASING_PT, _LINE_PT = 3.2, 1.9
+
+
+@dataclass(frozen=True, slots=True)
+class _Backdrop:
+    """What lies below: uint8 (y, x, 3), and the lines in its pixels."""
+
+    rgb: NDArray[np.uint8]
+    lines: NDArray[np.object_]
+
+
+def preview_network(
+    network: RoadNetwork, out: Path, *, over: Path | None = None, pixel_size_m: float | None = None
+) -> Path:
+    """Draw a network with a legend of its speeds.
+
+    Parameters
+    ----------
+    out
+        ``.png``, ``.pdf``, ``.svg`` or ``.jpg``; it appears at once, or not at all.
+    over
+        An image to draw it on, in any CRS. None: a dark ground.
+    pixel_size_m
+        Metres that the image's pixels are wide, for a network without a place on the ground.
+
+    Raises
+    ------
+    UsageError
+        Another suffix, or network and image have no common ground.
+    ImageError
+        The image cannot be read.
+    """
+    if out.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{out}: a preview is a picture: call it NAME.png")
+    backdrop = _dark(network) if over is None else _image(network, over, pixel_size_m)
+    with replaced(out) as partial:
+        _draw(partial, network, backdrop)
+    return out
+
+
+def _dark(network: RoadNetwork) -> _Backdrop:
+    """Return a dark ground a little larger than the network."""
+    if not len(network.lines):
+        return _Backdrop(np.full((_PIXELS, _PIXELS, 3), GROUND, np.uint8), network.lines)
+    west, south, east, north = shapely.total_bounds(network.lines)
+    scale = 0.94 * _PIXELS / max(east - west, north - south, 1.0)
+    margin = 0.03 * _PIXELS
+    size = np.ceil(np.array([north - south, east - west]) * scale + 2 * margin).astype(int)
+    lines = shapely.transform(
+        network.lines, lambda xy: (xy - [west, north]) * [scale, -scale] + margin
+    )
+    return _Backdrop(np.full((*size, 3), GROUND, np.uint8), lines)
+
+
+def _image(network: RoadNetwork, over: Path, pixel_size_m: float | None) -> _Backdrop:
+    """Read an image as coarsely as it is shown."""
+    import rasterio
+    from rasterio.errors import NotGeoreferencedWarning, RasterioError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotGeoreferencedWarning)
+            with rasterio.open(over) as dataset:
+                step = max(1.0, max(dataset.shape) / _PIXELS)
+                shape = tuple(max(1, round(side / step)) for side in dataset.shape)
+                bands = [1, 2, 3] if dataset.count >= 3 else [1]
+                values = dataset.read(bands, out_shape=(len(bands), *shape))
+                lines = _in_pixels(network, over, dataset, pixel_size_m)
+    except RasterioError as error:
+        raise ImageError(f"{over}: not readable as an image: {error}") from error
+    scale = np.array(shape[::-1]) / (dataset.width, dataset.height)
+    return _Backdrop(_shown(values), shapely.transform(lines, lambda xy: xy * scale))
+
+
+def _in_pixels(
+    network: RoadNetwork,
+    over: Path,
+    dataset: Any,  # noqa: ANN401 - rasterio has no types
+    pixel_size_m: float | None,
+) -> NDArray[np.object_]:
+    """Return a network's lines in pixels of an image."""
+    if network.crs is None:
+        if pixel_size_m is None:
+            raise UsageError(
+                f"the roads have no place on the ground: say how large the pixels of {over} are "
+                "with --pixel-size METRES"
+            )
+        return shapely.transform(network.lines, lambda xy: xy * [1, -1] / pixel_size_m)
+    if dataset.crs is None:
+        raise UsageError(f"{over}: has no place on the ground, but the roads have: give another")
+    inverse = ~dataset.transform
+    lines = reproject(network.lines, network.crs, dataset.crs.to_wkt())
+    return shapely.transform(lines, lambda xy: np.column_stack(inverse * xy.T))
+
+
+def _shown(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return uint8 (y, x, 3); what is not bytes already is stretched from 1 to 99 %."""
+    if values.dtype != np.uint8:
+        low, high = np.nanpercentile(values, (1, 99))
+        values = np.clip((values - low) * (255 / max(high - low, 1e-9)), 0, 255)
+        values = np.nan_to_num(values).astype(np.uint8)
+    return np.broadcast_to(np.moveaxis(values, 0, -1), (*values.shape[1:], 3))
+
+
+def _draw(path: Path, network: RoadNetwork, backdrop: _Backdrop) -> None:
+    import matplotlib.patheffects as effects
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+    height, width = backdrop.rgb.shape[:2]
+    inches = _INCHES * np.array([width, height]) / max(width, height)
+    figure = Figure(figsize=inches, facecolor=_PAPER)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.imshow(backdrop.rgb, extent=(0, width, height, 0), interpolation="bilinear")
+    axes.set(xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
+    casing = [effects.Stroke(linewidth=_CASING_PT, foreground="black"), effects.Normal()]
+    handles = []
+    bins = _bins(network.speed_mph)
+    for number in np.unique(bins).tolist():
+        mine = bins == number
+        colour = np.array(SPEED_COLOURS[number - 1] if number else _UNKNOWN) / 255
+        kilometres = network.length_m[mine].sum() / 1000
+        name = f"{bin_label(number)} mph" if number else "speed unknown"
+        lines = LineCollection(
+            [shapely.get_coordinates(line) for line in backdrop.lines[mine]],
+            colors=[colour],
+            linewidths=_LINE_PT,
+            capstyle="round",
+            label=f"{name}  ({kilometres:.1f} km)",
+            path_effects=casing,
+        )
+        handles.append(axes.add_collection(lines))
+    if handles:
+        axes.legend(
+            handles=handles,
+            loc="upper left",
+            framealpha=0.9,
+            facecolor="#3a3f4b",
+            labelcolor="white",
+            fontsize=10,
+        )
+    figure.savefig(path, dpi=_PIXELS / _INCHES)
+
+
+def _bins(mph: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return the bin 1..7 of every speed, 0 where it is unknown."""
+    known = np.isfinite(mph)
+    bins: NDArray[np.uint8] = BIN_TABLE[to_byte(np.where(known, mph, 1.0))]
+    return np.where(known, bins, 0).astype(np.uint8)

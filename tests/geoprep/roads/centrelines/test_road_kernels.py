@@ -1,0 +1,42 @@
+"""The compiled loops do what scikit-image and scipy do."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+from skimage.morphology import thin as reference
+
+from geoprep.roads.centrelines.kernels import PASSES, keep_shallow, thin
+
+
+def blobs(seed, shape, share, smooth):
+    noise = np.random.default_rng(seed).normal(size=shape)
+    field = ndimage.gaussian_filter(noise, smooth)
+    return field > np.quantile(field, 1 - share)
+
+
+masks = st.builds(
+    blobs,
+    st.integers(0, 100_000),
+    st.tuples(st.integers(1, 80), st.integers(1, 80)),
+    st.floats(0.1, 0.9),
+    st.sampled_from([0.0, 1.0, 3.0]),
+)
+
+
+@given(masks)
+@settings(max_examples=150, deadline=None)
+def test_thin_leaves_the_pixels_that_scikit_image_leaves(mask):
+    road = np.pad(mask, 1).astype(np.uint8)
+    thin(road, PASSES)
+    assert set(np.unique(road)) <= {0, 1}
+    assert np.array_equal(road[1:-1, 1:-1], reference(mask))
+
+
+@given(masks, st.integers(1, 9))
+@settings(max_examples=150, deadline=None)
+def test_keep_shallow_is_the_taxicab_distance(mask, depth):
+    road = mask.astype(np.uint8)
+    keep_shallow(road, depth)
+    steps = ndimage.distance_transform_cdt(mask, metric="taxicab")
+    assert np.array_equal(road, mask & (steps <= depth) & (steps >= 0))

@@ -1,0 +1,108 @@
+"""Centre lines are the same in blocks as in one piece, reach the border, and keep rings closed."""
+
+import numpy as np
+import pytest
+from helpers.roads import drawn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.ndimage import gaussian_filter
+
+from geoprep.errors import ImageError
+from geoprep.roads.centrelines import Tracing, array_raster, skeleton
+from geoprep.roads.tracing.graph import pixel_network
+
+
+def blobs(seed, shape, share):
+    """Return a random mask whose patches are some pixels wide."""
+    rng = np.random.default_rng(seed)
+    field = gaussian_filter(rng.normal(size=shape), rng.uniform(1, 5))
+    return (field > np.quantile(field, 1 - share)).astype(np.uint8)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    shape=st.tuples(st.integers(1, 220), st.integers(1, 220)),
+    share=st.floats(0.2, 0.7),
+    width=st.sampled_from([4.0, 8.0, 20.0]),
+    area=st.sampled_from([0.0, 5.0, 20.0]),
+    block=st.integers(20, 90),
+)
+@settings(max_examples=60, deadline=None)
+def test_blocks_join_without_seams(seed, shape, share, width, area, block):
+    raster = array_raster(blobs(seed, shape, share), pixel_size_m=1.0, kind="mask")
+    options = Tracing(max_width_m=width, min_area_m2=area, min_hole_m2=area)
+    whole = skeleton(raster, options)
+    parts = skeleton(raster, options, block=block)
+    assert np.array_equal(parts.row, whole.row)
+    assert np.array_equal(parts.col, whole.col)
+    assert np.array_equal(parts.evidence, whole.evidence)
+
+
+def test_a_city_in_blocks_is_the_city_in_one_piece():
+    rng = np.random.default_rng(5)
+    lines = [rng.uniform(-50, 1550, (4, 2)) * [1, -1] for _ in range(60)]
+    mask = drawn(lines, (1500, 1500), width=7)
+    raster = array_raster(mask, pixel_size_m=1.0, kind="mask")
+    options = Tracing(max_width_m=16)
+    whole, parts = skeleton(raster, options), skeleton(raster, options, block=400)
+    assert len(whole.row) > 20_000
+    assert np.array_equal(parts.row, whole.row)
+    assert np.array_equal(parts.col, whole.col)
+
+
+@pytest.mark.parametrize(
+    "line", [[(50, 10), (50, -110)], [(-10, -20), (110, -75)], [(-10, 20), (110, -120)]]
+)
+def test_a_road_that_crosses_the_border_reaches_it(line):
+    raster = array_raster(drawn([line], (100, 100), width=6), pixel_size_m=1.0, kind="mask")
+    found = skeleton(raster, Tracing())
+    on_border = (found.row % 99 == 0) | (found.col % 99 == 0)
+    network = pixel_network(found, raster.gsd_m)
+    assert on_border.sum() >= 2
+    assert len(network.ends) == 1
+    assert network.length_m[0] > 95
+
+
+def test_a_road_along_the_border_is_not_lost():
+    raster = array_raster(
+        drawn([[(10, -1), (90, -1)]], (100, 100), width=4), pixel_size_m=1.0, kind="mask"
+    )
+    found = skeleton(raster, Tracing())
+    assert set(range(15, 85)) <= set(found.col.tolist())
+    assert (found.row <= 2).all()
+
+
+def test_a_square_is_passed_around_its_edge():
+    mask = np.zeros((200, 200), np.uint8)
+    mask[50:150, 50:150] = 1
+    mask[97:103] = 1
+    raster = array_raster(mask, pixel_size_m=1.0, kind="mask")
+    found = skeleton(raster, Tracing(max_width_m=30))
+    inside = (abs(found.row - 100) < 20) & (abs(found.col - 100) < 20)
+    assert not inside.any()
+    assert len(np.unique(found.row)) > 70
+
+
+def test_a_raster_that_is_all_road_is_refused():
+    raster = array_raster(np.ones((300, 300), np.uint8), pixel_size_m=1.0, kind="mask")
+    with pytest.raises(ImageError, match=r"road all over.*inverted"):
+        skeleton(raster, Tracing())
+
+
+def test_noise_is_refused(monkeypatch):
+    monkeypatch.setattr("geoprep.roads.centrelines.thinning._FEW", 1000)
+    noise = (np.random.default_rng(0).random((300, 300)) < 0.42).astype(np.uint8)
+    raster = array_raster(noise, pixel_size_m=1.0, kind="mask", name="noise.png")
+    with pytest.raises(ImageError, match=r"noise.png: this is noise"):
+        skeleton(raster, Tracing(min_hole_m2=0))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 50), (3, 3)])
+@pytest.mark.parametrize("value", [0, 1])
+def test_rasters_of_a_few_pixels(shape, value):
+    raster = array_raster(np.full(shape, value, np.uint8), pixel_size_m=0.3, kind="mask")
+    if value:
+        with pytest.raises(ImageError, match="road all over"):
+            skeleton(raster, Tracing())
+    else:
+        assert not len(skeleton(raster, Tracing()).row)

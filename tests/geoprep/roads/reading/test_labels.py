@@ -1,0 +1,192 @@
+"""Label files as networks, the APLS way."""
+
+import json
+
+import numpy as np
+import pytest
+import shapely
+from helpers.roads import degree_counts
+
+from geoprep.errors import LabelError
+from geoprep.roads.apls import apls
+from geoprep.roads.network import RoadNetwork
+from geoprep.roads.reading import network_from_lines, read_labels, scene_key
+
+LABEL = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{}.geojson"
+
+
+def made(*lines, speeds=None, **options) -> RoadNetwork:
+    shapes = np.empty(len(lines), object)
+    shapes[:] = [shapely.LineString(line) for line in lines]
+    speed = np.full(len(lines), 30.0) if speeds is None else np.array(speeds, float)
+    return network_from_lines(shapes, speed, None, **options)
+
+
+def lengths(network):
+    return sorted(network.length_m.round(6).tolist())
+
+
+def test_lines_meet_where_they_share_a_point():
+    tee = made([(0, 0), (50, 0), (100, 0)], [(50, 0), (50, 40)])
+    assert lengths(tee) == [40, 50, 50]
+    assert degree_counts(tee) == {1: 3, 3: 1}
+
+
+def test_lines_that_cross_without_a_point_do_not_meet():
+    bridge = made([(0, 0), (100, 0)], [(50, -50), (50, 50)])
+    assert lengths(bridge) == [100, 100]
+
+
+def test_points_that_are_nearly_equal_stay_apart():
+    assert degree_counts(made([(0, 0), (50, 0)], [(50, 1e-9), (100, 0)])) == {1: 4}
+
+
+def test_nodes_of_two_pieces_go_and_time_stays():
+    joined = made([(0, 0), (60, 0)], [(60, 0), (60, 30), (90, 30)], speeds=[20, 60])
+    assert lengths(joined) == [120]
+    assert list(joined.lines[0].coords) in (
+        [(0, 0), (60, 0), (60, 30), (90, 30)],
+        [(90, 30), (60, 30), (60, 0), (0, 0)],
+    )
+    assert joined.speed_mph[0] == pytest.approx(30)
+
+
+def test_a_piece_of_two_lines_is_one_edge_with_the_higher_speed():
+    shared = made(
+        [(0, 0), (50, 0), (80, 0)], [(0, 9), (0, 0), (50, 0), (50, 9)], [(80, 0), (80, 9)],
+        speeds=[20, 40, np.nan],
+    )  # fmt: skip
+    assert lengths(shared) == [9, 39, 59]
+    assert shared.speed_mph[shared.length_m == 59] == pytest.approx(40)
+
+
+def test_as_published_such_a_piece_is_none():
+    lines = [[(0, 0), (50, 0), (80, 0)], [(0, 9), (0, 0), (50, 0), (50, 9)]]
+    cut = made(*lines, as_published=True)
+    # What the piece joined falls apart into roads of 9 m, 30 m and 9 m.
+    assert lengths(cut) == [9, 9, 30]
+    dead_end = made([(0, 0), (30, 0), (60, 0)], [(30, 0), (60, 0)], as_published=True)
+    assert lengths(dead_end) == [30]
+    assert lengths(made([(0, 0), (60, 0)], [(60, 0), (0, 0)], as_published=True)) == []
+
+
+def test_rings_loops_and_parallel_edges_stay():
+    ring = [(0, 0), (40, 0), (40, 40), (0, 40), (0, 0)]
+    assert lengths(made(ring)) == [160]
+    assert degree_counts(made(ring)) == {2: 1}
+    handle = made(ring, [(0, 0), (-30, 0)])
+    assert degree_counts(handle) == {1: 1, 3: 1}
+    parallel = made([(0, 0), (20, 20), (40, 0)], [(0, 0), (20, -20), (40, 0)],
+                    [(0, 0), (-9, 0)], [(40, 0), (49, 0)])  # fmt: skip
+    assert degree_counts(parallel) == {1: 2, 3: 2}
+
+
+def test_parts_without_a_long_way_are_crumbs():
+    road = [(0, 0), (100, 0)]
+    assert lengths(made(road, [(0, 50), (4.9, 50)])) == [100]
+    assert lengths(made(road, [(0, 50), (5.1, 50)])) == [5.1, 100]
+    wound = [(0, 50), (3, 50), (3, 53), (0, 53)]  # 9 m of way in a box of 3 m
+    assert lengths(made(road, wound)) == [9, 100]
+
+
+def test_repeated_points_and_no_lines():
+    assert lengths(made([(0, 0), (0, 0), (50, 0), (50, 0)])) == [50]
+    assert len(made().ends) == 0
+
+
+def write(path, *features):
+    document = {
+        "type": "FeatureCollection",
+        "features": [
+            {"type": "Feature", "properties": properties, "geometry": geometry}
+            for geometry, properties in features
+        ],
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+def line(*points, **properties):
+    return {"type": "LineString", "coordinates": points}, properties
+
+
+def test_heights_do_not_count_and_parts_are_lines(tmp_path):
+    west, south = -115.17, 36.24
+    path = write(
+        tmp_path / "a.geojson",
+        line((west, south, 0), (west, south + 0.001, 5), highway="residential", lanes="1",
+             surface="paved"),
+        (
+            {
+                "type": "MultiLineString",
+                "coordinates": [
+                    [(west, south + 0.001, 9), (west + 0.001, south + 0.001, 9)],
+                    [(west + 0.005, south), (west + 0.006, south)],
+                ],
+            },
+            {"highway": "primary", "lanes": "2", "surface": "paved"},
+        ),
+    )  # fmt: skip
+    found = read_labels(path)
+    assert found.crs == "EPSG:32611"
+    assert degree_counts(found) == {1: 4}
+    assert found.length_m.max() == pytest.approx(111 + 90, abs=2)
+    assert np.isfinite(found.speed_mph).all()
+
+
+def test_ways_of_no_car_are_roads_only_as_published(tmp_path):
+    path = write(
+        tmp_path / "osm.geojson",
+        line((-115.17, 36.24), (-115.17, 36.241), highway="residential", osm_id=1, version="1"),
+        line((-115.16, 36.24), (-115.16, 36.241), highway="footway", osm_id=2, version="1"),
+    )
+    assert len(read_labels(path, schema="osm").ends) == 1
+    all_lines = read_labels(path, schema="osm", as_published=True)
+    assert len(all_lines.ends) == 2
+    assert np.isnan(all_lines.speed_mph).sum() == 1
+
+
+def test_a_file_without_roads_is_a_network_without_roads(tmp_path):
+    assert len(read_labels(write(tmp_path / "none.geojson")).ends) == 0
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(LabelError, match=r"gone\.geojson: cannot be read"):
+        read_labels(tmp_path / "gone.geojson")
+
+
+@pytest.mark.parametrize(
+    ("midpoints", "score"), [(50.0, 0.78056), (None, 0.73450)], ids=["midpoints", "nodes only"]
+)
+@pytest.mark.parametrize("as_published", [True, False])
+def test_published_score_of_openstreetmap(shared_data, midpoints, score, as_published):
+    labels = shared_data / "AOI_2_Vegas" / "geojson_roads_speed"
+    truth = read_labels(labels / LABEL.format(99), as_published=as_published)
+    proposal = read_labels(shared_data / "apls" / "osm_img99.geojson", as_published=as_published)
+    assert apls(truth, proposal, midpoints_m=midpoints).score == pytest.approx(score, abs=1e-3)
+
+
+@pytest.mark.parametrize("number", [0, 99, 990])
+def test_real_labels_are_like_themselves(shared_data, number):
+    labels = shared_data / "AOI_2_Vegas" / "geojson_roads_speed"
+    truth = read_labels(labels / LABEL.format(number))
+    for weight in ("length", "time"):
+        assert apls(truth, truth, weight=weight).score == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("AOI_7_Moscow_chip996", "aoi_7_moscow_chip996"),
+        ("SN5_roads_test_public_AOI_9_San_Juan_chip98", "aoi_9_san_juan_chip98"),
+        ("SN5_roads_train_AOI_7_Moscow_PS-MS_chip0.tif", "aoi_7_moscow_chip0"),
+        (LABEL.format(0), "aoi_2_vegas_img0"),
+        ("SN3_roads_train_AOI_4_Shanghai_geojson_roads_img12.geojson", "aoi_4_shanghai_img12"),
+        ("spacenetroads_AOI_2_Vegas_img10.geojson", "aoi_2_vegas_img10"),
+        ("RGB-PanSharpen_AOI_2_Vegas_img10.tif", "aoi_2_vegas_img10"),
+        ("AOI_2_Vegas_img10_speed.geojson", "aoi_2_vegas_img10"),
+        ("My Town.v2.gpkg", "my town.v2"),
+    ],
+)
+def test_scenes_have_one_name(name, key):
+    assert scene_key(name) == key

@@ -1,0 +1,125 @@
+"""SpaceNet's table of roads, read."""
+
+import numpy as np
+import pytest
+import rasterio
+from affine import Affine
+
+from geoprep.errors import LabelError, UsageError
+from geoprep.grid import Grid
+from geoprep.roads.apls import apls
+from geoprep.roads.reading import read_csv, read_labels
+
+HEAD = "ImageId,WKT_Pix\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(text):
+        path = tmp_path / "roads.csv"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_pixels_become_metres_with_y_upwards(table):
+    path = table(HEAD + 'chip1,"LINESTRING (0 0, 100.5 0, 100.5 40)"\n')
+    found = read_csv(path, pixel_size_m=0.5)["chip1"]
+    assert found.crs is None
+    assert list(found.lines[0].coords) == [(0, 0), (50.25, 0), (50.25, -20)]
+    assert np.isnan(found.speed_mph).all()
+    oblong = read_csv(path, pixel_size_m=(0.25, 0.5))["chip1"]
+    assert oblong.lines[0].bounds == (0, -20, 25.125, 0)
+
+
+def test_both_conventions_and_images_without_roads(table):
+    path = table(
+        HEAD
+        + "AOI_7_Moscow_chip996,LINESTRING EMPTY\n"
+        + 'SN5_roads_test_public_AOI_9_San_Juan_chip98,"LINESTRING (0 0, 90 0)"\n'
+        + 'AOI_9_San_Juan_chip98,"LINESTRING (90 0, 90 90)"\n'
+    )
+    found = read_csv(path, pixel_size_m=1)
+    assert set(found) == {"aoi_7_moscow_chip996", "aoi_9_san_juan_chip98"}
+    assert len(found["aoi_7_moscow_chip996"].ends) == 0
+    assert found["aoi_9_san_juan_chip98"].length_m.tolist() == [180]
+
+
+def test_length_and_time_give_a_speed(table):
+    path = table(
+        "ImageId,WKT_Pix,length_m,travel_time_s\n"
+        'a,"LINESTRING (0 0, 100 0)",44.704,4\n'
+        'a,"LINESTRING (0 50, 100 50)",44.704,\n'
+        "b,LINESTRING EMPTY,0,0\n"
+    )
+    found = read_csv(path, pixel_size_m=0.3)
+    assert found["a"].speed_mph.tolist() == [pytest.approx(25), pytest.approx(np.nan, nan_ok=True)]
+
+
+def test_parts_shorter_than_ten_pixels_are_left_out(table):
+    path = table(HEAD + 'a,"LINESTRING (0 0, 9.9 0)"\na,"LINESTRING (0 50, 10.1 50)"\n')
+    assert read_csv(path, pixel_size_m=100)["a"].length_m.tolist() == [pytest.approx(1010)]
+
+
+def test_heights_and_parts(table):
+    text = '"MULTILINESTRING Z ((0 0 1, 50 0 1), (50 0 2, 50 50 2))"'
+    found = read_csv(table(HEAD + f"a,{text}\n"), pixel_size_m=1)["a"]
+    assert found.length_m.tolist() == [100]
+
+
+def test_a_grid_puts_the_roads_on_the_ground(table):
+    path = table(HEAD + 'a,"LINESTRING (0 0, 0 1000)"\n')
+    # Degrees of a chip in Khartoum and its mirror south of the equator.
+    for lat, crs in ((15.5, "EPSG:32636"), (-15.5, "EPSG:32736")):
+        grid = Grid(1300, 1300, Affine(2.7e-6, 0, 32.5, 0, -2.7e-6, lat), "EPSG:4326")
+        found = read_csv(path, grids={"a": grid})["a"]
+        assert found.crs == crs
+        assert found.length_m[0] == pytest.approx(2.7e-3 * 110_650, rel=1e-3)
+        assert found.nodes[:, 1].min() > 1e6
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a,b\n1,2\n", "no columns ImageId and WKT_Pix"),
+        (HEAD + "a,LINESTRONG (0 0)\n", "no geometry"),
+        (HEAD + "a,POINT (1 2)\n", "no LINESTRING"),
+        (HEAD + 'a,"LINESTRING (0 0, nan 5)"\n', "no numbers|no geometry"),
+        (
+            "ImageId,WKT_Pix,length_m,travel_time_s\n" + 'a,"LINESTRING (0 0, 9 9)",x,1\n',
+            "line 2: length_m and travel_time_s",
+        ),
+    ],
+)
+def test_tables_that_cannot_be_read_are_named(table, text, why):
+    with pytest.raises(LabelError, match=why):
+        read_csv(table(text), pixel_size_m=1)
+
+
+def test_pixels_need_a_size_or_an_image(table):
+    path = table(HEAD + 'a,"LINESTRING (0 0, 90 0)"\n')
+    with pytest.raises(UsageError, match="roads of a are in pixels"):
+        read_csv(path)
+    with pytest.raises(LabelError, match="cannot be read"):
+        read_csv(path.with_name("gone.csv"))
+
+
+@pytest.mark.parametrize(
+    ("midpoints", "score"), [(50.0, 0.72922), (None, 0.68938)], ids=["midpoints", "nodes only"]
+)
+def test_published_score_of_a_proposal(shared_data, midpoints, score):
+    vegas = shared_data / "AOI_2_Vegas"
+    image = vegas / "PS-RGB" / "SN3_roads_train_AOI_2_Vegas_PS-RGB_img0.tif"
+    with rasterio.open(image) as dataset:
+        grid = Grid(dataset.height, dataset.width, dataset.transform, "EPSG:4326")
+    key = "aoi_2_vegas_img0"
+    path = shared_data / "apls" / "proposal_img0_wkt.csv"
+    proposal = read_csv(path, grids={key: grid})[key]
+    label = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img0.geojson"
+    truth = read_labels(vegas / "geojson_roads_speed" / label, as_published=True)
+    found = apls(truth, proposal, midpoints_m=midpoints)
+    assert found.score == pytest.approx(score, abs=1e-3)
+    if midpoints:
+        assert found.truth_to_proposal == pytest.approx(0.77730, abs=1e-3)
+        assert found.proposal_to_truth == pytest.approx(0.68674, abs=1e-3)

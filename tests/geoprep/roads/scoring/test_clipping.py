@@ -1,0 +1,76 @@
+"""Cutting networks at a border."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import shapely
+from affine import Affine
+from helpers.roads import network
+
+from geoprep.grid import Grid
+from geoprep.roads.paths import check_network
+from geoprep.roads.scoring.clipping import area_of_grid, area_of_roads, clipped
+
+BOX = shapely.box(0, 0, 100, 100)
+
+
+def lengths(made):
+    check_network(made, "the clipped network")
+    return sorted(made.length_m.round(6).tolist())
+
+
+def test_a_road_ends_at_the_border():
+    made = clipped(network([(50, 50), (150, 50)], [(50, 50), (50, 80)], speeds=[10, 20]), BOX)
+    assert lengths(made) == [30, 50]
+    assert made.speed_mph[made.length_m == 50] == 10
+    assert sorted(map(tuple, made.nodes.tolist())) == [(50, 50), (50, 80), (100, 50)]
+
+
+def test_a_road_that_comes_back_is_two():
+    out_and_in = [(50, 20), (150, 20), (150, 80), (50, 80)]
+    assert lengths(clipped(network(out_and_in), BOX)) == [50, 50]
+    through = [(-50, 40), (150, 40), (150, 60), (-50, 60)]
+    assert lengths(clipped(network(through), BOX)) == [100, 100]
+
+
+def test_what_lies_outside_goes_and_what_lies_inside_stays():
+    made = clipped(
+        network([(10, 10), (90, 10)], [(200, 0), (300, 0)], [(101, -5), (101, 105)]), BOX
+    )
+    assert lengths(made) == [80]
+    assert len(made.nodes) == 2
+    assert lengths(clipped(network([(200, 0), (300, 0)]), BOX)) == []
+
+
+def test_a_loop_that_crosses_itself_and_the_border():
+    bow = [(50, 50), (150, 90), (150, 10), (20, 62), (50, 50)]
+    made = clipped(network(bow), BOX)
+    whole = shapely.LineString(bow)
+    # What lies within, where the line runs twice over one spot counted twice.
+    inside = sum(shapely.LineString(pair).intersection(BOX).length for pair in pairwise(bow))
+    assert sum(lengths(made)) == pytest.approx(inside)
+    assert inside < whole.length
+
+
+def test_touching_the_border_cuts_nothing():
+    assert lengths(clipped(network([(20, 50), (100, 60), (20, 70)]), BOX)) == [
+        pytest.approx(2 * np.hypot(80, 10))
+    ]
+
+
+def test_the_area_of_an_image_on_the_ground():
+    grid = Grid(1300, 1300, Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24), "EPSG:4326")
+    area = area_of_grid(grid, "EPSG:32611")
+    assert area.area == pytest.approx(1300 * 0.2427 * 1300 * 0.2996, rel=2e-3)
+
+
+def test_the_area_of_roads_is_a_box_of_degrees():
+    # At the edge of a zone a box of degrees is turned: its sides are no axes of the plane.
+    roads = network([(750_000, 4_000_000), (751_000, 4_000_000)], [(750_000, 4_001_000),
+                    (751_000, 4_001_000)], crs="EPSG:32611")  # fmt: skip
+    area = area_of_roads(roads, "OGC:CRS84", "EPSG:32611")
+    assert area.buffer(0.01).contains(shapely.MultiLineString(list(roads.lines)))
+    assert area.area > 1_000 * 1_000
+    plane = network([(0, 0), (50, 20)])
+    assert area_of_roads(plane, "OGC:CRS84", None).bounds == (0, 0, 50, 20)

@@ -1,0 +1,121 @@
+"""Routes: where they go, how long they take, and why there is none."""
+
+import json
+
+import numpy as np
+import pyproj
+import pytest
+from helpers.roads import network
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geoprep.errors import UsageError
+from geoprep.roads.paths import Places, distances, nearest_places, track_of
+from geoprep.roads.route import find_route, write_route
+
+# A fast road round a slow one.
+TOWN = network(
+    [(0, 0), (100, 0)],
+    [(0, 0), (0, 60), (100, 60), (100, 0)],
+    [(100, 0), (150, 0)],
+    speeds=[10, 60, 30],
+)
+MPS = 0.44704
+
+
+def test_the_fastest_way_goes_round():
+    found = find_route(TOWN, (0, 0), (150, 0))
+    assert list(found.line.coords) == [(0, 0), (0, 60), (100, 60), (100, 0), (150, 0)]
+    assert found.length_m == pytest.approx(270)
+    assert found.travel_time_s == pytest.approx(220 / (60 * MPS) + 50 / (30 * MPS))
+
+
+def test_the_shortest_way_goes_straight():
+    found = find_route(TOWN, (0, 0), (150, 0), by="length")
+    assert list(found.line.coords) == [(0, 0), (100, 0), (150, 0)]
+    assert found.travel_time_s == pytest.approx(100 / (10 * MPS) + 50 / (30 * MPS))
+
+
+def test_points_are_moved_onto_edges():
+    found = find_route(TOWN, (20, -5), (60, 4), by="length")
+    assert list(found.line.coords) == [(20, 0), (60, 0)]
+    assert found.off_road_m == (5, 4)
+    back = find_route(TOWN, (60, 4), (20, -5), by="length")
+    assert list(back.line.coords) == [(60, 0), (20, 0)]
+
+
+def test_the_way_between_two_points_of_an_edge_may_leave_it():
+    found = find_route(TOWN, (5, 0), (95, 0))
+    assert found.length_m == pytest.approx(230)
+
+
+def test_start_and_goal_may_be_one_place():
+    found = find_route(TOWN, (20, 0), (20, 0))
+    assert found.length_m == 0
+    assert found.travel_time_s == 0
+
+
+def test_why_there_is_no_route():
+    with pytest.raises(UsageError, match=r"500,0: no road within 100 m, the nearest is 350 m"):
+        find_route(TOWN, (0, 0), (500, 0))
+    parts = network([(0, 0), (10, 0)], [(0, 30), (10, 30)], speeds=[30, 30])
+    with pytest.raises(UsageError, match="no road leads from 0,0 to 10,30"):
+        find_route(parts, (0, 0), (10, 30))
+    unknown = network([(0, 0), (10, 0)], speeds=[np.nan])
+    with pytest.raises(UsageError, match=r"1 of 1 edges have no speed.*--shortest"):
+        find_route(unknown, (0, 0), (10, 0))
+    assert np.isnan(find_route(unknown, (0, 0), (10, 0), by="length").travel_time_s)
+    with pytest.raises(UsageError, match="no roads"):
+        find_route(network(), (0, 0), (10, 0))
+
+
+def test_a_route_on_the_ground_is_written_in_degrees(tmp_path):
+    crs = "EPSG:32611"
+    to_ground = pyproj.Transformer.from_crs("OGC:CRS84", crs, always_xy=True)
+    start, goal = (-115.17, 36.24), (-115.16, 36.25)
+    ends = [to_ground.transform(*place) for place in (start, goal)]
+    found = find_route(network(ends, speeds=[30], crs=crs), start, goal)
+    out = tmp_path / "route.geojson"
+    write_route(found, out)
+    feature = json.loads(out.read_text())["features"][0]
+    assert np.allclose(feature["geometry"]["coordinates"], [start, goal], atol=1e-7)
+    assert feature["properties"]["length_m"] == pytest.approx(found.length_m, abs=1e-3)
+    assert feature["properties"]["travel_time_s"] == pytest.approx(
+        found.length_m / (30 * MPS), abs=1e-3
+    )
+
+
+def test_what_is_not_known_is_null(tmp_path):
+    found = find_route(network([(0, 0), (10, 0)]), (0, 0), (10, 0), by="length")
+    write_route(found, tmp_path / "route.geojson")
+    document = json.loads((tmp_path / "route.geojson").read_text())
+    assert document["features"][0]["properties"] == {"length_m": 10.0, "travel_time_s": None}
+    assert document["crs"] is None
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 1 << 30))
+def test_a_route_is_as_long_as_the_distance(seed):
+    rng = np.random.default_rng(seed)
+    corners = rng.uniform(0, 100, (6, 2)).round(1)
+    pairs = rng.integers(0, 6, (8, 2))
+    lines = [
+        [tuple(corners[a]), tuple(rng.uniform(0, 100, 2).round(1)), tuple(corners[b])]
+        for a, b in pairs
+    ]
+    made = network(*lines, speeds=rng.choice([10, 30, 60], 8))
+    edge = rng.integers(0, 8, 2)
+    places = Places(edge, made.length_m[edge] * rng.random(2))
+    points = places.points(made)
+    start, goal = (tuple(point.coords[0]) for point in points)
+    places = nearest_places(made, points, 100)  # where lines cross or fold, it may be another
+    for by in ("length", "time"):
+        expected = distances(track_of(made, by), places)[0, 1]
+        if np.isinf(expected):
+            with pytest.raises(UsageError, match="no road leads"):
+                find_route(made, start, goal, by=by)
+            continue
+        found = find_route(made, start, goal, by=by)
+        cost = found.length_m if by == "length" else found.travel_time_s
+        assert cost == pytest.approx(expected, abs=1e-6)
+        assert found.line.length == pytest.approx(found.length_m, abs=1e-6)

@@ -1,0 +1,30 @@
+"""Roads leave the raster the way they come, and roads that leave side by side stay two."""
+
+import numpy as np
+import pytest
+from helpers.roads import degree_counts, traced
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.2, 0.5, 1.0])
+def test_a_road_leaves_at_the_angle_at_which_it_comes(slope):
+    made = traced([[(-50, -100 + 50 * slope), (250, -100 - 250 * slope)]], (400, 200), width=6)
+    assert degree_counts(made) == {1: 2}
+    for x, y in made.nodes.tolist():
+        assert x in (0, 200)
+        assert y == pytest.approx(-100 - slope * x, abs=2)
+
+
+def test_two_roads_that_leave_side_by_side_are_two():
+    made = traced([[(150, -20), (206, -98)], [(150, -180), (206, -102)]], (200, 200), width=5)
+    assert degree_counts(made) == {1: 4}
+
+
+def test_a_bend_near_the_border_is_one_road():
+    made = traced([[(150, -20), (197, -100), (150, -180)]], (200, 200), width=5)
+    assert degree_counts(made) == {1: 2}
+    assert np.allclose(sorted(made.nodes[:, 1]), [-180, -20], atol=4)
+
+
+def test_a_junction_at_the_border_stays():
+    made = traced([[(197, 10), (197, -210)], [(20, -100), (197, -100)]], (200, 200), width=5)
+    assert degree_counts(made) == {1: 3, 3: 1}

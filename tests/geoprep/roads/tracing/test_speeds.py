@@ -1,0 +1,71 @@
+"""Speeds come from all along an edge."""
+
+import numpy as np
+import pytest
+from helpers.roads import drawn, network
+
+from geoprep.roads.centrelines import array_raster
+from geoprep.roads.centrelines.rasters import ArrayPixels, RoadRaster
+from geoprep.roads.tracing import trace
+from geoprep.roads.tracing.speeds import edge_speeds
+
+
+def bins(bands, mph):
+    """Return a map of one band per bin and one of any road."""
+    stack = np.concatenate([bands, bands.max(axis=0, keepdims=True)])
+    classes = tuple(enumerate(mph, 1))
+    road = (len(stack),)
+    return RoadRaster("map", ArrayPixels(stack), (1.0, 1.0), None, "probability", road, classes)
+
+
+def test_a_road_of_two_speeds_takes_as_long_as_both():
+    mask = drawn([[(10, -50), (110, -50)]], (100, 200), value=20)
+    mask = np.maximum(mask, drawn([[(112, -50), (190, -50)]], (100, 200), value=60))
+    made = trace(array_raster(mask, pixel_size_m=1.0, kind="speed"))
+    slow = 112 - made.nodes[:, 0].min()
+    fast = made.nodes[:, 0].max() - 112
+    assert made.speed_mph == pytest.approx((slow + fast) / (slow / 20 + fast / 60), rel=0.03)
+
+
+def test_a_faster_road_at_the_junction_does_not_count():
+    side, through = [(100, -10), (100, -90)], [(10, -50), (190, -50)]
+    mask = np.maximum(drawn([side], (100, 200), value=25), drawn([through], (100, 200), value=55))
+    made = trace(array_raster(mask, pixel_size_m=1.0, kind="speed"))
+    assert sorted(made.speed_mph.tolist()) == pytest.approx([25, 25, 55, 55])
+
+
+def test_the_likeliest_bin_of_a_stretch_counts_not_each_pixels():
+    rng = np.random.default_rng(0)
+    road = drawn([[(5, -50), (195, -50)]], (100, 200)).astype(bool)
+    shares = np.stack([np.where(road, 120, 0), np.where(road, 80, 0)]).astype(int)
+    shares = np.clip(shares + rng.normal(0, 60, shares.shape) * road, 0, 254).astype(np.uint8)
+    assert 0.2 < (shares[1] > shares[0])[road].mean() < 0.5
+    made = trace(bins(shares, (25.0, 55.0)))
+    assert made.speed_mph == pytest.approx([25], rel=0.02)
+
+
+def test_no_data_says_nothing():
+    shares = np.zeros((2, 20, 100), np.uint8)
+    shares[0, 8:12], shares[1, 8:12, 40:] = 200, 255
+    raster = bins(shares, (25.0, 55.0))
+    known = RoadRaster(
+        "map", raster.pixels, (1.0, 1.0), None, "probability", (1,), raster.classes, nodata=255
+    )
+    line = network([(5, -10), (95, -10)])
+    assert edge_speeds(line, known) == pytest.approx([25])
+
+
+def test_a_mask_knows_no_speed():
+    made = trace(
+        array_raster(drawn([[(10, -50), (190, -50)]], (100, 200)), pixel_size_m=1.0, kind="mask")
+    )
+    assert np.isnan(made.speed_mph).all()
+    assert np.isnan(made.travel_time_s).all()
+
+
+def test_a_closed_gap_has_its_neighbours_speed():
+    speeds = np.zeros((20, 300), np.uint8)
+    speeds[8:12, :100], speeds[8:12, 200:] = 30, 30
+    made = network([(0, -10), (100, -10)], [(100, -10), (200, -10)], [(200, -10), (300, -10)])
+    raster = array_raster(speeds, pixel_size_m=1.0, kind="speed")
+    assert edge_speeds(made, raster) == pytest.approx([30, 30, 30])

@@ -1,0 +1,62 @@
+"""A network is drawn where it lies, in the colours of its speeds."""
+
+import numpy as np
+import pytest
+from affine import Affine
+from helpers.roads import network, write_raster
+from PIL import Image
+
+from geoprep.errors import ImageError, UsageError
+from geoprep.palette import GROUND, SPEED_COLOURS
+from geoprep.views.roads import preview_network
+
+
+def has(picture, colour):
+    return (np.abs(picture.astype(int) - colour).max(axis=-1) < 6).any()
+
+
+def lonlat_image(path, bands=3):
+    values = np.full((bands, 200, 400), 90, np.uint8)
+    return write_raster(path, values, transform=Affine(1, 0, 400_000, 0, -1, 6_000_000))
+
+
+def test_roads_lie_where_they_are_in_the_image(tmp_path):
+    image = lonlat_image(tmp_path / "image.tif")
+    made = network([(400_000, 5_999_850), (400_400, 5_999_850)], speeds=[25], crs="EPSG:32637")
+    out = preview_network(made, tmp_path / "roads.png", over=image)
+    picture = np.asarray(Image.open(out).convert("RGB"))
+    assert picture.shape == (800, 1600, 3)
+    assert np.abs(picture[600, 800].astype(int) - SPEED_COLOURS[2]).max() < 6
+    assert tuple(picture[300, 1200]) == (90, 90, 90)
+
+
+def test_without_an_image_the_ground_is_dark(tmp_path):
+    lines = [[(0, 0), (100, 0)], [(0, 50), (100, 50)]]
+    out = preview_network(network(*lines, speeds=[65, np.nan]), tmp_path / "roads.png")
+    picture = np.asarray(Image.open(out).convert("RGB"))
+    assert has(picture, SPEED_COLOURS[6])
+    assert has(picture, (210, 213, 220))
+    assert tuple(picture[-3, -3]) == GROUND
+
+
+def test_images_of_any_type_and_pixels_without_a_place(tmp_path):
+    image = write_raster(
+        tmp_path / "i.tif", np.arange(5000, dtype=np.uint16).reshape(50, 100), crs=None
+    )
+    made = network([(0, -12.5), (50, -12.5)], speeds=[25])
+    out = preview_network(made, tmp_path / "roads.png", over=image, pixel_size_m=0.5)
+    picture = np.asarray(Image.open(out).convert("RGB"))
+    assert np.abs(picture[400, 800].astype(int) - SPEED_COLOURS[2]).max() < 6
+
+
+def test_what_cannot_be_drawn_is_named(tmp_path):
+    made = network([(0, 0), (100, 0)])
+    with pytest.raises(UsageError, match=r"call it NAME\.png"):
+        preview_network(made, tmp_path / "roads.gpkg")
+    image = lonlat_image(tmp_path / "image.tif")
+    with pytest.raises(UsageError, match="--pixel-size"):
+        preview_network(made, tmp_path / "roads.png", over=image)
+    (tmp_path / "no.tif").write_text("no")
+    with pytest.raises(ImageError, match=r"no\.tif"):
+        preview_network(made, tmp_path / "roads.png", over=tmp_path / "no.tif")
+    assert not (tmp_path / "roads.png").exists()

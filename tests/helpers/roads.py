@@ -1,0 +1,65 @@
+"""Road rasters drawn for tests."""
+
+from pathlib import Path
+
+import numpy as np
+import rasterio
+import shapely
+from affine import Affine
+from rasterio.features import rasterize
+
+from geoprep.roads.centrelines import Tracing, array_raster
+from geoprep.roads.network import RoadNetwork
+from geoprep.roads.tracing import trace
+
+
+def drawn(lines, shape, *, width=4.0, pixel=1.0, value=1):
+    """Return uint8 (y, x): lines in the plane of metres (y up, 0 at the top), burned as masks."""
+    shapes = [(shapely.LineString(line).buffer(width / 2), value) for line in lines]
+    transform = Affine(pixel, 0, 0, 0, -pixel, 0)
+    return rasterize(shapes, out_shape=shape, transform=transform, dtype="uint8")
+
+
+def traced(lines, shape=(200, 200), *, pixel=1.0, width=4.0, **options) -> RoadNetwork:
+    """Return the network of drawn lines."""
+    mask = drawn(lines, shape, width=width, pixel=pixel)
+    return trace(array_raster(mask, pixel_size_m=pixel, kind="mask"), Tracing(**options))
+
+
+def network(*lines, speeds=None, crs=None) -> RoadNetwork:
+    """Return the network of lines that join where their ends are the same."""
+    made = np.empty(len(lines), object)
+    made[:] = [shapely.LineString(line) for line in lines]
+    ends = [tuple(map(float, line[end])) for line in lines for end in (0, -1)]
+    nodes = sorted(set(ends))
+    number = np.array([nodes.index(end) for end in ends], np.int64).reshape(-1, 2)
+    speed = np.full(len(lines), np.nan) if speeds is None else np.array(speeds, float)
+    return RoadNetwork(np.array(nodes, float).reshape(-1, 2), number, made, speed, crs)
+
+
+def write_raster(
+    path: Path, bands, *, crs="EPSG:32637", transform=None, names=(), tags=None, **more
+):
+    """Write uint8 or float32 (band, y, x) as GeoTIFF."""
+    bands = np.atleast_3d(bands) if bands.ndim == 3 else bands[None]
+    profile = {
+        "driver": "GTiff",
+        "count": len(bands),
+        "height": bands.shape[1],
+        "width": bands.shape[2],
+        "dtype": bands.dtype.name,
+        "crs": crs,
+        "transform": transform or Affine(1, 0, 400_000, 0, -1, 6_000_000),
+    }
+    with rasterio.open(path, "w", **{**profile, **more}) as file:
+        file.write(bands)
+        if names:
+            file.descriptions = names
+        file.update_tags(**(tags or {}))
+    return path
+
+
+def degree_counts(made: RoadNetwork) -> dict[int, int]:
+    """Return how many nodes have how many ends of edges."""
+    degree = np.bincount(made.ends.reshape(-1), minlength=len(made.nodes))
+    return {int(d): int(n) for d, n in zip(*np.unique(degree, return_counts=True), strict=True)}
