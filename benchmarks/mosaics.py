@@ -51,9 +51,13 @@ def measure_mosaics(
             )
             for name, given in (("plain", []), ("labelled", labels))
         }
-        runs = interleave(cases, repeats, lambda text, of=layout: announce(f"{of}, {text}"))
+        runs = interleave(cases, repeats, partial(_say, announce, layout))
         _record(result, f"mosaic {layout}", side, runs, promised=promised)
         image.unlink()
+
+
+def _say(announce: Callable[[str], None], layout: str, text: str) -> None:
+    announce(f"{layout}, {text}")
 
 
 def _record(

@@ -87,7 +87,7 @@ _PATH = click.Path(path_type=Path)
 @grouped_option(_RUN, "--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 def score(**given: Any) -> None:  # noqa: ANN401 - click hands options over by name
     """Compare networks, scene by scene."""
-    from geoprep.cli.progress import scene_bar
+    from geoprep.cli.progress import counting_bar
     from geoprep.roads.scoring import Settings, mean_scores, scenes_of, score_scenes
 
     pairs = scenes_of(
@@ -104,7 +104,7 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click hands options over by n
         topo_starts=given["topo_starts"],
         seed=given["seed"],
     )
-    with scene_bar("scoring", given["quiet"] or given["as_json"]) as advance:
+    with counting_bar("scoring", given["quiet"] or given["as_json"]) as advance:
         scores = score_scenes(pairs, settings, threads=given["threads"], advance=advance)
     mean = mean_scores(scores)
     if given["as_json"]:

@@ -104,7 +104,7 @@ def vectorize(
     as_json: bool,
 ) -> None:
     """Trace rasters, join them, write the network."""
-    from geoprep.cli.progress import scene_bar
+    from geoprep.cli.progress import counting_bar
     from geoprep.roads.centrelines import Tracing
     from geoprep.roads.formats import check_suffix, write_csv, write_network
     from geoprep.roads.tracing import rasters_in, vectorize, vectorize_apart
@@ -120,7 +120,7 @@ def vectorize(
         repair=not no_repair,
     )
     given: dict[str, Any] = {"kind": kind, "band": band, "pixel_size_m": pixel_size}
-    with scene_bar("vectorizing", quiet or as_json) as advance:
+    with counting_bar("vectorizing", quiet or as_json) as advance:
         if out.suffix.lower() == ".csv":
             written = write_csv(vectorize_apart(paths, options, **given, advance=advance), out)
             facts: dict[str, Any] = {"images": len(paths), "edges": written}

@@ -197,7 +197,7 @@ def utm_zone(grid: Grid) -> int:
     """
     centre = grid.transform * (grid.width / 2, grid.height / 2)
     lon, _ = to_lonlat(grid.crs).transform(*centre)
-    return math.floor((lon + 180) / _ZONE_DEG) % _ZONES + 1
+    return int(math.floor((lon + 180) / _ZONE_DEG) % _ZONES + 1)
 
 
 def _is_within(geometry: NDArray[np.object_], limit: float) -> NDArray[np.bool_]:
