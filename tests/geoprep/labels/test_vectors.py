@@ -237,7 +237,8 @@ def test_a_file_is_read_once_by_all_threads_and_again_when_it_changes(tmp_path, 
 def test_another_rule_is_another_reading(road_files):
     path = road_files(UTM)
     opened = [
-        roadfiles.open_road_file(path, SpeedRule(schema=schema)) for schema in ("sn3", "auto", "sn3")
+        roadfiles.open_road_file(path, SpeedRule(schema=kind)) for kind in ("sn3", "auto", "sn3")
+        for schema in ("sn3", "auto", "sn3")
     ]
     assert opened[0] is opened[2] is not opened[1]
 
