@@ -237,7 +237,7 @@ def test_a_file_is_read_once_by_all_threads_and_again_when_it_changes(tmp_path, 
 def test_another_rule_is_another_reading(road_files):
     path = road_files(UTM)
     opened = [
-        roadfiles.open_road_file(path, SpeedRule(schema=kind)) for kind in ("sn3", "auto", "sn3")
+        roadfiles.open_road_file(path, SpeedRule(schema=schema))
         for schema in ("sn3", "auto", "sn3")
     ]
     assert opened[0] is opened[2] is not opened[1]
@@ -317,3 +317,12 @@ def test_a_geojson_for_all_scenes_is_read_by_the_same_rules_as_one_for_each(tmp_
     everywhere = read_roads(path, bounds=(37, 55, 38, 56), bounds_crs="EPSG:4326")
     assert len(everywhere.lines) == 39
     assert read_roads(path).notes == {"geometry malformed": 1}
+
+
+def test_a_scene_that_is_no_place_on_earth_has_no_roads(road_files):
+    nowhere = (1.77e7, -1.2e7, 1.78e7, -1.19e7)
+    path = road_files(UTM)
+    assert len(read_roads(path, bounds=nowhere, bounds_crs=UTM).lines) == 0
+    assert not roadfiles.open_road_file(path, SpeedRule()).covers(nowhere, UTM)
+    with pytest.raises(LabelError, match="the scene is at .* no place on Earth"):
+        read_roads(path, scene=nowhere, bounds_crs=UTM)
