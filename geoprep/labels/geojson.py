@@ -38,10 +38,8 @@ def parse_geojson(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
     data
         The document. Its CRS is longitude and latitude unless it has the ``crs`` member of the
         format's first edition.
-    rule
-        How to find speeds.
     name
-        The file, for messages.
+        What messages call the file.
 
     Raises
     ------

@@ -6,6 +6,7 @@ within its bounds.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Final
 import numpy as np
 import shapely
 from numpy.typing import NDArray
+from pyproj.exceptions import ProjError
 
 from geoprep.crs import LONLAT, Bounds, boxes_around, is_geographic, reproject, transformer
 from geoprep.errors import LabelError
@@ -99,7 +101,10 @@ class RoadFile:
         return _lonlat(tuple(shapely.total_bounds(self.table.lines).tolist()), self.table.crs)
 
     def _near(self, bounds: Bounds, crs: str, margin_m: float) -> NDArray[np.intp]:
-        boxes = boxes_around(bounds, crs, self.table.crs, margin_m)
+        try:
+            boxes = boxes_around(bounds, crs, self.table.crs, margin_m)
+        except ProjError:  # bounds that are no place on Earth have no roads
+            boxes = []
         found = [self.tree.query(shapely.box(*box), predicate="intersects") for box in boxes]
         return np.unique(np.concatenate([np.empty(0, dtype=np.intp), *found]))
 
@@ -127,7 +132,13 @@ def _cross(lines: NDArray[np.object_], lines_crs: str, scene: Bounds, crs: str) 
 
 
 def _lonlat(bounds: Bounds, crs: str) -> str:
-    west, south, east, north = transformer(crs, LONLAT).transform_bounds(*bounds)
+    """Return a place in words; what is no place on Earth as it is."""
+    try:
+        west, south, east, north = transformer(crs, LONLAT).transform_bounds(*bounds)
+    except ProjError:
+        west = math.inf
+    if math.isinf(west):
+        return f"{', '.join(f'{value:g}' for value in bounds)} in {crs[:60]}, no place on Earth"
     return f"longitude {west:.4f} to {east:.4f}, latitude {south:.4f} to {north:.4f}"
 
 

@@ -78,10 +78,8 @@ def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) ->
     ----------
     properties
         One mapping per feature, values as the file has them (text, numbers, null, anything).
-    rule
-        How to find the speed.
     name
-        The file, for messages.
+        What messages call the file.
 
     Raises
     ------

@@ -36,8 +36,6 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
     ----------
     source
         A file, or the bytes of one that is no GeoJSON and consists of one file only.
-    rule
-        How to find speeds.
     name
         What messages call the file; its path when omitted.
 

@@ -132,14 +132,8 @@ def make_plan(
 
     Parameters
     ----------
-    found
-        What the sources hold.
     cities
-        Their names: a city's, or ``custom``.
-    options
-        The choices of this build.
-    executor
-        Reads headers and files.
+        One name per source of ``found``: a city's, or ``custom``.
     report
         Called with how many scenes' files have been read, and how many scenes there are.
 

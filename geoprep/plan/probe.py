@@ -162,9 +162,7 @@ def inputs_digest(
     names
         Texts that count beside the files: ids of scenes, facts about images.
     files
-        Addresses of what belongs together.
-    executor
-        Reads them.
+        Addresses, by what belongs together.
     report
         Called with how many of ``files`` have been read, and how many there are.
     """

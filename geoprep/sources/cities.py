@@ -228,8 +228,6 @@ def file_role(city: City, path: str) -> FileRole | None:
 
     Parameters
     ----------
-    city
-        The city asked about.
     path
         Path, archive member or object key with ``/`` between folders.
     """

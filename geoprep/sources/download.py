@@ -29,10 +29,8 @@ def fetch(found: Found, into: Path, report: Callable[[int, int], None]) -> Found
 
     Parameters
     ----------
-    found
-        Scenes, some or all of them on a server.
     into
-        Folder for the files; made when absent.
+        Made when absent; may hold files of an earlier download.
     report
         Called with how many scenes are done and how many there are.
     """

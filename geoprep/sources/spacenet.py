@@ -68,8 +68,6 @@ def find_scenes(
 
     Parameters
     ----------
-    city
-        Whose scenes.
     source
         A folder (the city's own or one above it), a tar archive, plain or gzipped, or an S3
         prefix. None looks into ``$GEOPREP_DATA``, ``./data`` and ``.`` and takes the first that

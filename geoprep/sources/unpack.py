@@ -55,10 +55,6 @@ def extract(
 
     Parameters
     ----------
-    archive
-        A gzipped tar.
-    city, product
-        What to take.
     into
         Cache folder, created when absent; one process at a time.
     report

@@ -1,14 +1,20 @@
 import json
 import math
+import tarfile
 
 import numpy as np
+import pyproj
 import pytest
 import shapely
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from geoprep.crs import LONLAT
 from geoprep.errors import LabelError, UsageError
 from geoprep.labels.reading import read_roads
+from geoprep.labels.rule import SpeedRule
+from geoprep.sources.tar import index_tar
+from geoprep.storage.addresses import member_address
 
 ROAD = {"road_type": "5", "lane_number": "2", "paved": "1"}
 LINE = [[37.6, 55.7], [37.601, 55.7], [37.602, 55.701]]
@@ -285,3 +291,56 @@ def test_bounds_choose_roads_of_bytes_too():
 def test_bounds_without_a_crs_are_refused():
     with pytest.raises(UsageError, match="bounds_crs"):
         read_roads(geojson(feature()), bounds=(0, 0, 1, 1))
+
+
+@pytest.mark.parametrize("margin", [0.0, 2.0])
+def test_a_label_with_features_in_the_scene_or_none_at_all_is_one_of_it(margin):
+    scene = {"scene": (37.59, 55.69, 37.61, 55.71), "bounds_crs": "EPSG:4326"}
+    assert len(read_roads(geojson(feature()), margin_m=margin, **scene).lines) == 1
+    assert len(read_roads(geojson(), margin_m=margin, **scene).lines) == 0
+
+
+def test_roads_all_around_a_scene_are_not_in_it():
+    around = feature([[37.5, 55.6], [37.7, 55.6], [37.7, 55.8], [37.5, 55.8], [37.5, 55.6]])
+    with pytest.raises(LabelError, match=r"chip7: none of its 1 features lies in the scene"):
+        read_roads(
+            geojson(around), name="chip7", scene=(37.59, 55.69, 37.61, 55.71), bounds_crs=LONLAT
+        )
+
+
+@pytest.mark.parametrize("crs", ["EPSG:32637", "EPSG:3857", "EPSG:4326"])
+def test_the_neighbours_road_that_ends_at_the_edge_is_not_in_the_scene(crs):
+    """Also where north is not up: the box around a scene in degrees is larger than the scene."""
+    to = pyproj.Transformer.from_crs(LONLAT, crs, always_xy=True)
+    left, bottom = to.transform(34.1, 55.7)  # three degrees from the middle of the zone
+    side = 400 if crs != "EPSG:4326" else 0.004
+    right, top = left + side, bottom + side
+    back = pyproj.Transformer.from_crs(crs, LONLAT, always_xy=True)
+    beside = [list(back.transform(x, bottom + side / 2)) for x in (right, right + side)]
+    scene = {"scene": (left, bottom, right, top), "bounds_crs": crs}
+    with pytest.raises(LabelError, match="lies in the scene"):
+        read_roads(geojson(feature(beside)), **scene)
+    reaching_in = [list(back.transform(x, bottom + side / 2)) for x in (right - side / 9, right)]
+    assert len(read_roads(geojson(feature(reaching_in)), **scene).lines) == 1
+
+
+def test_a_label_of_any_format_is_read_out_of_an_archive(tmp_path):
+    geopandas = pytest.importorskip("geopandas")
+    frame = geopandas.GeoDataFrame(
+        ROAD, index=[0], geometry=[shapely.LineString(LINE)], crs="EPSG:4326"
+    )
+    frame.to_file(tmp_path / "roads.gpkg")
+    (tmp_path / "roads.geojson").write_bytes(geojson(feature()))
+    with tarfile.open(tmp_path / "all.tar", "w") as tar:
+        for name in ("roads.gpkg", "roads.geojson"):
+            tar.add(tmp_path / name, name)
+    for member in index_tar(tmp_path / "all.tar"):
+        at = member_address(tmp_path / "all.tar", member.name, member.offset, member.size)
+        roads = read_roads(at)
+        assert [coordinates(line) for line in roads.lines] == [LINE]
+        assert roads.mph.tolist() == [25]
+
+
+def test_a_rule_goes_whole():
+    roads = read_roads(geojson(feature(limit=50)), rule=SpeedRule(speed_field="limit"))
+    assert roads.mph.tolist() == [50]

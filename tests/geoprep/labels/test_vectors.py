@@ -318,3 +318,12 @@ def test_a_geojson_for_all_scenes_is_read_by_the_same_rules_as_one_for_each(tmp_
     everywhere = read_roads(path, bounds=(37, 55, 38, 56), bounds_crs="EPSG:4326")
     assert len(everywhere.lines) == 39
     assert read_roads(path).notes == {"geometry malformed": 1}
+
+
+def test_a_scene_that_is_no_place_on_earth_has_no_roads(road_files):
+    nowhere = (1.77e7, -1.2e7, 1.78e7, -1.19e7)
+    path = road_files(UTM)
+    assert len(read_roads(path, bounds=nowhere, bounds_crs=UTM).lines) == 0
+    assert not roadfiles.open_road_file(path, SpeedRule()).covers(nowhere, UTM)
+    with pytest.raises(LabelError, match="the scene is at .* no place on Earth"):
+        read_roads(path, scene=nowhere, bounds_crs=UTM)
