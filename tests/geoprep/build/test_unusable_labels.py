@@ -22,7 +22,7 @@ from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources.scene import Found, Scene
-from geoprep.store.schema import Store
+from geoprep.store import Store
 
 SIDE = 96
 SN3 = {"road_type": "5", "lane_numbe": "2", "paved": "1"}

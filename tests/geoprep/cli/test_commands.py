@@ -13,7 +13,7 @@ import pytest
 from helpers.factory import PLACES, row_of_scenes, texture, write_image, write_roads
 
 from geoprep.cli.running import run
-from geoprep.store.schema import Store
+from geoprep.store import Store
 
 SIDE = 64
 

@@ -325,5 +325,5 @@ def test_a_scene_that_is_no_place_on_earth_has_no_roads(road_files):
     path = road_files(UTM)
     assert len(read_roads(path, bounds=nowhere, bounds_crs=UTM).lines) == 0
     assert not roadfiles.open_road_file(path, SpeedRule()).covers(nowhere, UTM)
-    with pytest.raises(LabelError, match="the scene is at .* no place on Earth"):
+    with pytest.raises(LabelError, match=r"the scene is at .* no place on Earth"):
         read_roads(path, scene=nowhere, bounds_crs=UTM)
