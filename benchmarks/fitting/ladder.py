@@ -65,7 +65,7 @@ def _works(result: Result, task: Mapping[str, Any], rung: Rung) -> bool:
 
     One that fails is left out with a note.
     """
-    if rung.compile_mode == "off":
+    if rung not in (FIT, IPEX):
         return True
     announce(f"first run: {rung.title}")
     try:
