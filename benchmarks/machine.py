@@ -1,9 +1,10 @@
-"""What figures depend on: processor, memory, load, Python, libraries."""
+"""What figures depend on, processor to libraries; what this process has used."""
 
 from __future__ import annotations
 
 import os
 import platform
+import resource
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -51,3 +52,25 @@ def _version(library: str) -> str | None:
         return version(library)
     except PackageNotFoundError:
         return None
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of this process, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def resident(name: str = "VmHWM") -> int:
+    """Return bytes of this process that the kernel counts: ``VmRSS`` now, ``VmHWM`` at most so far.
+
+    Not ``ru_maxrss``: that one begins with the size of the process that started it.
+
+    Raises
+    ------
+    RuntimeError
+        The kernel does not tell.
+    """
+    for row in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if row.startswith(f"{name}:"):
+            return int(row.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {name}: the kernel does not tell it")

@@ -41,7 +41,7 @@ REAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 Runs = Mapping[str, list[Run]]
-"""Case to its runs, one a round."""
+"""Case to its runs, one per round."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@
   synthetic city with its motorway, bridges and ramps.
 - ``errors``: maps with gaps, blobs and ragged edges (`benchmarks.tracing.errors`), traced plainly
   (centre lines and graph, nothing else), cleaned, and repaired.
-- ``rate``: square kilometres an hour that one core vectorizes, by processor time, reading included.
+- ``rate``: square kilometres per hour that one core vectorizes, by processor time, with reading.
 - ``--large``: peak memory for a map of 20,000 x 20,000 pixels.
 """
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 
 from benchmarks.fitting.rungs import Rung
-from benchmarks.loading.throughput import close, cpu_seconds
+from benchmarks.loading.throughput import close
+from benchmarks.machine import cpu_seconds
 from geoprep.store import Store
 from loaders import Batch, BatchLoader, RamTiles, TileDataset
 from training.config import Config

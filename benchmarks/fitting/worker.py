@@ -12,7 +12,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from benchmarks.common import interleave
 from benchmarks.fitting.rungs import BF16, FIT, RUNGS
 from benchmarks.fitting.stepper import Stepper, feeds
 from benchmarks.loading.throughput import close
+from benchmarks.machine import resident
 
 WARM_UP = 2
 """Steps before the clock runs: the first compiles, and both fill the allocator."""
@@ -52,7 +52,7 @@ def climb(rung: str, store: str, batch_size: int, crop: int, seconds: float) -> 
         "allocator": stepper.allocator,
         "engine": stepper.run.engine.reason,
         "threads": torch.get_num_threads(),
-        "peak_mib": high_water() / 2**20,
+        "peak_mib": resident() / 2**20,
     }
 
 
@@ -128,14 +128,6 @@ def mapping(**given: Any) -> dict[str, Any]:  # noqa: ANN401 - as JSON has them
 
     keep_memory()  # as the command does
     return map_images(**given)
-
-
-def high_water() -> int:
-    """Return this process's largest resident size so far, in bytes."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -23,6 +23,7 @@ from zarr.buffer.cpu import NDBuffer
 
 from benchmarks.child import ask
 from benchmarks.common import Result, announce, interleave, ratios
+from benchmarks.machine import resident
 from geoprep.store import Store
 from loaders import RamTiles, SharedMemory
 
@@ -122,18 +123,10 @@ def peak_over_split(path: Path) -> int:
 def _peak(path: str) -> int:
     """Load in this process, and return its peak over what it was before and over the split."""
     store = Store.open(path)
-    status = Path("/proc/self/status")
     Path("/proc/self/clear_refs").write_text("5")  # the kernel forgets the peak so far
-    before = _kib(status, "VmRSS")
+    before = resident("VmRSS")
     tiles = RamTiles.load(store, split="all", progress=False)
-    return (_kib(status, "VmHWM") - before) * 1024 - tiles.nbytes
-
-
-def _kib(status: Path, name: str) -> int:
-    for row in status.read_text().splitlines():
-        if row.startswith(f"{name}:"):
-            return int(row.split()[1])
-    raise RuntimeError(f"{status} has no {name}: the kernel does not tell the peak")
+    return resident() - before - tiles.nbytes
 
 
 if __name__ == "__main__":

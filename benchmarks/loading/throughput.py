@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import Result, announce, interleave, ratios
+from benchmarks.machine import cpu_seconds
 from loaders import Batch, BatchLoader, RamTiles
 
 WHOLE_OVER_COPY = 0.8
@@ -59,12 +59,6 @@ class Rate:
     def quantile(self, share: float) -> float:
         """Return a quantile of the time between batches, in milliseconds."""
         return float(np.quantile(self.batches, share)) * 1e3 if self.batches else float("nan")
-
-
-def cpu_seconds() -> float:
-    """Return the processor time of this process, all threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def drain(loader: Iterable[Batch], seconds: float) -> Rate:
