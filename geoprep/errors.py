@@ -23,3 +23,7 @@ class LabelError(GeoprepError):
 
 class StoreError(GeoprepError):
     """A store cannot be used: incomplete, of another schema, corrupted, or locked."""
+
+
+class OutputError(GeoprepError):
+    """A result cannot be written: the disk is full, or fails."""

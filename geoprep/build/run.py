@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from geoprep.imagery import pixels as imagery
 from geoprep.store.writer import create_store
 from geoprep.storage.disk import flush_shards
+from geoprep.storage.files import local_path
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Executor
 from geoprep.build.journal import Journal
@@ -74,10 +75,12 @@ def build(
     ------
     StoreError
         Something else is in the way, another build is running, or the disk is full.
+    UsageError
+        ``out`` is no folder of this machine.
     """
     start = time.perf_counter()
     _keep_freed_memory()
-    out = out.absolute()
+    out = local_path(out)
     with _disk_errors(out), Journal(out) as journal:
         state = _existing(out, plan, overwrite)
         if state == "complete":

@@ -3,6 +3,7 @@
 Face: :func:`read_pixels` and :func:`render`, and what the limits between them are made from.
 """
 
+from geoprep.imagery.counts import TileCounts
 from geoprep.imagery.pixels import (
     Pixels,
     band_names,
@@ -19,6 +20,7 @@ from geoprep.imagery.pixels import (
 
 __all__ = [
     "Pixels",
+    "TileCounts",
     "band_names",
     "check_image",
     "count_source",

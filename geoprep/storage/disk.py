@@ -24,17 +24,6 @@ def flush_all(paths: Iterable[Path]) -> None:
             pass
 
 
-def flush_metadata(store: Path) -> None:
-    """Wait until everything in a store but its shards is; those are flushed as they come."""
-    found: list[Path] = []
-    for folder, names, files in os.walk(store):
-        here = Path(folder)
-        if here.parent.parent == store and here.name in ("image", "speed"):
-            names.remove("c")
-        found += [*(here / name for name in files), here]
-    flush_all(found)
-
-
 def flush_shards(paths: Iterable[Path]) -> None:
     """Wait until shards are on the disk, and every folder between them and their array."""
     found = set()

@@ -1,4 +1,4 @@
-"""Objects on S3 and on what speaks like it: list a folder, read a file.
+"""Objects on S3 and on what speaks like it: one client, list a folder, read a file.
 
 Endpoint, region and credentials come from the standard ``AWS_*`` environment variables. Requests
 are unsigned for the public SpaceNet bucket, and wherever no credentials are set: an unsigned
@@ -19,7 +19,7 @@ from geoprep.errors import SourceError
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
-# The bucket's largest city folder has some 8,000 objects; a listing brings 1,000 a request.
+# The bucket's largest city folder has some 8,000 objects; a listing brings 1,000 per request.
 MAX_OBJECTS = 100_000
 # Doubling waits from 0.2 s on: some five seconds until a network that is down is reported.
 RETRIES = 6
@@ -136,18 +136,33 @@ def _split(address: str) -> tuple[str, str]:
     return bucket, key
 
 
-def _store(bucket: str) -> "S3Store":
-    """Return this process's client for a bucket; connections are shared by all threads.
+def open_bucket(address: str) -> "S3Store":
+    """Return this process's client for a bucket or a folder of it, shared by all threads.
 
     A child forked after its parent's first request would wait for ever (measured: the client's own
     threads do not survive the fork), so it is told.
+
+    Parameters
+    ----------
+    address
+        ``s3://bucket`` or ``s3://bucket/folder``; keys then begin below the folder.
+
+    Raises
+    ------
+    SourceError
+        No bucket is named, or this process was forked from one that reads from S3.
     """
+    bucket, prefix = _split(address)
     if _used_in.setdefault("pid", os.getpid()) != os.getpid():
         raise SourceError(
             f"s3://{bucket}: cannot be read in a process forked after its parent read from S3. Use "
             "threads, or processes started by spawn or forkserver."
         )
-    return _client(bucket, _endpoint(), _unsigned(bucket))
+    return _client(bucket, prefix.strip("/"), _endpoint(), _unsigned(bucket))
+
+
+def _store(bucket: str) -> "S3Store":
+    return open_bucket(f"s3://{bucket}")
 
 
 def _endpoint() -> str | None:
@@ -164,11 +179,13 @@ def _unsigned(bucket: str) -> bool:
     return not any(os.environ.get(name) for name in _CREDENTIALS)
 
 
-@lru_cache(maxsize=8)
-def _client(bucket: str, endpoint: str | None, unsigned: bool) -> "S3Store":
+@lru_cache(maxsize=32)
+def _client(bucket: str, prefix: str, endpoint: str | None, unsigned: bool) -> "S3Store":
     from obstore.store import S3Store
 
     settings: dict[str, Any] = {"skip_signature": unsigned}
+    if prefix:
+        settings["prefix"] = prefix
     if endpoint is not None:
         settings["endpoint"] = endpoint
     return S3Store(
@@ -194,10 +211,10 @@ def _errors_named(address: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, PermissionError, exceptions.BaseError) as error:
-        raise SourceError(f"{address}: {_fix(error)}") from error
+        raise SourceError(f"{address}: {explain(error)}") from error
 
 
-def _fix(error: Exception) -> str:
+def explain(error: Exception) -> str:
     """Return what went wrong and what to do about it; a listing tells its status in words only."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0][:300] if lines else type(error).__name__

@@ -19,7 +19,7 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError
-from geoprep.storage.files import open_files
+from geoprep.storage.folders import open_files, store_errors
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
     SCENE_COLUMNS,
@@ -50,11 +50,11 @@ class Store:
     Parameters
     ----------
     location
-        Where the store is, as the user named it.
+        Path or address, as the user named it.
     root
-        Its root group.
+        Opened for reading.
     meta
-        Its checked root attribute.
+        The root attribute, checked.
     """
 
     def __init__(self, location: str, root: zarr.Group, meta: StoreMeta) -> None:
@@ -163,7 +163,8 @@ class Store:
             kind = "str" if array.dtype.kind in "OTU" else array.dtype.name
             if kind != dtype or array.ndim != len(dims):
                 raise ValueError(f"{kind} of {array.ndim} axes, not {dtype} of {len(dims)}")
-            values = np.asarray(array[...])
+            with store_errors(f"{self.location}/{name}"):
+                values = np.asarray(array[...])
         except StoreError:
             raise
         except Exception as error:  # damaged bytes and metadata make codecs raise anything
@@ -217,36 +218,36 @@ class _Objects(_NothingMissing, ObjectStore[Any]):
 
 def _open_root(location: str) -> zarr.Group:
     """Open the root group read-only, or raise a StoreError that says what is wrong."""
-    if "://" in location:
-        return _open_remote_root(location)
-    if not Path(location).is_dir():
-        raise StoreError(
-            f"{location}: no such store (a store is a folder; build one with `geoprep build-zarr`)"
-        )
-    return _open_group(location, _Folder(location, read_only=True))
-
-
-def _open_remote_root(address: str) -> zarr.Group:
-    from obstore.exceptions import BaseError
-
-    try:
-        return _open_group(address, _Objects(open_files(address), read_only=True))
-    except (BaseError, OSError) as error:
-        cause = (str(error).splitlines() or [type(error).__name__])[0]
-        raise StoreError(f"{address} cannot be opened ({cause}): check the address") from error
+    where: _NothingMissing
+    with store_errors(location):
+        if "://" in location:
+            where = _Objects(open_files(location), read_only=True)
+        elif Path(location).is_dir():
+            where = _Folder(location, read_only=True)
+        else:
+            raise StoreError(
+                f"{location}: no such store (a store is a folder; build one with "
+                "`geoprep build-zarr`)"
+            )
+        where.location = location
+        return _open_group(location, where)
 
 
 def _open_group(location: str, where: _NothingMissing) -> zarr.Group:
-    where.location = location
+    from obstore.exceptions import BaseError
+
     try:
         with quiet_zarr():
-            return zarr.open_group(where, mode="r")
+            return zarr.open_group(where, mode="r", zarr_format=3)
     except FileNotFoundError as error:
-        raise StoreError(f"{location} is not a Zarr store: it has no zarr.json") from error
-    except OSError:
+        raise StoreError(
+            f"{location} is not a Zarr store: it has no zarr.json. Check the path or the address"
+        ) from error
+    except (OSError, BaseError):
         raise
     except Exception as error:  # at a zarr.json that is no JSON, or JSON of something else
-        raise StoreError(f"{location}/zarr.json cannot be read: {error}. {REPAIR}") from error
+        reason = str(error) or type(error).__name__
+        raise StoreError(f"{location}/zarr.json cannot be read: {reason:.200}. {REPAIR}") from error
 
 
 def _read_meta(location: str, root: zarr.Group) -> StoreMeta:

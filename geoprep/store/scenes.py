@@ -5,20 +5,58 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import zarr
 from affine import Affine
 from numpy.typing import NDArray
 
-from geoprep.errors import StoreError
+from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.store.reader import Store
-from geoprep.store.schema import PIXEL_ARRAYS, SceneTable, TileTable
+from geoprep.store.schema import SceneTable, TileTable
+from geoprep.store.tiles import TileReader
+
+SHOWN = 5
+"""Scenes that an error names."""
 
 
 def tiles_of(tiles: TileTable, scene: int) -> slice:
     """Return the rows of a scene's tiles: they are neighbours in the table."""
     first, last = np.searchsorted(tiles.scene, np.array([scene, scene + 1], np.uint32))
     return slice(int(first), int(last))
+
+
+def find_scene(store: Store, name: str) -> int:
+    """Return the index of the scene named by its id or by the end of it (``chip12``).
+
+    An end has to begin where a word or a number begins: ``chip1`` is not the end of
+    ``AOI_7_Moscow_chip11``, and ``2`` is not the end of ``chip12``.
+
+    Raises
+    ------
+    UsageError
+        No scene, or more than one, is named so.
+    """
+    ids = [str(one) for one in store.scenes.id]
+    if name in ids:
+        return ids.index(name)
+    hits = [i for i, one in enumerate(ids) if name and _ends_with(one.lower(), name.lower())]
+    if len(hits) == 1:
+        return hits[0]
+    shown = ", ".join(ids[i] for i in (hits or range(len(ids)))[:SHOWN])
+    if hits:
+        raise UsageError(f"scene {name!r} could be one of {len(hits)}, {shown}: give more of it")
+    raise UsageError(
+        f"no scene {name!r} among the {len(ids)} of {store.location}, which begin with {shown}: "
+        "`geoprep info --scenes` lists them"
+    )
+
+
+def _ends_with(name: str, end: str) -> bool:
+    if not name.endswith(end) or len(name) == len(end):
+        return name == end
+    before, first = name[-len(end) - 1], end[0]
+    same_word = before.isalpha() and first.isalpha()
+    same_number = before.isdecimal() and first.isdecimal()
+    return not (same_word or same_number)
 
 
 def scene_grid(store: Store, scene: int) -> Grid | None:
@@ -47,18 +85,51 @@ def grid_of(tiles: TileTable, scenes: SceneTable, scene: int, tile: int) -> Grid
 
 
 def valid_share(store: Store, scene: int) -> float:
-    """Return the share of a scene's pixels that hold imagery, what pads its tiles left out.
+    """Return the share of a scene's own pixels that hold imagery; what pads its tiles is none.
 
-    Where tiles overlap, their pixels count twice.
+    Exact where tiles do not overlap, or are valid from edge to edge. Where they overlap, every
+    pixel counts once, with the share of the tile whose centre is nearest: an estimate.
     """
     tiles, side, grid = store.tiles, store.meta.tile, scene_grid(store, scene)
     rows = tiles_of(tiles, scene)
-    valid = tiles.valid_fraction[rows].sum(dtype=np.float64)
+    valid = tiles.valid_fraction[rows].astype(np.float64)
     if grid is None:
-        return float(valid / (rows.stop - rows.start))
-    height = np.minimum(side, grid.height - tiles.row[rows].astype(np.int64))
-    width = np.minimum(side, grid.width - tiles.col[rows].astype(np.int64))
-    return float(valid * side**2 / (height * width).sum())
+        return float(valid.mean())
+    tall, own_tall = _sides(tiles.row[rows], side, grid.height)
+    wide, own_wide = _sides(tiles.col[rows], side, grid.width)
+    shares = valid * side**2 / (tall * wide)
+    return float(np.average(shares, weights=own_tall * own_wide))
+
+
+def _sides(
+    starts: NDArray[np.uint32], side: int, length: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return along one axis how many pixels of the scene each tile holds, and how many it owns."""
+    firsts = np.unique(starts).astype(np.int64)
+    lasts = np.minimum(firsts + side, length)
+    cuts = np.concatenate([[0], (firsts[1:] + lasts[:-1]) / 2, [length]])
+    at = np.searchsorted(firsts, starts)
+    return (lasts - firsts)[at], np.diff(cuts)[at]
+
+
+def valid_pixels(store: Store) -> NDArray[np.float64]:
+    """Return float64 (scene, 2): valid pixels and all pixels of each scene, finest level.
+
+    Both are 0 where the image could not be opened, so that its size is not known.
+    """
+    counts = np.zeros((len(store.scenes), 2))
+    for scene in range(len(counts)):
+        grid = scene_grid(store, scene)
+        if grid is not None:
+            pixels = grid.height * grid.width
+            counts[scene] = valid_share(store, scene) * pixels, pixels
+    return counts
+
+
+def valid_fraction(store: Store) -> float:
+    """Return the share of all scenes' pixels that hold imagery; 0 where there are none."""
+    valid, pixels = valid_pixels(store).sum(axis=0)
+    return float(valid / pixels) if pixels else 0.0
 
 
 def scene_splits(store: Store) -> NDArray[np.uint8]:
@@ -68,12 +139,48 @@ def scene_splits(store: Store) -> NDArray[np.uint8]:
     return splits
 
 
+def road_shares(
+    tiles: TileTable, groups: NDArray[np.integer[Any]], count: int
+) -> NDArray[np.float64]:
+    """Return float64 (group): the share of the valid pixels of each group's tiles that is road.
+
+    Parameters
+    ----------
+    groups
+        int (tile), the group of each tile, 0 to ``count - 1``.
+    """
+    valid = np.bincount(groups, tiles.valid_fraction, count)
+    weighted = tiles.road_fraction * tiles.valid_fraction.astype(np.float64)
+    roads = np.bincount(groups, weighted, count)
+    return np.divide(roads, valid, out=np.zeros(count), where=valid > 0)
+
+
 def scene_roads(store: Store) -> NDArray[np.float64]:
     """Return float64 (scene): the share of each scene's valid pixels that is road."""
-    tiles, scenes = store.tiles, len(store.scenes)
-    valid = np.bincount(tiles.scene, tiles.valid_fraction, scenes)
-    roads = np.bincount(tiles.scene, tiles.road_fraction * tiles.valid_fraction, scenes)
-    return np.divide(roads, valid, out=np.zeros(scenes), where=valid > 0)
+    return road_shares(store.tiles, store.tiles.scene, len(store.scenes))
+
+
+def usable_tiles(store: Store) -> NDArray[np.bool_]:
+    """Return bool (tile): whether it can be trained on, being of a scene that is ``ok``."""
+    mask: NDArray[np.bool_] = (store.scenes.status == "ok")[store.tiles.scene]
+    return mask
+
+
+def road_fraction(store: Store, chosen: NDArray[np.bool_] | None = None) -> float:
+    """Return the share of valid pixels that is road, over chosen tiles; None: all usable ones."""
+    chosen = usable_tiles(store) if chosen is None else chosen
+    return float(road_shares(store.tiles, chosen.astype(np.int64), 2)[1])
+
+
+def scene_issues(store: Store) -> list[tuple[str, str, str]]:
+    """Return (id, status, reason) of every scene that is not as it should be.
+
+    Where no scene at all has labels, the store is one of imagery, and ``unlabelled`` is right.
+    """
+    status = store.scenes.status
+    fine = ("ok",) if (status == "ok").any() else ("ok", "unlabelled")
+    rows = zip(store.scenes.id, status, store.scenes.reason, strict=True)
+    return [(str(name), str(one), str(reason)) for name, one, reason in rows if one not in fine]
 
 
 def shape_within(
@@ -112,57 +219,64 @@ def is_aligned(store: Store, scene: int, level: int) -> bool:
     return not ((store.tiles.row[rows] % factor).any() or (store.tiles.col[rows] % factor).any())
 
 
-def read_image(store: Store, scene: int, level: int | None = None) -> NDArray[np.uint8]:
+def read_image(
+    store: Store, scene: int, level: int | None = None, rows: range | None = None
+) -> NDArray[np.uint8]:
     """Return a scene's image, uint8 (y, x, band), padding left out, 0 where there is no data.
 
     Where tiles are not aligned (:func:`is_aligned`), they are moved by less than one pixel.
+
+    Parameters
+    ----------
+    level
+        Tile side in pixels; None for the finest.
+    rows
+        Only these rows of pixels at that level; None for all. Tiles beyond are not read.
 
     Raises
     ------
     StoreError
         The store is damaged here, or has no such level.
     """
-    return _assemble(store, scene, store.check_level(level), "image")
+    return _assemble(store, scene, store.check_level(level), "image", rows)
 
 
-def read_speed(store: Store, scene: int, level: int | None = None) -> NDArray[np.uint8]:
+def read_speed(
+    store: Store, scene: int, level: int | None = None, rows: range | None = None
+) -> NDArray[np.uint8]:
     """Return a scene's speed mask, uint8 (y, x); otherwise as :func:`read_image`."""
-    return _assemble(store, scene, store.check_level(level), "speed")
+    return _assemble(store, scene, store.check_level(level), "speed", rows)
 
 
-def _assemble(store: Store, scene: int, level: int, name: str) -> NDArray[np.uint8]:
-    # zarr-python's own pipeline: zarrs 0.2.3 does not look at the checksums of chunks when it
-    # reads part of a shard, and a scene is part of one.
-    array = store.root[f"{level}/{name}"]
-    if not isinstance(array, zarr.Array):
-        raise StoreError(f"{store.location} lacks the array {level}/{name}; it is damaged")
-    tiles, factor = store.tiles, store.meta.tile // level
-    rows = tiles_of(tiles, scene)
+def scene_shape(store: Store, scene: int, level: int) -> tuple[int, int]:
+    """Return height and width of a scene at a level; without a grid, all that its tiles cover."""
+    grid = level_grid(store, scene, level)
+    if grid is not None:
+        return grid.height, grid.width
+    tops, lefts = _corners(store, scene, level)
+    return int(tops.max()) + level, int(lefts.max()) + level
+
+
+def _corners(store: Store, scene: int, level: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first row and column of a scene's tiles, in pixels of a level."""
+    tiles, rows, factor = store.tiles, tiles_of(store.tiles, scene), store.meta.tile // level
     # Rounded up: a tile shifted to end at the scene's edge still ends there.
     tops = -(-tiles.row[rows].astype(np.int64) // factor)
-    lefts = -(-tiles.col[rows].astype(np.int64) // factor)
-    grid = level_grid(store, scene, level)
-    height, width = (
-        (grid.height, grid.width)
-        if grid is not None
-        else (int(tops.max()) + level, int(lefts.max()) + level)
-    )
-    out = np.full((height, width, *array.shape[3:]), PIXEL_ARRAYS[name], np.uint8)
-    for i, top, left in zip(range(rows.start, rows.stop), tops, lefts, strict=True):
-        target = out[top : top + level, left : left + level]
-        target[...] = _read_tile(store, f"{level}/{name}", array, i)[
-            : target.shape[0], : target.shape[1]
-        ]
+    return tops, -(-tiles.col[rows].astype(np.int64) // factor)
+
+
+def _assemble(
+    store: Store, scene: int, level: int, name: str, rows: range | None
+) -> NDArray[np.uint8]:
+    reader = TileReader(store, level, name)
+    height, width = scene_shape(store, scene, level)
+    wanted = range(height) if rows is None else range(rows.start, min(rows.stop, height))
+    shape = (len(wanted), width, *reader.layout.tile_shape[2:])
+    out = np.full(shape, reader.layout.fill, np.uint8)
+    first = tiles_of(store.tiles, scene).start
+    for i, (top, left) in enumerate(zip(*_corners(store, scene, level), strict=True)):
+        begin, end = max(top, wanted.start), min(top + level, wanted.stop)
+        if begin < end:
+            target = out[begin - wanted.start : end - wanted.start, left : left + level]
+            target[...] = reader.read(first + i)[begin - top : end - top, : target.shape[1]]
     return out
-
-
-def _read_tile(store: Store, name: str, array: zarr.Array[Any], tile: int) -> NDArray[np.uint8]:
-    try:
-        pixels: NDArray[np.uint8] = np.asarray(array[tile])
-    except (ValueError, RuntimeError, OSError) as error:
-        shard = tile // store.meta.shard_tiles
-        raise StoreError(
-            f"{store.location}/{name}: shard {shard} is damaged ({error}); "
-            "`geoprep verify` lists all that is"
-        ) from error
-    return pixels

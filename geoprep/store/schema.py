@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -94,7 +95,7 @@ class StoreMeta:
             k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
         }
         meta = cls(**frozen)
-        for fault in (*_wrong_kinds(meta), *_impossible(meta)):
+        for fault in chain(_wrong_kinds(meta), _impossible(meta)):
             raise ValueError(fault)
         return meta
 

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from geoprep.storage.disk import flush, flush_metadata
+from geoprep.storage.disk import flush, flush_all
 from geoprep.store.layout import pixel_layouts
 from geoprep.store.reader import quiet_zarr
 from geoprep.store.schema import (
+    PIXEL_ARRAYS,
     SCENE_COLUMNS,
     TILE_COLUMNS,
     SceneTable,
     StoreMeta,
     TileTable,
 )
+from geoprep.store.shards import digest
 
 
 def create_store(path: Path, meta: StoreMeta, tiles: int) -> None:
@@ -99,14 +102,40 @@ def finish_store(
 
 def _commit(path: Path, meta: StoreMeta) -> None:
     done = replace(meta, complete=True).to_attrs()
-    root = zarr.open_group(path, mode="r+")
-    # Chunks have checksums; the root's attribute gets one too, where consolidation covers it.
-    seal = xxhash.xxh3_128_hexdigest(json.dumps(done, sort_keys=True).encode())
-    root.require_group("ledger").update_attributes({"meta": seal})
+    ledger = zarr.open_group(path, mode="r+").require_group("ledger")
+    # The root's attribute gets a digest as well, where consolidation covers it.
+    seal = digest(json.dumps(done, sort_keys=True).encode())
+    ledger.update_attributes({"meta": seal, "files": dict(sorted(_file_digests(path)))})
     # Consolidation rewrites zarr.json, and so does an attribute; the marker must come last, so
     # metadata is consolidated while the store still says that it is incomplete.
     with quiet_zarr():
         zarr.consolidate_metadata(path)
         root = zarr.open_group(path, mode="r+", use_consolidated=True)
-    flush_metadata(path)
+    files, folders = _without_shards(path)
+    flush_all([*files, *folders])
     root.update_attributes({"geoprep": done})
+
+
+def _file_digests(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and digest of every file but shards, which the ledger's arrays hold.
+
+    The root's ``zarr.json`` and the ledger's own are still to be written.
+    """
+    for file in _without_shards(path)[0]:
+        name = file.relative_to(path).as_posix()
+        if name not in ("zarr.json", "ledger/zarr.json"):
+            yield name, digest(file.read_bytes())
+
+
+def _without_shards(store: Path) -> tuple[list[Path], list[Path]]:
+    """Return all files and folders of a store but shards; those are flushed as they come."""
+    files: list[Path] = []
+    folders: list[Path] = []
+    for folder, inner, names in os.walk(store):
+        here = Path(folder)
+        level = here.parent.parent == store and here.parent.name.isdigit()
+        if level and here.name in PIXEL_ARRAYS:
+            inner.remove("c")
+        folders.append(here)
+        files += [here / name for name in names]
+    return files, folders

@@ -19,11 +19,12 @@ labels     roads of a chip as GeoJSON; write: files, whole or not at all
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from geoprep.errors import UsageError
-from geoprep.synth.frame import CityLike
+from geoprep.executors import Threads
+from geoprep.sources.cities import City
+from geoprep.storage import make_folder
 from geoprep.synth.labels import Labels
 from geoprep.synth.plan import Plan, make_plan
 from geoprep.synth.products import PRODUCT_BANDS, draw_products
@@ -35,7 +36,7 @@ __all__ = ["PRODUCT_BANDS", "synthesise"]
 
 def synthesise(
     out: Path,
-    city: CityLike,
+    city: City,
     *,
     scenes: int,
     seed: int,
@@ -56,7 +57,7 @@ def synthesise(
     city
         Which area: it decides location, names, label schema, and whether there are labels.
     scenes, size
-        Number of chips, and pixels a side of each (2.7e-6 degrees a pixel, as in SpaceNet).
+        Number of chips, and pixels per side of each (2.7e-6 degrees per pixel, as in SpaceNet).
     seed
         Another seed is another city; not negative.
     products
@@ -82,20 +83,12 @@ def synthesise(
     folder = Path(out) / city.aoi
     claim_folder(folder, plan)
     todo = [k for k in range(scenes) if not _is_done(folder, plan, k, wanted)]
-    finished = scenes - len(todo)
     if not todo:
         return folder
-    draw = _Draw(folder, plan, wanted)
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(draw, k) for k in todo]
-        try:
-            for future in as_completed(futures):
-                future.result()
-                finished += 1
-                if on_scene is not None:
-                    on_scene(finished, scenes)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    drawn = Threads(workers).map_unordered(_Draw(folder, plan, wanted), todo)
+    for finished, _ in enumerate(drawn, scenes - len(todo) + 1):
+        if on_scene is not None:
+            on_scene(finished, scenes)
     return folder
 
 
@@ -128,6 +121,8 @@ class _Draw:
     def __call__(self, index: int) -> None:
         plan = self._plan
         files = scene_files(self._folder, plan, index, self._products)
+        for path in files.values():
+            make_folder(path.parent)
         for product, pixels in draw_products(self._renderer, index, self._products).items():
             write_image(files[product], pixels, plan.frame.georeference(index))
         if plan.city.labelled:

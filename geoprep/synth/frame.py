@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 from zlib import crc32
 
 import numpy as np
@@ -18,12 +17,13 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
+from geoprep.sources.cities import City
 
 PIXEL_DEG = 2.7e-6
 """Side of a pixel in degrees, in both axes (measured on SpaceNet 3 chips)."""
 
 SIZES = (64, 4096)
-"""Fewest and most pixels a side of a chip; 16-bit ids tell the things in it apart."""
+"""Fewest and most pixels per side of a chip; 16-bit ids tell the things in it apart."""
 
 CENTRES: dict[str, tuple[float, float]] = {
     "vegas": (-115.17, 36.17),
@@ -37,34 +37,7 @@ CENTRES: dict[str, tuple[float, float]] = {
 """Longitude and latitude of the north-west corner of each synthetic area of interest."""
 
 
-class CityLike(Protocol):
-    """What a synthetic city needs to know of a SpaceNet area of interest."""
-
-    @property
-    def name(self) -> str:
-        """Short name, as on the command line (``moscow``)."""
-
-    @property
-    def aoi(self) -> str:
-        """Folder and file-name part (``AOI_7_Moscow``)."""
-
-    @property
-    def mission(self) -> str:
-        """``SN3`` or ``SN5``: decides the label schema and the dtype of PS-RGB."""
-
-    @property
-    def labelled(self) -> bool:
-        """Whether the area has road labels at all."""
-
-    @property
-    def label_folder(self) -> str:
-        """Folder of the labels beside those of the images."""
-
-    def file_name(self, content: str, number: int) -> str:
-        """Return the name of one chip's file of a product or label folder."""
-
-
-def generator(seed: int, city: CityLike, *key: int) -> np.random.Generator:
+def generator(seed: int, city: City, *key: int) -> np.random.Generator:
     """Return the random generator of one part of a city, independent of all the others."""
     words = (crc32(city.aoi.encode()), *key)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))
@@ -79,9 +52,9 @@ class Frame:
     lon, lat : float
         North-west corner in degrees.
     px, py : float
-        Metres a pixel, eastwards and southwards.
+        Metres per pixel, eastwards and southwards.
     cols, scenes, size : int
-        Chips a row, chips in all, pixels a side of a chip.
+        Chips per row, chips in all, pixels per side of a chip.
     """
 
     lon: float
@@ -128,10 +101,10 @@ class Frame:
 
 
 def metres_per_degree(lat: float) -> tuple[float, float]:
-    """Return metres a degree of longitude and of latitude on WGS 84.
+    """Return metres per degree of longitude and of latitude on WGS 84.
 
     The series of the US National Geospatial-Intelligence Agency ("Length of a degree"),
-    good to a centimetre a degree.
+    good to a centimetre per degree.
     """
     phi = math.radians(lat)
     east = 111412.84 * math.cos(phi) - 93.5 * math.cos(3 * phi) + 0.118 * math.cos(5 * phi)
@@ -139,7 +112,7 @@ def metres_per_degree(lat: float) -> tuple[float, float]:
     return east, north
 
 
-def make_frame(city: CityLike, scenes: int, size: int) -> Frame:
+def make_frame(city: City, scenes: int, size: int) -> Frame:
     """Lay out a city's chips.
 
     Raises

@@ -17,7 +17,7 @@ from geoprep.synth.lattice import Rank
 
 Surface = Literal["paved", "unpaved"] | None
 
-# highway: (metres a lane, metres beyond the lanes in all on roads of up to 2 lanes and of more,
+# highway: (metres per lane, metres beyond the lanes in all on roads of up to 2 lanes and of more,
 # roadside kept free of buildings, drawing order). Beyond the lanes are the hard shoulders of
 # motorways and of primaries of 2 lanes, the cycle lanes of secondaries of 2 lanes, the median of
 # primaries of 4.

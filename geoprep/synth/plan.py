@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import shapely
 
+from geoprep.sources.cities import City
 from geoprep.synth.connect import DisjointSets
-from geoprep.synth.frame import CityLike, Frame, generator, make_frame
+from geoprep.synth.frame import Frame, generator, make_frame
 from geoprep.synth.kinds import Road
 from geoprep.synth.lattice import Lattice, Points, make_lattice
 from geoprep.synth.network import build_network
@@ -37,7 +38,7 @@ class Plan:
         Index of a chip -> polygon in metres where it is black.
     """
 
-    city: CityLike
+    city: City
     seed: int
     frame: Frame
     lattice: Lattice
@@ -49,7 +50,7 @@ class Plan:
     borders: dict[int, shapely.Polygon]
 
 
-def make_plan(city: CityLike, scenes: int, seed: int, size: int) -> Plan:
+def make_plan(city: City, scenes: int, seed: int, size: int) -> Plan:
     """Plan a city: the same arguments give the same plan."""
     frame = make_frame(city, scenes, size)
     rng = generator(seed, city, PLAN)

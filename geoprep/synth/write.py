@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,13 +12,14 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
+from geoprep.storage import make_folder, replaced
 from geoprep.synth.plan import Plan
 from geoprep.synth.products import PRODUCT_BANDS
 
 MANIFEST: Final = "synth.json"
 VERSION: Final = 1
 """Changes when the same seed would draw another city."""
-_ROWS_A_STRIP: Final = 25
+_STRIP_ROWS: Final = 25
 
 
 def scene_files(folder: Path, plan: Plan, index: int, products: tuple[str, ...]) -> dict[str, Path]:
@@ -46,36 +44,20 @@ def write_image(path: Path, pixels: NDArray[np.generic], georeference: Affine) -
         "predictor": 2,
         "interleave": "pixel",
         "tiled": False,
-        "blockysize": _ROWS_A_STRIP,
+        "blockysize": _STRIP_ROWS,
         "photometric": "rgb" if bands == 3 else "minisblack",
     }
 
-    def write(temporary: Path) -> None:
-        with rasterio.open(temporary, "w", **profile) as file:
+    with replaced(path) as partial, rasterio.MemoryFile() as memory:
+        with memory.open(**profile) as file:
             file.write(pixels)
-
-    _replace(path, write)
+        partial.write_bytes(memory.getbuffer())
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Write a document as JSON."""
-    text = json.dumps(document)
-    _replace(path, lambda temporary: _write_text(temporary, text))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
-def _replace(path: Path, write: Callable[[Path], None]) -> None:
-    """Let a file be written under a hidden name, then give it its own in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(path) as partial:
+        partial.write_text(json.dumps(document), encoding="utf-8")
 
 
 def claim_folder(folder: Path, plan: Plan) -> None:
@@ -95,31 +77,15 @@ def claim_folder(folder: Path, plan: Plan) -> None:
         "scenes": plan.frame.scenes,
         "size": plan.frame.size,
     }
-    there = _read_manifest(manifest)
-    if there is None:
+    if not manifest.exists():
         _refuse_foreign(folder)
+        make_folder(folder)
         write_json(manifest, wanted)
-    elif there != wanted:
-        other = ", ".join(
-            f"{key} {there.get(key)!r} instead of {value!r}"
-            for key, value in wanted.items()
-            if there.get(key) != value
-        )
+    elif manifest.read_text(encoding="utf-8", errors="replace") != json.dumps(wanted):
         raise UsageError(
-            f"{folder} holds a synthetic city drawn with other parameters "
-            f"({other or 'more keys'}): ask for the same, "
-            "write to another folder, or delete this one"
+            f"{folder} holds a synthetic city drawn with other parameters (see {manifest}): ask "
+            "for the same, write to another folder, or delete this one"
         )
-
-
-def _read_manifest(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(f"{path} cannot be read ({error}): delete {path.parent}") from error
-    return document if isinstance(document, dict) else {}
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -9,17 +9,17 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.imagery import kernels
 from geoprep.imagery import pixels as imagery
-from geoprep.speed import NO_DATA, NO_ROAD
-from geoprep.storage.files import StoreFiles
+from geoprep.imagery.counts import TileCounts
+from geoprep.speed import NO_DATA
+from geoprep.storage.folders import StoreFiles
+from geoprep.store.layout import pixel_layouts
 from geoprep.store.schema import PIXEL_ARRAYS, StoreMeta, TileTable
 from geoprep.verify.problem import Problem
 from geoprep.verify.shards import ShardJob, ShardReader
 from geoprep.verify.tables import WITH_PIXELS, Tables
 
 TRAIN = 0
-_UNMASKED = np.empty((0, 0), np.uint8)
 
 
 @dataclass(slots=True)
@@ -28,8 +28,8 @@ class Findings:
 
     Attributes
     ----------
-    shards, chunks, nbytes
-        Read, decoded, and bytes read.
+    shards, chunks
+        Read, and decoded.
     skipped
         Tiles of the finest level that could not be counted.
     band, speed
@@ -41,7 +41,6 @@ class Findings:
     problems: list[Problem] = field(default_factory=list)
     shards: int = 0
     chunks: int = 0
-    nbytes: int = 0
     skipped: int = 0
     band: NDArray[np.int64] | None = None
     speed: NDArray[np.int64] | None = None
@@ -53,7 +52,6 @@ class Findings:
         self.problems += other.problems
         self.shards += other.shards
         self.chunks += other.chunks
-        self.nbytes += other.nbytes
         self.skipped += other.skipped
         self.roads |= other.roads
         self.valid |= other.valid
@@ -71,14 +69,13 @@ def check_job(job: ShardJob, files: StoreFiles, meta: StoreMeta, tables: Tables)
         scene = None if tile is None else tables.scene_of(tile)
         found.problems.append(Problem(array, job.shard, tile, scene, message))
 
-    readers = []
+    layouts, readers = pixel_layouts(meta), []
     for name in PIXEL_ARRAYS:
         array = f"{job.level}/{name}"
         expected = tables.digest_of(array, job.shard)
-        readers.append(ShardReader(job, name, files, meta, expected, partial(report, array)))
-        found.nbytes += len(readers[-1].data)
-        found.shards += bool(readers[-1].data)
-    count = _Counter(meta, tables, found) if job.level == meta.levels[0] else None
+        readers.append(ShardReader(job, layouts[array], files, expected, partial(report, array)))
+        found.shards += readers[-1].found
+    count = TileCounts(len(meta.bands)) if job.level == meta.levels[0] else None
     for tile in range(job.first, job.stop):
         image, speed = (reader.tile(tile) for reader in readers)
         found.chunks += (image is not None) + (speed is not None)
@@ -88,9 +85,10 @@ def check_job(job: ShardJob, files: StoreFiles, meta: StoreMeta, tables: Tables)
         for name, message in _faults(image, speed, tables.status_of(tile)):
             report(f"{job.level}/{name}", tile, message)
         if count is not None:
-            count.add(tile, image, speed)
+            trained = tables.status_of(tile) == "ok" and tables.split_of(tile) == TRAIN
+            found.roads[tile], found.valid[tile] = count.add(image, speed, counted=trained)
     if count is not None:
-        count.finish()
+        found.band, found.speed = count.band, count.speed
     return found
 
 
@@ -113,31 +111,6 @@ def _faults(
         yield "image", f"pixels in a scene that is {status}"
     if status != "ok" and (speed != NO_DATA).any():
         yield "speed", f"labelled pixels in a scene that is {status}"
-
-
-class _Counter:
-    """Recomputes the statistics of a job's tiles, in the way the build does."""
-
-    def __init__(self, meta: StoreMeta, tables: Tables, found: Findings) -> None:
-        self.tables, self.found = tables, found
-        self.bands = (0,) * len(meta.bands)
-        self.band = np.zeros((2, len(meta.bands), 256), np.int64)
-        self.speed = np.zeros(256, np.int64)
-
-    def add(self, tile: int, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
-        per_speed = imagery.count_mask(speed)
-        labelled = int(per_speed.sum() - per_speed[NO_DATA])
-        roads = labelled - int(per_speed[NO_ROAD])
-        self.found.roads[tile] = roads / labelled if labelled else 0.0
-        self.found.valid[tile] = np.count_nonzero(image[..., 0]) / speed.size
-        if self.tables.status_of(tile) == "ok" and self.tables.split_of(tile) == TRAIN:
-            self.speed += per_speed
-            kernels.count_values(image, _UNMASKED, self.bands, self.band)
-
-    def finish(self) -> None:
-        self.found.band = self.band.sum(axis=0)
-        self.found.band[:, 0] = 0  # no data is not counted
-        self.found.speed = self.speed
 
 
 def check_statistics(found: Findings, tables: Tables) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from geoprep.executors.threads import Threads
-from geoprep.storage.files import StoreFiles
+from geoprep.storage.folders import StoreFiles
 from geoprep.store.reader import Store
 from geoprep.store.schema import PIXEL_ARRAYS
 from geoprep.verify import metadata
@@ -69,7 +69,7 @@ def verify(
     """Read a whole store and check it.
 
     Every ``zarr.json`` must equal its copy in the root's, every table must pass its checksum, and
-    every shard the content hash in the ledger; then tables must fit one another, pixels the rules
+    every file the content hash in the ledger; then tables must fit one another, pixels the rules
     of the format, and statistics the pixels. Damage in one place hides none in another.
 
     Parameters
@@ -89,9 +89,11 @@ def verify(
     """
     start = time.perf_counter()
     store, files = Store.open(store_path), StoreFiles(store_path)
-    problems = [*metadata.check_documents(files), *metadata.check_meta(store, files)]
     tables, unreadable = read_tables(store)
-    problems += unreadable
+    problems = [*metadata.check_documents(files), *metadata.check_meta(store), *unreadable]
+    # A finer report than "some byte" has been given where there was one to give.
+    damaged = {problem.array for problem in problems}
+    problems += (p for p in metadata.check_digests(store, files) if p.array not in damaged)
     tiles = _tile_count(store, tables)
     jobs = plan_jobs(store.meta, tiles)
     problems += metadata.check_arrays(store, tiles)
@@ -115,7 +117,7 @@ def verify(
 
 
 def print_report(result: VerifyReport) -> None:
-    """Print what is wrong, a line for each problem, or that nothing is."""
+    """Print what is wrong, one line per problem, or that nothing is."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -153,7 +155,7 @@ def _check_pixels(
     workers: int | None,
     report: Report | None,
 ) -> Findings:
-    """Run all jobs; memory does not grow with the store, but by two numbers a tile."""
+    """Run all jobs; memory does not grow with the store, but by two numbers per tile."""
     found = Findings()
     check = partial(check_job, files=files, meta=store.meta, tables=tables)
     for done, one in enumerate(Threads(workers).map_unordered(check, jobs), start=1):

@@ -12,13 +12,14 @@ import zarr
 from numpy.typing import NDArray
 from pyproj.exceptions import CRSError
 
+from geoprep.errors import StoreError
 from geoprep.grid import Grid, tile_windows
 from geoprep.store.reader import Store
 from geoprep.store.scenes import grid_of, shape_within, tiles_of
 from geoprep.store.schema import SCENE_COLUMNS, SPLITS, STATUSES, TILE_COLUMNS, StoreMeta
 from geoprep.store.schema import SceneTable as Scenes
 from geoprep.store.schema import TileTable as Tiles
-from geoprep.verify.metadata import table_arrays
+from geoprep.verify.metadata import chunk_of, table_arrays
 from geoprep.verify.problem import Problem
 
 WITH_PIXELS = ("ok", "unlabelled")
@@ -72,6 +73,9 @@ def read_tables(store: Store) -> tuple[Tables, list[Problem]]:
             if not isinstance(array, zarr.Array) or array.ndim != len(dims):
                 raise ValueError(f"not an array of {len(dims)} axes")
             values = np.asarray(array[...])
+        except StoreError:  # the one thing that our own zarr store refuses
+            problems.append(Problem.of(name, f"the file {chunk_of(name, len(dims))} is missing"))
+            continue
         except Exception as error:  # damaged bytes can make a codec raise anything
             problems.append(Problem.of(name, _why(error)))
             continue

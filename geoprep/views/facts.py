@@ -10,9 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.speed import NO_DATA, NO_ROAD
-from geoprep.storage.files import StoreFiles
+from geoprep.storage.folders import StoreFiles
 from geoprep.store import Store
-from geoprep.store.scenes import scene_grid, scene_roads, scene_splits, valid_share
+from geoprep.store.scenes import (
+    road_fraction,
+    scene_grid,
+    scene_issues,
+    scene_roads,
+    scene_splits,
+    usable_tiles,
+    valid_pixels,
+    valid_share,
+)
 from geoprep.store.schema import PIXEL_ARRAYS, SPLITS, STATUSES
 from geoprep.views.palette import SPEED_COLOURS, bin_label, speed_bin
 
@@ -24,6 +33,8 @@ SHOWN_ISSUES = 8
 SHOWN_SPEEDS = 16
 """Above as many different speeds, bars stand for ten-mph bins."""
 BAR_WIDTH = 32
+WIDEST = 10_000
+"""Characters per line: no name, not even a tar's member, is longer."""
 
 
 def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
@@ -31,8 +42,6 @@ def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
 
     Parameters
     ----------
-    store
-        An open store.
     scenes
         Add a row for every scene.
 
@@ -41,14 +50,16 @@ def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
     dict
         Keys ``store``, ``schema``, ``version``, ``cities``, ``bands``, ``gsd_m``, ``tile``,
         ``overlap``, ``rescale``, ``codec``, ``tiles``, ``scenes``, ``bytes`` (on disk), ``km2``
-        (of imagery), ``road_fraction`` (of the labelled pixels of ``ok``
-        scenes), ``valid_fraction``, ``levels``, ``splits``, ``statuses``, ``issues``,
-        ``statistics`` (mean and standard deviation of every band over the valid training pixels,
-        1 to 255), ``speeds`` (pixels per mph over the training tiles), ``notes`` (counted
-        fallbacks of the build) and, if asked for, ``scene_table``.
+        (of imagery), ``road_fraction`` (of the labelled pixels of ``ok`` scenes),
+        ``valid_fraction`` (of the pixels of all scenes), ``levels``, ``splits``, ``statuses``,
+        ``issues`` (scenes that are not as they should be), ``statistics`` (mean and standard
+        deviation of every band over the valid training pixels, 1 to 255), ``speeds`` (pixels per
+        mph over the training tiles), ``notes`` (counted fallbacks of the build) and, if asked for,
+        ``scene_table``.
     """
     meta, files = store.meta, StoreFiles(store.location)
-    usable = _usable(store)
+    usable, pixels = usable_tiles(store), valid_pixels(store)
+    valid, known = pixels.sum(axis=0).tolist()
     facts = {
         "store": store.location,
         "schema": meta.schema,
@@ -63,13 +74,13 @@ def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
         "tiles": len(store.tiles),
         "scenes": len(store.scenes),
         "bytes": sum(files.sizes.values()),
-        "km2": _square_kilometres(store),
-        "road_fraction": _road_fraction(store, usable),
-        "valid_fraction": float(store.tiles.valid_fraction.mean()),
+        "km2": _square_kilometres(store, pixels[:, 0]),
+        "road_fraction": road_fraction(store, usable),
+        "valid_fraction": valid / known if known else 0.0,
         "levels": [_level(store, files, level) for level in meta.levels],
         "splits": {name: _split(store, usable, i) for i, name in enumerate(SPLITS)},
         "statuses": {status: int((store.scenes.status == status).sum()) for status in STATUSES},
-        "issues": [scene for scene in _described(store) if scene["status"] != "ok"],
+        "issues": [_described(*issue) for issue in scene_issues(store)],
         "statistics": _statistics(store),
         "speeds": _speeds(store),
         "notes": dict(meta.build.get("notes", {})),
@@ -77,29 +88,14 @@ def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
     return {**facts, "scene_table": _scene_table(store)} if scenes else facts
 
 
-def _usable(store: Store) -> NDArray[np.bool_]:
-    """Return bool (tile): whether it can be trained on."""
-    mask: NDArray[np.bool_] = (store.scenes.status == "ok")[store.tiles.scene]
-    return mask
-
-
-def _road_fraction(store: Store, chosen: NDArray[np.bool_]) -> float:
-    """Return the share of valid pixels that are road, over some tiles (all of one size)."""
-    weights = store.tiles.valid_fraction[chosen].astype(np.float64)
-    if not weights.any():
-        return 0.0
-    return float(np.average(store.tiles.road_fraction[chosen], weights=weights))
-
-
-def _square_kilometres(store: Store) -> float:
-    """Return the area of all imagery: each scene's rectangle times the share that is valid."""
+def _square_kilometres(store: Store, valid: NDArray[np.float64]) -> float:
+    """Return the area of all imagery from the valid pixels of every scene, float64 (scene)."""
     total = 0.0
-    for scene in range(len(store.scenes)):
+    for scene, pixels in enumerate(valid):
         grid = scene_grid(store, scene)
         if grid is not None:
             gsd_x, gsd_y = grid.gsd_m()
-            area = grid.height * gsd_y * grid.width * gsd_x
-            total += area * valid_share(store, scene)
+            total += float(pixels) * gsd_x * gsd_y
     return total / 1e6
 
 
@@ -133,7 +129,7 @@ def _split(store: Store, usable: NDArray[np.bool_], split: int) -> dict[str, Any
         "scenes": len(np.unique(store.tiles.scene[chosen])),
         "tiles": int(chosen.sum()),
         "usable_tiles": int(ready.sum()),
-        "road_fraction": _road_fraction(store, ready),
+        "road_fraction": road_fraction(store, ready),
         "ram_bytes": {
             str(level): int(ready.sum()) * level**2 * per_tile for level in store.meta.levels
         },
@@ -141,26 +137,22 @@ def _split(store: Store, usable: NDArray[np.bool_], split: int) -> dict[str, Any
 
 
 def _scene_table(store: Store) -> list[dict[str, Any]]:
-    roads, splits = scene_roads(store), scene_splits(store)
-    counts = np.bincount(store.tiles.scene, minlength=len(store.scenes))
+    roads, splits, scenes = scene_roads(store), scene_splits(store), store.scenes
+    counts = np.bincount(store.tiles.scene, minlength=len(scenes))
     return [
         {
-            **scene,
+            **_described(*row),
             "split": SPLITS[splits[index]],
             "tiles": int(counts[index]),
             "road_fraction": float(roads[index]),
             "valid_fraction": valid_share(store, index),
         }
-        for index, scene in enumerate(_described(store))
+        for index, row in enumerate(zip(scenes.id, scenes.status, scenes.reason, strict=True))
     ]
 
 
-def _described(store: Store) -> list[dict[str, Any]]:
-    scenes = store.scenes
-    return [
-        {"scene": str(name), "status": str(status), "reason": str(reason)}
-        for name, status, reason in zip(scenes.id, scenes.status, scenes.reason, strict=True)
-    ]
+def _described(scene: object, status: object, reason: object) -> dict[str, str]:
+    return {"scene": str(scene), "status": str(status), "reason": str(reason)}
 
 
 def _statistics(store: Store) -> list[dict[str, Any]]:
@@ -185,7 +177,8 @@ def print_info(store: Store, *, scenes: bool = False) -> None:
     """Print what is in a store; with ``scenes``, every scene of it."""
     from rich.console import Console
 
-    Console(highlight=False).print(render(info(store, scenes=scenes)))
+    # A terminal breaks long lines itself; to rich's width, names would be cut.
+    Console(highlight=False, width=WIDEST).print(render(info(store, scenes=scenes)))
 
 
 def render(facts: dict[str, Any]) -> RenderableType:
@@ -219,8 +212,8 @@ def _heading(facts: dict[str, Any]) -> RenderableType:
     text.append(f"{facts['tiles']:,} tiles of {facts['tile']} px")
     text.append(f", overlap {facts['overlap']} px" if facts["overlap"] else "")
     text.append(f", from {facts['scenes']:,} {_plural(facts['scenes'], 'scene')} ({statuses})\n")
-    text.append(f"{facts['km2']:.3g} km² of imagery at {gsd_x:.2f} × {gsd_y:.2f} m a pixel, ")
-    text.append(f"{facts['valid_fraction']:.1%} of all pixels valid, ")
+    text.append(f"{facts['km2']:.3g} km² of imagery at {gsd_x:.2f} × {gsd_y:.2f} m per pixel, ")
+    text.append(f"{facts['valid_fraction']:.1%} of their pixels valid, ")
     text.append(f"{facts['road_fraction']:.2%} of the labelled ones road")
     return text
 

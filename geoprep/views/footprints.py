@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +23,7 @@ DECIMALS = 9
 
 
 def export_footprints(store: Store, out: str | Path, *, by: By = "scene") -> Path:
-    """Write one polygon a scene or tile, in longitude and latitude, with what is known of it.
+    """Write one polygon per scene or tile, in longitude and latitude, with what is known of it.
 
     Properties are ``scene``, ``split``, ``status``, ``reason``, ``road_fraction`` (of the labelled
     pixels) and ``valid_fraction``; tiles also have ``tile`` (their row in the store), ``row`` and
@@ -33,8 +31,6 @@ def export_footprints(store: Store, out: str | Path, *, by: By = "scene") -> Pat
 
     Parameters
     ----------
-    store
-        An open store.
     out
         ``.geojson`` or ``.gpkg``; it appears at once, or not at all.
     by
@@ -50,10 +46,7 @@ def export_footprints(store: Store, out: str | Path, *, by: By = "scene") -> Pat
         raise UsageError(f"{out}: footprints are written as NAME.geojson or NAME.gpkg")
     features = list(_scenes(store) if by == "scene" else _tiles(store))
     with replaced(out) as partial:
-        if out.suffix.lower() == ".gpkg":
-            _write_geopackage(partial, features, f"{by}s")
-        else:
-            _write_geojson(partial, features)
+        _write(partial, features, f"{by}s")
     return out
 
 
@@ -109,44 +102,26 @@ def _number(value: Any) -> float:  # noqa: ANN401 - any NumPy scalar
 
 
 def _outline(grid: Grid | None) -> shapely.Polygon | None:
-    """Return a grid's corners in longitude and latitude, counterclockwise as RFC 7946 asks."""
+    """Return a grid's corners in longitude and latitude, counterclockwise."""
     if grid is None:
         return None
     corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0)]
     xs, ys = zip(*(grid.transform * corner for corner in corners), strict=True)
     lon, lat = to_lonlat(grid.crs).transform(xs, ys)
-    if not all(map(math.isfinite, (*lon, *lat))):
+    if not np.isfinite([lon, lat]).all():
         return None
+    lon = np.unwrap(lon, period=360)  # over the 180th meridian, not round the world
     return shapely.geometry.polygon.orient(shapely.Polygon(list(zip(lon, lat, strict=True))))
 
 
-def _write_geojson(path: Path, features: list[_Feature]) -> None:
-    # One feature a line: large files stay readable, and a diff shows which scene moved.
-    lines = [
-        json.dumps(
-            {"type": "Feature", "geometry": _geometry(polygon), "properties": properties},
-            ensure_ascii=False,
-        )
-        for polygon, properties in features
-    ]
-    body = ",\n".join(lines)
-    path.write_text(
-        '{"type": "FeatureCollection", "features": [\n' + body + "\n]}\n", encoding="utf-8"
-    )
-
-
-def _geometry(polygon: shapely.Polygon | None) -> dict[str, Any] | None:
-    if polygon is None:
-        return None
-    ring = [[round(x, DECIMALS), round(y, DECIMALS)] for x, y in polygon.exterior.coords]
-    return {"type": "Polygon", "coordinates": [ring]}
-
-
-def _write_geopackage(path: Path, features: list[_Feature], layer: str) -> None:
+def _write(path: Path, features: list[_Feature], layer: str) -> None:
     import pyogrio
 
     names = list(features[0][1])
     columns = [np.array([properties[name] for _, properties in features]) for name in names]
+    geojson = path.suffix.lower() != ".gpkg"
+    # RFC 7946: longitude and latitude, counterclockwise, cut at the 180th meridian.
+    options = {"RFC7946": "YES", "COORDINATE_PRECISION": str(DECIMALS)} if geojson else {}
     pyogrio.raw.write(
         path,
         geometry=shapely.to_wkb(np.array([polygon for polygon, _ in features], object)),
@@ -155,5 +130,6 @@ def _write_geopackage(path: Path, features: list[_Feature], layer: str) -> None:
         geometry_type="Polygon",
         crs="EPSG:4326",
         layer=layer,
-        driver="GPKG",
+        driver="GeoJSON" if geojson else "GPKG",
+        layer_options=options,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,11 +13,17 @@ from numpy.typing import NDArray
 from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.sources.scene import match_scene
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NO_DATA
 from geoprep.storage.files import replaced
 from geoprep.store import Store
-from geoprep.store.scenes import is_aligned, level_grid, read_image, read_speed, tiles_of
+from geoprep.store.scenes import (
+    find_scene,
+    is_aligned,
+    level_grid,
+    read_image,
+    read_speed,
+    tiles_of,
+)
 from geoprep.store.schema import SPLITS
 from geoprep.views.footprints import export_footprints
 from geoprep.views.palette import speed_colours
@@ -51,8 +58,6 @@ def export_scene(
 
     Parameters
     ----------
-    store
-        An open store.
     scene
         Id, or the end of one, such as ``chip12``.
     out
@@ -79,7 +84,7 @@ def export_scene(
     StoreError
         No such level, or damaged pixels.
     """
-    index = match_scene(store.scenes.id.tolist(), scene)
+    index = find_scene(store, scene)
     level = store.check_level(level)
     grid = _exportable(store, index, level, what)
     targets = _targets(Path(out), str(store.scenes.id[index]), what)
@@ -143,7 +148,7 @@ def _write_image(
     from rasterio.enums import ColorInterp
 
     names = [band.lower() for band in store.meta.bands]
-    with replaced(path) as partial, _create(partial, grid, image.shape[2], 0) as raster:
+    with _create(path, grid, image.shape[2], 0) as raster:
         raster.colorinterp = [
             ColorInterp[name] if name in COLOURS else ColorInterp.gray for name in names
         ]
@@ -157,7 +162,7 @@ def _write_speed(
 ) -> None:
     tables = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
     nodata = NO_DATA if coding == "mph" else None
-    with replaced(path) as partial, _create(partial, grid, 1, nodata) as raster:
+    with _create(path, grid, 1, nodata) as raster:
         raster.update_tags(**tags, SPEED_CODING=coding)
         if coding == "mph":
             colours = speed_colours().tolist()
@@ -167,8 +172,12 @@ def _write_speed(
         raster.write(tables[coding][speed] if coding in tables else speed, 1)
 
 
-def _create(path: Path, grid: Grid, bands: int, nodata: int | None) -> DatasetWriter:
-    """Open a tiled, compressed uint8 GeoTIFF for writing."""
+@contextmanager
+def _create(path: Path, grid: Grid, bands: int, nodata: int | None) -> Iterator[DatasetWriter]:
+    """Open a tiled, compressed uint8 GeoTIFF for writing; it appears when all went well.
+
+    It is put together in memory: of a disk that fills up, GDAL tells the terminal, not us.
+    """
     import rasterio
 
     profile: dict[str, Any] = {
@@ -187,4 +196,7 @@ def _create(path: Path, grid: Grid, bands: int, nodata: int | None) -> DatasetWr
     }
     if min(grid.height, grid.width) >= BLOCK:  # tiles of a smaller raster would be mostly padding
         profile |= {"tiled": True, "blockxsize": BLOCK, "blockysize": BLOCK}
-    return rasterio.open(path, "w", **profile)
+    with replaced(path) as partial, rasterio.MemoryFile() as memory:
+        with memory.open(**profile) as raster:
+            yield raster
+        partial.write_bytes(memory.getbuffer())

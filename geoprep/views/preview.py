@@ -11,15 +11,17 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.sources.scene import match_scene
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage.files import replaced
 from geoprep.store import Store
 from geoprep.store.scenes import (
+    find_scene,
     read_image,
     read_speed,
+    road_fraction,
     scene_grid,
     scene_roads,
+    scene_shape,
     scene_splits,
     valid_share,
 )
@@ -33,6 +35,8 @@ SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
 DARK = 0.45
 """Median brightness below which pictures are brightened, up to there."""
 MOST_GAMMA = 2.0
+STRIP_TILES = 8
+"""Rows of tiles in memory at once; those at the edge of a strip are read twice."""
 
 
 def preview(
@@ -48,14 +52,12 @@ def preview(
 
     Parameters
     ----------
-    store
-        An open store.
     out
         ``.png``, ``.pdf``, ``.svg`` or ``.jpg``; it appears at once, or not at all.
     scenes
         Ids, or ends of ids, in the order to show them. None: chosen by :func:`choose_scenes`.
     count
-        How many are chosen.
+        Number of scenes that are chosen.
     level
         Resolution to read. None: the coarsest that is as fine as the sheet.
     columns
@@ -75,11 +77,14 @@ def preview(
         raise UsageError(f"{out}: a preview is a picture: call it NAME.png")
     if not columns or set(columns) - set(COLUMNS):
         raise UsageError(f"columns {', '.join(columns)}: use some of {', '.join(COLUMNS)}")
-    ids = store.scenes.id.tolist()
-    chosen = [match_scene(ids, s) for s in scenes] if scenes else choose_scenes(store, count)
+    chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
     grids = [scene_grid(store, scene) for scene in chosen]
     layout = sheet.lay_out([_aspect(grid) for grid in grids], columns)
-    level = store.check_level(level) if level else _fitting_level(store, grids, layout.panel_pixels)
+    level = (
+        _fitting_level(store, grids, layout.panel_pixels)
+        if level is None
+        else store.check_level(level)
+    )
     brighten = _brightness_table(store)
     views = [
         _view(store, scene, grid, level, layout.panel_pixels, brighten)
@@ -184,13 +189,12 @@ def _view(
 
     status = str(store.scenes.status[scene])
     if status in ("ok", "unlabelled"):
-        image, speed = read_image(store, scene, level), read_speed(store, scene, level)
+        step = max(1, scene_shape(store, scene, level)[1] // (2 * pixels))
+        image, speed = _read_thinned(store, scene, level, step)
     else:  # nothing was stored, so nothing is read
         size = (max(1, round(pixels * _aspect(grid))), pixels)
         image = np.zeros((*size, len(store.meta.bands)), np.uint8)
         speed = np.full(size, NO_DATA, np.uint8)
-    step = max(1, image.shape[1] // (2 * pixels))
-    image, speed = _thinned_image(image, step), _thinned_speed(speed, step)
     rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
     width = None
     if grid is not None:
@@ -213,6 +217,20 @@ def _view(
         aspect=_aspect(grid),
         width_m=width,
     )
+
+
+def _read_thinned(
+    store: Store, scene: int, level: int, step: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Read a scene some rows of tiles at a time, so that a large one need not fit into memory."""
+    height = scene_shape(store, scene, level)[0]
+    strip = step * -(-STRIP_TILES * level // step)
+    images, speeds = [], []
+    for top in range(0, height, strip):
+        rows = range(top, top + strip)
+        images.append(_thinned_image(read_image(store, scene, level, rows), step))
+        speeds.append(_thinned_speed(read_speed(store, scene, level, rows), step))
+    return np.concatenate(images), np.concatenate(speeds)
 
 
 def _blocks(values: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
@@ -242,9 +260,6 @@ def _thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
 def _header(store: Store, level: int) -> tuple[str, str, str]:
     """Return the sheet's title, the line below it, and the note at its end."""
     meta, tiles = store.meta, store.tiles
-    usable = (store.scenes.status == "ok")[tiles.scene]
-    weights = tiles.valid_fraction[usable]
-    road = np.average(tiles.road_fraction[usable], weights=weights) if weights.any() else 0.0
     splits = scene_splits(store)
     shares = {name: int((splits == i).sum()) for i, name in enumerate(SPLITS)}
     counts = ", ".join(f"{scenes} {name}" for name, scenes in shares.items() if scenes)
@@ -254,8 +269,8 @@ def _header(store: Store, level: int) -> tuple[str, str, str]:
         f"{len(store.scenes):,} scene{'s' * (len(store.scenes) > 1)} ({counts})",
         f"{len(tiles):,} tiles of {meta.tile} px",
         f"levels {', '.join(map(str, meta.levels))}",
-        f"{gsd_x:.2f} × {gsd_y:.2f} m a pixel",
-        f"roads {road:.1%}",
+        f"{gsd_x:.2f} × {gsd_y:.2f} m per pixel",
+        f"roads {road_fraction(store):.1%}",
     ]
     bands = [meta.bands[i] for i in natural_bands(meta.bands)]
     note = f"shown at level {level}, bands {', '.join(bands)}, brightness adjusted for display"

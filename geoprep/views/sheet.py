@@ -185,7 +185,7 @@ def _draw_header(figure: Figure, layout: Layout, header: tuple[str, str, str]) -
 
 
 def _draw_legend(figure: Figure, layout: Layout, views: Sequence[SceneView]) -> None:
-    """Draw the key of speeds, right of the title: one box a bin, slow to fast, then no data."""
+    """Draw the key of speeds, right of the title: one box per bin, slow to fast, then no data."""
     from matplotlib.patches import Rectangle
 
     used = {1} & set(np.unique(np.concatenate([v.speed.ravel() for v in views])).tolist())

@@ -12,12 +12,17 @@ import rasterio
 from moto.server import ThreadedMotoServer
 from rasterio.transform import Affine
 
-from geoprep.errors import ImageError, SourceError
+from geoprep.errors import ImageError, SourceError, StoreError
 from geoprep.sources.cities import CITIES
 from geoprep.sources.patterns import images_and_labels
 from geoprep.sources.spacenet import find_scenes
+from geoprep.storage import StoreFiles
 from geoprep.storage import objects as remote
 from geoprep.storage.addresses import open_image, read_bytes
+from geoprep.store import Store
+from geoprep.store.scenes import read_image
+from geoprep.verify import verify
+from geoprep.views.facts import info
 
 MOSCOW = CITIES["moscow"]
 BUCKET = "spacenet-dataset"
@@ -170,6 +175,53 @@ def test_credentials_are_used_where_there_are_any(s3, monkeypatch):
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     with pytest.raises(SourceError, match="access refused"):
         read_bytes("s3://own/private.tif")
+
+
+@pytest.fixture(scope="module")
+def store_in_bucket(server, filled, small_store):
+    """A private store in a bucket, as `aws s3 sync` would put it there."""
+    keys = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
+    client = boto3.client("s3", endpoint_url=server, region_name="us-east-1", **keys)
+    for path in small_store.rglob("*"):
+        if path.is_file():
+            key = f"stores/small.zarr/{path.relative_to(small_store).as_posix()}"
+            client.put_object(Bucket="own", Key=key, Body=path.read_bytes())
+    return "s3://own/stores/small.zarr"
+
+
+def test_a_store_is_read_by_the_same_rule_over_plain_http(
+    s3, store_in_bucket, small_store, monkeypatch
+):
+    """The endpoint says http: nothing else has to."""
+    assert not [name for name in os.environ if name == "AWS_ALLOW_HTTP"]
+    with pytest.raises(StoreError, match=r"s3://own/.*access refused.*AWS_ACCESS_KEY_ID"):
+        Store.open(store_in_bucket)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    there, here = Store.open(store_in_bucket), Store.open(small_store)
+    assert (there.tiles.transform[0] == here.tiles.transform[0]).all()
+    assert info(there) | {"store": ""} == info(here) | {"store": ""}
+    assert (read_image(there, 1) == read_image(here, 1)).all()
+    assert StoreFiles(store_in_bucket).sizes == StoreFiles(small_store).sizes
+
+
+@pytest.mark.parametrize("address", ["s3://own/stores/none.zarr", "s3://no-such-bucket/a.zarr"])
+def test_a_store_that_is_not_there_is_one_line(s3, address, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    for look in (Store.open, verify):
+        with pytest.raises(StoreError, match=rf"{address}.*zarr\.json\. Check") as raised:
+            look(address)
+        assert "\n" not in str(raised.value)
+
+
+def test_a_server_that_does_not_answer_is_one_line(s3, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(
+        StoreError, match=r"s3://own/a\.zarr: not readable.*127\.0\.0\.1:9"
+    ) as raised:
+        Store.open("s3://own/a.zarr")
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

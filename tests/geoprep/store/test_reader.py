@@ -13,6 +13,7 @@ from helpers.factory import build_of, plan_of, row_of_scenes, texture, write_sce
 
 from geoprep.errors import StoreError
 from geoprep.store import PIXEL_ARRAYS, Store, StoreMeta
+from geoprep.store.reader import quiet_zarr
 from geoprep.store.schema import SCENE_COLUMNS, TILE_COLUMNS
 from geoprep.store.writer import create_store
 
@@ -264,6 +265,66 @@ def test_a_damaged_table_is_named(copy, name):
     store = Store.open(copy)
     with pytest.raises(StoreError, match=name):
         _ = store.tiles, store.scenes, store.histogram_band, store.histogram_speed
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_chunk_of_a_table_that_is_missing_is_no_zeros(copy, name):
+    """Zarr fills it with zeros: all tiles would be training tiles of the first scene."""
+    chunk = next(path for path in (copy / name).rglob("c/**/*") if path.is_file())
+    chunk.unlink()
+    store = Store.open(copy)
+    with pytest.raises(StoreError, match=rf"{chunk.relative_to(copy)} is missing.*build-zarr"):
+        _ = store.tiles, store.scenes, store.histogram_band, store.histogram_speed
+
+
+@pytest.mark.parametrize("name", ["64/image", "32/speed"])
+def test_a_shard_that_is_missing_is_no_fill_value(copy, name):
+    (copy / name / "c" / "1" / "/".join(["0"] * (3 if "image" in name else 2))).unlink()
+    store = Store.open(copy)
+    array = getattr(store, name.split("/")[1])(int(name.split("/")[0]))
+    assert array[3].shape
+    with pytest.raises(StoreError, match=rf"{name}/c/1/0/0.* is missing.*build-zarr"):
+        array[:]
+
+
+def test_columns_of_different_length_are_refused(copy, tmp_path):
+    """As if one table came from another store."""
+    other = build_of(tmp_path / "b.zarr", row_of_scenes(tmp_path / "b", 2, 128), tile=64)
+    for place in ("split", "scenes/id"):
+        shutil.rmtree(copy / place)
+        shutil.copytree(f"{other.location}/{place}", copy / place)
+    with quiet_zarr():
+        zarr.consolidate_metadata(copy)
+    for table in ("tiles", "scenes"):
+        with pytest.raises(StoreError, match=r"columns differ in length"):
+            getattr(Store.open(copy), table)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("levels", [64, 31]),
+        ("levels", [True]),
+        ("levels", [64.0, 32.0]),
+        ("tile", "64"),
+        ("overlap", 64),
+        ("bands", ["red"]),
+        ("bands", "red"),
+        ("gsd_m", [0.3]),
+        ("gsd_m", [0.3, float("nan")]),
+        ("shard_tiles", 0),
+        ("codec", "gzip"),
+        ("speed_unit", "kmh"),
+        ("cities", []),
+        ("build", []),
+        ("build", {"notes": 7}),
+        ("complete", 1),
+    ],
+)
+def test_an_attribute_that_makes_no_sense_is_named(copy, key, value):
+    edit(copy, lambda attrs: attrs.update({key: value}))
+    with pytest.raises(StoreError, match=r"copy\.zarr/zarr\.json: broken geoprep attribute"):
+        Store.open(copy)
 
 
 def test_a_missing_array_is_named(copy):

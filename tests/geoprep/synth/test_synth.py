@@ -143,7 +143,7 @@ def test_an_interrupted_run_is_taken_up_where_it_stopped(small: Path, tmp_path: 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"size": 326}, {"scenes": 10}])
 def test_other_parameters_are_refused(small: Path, change: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match=rf"{small}.*{next(iter(change))}.*another folder"):
+    with pytest.raises(UsageError, match=rf"{small}.*other parameters.*another folder"):
         synthesise(small.parent, MOSCOW, **(SMALL | change))
 
 

@@ -1,5 +1,6 @@
 """What is exported lies where the source lay, byte for byte."""
 
+import errno
 import json
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from rasterio.warp import transform_bounds
 
 from geoprep.build.run import build
-from geoprep.errors import StoreError, UsageError
+from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
@@ -139,10 +140,10 @@ def test_failure_half_way_leaves_what_was_there(store, tmp_path, monkeypatch):
     (tmp_path / "a.tif").write_bytes(b"mine")
 
     def full(*_args: object, **_tags: object) -> None:
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(rasterio.io.DatasetWriter, "update_tags", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OutputError, match=r"a\.tif.*no space left on the disk"):
         export_scene(store, "city_1", tmp_path / "a.tif", what="image")
     assert [p.name for p in tmp_path.iterdir()] == ["a.tif"]
     assert (tmp_path / "a.tif").read_bytes() == b"mine"
@@ -153,7 +154,7 @@ def test_damaged_shard_is_named(store_copy, tmp_path):
     data = bytearray(file.read_bytes())
     data[100] ^= 1
     file.write_bytes(data)
-    with pytest.raises(StoreError, match=r"64/image: shard 0 is damaged.*geoprep verify"):
+    with pytest.raises(StoreError, match=r"64/image/c/0/0/0/0: tile 0 cannot.*geoprep verify"):
         export_scene(Store.open(store_copy), "city_0", tmp_path / "a.tif")
 
 
@@ -247,6 +248,19 @@ def test_geopackage_holds_the_same_as_geojson(store, tmp_path):
         expected = shapely.geometry.shape(feature["geometry"])
         assert shapely.from_wkb(wkb).equals_exact(expected, 1e-8)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["f.geojson", "f.gpkg"]
+
+
+def test_footprint_over_the_180th_meridian_is_cut_there(make, tmp_path):
+    place = Affine(0.5, 0, 828_915, 0, -0.5, 1_106_909)  # zone 60: from 14 metres west of it
+    make.write_scene(tmp_path, "far", shape=(64, 64), transform=place, crs="EPSG:32660")
+    options = BuildOptions(tile=64, levels=1)
+    store = Store.open(make.build_store(tmp_path, tmp_path / "far.zarr", options))
+    (feature,) = _features(export_footprints(store, tmp_path / "f.geojson"))
+    outline = shapely.geometry.shape(feature["geometry"])
+    assert outline.geom_type == "MultiPolygon"
+    assert sum(part.area for part in outline.geoms) == pytest.approx((32 / 111_000) ** 2, rel=0.05)
+    (boxed,) = pyogrio.read_dataframe(export_footprints(store, tmp_path / "f.gpkg")).geometry
+    assert boxed.area == pytest.approx(outline.area, rel=1e-3)
 
 
 def test_footprints_of_another_kind_are_refused(store, tmp_path):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from matplotlib.image import imread
 from skimage.color import deltaE_ciede2000, rgb2lab
 
 from geoprep.errors import StoreError, UsageError
+from geoprep.plan.options import BuildOptions
 from geoprep.store import Store, scenes
+from geoprep.views import export_scene, sheet
 from geoprep.views import preview as module
-from geoprep.views import sheet
 from geoprep.views.palette import GROUND, SPEED_COLOURS, bin_label, speed_bin, speed_colours
 from geoprep.views.preview import choose_scenes, natural_bands, preview
 
@@ -94,13 +96,13 @@ def test_scenes_can_be_named(store, views, tmp_path):
 @pytest.mark.parametrize(("level", "expected"), [(None, 64), (32, 32), (64, 64)])
 def test_only_tiles_that_are_shown_are_read(store, views, tmp_path, monkeypatch, level, expected):
     read = []
-    original = scenes._read_tile
+    original = scenes.TileReader.read
 
-    def counted(opened, name, array, tile):
-        read.append((name, tile))
-        return original(opened, name, array, tile)
+    def counted(reader, tile):
+        read.append((reader.layout.array, tile))
+        return original(reader, tile)
 
-    monkeypatch.setattr(scenes, "_read_tile", counted)
+    monkeypatch.setattr(scenes.TileReader, "read", counted)
     preview(store, tmp_path / "a.png", scenes=["city_2", "city_black", "city_4"], level=level)
     tiles = np.flatnonzero(np.isin(store.tiles.scene, [2, 4])).tolist()
     names = (f"{expected}/image", f"{expected}/speed")
@@ -271,3 +273,46 @@ def test_heavy_libraries_are_loaded_on_use_only():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
+
+
+def test_a_level_of_nothing_is_refused(store, tmp_path):
+    with pytest.raises(StoreError, match="no level 0; its levels are 64, 32"):
+        preview(store, tmp_path / "a.png", level=0)
+
+
+@pytest.mark.parametrize("show", [preview, export_scene])
+def test_a_missing_shard_is_no_blank_picture(store_copy, tmp_path, show):
+    for shard in (store_copy / "64" / "image" / "c").iterdir():
+        (shard / "0" / "0" / "0").unlink()
+    opened = Store.open(store_copy)
+    arguments = {"scenes": ["city_1"]} if show is preview else {"scene": "city_1"}
+    out = tmp_path / ("a.png" if show is preview else "a.tif")
+    with pytest.raises(StoreError, match=r"64/image/c/\d+/0/0/0 is missing.*build-zarr"):
+        show(opened, out=out, level=64, **arguments)
+    assert not out.exists()
+
+
+def test_a_large_scene_is_read_in_strips(make, tmp_path, views):
+    """What is shown is what the whole scene gives; what is in memory is not the whole scene."""
+    make.write_scene(tmp_path, "large", shape=(1200, 1200), transform=make.lonlat_grid(0))
+    options = BuildOptions(tile=32, levels=1, shard_tiles=256)
+    opened = Store.open(make.build_store(tmp_path, tmp_path / "x.zarr", options))
+    image, speed = scenes.read_image(opened, 0), scenes.read_speed(opened, 0)
+    assert opened.tiles is opened.tiles  # read before memory is looked at
+    tracemalloc.start()
+    thin_image, thin_speed = module._read_thinned(opened, 0, 32, 7)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(thin_image, module._thinned_image(image, 7))
+    np.testing.assert_array_equal(thin_speed, module._thinned_speed(speed, 7))
+    assert peak < 0.4 * image.nbytes
+
+
+@pytest.mark.parametrize("level", [64, 32])
+def test_rows_of_a_scene_are_those_of_the_whole(store, level):
+    for read in (scenes.read_image, scenes.read_speed):
+        whole = read(store, 1, level)
+        for rows in (range(0, 10), range(50, 75), range(60, 1000)):
+            np.testing.assert_array_equal(
+                read(store, 1, level, rows), whole[rows.start : rows.stop]
+            )

@@ -1,0 +1,64 @@
+"""What tiles hold, counted: the histograms and fractions of a store, built and verified alike."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.imagery import kernels
+from geoprep.imagery.pixels import count_mask
+from geoprep.speed import NO_DATA, NO_ROAD
+
+_UNMASKED = np.empty((0, 0), np.uint8)
+
+
+class TileCounts:
+    """Counts tiles of the finest level one by one.
+
+    Attributes
+    ----------
+    speed
+        int64 (256), pixels per speed byte of the tiles that count.
+    """
+
+    def __init__(self, bands: int) -> None:
+        self.speed = np.zeros(256, np.int64)
+        self._bands = (0,) * bands
+        self._band = np.zeros((2, bands, 256), np.int64)
+
+    @property
+    def band(self) -> NDArray[np.int64]:
+        """int64 (band, 256), valid pixels per value of the tiles that count."""
+        totals: NDArray[np.int64] = self._band.sum(axis=0)
+        totals[:, 0] = 0  # 0 is nodata, in every band and only there
+        return totals
+
+    def add(
+        self, image: NDArray[np.uint8], speed: NDArray[np.uint8], *, counted: bool
+    ) -> tuple[float, float]:
+        """Take in a tile; return its share of road and its share of valid pixels.
+
+        Parameters
+        ----------
+        image
+            uint8 (y, x, band).
+        speed
+            uint8 (y, x).
+        counted
+            Whether it goes into the histograms.
+
+        Returns
+        -------
+        tuple of float
+            Road over labelled pixels (0 where none is labelled), valid over all pixels.
+        """
+        per_speed = count_mask(speed)
+        labelled = int(per_speed.sum() - per_speed[NO_DATA])
+        roads = labelled - int(per_speed[NO_ROAD])
+        per_band = np.zeros_like(self._band)
+        kernels.count_values(image, _UNMASKED, self._bands, per_band)
+        if counted:
+            self.speed += per_speed
+            self._band += per_band
+        nodata = int(per_band[:, 0, 0].sum())
+        return roads / labelled if labelled else 0.0, 1 - nodata / speed.size

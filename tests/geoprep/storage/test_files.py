@@ -1,0 +1,142 @@
+"""Files are there whole or not at all, and a disk that refuses says so in one line."""
+
+import errno
+import os
+import threading
+
+import numpy as np
+import pytest
+from helpers.disks import small_disk
+
+from geoprep.errors import OutputError, StoreError, UsageError
+from geoprep.sources.cities import get_city
+from geoprep.storage import StoreFiles, local_path, make_folder, replaced
+from geoprep.store import Store
+from geoprep.synth import synthesise
+from geoprep.views.footprints import export_footprints
+from geoprep.views.geotiff import export_scene
+from geoprep.views.preview import preview
+
+
+def test_a_file_appears_when_all_went_well(tmp_path):
+    path = tmp_path / "a.txt"
+    with replaced(path) as partial:
+        partial.write_text("new")
+        assert not path.exists()
+        assert partial.suffix == ".txt", "libraries go by it"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_what_was_there(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def fail():
+        with replaced(path) as partial:
+            partial.write_text("half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_threads_write_one_file_without_meeting(tmp_path):
+    barrier, path = threading.Barrier(4), tmp_path / "a.txt"
+
+    def write(text):
+        with replaced(path) as partial:
+            partial.write_text(text)
+            barrier.wait()
+
+    threads = [threading.Thread(target=write, args=(str(i) * 1000,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_text() in {str(i) * 1000 for i in range(4)}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "says"),
+    [
+        (errno.ENOSPC, OutputError, "no space left on the disk.*same command again"),
+        (errno.EDQUOT, OutputError, "no space left on the disk"),
+        (errno.EIO, OutputError, "check the disk"),
+        (errno.EROFS, UsageError, "Read-only file system.*choose another place"),
+        (errno.EACCES, UsageError, "Permission denied.*choose another place"),
+    ],
+)
+def test_what_a_disk_refuses_is_one_line_with_the_fix(tmp_path, code, kind, says):
+    says = rf"a\.tif cannot be written.*{says}"
+    with pytest.raises(kind, match=says) as raised, replaced(tmp_path / "a.tif"):
+        raise OSError(code, os.strerror(code))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_that_is_in_the_way_is_refused(tmp_path):
+    (tmp_path / "a.tif").mkdir()
+    with pytest.raises(UsageError, match=r"a\.tif"), replaced(tmp_path / "a.tif") as partial:
+        partial.write_text("x")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="file/below cannot be written"):
+        make_folder(tmp_path / "file" / "below")
+    no = tmp_path / "no" / "a.tif"
+    with pytest.raises(UsageError, match=r"no/a\.tif.*does not exist"), replaced(no):
+        pass
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/a.zarr", "s3:/bucket", "gs://b", "https://b/c"])
+def test_an_address_is_no_folder_of_this_machine(address):
+    with pytest.raises(UsageError, match=r"folder of this machine"):
+        local_path(address)
+
+
+def test_a_path_is_made_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert local_path("a:b.zarr") == tmp_path / "a:b.zarr"
+
+
+OUTPUTS = {
+    "image": lambda store, folder: export_scene(store, "city_1", folder / "a.tif"),
+    "picture": lambda store, folder: preview(store, folder / "a.png", count=1),
+    "page": lambda store, folder: preview(store, folder / "a.pdf", count=1),
+    "table": lambda store, folder: export_footprints(store, folder / "a.gpkg", by="tile"),
+    "outlines": lambda store, folder: export_footprints(store, folder / "a.geojson", by="tile"),
+    "city": lambda _, folder: synthesise(folder, get_city("moscow"), scenes=1, seed=0, size=200),
+}
+
+
+@pytest.mark.parametrize("write", OUTPUTS.values(), ids=OUTPUTS)
+def test_a_full_disk_is_one_line_and_nothing_half_written(small_store, tmp_path, capfd, write):
+    store = Store.open(small_store)
+    with small_disk(tmp_path / "disk", 12) as folder:
+        with pytest.raises(OutputError, match="no space left on the disk"):
+            write(store, folder)
+        left = [path.name for path in folder.rglob("*") if path.is_file()]
+        assert left in ([], ["synth.json"])
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("write", OUTPUTS.values(), ids=OUTPUTS)
+def test_a_place_that_may_not_be_written_is_refused(small_store, tmp_path, write):
+    store = Store.open(small_store)
+    refused = pytest.raises(UsageError, match=r"cannot be written.*Read-only")
+    with small_disk(tmp_path / "disk", 12, read_only=True) as folder, refused:
+        write(store, folder)
+
+
+def test_parts_of_a_file_are_read(tmp_path):
+    data = np.arange(100, dtype=np.uint8).tobytes()
+    (tmp_path / "a").write_bytes(data)
+    (tmp_path / "empty").write_bytes(b"")
+    files = StoreFiles(tmp_path)
+    assert files.read_range("a", 10, 20) == data[10:20]
+    assert files.read_end("a", 7) == data[-7:]
+    assert files.read_end("a", 1000) == data
+    assert files.read_end("empty", 5) == b""
+    with pytest.raises(StoreError, match="b is missing"):
+        files.read_end("b", 5)

@@ -1,0 +1,105 @@
+"""Where the bytes of pixels lie: what is written is read back, and nothing else passes for it."""
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from geoprep.errors import StoreError
+from geoprep.store import CODECS, MISSING, PixelLayout, Store, pixel_layouts, without_checksum
+from geoprep.store.layout import checksum, compressor
+from geoprep.store.shards import ShardWriter
+
+
+def chunk_of(tile, codec):
+    body = bytes(compressor(codec).encode(tile.reshape(-1)))
+    return body + checksum(body)
+
+
+@given(
+    st.sampled_from(CODECS),
+    arrays(np.uint8, st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9))),
+)
+def test_a_tile_of_any_size_comes_back(codec, tile):
+    out = np.full_like(tile, 77)
+    PixelLayout("8/image", tile.shape, 4, codec).decode(chunk_of(tile, codec), out)
+    np.testing.assert_array_equal(out, tile)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("other", [(15, 16), (17, 16), (8, 8), (300, 300)])
+def test_a_sound_chunk_of_another_size_is_refused(codec, other):
+    """The codec would leave the rest of the buffer as it was."""
+    layout = PixelLayout("16/speed", (16, 16), 4, codec)
+    chunk = chunk_of(np.ones(other, np.uint8), codec)
+    size = other[0] * other[1]
+    with pytest.raises(ValueError, match=rf"holds {size} pixel bytes, not 256"):
+        layout.decode(chunk, np.empty((16, 16), np.uint8))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("data", [b"", b"abc", b"abcd", b"ab" + checksum(b"ab")])
+def test_what_is_no_chunk_is_refused(codec, data):
+    with pytest.raises(ValueError, match=r"checksum|holds"):
+        PixelLayout("2/speed", (2, 2), 4, codec).decode(data, np.empty((2, 2), np.uint8))
+
+
+def test_an_index_is_read_from_the_end_of_a_shard(tmp_path):
+    layout = PixelLayout("8/speed", (8, 8), 4, "lz4")
+    writer = ShardWriter(tmp_path / "0", layout.shard_tiles, layout.codec)
+    for _ in range(3):
+        writer.add(np.zeros((8, 8), np.uint8))
+    writer.close()
+    data = (tmp_path / "0").read_bytes()
+    index = layout.read_index(data[-layout.index_bytes :])
+    assert index.shape == (4, 2)
+    assert index[0, 0] == 0
+    assert (index[1:3, 0] == index[:2].sum(axis=1)).all()
+    assert (index[3] == MISSING).all()
+    with pytest.raises(ValueError, match="cut short"):
+        layout.read_index(data[-layout.index_bytes + 1 :])
+    with pytest.raises(ValueError, match="checksum"):
+        layout.read_index(data[-layout.index_bytes - 1 : -1])
+
+
+def test_a_checksum_is_four_bytes_little_endian():
+    assert checksum(b"123456789") == 0xE3069283.to_bytes(4, "little")  # the check value of CRC-32C
+    assert without_checksum(b"123456789" + checksum(b"123456789")) == b"123456789"
+
+
+def test_names_and_places(small_store):
+    layouts = pixel_layouts(Store.open(small_store).meta)
+    assert list(layouts) == ["64/image", "64/speed", "32/image", "32/speed"]
+    image, mask = layouts["64/image"], layouts["32/speed"]
+    assert (image.tile_shape, image.tile_bytes, image.fill) == ((64, 64, 3), 64 * 64 * 3, 0)
+    assert (mask.tile_shape, mask.tile_bytes, mask.fill) == ((32, 32), 32 * 32, 255)
+    assert (image.key(7), mask.key(0)) == ("64/image/c/7/0/0/0", "32/speed/c/0/0/0")
+    assert image.place(17) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shards": (4, 64, 64, 3)},
+        {"dtype": "int8"},
+        {"compressors": zarr.codecs.GzipCodec()},
+        {"compressors": None},
+        {"chunk_key_encoding": {"name": "default", "separator": "."}},
+        {"shape": (7, 64, 64, 3)},
+        {"shards": None},
+    ],
+)
+def test_an_array_that_is_laid_out_otherwise_is_refused(small_store, tmp_path, change):
+    opened = Store.open(small_store)
+    tiles = len(opened.tiles)
+    wanted = opened.layout(64, "image").describe(tiles)
+    other = zarr.open_group(tmp_path / "b.zarr", mode="w")
+    array = other.create_array("64/image", **wanted)
+    assert opened.layout(64, "image").fits(array)
+    array = other.create_array("64/image", **(wanted | change), overwrite=True)
+    store = Store(str(tmp_path), other, opened.meta)
+    store.__dict__["tiles"] = opened.tiles
+    with pytest.raises(StoreError, match=r"64/image is not laid out as schema 1 has it"):
+        store.layout(64, "image")
