@@ -65,7 +65,8 @@ def probe_scene(item: tuple[Scene, str | None, BuildOptions]) -> Probe:
         The scene, its imagery product, the options of the build.
     """
     scene, product, options = item
-    files, facts = (scene.image,), ""
+    files: tuple[str, ...] = (scene.image,)
+    facts = ""
     try:
         with open_image(scene.image) as dataset:
             files, facts = _files_of(dataset, scene.image), _facts(dataset)
