@@ -47,7 +47,7 @@ class TileCounts:
     @property
     def band(self) -> NDArray[np.int64]:
         """int64 (band, 256), valid pixels per value of the tiles that count."""
-        totals = self._band.sum(axis=0)
+        totals: NDArray[np.int64] = self._band.sum(axis=0)
         totals[:, 0] = 0  # 0 is nodata, in every band and only there
         return totals
 
