@@ -1,4 +1,8 @@
-"""What a network's output says: is there a road, how fast is it. One place for every consumer."""
+"""What a network's probabilities say: is there a road, how fast is it.
+
+Metrics and pictures decode here; maps decode in `training.prediction.blend`, whose compiled loop
+a test holds to this.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, CONTINUOUS_MAX_MPH
+from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, CONTINUOUS_MAX_MPH, NO_DATA
 from geoprep.store import Store
 
 SLOWEST_MPH = 7.5
-"""A continuous prediction above this is a road: half of the slowest speed of the table."""
+"""A continuous prediction from here on is a road: half of the slowest speed of the table."""
 
 
 def class_speeds(stores: Sequence[Store]) -> tuple[float, ...]:
     """Return the speed in mph that each of the seven bins stands for.
 
     It is the mean over the pixels of the train splits; a bin that never occurs has its middle.
-
-    Parameters
-    ----------
-    stores
-        One or several.
     """
     counts = np.sum([store.histogram_speed for store in stores], axis=0).astype(np.float64)
     pixels = np.bincount(BIN_TABLE, weights=counts, minlength=BIN_COUNT + 1)[1:]
@@ -33,52 +32,78 @@ def class_speeds(stores: Sequence[Store]) -> tuple[float, ...]:
     return tuple(float(speed) for speed in speeds)
 
 
-def road_mask(logits: Tensor, targets: str) -> Tensor:
-    """Return where a road is predicted, bool (n, y, x).
-
-    Parameters
-    ----------
-    logits
-        (n, channel, y, x).
-    targets
-        ``bins``, ``continuous`` or ``binary``.
-    """
-    if targets == "continuous":
-        return logits[:, 0].sigmoid() * CONTINUOUS_MAX_MPH > SLOWEST_MPH
-    return logits[:, -1] > 0  # the channel of any road is the last of the bins
+def default_threshold(targets: str) -> float:
+    """Return the least probability of a road where none was found on validation tiles."""
+    return SLOWEST_MPH / CONTINUOUS_MAX_MPH if targets == "continuous" else 0.5
 
 
-def expected_mph(logits: Tensor, targets: str, class_mph: Sequence[float]) -> Tensor:
-    """Return the expected speed of every pixel if it is a road, fp32 (n, y, x) in mph.
-
-    Parameters
-    ----------
-    logits
-        (n, channel, y, x); for bins the mean of their speeds, weighted by their probabilities.
-    targets
-        ``bins`` or ``continuous``: binary targets know no speed.
-    class_mph
-        Speeds of the bins.
-    """
-    if targets == "continuous":
-        return logits[:, 0].float().sigmoid() * CONTINUOUS_MAX_MPH
-    share = logits[:, : len(class_mph)].float().sigmoid()
-    speeds = torch.tensor(class_mph, dtype=torch.float32, device=logits.device)
-    total = share.sum(dim=1).clamp_min(torch.finfo(torch.float32).tiny)
-    return (share * speeds.view(1, -1, 1, 1)).sum(dim=1) / total
+def chosen_threshold(targets: str, wanted: float | None, best: float | None) -> float:
+    """Return the one that is wanted, else the best on validation tiles, else the usual one."""
+    known = (threshold for threshold in (wanted, best) if threshold is not None)
+    return next(known, default_threshold(targets))
 
 
-def speed_bin(logits: Tensor, targets: str) -> Tensor:
+def road_probability(probabilities: Tensor) -> Tensor:
+    """Return the probability of any road, (n, y, x), of (n, channel, y, x): the last channel."""
+    return probabilities[:, -1]
+
+
+def speed_bin(probabilities: Tensor, targets: str) -> Tensor:
     """Return the most likely ten-mph bin of every pixel if it is a road, int64 (n, y, x), 1..7.
 
     Parameters
     ----------
-    logits
+    probabilities
+        (n, channel, y, x).
+    targets
+        ``bins`` or ``continuous``: binary targets know no speed.
+    """
+    if targets == "continuous":
+        mph = probabilities[:, 0] * CONTINUOUS_MAX_MPH
+        return (mph / BIN_WIDTH_MPH).ceil().clamp(1, BIN_COUNT).long()
+    return probabilities[:, :BIN_COUNT].argmax(dim=1) + 1
+
+
+def speed_mph(probabilities: Tensor, targets: str, class_mph: Sequence[float]) -> Tensor:
+    """Return the speed of every pixel if it is a road, fp32 (n, y, x) in mph.
+
+    For bins it is the speed of the most likely one. Their mean weighted by probability never
+    reaches the slowest and the fastest, since neighbouring bins are never quite ruled out.
+
+    Parameters
+    ----------
+    probabilities
         (n, channel, y, x).
     targets
         ``bins`` or ``continuous``.
+    class_mph
+        Speeds of the bins.
     """
     if targets == "continuous":
-        mph = logits[:, 0].float().sigmoid() * CONTINUOUS_MAX_MPH
-        return (mph / BIN_WIDTH_MPH).ceil().clamp(1, BIN_COUNT).long()
-    return logits[:, :BIN_COUNT].argmax(dim=1) + 1
+        return probabilities[:, 0].float() * CONTINUOUS_MAX_MPH
+    speeds = torch.tensor(class_mph, dtype=torch.float32, device=probabilities.device)
+    return speeds[probabilities[:, : len(class_mph)].argmax(dim=1)]
+
+
+def speed_byte(
+    probabilities: Tensor, targets: str, class_mph: Sequence[float], threshold: float
+) -> Tensor:
+    """Return the byte of a map's speed band, uint8 (n, y, x).
+
+    Parameters
+    ----------
+    probabilities, targets, class_mph
+        As for `speed_mph`.
+    threshold
+        Least probability of a road.
+
+    Returns
+    -------
+    Tensor
+        mph rounded half up, 1..254, on roads; 0 beside them; 255 where the network's output is
+        not a number.
+    """
+    mph = (speed_mph(probabilities, targets, class_mph) + 0.5).floor().clamp(1, NO_DATA - 1)
+    road = road_probability(probabilities) >= threshold
+    known = probabilities.sum(dim=1).isfinite()
+    return torch.where(known, mph.nan_to_num() * road, float(NO_DATA)).to(torch.uint8)

@@ -2,126 +2,239 @@
 
 from __future__ import annotations
 
-import argparse
+import csv
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from training.command import run_command
-from training.config import MachineConfig
+from geoprep.errors import UsageError
+from training.cli import Command, Status, argument, option, run_command
 
 if TYPE_CHECKING:
-    from training.assess import Assessment
+    from training.evaluation import Evaluation
 
-DESCRIPTION = """\
-Judge a checkpoint on whole tiles: road IoU and F1, IoU of every speed bin, and the mean error of
-speed on road pixels.
+INTRODUCTION = """\
+Judge a checkpoint on whole tiles, as a map would be: road IoU and F1, IoU per speed bin, and the
+mean error of speed on road pixels.
 
   python -m training.evaluate runs/moscow moscow.zarr                 the run's best.pt, on val
   python -m training.evaluate runs/moscow/last.pt moscow.zarr --split test --json figures.json
+  python -m training.evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
+
+A run that was trained on one fold of several is judged on the scenes that it has not learned from.
 """
-SPLITS = ("val", "train", "test", "all")
 TITLES = {
     "road_iou": "road IoU",
     "road_f1": "road F1",
     "bin_iou": "mean IoU of speed bins",
     "speed_mae_mph": "mean speed error on roads, mph",
 }
+SWEPT = tuple(k / 16 for k in range(1, 16))
+"""Thresholds of the table; the file of ``--json`` has all."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Evaluate as the command line says; return the exit status."""
-    given = _parser().parse_args(arguments)
-    return run_command(lambda: _evaluate(given))
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Judged: what, and on what."""
 
-
-def _parser() -> argparse.ArgumentParser:
-    usual = MachineConfig()
-    parser = argparse.ArgumentParser(
-        prog="python -m training.evaluate",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    checkpoint: Path = argument("A checkpoint, or the folder of a run: its best.pt.", "CHECKPOINT")
+    stores: tuple[str, ...] = argument("One or more stores.", "STORE")
+    split: Literal["val", "train", "test", "all"] = option("val", "Which tiles.")
+    level: int | None = option(
+        None, "Tile side in pixels; by default as trained on last.", "PIXELS", least=1
     )
-    add = parser.add_argument
-    add("checkpoint", help="a checkpoint, or the folder of a run: its best.pt")
-    add("stores", nargs="+", metavar="STORE", help="one or more stores")
-    add("--split", choices=SPLITS, default="val", help="which tiles (default: val)")
-    add("--level", type=int, metavar="PIXELS", help="tile side (default: as trained on last)")
-    text = "which weights (default: auto, the averaged ones where there are any)"
-    add("--weights", choices=("auto", "ema", "raw"), default="auto", help=text)
-    add("--json", type=Path, metavar="FILE", help="write every figure here")
-    text = "tiles per batch (default: %(default)s)"
-    add("--batch-size", type=int, default=usual.val_batch_size, metavar="N", help=text)
-    add("--device", choices=("auto", "cpu", "cuda", "xpu"), default=usual.device)
-    add("--precision", choices=("bf16", "fp32"), default=usual.precision)
-    add("--threads", type=int, metavar="N", help="threads that compute")
-    add("--quiet", action="store_true", help="no progress bar")
-    return parser
+    threshold: float | None = option(
+        None,
+        "Least probability of a road; by default the checkpoint's, as in a map.",
+        "SHARE",
+        above=0,
+        most=1,
+    )
+    tta: Literal["none", "flips", "d4"] = option(
+        "none", "Average over 4 flips, or over them and their transposes."
+    )
+    weights: Literal["auto", "ema", "raw"] = option(
+        "auto", "Which weights: by default the averaged ones where there are any."
+    )
+    model: str | None = option(
+        None,
+        "Consent to import the network's own code, which the checkpoint only names.",
+        "package.module:factory",
+    )
 
 
-def _evaluate(given: argparse.Namespace) -> int:
-    from training.assess import assess
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """Shown: what is printed and written."""
+
+    scenes: bool = option(False, "Also the figures of each scene.")
+    sweep: bool = option(False, "Also precision, recall and IoU of roads over the threshold.")
+    csv: Path | None = option(None, "Write the figures per scene here.", "FILE")
+    json: Path | None = option(None, "Write every figure here.", "FILE")
+    quiet: bool = option(False, "No progress bar.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """Computing: on what, and how."""
+
+    batch_size: int = option(4, "Tiles per batch.", "N", least=1)
+    device: Literal["auto", "cpu", "cuda", "xpu"] = option("auto", "Where it computes.")
+    precision: Literal["auto", "bf16", "fp32"] = option("auto", "Of the convolutions.")
+    threads: int | None = option(None, "Threads that compute.", "N", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Judged, Shown, Computing):
+    """All of it."""
+
+
+COMMAND = Command("python -m training.evaluate", (Judged, Shown, Computing), INTRODUCTION)
+
+
+def evaluate(request: Request) -> int:
+    """Evaluate a checkpoint, print and write the figures, and return the exit status."""
     from training.distributed import is_first, joined, set_threads
+    from training.evaluation import evaluate_runner
+    from training.prediction.runner import open_runner
 
-    with joined(given.device):
-        set_threads(given.threads)
-        found = assess(
-            given.checkpoint,
-            given.stores,
-            given.split,
-            level=given.level,
-            weights=given.weights,
-            batch_size=given.batch_size,
-            device=given.device,
-            precision=given.precision,
-            quiet=given.quiet,
+    for file in (request.csv, request.json):
+        if file is not None and not file.parent.is_dir():
+            raise UsageError(f"{file}: the folder {file.parent} does not exist: create it first")
+    with joined(request.device):
+        set_threads(request.threads)
+        runner, facts = open_runner(
+            request.checkpoint,
+            device=request.device,
+            precision=request.precision,
+            weights=request.weights,
+            model=request.model,
+        )
+        found = evaluate_runner(
+            runner,
+            facts,
+            request.stores,
+            request.split,
+            level=request.level,
+            threshold=request.threshold,
+            tta=request.tta,
+            batch_size=request.batch_size,
+            quiet=request.quiet,
         )
         if is_first():
-            _print(found, given.split)
-            if given.json is not None:
-                _write(found, given)
-    return 0
+            _print(found, request)
+            _write(found, request)
+    return Status.DONE
 
 
-def _print(found: Assessment, split: str) -> None:
+def _print(found: Evaluation, request: Request) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    facts = found.facts
-    table = Table(f"{found.tiles} {split} tiles, {facts.level} x {facts.level} pixels", "")
+    console = Console(highlight=False)
+    table = Table(f"{found.title}, roads from {found.threshold:.3g}", "")
     for name, title in TITLES.items():
         if name in found.metrics:
             table.add_row(title, _figure(found.metrics[name]))
+        if name == "road_iou":
+            best = f"  at the best threshold, {_figure(found.metrics['threshold'])}"
+            table.add_row(best, _figure(found.metrics["best_road_iou"]))
     for name, value in found.metrics.items():
         if name.startswith("iou_"):
             table.add_row(f"  IoU {name.removeprefix('iou_')} mph", _figure(value))
-    console = Console(highlight=False)
     console.print(table)
+    if request.scenes:
+        # Names are whole, however narrow the terminal.
+        wide = Console(highlight=False, width=max(console.width, 1000))
+        wide.print(_scene_table(found))
+    if request.sweep:
+        console.print(_sweep_table(found))
     for note in found.notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False)
+
+
+def _scene_table(found: Evaluation) -> Any:  # noqa: ANN401 - rich's Table, loaded late
+    from rich.table import Table
+
+    shown = [name for name in TITLES if name in found.metrics]
+    table = Table("scene", "tiles", *(TITLES[name] for name in shown))
+    for scene in found.scenes:
+        figures = (_figure(scene.metrics[name]) for name in shown)
+        table.add_row(scene.name, str(scene.tiles), *figures)
+    return table
+
+
+def _sweep_table(found: Evaluation) -> Any:  # noqa: ANN401 - as above
+    from rich.table import Table
+
+    table = Table("threshold", "precision", "recall", "road IoU")
+    for threshold in SWEPT:
+        step = int(threshold * len(found.sweep.iou))
+        figures = (_figure(float(values[step])) for values in found.sweep)
+        table.add_row(f"{threshold:.3f}", *figures)
+    return table
 
 
 def _figure(value: float) -> str:
     return "none there" if math.isnan(value) else f"{value:.3f}"
 
 
-def _write(found: Assessment, given: argparse.Namespace) -> None:
+def _write(found: Evaluation, request: Request) -> None:
     from geoprep.storage import replaced
 
-    figures: dict[str, Any] = {
-        "checkpoint": given.checkpoint,
-        "stores": given.stores,
-        "split": given.split,
-        "level": found.facts.level,
+    if request.csv is not None:
+        names = list(found.scenes[0].metrics)
+        with replaced(request.csv) as partial, partial.open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["scene", "tiles", *names])
+            for scene in found.scenes:
+                figures = (_plain(scene.metrics[name]) for name in names)
+                rows.writerow([scene.name, scene.tiles, *figures])
+    if request.json is not None:
+        with replaced(request.json) as partial:
+            partial.write_text(json.dumps(_figures(found, request), indent=2) + "\n")
+
+
+def _figures(found: Evaluation, request: Request) -> dict[str, Any]:
+    steps = zip(*(values.tolist() for values in found.sweep), strict=True)
+    count = len(found.sweep.iou)
+    return {
+        "checkpoint": str(request.checkpoint),
+        "stores": list(request.stores),
+        "split": request.split,
+        "level": found.level,
         "tiles": found.tiles,
-        # JSON knows no "not a number".
-        "metrics": {k: None if math.isnan(v) else v for k, v in found.metrics.items()},
+        "tta": request.tta,
+        "threshold": found.threshold,
+        "metrics": _all_plain(found.metrics),
+        "scenes": [
+            {"scene": scene.name, "tiles": scene.tiles} | _all_plain(scene.metrics)
+            for scene in found.scenes
+        ],
+        "sweep": [
+            {"threshold": k / count}
+            | _all_plain(dict(zip(("precision", "recall", "road_iou"), values, strict=True)))
+            for k, values in enumerate(steps)
+        ],
     }
-    with replaced(given.json) as partial:
-        partial.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def _all_plain(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: float) -> float | None:
+    """Return a figure for a file: JSON knows no "not a number"."""
+    return None if math.isnan(value) else value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Evaluate as the command line says; return the exit status."""
+    return run_command(lambda: evaluate(Request(**COMMAND.parse(arguments))))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torchmetrics import Metric
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NO_DATA
-from training.decode import expected_mph, road_mask, speed_bin
+from training.decode import default_threshold, road_probability, speed_bin, speed_mph
 
 CLASSES = BIN_COUNT + 1
 """No road, and the bins."""
@@ -19,7 +19,18 @@ CLASSES = BIN_COUNT + 1
 UNIT = 256
 """Speed errors are added up as whole 1/256 mph: exact, so that the order of adding is no matter."""
 
+STEPS = 256
+"""Thresholds that are tried: k / 256."""
+
 TARGETS = ("bins", "continuous", "binary")
+
+
+class Sweep(NamedTuple):
+    """Quality of the road mask at every threshold k / 256, fp64 (256,) each."""
+
+    precision: Tensor
+    recall: Tensor
+    iou: Tensor
 
 
 def bin_names() -> tuple[str, ...]:
@@ -30,18 +41,23 @@ def bin_names() -> tuple[str, ...]:
 
 
 class RoadMetrics(Metric):
-    """Road IoU and F1, IoU of every speed bin, and the mean error of speed on road pixels.
+    """Road IoU and F1, IoU per speed bin, and the mean error of speed on road pixels.
 
-    A pixel has the bin of its highest channel where the channel of any road says road. Pixels
-    without a label do not count. A bin that neither label nor prediction has is not a number,
-    and the mean over bins is over those that the labels have.
+    A pixel is what a map says of it: road from the threshold on, of the most likely bin. Pixels
+    without a label do not count, nor those whose prediction is not a number. A bin that neither
+    label nor prediction has is not a number, and the mean over bins is over those that the labels
+    have.
 
     Parameters
     ----------
     targets
-        What the logits mean: ``bins``, ``continuous`` or ``binary``, which has no speeds.
+        What the channels mean: ``bins``, ``continuous`` or ``binary``, which has no speeds.
     class_mph
-        Speed of every bin in mph, for `bins`.
+        Speed per bin in mph, for ``bins``.
+    threshold
+        Least probability of a road; None for the usual one of these targets.
+    groups
+        Number of groups, such as scenes, that figures are wanted of one by one.
     """
 
     full_state_update = False
@@ -49,11 +65,16 @@ class RoadMetrics(Metric):
     confusion: Tensor
     error: Tensor
     roads: Tensor
+    scores: Tensor
+    lost: Tensor
 
     def __init__(
         self,
         targets: str = "bins",
         class_mph: Sequence[float] = (),
+        *,
+        threshold: float | None = None,
+        groups: int = 1,
         **options: Any,  # noqa: ANN401 - torchmetrics'
     ) -> None:
         super().__init__(**options)
@@ -61,44 +82,90 @@ class RoadMetrics(Metric):
             raise UsageError(f"targets={targets!r} is not one of {', '.join(TARGETS)}")
         self.targets = targets
         self.class_mph = tuple(class_mph)
+        self.threshold = default_threshold(targets) if threshold is None else threshold
         self.register_buffer("bins", torch.tensor(BIN_TABLE.astype("int64")), persistent=False)
-        for name, shape in (("confusion", (CLASSES * CLASSES,)), ("error", ()), ("roads", ())):
+        shapes = {
+            "confusion": (groups, CLASSES * CLASSES),
+            "error": (groups,),
+            "roads": (groups,),
+            "scores": (2, STEPS),
+            "lost": (),
+        }
+        for name, shape in shapes.items():
             self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, logits: Tensor, speed: Tensor) -> None:
+    def update(self, probabilities: Tensor, speed: Tensor, group: Tensor | None = None) -> None:
         """Count a batch, without waiting for the device.
 
         Parameters
         ----------
-        logits
+        probabilities
             (n, channel, y, x); what is beyond the label's size is padding and left out.
         speed
             uint8 (n, y, x), mph; 0 no road, 255 no data.
+        group
+            int64 (n,), group of each tile; None where there is one.
         """
-        logits = logits[..., : speed.shape[-2], : speed.shape[-1]]
+        probabilities = probabilities[..., : speed.shape[-2], : speed.shape[-1]].float()
+        labelled, known = speed != NO_DATA, probabilities.sum(dim=1).isfinite()
+        valid = labelled & known
+        self.lost += (labelled & ~known).sum()
+        probabilities = probabilities.nan_to_num()
         table: Tensor = self.bins  # type: ignore[assignment]  # a buffer
-        valid = speed != NO_DATA
         truth = table[speed.int()]
-        road = road_mask(logits, self.targets)
-        found = road.long() if self.targets == "binary" else road * speed_bin(logits, self.targets)
+        score = road_probability(probabilities)
+        found = (score >= self.threshold).long()
         if self.targets == "binary":
             truth = (truth > 0).long()
-        self.confusion.scatter_add_(0, (truth * CLASSES + found).flatten(), valid.flatten().long())
+        else:
+            found *= speed_bin(probabilities, self.targets)
+        if group is None:
+            group = torch.zeros(len(speed), dtype=torch.int64, device=speed.device)
+        cell = (group.view(-1, 1, 1) * CLASSES + truth) * CLASSES + found
+        self.confusion.view(-1).scatter_add_(0, cell.flatten(), valid.flatten().long())
+        step = (score * STEPS).long().clamp(0, STEPS - 1) + STEPS * (truth > 0)
+        self.scores.view(-1).scatter_add_(0, step.flatten(), valid.flatten().long())
         if self.targets != "binary":
-            self._add_error(logits, speed, valid & (speed > 0))
+            self._add_error(probabilities, speed, valid & (speed > 0), group)
 
-    def _add_error(self, logits: Tensor, speed: Tensor, road: Tensor) -> None:
-        miss = (expected_mph(logits, self.targets, self.class_mph) - speed).abs()
-        self.error += ((miss * UNIT).round().long() * road).sum()
-        self.roads += road.sum()
+    def _add_error(self, probabilities: Tensor, speed: Tensor, road: Tensor, group: Tensor) -> None:
+        miss = (speed_mph(probabilities, self.targets, self.class_mph) - speed).abs()
+        summed = ((miss * UNIT).round().long() * road).sum(dim=(1, 2))
+        self.error.scatter_add_(0, group, summed)
+        self.roads.scatter_add_(0, group, road.sum(dim=(1, 2)))
 
     def compute(self) -> dict[str, Tensor]:
         """Return every result as a 0-d fp32 tensor; not a number where nothing was to be judged.
 
         ``road_iou``, ``road_f1``, and unless targets are binary ``bin_iou`` (the mean), one
-        ``iou_LOW-HIGH`` a bin (see `bin_names`) and ``speed_mae_mph``.
+        ``iou_LOW-HIGH`` per bin (see `bin_names`) and ``speed_mae_mph``; then ``threshold``, the
+        least probability of a road that gives the highest road IoU, and that ``best_road_iou``.
         """
-        table = self.confusion.view(CLASSES, CLASSES).double()
+        whole = self._figures(self.confusion.sum(0), self.error.sum(), self.roads.sum())
+        iou = self.sweep().iou
+        best = int(iou.nan_to_num().argmax())
+        # A plateau of equals, such as of a perfect prediction, is left where it is nearest 0.5.
+        equals = (iou == iou[best]).nonzero().flatten()
+        if len(equals):
+            best = int(equals[(equals - STEPS // 2).abs().argmin()])
+        chosen = torch.where(iou[best].isfinite(), best / STEPS, iou[best])
+        return whole | {"threshold": chosen.float(), "best_road_iou": iou[best].float()}
+
+    def by_group(self) -> list[dict[str, Tensor]]:
+        """Return the figures of each group by themselves, as `compute` does, at one threshold."""
+        counts = zip(self.confusion, self.error, self.roads, strict=True)
+        return [self._figures(*each) for each in counts]
+
+    def sweep(self) -> Sweep:
+        """Return the quality of the road mask at every threshold k / 256."""
+        count = self.scores[1].sum().double()
+        roads = torch.where(count > 0, count, torch.nan)
+        # What a threshold lets through: everything from its step on.
+        wrong, right = self.scores.double().flip(1).cumsum(1).flip(1)
+        return Sweep(right / (right + wrong), right / roads, right / (roads + wrong))
+
+    def _figures(self, confusion: Tensor, error: Tensor, roads: Tensor) -> dict[str, Tensor]:
+        table = confusion.view(CLASSES, CLASSES).double()
         both = table[1:, 1:].sum()
         missed, invented = table[1:, 0].sum(), table[0, 1:].sum()
         results = {
@@ -110,5 +177,5 @@ class RoadMetrics(Metric):
             iou = (hit / (truth + found - hit))[1:]
             results["bin_iou"] = iou[truth[1:] > 0].mean()
             results |= dict(zip(bin_names(), iou, strict=True))
-            results["speed_mae_mph"] = self.error.double() / UNIT / self.roads
+            results["speed_mae_mph"] = error.double() / UNIT / roads
         return {name: value.float() for name, value in results.items()}

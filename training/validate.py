@@ -1,4 +1,4 @@
-"""Judging a network on whole tiles, each exactly once over all ranks, counted on the device."""
+"""Validation while training: a network on whole tiles, each exactly once over all ranks."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from geoprep.speed import BIN_WIDTH_MPH, NO_DATA
-from loaders import BatchLoader, RamTiles, StreamTiles
+from geoprep.speed import NO_DATA
+from loaders import BatchLoader
 from training.checkpoint import Facts
-from training.decode import expected_mph, road_mask
+from training.data import Tiles
+from training.decode import default_threshold, road_probability, speed_byte
 from training.distributed import add_up, share_buffers
 from training.engine.native import Engine
 from training.losses import LossParts
 from training.metrics import RoadMetrics
 from training.module import Trainable
-from training.monitor.pictures import Example
-
-BINARY_MPH = 7 * BIN_WIDTH_MPH
-"""How a road without a speed is drawn: in the colour of the fastest, which stands out best."""
+from training.monitor.pictures import ANY_ROAD_MPH, Example
 
 
 @contextmanager
-def judging(trainable: Trainable) -> Iterator[None]:
+def evaluation_mode(trainable: Trainable) -> Iterator[None]:
     """Put a module into evaluation mode, without gradients, and back."""
     trainable.eval()
     try:
@@ -45,12 +42,12 @@ def evaluate(
     loss: nn.Module | None = None,
     on_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Return the metrics of a network over a loader, and its loss, of all ranks together.
+    """Return the metrics of a network over a loader, of all ranks together.
 
     Parameters
     ----------
     trainable
-        Whose ``logits`` are judged.
+        Whose ``logits`` are looked at.
     engine
         How it computes.
     facts
@@ -61,17 +58,23 @@ def evaluate(
         Also compute this one, as ``val_loss``, the mean over tiles.
     on_batch
         Called before each batch; may raise to stop.
+
+    Returns
+    -------
+    dict
+        As `training.metrics.RoadMetrics.compute`; ``road_iou`` is that of the usual threshold,
+        and ``threshold`` the one to predict with.
     """
     metrics = RoadMetrics(facts.targets, facts.class_mph).to(engine.device)
     total = torch.zeros(2, dtype=torch.float64, device=engine.device)
-    with judging(trainable):
+    with evaluation_mode(trainable):
         share_buffers(trainable)
         for batch in loader:
             on_batch()
             there = batch.to(engine.device, non_blocking=True)
             with engine.autocast():
                 logits = trainable.logits(there.image)
-            metrics.update(logits, there.speed)
+            metrics.update(logits.float().sigmoid(), there.speed)
             if loss is not None:
                 total += len(there) * _loss(trainable, loss, logits, there.speed)
     results = {name: value.item() for name, value in metrics.compute().items()}
@@ -91,46 +94,27 @@ def examples(
     trainable: Trainable,
     engine: Engine,
     facts: Facts,
-    tiles: RamTiles | StreamTiles,
+    tiles: Tiles,
     chosen: Sequence[int],
 ) -> list[Example]:
-    """Return tiles with their labels and predictions, to look at.
-
-    Parameters
-    ----------
-    trainable, engine, facts
-        As for `evaluate`.
-    tiles
-        Where they are.
-    chosen
-        Which.
-    """
+    """Return the tiles ``chosen`` with their labels and predictions, to look at."""
     found = []
-    with judging(trainable):
+    with evaluation_mode(trainable):
         for tile in chosen:
-            image, speed = _pixels(tiles, tile)
+            image, speed = tiles.pixels(tile)
             there = torch.from_numpy(image)[None].permute(0, 3, 1, 2).to(engine.device)
             with engine.autocast():
                 logits = trainable.logits(there)
             prediction = predicted_speed(logits, facts)[0].cpu().numpy()
             prediction[speed == NO_DATA] = NO_DATA
-            found.append(Example(image, speed, prediction))
+            found.append(Example(image, speed, prediction, facts.targets != "binary"))
     return found
 
 
 def predicted_speed(logits: Tensor, facts: Facts) -> Tensor:
     """Return the mask byte of a prediction, uint8 (n, y, x): 0, or mph from 1 on a road."""
-    road = road_mask(logits, facts.targets)
+    probabilities = logits.float().sigmoid()
+    threshold = default_threshold(facts.targets)
     if facts.targets == "binary":
-        return road.to(torch.uint8) * BINARY_MPH
-    mph = expected_mph(logits, facts.targets, facts.class_mph)
-    return (mph.round().clamp(1, NO_DATA - 1) * road).to(torch.uint8)
-
-
-def _pixels(tiles: RamTiles | StreamTiles, tile: int) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(tiles, RamTiles):
-        return tiles.image[tile].copy(), tiles.speed[tile].copy()
-    image = np.empty((1, tiles.side, tiles.side, len(tiles.bands)), np.uint8)
-    speed = np.empty((1, tiles.side, tiles.side), np.uint8)
-    tiles.read(tile, 1, 0, image, speed)
-    return image[0], speed[0]
+        return (road_probability(probabilities) >= threshold).to(torch.uint8) * ANY_ROAD_MPH
+    return speed_byte(probabilities, facts.targets, facts.class_mph, threshold)

@@ -20,11 +20,9 @@ from geoprep.synth import synthesise
 from training.checkpoint import Checkpoint, load_network, save
 from training.data import facts_of
 from training.model import build_network
-from training.predict import make_job, predict
+from training.predict import COMMAND, Request, make_job
+from training.prediction.images import inspect
 from training.prediction.job import Job
-from training.prediction.mapping import Plan
-from training.prediction.network import CompileWish
-from training.prediction.source import inspect
 
 SHARE = 0.9
 GSD_M = 0.3
@@ -138,24 +136,23 @@ def map_images(
 
     Both kinds of map share one network, so that it is compiled once.
     """
-    jobs = {tta: _job(checkpoint, f"{out}/{tta}", images, window, tta) for tta in VIEWS_ASKED}
-    wish: CompileWish = "on" if compiled else "off"
-    predictor = jobs["none"].mapper.predictor
-    views = {tta: job.mapper.predictor.augmentation for tta, job in jobs.items()}
+    jobs = {
+        tta: _job(checkpoint, f"{out}/{tta}", images, window, tta, "on" if compiled else "off")
+        for tta in VIEWS_ASKED
+    }
+    runner = jobs["none"].runner
 
     def mapped(tta: str, image: str) -> dict[str, float]:
-        job = jobs[tta]
-        predictor.augmentation = views[tta]
-        whole = Job(replace(job.mapper, predictor=predictor), job.out, wish, overwrite=True)
-        outcome = whole.run([image], _Silent())[0]
-        if outcome.work is None:
+        outcome = replace(jobs[tta], runner=runner).run([image], _Silent())[0]
+        if outcome.stats is None:
             raise RuntimeError(outcome.error or f"{image} was not mapped")
         names = ("network_pixels", "image_pixels", "seconds")
-        return {name: getattr(outcome.work, name) for name in names}
+        return {name: getattr(outcome.stats, name) for name in names}
 
     mapper = jobs["none"].mapper
-    shape = Plan.of(inspect(images[0], mapper.facts, mapper.recipe.wishes), mapper.recipe, 1).shape
-    bare = _bare(checkpoint, shape, predictor.dtype, compiled=compiled)
+    shape = mapper.grid(inspect(images[0], mapper.facts, mapper.options.reading)).shape
+    dtype = getattr(torch, str(runner.identity["precision"]))
+    bare = _bare(checkpoint, shape, dtype, compiled=compiled)
     cases: dict[str, Callable[[], Any]] = {
         "bare": bare,
         **{tta: partial(mapped, tta, image) for tta, image in zip(jobs, images, strict=True)},
@@ -165,12 +162,11 @@ def map_images(
     return {**interleave(cases, repeats), "shape": shape}
 
 
-def _job(checkpoint: str, out: str, images: list[str], window: int, tta: str) -> Job:
+def _job(checkpoint: str, out: str, images: list[str], window: int, tta: str, compiled: str) -> Job:
     """Return the job that the command would carry out."""
     words = [checkpoint, *images, "--out", out, "--window", str(window), "--tta", tta]
-    options = predict.make_context("predict", words).params
-    del options["images"], options["quiet"]
-    return make_job(**options)[0]
+    words += ["--compile", compiled, "--overwrite"]
+    return make_job(Request(**COMMAND.parse(words)))[0]
 
 
 def _bare(

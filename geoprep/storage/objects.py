@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from geoprep.errors import SourceError
+from geoprep.storage.files import replaced
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
     from obstore.store import S3Store
 
 # The bucket's largest city folder has some 8,000 objects; a listing brings 1,000 a request.
@@ -31,6 +34,8 @@ _CREDENTIALS = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
+PIECE = 16 << 20
+"""Bytes of an object in memory while it is copied."""
 _used_in: dict[str, int] = {}
 _FALSE = ("0", "false", "no", "off")
 
@@ -113,6 +118,66 @@ def read_object(address: str) -> bytes:
     bucket, key = _split(address)
     with _errors_named(address):
         return bytes(obstore.get(_store(bucket), key).bytes())
+
+
+def fetch_object(address: str, path: Path, version: str | None = None) -> str | None:
+    """Copy an object into a file, piece by piece.
+
+    Parameters
+    ----------
+    address
+        Of the object.
+    path
+        Of the file, written whole or not at all.
+    version
+        Of the copy that is there already, as this function or `object_version` returned it.
+
+    Returns
+    -------
+    str or None
+        The version of the object that was copied; None where it still is ``version``, and nothing
+        was done.
+
+    Raises
+    ------
+    SourceError
+        As for `read_object`.
+    """
+    import obstore
+
+    bucket, key = _split(address)
+    with _errors_named(address):
+        meta = obstore.head(_store(bucket), key)
+        if _version(meta) == version:
+            return None
+        with replaced(path) as partial, partial.open("wb") as file:
+            # In requests of their own, each with its own time limit and its own retries; one of
+            # another version of the object fails.
+            for start in range(0, meta["size"], PIECE):
+                part = (start, min(start + PIECE, meta["size"]))
+                options: GetOptions = {"range": part, "if_match": meta["e_tag"]}
+                file.write(obstore.get(_store(bucket), key, options=options).bytes())
+    return _version(meta)
+
+
+def object_version(address: str) -> str:
+    """Return what changes when an object does: its ETag, size and time, in one word.
+
+    Raises
+    ------
+    SourceError
+        As for `read_object`.
+    """
+    import obstore
+
+    bucket, key = _split(address)
+    with _errors_named(address):
+        return _version(obstore.head(_store(bucket), key))
+
+
+def _version(meta: Any) -> str:  # noqa: ANN401 - obstore's ObjectMeta, a typed dict of its own
+    etag = (meta.get("e_tag") or "").strip('"')
+    return f"{etag}-{meta['size']}-{meta['last_modified']:%Y%m%dT%H%M%SZ}"
 
 
 def _translate(pattern: str) -> str:

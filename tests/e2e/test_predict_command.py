@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import rasterio
 
-from training.prediction.journal import folder_of
+from training.prediction.cog.journal import folder_of
 
 CASES = Path(__file__).resolve().parents[1]
-REPO = CASES.parent.parent
+REPO = CASES.parent
 
 MAKE = """
 import sys
@@ -31,10 +31,12 @@ def slowly(self, image):
     time.sleep(0.2)
     return forward(self, image)
 torch.nn.Conv2d.forward = slowly
+import sys
 from training.predict import main
-main()
+sys.exit(main())
 """
 OPTIONS = ("--window", "96", "--overlap", "32", "--precision", "fp32", "--quiet")
+OPTIONS += ("--model", "helpers.predict_cases:neighbourly")
 
 
 @pytest.fixture
@@ -83,6 +85,7 @@ def test_killed_and_started_again_makes_the_same_map(start, tmp_path):
     assert target.read_bytes() == (tmp_path / "whole" / "scene.tif").read_bytes()
     assert sorted(path.name for path in (tmp_path / "whole").iterdir()) == [
         "scene.png",
+        "scene.qml",
         "scene.tif",
     ]
     with rasterio.open(target) as dataset:

@@ -89,13 +89,12 @@ def expected_map(probability, valid, threshold=0.5, mph=MPH):
     """Return what a map should hold, uint8 (band, y, x), and where rounding is beyond doubt."""
     scaled = probability * 255
     out = np.minimum(np.floor(scaled + 0.5), 254)
-    speed = np.tensordot(mph, probability[:-1], 1) / probability[:-1].sum(axis=0)
-    speed = np.clip(np.floor(speed + 0.5), 1, 254)
+    speed = np.floor(np.array(mph)[probability[:-1].argmax(axis=0)] + 0.5)
     speed[probability[-1] < threshold] = 0
-    whole = np.concatenate([out, speed[None]])
+    whole = np.concatenate([out[-1:], speed[None], out[:-1]])
     whole[:, ~valid] = 255
     sure = np.abs(scaled - np.floor(scaled) - 0.5).min(axis=0) > 1e-3
     sure &= np.abs(probability[-1] - threshold) > 1e-5
-    ratio = np.tensordot(mph, probability[:-1], 1) / probability[:-1].sum(axis=0)
-    sure &= np.abs(ratio - np.floor(ratio) - 0.5) > 1e-3
+    first, second = np.sort(probability[:-1], axis=0)[[-1, -2]]
+    sure &= first - second > 1e-5
     return whole.astype(np.uint8), sure

@@ -1,52 +1,235 @@
 """Judging a checkpoint on stores."""
 
+import csv
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 from helpers.stores import write_store
+from helpers.tiny import build
 
-from training.assess import assess
+from loaders import BatchLoader, Folds, RamTiles, select
+from training.checkpoint import Checkpoint, Facts, save
+from training.data import make_prep
+from training.engine.native import choose_engine
 from training.evaluate import main
+from training.evaluation import evaluate_runner
+from training.losses import make_loss
+from training.module import Trainable
+from training.prediction.runner import open_runner
+from training.validate import evaluate, examples, predicted_speed
+
+MODEL = "helpers.tiny:build"
+FP32 = ("--precision", "fp32", "--device", "cpu", "--quiet", "--model", MODEL)
+FACTS = Facts(
+    network=MODEL,
+    bands=("red", "green", "blue"),
+    channels=8,
+    targets="bins",
+    mean=(60.0, 60.0, 60.0),
+    std=(30.0, 30.0, 30.0),
+    rescale="none",
+    gsd_m=(0.5, 0.5),
+    level=64,
+    class_mph=(5.5, 15.5, 25.0, 35.0, 45.0, 55.0, 65.0),
+)
+
+
+@pytest.fixture(scope="module")
+def network():
+    """A network that learned a little: bright is road."""
+    torch.manual_seed(2)
+    network = build(3, 8)
+    with torch.no_grad():
+        network[4].weight[7] = network[4].weight[7].abs() * 4
+        network[4].bias[0] = -20  # slower than any road there
+    return network
 
 
 @pytest.fixture
-def run_folder(fit, tmp_path):
+def checkpoint(network, tmp_path):
+    """Return a function that saves it with other facts, and returns the path."""
+
+    def make(**facts):
+        path = tmp_path / "best.pt"
+        save(path, Checkpoint(facts=replace(FACTS, **facts), network=network.state_dict()))
+        return path
+
+    return make
+
+
+def judge(path, stores, split="val", **options):
+    runner, facts = open_runner(path, device="cpu", precision="fp32", model=MODEL)
+    return evaluate_runner(runner, facts, stores, split, **options)
+
+
+def figures_of(tmp_path, *words):
+    """Run the command; return what it wrote as JSON."""
+    file = tmp_path / "figures.json"
+    assert main([*map(str, words), "--json", str(file), *FP32]) == 0
+    return json.loads(file.read_text())
+
+
+def test_it_says_what_training_said(network, checkpoint, store_path, tmp_path, capsys):
+    engine = choose_engine("native", "cpu", "fp32", "off")
+    tiles = RamTiles.load(store_path, "val")
+    trainable = Trainable(make_prep(FACTS, engine), network, make_loss())
+    said = evaluate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
+    path = checkpoint(threshold=said["threshold"])
+    found = figures_of(tmp_path, path, store_path)
+    printed = capsys.readouterr().out
+    assert "road IoU" in printed
+    assert "8 val tiles, 64 x 64 pixels" in printed
+    assert found["tiles"] == 8
+    assert found["threshold"] == said["threshold"]
+    assert found["metrics"]["road_iou"] == pytest.approx(said["best_road_iou"], abs=1e-6)
+    assert found["metrics"]["iou_1-10"] is None  # no such speed there
+    found = figures_of(tmp_path, path, store_path, "--threshold", "0.5")
+    for name, value in found["metrics"].items():
+        assert value == pytest.approx(said[name], abs=1e-6) or value is None
+
+
+def test_a_run_is_judged_as_its_last_validation_was(fit, store_path, tmp_path):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--lr", "0.02", "--precision", "fp32") == 0
-    return out
+    found = figures_of(tmp_path, out, store_path)
+    with (out / "metrics.csv").open(newline="") as stream:
+        (row,) = csv.DictReader(stream)
+    assert found["threshold"] == float(row["threshold"])
+    assert found["metrics"]["road_iou"] == pytest.approx(float(row["best_road_iou"]))
 
 
-def test_it_says_what_training_said(run_folder, store_path, tmp_path, capsys):
-    file = tmp_path / "figures.json"
-    fp32 = ("--precision", "fp32", "--device", "cpu", "--quiet")
-    assert main([str(run_folder), str(store_path), "--json", str(file), *fp32]) == 0
-    said = capsys.readouterr().out
-    assert "road IoU" in said
-    assert "8 val tiles, 64 x 64 pixels" in said
-    figures = json.loads(file.read_text())
-    assert figures["tiles"] == 8
-    last = (run_folder / "metrics.csv").read_text().splitlines()
-    row = dict(zip(last[0].split(","), last[1].split(","), strict=True))
-    assert figures["metrics"]["road_iou"] == pytest.approx(float(row["road_iou"]))
-    assert figures["metrics"]["iou_1-10"] is None  # no such speed there
-
-
-def test_batches_levels_and_splits(run_folder, store_path):
-    options = {"device": "cpu", "precision": "fp32"}
-    one = assess(run_folder, [store_path], batch_size=1, **options)
-    three = assess(run_folder, [store_path], batch_size=3, **options)
+def test_batches_levels_and_splits(checkpoint, store_path):
+    path = checkpoint()
+    one, three = (judge(path, [store_path], batch_size=size) for size in (1, 3))
     assert one.metrics["road_iou"] == pytest.approx(three.metrics["road_iou"], abs=1e-3)
-    coarse = assess(run_folder, [store_path], "train", level=32, **options)
-    assert (coarse.tiles, coarse.facts.level) == (24, 32)
+    coarse = judge(path, [store_path], "train", level=32)
+    assert (coarse.tiles, coarse.level) == (24, 32)
     assert any("pixels of" in note for note in coarse.notes)
+    assert any("has learned from these tiles" in note for note in coarse.notes)
 
 
-def test_a_store_with_other_bands_is_refused(run_folder, tmp_path, capsys):
+def test_a_fold_is_judged_on_what_it_has_not_learned_from(checkpoint, store_path, store, capsys):
+    """The store's own split holds two scenes that this fold was trained on."""
+    path = checkpoint(folds=4, fold=1)
+    assert main([str(path), str(store_path), *FP32]) == 0
+    assert "val tiles of fold 1 of 4, as in training" in " ".join(capsys.readouterr().out.split())
+    wanted = select(store, "val", Folds(4, 1)).tiles
+    names = {str(store.scenes.id[scene]) for scene in store.tiles.scene[wanted]}
+    found = judge(path, [store_path])
+    assert {scene.name for scene in found.scenes} == names
+    trained = {scene.name for scene in judge(path, [store_path], "train").scenes}
+    assert not names & trained
+    assert found.tiles == len(wanted)
+
+
+def test_figures_per_scene(checkpoint, store_path, tmp_path, capsys):
+    path, file = checkpoint(), tmp_path / "scenes.csv"
+    found = figures_of(tmp_path, path, store_path, "--split", "all", "--scenes", "--csv", file)
+    assert "AOI_0_Test_chip3" in capsys.readouterr().out
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["scene"] for row in rows] == [f"AOI_0_Test_chip{i}" for i in range(8)]
+    assert {row["tiles"] for row in rows} == {"4"}
+    assert [float(row["road_iou"]) for row in rows] == [s["road_iou"] for s in found["scenes"]]
+    alone = write_store(tmp_path / "one.zarr", splits=(0, 0, 1, 0, 0, 0, 0, 0))
+    judged = judge(path, [alone])
+    assert judged.metrics["road_iou"] == pytest.approx(found["scenes"][2]["road_iou"])
+
+
+def test_thresholds_are_swept(checkpoint, store_path, tmp_path, capsys):
+    found = figures_of(tmp_path, checkpoint(), store_path, "--sweep")
+    printed = capsys.readouterr().out
+    assert "precision" in printed
+    assert len(found["sweep"]) == 256
+    half = found["sweep"][128]
+    assert half["threshold"] == 0.5
+    assert half["road_iou"] == pytest.approx(found["metrics"]["road_iou"])
+    assert found["sweep"][1]["recall"] >= half["recall"]
+    best = max(step["road_iou"] or 0 for step in found["sweep"])
+    assert found["metrics"]["best_road_iou"] == pytest.approx(best, abs=1e-6)
+
+
+def test_views_are_averaged(checkpoint, store_path, tmp_path):
+    path = checkpoint()
+    plain = figures_of(tmp_path, path, store_path)
+    turned = figures_of(tmp_path, path, store_path, "--tta", "d4")
+    assert turned["tta"] == "d4"
+    assert turned["metrics"]["road_iou"] != plain["metrics"]["road_iou"]
+
+
+def test_tiles_are_padded_by_mirroring_as_in_a_map(checkpoint, network, tmp_path):
+    """A tile of 40 pixels goes through the network as 64: with its own mirror image."""
+    odd = write_store(tmp_path / "odd.zarr", levels=(40, 20))
+    seen = []
+    runner, facts = open_runner(checkpoint(level=40), device="cpu", precision="fp32", model=MODEL)
+
+    class Watched:
+        device = torch.device("cpu")
+
+        def __call__(self, image):
+            seen.append(image)
+            return runner(image)
+
+    evaluate_runner(Watched(), facts, [odd])
+    image = torch.from_numpy(RamTiles.load(odd, "val").image[0].copy()).permute(2, 0, 1)
+    wanted = torch.nn.functional.pad(image[None].float(), (0, 24, 0, 24), mode="reflect")
+    assert torch.equal(seen[0][0].float(), wanted[0])
+
+
+def test_validation_while_training_pads_as_a_map_does(checkpoint, network, tmp_path):
+    odd = write_store(tmp_path / "odd.zarr", levels=(40, 20))
+    engine = choose_engine("native", "cpu", "fp32", "off")
+    trainable = Trainable(make_prep(FACTS, engine), network, make_loss())
+    tiles = RamTiles.load(odd, "val")
+    said = evaluate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
+    found = judge(checkpoint(level=40), [odd])
+    assert found.metrics == pytest.approx(said, nan_ok=True, abs=1e-6)
+
+
+def test_a_store_with_other_bands_is_refused(checkpoint, tmp_path, capsys):
     other = write_store(tmp_path / "other.zarr", scenes=4, bands=("red", "nir"))
-    assert main([str(run_folder), str(other)]) == 2
+    assert main([str(checkpoint()), str(other), *FP32]) == 2
     assert "trained on bands red, green, blue" in capsys.readouterr().err
 
 
-def test_bands_in_another_order_are_the_same_bands(run_folder, store_path, tmp_path):
+def test_bands_in_another_order_are_the_same_bands(checkpoint, tmp_path):
     more = write_store(tmp_path / "more.zarr", bands=("blue", "green", "nir", "red"))
-    assert assess(run_folder, [more], device="cpu").tiles == 8
+    assert judge(checkpoint(), [more]).tiles == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("--device", "xpu"), 2, "--device xpu: torch"),
+        (("--model", "none"), 2, "--model helpers.tiny:build"),
+        (("--json", "nowhere/figures.json"), 2, "nowhere does not exist"),
+        (("--threads", "0"), 2, "--threads"),
+        (("--batch-size", "0"), 2, "--batch-size"),
+        (("--threshold", "2"), 2, "--threshold"),
+        (("--split", "tset"), 2, "--split"),
+        (("--level", "99"), 1, "level"),
+    ],
+)
+def test_requests_that_cannot_be_carried_out(
+    checkpoint, store_path, capsys, words, status, message
+):
+    assert main([str(checkpoint()), str(store_path), *FP32, *words]) == status
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_examples_show_what_a_map_would(network, store_path):
+    engine = choose_engine("native", "cpu", "fp32", "off")
+    tiles = RamTiles.load(store_path, "val")
+    trainable = Trainable(make_prep(FACTS, engine), network, make_loss())
+    (example,) = examples(trainable, engine, FACTS, tiles, [1])
+    assert example.has_speed
+    assert (example.prediction[example.truth == 255] == 255).all()
+    logits = torch.zeros(1, 1, 2, 2)
+    logits[0, 0, 0] = 3.0
+    binary = replace(FACTS, targets="binary", channels=1, class_mph=())
+    assert (predicted_speed(logits, binary)[0, 0] > 0).all()
+    assert (predicted_speed(-logits - 1, binary) == 0).all()

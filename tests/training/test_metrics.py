@@ -8,7 +8,7 @@ import torch
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_TABLE
-from training.decode import class_speeds, expected_mph
+from training.decode import class_speeds, default_threshold, speed_byte, speed_mph
 from training.metrics import RoadMetrics, bin_names
 
 MPH = (5.0, 15.0, 25.0, 35.0, 45.0, 55.0, 65.0)
@@ -18,15 +18,16 @@ def draw(n=3, side=16, seed=0):
     generator = torch.Generator().manual_seed(seed)
     speeds = torch.tensor([0, 0, 0, 15, 20, 25, 45, 255], dtype=torch.uint8)
     speed = speeds[torch.randint(0, 8, (n, side, side), generator=generator)]
-    return torch.randn(n, 8, side, side, generator=generator), speed
+    return torch.randn(n, 8, side, side, generator=generator).sigmoid(), speed
 
 
-def by_hand(logits, speed):
+def by_hand(probability, speed):
     """The same figures from their definitions, pixel sets in NumPy."""
     valid = speed.numpy() != 255
     truth = BIN_TABLE[speed.numpy()][valid].astype(int)
-    road = (logits[:, 7] > 0).numpy()
-    found = np.where(road, logits[:, :7].argmax(dim=1).numpy() + 1, 0)[valid]
+    road = (probability[:, 7] >= 0.5).numpy()
+    likeliest = probability[:, :7].numpy().argmax(axis=1)
+    found = np.where(road, likeliest + 1, 0)[valid]
     hit = ((truth > 0) & (found > 0)).sum()
     either = ((truth > 0) | (found > 0)).sum()
     result = {
@@ -36,8 +37,7 @@ def by_hand(logits, speed):
     for number, name in enumerate(bin_names(), start=1):
         union = ((truth == number) | (found == number)).sum()
         result[name] = ((truth == number) & (found == number)).sum() / union if union else math.nan
-    p = torch.sigmoid(logits[:, :7].double())
-    mph = ((p * torch.tensor(MPH).view(1, 7, 1, 1)).sum(1) / p.sum(1)).numpy()[valid]
+    mph = np.array(MPH)[likeliest][valid]
     result["speed_mae_mph"] = np.abs(mph - speed.numpy()[valid])[truth > 0].mean()
     return result
 
@@ -47,10 +47,10 @@ def computed(metric):
 
 
 def test_figures_are_those_of_the_definitions():
-    logits, speed = draw()
+    probability, speed = draw()
     metric = RoadMetrics("bins", MPH)
-    metric.update(logits, speed)
-    found, wanted = computed(metric), by_hand(logits, speed)
+    metric.update(probability, speed)
+    found, wanted = computed(metric), by_hand(probability, speed)
     for name, value in wanted.items():
         assert found[name] == pytest.approx(value, rel=1e-3, nan_ok=True), name
     there = [found[bin_names()[i]] for i in (1, 2, 4)]  # 15 and 20, 25, 45 mph
@@ -58,25 +58,25 @@ def test_figures_are_those_of_the_definitions():
 
 
 def test_batches_and_ranks_add_up_exactly():
-    logits, speed = draw(n=6)
+    probability, speed = draw(n=6)
     whole, parts = RoadMetrics("bins", MPH), [RoadMetrics("bins", MPH) for _ in range(2)]
-    whole.update(logits, speed)
+    whole.update(probability, speed)
     for i in range(6):
-        parts[i % 2].update(logits[i : i + 1], speed[i : i + 1])
+        parts[i % 2].update(probability[i : i + 1], speed[i : i + 1])
     # What torchmetrics does with states of several ranks under dist_reduce_fx="sum".
-    for name in ("confusion", "error", "roads"):
+    for name in ("confusion", "error", "roads", "scores", "lost"):
         setattr(parts[0], name, getattr(parts[0], name) + getattr(parts[1], name))
     for name, value in whole.compute().items():
         assert torch.equal(parts[0].compute()[name].nan_to_num(-1), value.nan_to_num(-1)), name
 
 
 def test_padding_and_unlabelled_pixels_do_not_count():
-    logits, speed = draw()
+    probability, speed = draw()
     metric, padded = RoadMetrics("bins", MPH), RoadMetrics("bins", MPH)
-    metric.update(logits, speed)
-    wide = torch.nn.functional.pad(logits, (0, 16, 0, 16), value=9.0)
+    metric.update(probability, speed)
+    wide = torch.nn.functional.pad(probability, (0, 16, 0, 16), value=0.9)
     wide[..., :16, :16][:, :, speed[0] == 255] = 5.0
-    wide[..., :16, :16] = torch.where((speed == 255)[:, None], 7.0, logits)
+    wide[..., :16, :16] = torch.where((speed == 255)[:, None], 0.7, probability)
     padded.update(wide, speed)
     assert computed(metric)["road_iou"] == computed(padded)["road_iou"]
     assert computed(metric)["speed_mae_mph"] == computed(padded)["speed_mae_mph"]
@@ -85,14 +85,15 @@ def test_padding_and_unlabelled_pixels_do_not_count():
 def test_a_perfect_prediction_is_perfect():
     _, speed = draw()
     bins = torch.from_numpy(BIN_TABLE.astype("int64"))[speed.int()]
-    logits = torch.full((3, 8, 16, 16), -20.0)
-    logits[:, :7].scatter_(1, (bins - 1).clamp_min(0)[:, None], 20.0)
-    logits[:, 7] = torch.where(bins > 0, 20.0, -20.0)
+    probability = torch.zeros(3, 8, 16, 16)
+    probability[:, :7].scatter_(1, (bins - 1).clamp_min(0)[:, None], 1.0)
+    probability[:, 7] = (bins > 0).float()
     metric = RoadMetrics("bins", MPH)
-    metric.update(logits, speed)
+    metric.update(probability, speed)
     found = computed(metric)
     assert found["road_iou"] == found["road_f1"] == found["bin_iou"] == 1
     assert found["speed_mae_mph"] < 5.1  # within the bin
+    assert (found["best_road_iou"], found["threshold"]) == (1, 0.5)
 
 
 @pytest.mark.parametrize("targets", ["binary", "continuous"])
@@ -100,11 +101,11 @@ def test_other_targets_judge_what_they_know(targets):
     _, speed = draw()
     road = (speed > 0) & (speed < 255)
     if targets == "binary":
-        logits = torch.where(road, 4.0, -4.0)[:, None]
+        probability = torch.where(road, 0.9, 0.1)[:, None]
     else:
-        logits = torch.logit((speed.float() * road / 65).clamp(1e-4, 0.999))[:, None]
+        probability = (speed.float() * road / 65).clamp(1e-4, 0.999)[:, None]
     metric = RoadMetrics(targets)
-    metric.update(logits, speed)
+    metric.update(probability, speed)
     found = computed(metric)
     assert found["road_iou"] == 1
     assert ("speed_mae_mph" in found) == (targets == "continuous")
@@ -122,11 +123,83 @@ def test_unknown_targets_are_refused():
         RoadMetrics("class")
 
 
-def test_expected_speed_is_the_weighted_mean():
-    logits = torch.full((1, 8, 1, 1), -30.0)
-    logits[0, 1], logits[0, 3] = 30.0, 30.0
-    assert expected_mph(logits, "bins", MPH).item() == pytest.approx(25)
-    assert expected_mph(torch.full((1, 8, 1, 1), -200.0), "bins", MPH).isfinite().all()
+def test_speed_is_that_of_the_likeliest_bin():
+    probability = torch.full((1, 8, 1, 3), 0.01)
+    probability[0, 5, 0, 0] = 0.6
+    probability[0, 3, 0, :2] = 0.55  # a close second
+    assert speed_mph(probability, "bins", MPH)[0, 0, :2].tolist() == [55, 35]
+    probability[0, 7, 0] = torch.tensor([0.5, 0.49, torch.nan])
+    assert speed_byte(probability, "bins", MPH, 0.5)[0, 0].tolist() == [55, 0, 255]
+
+
+def test_a_network_that_tells_fast_roads_is_given_credit_for_them():
+    """Sure of no bin, and right all the same: a mean over bins would call all of them middling."""
+    _, speed = draw()
+    speed[speed == 15] = 65
+    bins = torch.from_numpy(BIN_TABLE.astype("int64"))[speed.int()]
+    probability = torch.full((3, 8, 16, 16), 0.2)
+    probability.scatter_(1, (bins - 1).clamp_min(0)[:, None], 0.3)
+    probability[:, 7] = torch.where(bins > 0, 0.9, 0.1)
+    metric = RoadMetrics("bins", MPH)
+    metric.update(probability, speed)
+    found = computed(metric)
+    assert found["iou_61+"] == found["bin_iou"] == 1
+    written = speed_byte(probability, "bins", MPH, 0.5)  # and so does the map
+    known = speed != 255
+    assert (BIN_TABLE[written[known]] == BIN_TABLE[speed[known]]).all()
+
+
+def test_what_is_no_number_is_neither_road_nor_none():
+    probability, speed = draw()
+    whole, part = RoadMetrics("bins", MPH), RoadMetrics("bins", MPH)
+    probability[0, 4] = torch.nan
+    part.update(probability, speed)
+    whole.update(probability[1:], speed[1:])
+    assert computed(part) == pytest.approx(computed(whole), nan_ok=True)
+    assert int(part.lost) == int((speed[0] != 255).sum())
+
+
+def test_groups_are_counted_by_themselves_and_together():
+    probability, speed = draw(n=4)
+    grouped = RoadMetrics("bins", MPH, groups=3)
+    grouped.update(probability, speed, torch.tensor([2, 0, 2, 2]))
+    whole, first = RoadMetrics("bins", MPH), RoadMetrics("bins", MPH)
+    whole.update(probability, speed)
+    first.update(probability[1:2], speed[1:2])
+    assert computed(grouped) == pytest.approx(computed(whole), nan_ok=True)
+    by_group = [{k: v.item() for k, v in one.items()} for one in grouped.by_group()]
+    wanted = computed(first)
+    assert by_group[0] == pytest.approx({k: wanted[k] for k in by_group[0]}, nan_ok=True)
+    assert all(math.isnan(value) for value in by_group[1].values())
+
+
+@pytest.mark.parametrize("targets", ["bins", "binary", "continuous"])
+def test_the_best_threshold_is_found_by_trying_all(targets):
+    _, speed = draw(side=40)
+    truth = (speed > 0) & (speed != 255)
+    random = torch.Generator().manual_seed(4)
+    score = (torch.rand(3, 40, 40, generator=random) * 0.5 + 0.2 * truth).clamp(0, 1)
+    probability = score[:, None].expand(-1, 8 if targets == "bins" else 1, -1, -1)
+    metric = RoadMetrics(targets, MPH)
+    metric.update(probability, speed)
+    found = computed(metric)
+
+    def iou(threshold):
+        trial = RoadMetrics(targets, MPH, threshold=threshold)
+        trial.update(probability, speed)
+        return computed(trial)["road_iou"]
+
+    steps = [0, 1, 30, 64, 90, 110, 127, 128, 150, 200, 255]
+    swept = metric.sweep().iou
+    assert swept[steps].tolist() == pytest.approx([iou(k / 256) for k in steps])
+    assert found["best_road_iou"] == pytest.approx(max(swept.tolist()))
+    assert iou(found["threshold"]) == pytest.approx(found["best_road_iou"])
+    assert found["road_iou"] == pytest.approx(iou(default_threshold(targets)))
+    said = score >= 0.5
+    precision, recall, _ = (values[128].item() for values in metric.sweep())
+    known = speed != 255
+    assert precision == pytest.approx((truth & said).sum() / (said & known).sum(), nan_ok=True)
+    assert recall == pytest.approx(((truth & said).sum() / truth.sum()).item())
 
 
 def test_bins_stand_for_the_speeds_their_pixels_have():

@@ -1,4 +1,4 @@
-"""Pictures of a run: what a network sees, should find and finds; and its curves."""
+"""Pictures of a run: what a network sees, should find, finds and gets wrong; and its curves."""
 
 from __future__ import annotations
 
@@ -10,15 +10,33 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage import replaced
-from geoprep.views import GROUND, SPEED_COLOURS, bin_label, natural_bands, speed_colours
+from geoprep.views import (
+    GROUND,
+    NODATA_GREYS,
+    SPEED_COLOURS,
+    bin_label,
+    natural_bands,
+    speed_bin,
+    speed_colours,
+)
 
 PANELS = (240, 320)
 """Least and largest side of a tile in a picture, in pixels."""
 GAP = 6
-STRIP = 22
+LINE = 22
 """Height of a line of text."""
-TITLES = ("image", "truth", "prediction")
+LEGEND_WIDTH = 620
+"""Pixels that the longest legend needs."""
+TITLES = ("image", "truth", "prediction", "errors")
+ANY_ROAD_MPH = 45
+"""In whose colour a road is drawn where no speed is told."""
+
+HIT, MISSED, INVENTED = (120, 125, 135), (255, 236, 70), (224, 62, 110)
+"""Colours of errors; blue and green stay out, so that they differ for every eye."""
+
+Colour = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +49,14 @@ class Example:
         uint8 (y, x, band).
     truth, prediction
         uint8 (y, x), mph; 0 no road, 255 no data.
+    has_speed
+        Whether the network tells speeds; where it does not, all roads have one colour.
     """
 
     image: NDArray[np.uint8]
     truth: NDArray[np.uint8]
     prediction: NDArray[np.uint8]
+    has_speed: bool = True
 
 
 def choose_tiles(road_fraction: NDArray[np.float32], count: int) -> list[int]:
@@ -48,7 +69,7 @@ def choose_tiles(road_fraction: NDArray[np.float32], count: int) -> list[int]:
 def draw_examples(
     path: Path, examples: Sequence[Example], bands: Sequence[str], title: str
 ) -> None:
-    """Draw one row a tile: image, truth, prediction; speeds in the colours of all our pictures.
+    """Draw one row per tile: image, truth, prediction and errors, in the colours of all pictures.
 
     Parameters
     ----------
@@ -63,33 +84,73 @@ def draw_examples(
     """
     rgb = list(natural_bands(tuple(bands)))
     side = min(max(PANELS[0], *examples[0].truth.shape), PANELS[1])
-    width = 3 * side + 2 * GAP
-    sheet = Image.new("RGB", (width, 2 * STRIP + len(examples) * (side + GAP) + STRIP), GROUND)
+    width = len(TITLES) * (side + GAP) - GAP
+    sheet = Image.new("RGB", (width, 2 * LINE + len(examples) * (side + GAP) + LINE), GROUND)
     draw = ImageDraw.Draw(sheet)
     draw.text((GAP, 5), title, fill="white")
     for column, name in enumerate(TITLES):
-        draw.text((column * (side + GAP) + GAP, STRIP + 5), name, fill="white")
-    colours = speed_colours()
+        draw.text((column * (side + GAP) + GAP, LINE + 5), name, fill="white")
     for row, example in enumerate(examples):
-        image = np.broadcast_to(example.image[..., rgb], (*example.image.shape[:2], 3))
-        panels = (image, colours[example.truth], colours[example.prediction])
-        for column, pixels in enumerate(panels):
+        for column, pixels in enumerate(_panels(example, rgb)):
             how = Image.Resampling.BOX if column == 0 else Image.Resampling.NEAREST
             panel = Image.fromarray(np.ascontiguousarray(pixels)).resize((side, side), how)
-            sheet.paste(panel, (column * (side + GAP), 2 * STRIP + row * (side + GAP)))
-    _legend(draw, sheet.height - STRIP, width)
+            sheet.paste(panel, (column * (side + GAP), 2 * LINE + row * (side + GAP)))
+    speeds = legend_entries(None if examples[0].has_speed else ANY_ROAD_MPH)
+    errors = [("found", HIT), ("missed", MISSED), ("invented", INVENTED)]
+    draw_legend(sheet, sheet.height - LINE, [*speeds, ("no data", NODATA_GREYS[1])])
+    draw_legend(sheet, sheet.height - LINE, errors, left=3 * (side + GAP))
     with replaced(path) as partial:
         sheet.save(partial, "PNG")
 
 
-def _legend(draw: ImageDraw.ImageDraw, top: int, width: int) -> None:
-    step = width // (len(SPEED_COLOURS) + 1)
-    for number, colour in enumerate(SPEED_COLOURS, start=1):
-        at = (number - 1) * step
-        draw.rectangle((at + GAP, top + 6, at + GAP + 10, top + 16), fill=colour)
-        label = bin_label(number).replace("–", "-").replace("≤", "<=")
-        draw.text((at + GAP + 15, top + 5), label, fill="white")
-    draw.text((len(SPEED_COLOURS) * step + GAP, top + 5), "mph", fill="white")
+def _panels(example: Example, rgb: Sequence[int]) -> list[NDArray[np.uint8]]:
+    """Return uint8 (y, x, 3) per title."""
+    image = np.broadcast_to(example.image[..., rgb], (*example.image.shape[:2], 3))
+    truth, found = example.truth, example.prediction
+    colours = speed_colours()
+    if not example.has_speed:
+        colours[1:NO_DATA] = colours[ANY_ROAD_MPH]
+    known = (truth != NO_DATA) & (found != NO_DATA)
+    is_road, said_road = known & (truth != NO_ROAD), known & (found != NO_ROAD)
+    errors = colours[np.where(known, NO_ROAD, NO_DATA)]
+    for where, colour in (
+        (is_road & said_road, HIT),
+        (is_road & ~said_road, MISSED),
+        (said_road & ~is_road, INVENTED),
+    ):
+        errors[where] = colour
+    return [image, colours[truth], colours[found], errors]
+
+
+def legend_entries(one_speed: int | None = None) -> list[tuple[str, Colour]]:
+    """Return label and colour of each speed bin in mph; of ``one_speed``, of roads without one."""
+    if one_speed is not None:
+        return [("road", SPEED_COLOURS[speed_bin(one_speed) - 1])]
+    labels = [f"{bin_label(number)} mph" for number in range(1, len(SPEED_COLOURS) + 1)]
+    return list(zip(labels, SPEED_COLOURS, strict=True))
+
+
+def draw_legend(
+    sheet: Image.Image, top: int, entries: Sequence[tuple[str, Colour]], left: int = 0
+) -> None:
+    """Draw a line of coloured boxes and what they mean.
+
+    Parameters
+    ----------
+    sheet
+        Drawn upon.
+    top, left
+        Where, in pixels; `LINE` high.
+    entries
+        Label and colour.
+    """
+    draw, at = ImageDraw.Draw(sheet), left + GAP
+    for label, colour in entries:
+        draw.rectangle((at, top + 6, at + 10, top + 16), fill=colour)
+        # What is drawn here has no other characters than Latin 1.
+        text = label.replace("–", "-").replace("≤", "<=")
+        draw.text((at + 15, top + 5), text, fill="white")
+        at += 15 + round(draw.textlength(text)) + 12
 
 
 def draw_curves(path: Path, history: Sequence[Mapping[str, float]]) -> None:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from geoprep.errors import GeoprepError, UsageError
-from geoprep.sources import Scene, images_and_labels
-from geoprep.storage import is_remote, read_bytes
-from training.prediction.mapping import Mapper, Plan, Report, Work
-from training.prediction.network import CompileWish, should_compile
-from training.prediction.overlay import write_overlay
+from geoprep.sources import images_and_labels
+from geoprep.storage import fetch_object, is_remote, object_version
+from training.prediction.images import Source, inspect, limits_note
+from training.prediction.mapping import Mapper, MapStats, Report
+from training.prediction.overlay import write_overlay, write_style
 from training.prediction.product import difference, found_signature, signature
-from training.prediction.source import Source, inspect
+from training.prediction.runner import Runner
 
 
-class Watcher(Protocol):
+class Reporter(Protocol):
     """Who is told what happens."""
 
     def begin(self, target: Path, pixels: int) -> Report:
@@ -36,9 +35,9 @@ class Watcher(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
-    """What became of one image.
+    """One image and what became of it.
 
     Attributes
     ----------
@@ -47,8 +46,12 @@ class Outcome:
     target
         Of its map.
     source
-        None where it could not be opened.
-    work
+        What is known of the image; None where it could not be opened, or is still on its server.
+    version
+        Of an image on a server.
+    kept
+        Whether its map was there already.
+    stats
         None where there was nothing to do, or it failed.
     error
         Why it failed.
@@ -57,19 +60,10 @@ class Outcome:
     address: str
     target: Path
     source: Source | None = None
-    work: Work | None = None
-    error: str = ""
-
-
-@dataclass(slots=True)
-class _Task:
-    """One image, its map, and what could be learned of it beforehand."""
-
-    scene: Scene
-    target: Path
-    source: Source | None = None
-    error: str = ""
+    version: str = ""
     kept: bool = False
+    stats: MapStats | None = None
+    error: str = ""
 
 
 @dataclass(slots=True)
@@ -80,31 +74,35 @@ class Job:
     ----------
     mapper
         Makes one map.
+    runner
+        The network.
     out
         Folder of the maps.
-    compile_wish
-        ``auto``, ``on`` or ``off``.
     overwrite
-        Whether maps of another checkpoint are replaced.
+        Whether maps of another checkpoint or other options are replaced.
     overlay
         Whether a picture is written beside each map.
+    loose
+        Keys of a map's signature that do not make it another map.
     """
 
     mapper: Mapper
+    runner: Runner
     out: Path
-    compile_wish: CompileWish = "auto"
     overwrite: bool = False
     overlay: bool = False
+    loose: tuple[str, ...] = ()
     _said: set[str] = field(default_factory=set)
+    _pixels: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
-    def run(self, images: Sequence[str], watcher: Watcher) -> list[Outcome]:
+    def run(self, images: Sequence[str], reporter: Reporter) -> list[Outcome]:
         """Map all images; one that fails does not stop the others.
 
         Parameters
         ----------
         images
             Files, folders and patterns, also on S3.
-        watcher
+        reporter
             Told what happens.
 
         Raises
@@ -114,125 +112,131 @@ class Job:
         SourceError
             A pattern matches nothing.
         """
-        tasks = [
-            _Task(scene, self.out / f"{scene.id}.tif") for scene in images_and_labels(images).scenes
-        ]
-        self._check_inputs_stay(tasks)
+        tasks = [Outcome(address, self.out / f"{name}.tif") for name, address in _find(images)]
+        _check_inputs_stay(tasks)
         self.out.mkdir(parents=True, exist_ok=True)
+        self._pixels.clear()
         for task in tasks:
-            if not is_remote(task.scene.image):
-                self._look_at(task, task.scene.image)
+            self._look_at(task)
         self._check_outputs(tasks)
-        shapes = self._pixels_by_shape(tasks)
-        outcomes = []
         for task in tasks:
-            outcome = self._one(task, shapes, watcher)
-            watcher.done(outcome)
-            outcomes.append(outcome)
-        return outcomes
+            if not task.error:
+                try:
+                    self._one(task, reporter)
+                except GeoprepError as error:
+                    task.error = str(error)
+                    shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
+                except OSError as error:
+                    task.error = f"{error.strerror or error}; what is done is kept, run it again"
+            reporter.done(task)
+        return tasks
 
-    def _check_inputs_stay(self, tasks: Sequence[_Task]) -> None:
-        inputs = {Path(t.scene.image).resolve() for t in tasks if not is_remote(t.scene.image)}
-        for task in tasks:
-            if task.target.resolve() in inputs:
-                raise UsageError(
-                    f"the map of {task.scene.image} would replace an image: give --out another "
-                    "folder"
-                )
-
-    def _look_at(self, task: _Task, address: str) -> None:
+    def _look_at(self, task: Outcome) -> None:
+        """Learn what can be known of an image without fetching it; note what is wrong with it."""
+        facts, reading = self.mapper.facts, self.mapper.options.reading
         try:
-            task.source = inspect(address, self.mapper.facts, self.mapper.recipe.wishes)
+            if is_remote(task.address):
+                task.version = object_version(task.address)
+            else:
+                task.source = inspect(task.address, facts, reading)
+                task.version = task.source.version
+                shape = self.mapper.grid(task.source).shape
+                self._pixels[shape] += self.mapper.network_pixels(task.source)
         except UsageError:
             raise
         except GeoprepError as error:
             task.error = str(error)
 
-    def _check_outputs(self, tasks: Sequence[_Task]) -> None:
+    def _runner(self, source: Source | None) -> tuple[Runner, str]:
+        """Return the runner for an image and why it is that one; None stands for a small image.
+
+        Maps that are complete count too: the same request is carried out in the same way, however
+        often it was broken off.
+        """
+        if source is None:
+            return self.runner.for_pixels(0)
+        shape = self.mapper.grid(source).shape
+        return self.runner.for_pixels(max(self._pixels[shape], self.mapper.network_pixels(source)))
+
+    def _check_outputs(self, tasks: Sequence[Outcome]) -> None:
         """Find the maps that are there; raise UsageError for one that is not what was asked for."""
         for task in tasks:
-            if self.overwrite or not task.target.exists():
+            if self.overwrite or task.error or not task.target.exists():
                 continue
-            found = found_signature(task.target)
-            wanted = self._signature(task)
-            if found != wanted:
+            name = PurePosixPath(task.address).name
+            runner, _ = self._runner(task.source)
+            wanted = signature(name, task.version, self.mapper.facts, self.mapper.options, runner)
+            differs = difference(found_signature(task.target), wanted, self.loose)
+            if differs:
                 raise UsageError(
-                    f"{task.target} exists and {difference(found, wanted)}: --overwrite replaces "
-                    "it, or give --out another folder"
+                    f"{task.target} exists and {differs}: --overwrite replaces it, or give --out "
+                    "another folder"
                 )
             task.kept = True
 
-    def _signature(self, task: _Task) -> dict[str, object]:
-        recipe = self.mapper.recipe
-        if task.source is not None:
-            return signature(task.source, recipe)
-        return {**recipe.plain(), "image": [PurePosixPath(task.scene.image).name]}
+    def _one(self, task: Outcome, reporter: Reporter) -> None:
+        picture = self.overlay and not (task.kept and task.target.with_suffix(".png").exists())
+        threshold = self.mapper.options.threshold
+        if not task.kept or picture:
+            self._fetch(task)
+        if task.source is not None and not task.kept:
+            task.stats = self._map(task, task.source, reporter)
+        if task.source is not None and picture:
+            write_overlay(task.source, task.target, self.mapper.facts.bands, threshold)
+        style = task.target.with_suffix(".qml")
+        if task.stats or not style.exists():
+            write_style(style, bool(self.mapper.facts.class_mph), threshold)
+        shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
 
-    def _plan(self, source: Source) -> Plan:
-        return Plan.of(source, self.mapper.recipe, self.mapper.batch)
-
-    def _pixels_by_shape(self, tasks: Sequence[_Task]) -> Counter[tuple[int, int, int]]:
-        """Return the pixels to put through the network in each shape of batch."""
-        counts: Counter[tuple[int, int, int]] = Counter()
-        for task in tasks:
-            if task.source is not None and not task.kept:
-                plan = self._plan(task.source)
-                counts[plan.shape] += plan.pixels * self.mapper.predictor.views
-        return counts
-
-    def _one(self, task: _Task, shapes: Counter[tuple[int, int, int]], watcher: Watcher) -> Outcome:
-        address, target = task.scene.image, task.target
-        if task.error:
-            return Outcome(address, target, error=task.error)
-        try:
-            with self._local(task):
-                source = task.source
-                if source is None:
-                    return Outcome(address, target, error=task.error)
-                work = None if task.kept else self._map(source, target, shapes, watcher)
-                if self.overlay and (work or not target.with_suffix(".png").exists()):
-                    write_overlay(
-                        source, target, self.mapper.facts.bands, self.mapper.recipe.threshold
-                    )
-        except (GeoprepError, OSError) as error:
-            return Outcome(address, target, task.source, error=str(error))
-        return Outcome(address, target, source, work)
-
-    @contextmanager
-    def _local(self, task: _Task) -> Iterator[None]:
-        """Have an image on the disk: one on a server is fetched, as it is read more than once."""
-        address = task.scene.image
-        if not is_remote(address) or (task.kept and not self.overlay):
-            yield
+    def _fetch(self, task: Outcome) -> None:
+        """Have an image on the disk: one on a server is copied, as it is read more than once."""
+        if not is_remote(task.address):
             return
-        folder = task.target.with_name(f".{task.target.name}.image")
-        local = folder / PurePosixPath(address).name
-        if not local.exists():
-            folder.mkdir(exist_ok=True)
-            partial = local.with_name(f"{local.name}.part")
-            partial.write_bytes(read_bytes(address))
-            partial.replace(local)
-        self._look_at(task, str(local))
-        if task.source is not None:
-            task.source = replace(task.source, stamp=())  # of the copy, not of the object
-        yield
-        shutil.rmtree(folder)
+        copy = _copy_of(task)
+        noted = copy.parent / "version"
+        there = noted.read_text() if noted.exists() and copy.exists() else None
+        if there != task.version:
+            shutil.rmtree(copy.parent, ignore_errors=True)
+            copy.parent.mkdir()
+            task.version = fetch_object(task.address, copy) or task.version
+            noted.write_text(task.version)
+        reading = self.mapper.options.reading
+        task.source = inspect(str(copy), self.mapper.facts, reading, task.version)
 
-    def _map(
-        self,
-        source: Source,
-        target: Path,
-        shapes: Counter[tuple[int, int, int]],
-        watcher: Watcher,
-    ) -> Work:
-        plan = self._plan(source)
-        predictor = self.mapper.predictor
-        pixels = max(shapes[plan.shape], plan.pixels * predictor.views)
-        compiled, why = should_compile(self.compile_wish, predictor.device, pixels)
-        if why not in self._said:
-            self._said.add(why)
-            watcher.say(f"network {why}")
-        work = self.mapper.run(source, target, compiled, watcher.begin(target, plan.pixels))
-        if work.note:
-            watcher.say(f"{source.name}: {work.note}")
-        return work
+    def _map(self, task: Outcome, source: Source, reporter: Reporter) -> MapStats:
+        runner, why = self._runner(source)
+        note = limits_note(self.mapper.facts, self.mapper.options.reading.rescale)
+        for line in (why and f"network {why}", note):
+            if line and line not in self._said:
+                self._said.add(line)
+                reporter.say(line)
+        progress = reporter.begin(task.target, self.mapper.grid(source).pixels)
+        stats = self.mapper.run(source, task.target, runner, progress)
+        if stats.lost:
+            reporter.say(
+                f"warning   {source.name}: the network gave no number for {stats.lost:,} pixels: "
+                "no data in the map (--precision fp32 may help)"
+            )
+        return stats
+
+
+def _find(images: Sequence[str]) -> list[tuple[str, str]]:
+    """Return name and address of every image; the option of another command goes unmentioned."""
+    try:
+        return [(scene.id, scene.image) for scene in images_and_labels(images).scenes]
+    except GeoprepError as error:
+        raise type(error)(str(error).replace("--images ", "")) from error
+
+
+def _check_inputs_stay(tasks: Sequence[Outcome]) -> None:
+    inputs = {Path(t.address).resolve() for t in tasks if not is_remote(t.address)}
+    for task in tasks:
+        if task.target.resolve() in inputs:
+            raise UsageError(
+                f"the map of {task.address} would replace an image: give --out another folder"
+            )
+
+
+def _copy_of(task: Outcome) -> Path:
+    """Return where an image on a server is copied to while it is mapped."""
+    return task.target.with_name(f".{task.target.name}.image") / PurePosixPath(task.address).name

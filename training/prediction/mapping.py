@@ -1,9 +1,10 @@
-"""One image through the network: read ahead, predict, blend, write behind."""
+"""One image through a network: read ahead, predict, blend, write behind."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,69 +12,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from geoprep.errors import ImageError
+from geoprep.errors import UsageError
 from geoprep.executors import usable_cores
 from training.checkpoint import Facts
-from training.prediction.blend import Strip
+from training.prediction.blend import SPEED_BAND, RowBlender
+from training.prediction.cog.journal import Journal
 from training.prediction.cog.tiles import Shape
 from training.prediction.cog.writer import MapWriter
-from training.prediction.flow import ahead
-from training.prediction.journal import Journal
-from training.prediction.network import Predictor
-from training.prediction.product import Recipe, map_tags, signature
-from training.prediction.reader import Band, read_bands
-from training.prediction.source import Source, find_limits
-from training.prediction.windows import Axis, plan_axis, plan_batch
+from training.prediction.images import Source, known_limits, scene_limits
+from training.prediction.product import MapOptions, map_tags, signature
+from training.prediction.reader import WindowRow, ahead, read_window_rows
+from training.prediction.runner import VIEWS, Runner, mean_of_views
+from training.prediction.windows import WindowGrid
 
 Report = Callable[[int], None]
-"""Called with how many of the plan's pixels are done with."""
-
-_BANDS_AHEAD = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How an image is cut into windows and batches.
-
-    Attributes
-    ----------
-    rows, columns
-        The windows.
-    batch
-        Windows in a batch.
-    """
-
-    rows: Axis
-    columns: Axis
-    batch: int
-
-    @classmethod
-    def of(cls, source: Source, recipe: Recipe, batch: int) -> Plan:
-        """Return the plan of an image."""
-        columns = plan_axis(source.width, recipe.window, recipe.overlap)
-        rows = plan_axis(source.height, recipe.window, recipe.overlap)
-        # As many pixels in a batch, whatever the windows of a small image.
-        fitting = max(1, round(batch * recipe.window**2 / (rows.side * columns.side)))
-        return cls(rows, columns, plan_batch(len(columns.starts), fitting))
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Windows, rows and columns of a batch: what a network is compiled for."""
-        return self.batch, self.rows.side, self.columns.side
-
-    @property
-    def window_pixels(self) -> int:
-        """Of one window."""
-        return self.rows.side * self.columns.side
-
-    @property
-    def pixels(self) -> int:
-        """Of all windows together."""
-        return len(self.rows.starts) * len(self.columns.starts) * self.window_pixels
+"""Called with how many pixels of the windows are done with."""
 
 
 @dataclass(slots=True)
-class Work:
+class MapStats:
     """What it took to map an image.
 
     Attributes
@@ -81,7 +38,7 @@ class Work:
     image_pixels
         Of the network's grid, mapped in this run.
     network_pixels
-        Put through the network in this run, once for each view.
+        Put through the network, in every view.
     seconds
         From opening it to the finished file.
     forward_seconds
@@ -92,8 +49,8 @@ class Work:
         Whether another run had begun it.
     compiled
         Whether the network was.
-    note
-        For people; may be empty.
+    lost
+        Pixels for which the network gave something else than a number.
     """
 
     image_pixels: int = 0
@@ -103,31 +60,36 @@ class Work:
     first_seconds: float = 0.0
     continued: bool = False
     compiled: bool = False
-    note: str = ""
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Mapper:
-    """Maps images with one network and one recipe.
+    """Maps images with the same options.
 
     Attributes
     ----------
-    predictor
-        The network.
     facts
-        Of its checkpoint.
-    recipe
-        How.
-    batch
-        Windows of the usual size in a batch.
+        What the network is for.
+    options
+        How maps are made.
     """
 
-    predictor: Predictor
     facts: Facts
-    recipe: Recipe
-    batch: int
+    options: MapOptions
 
-    def run(self, source: Source, target: Path, compiled: bool, report: Report) -> Work:
+    def grid(self, source: Source) -> WindowGrid:
+        """Return the windows over an image."""
+        options = self.options
+        return WindowGrid.over(
+            source.height, source.width, options.window, options.overlap, options.batch
+        )
+
+    def network_pixels(self, source: Source) -> int:
+        """Return how many pixels of an image go through the network."""
+        return self.grid(source).pixels * len(VIEWS[self.options.tta])
+
+    def run(self, source: Source, target: Path, runner: Runner, report: Report) -> MapStats:
         """Write the map of an image, going on where a killed run left off.
 
         Parameters
@@ -136,8 +98,8 @@ class Mapper:
             The image.
         target
             The GeoTIFF; its folder exists.
-        compiled
-            Whether to compile the network, unless that was settled by an earlier run.
+        runner
+            The network.
         report
             Told of the progress.
 
@@ -146,110 +108,128 @@ class Mapper:
         ImageError
             The image is damaged.
         UsageError
-            Another process writes this map.
+            Another process writes this map, or the network returns something else than
+            probabilities of the channels it is said to have.
         """
         started = time.perf_counter()
-        work = Work()
-        identity = signature(source, self.recipe) | {"batch": self.batch}
-        with Journal(target, identity) as journal:
-            work.continued = journal.continued
-            if not journal.continued:
-                limits, work.note = find_limits(source, self.facts, self.recipe.wishes.rescale)
-                journal.settle(limits=limits.tolist(), compiled=compiled)
-            work.compiled = bool(journal.settled["compiled"])
+        signed = signature(source.name, source.version, self.facts, self.options, runner)
+        with Journal(target, signed | {"batch": self.options.batch}) as journal:
+            stats = MapStats(continued=journal.continued, compiled=runner.fixed_batch)
             try:
-                self._map(source, target, journal, work, report)
-            except ImageError:
-                journal.remove()  # a mended image is another one
+                if not journal.continued:
+                    limits = known_limits(self.facts, self.options.reading.rescale)
+                    journal.settle(
+                        limits=(scene_limits(source) if limits is None else limits).tolist()
+                    )
+                with self._writer(source, journal) as writer:
+                    self._write(source, journal, writer, runner, stats, report)
+                    writer.finish(target, map_tags(source, self.facts, self.options, signed))
+            except OSError:
+                raise  # such as a full disk: what is done is taken up again
+            except Exception:
+                journal.remove()
                 raise
             journal.remove()
-        work.seconds = time.perf_counter() - started
-        return work
+        stats.seconds = time.perf_counter() - started
+        return stats
 
-    def _map(
-        self, source: Source, target: Path, journal: Journal, work: Work, report: Report
-    ) -> None:
-        plan = Plan.of(source, self.recipe, self.batch)
-        limits = np.array(journal.settled["limits"])
+    def _writer(self, source: Source, journal: Journal) -> MapWriter:
         has_speed = bool(self.facts.class_mph)
-        shape = Shape(self.predictor.channels + has_speed, source.height, source.width)
-        speed_band = shape.bands - 1 if has_speed else None
-        compression = self.recipe.compression
-        with MapWriter(journal, shape, compression, speed_band) as writer:
-            first = plan.rows.first_touching(writer.next_row)
-            if writer.next_row < source.height:
-                bands = read_bands(source, limits, plan.rows, plan.columns, first)
-                with ahead(bands, _BANDS_AHEAD) as coming, self._strip(plan) as strip:
-                    painter = _Painter(self.predictor, plan, writer, strip, work.compiled)
-                    for band in coming:
-                        painter.paint(band, work, report)
-            report(plan.pixels)
-            writer.finish(target, map_tags(source, self.facts, self.recipe))
+        shape = Shape(self.facts.channels + has_speed, source.height, source.width)
+        speed_band = SPEED_BAND if has_speed else None
+        return MapWriter(journal, shape, self.options.compression, speed_band)
 
-    def _strip(self, plan: Plan) -> Strip:
-        channels, mph = self.predictor.channels, self.facts.class_mph
-        return Strip(plan.rows, plan.columns, channels, mph, self.recipe.threshold, usable_cores())
-
-
-class _Painter:
-    """Takes one row of windows after the other from pixels to the writer."""
-
-    def __init__(
+    def _write(
         self,
-        predictor: Predictor,
-        plan: Plan,
+        source: Source,
+        journal: Journal,
         writer: MapWriter,
-        strip: Strip,
-        compiled: bool,
+        runner: Runner,
+        stats: MapStats,
+        report: Report,
     ) -> None:
-        self._predictor = predictor
-        self._plan = plan
-        self._writer = writer
-        self._strip = strip
-        self._compiled = compiled
+        """Put all rows of the map that are still to come."""
+        grid = self.grid(source)
+        if writer.next_row < source.height:
+            first = grid.rows.first_touching(writer.next_row)
+            limits = np.array(journal.settled["limits"])
+            rows = read_window_rows(source, limits, grid.rows, grid.columns, first)
+            with closing(ahead(rows)) as coming, self._blender(grid) as blender:
+                for row in coming:
+                    self._predict(row, grid, runner, blender, stats, report)
+                    _put(row, grid, blender, writer, stats)
+                stats.lost = blender.lost
+        report(grid.pixels)
 
-    def paint(self, band: Band, work: Work, report: Report) -> None:
-        """Predict a row of windows; hand on the rows of the map that it completes."""
-        columns = self._plan.columns
-        full = [
-            i
-            for i, start in enumerate(columns.starts)
-            if band.valid[:, start : start + columns.side].any()
-        ]
-        for i in range(0, len(full), self._plan.batch):
-            chosen = full[i : i + self._plan.batch]
-            predicted = self._predict(band, chosen, work)
-            self._strip.add(band.row, chosen, predicted, band.valid)
-            report((band.row * len(columns.starts) + chosen[-1] + 1) * self._plan.window_pixels)
-        top, done = self._plan.rows.starts[band.row], self._plan.rows.finished(band.row)
-        # Rows that an earlier run has written are done once more only for what fades into the next.
-        skipped = max(0, self._writer.next_row - top)
-        count = done - top
-        if count > skipped:
-            found = self._strip.take(band.row, count, band.valid)[:, skipped:]
+    def _blender(self, grid: WindowGrid) -> RowBlender:
+        return RowBlender(
+            grid.rows,
+            grid.columns,
+            self.facts.channels,
+            self.facts.class_mph,
+            self.options.threshold,
+            usable_cores(),
+        )
 
-            def fill(rows: slice, out: NDArray[np.uint8]) -> None:
-                out[...] = found[:, rows]
+    def _predict(
+        self,
+        row: WindowRow,
+        grid: WindowGrid,
+        runner: Runner,
+        blender: RowBlender,
+        stats: MapStats,
+        report: Report,
+    ) -> None:
+        """Put the windows of a row that have imagery through the network, batch by batch."""
+        starts, side = grid.columns.starts, grid.columns.side
+        full = [i for i, x in enumerate(starts) if row.valid[:, x : x + side].any()]
+        for first in range(0, len(full), grid.batch):
+            chosen = full[first : first + grid.batch]
+            # The last batch of a row is filled up where all must have one size.
+            count = grid.batch if runner.fixed_batch else len(chosen)
+            image = np.zeros((count, grid.rows.side, side, row.image.shape[2]), np.uint8)
+            for window, index in zip(image, chosen, strict=False):
+                window[...] = row.image[:, starts[index] : starts[index] + side]
+            blender.add(
+                row.number, chosen, self._forward(image, runner, stats)[: len(chosen)], row.valid
+            )
+            stats.network_pixels += len(chosen) * grid.window_pixels * len(VIEWS[self.options.tta])
+            report((row.number * len(starts) + chosen[-1] + 1) * grid.window_pixels)
 
-            self._writer.put(count - skipped, fill)
-            work.image_pixels += found[0].size
-        self._strip.drop(band.row, count)
-
-    def _predict(self, band: Band, chosen: list[int], work: Work) -> NDArray[np.float32]:
-        """Return fp32 (n, y, x, channel) for some windows of a band."""
-        starts, side = self._plan.columns.starts, self._plan.columns.side
-        # The last batch of a row is filled up where the network is compiled for one size.
-        count = self._plan.batch if self._compiled else len(chosen)
-        image = np.zeros((count, band.image.shape[0], side, band.image.shape[2]), np.uint8)
-        for window, index in zip(image, chosen, strict=False):
-            window[...] = band.image[:, starts[index] : starts[index] + side]
+    def _forward(
+        self, image: NDArray[np.uint8], runner: Runner, stats: MapStats
+    ) -> NDArray[np.float32]:
+        """Return fp32 (n, y, x, channel), probabilities of uint8 (n, y, x, band)."""
         began = time.perf_counter()
-        tensor = torch.from_numpy(image).permute(0, 3, 1, 2)
-        result = self._predictor(tensor, compiled=self._compiled)
-        predicted: NDArray[np.float32] = result[: len(chosen)].cpu().numpy()
+        windows = torch.from_numpy(image).permute(0, 3, 1, 2)
+        result = mean_of_views(runner, windows, self.options.tta)
+        found: NDArray[np.float32] = result.cpu().numpy()
+        wanted = (*image.shape[:3], self.facts.channels)
+        if found.shape != wanted:
+            raise UsageError(
+                f"the network {self.facts.network} returns {found.shape} for {len(image)} windows, "
+                f"not {wanted} (window, y, x, channel): its factory does not fit the checkpoint"
+            )
         seconds = time.perf_counter() - began
-        if not work.forward_seconds:
-            work.first_seconds = seconds
-        work.forward_seconds += seconds
-        work.network_pixels += len(chosen) * self._plan.window_pixels * self._predictor.views
-        return predicted
+        stats.first_seconds = stats.first_seconds or seconds
+        stats.forward_seconds += seconds
+        return found
+
+
+def _put(
+    row: WindowRow, grid: WindowGrid, blender: RowBlender, writer: MapWriter, stats: MapStats
+) -> None:
+    """Hand on the rows of the map that a row of windows completes."""
+    top = grid.rows.starts[row.number]
+    count = grid.rows.finished(row.number) - top
+    # Rows that an earlier run has written are done once more only for what fades into the next.
+    skipped = max(0, writer.next_row - top)
+    if count > skipped:
+        found = blender.take(row.number, count, row.valid)[:, skipped:]
+
+        def fill(rows: slice, out: NDArray[np.uint8]) -> None:
+            out[...] = found[:, rows]
+
+        writer.put(count - skipped, fill)
+        stats.image_pixels += found[0].size
+    blender.drop(row.number, count)

@@ -1,27 +1,51 @@
-"""A picture of a map over its image, small enough to look at."""
+"""How a map looks: a picture of it over its image, and its style in QGIS."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import quoteattr
 
 import numpy as np
 import rasterio
 from numpy.typing import NDArray
+from PIL import Image
 
 from geoprep.imagery import Pixels, count_source, lookup_tables, percentile_limits
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage import open_image, replaced
-from geoprep.views import NODATA_GREYS, natural_bands, speed_colours
-from training.prediction.source import Source, bounded_cache
+from geoprep.views import GROUND, NODATA_GREYS, SPEED_COLOURS, natural_bands, speed_colours
+from training.monitor.pictures import (
+    ANY_ROAD_MPH,
+    LEGEND_WIDTH,
+    LINE,
+    draw_legend,
+    legend_entries,
+)
+from training.prediction.blend import ROAD_BAND, SPEED_BAND
+from training.prediction.images import Source, bounded_cache
 
 LONGEST = 2048
 """Pixels of the longer side of an overlay at most."""
 
 _OPACITY = 0.85
 _DIMMED = 0.7
-_ANY_ROAD_MPH = 35
-"""Whose colour a road has in a map that tells no speeds."""
+_QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
+<qgis version="3.28" styleCategories="Symbology">
+  <pipe>
+    <rasterrenderer type="singlebandpseudocolor" band="{band}" opacity="1" alphaBand="-1"
+        classificationMin="0" classificationMax="254">
+      <rastershader>
+        <colorrampshader colorRampType="DISCRETE" classificationMode="1" clip="0"
+            minimumValue="0" maximumValue="254">
+{items}
+        </colorrampshader>
+      </rastershader>
+    </rasterrenderer>
+  </pipe>
+</qgis>
+"""
+"""A class per colour: values up to ``value`` have it; the first, no road, is seen through."""
 
 
 def write_overlay(source: Source, target: Path, names: tuple[str, ...], threshold: float) -> Path:
@@ -43,31 +67,66 @@ def write_overlay(source: Source, target: Path, names: tuple[str, ...], threshol
     Path
         The picture.
     """
-    import matplotlib.image
-
-    speed = _speeds(target, threshold)
+    speed, has_speed = _speeds(target, threshold)
     picture = _brightened(source, names, speed.shape) * _DIMMED
     road = (speed != NO_ROAD) & (speed != NO_DATA)
     colours = speed_colours()[speed]
     picture[road] += (colours[road] - picture[road]) * _OPACITY
     picture[speed == NO_DATA] = NODATA_GREYS[0]
+    height, width = speed.shape
+    legend = legend_entries(ANY_ROAD_MPH if not has_speed else None)
+    sheet = Image.new("RGB", (max(width, LEGEND_WIDTH), height + LINE), GROUND)
+    sheet.paste(Image.fromarray(picture.round().astype(np.uint8)), (0, 0))
+    draw_legend(sheet, height, [*legend, ("no data", NODATA_GREYS[0])])
     path = target.with_suffix(".png")
     with replaced(path) as partial:
-        matplotlib.image.imsave(partial, picture.round().astype(np.uint8))
+        sheet.save(partial, "PNG")
     return path
 
 
-def _speeds(target: Path, threshold: float) -> NDArray[np.uint8]:
-    """Return uint8 (y, x), mph; from an overview, where the map is large."""
+def write_style(path: Path, has_speed: bool, threshold: float) -> None:
+    """Write ``NAME.qml`` beside a map: QGIS then shows its roads in the colours of our pictures.
+
+    Parameters
+    ----------
+    path
+        Of the style.
+    has_speed
+        Whether the map tells speeds, which are shown then; else the probability of a road is.
+    threshold
+        Least probability of a road, for maps without speeds.
+    """
+    if has_speed:
+        steps = [(0.0, "no road", GROUND)]
+        steps += [
+            (10.0 * number if number < len(SPEED_COLOURS) else 254.0, label, colour)
+            for number, (label, colour) in enumerate(legend_entries(), start=1)
+        ]
+    else:
+        (label, colour), *_ = legend_entries(ANY_ROAD_MPH)
+        steps = [(np.ceil(threshold * 255) - 1, f"no {label}", GROUND), (254.0, label, colour)]
+    items = "\n".join(
+        f'          <item value="{value:g}" label={quoteattr(label)} '
+        f'color="#{bytes(colour).hex()}" alpha="{255 if number else 0}"/>'
+        for number, (value, label, colour) in enumerate(steps)
+    )
+    band = 1 + (SPEED_BAND if has_speed else ROAD_BAND)
+    with replaced(path) as partial:
+        partial.write_text(_QML.format(band=band, items=items), encoding="utf-8")
+
+
+def _speeds(target: Path, threshold: float) -> tuple[NDArray[np.uint8], bool]:
+    """Return uint8 (y, x) in mph, and whether the map tells it; of a large map, an overview."""
     with rasterio.open(target) as dataset:
-        band, shape = dataset.count, _shrunk(dataset.height, dataset.width)
-        has_speed = dataset.descriptions[band - 1] == "speed"
+        shape = _shrunk(dataset.height, dataset.width)
+        has_speed = "speed" in dataset.descriptions
+        band = 1 + (SPEED_BAND if has_speed else ROAD_BAND)
         values: NDArray[np.uint8] = dataset.read(band, out_shape=shape)
     if has_speed:
-        return values
-    roads = np.where(values >= threshold * 255, _ANY_ROAD_MPH, NO_ROAD).astype(np.uint8)
+        return values, True
+    roads = np.where(values >= threshold * 255, ANY_ROAD_MPH, NO_ROAD).astype(np.uint8)
     roads[values == NO_DATA] = NO_DATA
-    return roads
+    return roads, False
 
 
 def _brightened(

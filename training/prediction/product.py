@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,49 +18,45 @@ from geoprep.speed import BIN_COUNT, NO_DATA
 from geoprep.views import bin_label
 from training.checkpoint import Facts
 from training.prediction.cog.directory import Compression, Tags, gdal_tags
-from training.prediction.source import Source, Wishes
-from training.prediction.tta import Augmentation
+from training.prediction.images import ReadOptions, Source, known_limits
+from training.prediction.runner import Runner, Views
 
-RECIPE_TAG = "PREDICTION"
+SIGNATURE_TAG = "PREDICTION"
+FORMAT = 2
+"""Of maps: what each band holds, and how probabilities become speeds."""
 _READ = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """All that the pixels of a map depend on beside the image.
+class MapOptions:
+    """All that the pixels of a map depend on beside the image and the runner.
 
     Attributes
     ----------
     checkpoint
-        Hash of its file, see `file_hash`.
-    wishes
+        Hash of its file, see `file_hash`, and which weights of it.
+    reading
         How the image is read.
     window, overlap
         In pixels of the network's grid.
+    batch
+        Windows of that size per batch.
     tta
         Views averaged over.
     threshold
         Least probability of any road for a speed.
-    precision
-        Of the network: ``bfloat16`` or ``float32``.
     compression
         Of the map's tiles.
     """
 
     checkpoint: str
-    wishes: Wishes
+    reading: ReadOptions
     window: int
     overlap: int
-    tta: Augmentation
+    batch: int
+    tta: Views
     threshold: float
-    precision: str
     compression: Compression
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        values = asdict(self)
-        wishes = values.pop("wishes")
-        return {**values, **wishes, "bands": list(wishes["bands"])}
 
 
 def file_hash(path: Path) -> str:
@@ -81,37 +78,37 @@ def check_targets(facts: Facts) -> None:
 
 
 def band_names(facts: Facts) -> list[str]:
-    """Return the name of every band of a map."""
+    """Return the name of every band of a map: ``road``, ``speed``, and one per speed bin."""
     classes = len(facts.class_mph)
     if not classes:
-        return ["road"] * facts.channels
+        return ["road"]
     if classes == BIN_COUNT:
         names = [f"road, {bin_label(i)} mph" for i in range(1, classes + 1)]
     else:
         names = [f"road, about {mph:g} mph" for mph in facts.class_mph]
-    return [*names, "road", "speed"]
+    return ["road", "speed", *names]
 
 
-def map_tags(source: Source, facts: Facts, recipe: Recipe) -> Tags:
+def map_tags(source: Source, facts: Facts, options: MapOptions, signed: dict[str, Any]) -> Tags:
     """Return the TIFF tags of a map, all but the places of its tiles."""
     names = band_names(facts)
-    has_speed = bool(facts.class_mph)
-    probabilities = len(names) - has_speed
+    is_speed = [name == "speed" for name in names]
+    first = len(names) - len(facts.class_mph) + 1
 
     def dress(dataset: Any) -> None:  # noqa: ANN401 - rasterio has no types
         dataset.descriptions = names
-        dataset.scales = (1 / 255,) * probabilities + (1.0,) * has_speed
-        dataset.units = ("probability",) * probabilities + ("mph",) * has_speed
+        dataset.scales = [1.0 if speed else 1 / 255 for speed in is_speed]
+        dataset.units = ["mph" if speed else "probability" for speed in is_speed]
         dataset.update_tags(
-            **{RECIPE_TAG: json.dumps(signature(source, recipe))},
+            **{SIGNATURE_TAG: json.dumps(signed)},
             TIFFTAG_SOFTWARE=f"geoprep {__version__}",
             SOURCE=source.name,
             NETWORK=facts.network,
-            ROAD_THRESHOLD=f"{recipe.threshold:g}",
+            ROAD_THRESHOLD=f"{options.threshold:g}",
             CLASSES=json.dumps(
                 [
                     {"band": i, "name": names[i - 1], "mph": mph}
-                    for i, mph in enumerate(facts.class_mph, start=1)
+                    for i, mph in enumerate(facts.class_mph, start=first)
                 ]
             ),
         )
@@ -124,7 +121,7 @@ def map_tags(source: Source, facts: Facts, recipe: Recipe) -> Tags:
         "crs": source.crs,
         "transform": source.transform,
         "nodata": NO_DATA,
-        "compress": recipe.compression,
+        "compress": options.compression,
         "interleave": "band",
         "photometric": "minisblack",
         "alpha": "no",
@@ -132,26 +129,68 @@ def map_tags(source: Source, facts: Facts, recipe: Recipe) -> Tags:
     return gdal_tags(profile, dress)
 
 
-def signature(source: Source, recipe: Recipe) -> dict[str, Any]:
-    """Return what tells one map from another of the same name, as plain JSON."""
-    return {**recipe.plain(), "image": [source.name, *source.stamp]}
+def signature(
+    name: str, version: str, facts: Facts, options: MapOptions, runner: Runner
+) -> dict[str, Any]:
+    """Return what tells one map from another of the same name, as plain JSON.
+
+    Parameters
+    ----------
+    name, version
+        Of the image, see `Source`.
+    facts
+        Of the network.
+    options, runner
+        What makes the map.
+    """
+    plain = asdict(options)
+    reading, _ = plain.pop("reading"), plain.pop("batch")
+    limits = known_limits(facts, options.reading.rescale)
+    return {
+        "format": FORMAT,
+        **plain,
+        **reading,
+        "bands": list(reading["bands"]),
+        "limits": "scene" if limits is None else limits.tolist(),
+        **runner.identity,
+        "image": [name, version],
+    }
 
 
 def found_signature(target: Path) -> dict[str, Any] | None:
     """Return the signature of a file, or None where it is no map of ours."""
     try:
         with rasterio.open(target) as dataset:
-            found = json.loads(dataset.tags().get(RECIPE_TAG, "null"))
+            found = json.loads(dataset.tags().get(SIGNATURE_TAG, "null"))
     except (RasterioError, ValueError):
         return None
     return found if isinstance(found, dict) else None
 
 
-def difference(found: dict[str, Any] | None, wanted: dict[str, Any]) -> str:
-    """Return in words how a file that exists differs from the map that would be made."""
+def difference(
+    found: dict[str, Any] | None, wanted: dict[str, Any], loose: Collection[str] = ()
+) -> str:
+    """Return in words how a file that exists differs from the map that would be made.
+
+    Parameters
+    ----------
+    found, wanted
+        Signatures.
+    loose
+        Keys that may differ.
+
+    Returns
+    -------
+    str
+        Empty where it does not.
+    """
     if found is None:
         return "was not made by training.predict"
-    keys = [key for key in wanted if found.get(key) != wanted[key]]
+    keys = [key for key in wanted if key not in loose and found.get(key) != wanted[key]]
+    if not keys:
+        return ""
+    if "format" in keys:
+        return "was made by another version of geoprep"
     if "checkpoint" in keys:
         return "was made from another checkpoint"
     if keys == ["image"]:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep import imagery
 from geoprep.storage import open_image
-from training.prediction.source import Source, bounded_cache, read_rows, rows_at_a_time
-from training.prediction.windows import Axis
+from training.prediction.images import Source, bounded_cache, read_rows, rows_at_a_time
+from training.prediction.windows import Axis, mirrored
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
 
+T = TypeVar("T")
 
-class Band(NamedTuple):
+
+class WindowRow(NamedTuple):
     """The pixels under one row of windows.
 
     Attributes
     ----------
-    row
-        Index of the row of windows.
+    number
+        Of the row of windows, from the top.
     image
         uint8 (y, x, band), as wide and high as the windows reach; 0 where there is no imagery.
         Beyond a small image's edge it is mirrored.
@@ -31,14 +34,14 @@ class Band(NamedTuple):
         uint8 (y, x), the same rows, only the columns of the image.
     """
 
-    row: int
+    number: int
     image: NDArray[np.uint8]
     valid: NDArray[np.uint8]
 
 
-def read_bands(
+def read_window_rows(
     source: Source, limits: NDArray[np.float64], rows: Axis, columns: Axis, first: int = 0
-) -> Iterator[Band]:
+) -> Iterator[WindowRow]:
     """Yield the pixels under every row of windows; each row of the image is read once.
 
     Parameters
@@ -58,23 +61,24 @@ def read_bands(
         The image is damaged.
     """
     tables = imagery.lookup_tables(limits, source.dtype)
-    shape = rows.side, columns.covered, len(source.bands)
-    before: Band | None = None
+    height, width = rows.side, columns.covered
+    before: WindowRow | None = None
     with bounded_cache(), open_image(source.address) as dataset:
-        for row in range(first, len(rows.starts)):
-            top = rows.starts[row]
-            band = Band(row, np.empty(shape, np.uint8), np.ones((shape[0], source.width), np.uint8))
+        for index in range(first, len(rows.starts)):
+            top = rows.starts[index]
+            image = np.empty((height, width, len(source.bands)), np.uint8)
+            row = WindowRow(index, image, np.ones((height, source.width), np.uint8))
             kept = 0
             if before is not None:
-                moved = top - rows.starts[row - 1]
-                kept = max(0, shape[0] - moved)
-                band.image[:kept] = before.image[moved:]
-                band.valid[:kept] = before.valid[moved:]
-            end = min(top + shape[0], source.height)
-            _fill(dataset, source, tables, (top + kept, end), top, band)
-            _mirror(band.image, (end - top, source.width))
-            yield band
-            before = band
+                moved = top - rows.starts[index - 1]
+                kept = max(0, height - moved)
+                row.image[:kept] = before.image[moved:]
+                row.valid[:kept] = before.valid[moved:]
+            end = min(top + height, source.height)
+            _fill(dataset, source, tables, (top + kept, end), top, row)
+            _mirror(row.image, (end - top, source.width))
+            yield row
+            before = row
 
 
 def _fill(
@@ -83,9 +87,9 @@ def _fill(
     tables: NDArray[np.uint8],
     wanted: tuple[int, int],
     top: int,
-    band: Band,
+    row: WindowRow,
 ) -> None:
-    """Write rows of the network's grid into a band that begins at row ``top``."""
+    """Write rows of the network's grid into a row of windows that begins at row ``top``."""
     scale_y, scale_x = source.scales
     xs = imagery.pixel_edges(0, source.width, 1, scale_x, source.lengths[1])
     step = max(1, int(rows_at_a_time(source) / scale_y))
@@ -95,7 +99,7 @@ def _fill(
         first = int(ys[0])
         pixels = read_rows(dataset, source.bands, first, int(np.ceil(ys[-1])))
         part = slice(start - top, stop - top)
-        imagery.render(pixels, tables, ys - first, xs, band.image[part], band.valid[part])
+        imagery.render(pixels, tables, ys - first, xs, row.image[part], row.valid[part])
 
 
 def _mirror(image: NDArray[np.uint8], size: tuple[int, int]) -> None:
@@ -107,17 +111,17 @@ def _mirror(image: NDArray[np.uint8], size: tuple[int, int]) -> None:
         image[height:] = image[mirrored(height, image.shape[0])]
 
 
-def mirrored(length: int, until: int) -> NDArray[np.intp]:
-    """Return which pixels stand in for those from ``length`` to ``until``, to and fro.
+def ahead(items: Iterator[T]) -> Generator[T, None, None]:
+    """Yield items of a generator, the next of which is made in a thread meanwhile.
 
-    Examples
-    --------
-    >>> mirrored(3, 8).tolist()
-    [1, 0, 1, 2, 1]
+    The generator runs in that thread from beginning to end, so its files stay there. Close what
+    this returns (`contextlib.closing`): then the thread has ended and the generator is closed.
     """
-    if length == 1:
-        return np.zeros(until - 1, np.intp)
-    period = 2 * (length - 1)
-    place = np.arange(length, until) % period
-    found: NDArray[np.intp] = np.where(place < length, place, period - place)
-    return found
+    with ThreadPoolExecutor(1, "predict-read") as pool:
+        try:
+            coming = pool.submit(next, items, None)
+            while (item := coming.result()) is not None:
+                coming = pool.submit(next, items, None)
+                yield item
+        finally:
+            pool.submit(getattr(items, "close", lambda: None))

@@ -18,11 +18,12 @@ from rich.progress import (
 from rich.text import Text
 
 from training.prediction.job import Outcome
-from training.prediction.mapping import Mapper, Report, Work
+from training.prediction.mapping import Mapper, MapStats, Report
+from training.prediction.runner import VIEWS
 
 
 class _Megapixels(ProgressColumn):
-    """Pixels done, of how many, and how many a second."""
+    """Pixels done, of how many, and how many per second."""
 
     def render(self, task: Task) -> Text:
         total = task.total or 0
@@ -75,7 +76,7 @@ class Screen:
         """Show what became of an image."""
         if outcome.error:
             self.say(f"failed    {outcome.address}: {outcome.error}")
-        elif outcome.work is None or outcome.source is None:
+        elif outcome.kept:
             self.say(f"kept      {outcome.target}: complete already")
         else:
             self.say(describe(outcome))
@@ -87,49 +88,49 @@ class Screen:
 
 def describe(outcome: Outcome) -> str:
     """Return a line on a map that was made."""
-    source, work = outcome.source, outcome.work
+    source, stats = outcome.source, outcome.stats
     assert source is not None
-    assert work is not None
+    assert stats is not None
     parts = [f"{source.width} x {source.height} pixels"]
     if source.gsd_m is not None:
         parts.append(f"of {source.gsd_m[0]:.3g} x {source.gsd_m[1]:.3g} m")
     if source.resampled:
         parts.append(f"(resampled from {source.lengths[1]} x {source.lengths[0]})")
-    parts.append(f"in {work.seconds:.1f} s")
-    verb = "continued" if work.continued else "mapped"
+    parts.append(f"in {stats.seconds:.1f} s")
+    verb = "continued" if stats.continued else "mapped"
     return f"{verb:9} {outcome.target}: {' '.join(parts)}"
 
 
 def print_summary(outcomes: Sequence[Outcome], mapper: Mapper) -> None:
     """Print rates over all maps made, what overlap and views cost, and how many failed."""
     console = Console(highlight=False, soft_wrap=True)
-    works = [o.work for o in outcomes if o.work is not None and o.work.image_pixels]
+    works = [o.stats for o in outcomes if o.stats is not None and o.stats.image_pixels]
     if works:
         for line in rates(works, outcomes, mapper):
             console.print(line, markup=False)
     failed = sum(bool(outcome.error) for outcome in outcomes)
-    kept = sum(not outcome.error and outcome.work is None for outcome in outcomes)
+    kept = sum(outcome.kept and not outcome.error for outcome in outcomes)
     made = len(outcomes) - failed - kept
     console.print(f"{made} mapped, {kept} complete already, {failed} failed")
 
 
-def rates(works: Sequence[Work], outcomes: Sequence[Outcome], mapper: Mapper) -> list[str]:
+def rates(works: Sequence[MapStats], outcomes: Sequence[Outcome], mapper: Mapper) -> list[str]:
     """Return lines on speed: through the network, of images, of ground."""
     seconds = sum(work.seconds for work in works)
     forward = sum(work.forward_seconds for work in works)
     network = sum(work.network_pixels for work in works) / 1e6
     image = sum(work.image_pixels for work in works) / 1e6
     ground = sum(
-        o.work.image_pixels * o.source.gsd_m[0] * o.source.gsd_m[1] / 1e6
+        o.stats.image_pixels * o.source.gsd_m[0] * o.source.gsd_m[1] / 1e6
         for o in outcomes
-        if o.work is not None and o.source is not None and o.source.gsd_m is not None
+        if o.stats is not None and o.source is not None and o.source.gsd_m is not None
     )
-    views = mapper.predictor.views
+    views = len(VIEWS[mapper.options.tta])
     lines = [
         f"{network / seconds:.2f} Mpx/s through the network, reading and writing included "
         f"({forward / seconds:.0%} of the time in it)",
         f"{image / seconds:.2f} Mpx/s of image: windows and their overlap of "
-        f"{mapper.recipe.overlap} put {network / views / image - 1:.0%} more through the network"
+        f"{mapper.options.overlap} put {network / views / image - 1:.0%} more through the network"
         + (f", {views} views {views} times" if views > 1 else ""),
     ]
     if ground:

@@ -93,6 +93,46 @@ class Axis:
         return np.stack(shares).astype(np.float32)
 
 
+@dataclass(frozen=True)
+class WindowGrid:
+    """How an image is cut into windows and batches.
+
+    Attributes
+    ----------
+    rows, columns
+        The windows along y and x.
+    batch
+        Windows per batch.
+    """
+
+    rows: Axis
+    columns: Axis
+    batch: int
+
+    @classmethod
+    def over(cls, height: int, width: int, window: int, overlap: int, batch: int) -> WindowGrid:
+        """Return the windows over an image, see `plan_axis`; ``batch`` is of windows that size."""
+        rows, columns = plan_axis(height, window, overlap), plan_axis(width, window, overlap)
+        # As many pixels per batch, whatever the windows of a small image.
+        fitting = max(1, round(batch * window**2 / (rows.side * columns.side)))
+        return cls(rows, columns, plan_batch(len(columns.starts), fitting))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Windows, rows and columns of a batch: what a network is compiled for."""
+        return self.batch, self.rows.side, self.columns.side
+
+    @property
+    def window_pixels(self) -> int:
+        """Pixels of one window."""
+        return self.rows.side * self.columns.side
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all windows together."""
+        return len(self.rows.starts) * len(self.columns.starts) * self.window_pixels
+
+
 def plan_axis(length: int, window: int, overlap: int) -> Axis:
     """Return the windows along an axis.
 
@@ -161,6 +201,22 @@ def plan_batch(windows: int, preferred: int) -> int:
     sizes = range(max(1, preferred // 2), preferred + max(1, preferred // 4) + 1)
     best = min(sizes, key=lambda size: (waste(size), abs(size - preferred)))
     return best if waste(best) + 0.03 < waste(preferred) else preferred
+
+
+def mirrored(length: int, until: int) -> NDArray[np.intp]:
+    """Return which pixels stand in for those from ``length`` to ``until``, to and fro.
+
+    Examples
+    --------
+    >>> mirrored(3, 8).tolist()
+    [1, 0, 1, 2, 1]
+    """
+    if length == 1:
+        return np.zeros(until - 1, np.intp)
+    period = 2 * (length - 1)
+    place = np.arange(length, until) % period
+    found: NDArray[np.intp] = np.where(place < length, place, period - place)
+    return found
 
 
 def _rounded_up(length: int) -> int:

@@ -3,22 +3,61 @@
 import numpy as np
 from PIL import Image
 
-from geoprep.views.palette import GROUND, SPEED_COLOURS
-from training.monitor.pictures import Example, choose_tiles, draw_curves, draw_examples
+from geoprep.views import GROUND, NODATA_GREYS, SPEED_COLOURS
+from training.monitor.pictures import (
+    HIT,
+    INVENTED,
+    MISSED,
+    Example,
+    choose_tiles,
+    draw_curves,
+    draw_examples,
+)
+
+SIDE = 246
+"""Pixels from one panel to the next."""
+
+
+def sheet_of(tmp_path, *args, **kwargs):
+    path = tmp_path / "epoch_001.png"
+    bands = ("nir", "red", "green", "blue")
+    draw_examples(path, [Example(*args, **kwargs)] * 2, bands, "epoch 1")
+    assert [p.name for p in tmp_path.iterdir()] == ["epoch_001.png"]
+    return np.asarray(Image.open(path))
 
 
 def test_speeds_have_the_colours_of_all_our_pictures(tmp_path):
     image = np.full((64, 64, 4), 90, np.uint8)
     truth, prediction = np.zeros((64, 64), np.uint8), np.full((64, 64), 65, np.uint8)
-    path = tmp_path / "epoch_001.png"
-    bands = ("nir", "red", "green", "blue")
-    draw_examples(path, [Example(image, truth, prediction)] * 2, bands, "epoch 1")
-    sheet = np.asarray(Image.open(path))
+    sheet = sheet_of(tmp_path, image, truth, prediction)
     middle = sheet[44 + 120]
     assert tuple(middle[120]) == (90, 90, 90)
-    assert tuple(middle[246 + 120]) == GROUND
-    assert tuple(middle[2 * 246 + 120]) == SPEED_COLOURS[6]
-    assert [p.name for p in tmp_path.iterdir()] == ["epoch_001.png"]
+    assert tuple(middle[SIDE + 120]) == GROUND
+    assert tuple(middle[2 * SIDE + 120]) == SPEED_COLOURS[6]
+    assert tuple(middle[3 * SIDE + 120]) == INVENTED
+
+
+def test_errors_are_told_apart(tmp_path):
+    image = np.zeros((64, 64, 4), np.uint8)
+    truth, prediction = np.zeros((64, 64), np.uint8), np.zeros((64, 64), np.uint8)
+    truth[:32], prediction[:, :32], truth[48:, 48:] = 25, 45, 255
+    errors = sheet_of(tmp_path, image, truth, prediction)[44:, 3 * SIDE :]
+    top, bottom = 60, 180
+    assert [tuple(errors[top, x]) for x in (60, 180)] == [HIT, MISSED]
+    assert tuple(errors[bottom - 40, 60]) == INVENTED
+    assert tuple(errors[bottom - 40, 150]) == GROUND
+    assert tuple(errors[230, 230]) == NODATA_GREYS[1]  # judged by nobody
+
+
+def test_roads_without_speeds_have_one_colour(tmp_path):
+    image = np.zeros((64, 64, 4), np.uint8)
+    truth, prediction = np.zeros((64, 64), np.uint8), np.zeros((64, 64), np.uint8)
+    truth[:16], truth[16:32], prediction[:32] = 15, 65, 45
+    sheet = sheet_of(tmp_path, image, truth, prediction, has_speed=False)
+    colours = {tuple(sheet[44 + y, x + 120]) for y in (30, 90) for x in (SIDE, 2 * SIDE)}
+    assert len(colours) == 1
+    legend = {tuple(pixel) for pixel in sheet[-22:].reshape(-1, 3)}
+    assert len(legend & set(SPEED_COLOURS)) == 1
 
 
 def test_the_same_tiles_are_chosen_and_they_have_roads():

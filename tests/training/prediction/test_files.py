@@ -4,6 +4,7 @@ import json
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,29 +14,36 @@ from helpers.predict_cases import FACTS, PLACE, UTM
 from geoprep.errors import UsageError
 from training.prediction.cog import directory as tiff
 from training.prediction.cog.directory import TILE
+from training.prediction.cog.journal import Journal, folder_of
 from training.prediction.cog.tiles import Shape, Spool
 from training.prediction.cog.writer import MapWriter
-from training.prediction.journal import Journal, folder_of
-from training.prediction.product import Recipe, found_signature, map_tags
-from training.prediction.source import Source, Wishes
+from training.prediction.images import ReadOptions, Source
+from training.prediction.product import MapOptions, difference, found_signature, map_tags, signature
 
-RECIPE = Recipe(
+OPTIONS = MapOptions(
     checkpoint="c",
-    wishes=Wishes(),
+    reading=ReadOptions(),
     window=512,
     overlap=64,
+    batch=1,
     tta="none",
     threshold=0.5,
-    precision="float32",
     compression="zstd",
 )
+
+
+def runner(*, compiled=False):
+    return SimpleNamespace(identity={"precision": "float32", "compiled": compiled})
+
+
+SIGNED = signature("chip.tif", "1", FACTS, OPTIONS, runner())
 HEIGHT, WIDTH = 1300, 1100
 
 
 def source(height=HEIGHT, width=WIDTH, crs=UTM):
     return Source(
         "x/chip.tif", (1, 2, 3), "uint8", (height, width), (1.0, 1.0), height, width, PLACE, crs,
-        (0.31, 0.31), (1, 2),
+        (0.31, 0.31), "1",
     )  # fmt: skip
 
 
@@ -56,7 +64,7 @@ def write(folder, values, compression="zstd", until=None, step=170):
     with Journal(target, {"a": 1}) as journal:
         if not journal.continued:
             journal.settle(limits=[])
-        with MapWriter(journal, shape, compression, 8) as writer:
+        with MapWriter(journal, shape, compression, 1) as writer:
             begin = writer.next_row
             while writer.next_row < (until or shape.height):
                 at = writer.next_row
@@ -67,8 +75,9 @@ def write(folder, values, compression="zstd", until=None, step=170):
 
                 writer.put(count, fill)
             if until is None:
-                recipe = replace(RECIPE, compression=compression)
-                writer.finish(target, map_tags(source(*values.shape[1:]), FACTS, recipe))
+                options = replace(OPTIONS, compression=compression)
+                tags = map_tags(source(*values.shape[1:]), FACTS, options, SIGNED)
+                writer.finish(target, tags)
         if until is None:
             journal.remove()
     return target, begin
@@ -114,7 +123,8 @@ def test_map_is_a_cloud_optimised_geotiff(tmp_path, values, monkeypatch, compres
         assert dataset.nodatavals == (255,) * 9
         assert dataset.block_shapes[0] == (TILE, TILE)
         assert dataset.compression.name == compression
-        assert dataset.descriptions[7:] == ("road", "speed")
+        assert dataset.descriptions[:3] == ("road", "speed", "road, ≤ 10 mph")
+        assert (dataset.units[:3], dataset.scales[1]) == (("probability", "mph", "probability"), 1)
         assert [c["mph"] for c in json.loads(dataset.tags()["CLASSES"])] == list(FACTS.class_mph)
     data = target.read_bytes()
     levels = directories(data)
@@ -144,7 +154,8 @@ def test_overviews_hold_means_of_what_is_known(tmp_path, values):
     blocks[blocks == 255] = np.nan
     known = np.s_[:, : 1024 // 2]
     wanted = np.floor(blocks.mean(axis=(2, 4)) + 0.5)
-    np.testing.assert_array_equal(half[:8][known], wanted[:8][known])
+    averaged = [0, *range(2, 9)]
+    np.testing.assert_array_equal(half[averaged][known], wanted[averaged][known])
     assert (half[:, 512:, :300] == 255).all()
 
 
@@ -225,7 +236,21 @@ def test_signature_is_found_again_and_only_in_maps(tmp_path, values):
     assert found_signature(tmp_path / "text.tif") is None
 
 
+def test_maps_differ_by_what_their_pixels_depend_on():
+    city = replace(FACTS, rescale="city", limits=((1.0, 9.0),) * 3)
+    for facts, options, how, word in [
+        (FACTS, OPTIONS, runner(compiled=True), "compiled"),
+        (FACTS, replace(OPTIONS, threshold=0.4), runner(), "threshold"),
+        (city, OPTIONS, runner(), "limits"),
+    ]:
+        other = signature("chip.tif", "1", facts, options, how)
+        assert f"other options ({word})" in difference(SIGNED, other)
+        assert difference(SIGNED, other, loose=(word,)) == ""
+    older = {key: value for key, value in SIGNED.items() if key != "format"}
+    assert "another version of geoprep" in difference(older, SIGNED)
+
+
 @pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:3857", None, 'LOCAL_CS["here",UNIT["m",1]]'])
 def test_any_projection_survives(crs):
-    tags = map_tags(source(crs=crs), FACTS, RECIPE)
+    tags = map_tags(source(crs=crs), FACTS, OPTIONS, SIGNED)
     assert (34735 in tags) == (crs is not None)

@@ -2,16 +2,20 @@
 
 import json
 import os
-import sys
 import tracemalloc
+from dataclasses import replace
+from types import MappingProxyType
+from xml.etree import ElementTree
 
 import boto3
 import numpy as np
 import pytest
 import rasterio
+import torch
 from helpers.predict_cases import (
     FACTS,
     GSD,
+    MPH,
     PLACE,
     UTM,
     expected_map,
@@ -22,28 +26,33 @@ from helpers.predict_cases import (
 )
 from moto.server import ThreadedMotoServer
 
-from geoprep.storage import objects as remote
+from geoprep.storage import addresses, objects
+from geoprep.views import NODATA_GREYS, SPEED_COLOURS
 from training import predict as command
-from training.engine import host as machine
-from training.prediction.journal import folder_of
-from training.prediction.network import Predictor
-from training.prediction.source import inspect
+from training.checkpoint import Checkpoint, save
+from training.engine import host
+from training.engine.compiled import missing_compiler
+from training.prediction.cog.journal import folder_of
+from training.prediction.images import ReadOptions, inspect
+from training.prediction.mapping import Mapper
+from training.prediction.product import MapOptions
+from training.prediction.runner import NativeRunner
 
 FP32 = ("--precision", "fp32", "--quiet")
+MODEL = "helpers.predict_cases:"
 
 
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Run the command; return its status and what it printed."""
     # The allocator's settings would stay for all tests after these.
-    monkeypatch.setattr(machine, "keep_memory", lambda reserve: "as it is")
+    monkeypatch.setattr(host, "keep_memory", lambda reserve: "as it is")
 
-    def run(*args):
-        monkeypatch.setattr(sys, "argv", ["predict", *map(str, args)])
-        with pytest.raises(SystemExit) as stop:
-            command.main()
+    def run(*args, network="pointwise"):
+        consent = ("--model", f"{MODEL}{network}") if network else ()
+        status = command.main([*map(str, args), *consent])
         printed = capsys.readouterr()
-        return stop.value.code, printed.out + printed.err
+        return status, printed.out + printed.err
 
     return run
 
@@ -83,7 +92,7 @@ def test_map_is_the_network_at_every_pixel(run, checkpoint, tmp_path, height, wi
     with rasterio.open(tmp_path / "maps" / "scene.tif") as dataset:
         assert dataset.transform == PLACE
         assert dataset.crs == UTM
-        assert dataset.descriptions[-1] == "speed"
+        assert dataset.descriptions[:2] == ("road", "speed")
     assert "Mpx/s" in text
     assert "km2/h" in text
 
@@ -93,10 +102,11 @@ def test_windows_do_not_show_in_the_map(run, tmp_path):
     path, network = make_checkpoint(tmp_path / "n.pt", network="helpers.predict_cases:neighbourly")
     values = pixels(300, 260)
     image = write_image(tmp_path / "scene.tif", values)
-    run(path, image, "--out", tmp_path / "m", *FP32, "--window", 96, "--overlap", 32)
+    options = ("--out", tmp_path / "m", *FP32, "--window", 96, "--overlap", 32)
+    run(path, image, *options, network="neighbourly")
     wanted, _ = expected_map(probabilities(network, values), values.any(axis=2))
     found = read(tmp_path / "m" / "scene.tif")
-    inner = np.s_[:8, 4:-4, 4:-4]
+    inner = np.s_[[0, *range(2, 9)], 4:-4, 4:-4]
     assert np.abs(found[inner].astype(int) - wanted[inner]).max() <= 2
 
 
@@ -136,6 +146,45 @@ def test_binary_checkpoint_maps_probability_alone(run, tmp_path):
     assert (tmp_path / "m" / "scene.png").exists()
 
 
+class Brightness:
+    """A runner that is no network: the brighter, the likelier a road, and the faster."""
+
+    identity = MappingProxyType({"runner": "brightness"})
+    description, device, fixed_batch = "brightness", torch.device("cpu"), True
+
+    def __init__(self):
+        self.shapes = set()
+
+    def for_pixels(self, pixels):
+        return self, ""
+
+    def __call__(self, image):
+        self.shapes.add(tuple(image.shape))
+        grey = image.float().mean(dim=1) / 255
+        bins = [(grey * 7).floor() == k for k in range(7)]
+        return torch.stack([*bins, grey], dim=-1).float()
+
+
+def test_anything_that_turns_windows_into_probabilities_makes_maps(tmp_path):
+    grey = np.linspace(1, 254, 150 * 130).astype(np.uint8).reshape(150, 130)
+    image = write_image(tmp_path / "scene.tif", np.repeat(grey[..., None], 3, axis=2))
+    reading = ReadOptions()
+    options = MapOptions(
+        checkpoint="none", reading=reading, window=64, overlap=0, batch=2, tta="none",
+        threshold=0.5, compression="zstd",
+    )  # fmt: skip
+    runner, mapper = Brightness(), Mapper(FACTS, options)
+    target = tmp_path / "map.tif"
+    mapper.run(inspect(str(image), FACTS, reading), target, runner, lambda done: None)
+    found = read(target)
+    np.testing.assert_array_equal(found[0], grey)
+    mph = np.floor(np.array(MPH) + 0.5)[(grey * (7 / 255)).astype(int).clip(0, 6)]
+    np.testing.assert_array_equal(found[1], np.where(grey >= 128, mph, 0))
+    assert len(runner.shapes) == 1  # batches are filled up
+    with rasterio.open(target) as dataset:
+        assert json.loads(dataset.tags()["PREDICTION"])["runner"] == "brightness"
+
+
 class Killed(BaseException):
     """Stands in for a signal."""
 
@@ -144,8 +193,8 @@ def test_killed_and_run_again_gives_the_same_bytes(run, tmp_path, monkeypatch):
     path, _ = make_checkpoint(tmp_path / "n.pt", network="helpers.predict_cases:neighbourly")
     image = write_image(tmp_path / "scene.tif", pixels(1700, 70))
     args = (path, image, *FP32, "--window", 96, "--overlap", 32)
-    assert run(*args, "--out", tmp_path / "whole")[0] == 0
-    call = Predictor.__call__
+    assert run(*args, "--out", tmp_path / "whole", network="neighbourly")[0] == 0
+    call = NativeRunner.__call__
     calls = []
 
     def dies(self, *args, **kwargs):
@@ -154,14 +203,14 @@ def test_killed_and_run_again_gives_the_same_bytes(run, tmp_path, monkeypatch):
             raise Killed
         return call(self, *args, **kwargs)
 
-    monkeypatch.setattr(Predictor, "__call__", dies)
+    monkeypatch.setattr(NativeRunner, "__call__", dies)
     with pytest.raises(Killed):
-        run(*args, "--out", tmp_path / "maps")
+        run(*args, "--out", tmp_path / "maps", network="neighbourly")
     target = tmp_path / "maps" / "scene.tif"
     assert not target.exists()
     assert folder_of(target).exists()
     until_death, calls[:] = len(calls), [1] * 100
-    status, text = run(*args, "--out", tmp_path / "maps")
+    status, text = run(*args, "--out", tmp_path / "maps", network="neighbourly")
     assert status == 0
     assert "continued" in text
     assert target.read_bytes() == (tmp_path / "whole" / "scene.tif").read_bytes()
@@ -176,7 +225,7 @@ def test_ctrl_c_says_how_to_go_on(run, checkpoint, tmp_path, monkeypatch):
     def interrupted(self, *args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Predictor, "__call__", interrupted)
+    monkeypatch.setattr(NativeRunner, "__call__", interrupted)
     status, text = run(checkpoint[0], image, "--out", tmp_path / "maps", *FP32)
     assert status == 130
     assert "run the same command again" in text
@@ -223,7 +272,7 @@ def test_one_bad_image_does_not_stop_the_others(run, checkpoint, tmp_path):
     assert status == 1
     assert "1 mapped, 0 complete already, 3 failed" in text
     assert "--allow-no-crs" in text
-    assert sorted(p.name for p in (tmp_path / "maps").iterdir()) == ["good.tif"]
+    assert sorted(p.name for p in (tmp_path / "maps").iterdir()) == ["good.qml", "good.tif"]
     status, text = run(
         path, scenes / "nowhere.tif", "--allow-no-crs", "--out", tmp_path / "maps", *FP32
     )
@@ -236,9 +285,7 @@ def test_requests_that_cannot_be_carried_out(run, checkpoint, tmp_path):
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
     out = ("--out", tmp_path / "maps")
     for args, message in [
-        ((path, str(tmp_path / "none*.tif"), *out), "matches no file"),
-        ((tmp_path / "no.pt", image, *out), "no such checkpoint"),
-        ((image, image, *out), "scene.tif"),
+        ((path, str(tmp_path / "none*.tif"), *out), f"Error: {tmp_path / 'none*.tif'}: matches"),
         ((path, image, "--out", tmp_path), "would replace an image"),
         ((path, image, *out, "--window", "100"), "--window 100"),
         ((path, image, *out, "--bands", "1,x"), "--bands 1,x"),
@@ -246,9 +293,20 @@ def test_requests_that_cannot_be_carried_out(run, checkpoint, tmp_path):
         ((path, image, *out, "--gsd", "-3"), "--gsd"),
         ((path, image, *out, "--rescale", "much"), "--rescale"),
         ((path, image), "--out"),
+        ((path, image, *out, "--treshold", "0.4"), "did you mean --threshold"),
+        ((path, image, *out, "--threshold", "nan"), "--threshold"),
+        ((path, image, *out, "--device", "xpu"), "--device xpu: torch"),
+        ((tmp_path / "no.pt", image, *out, "--device", "xpu"), "--device xpu: torch"),
     ]:
         status, text = run(*args)
         assert status == 2, text
+        assert message in text
+    for args, message in [
+        ((tmp_path / "no.pt", image, *out), "no such checkpoint"),
+        ((image, image, *out), "scene.tif"),
+    ]:
+        status, text = run(*args)
+        assert status == 1, text
         assert message in text
     assert not (tmp_path / "maps").exists() or not list((tmp_path / "maps").iterdir())
 
@@ -263,8 +321,9 @@ def test_overlay_shows_roads_and_nodata_over_the_image(run, checkpoint, tmp_path
     assert run(*args)[0] == 0
     picture = tmp_path / "maps" / "scene.png"
     shown = matplotlib.image.imread(picture)
-    assert shown.shape[:2] == (64, 80)
-    assert np.ptp(shown[:, :10, :3], axis=(0, 1)).max() == 0
+    assert np.ptp(shown[:64, :10, :3], axis=(0, 1)).max() == 0
+    legend = {tuple(pixel) for pixel in (shown[64:, :, :3] * 255).round().reshape(-1, 3)}
+    assert set(SPEED_COLOURS) | {NODATA_GREYS[0]} <= legend
     picture.unlink()
     assert run(*args)[0] == 0  # of a map that is complete already
     assert picture.exists()
@@ -278,12 +337,11 @@ def test_memory_does_not_grow_with_the_height(tmp_path):
         tall = np.resize(pixels(64, 64), (height, 64, 3))
         image = write_image(tmp_path / f"{height}.tif", tall)
         arguments = [path, image, "--out", tmp_path / "maps", *FP32, "--window", 256]
-        options = command.predict.make_context("predict", [*map(str, arguments)]).params
-        options.pop("images")
-        mapper = command.make_job(**options)[0].mapper
-        source = inspect(str(image), FACTS, mapper.recipe.wishes)
+        arguments += ["--model", f"{MODEL}pointwise"]
+        job, _ = command.make_job(command.Request(**command.COMMAND.parse([*map(str, arguments)])))
+        source = inspect(str(image), FACTS, job.mapper.options.reading)
         tracemalloc.start()
-        mapper.run(source, tmp_path / f"{height}_map.tif", False, lambda done: None)
+        job.mapper.run(source, tmp_path / f"{height}_map.tif", job.runner, lambda done: None)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.1 * peaks[0], peaks
@@ -296,36 +354,187 @@ def test_tags_tell_how_the_map_was_made(run, checkpoint, tmp_path):
         tags = dataset.tags()
     assert tags["ROAD_THRESHOLD"] == "0.25"
     assert tags["SOURCE"] == "scene.tif"
-    assert json.loads(tags["CLASSES"])[0] == {"band": 1, "name": "road, ≤ 10 mph", "mph": 5.5}
+    assert json.loads(tags["CLASSES"])[0] == {"band": 3, "name": "road, ≤ 10 mph", "mph": 5.5}
     assert json.loads(tags["PREDICTION"])["precision"] == "float32"
 
 
-def test_image_on_a_server_is_fetched_once_and_left_nowhere(run, checkpoint, tmp_path, monkeypatch):
-    image = write_image(tmp_path / "scene.tif", pixels(70, 50))
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """A bucket of a server on this machine: a function that puts a file there."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    try:
-        host, port = server.get_host_and_port()
-        who = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
-        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", **who)
-        client.create_bucket(Bucket="own")
-        client.put_object(
-            Bucket="own", Key="scenes/scene.tif", Body=image.read_bytes(), ACL="public-read"
-        )
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        monkeypatch.setenv("AWS_REGION", "us-east-1")
-        remote._client.cache_clear()
-        args = (checkpoint[0], "s3://own/scenes/scene.tif", *FP32)
-        first = run(*args, "--out", tmp_path / "far", "--overlay")
-        again = run(*args, "--out", tmp_path / "far")
-    finally:
-        remote._client.cache_clear()
-        server.stop()
-    assert first[0] == 0, first[1]
-    assert (again[0], "complete already" in again[1]) == (0, True)
-    assert sorted(p.name for p in (tmp_path / "far").iterdir()) == ["scene.png", "scene.tif"]
+    host, port = server.get_host_and_port()
+    who = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", **who)
+    client.create_bucket(Bucket="own")
+
+    def put(key, path):
+        client.put_object(Bucket="own", Key=key, Body=path.read_bytes(), ACL="public-read")
+        return f"s3://own/{key}"
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    objects._client.cache_clear()
+    yield put
+    objects._client.cache_clear()
+    server.stop()
+
+
+def test_image_on_a_server_is_copied_and_left_nowhere(
+    run, checkpoint, tmp_path, bucket, monkeypatch
+):
+    image = write_image(tmp_path / "scene.tif", pixels(170, 150))
+    address = bucket("scenes/scene.tif", image)
+    monkeypatch.setattr(objects, "PIECE", 10_000)  # several requests
+
+    def never(*args):
+        raise AssertionError("read whole")
+
+    monkeypatch.setattr(objects, "read_object", never)
+    monkeypatch.setattr(addresses, "read_object", never)
+    args = (checkpoint[0], address, *FP32)
+    status, text = run(*args, "--out", tmp_path / "far", "--overlay")
+    assert status == 0, text
+    status, text = run(*args, "--out", tmp_path / "far")
+    assert (status, "complete already" in text) == (0, True)
+    there = sorted(p.name for p in (tmp_path / "far").iterdir())
+    assert there == ["scene.png", "scene.qml", "scene.tif"]
     run(checkpoint[0], image, "--out", tmp_path / "near", *FP32)
     near, far = read(tmp_path / "near" / "scene.tif"), read(tmp_path / "far" / "scene.tif")
     np.testing.assert_array_equal(near, far)
+
+
+def test_a_copy_of_another_version_of_an_object_is_not_used(
+    run, checkpoint, tmp_path, bucket, monkeypatch
+):
+    first = write_image(tmp_path / "first.tif", pixels(60, 60))
+    second = write_image(tmp_path / "second.tif", pixels(60, 60, seed=7))
+    args = (checkpoint[0], bucket("scene.tif", first), *FP32, "--out", tmp_path / "maps")
+
+    def dies(self, image):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NativeRunner, "__call__", dies)
+        with pytest.raises(Killed):
+            run(*args)
+    assert list((tmp_path / "maps").glob(".scene.tif.image/scene.tif"))
+    bucket("scene.tif", second)
+    assert run(*args)[0] == 0
+    run(checkpoint[0], second, *FP32, "--out", tmp_path / "near")
+    mapped = read(tmp_path / "maps" / "scene.tif")
+    np.testing.assert_array_equal(mapped, read(tmp_path / "near" / "second.tif"))
+    bucket("scene.tif", first)
+    status, text = run(*args)
+    assert status == 2
+    assert "another version of the image" in text
+
+
+def test_what_is_no_number_is_no_data_and_told(run, checkpoint, tmp_path):
+    path, network = checkpoint
+    with torch.no_grad():
+        network.weight[3] = torch.nan  # one bin of seven
+    values = pixels(70, 50)
+    save(path, Checkpoint(facts=FACTS, network=network.state_dict()))
+    image = write_image(tmp_path / "scene.tif", values)
+    status, text = run(path, image, "--out", tmp_path / "maps", *FP32)
+    assert status == 0
+    assert "no number for 3,500 pixels: no data in the map" in text
+    assert (read(tmp_path / "maps" / "scene.tif") == 255).all()
+
+
+def test_code_that_a_checkpoint_names_is_imported_by_consent_alone(run, tmp_path, monkeypatch):
+    (tmp_path / "payload.py").write_text(
+        "from pathlib import Path\nfrom helpers.predict_cases import pointwise as build\n"
+        f"Path({str(tmp_path / 'ran')!r}).touch()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path, network = make_checkpoint(tmp_path / "best.pt")
+    facts = replace(FACTS, network="payload:build")
+    save(path, Checkpoint(facts=facts, network=network.state_dict()))
+    image = write_image(tmp_path / "scene.tif", pixels(40, 40))
+    status, text = run(path, image, "--out", tmp_path / "maps", *FP32, network=None)
+    assert status == 2
+    assert "--model payload:build" in text
+    assert not (tmp_path / "ran").exists()
+    consent = ("--model", "payload:build")
+    assert run(path, image, "--out", tmp_path / "maps", *FP32, *consent, network=None)[0] == 0
+    assert (tmp_path / "ran").exists()
+
+
+def test_image_that_fails_leaves_nothing_behind(run, checkpoint, tmp_path, monkeypatch):
+    scenes = tmp_path / "scenes"
+    scenes.mkdir()
+    write_image(scenes / "u16.tif", pixels(60, 60, dtype="uint16", top=2000))
+    write_image(scenes / "good.tif", pixels(60, 60))
+    cut = write_image(scenes / "cut.tif", pixels(200, 80), compress=None)
+    cut.write_bytes(cut.read_bytes()[:30000])
+    args = (checkpoint[0], scenes, *FP32, "--out", tmp_path / "maps")
+    status, text = run(*args)
+    assert status == 1
+    assert "2 failed" in text
+    assert sorted(p.name for p in (tmp_path / "maps").iterdir()) == ["good.qml", "good.tif"]
+    status, text = run(*args, "--rescale", "scene", "--overwrite")
+    assert "1 failed" in text
+    assert not [p for p in (tmp_path / "maps").iterdir() if p.name.startswith(".")]
+
+
+def test_map_of_a_city_does_not_depend_on_where_its_store_is(run, tmp_path):
+    limits = ((100.0, 1500.0), (150.0, 1400.0), (90.0, 1600.0))
+    values = pixels(60, 60, dtype="uint16", top=2000)
+    image = write_image(tmp_path / "scene.tif", values)
+    path, network = make_checkpoint(
+        tmp_path / "best.pt", rescale="city", limits=limits, stores=("gone.zarr",)
+    )
+    status, text = run(path, image, "--out", tmp_path / "maps", *FP32)
+    assert status == 0, text
+    low, high = np.array(limits).T
+    scaled = np.clip(np.floor((values - low) * 255 / (high - low) + 0.5), 1, 255).astype(np.uint8)
+    wanted, sure = expected_map(probabilities(network, scaled), np.ones((60, 60), bool))
+    found = read(tmp_path / "maps" / "scene.tif")
+    np.testing.assert_array_equal(found[:, sure], wanted[:, sure])
+    with rasterio.open(tmp_path / "maps" / "scene.tif") as dataset:
+        assert json.loads(dataset.tags()["PREDICTION"])["limits"] == [list(p) for p in limits]
+
+
+def test_roads_begin_at_the_threshold_of_the_checkpoint(run, tmp_path):
+    path, network = make_checkpoint(tmp_path / "best.pt", threshold=0.3125)
+    values = pixels(50, 50)
+    image = write_image(tmp_path / "scene.tif", values)
+    status, text = run(path, image, "--out", tmp_path / "maps", *FP32)
+    assert status == 0
+    assert "0.312 (the best on validation tiles)" in text
+    wanted, sure = expected_map(probabilities(network, values), np.ones((50, 50), bool), 0.3125)
+    found = read(tmp_path / "maps" / "scene.tif")
+    np.testing.assert_array_equal(found[:, sure], wanted[:, sure])
+
+
+@pytest.mark.parametrize(("targets", "band"), [("bins", 2), ("binary", 1)])
+def test_qgis_shows_roads_in_the_colours_of_all_pictures(run, tmp_path, targets, band):
+    told = {} if targets == "bins" else {"channels": 1, "class_mph": ()}
+    path, _ = make_checkpoint(tmp_path / "best.pt", targets=targets, **told)
+    image = write_image(tmp_path / "scene.tif", pixels(50, 50))
+    assert run(path, image, "--out", tmp_path / "maps", *FP32, "--threshold", 0.4)[0] == 0
+    style = ElementTree.parse(tmp_path / "maps" / "scene.qml")
+    assert style.find("pipe/rasterrenderer").get("band") == str(band)
+    items = [item.attrib for item in style.iter("item")]
+    assert [int(item["alpha"]) for item in items] == [0] + [255] * (len(items) - 1)
+    if targets == "bins":
+        colours = [f"#{bytes(colour).hex()}" for colour in SPEED_COLOURS]
+        assert [item["color"] for item in items[1:]] == colours
+        assert [item["value"] for item in items] == ["0", "10", "20", "30", "40", "50", "60", "254"]
+    else:
+        assert [item["value"] for item in items] == ["101", "254"]  # 0.4 x 255 is 102
+
+
+def test_compiled_or_not_is_another_map_where_it_was_asked_for(run, checkpoint, tmp_path):
+    image = write_image(tmp_path / "scene.tif", pixels(40, 40))
+    args = (checkpoint[0], image, "--out", tmp_path / "maps", *FP32)
+    assert run(*args, "--compile", "off")[0] == 0
+    assert "complete already" in run(*args)[1]
+    if missing_compiler(torch.device("cpu")) is None:
+        status, text = run(*args, "--compile", "on")
+        assert status == 2
+        assert "other options (compiled)" in text

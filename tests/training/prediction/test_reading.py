@@ -1,5 +1,6 @@
-"""How an image is read: its bands, grid and limits; the rows under each row of windows."""
+"""How an image is read: its bands, grid and limits; the pixels under each row of windows."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -10,37 +11,43 @@ from helpers.predict_cases import FACTS, GSD, PLACE, pixels, write_image
 
 from geoprep.errors import ImageError, UsageError
 from geoprep.imagery import pixels as imagery
-from training.prediction import source as source_module
-from training.prediction.flow import ahead
-from training.prediction.reader import mirrored, read_bands
-from training.prediction.source import Wishes, check_gsd, find_limits, inspect
-from training.prediction.windows import plan_axis
+from training.prediction import images as images_module
+from training.prediction.images import (
+    ReadOptions,
+    check_gsd,
+    inspect,
+    known_limits,
+    limits_note,
+    scene_limits,
+)
+from training.prediction.reader import ahead, read_window_rows
+from training.prediction.windows import mirrored, plan_axis
 
 AS_IS = np.tile([0.0, 255.0], (3, 1))
 
 
 def read_all(source, limits, window, overlap):
-    """Return the image put together from its bands, and the bands."""
+    """Return the image put together from its rows of windows, and those."""
     rows, columns = (plan_axis(n, window, overlap) for n in (source.height, source.width))
     whole = np.zeros((source.height, source.width, len(source.bands)), np.uint8)
     valid = np.zeros((source.height, source.width), np.uint8)
-    bands = list(read_bands(source, limits, rows, columns))
-    for band in bands:
-        top = rows.starts[band.row]
+    found = list(read_window_rows(source, limits, rows, columns))
+    for row in found:
+        top = rows.starts[row.number]
         part = slice(top, top + rows.side)
         height = min(rows.side, source.height - top)
-        assert band.image.shape[:2] == (rows.side, columns.covered)
-        whole[part] = band.image[:height, : source.width]
-        valid[part] = band.valid[:height]
-    return whole, valid, bands
+        assert row.image.shape[:2] == (rows.side, columns.covered)
+        whole[part] = row.image[:height, : source.width]
+        valid[part] = row.valid[:height]
+    return whole, valid, found
 
 
 @pytest.mark.parametrize(("height", "width"), [(300, 170), (128, 128), (20, 500), (7, 3)])
-def test_bands_hold_the_image(tmp_path, height, width, monkeypatch):
-    monkeypatch.setattr(source_module, "_READ_BYTES", 37 * width * 4)
+def test_rows_of_windows_hold_the_image(tmp_path, height, width, monkeypatch):
+    monkeypatch.setattr(images_module, "_READ_BYTES", 37 * width * 4)
     values = pixels(height, width)
     values[: height // 2, : width // 3] = 0
-    source = inspect(str(write_image(tmp_path / "a.tif", values)), FACTS, Wishes())
+    source = inspect(str(write_image(tmp_path / "a.tif", values)), FACTS, ReadOptions())
     whole, valid, _ = read_all(source, AS_IS, 96, 32)
     np.testing.assert_array_equal(whole, values)
     np.testing.assert_array_equal(valid != 0, values.any(axis=2))
@@ -48,10 +55,10 @@ def test_bands_hold_the_image(tmp_path, height, width, monkeypatch):
 
 def test_what_lies_beyond_a_small_image_is_its_mirror_image(tmp_path):
     values = pixels(40, 50)
-    source = inspect(str(write_image(tmp_path / "a.tif", values)), FACTS, Wishes())
-    (band,) = read_all(source, AS_IS, 96, 32)[2]
+    source = inspect(str(write_image(tmp_path / "a.tif", values)), FACTS, ReadOptions())
+    (row,) = read_all(source, AS_IS, 96, 32)[2]
     wanted = np.pad(values, ((0, 24), (0, 14), (0, 0)), mode="reflect")
-    np.testing.assert_array_equal(band.image, wanted)
+    np.testing.assert_array_equal(row.image, wanted)
 
 
 def test_mirror_goes_to_and_fro():
@@ -64,7 +71,7 @@ def test_other_ground_sample_distances_are_averaged_like_a_store_is(tmp_path, fa
     values = pixels(210, 155)
     values[50:80] = 0
     path = str(write_image(tmp_path / "a.tif", values))
-    source = inspect(path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)), Wishes())
+    source = inspect(path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)), ReadOptions())
     whole, valid, _ = read_all(source, AS_IS, 96, 32)
     scale_y, scale_x = source.scales
     ys = imagery.pixel_edges(0, source.height, 1, scale_y, 210)
@@ -95,7 +102,7 @@ def test_other_ground_sample_distances_are_averaged_like_a_store_is(tmp_path, fa
 def test_grid_is_the_images_own_or_the_networks(tmp_path, factor, gsd, shape, scale):
     path = str(write_image(tmp_path / "a.tif", pixels(210, 155)))
     facts = replace(FACTS, gsd_m=(GSD * factor, GSD * factor))
-    source = inspect(path, facts, Wishes(gsd=gsd))
+    source = inspect(path, facts, ReadOptions(gsd=gsd))
     assert (source.height, source.width) == shape
     assert source.scales[0] == pytest.approx(scale)
     assert source.resampled == (scale != 1.0)
@@ -106,8 +113,8 @@ def test_grid_is_the_images_own_or_the_networks(tmp_path, factor, gsd, shape, sc
 def test_square_degrees_are_stretched_to_the_trained_metres(tmp_path):
     degrees = Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24)
     path = str(write_image(tmp_path / "a.tif", pixels(100, 100), "EPSG:4326", degrees))
-    assert inspect(path, replace(FACTS, gsd_m=(0.243, 0.3)), Wishes()).scales == (1.0, 1.0)
-    source = inspect(path, replace(FACTS, gsd_m=(0.3, 0.3)), Wishes())
+    assert inspect(path, replace(FACTS, gsd_m=(0.243, 0.3)), ReadOptions()).scales == (1.0, 1.0)
+    source = inspect(path, replace(FACTS, gsd_m=(0.3, 0.3)), ReadOptions())
     assert (source.height, source.width) == (100, 81)
 
 
@@ -116,45 +123,50 @@ def test_bands_go_by_name_then_by_number(tmp_path):
         tmp_path / "a.tif", pixels(8, 8, bands=4), photometric="minisblack", alpha="no"
     )
     with pytest.raises(ImageError, match=r"band 1.*needs 3: red, green, blue.*--bands 1,2,3"):
-        inspect(str(path), FACTS, Wishes())
-    assert inspect(str(path), FACTS, Wishes(bands=(4, 1, 2))).bands == (4, 1, 2)
+        inspect(str(path), FACTS, ReadOptions())
+    assert inspect(str(path), FACTS, ReadOptions(bands=(4, 1, 2))).bands == (4, 1, 2)
     with pytest.raises(ImageError, match="not band 7"):
-        inspect(str(path), FACTS, Wishes(bands=(4, 1, 7)))
+        inspect(str(path), FACTS, ReadOptions(bands=(4, 1, 7)))
     with pytest.raises(UsageError, match="names 2"):
-        inspect(str(path), FACTS, Wishes(bands=(4, 1)))
+        inspect(str(path), FACTS, ReadOptions(bands=(4, 1)))
     with rasterio.open(path, "r+") as dataset:
         dataset.descriptions = ("Blue", "nir", "Red", "Green")
-    assert inspect(str(path), FACTS, Wishes()).bands == (3, 4, 1)
+    assert inspect(str(path), FACTS, ReadOptions()).bands == (3, 4, 1)
     few = write_image(tmp_path / "b.tif", pixels(8, 8, bands=1))
     with pytest.raises(ImageError, match="needs 3: red, green, blue: use an image"):
-        inspect(str(few), FACTS, Wishes())
+        inspect(str(few), FACTS, ReadOptions())
 
 
 def test_image_without_crs_is_refused_with_the_way_out(tmp_path):
     path = str(write_image(tmp_path / "a.tif", pixels(8, 8), crs=None))
     with pytest.raises(ImageError, match=r"no CRS.*gdal_edit.*--allow-no-crs"):
-        inspect(path, FACTS, Wishes())
-    source = inspect(path, FACTS, Wishes(allow_no_crs=True))
-    assert (source.crs, source.gsd_m, source.area_km2) == (None, None, 0)
+        inspect(path, FACTS, ReadOptions())
+    source = inspect(path, FACTS, ReadOptions(allow_no_crs=True))
+    assert (source.crs, source.gsd_m) == (None, None)
 
 
 def test_limits_of_a_scene_are_those_a_store_would_take(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_module, "_READ_BYTES", 50 * 70 * 8)
+    monkeypatch.setattr(images_module, "_READ_BYTES", 50 * 70 * 8)
     values = pixels(300, 70, dtype="uint16", top=2000)
     values[:40] = 0
     path = write_image(tmp_path / "a.tif", values)
-    source = inspect(str(path), FACTS, Wishes())
-    limits, note = find_limits(source, replace(FACTS, rescale="scene"), "checkpoint")
+    source = inspect(str(path), FACTS, ReadOptions(rescale="scene"))
+    assert known_limits(replace(FACTS, rescale="scene"), "checkpoint") is None
     wanted = np.percentile(values[40:].reshape(-1, 3), (2, 98), axis=0).T
-    np.testing.assert_array_equal(limits, wanted)
-    assert note == ""
-    np.testing.assert_array_equal(find_limits(source, FACTS, "5,600")[0], [[5, 600]] * 3)
+    np.testing.assert_array_equal(scene_limits(source), wanted)
+    np.testing.assert_array_equal(known_limits(FACTS, "5,600"), [[5, 600]] * 3)
     with pytest.raises(ImageError, match=r"uint16.*--rescale scene or LO,HI"):
-        find_limits(source, FACTS, "checkpoint")
+        inspect(str(path), FACTS, ReadOptions())
+
+
+def test_limits_of_a_city_are_in_the_checkpoint():
     city = replace(FACTS, rescale="city", stores=("nowhere.zarr",))
-    limits, note = find_limits(source, city, "checkpoint")
-    np.testing.assert_array_equal(limits, wanted)
-    assert "no longer" in note
+    assert known_limits(city, "checkpoint") is None
+    assert "each image's own" in limits_note(city, "checkpoint")
+    told = replace(city, limits=((1.0, 9.0), (2.0, 8.0), (3.0, 7.0)))
+    np.testing.assert_array_equal(known_limits(told, "checkpoint"), [[1, 9], [2, 8], [3, 7]])
+    assert limits_note(told, "checkpoint").startswith("limits of the city")
+    assert limits_note(told, "scene") == ""
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "fine"])
@@ -169,7 +181,7 @@ def test_reading_ahead_hands_on_items_and_errors_in_order():
         yield 2
         raise ValueError("third")
 
-    with ahead(items(), 1) as coming:
+    with closing(ahead(items())) as coming:
         assert [next(coming), next(coming)] == [1, 2]
         with pytest.raises(ValueError, match="third"):
             next(coming)
@@ -184,6 +196,6 @@ def test_reading_ahead_ends_with_whoever_reads():
         finally:
             closed.append(True)
 
-    with ahead(items(), 2) as coming:
+    with closing(ahead(items())) as coming:
         assert next(coming) == 0
     assert closed == [True]

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
-from training.prediction.blend import Strip
-from training.prediction.pixels import halve, to_bytes
+from training.decode import speed_byte
+from training.prediction.blend import RowBlender, to_bytes
+from training.prediction.cog.writer import halve
 from training.prediction.windows import plan_axis, plan_batch
 
 axes = st.builds(
@@ -73,12 +75,12 @@ def test_batches_leave_few_places_empty(windows):
 
 @settings(max_examples=60, deadline=None)
 @given(axes, axes, st.integers(0, 99))
-def test_strips_blend_as_the_whole_image_would(rows, columns, seed):
+def test_rows_blend_as_the_whole_image_would(rows, columns, seed):
     rng = np.random.default_rng(seed)
     whole = np.zeros((rows.covered, columns.covered, 2))
     valid = (rng.random((rows.covered, columns.length)) < 0.9).astype(np.uint8)
     taken = []
-    with Strip(rows, columns, 2, (), 0.5, threads=2) as strip:
+    with RowBlender(rows, columns, 2, (), 0.5, threads=2) as blender:
         for i, top in enumerate(rows.starts):
             shape = len(columns.starts), rows.side, columns.side, 2
             windows = rng.random(shape).astype(np.float32)
@@ -88,13 +90,12 @@ def test_strips_blend_as_the_whole_image_would(rows, columns, seed):
                 whole[part] += windows[j] * weights
             seen = valid[top : top + rows.side]
             order = rng.permutation(len(windows))
-            strip.add(i, order.tolist(), windows[order], seen)
+            blender.add(i, order.tolist(), windows[order], seen)
             count = rows.finished(i) - top
-            taken.append(strip.take(i, count, seen).copy())
-            strip.drop(i, count)
-            assert strip.rows_held == rows.side
+            taken.append(blender.take(i, count, seen).copy())
+            blender.drop(i, count)
     found = np.concatenate(taken, axis=1)
-    wanted = whole[: rows.length, : columns.length] * 255
+    wanted = whole[: rows.length, : columns.length, ::-1] * 255  # any road comes first
     wanted[valid[: rows.length] == 0] = 255
     assert np.abs(found - np.minimum(wanted, 255).transpose(2, 0, 1)).max() < 1.01
     assert ((found == 255) == (valid[: rows.length] == 0)).all()
@@ -104,8 +105,32 @@ def test_bytes_are_rounded_and_255_is_kept_for_no_data():
     sums = np.array([[[0.0, 0.4999 / 255], [0.5, 1.0], [0.2, 0.3], [1.0, 1.0]]], np.float32)
     valid = np.array([[1, 1, 1, 0]], np.uint8)
     out = np.zeros((3, 1, 4), np.uint8)
-    to_bytes(sums, (0, 1, 0, 4), 0, valid, np.array([20], np.float32), 0.5, out)
-    assert out[:, 0].T.tolist() == [[0, 0, 0], [128, 254, 20], [51, 77, 0], [255, 255, 255]]
+    assert to_bytes(sums, (0, 1, 0, 4), 0, valid, np.array([20], np.float32), 0.5, out) == 0
+    assert out[:, 0].T.tolist() == [[0, 0, 0], [254, 20, 128], [77, 0, 51], [255, 255, 255]]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("channel", [0, 1])
+def test_what_is_no_number_is_no_data_in_every_band(bad, channel):
+    sums = np.full((1, 3, 2), 0.9, np.float32)
+    sums[0, 1:, channel] = bad
+    out = np.zeros((3, 1, 3), np.uint8)
+    valid = np.array([[1, 1, 0]], np.uint8)  # without imagery, nothing is lost
+    assert to_bytes(sums, (0, 1, 0, 3), 0, valid, np.array([20], np.float32), 0.5, out) == 1
+    assert out[:, 0].T.tolist() == [[230, 20, 230], [255, 255, 255], [255, 255, 255]]
+
+
+def test_a_map_decodes_as_the_metrics_do():
+    random = torch.Generator().manual_seed(1)
+    probabilities = torch.rand(2, 8, 40, 50, generator=random)
+    mph = (4.4, 14.5, 25.0, 36.2, 44.0, 55.9, 64.5)
+    wanted = speed_byte(probabilities, "bins", mph, 0.3).numpy()
+    out = np.zeros((9, 40, 50), np.uint8)
+    values = np.ascontiguousarray(probabilities[1].permute(1, 2, 0).numpy())
+    valid = np.ones((40, 50), np.uint8)
+    to_bytes(values, (0, 40, 0, 50), 0, valid, np.array(mph, np.float32), 0.3, out)
+    np.testing.assert_array_equal(out[1], wanted[1])
+    assert set(np.unique(out[1]).tolist()) == {0, 4, 15, 25, 36, 44, 56, 65}
 
 
 def test_overviews_average_what_is_known_and_keep_roads():

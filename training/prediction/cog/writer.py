@@ -10,12 +10,12 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.compiled import compiled
 from geoprep.executors import usable_cores
 from geoprep.storage import flush
 from training.prediction.cog.directory import TILE, Compression, Tags, header, overview_tags
+from training.prediction.cog.journal import Journal
 from training.prediction.cog.tiles import Shape, Spool, pyramid
-from training.prediction.journal import Journal
-from training.prediction.pixels import halve
 
 Fill = Callable[[slice, NDArray[np.uint8]], None]
 """Called with a range of the rows put and uint8 (band, those rows, x) to write them into."""
@@ -178,3 +178,35 @@ class MapWriter:
         flush(whole)
         whole.replace(target)
         flush(target.parent)
+
+
+@compiled
+def halve(fine: NDArray[np.uint8], roads_only: bool, coarse: NDArray[np.uint8]) -> None:
+    """Average blocks of 2 x 2 pixels, no data (255) left out.
+
+    Parameters
+    ----------
+    fine
+        uint8 (2 y, 2 x or more), 255 beyond the image.
+    roads_only
+        Whether zeros (no road) are left out of the mean too, so that roads are seen from afar.
+    coarse
+        uint8 (y, x), written.
+    """
+    for y in range(coarse.shape[0]):
+        for x in range(coarse.shape[1]):
+            total, count, seen = 0, 0, 0
+            for i in range(2):
+                for j in range(2):
+                    value = int(fine[2 * y + i, 2 * x + j])
+                    known = int(value != 255)
+                    taken = known & int(value != 0) if roads_only else known
+                    seen += known
+                    count += taken
+                    total += value * taken
+            if seen == 0:
+                coarse[y, x] = 255
+            elif count == 0:
+                coarse[y, x] = 0
+            else:
+                coarse[y, x] = (2 * total + count) // (2 * count)

@@ -6,10 +6,16 @@ import torch
 from helpers.predict_cases import FACTS, neighbourly, pixels, probabilities
 
 from geoprep.errors import UsageError
-from training.prediction import network as network_module
-from training.prediction.network import Predictor, choose_dtype, should_compile
+from training.prediction import runner as runner_module
 from training.prediction.product import check_targets
-from training.prediction.tta import VIEWS, mean_of_views
+from training.prediction.runner import (
+    VIEWS,
+    CompiledRunner,
+    NativeRunner,
+    choose_dtype,
+    mean_of_views,
+    should_compile,
+)
 
 CPU = torch.device("cpu")
 
@@ -18,19 +24,16 @@ def batch(n=2, height=32, width=64):
     return torch.from_numpy(np.stack([pixels(height, width, seed=i) for i in range(n)]))
 
 
-def predictor(augmentation="none", precision="fp32"):
+def make_runner():
     torch.manual_seed(3)
     network = neighbourly(3, 8).eval()
-    made = Predictor(
-        network, FACTS, device=CPU, precision=precision, augmentation=augmentation
-    )  # fmt: skip
-    return made, network
+    return NativeRunner(network, FACTS, device=CPU, precision="fp32"), network
 
 
 def test_probabilities_are_sigmoids_of_the_normalised_image():
-    made, network = predictor()
+    runner, network = make_runner()
     image = batch()
-    result = made(image.permute(0, 3, 1, 2))
+    result = runner(image.permute(0, 3, 1, 2))
     assert result.is_contiguous()
     for i in range(2):
         wanted = probabilities(network, image[i].numpy())
@@ -49,7 +52,7 @@ def test_each_view_counts_exactly_once(name, count):
 
 
 def test_views_are_averaged_as_probabilities():
-    made, network = predictor("d4")
+    runner, network = make_runner()
     image = batch(1, 32, 64)[0].numpy()
     wanted = np.zeros((8, 32, 64))
     for k in range(4):  # the square's symmetries once more, by other means
@@ -58,7 +61,8 @@ def test_views_are_averaged_as_probabilities():
             answer = probabilities(network, np.ascontiguousarray(turned))
             back = np.rot90(answer, -k, axes=(1, 2))
             wanted += (back[:, :, ::-1] if mirrored else back) / 8
-    result = made(torch.from_numpy(image).permute(2, 0, 1)[None])[0].permute(2, 0, 1)
+    windows = torch.from_numpy(image).permute(2, 0, 1)[None]
+    result = mean_of_views(runner, windows, "d4")[0].permute(2, 0, 1)
     np.testing.assert_allclose(result, wanted, atol=1e-5)
 
 
@@ -71,11 +75,11 @@ def test_certain_network_stays_certain_under_augmentation():
 
 def test_whether_compiling_pays(monkeypatch):
     assert should_compile("off", CPU, 10**12) == (False, "not compiled, as asked")
-    monkeypatch.setattr(network_module, "missing_compiler", lambda device: None)
+    monkeypatch.setattr(runner_module, "missing_compiler", lambda device: None)
     assert should_compile("on", CPU, 1)[0]
     assert not should_compile("auto", CPU, 10**6)[0]
     assert should_compile("auto", CPU, 10**10)[0]
-    monkeypatch.setattr(network_module, "missing_compiler", lambda device: "since there is none")
+    monkeypatch.setattr(runner_module, "missing_compiler", lambda device: "since there is none")
     assert should_compile("on", CPU, 10**10) == (False, "not compiled, since there is none")
 
 
@@ -106,22 +110,23 @@ def test_network_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
         return call
 
     monkeypatch.setattr(torch, "compile", broken)
-    made, _ = predictor()
+    runner, _ = make_runner()
     image = batch().permute(0, 3, 1, 2)
     with pytest.warns(RuntimeWarning, match="no such luck"):
-        result = made(image, compiled=True)
-    torch.testing.assert_close(result, made(image))
+        result = CompiledRunner(runner)(image)
+    torch.testing.assert_close(result, runner(image))
 
 
 @pytest.mark.slow
 def test_compiled_network_gives_the_same_probabilities_from_frozen_weights():
-    if network_module.missing_compiler(CPU):
+    if runner_module.missing_compiler(CPU):
         pytest.skip("no compiler")
-    made, network = predictor("flips")
+    runner, network = make_runner()
+    compiled = CompiledRunner(runner)
     image = batch().permute(0, 3, 1, 2)
-    plain = made(image)
-    torch.testing.assert_close(made(image, compiled=True), plain, atol=1e-5, rtol=0)
+    plain = runner(image)
+    torch.testing.assert_close(compiled(image), plain, atol=1e-5, rtol=0)
     with torch.no_grad():
         network.weight.zero_()  # which a network that is not frozen would look up again
-    torch.testing.assert_close(made(image, compiled=True), plain, atol=1e-5, rtol=0)
-    assert not torch.allclose(made(image), plain, atol=1e-2)
+    torch.testing.assert_close(compiled(image), plain, atol=1e-5, rtol=0)
+    assert not torch.allclose(runner(image), plain, atol=1e-2)

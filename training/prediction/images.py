@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep import imagery
-from geoprep.errors import GeoprepError, ImageError, UsageError
+from geoprep.errors import ImageError, UsageError
 from geoprep.plan import parse_rescale
-from geoprep.storage import is_remote, open_image
-from geoprep.store import Store
+from geoprep.storage import is_remote, object_version, open_image
 from training.checkpoint import Facts
 
 if TYPE_CHECKING:
@@ -32,8 +30,8 @@ _READ_BYTES = 48 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What a person asked of reading.
+class ReadOptions:
+    """How images are to be read.
 
     Attributes
     ----------
@@ -77,8 +75,8 @@ class Source:
         WKT; None where the image has none.
     gsd_m
         Of the network's grid along x and y; None without a CRS.
-    stamp
-        Size and time of the file, to see whether it has changed; empty on a server.
+    version
+        Of the file, to see whether it has changed: its size and time, or an object's ETag.
     """
 
     address: str
@@ -91,7 +89,7 @@ class Source:
     transform: Affine
     crs: str | None
     gsd_m: tuple[float, float] | None
-    stamp: tuple[int, ...]
+    version: str
 
     @property
     def name(self) -> str:
@@ -99,30 +97,41 @@ class Source:
         return self.address.rpartition("/")[2]
 
     @property
-    def area_km2(self) -> float:
-        """Ground that it covers; 0 without a CRS."""
-        x, y = self.gsd_m or (0.0, 0.0)
-        return self.height * self.width * x * y / 1e6
-
-    @property
     def resampled(self) -> bool:
         """Whether the network's grid is not the image's."""
         return self.scales != (1.0, 1.0)
 
 
-def inspect(address: str, facts: Facts, wishes: Wishes) -> Source:
+def inspect(address: str, facts: Facts, options: ReadOptions, version: str = "") -> Source:
     """Return what there is to know of an image before its pixels are read.
+
+    Parameters
+    ----------
+    address
+        Of the image.
+    facts
+        Of the network: bands, ground sample distance.
+    options
+        How to read it.
+    version
+        Of the object that the file is a copy of; else the file's own.
 
     Raises
     ------
     ImageError
-        It cannot be read, has no place on the ground, lacks bands, or is of another dtype.
+        It cannot be read, has no place on the ground, lacks bands, or is of another dtype than
+        the rescale rule takes.
     """
     with open_image(address) as dataset:
-        bands = choose_bands(dataset, facts.bands, wishes.bands)
+        bands = choose_bands(dataset, facts.bands, options.bands)
         dtype = imagery.check_image(dataset, bands)
+        if dtype != "uint8" and _rule(facts, options.rescale) == "none":
+            raise ImageError(
+                f"{address} holds {dtype}, and the checkpoint was trained on uint8 left as it is: "
+                "say how to make bytes of it, with --rescale scene or LO,HI"
+            )
         lengths = int(dataset.height), int(dataset.width)
-        if dataset.crs is None and wishes.allow_no_crs:
+        if dataset.crs is None and options.allow_no_crs:
             height, width, scales, transform = *lengths, (1.0, 1.0), dataset.transform
             crs, gsd = None, None
         else:
@@ -130,24 +139,28 @@ def inspect(address: str, facts: Facts, wishes: Wishes) -> Source:
                 grid = imagery.grid_of(dataset)
             except ImageError as error:
                 raise ImageError(f"{error}; --allow-no-crs maps an image without CRS") from error
-            ratios = _ratios(grid.gsd_m(), facts.gsd_m, wishes.gsd)
-            height, scale_y = _resampled(lengths[0], ratios[1], wishes.gsd)
-            width, scale_x = _resampled(lengths[1], ratios[0], wishes.gsd)
+            ratios = _ratios(grid.gsd_m(), facts.gsd_m, options.gsd)
+            height, scale_y = _resampled(lengths[0], ratios[1], options.gsd)
+            width, scale_x = _resampled(lengths[1], ratios[0], options.gsd)
             scales = scale_y, scale_x
             transform = grid.transform * Affine.scale(scale_x, scale_y)
             crs = dataset.crs.to_wkt()
             x, y = grid.gsd_m()
             gsd = x * scale_x, y * scale_y
+    version = version or file_version(address)
     return Source(
-        address, bands, dtype, lengths, scales, height, width, transform, crs, gsd, _stamp(address)
+        address, bands, dtype, lengths, scales, height, width, transform, crs, gsd, version
     )  # fmt: skip
 
 
-def _stamp(address: str) -> tuple[int, ...]:
-    if is_remote(address) or not Path(address).is_file():
-        return ()
-    status = os.stat(address)  # noqa: PTH116  the address is a plain string
-    return status.st_size, status.st_mtime_ns
+def file_version(address: str) -> str:
+    """Return size and time of change of a file, or what else tells a changed object."""
+    if is_remote(address):
+        return object_version(address)
+    if not Path(address).is_file():
+        return ""  # a member of an archive
+    status = Path(address).stat()
+    return f"{status.st_size} bytes of {status.st_mtime_ns} ns"
 
 
 def choose_bands(
@@ -190,25 +203,25 @@ def choose_bands(
 
 
 def _ratios(
-    have: tuple[float, float], trained: tuple[float, float], wish: str
+    have: tuple[float, float], trained: tuple[float, float], wanted: str
 ) -> tuple[float, float]:
     """Return how many pixels of the image one of the network's is long, along x and y."""
-    if wish == "image":
+    if wanted == "image":
         return 1.0, 1.0
-    want = trained if wish == "checkpoint" else (float(wish), float(wish))
+    want = trained if wanted == "checkpoint" else (float(wanted), float(wanted))
     if not all(0 < metres < math.inf for metres in want):
         return 1.0, 1.0  # trained on images without a place on the ground
     return want[0] / have[0], want[1] / have[1]
 
 
-def _resampled(length: int, ratio: float, wish: str) -> tuple[int, float]:
+def _resampled(length: int, ratio: float, wanted: str) -> tuple[int, float]:
     """Return how many pixels an axis gets, and how many of the image's each of them is long.
 
     A whole number of pixels is preferred, as between the levels of a store; the last pixel then
     may reach past the image.
     """
     whole = max(1, round(ratio))
-    if abs(ratio / whole - 1) <= (TOLERANCE if wish == "checkpoint" else _EXACT):
+    if abs(ratio / whole - 1) <= (TOLERANCE if wanted == "checkpoint" else _EXACT):
         return -(-length // whole), float(whole)
     count = max(1, round(length / ratio))
     return count, length / count
@@ -242,49 +255,42 @@ def rows_at_a_time(source: Source) -> int:
     return max(1, _READ_BYTES // width)
 
 
-def find_limits(source: Source, facts: Facts, wish: str) -> tuple[NDArray[np.float64], str]:
-    """Return float64 (band, 2), the source values that become black and white, and a note.
+def known_limits(facts: Facts, rule: str) -> NDArray[np.float64] | None:
+    """Return float64 (band, 2), the source values that become black and white, or None.
 
-    Raises
-    ------
-    ImageError
-        The rule leaves bytes as they are, and the image is uint16.
+    Parameters
+    ----------
+    facts
+        Of the network; hold the limits where its scenes shared them.
+    rule
+        As `ReadOptions.rescale`.
+
+    Returns
+    -------
+    ndarray or None
+        None where the image's own percentiles are to be found, see `scene_limits`.
     """
-    rule = facts.rescale if wish == "checkpoint" else wish
-    if rule == "none":
-        if source.dtype != "uint8":
-            raise ImageError(
-                f"{source.address} holds {source.dtype}, and the checkpoint was trained on uint8 "
-                "left as it is: say how to make bytes of it, with --rescale scene or LO,HI"
-            )
-        return np.tile([0.0, 255.0], (len(source.bands), 1)), ""
-    fixed = parse_rescale(rule)
+    rule = _rule(facts, rule)
+    fixed = (0.0, 255.0) if rule == "none" else parse_rescale(rule)
     if fixed is not None:
-        return np.tile(fixed, (len(source.bands), 1)), ""
-    if rule == "city":
-        found = _city_limits(facts)
-        if found is not None:
-            return found, "limits of the city it was trained on"
-        return scene_limits(source), (
-            "trained on limits of a whole city, which its store no longer tells: this image's own "
-            "are used (--rescale LO,HI gives others)"
-        )
-    return scene_limits(source), ""
+        return np.tile(fixed, (len(facts.bands), 1))
+    return np.array(facts.limits) if rule == "city" and facts.limits else None
 
 
-def _city_limits(facts: Facts) -> NDArray[np.float64] | None:
-    """Return the limits that all scenes of the training stores share, if they do."""
-    found = []
-    for location in facts.stores:
-        try:
-            store = Store.open(location)
-            order = [store.meta.bands.index(band) for band in facts.bands]
-            limits = store.scenes.limits[:, order]
-        except (GeoprepError, ValueError, OSError):
-            return None
-        found += [*limits[np.isfinite(limits).all(axis=(1, 2))]]
-    distinct: NDArray[np.float64] = np.unique(np.array(found), axis=0)
-    return distinct[0] if len(distinct) == 1 else None
+def _rule(facts: Facts, rule: str) -> str:
+    return facts.rescale if rule == "checkpoint" else rule
+
+
+def limits_note(facts: Facts, rule: str) -> str:
+    """Return what a person should know of the limits; empty where there is nothing."""
+    if _rule(facts, rule) != "city":
+        return ""
+    if facts.limits:
+        return "limits of the city that the network was trained on"
+    return (
+        "the network was trained on limits of whole cities, of which its checkpoint holds no "
+        "single pair: each image's own are used (--rescale LO,HI gives others)"
+    )
 
 
 def scene_limits(source: Source) -> NDArray[np.float64]:

@@ -1,0 +1,184 @@
+"""A network and stores -> figures, on whole tiles, over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from geoprep.store import Store
+from loaders import (
+    BatchLoader,
+    DevicePrep,
+    Normalize,
+    RamTiles,
+    SpeedTarget,
+    Split,
+    open_stores,
+)
+from training.checkpoint import Facts
+from training.data import check_store, differences
+from training.decode import chosen_threshold
+from training.metrics import RoadMetrics, Sweep
+from training.prediction.runner import Runner, Views, mean_of_views
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Figures of one scene.
+
+    Attributes
+    ----------
+    name
+        Its id.
+    tiles
+        How many of its tiles were looked at.
+    metrics
+        By name, see `training.metrics.RoadMetrics`.
+    """
+
+    name: str
+    tiles: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How good a network is.
+
+    Attributes
+    ----------
+    title
+        What was looked at, for people.
+    level
+        Tile side in pixels.
+    tiles
+        How many.
+    threshold
+        Least probability of a road that the figures are of.
+    metrics
+        By name, see `training.metrics.RoadMetrics`.
+    scenes
+        One by one, in the order of the stores.
+    sweep
+        The road mask at every threshold k / 256.
+    notes
+        What a person should know about the figures.
+    """
+
+    title: str
+    level: int
+    tiles: int
+    threshold: float
+    metrics: dict[str, float]
+    scenes: tuple[Scene, ...]
+    sweep: Sweep
+    notes: tuple[str, ...]
+
+
+def evaluate_runner(
+    runner: Runner,
+    facts: Facts,
+    stores: Sequence[str | Path | Store],
+    split: Split = "val",
+    *,
+    level: int | None = None,
+    threshold: float | None = None,
+    tta: Views = "none",
+    batch_size: int = 4,
+    quiet: bool = True,
+) -> Evaluation:
+    """Return how good a network is on a split of one or more stores.
+
+    Where it was trained on one fold of several, training and validation tiles are those of that
+    fold, not of the split that the store holds.
+
+    Parameters
+    ----------
+    runner
+        The network, see `training.prediction.runner`.
+    facts
+        What it is for.
+    stores
+        One or several, with the bands that the network was trained on.
+    split
+        ``val``, ``train``, ``test`` or ``all``.
+    level
+        Tile side in pixels; None for the one trained on last.
+    threshold
+        Least probability of a road; None for that of the checkpoint, as in a map.
+    tta
+        Views averaged over.
+    batch_size
+        Tiles per batch and rank.
+    quiet
+        No progress bar.
+
+    Raises
+    ------
+    StoreError, UsageError
+        A store cannot be used, or does not belong to the network.
+    """
+    opened = open_stores(stores)
+    check_store(facts, opened, "the network")
+    facts = replace(facts, level=facts.level if level is None else level)
+    folds, fold = (facts.folds, facts.fold or 0) if split in ("train", "val") else (None, 0)
+    show = False if quiet else None
+    tiles = RamTiles.load(
+        opened, split, facts.level, bands=facts.bands, folds=folds, fold=fold, progress=show
+    )
+    which = "" if folds is None else f" of fold {fold} of {folds}, as in training"
+    title = f"{len(tiles)} {split} tiles{which}, {facts.level} x {facts.level} pixels"
+    notes = differences(facts, opened)
+    if split in ("train", "all"):
+        which = "these tiles" if split == "train" else "part of these tiles"
+        notes.append(f"the network has learned from {which}, if its stores are the same")
+    scene_of, names = _scenes(tiles)
+    threshold = chosen_threshold(facts.targets, threshold, facts.threshold)
+    metrics = RoadMetrics(facts.targets, facts.class_mph, threshold=threshold, groups=len(names))
+    metrics = metrics.to(runner.device)
+    pad = DevicePrep(Normalize(facts.mean, facts.std), SpeedTarget("binary")).pad
+    for batch in BatchLoader(tiles, batch_size, shuffle=False):
+        found = mean_of_views(runner, pad(batch.image), tta).permute(0, 3, 1, 2)
+        there = batch.to(runner.device)
+        metrics.update(found, there.speed, scene_of.to(runner.device)[there.index])
+    return _evaluation(metrics, title, tiles, names, scene_of, notes)
+
+
+def _scenes(tiles: RamTiles) -> tuple[Tensor, list[str]]:
+    """Return the number of each tile's scene, int64 (tile,), and the names of all."""
+    pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
+    scenes, number = np.unique(pairs, axis=0, return_inverse=True)
+    names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in scenes.tolist()]
+    return torch.from_numpy(number.reshape(-1).astype(np.int64)), names
+
+
+def _evaluation(
+    metrics: RoadMetrics,
+    title: str,
+    tiles: RamTiles,
+    names: list[str],
+    scene_of: Tensor,
+    notes: list[str],
+) -> Evaluation:
+    """Return the figures of all ranks together."""
+    whole = _plain(metrics.compute())
+    with metrics.sync_context():
+        each = [_plain(figures) for figures in metrics.by_group()]
+        sweep = Sweep(*(values.cpu() for values in metrics.sweep()))
+        lost = int(metrics.lost)
+    if lost:
+        notes.append(f"the network gave no number for {lost:,} labelled pixels: left out")
+    counts = torch.bincount(scene_of, minlength=len(names)).tolist()
+    scenes = tuple(Scene(*one) for one in zip(names, counts, each, strict=True))
+    return Evaluation(
+        title, tiles.side, len(tiles), metrics.threshold, whole, scenes, sweep, tuple(notes)
+    )
+
+
+def _plain(figures: dict[str, Tensor]) -> dict[str, float]:
+    return {name: value.item() for name, value in figures.items()}

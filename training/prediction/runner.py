@@ -1,0 +1,318 @@
+"""Runners: a trained network in whatever form. Bytes in, probabilities out.
+
+Here are the interface, PyTorch's own network, plain and compiled, and the mean over several views.
+Exported networks are runners in `training.deploy`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from loaders import Normalize
+from training.checkpoint import Facts, Weights, load_network
+from training.engine.compiled import missing_compiler
+from training.engine.native import DeviceName, choose_device
+
+Compile = Literal["auto", "on", "off"]
+Precision = Literal["auto", "bf16", "fp32"]
+Views = Literal["none", "flips", "d4"]
+
+WORTH_COMPILING = 300_000_000
+"""Pixels of one shape of batch from which on compiling pays, on a CPU: it takes 10 to 20 s, and
+maps grow 9 % faster by it (measured on two cores, ResNet34-UNet in bf16)."""
+
+
+class Runner(Protocol):
+    """A network as maps and evaluation use it."""
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What the bytes of a map depend on, plain JSON: ``precision``, ``compiled``, ..."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """For people, such as ``bfloat16 on cpu``."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where its probabilities are."""
+        ...
+
+    @property
+    def fixed_batch(self) -> bool:
+        """Whether a batch is filled up, since it must always have as many windows."""
+        ...
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """Return fp32 (n, y, x, channel), probabilities, on the runner's device.
+
+        Parameters
+        ----------
+        image
+            uint8 (n, band, y, x), on the CPU; sides are multiples of 32.
+        """
+        ...
+
+    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
+        """Return the runner to put so many pixels through in one shape of batch, and why."""
+        ...
+
+
+class Probabilities(nn.Module):
+    """Normalisation, network and sigmoid in one module, so that they compile into one.
+
+    Parameters
+    ----------
+    network
+        Normalised (n, band, y, x) -> logits (n, channel, y, x).
+    mean, std
+        Per band, in grey values.
+    """
+
+    def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.normalize = Normalize(mean, std)
+        self.network = network
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return fp32 (n, y, x, channel), contiguous, of uint8 (n, band, y, x)."""
+        logits: Tensor = self.network(self.normalize(image))
+        # Sigmoid in fp32: bf16 tells 0.99 from 0.994, bytes of probability are 0.004 apart.
+        return logits.permute(0, 2, 3, 1).float().sigmoid_().contiguous()
+
+
+class NativeRunner:
+    """A network in PyTorch, as it was trained.
+
+    Parameters
+    ----------
+    network
+        Trained, in eval mode.
+    facts
+        Of its checkpoint.
+    device
+        Where it runs.
+    precision
+        ``bf16``, ``fp32``, or ``auto``: bf16 wherever the hardware computes in it.
+    compile_mode
+        Whether to compile: ``auto`` where the pixels of a job pay for it.
+    """
+
+    fixed_batch = False
+
+    def __init__(
+        self,
+        network: nn.Module,
+        facts: Facts,
+        *,
+        device: torch.device,
+        precision: Precision = "auto",
+        compile_mode: Compile = "auto",
+    ) -> None:
+        self.device = device
+        self.dtype = choose_dtype(device, precision)
+        self.module = Probabilities(network, facts.mean, facts.std).eval()
+        self.module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
+        self._compile_mode: Compile = compile_mode
+        self._compiled: CompiledRunner | None = None
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """See `Runner`."""
+        return {"precision": str(self.dtype).removeprefix("torch."), "compiled": self.fixed_batch}
+
+    @property
+    def description(self) -> str:
+        """See `Runner`."""
+        return f"{self.identity['precision']} on {self.device}"
+
+    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
+        """See `Runner`."""
+        compiled, why = should_compile(self._compile_mode, self.device, pixels)
+        if not compiled:
+            return self, why
+        self._compiled = self._compiled or CompiledRunner(self)
+        return self._compiled, why
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """See `Runner`."""
+        lower = self.dtype != torch.float32
+        autocast = torch.autocast(self.device.type, dtype=self.dtype) if lower else None
+        with torch.no_grad(), autocast or contextlib.nullcontext():
+            moved = image.to(self.device, non_blocking=True)
+            return self._run(moved.contiguous(memory_format=torch.channels_last))
+
+    def _run(self, image: Tensor) -> Tensor:
+        result: Tensor = self.module(image)
+        return result
+
+
+class CompiledRunner(NativeRunner):
+    """The same network compiled for inference: batch norms folded, weights packed.
+
+    Its weights are constants from the first call on. One compilation for each shape.
+
+    Parameters
+    ----------
+    plain
+        The runner of the network as it is, whose module this one shares.
+    """
+
+    fixed_batch = True
+
+    def __init__(self, plain: NativeRunner) -> None:
+        self.device, self.dtype, self.module = plain.device, plain.dtype, plain.module
+        self._frozen: Callable[[Tensor], Any] = torch.compile(plain.module, dynamic=False)
+
+    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
+        """See `Runner`."""
+        del pixels
+        return self, "compiled"
+
+    def _run(self, image: Tensor) -> Tensor:
+        from torch._dynamo.exc import TorchDynamoException
+        from torch._inductor import config
+
+        try:
+            # As an option of torch.compile it comes too late: the tracer, which has to leave the
+            # weights in the module for it, looks at the global setting.
+            with config.patch(freezing=True):
+                result: Tensor = self._frozen(image)
+        except TorchDynamoException as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            warnings.warn(f"not compiled, {reason}", RuntimeWarning, stacklevel=2)
+            self._frozen = self.module
+            return super()._run(image)
+        return result
+
+
+def open_runner(
+    path: Path,
+    *,
+    device: DeviceName = "auto",
+    precision: Precision = "auto",
+    compile_mode: Compile = "off",
+    weights: Weights = "auto",
+    model: str | None = None,
+) -> tuple[Runner, Facts]:
+    """Return the runner of a trained network, and what it is for.
+
+    Parameters
+    ----------
+    path
+        A checkpoint, or the folder of a run: then its best one.
+    device, precision, compile_mode
+        See `NativeRunner`.
+    weights, model
+        See `training.checkpoint.load_network`.
+
+    Raises
+    ------
+    UsageError
+        There is no such device, or the checkpoint names code that ``model`` does not.
+    CheckpointError
+        The checkpoint cannot be used.
+    """
+    place = choose_device(device)  # before the checkpoint, which is read onto it
+    network, facts = load_network(path, device=place, weights=weights, model=model)
+    runner = NativeRunner(
+        network, facts, device=place, precision=precision, compile_mode=compile_mode
+    )
+    return runner, facts
+
+
+def choose_dtype(device: torch.device, precision: Precision) -> torch.dtype:
+    """Return the dtype of the convolutions."""
+    if precision == "auto":
+        cpu = torch.cpu
+        fast = (
+            device.type != "cpu" or cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported()
+        )
+        return torch.bfloat16 if fast else torch.float32
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def should_compile(mode: Compile, device: torch.device, pixels: int) -> tuple[bool, str]:
+    """Return whether to compile for a shape of batch, and why, for people.
+
+    Parameters
+    ----------
+    mode
+        ``auto``, ``on`` or ``off``.
+    device
+        Where the network runs.
+    pixels
+        That go through it in this shape.
+    """
+    if mode == "off":
+        return False, "not compiled, as asked"
+    lacking = missing_compiler(device)
+    if lacking:
+        return False, f"not compiled, {lacking}"
+    if mode == "on":
+        return True, "compiled, as asked"
+    if device.type != "cpu":
+        return False, "not compiled: on an accelerator it is --compile on that does"
+    if pixels < WORTH_COMPILING:
+        return False, (
+            f"not compiled: {pixels / 1e6:,.0f} Mpx do not pay for it, "
+            f"{WORTH_COMPILING / 1e6:,.0f} would (--compile on does it all the same)"
+        )
+    return True, f"compiled: {pixels / 1e6:,.0f} Mpx pay for it"
+
+
+class View(NamedTuple):
+    """A symmetry of the square: flipped along axes, then rows and columns exchanged."""
+
+    flip_y: bool = False
+    flip_x: bool = False
+    transpose: bool = False
+
+    def of(self, image: Tensor) -> Tensor:
+        """Return the view of an image (n, band, y, x)."""
+        axes = [axis for axis, flipped in ((2, self.flip_y), (3, self.flip_x)) if flipped]
+        seen = image.flip(axes) if axes else image
+        return seen.transpose(2, 3) if self.transpose else seen
+
+    def undo(self, result: Tensor) -> Tensor:
+        """Return what a network made of the view, (n, y, x, channel), as it lies in the image."""
+        seen = result.transpose(1, 2) if self.transpose else result
+        axes = [axis for axis, flipped in ((1, self.flip_y), (2, self.flip_x)) if flipped]
+        return seen.flip(axes) if axes else seen
+
+
+_BOTH = (False, True)
+VIEWS: dict[str, tuple[View, ...]] = {
+    "none": (View(),),
+    "flips": tuple(View(y, x) for y in _BOTH for x in _BOTH),
+    "d4": tuple(View(y, x, t) for t in _BOTH for y in _BOTH for x in _BOTH),
+}
+"""Test-time augmentation: every view once; the first is the image itself."""
+
+
+def mean_of_views(runner: Callable[[Tensor], Tensor], image: Tensor, views: Views) -> Tensor:
+    """Return the mean of a runner's probabilities over all views, fp32 (n, y, x, channel).
+
+    Parameters
+    ----------
+    runner
+        See `Runner`.
+    image
+        uint8 (n, band, y, x).
+    views
+        Which, see `VIEWS`.
+    """
+    first, *rest = VIEWS[views]
+    total = first.undo(runner(first.of(image)))
+    for view in rest:
+        total += view.undo(runner(view.of(image)))
+    return total.div_(1 + len(rest)) if rest else total
