@@ -264,7 +264,12 @@ def test_other_targets_train(fit, tmp_path, targets):
 
 
 @pytest.mark.parametrize(
-    "options", [("--residency", "stream", "--ram-limit", "64MB"), ("--folds", "3")]
+    "options",
+    [
+        ("--residency", "stream", "--ram-limit", "64MB"),
+        ("--residency", "device"),
+        ("--folds", "3"),
+    ],
 )
 def test_other_ways_to_the_tiles(fit, tmp_path, options):
     assert fit("--out", tmp_path / "run", "--epochs", 1, *options) == 0
