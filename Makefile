@@ -27,12 +27,17 @@ demo: .venv/.core
 	.venv/bin/python -m training.fit $(DEMO)/moscow.zarr --level 325 --batch-size 4 --channel-weights auto --jitter 0 --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
 	.venv/bin/python -m training.evaluate $(DEMO)/run/best.pt $(DEMO)/moscow.zarr --split val
 	.venv/bin/python -m training.predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_chip55.tif --out $(DEMO)/maps --overlay
+	.venv/bin/geoprep vectorize $(DEMO)/maps --out $(DEMO)/roads.gpkg
+	.venv/bin/geoprep preview $(DEMO)/roads.gpkg --over $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_chip55.tif --out $(DEMO)/roads.png
+	.venv/bin/geoprep score --truth $(DEMO)/data/AOI_7_Moscow/geojson_roads_speed/*_chip55.geojson --proposal $(DEMO)/roads.gpkg --images $(DEMO)/data/AOI_7_Moscow/PS-RGB
 	@printf '\nMade in ./$(DEMO):\n'
 	@printf '  %-14s %s\n' data/ 'a synthetic city: GeoTIFF chips and GeoJSON roads in SpaceNet 5 layout' \
 		moscow.zarr 'the same as uint8 tiles and speed masks, two levels' \
 		preview.png 'what it looks like: open it' \
 		run/ 'a trained ResNet34-UNet: best.pt, curves.png, a picture an epoch' \
-		maps/ 'roads and speeds of a chip that was not trained on: a GeoTIFF and a picture'
+		maps/ 'roads and speeds of a chip that was not trained on: a GeoTIFF and a picture' \
+		roads.gpkg 'the same as a network to route on; QGIS opens it coloured by speed' \
+		roads.png 'what it looks like: open it'
 
 test: .venv/.dev
 	.venv/bin/python -m pytest $(SPREAD)

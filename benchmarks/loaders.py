@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -102,7 +102,7 @@ def _measure(
         task = Task(folder, sizes.batch_size, given.threads, str(store.resolve()))
         measure_peers(result, task)
 
-    parts = {
+    parts: dict[str, Callable[[], None]] = {
         "throughput": throughput,
         "load": partial(measure_load, result, store),
         "memory": partial(measure_memory, result, store, tiles),

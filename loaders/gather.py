@@ -44,7 +44,7 @@ _scratches = _Scratch()
 
 
 def as_items(image: NDArray[np.uint8]) -> NDArray[Any]:
-    """Return uint8 (..., band), C-contiguous, as one item a pixel: shape (...)."""
+    """Return uint8 (..., band), C-contiguous, as one item per pixel: shape (...)."""
     bands = image.shape[-1]
     dtype = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}.get(bands, f"V{bands}")
     return image.view(dtype)[..., 0]

@@ -102,7 +102,7 @@ class MemorySampler:
     pid
         Root of the tree, this process by default.
     interval
-        Seconds between two samples. One costs a walk over the page tables, some 0.1 ms a GB.
+        Seconds between two samples. One costs a walk over the page tables, some 0.1 ms per GB.
 
     Attributes
     ----------

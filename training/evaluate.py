@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
 from training.cli import Command, Status, argument, option, run_command
+from training.predict import Network
 
 if TYPE_CHECKING:
     from training.evaluation import Evaluation
@@ -38,33 +39,16 @@ SWEPT = tuple(k / 16 for k in range(1, 16))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """Judged: what, and on what."""
+class Tiles:
+    """Tiles: what it is judged on."""
 
-    checkpoint: Path = argument("A checkpoint, or the folder of a run: its best.pt.", "CHECKPOINT")
     stores: tuple[str, ...] = argument("One or more stores.", "STORE")
     split: Literal["val", "train", "test", "all"] = option("val", "Which tiles.")
     level: int | None = option(
         None, "Tile side in pixels; by default as trained on last.", "PIXELS", least=1
     )
-    threshold: float | None = option(
-        None,
-        "Least probability of a road; by default the checkpoint's, as in a map.",
-        "SHARE",
-        above=0,
-        most=1,
-    )
-    tta: Literal["none", "flips", "d4"] = option(
-        "none", "Average over 4 flips, or over them and their transposes."
-    )
-    weights: Literal["auto", "ema", "raw"] = option(
-        "auto", "Which weights: by default the averaged ones where there are any."
-    )
-    model: str | None = option(
-        None,
-        "Consent to import the network's own code, which the checkpoint only names.",
-        "package.module:factory",
-    )
+    batch_size: int = option(4, "Tiles per batch.", "N", least=1)
+    threads: int | None = option(None, "Threads that compute.", "N", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,41 +63,24 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Computing:
-    """Computing: on what, and how."""
-
-    batch_size: int = option(4, "Tiles per batch.", "N", least=1)
-    device: Literal["auto", "cpu", "cuda", "xpu"] = option("auto", "Where it computes.")
-    precision: Literal["auto", "bf16", "fp32"] = option("auto", "Of the convolutions.")
-    threads: int | None = option(None, "Threads that compute.", "N", least=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request(Judged, Shown, Computing):
+class Request(Network, Tiles, Shown):
     """All of it."""
 
 
-COMMAND = Command("python -m training.evaluate", (Judged, Shown, Computing), INTRODUCTION)
+COMMAND = Command("python -m training.evaluate", (Network, Tiles, Shown), INTRODUCTION)
 
 
 def evaluate(request: Request) -> int:
     """Evaluate a checkpoint, print and write the figures, and return the exit status."""
     from training.distributed import is_first, joined, set_threads
     from training.evaluation import evaluate_runner
-    from training.prediction.runner import open_runner
 
     for file in (request.csv, request.json):
         if file is not None and not file.parent.is_dir():
             raise UsageError(f"{file}: the folder {file.parent} does not exist: create it first")
     with joined(request.device):
         set_threads(request.threads)
-        runner, facts = open_runner(
-            request.checkpoint,
-            device=request.device,
-            precision=request.precision,
-            weights=request.weights,
-            model=request.model,
-        )
+        runner, facts = request.open()
         found = evaluate_runner(
             runner,
             facts,

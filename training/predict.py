@@ -12,7 +12,9 @@ from geoprep.errors import UsageError
 from training.cli import Command, Status, argument, option, run_command
 
 if TYPE_CHECKING:
+    from training.checkpoint import Facts
     from training.prediction.job import Job
+    from training.prediction.runner import Runner
 
 INTRODUCTION = """\
 Map roads and their speeds with a trained network.
@@ -63,10 +65,50 @@ def check_rescale(text: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Network:
+    """Network: which one, and how it computes."""
+
+    checkpoint: Path = argument("A checkpoint, or the folder of a run: its best.pt.", "CHECKPOINT")
+    threshold: float | None = option(
+        None,
+        "Least probability of a road; by default the one that validation found best, which the "
+        "checkpoint holds, else 0.5.",
+        "SHARE",
+        above=0,
+        most=1,
+    )
+    tta: Literal["none", "flips", "d4"] = option(
+        "none", "Average over 4 flips, or over them and their transposes: 4 or 8 times the work."
+    )
+    weights: Literal["auto", "ema", "raw"] = option(
+        "auto", "Which weights: by default the averaged ones where there are any."
+    )
+    model: str | None = option(
+        None,
+        "Consent to import the network's own code, which the checkpoint only names.",
+        "package.module:factory",
+    )
+    device: Literal["auto", "cpu", "cuda", "xpu"] = option("auto", "Where it computes.")
+    precision: Literal["auto", "bf16", "fp32"] = option("auto", "Of the convolutions.")
+
+    def open(self, compile_mode: Literal["auto", "on", "off"] = "off") -> tuple[Runner, Facts]:
+        """Return the runner and what it is for, see `training.prediction.runner.open_runner`."""
+        from training.prediction.runner import open_runner
+
+        return open_runner(
+            self.checkpoint,
+            device=self.device,
+            precision=self.precision,
+            compile_mode=compile_mode,
+            weights=self.weights,
+            model=self.model,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Files:
     """Files: what is read and written."""
 
-    checkpoint: Path = argument("A checkpoint, or the folder of a run: its best.pt.", "CHECKPOINT")
     images: tuple[str, ...] = argument("GeoTIFFs, folders or patterns, also on S3.", "IMAGE")
     out: Path | None = option(None, "Folder for the maps, one NAME.tif per image.", "FOLDER")
     overlay: bool = option(False, "Also a PNG per map: its roads over the image.")
@@ -99,51 +141,23 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicting:
-    """Predicting: what is made of it."""
+class Windows:
+    """Windows: how an image goes through the network."""
 
-    threshold: float | None = option(
-        None,
-        "Least probability of a road that gets a speed; by default the one that validation found "
-        "best, which the checkpoint holds, else 0.5.",
-        "SHARE",
-        above=0,
-        most=1,
-    )
     window: int = option(1024, "Side of the windows in pixels.", "PIXELS")
     overlap: int = option(64, "Pixels that neighbouring windows share.", "PIXELS")
-    tta: Literal["none", "flips", "d4"] = option(
-        "none", "Average over 4 flips, or over them and their transposes: 4 or 8 times the work."
-    )
-    weights: Literal["auto", "ema", "raw"] = option(
-        "auto", "Which weights: by default the averaged ones where there are any."
-    )
-    model: str | None = option(
-        None,
-        "Consent to import the network's own code, which the checkpoint only names.",
-        "package.module:factory",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Computing:
-    """Computing: on what, and how."""
-
     batch_size: int = option(1, "Windows per batch.", "N", least=1)
-    device: Literal["auto", "cpu", "cuda", "xpu"] = option("auto", "Where it computes.")
-    precision: Literal["auto", "bf16", "fp32"] = option("auto", "Of the convolutions.")
     compile: Literal["auto", "on", "off"] = option(
         "auto", "Compile the network: a minute that large jobs win back."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Files, Reading, Predicting, Computing):
+class Request(Network, Files, Reading, Windows):
     """All of it."""
 
 
-SECTIONS = (Files, Reading, Predicting, Computing)
-COMMAND = Command("python -m training.predict", SECTIONS, INTRODUCTION)
+COMMAND = Command("python -m training.predict", (Network, Files, Reading, Windows), INTRODUCTION)
 
 
 def predict(request: Request) -> int:
@@ -177,20 +191,12 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
     from training.prediction.job import Job
     from training.prediction.mapping import Mapper
     from training.prediction.product import MapOptions, check_targets, file_hash
-    from training.prediction.runner import open_runner
     from training.prediction.windows import check_window
 
     if request.out is None:
         raise UsageError("--out FOLDER is missing: where the maps go")
     check_window(request.window, request.overlap)
-    runner, facts = open_runner(
-        request.checkpoint,
-        device=request.device,
-        precision=request.precision,
-        compile_mode=request.compile,
-        weights=request.weights,
-        model=request.model,
-    )
+    runner, facts = request.open(request.compile)
     check_targets(facts)
     threshold = chosen_threshold(facts.targets, request.threshold, facts.threshold)
     whose = "never validated" if facts.threshold is None else "the best on validation tiles"

@@ -135,6 +135,8 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
     bands = ",".join(saved.facts.bands)  # by name: a store may have them in another order by now
     before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
     notes = list(_changes(before, given))
+    if saved.optimizer is None:
+        notes.append("this checkpoint holds weights alone: optimizer and random numbers start anew")
     trusted(saved.facts.network, given.get("model"), given["resume"])
     if before.get("augmentation") and "augmentation" not in given:
         raise UsageError(

@@ -91,9 +91,14 @@ class Stepper:
     def loader(self, *, batch_size: int | None = None, threads: int | None = None) -> BatchLoader:
         """Return a loader like the run's, of another batch size or with so many threads."""
         sampling = self.run.config.sampling
-        size = batch_size or self.run.data.loader.schedule.batch_size
-        how = {"crop": sampling.crop, "crops_per_tile": LONG, "threads": threads}
-        return BatchLoader(self.tiles, size, augment=sampling.augment, **how)
+        return BatchLoader(
+            self.tiles,
+            batch_size or self.run.data.loader.schedule.batch_size,
+            crop=sampling.crop,
+            augment=sampling.augment,
+            crops_per_tile=LONG,
+            threads=threads,
+        )
 
     def pace(self, batches: Iterator[Batch], seconds: float, least: int) -> Pace:
         """Take steps for some time, and at least so many.

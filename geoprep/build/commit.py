@@ -43,7 +43,7 @@ def finish(plan: Plan, out: Path, records: dict[int, ShardRecord]) -> None:
 
 
 def _outcomes(plan: Plan, ordered: Iterable[ShardRecord]) -> list[Outcome]:
-    """Return one outcome a scene; of a scene in several shards the worst counts."""
+    """Return one outcome per scene; of a scene in several shards the worst counts."""
     outcomes: list[Outcome | None] = [None] * len(plan.scenes)
     for record in ordered:
         for index, outcome in record.scenes.items():

@@ -188,6 +188,8 @@ class SurveyTask:
     ----------
     index
         Row in the scene table.
+    nodata
+        The value that marks nodata whatever the image says, or None.
     rows
         The first, and the one after the last; None for a scene that is looked at whole.
     missing
@@ -198,6 +200,7 @@ class SurveyTask:
     index: int
     image: str
     bands: tuple[int, ...]
+    nodata: float | None
     rows: tuple[int, int] | None
     missing: str | None
 

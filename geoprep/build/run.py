@@ -91,7 +91,7 @@ def _keep_freed_memory() -> None:
     """Let glibc reuse the arrays of one scene for the next, instead of faulting them in again.
 
     Freeing a block raises its thresholds for mapping and trimming to the block's size, of at most
-    32 MiB: 1700 page faults a chip become 3. Other allocators do not care.
+    32 MiB: 1700 page faults per chip become 3. Other allocators do not care.
     """
     del_me = np.empty(31 << 20, np.uint8)
     del del_me

@@ -166,7 +166,7 @@ def _fill_piece(
 ) -> Outcome:
     region = Region.of(part, part.windows, task.meta.tile)
     with record.stage("decode"):
-        pixels, origin = _read(part, region, task.meta.band_indexes)
+        pixels, origin = _read(part, region, task.meta.band_indexes, task.options.nodata)
     record.source_bytes += pixels.values.nbytes
     if part.whole and (reason := too_empty(1 - pixels.valid_pixels / pixels.area, task.options)):
         return Outcome("skipped", reason)
@@ -194,7 +194,7 @@ def _grid(part: ScenePart) -> Grid:
 
 
 def _read(
-    part: ScenePart, region: Region, bands: tuple[int, ...]
+    part: ScenePart, region: Region, bands: tuple[int, ...], nodata: float | None
 ) -> tuple[imagery.Pixels, tuple[int, int]]:
     """Read the source under a part's tiles; return it and the (row, col) where it begins."""
     grid = _grid(part)
@@ -202,7 +202,7 @@ def _read(
         if (dataset.height, dataset.width) != (grid.height, grid.width):
             raise ImageError(f"{part.image} changed its size while the store was being built")
         if part.whole:
-            return imagery.read_pixels(dataset, bands), (0, 0)
+            return imagery.read_pixels(dataset, bands, nodata=nodata), (0, 0)
         scale_y, scale_x = grid.height / part.shape[0], grid.width / part.shape[1]
         row, col = int(region.top * scale_y), int(region.left * scale_x)
         bottom = min(math.ceil(region.bottom * scale_y), grid.height)
@@ -211,7 +211,8 @@ def _read(
         missing = None
         if part.missing is not None:
             missing = read_bits(part.missing, grid.width, slice(row, bottom), slice(col, right))
-        return imagery.read_pixels(dataset, bands, window, missing=missing), (row, col)
+        pixels = imagery.read_pixels(dataset, bands, window, nodata=nodata, missing=missing)
+        return pixels, (row, col)
 
 
 def known_limits(part: ScenePart, pixels: imagery.Pixels, meta: StoreMeta) -> NDArray[np.float64]:

@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal
 
 from geoprep.build.records import ShardRecord
 from geoprep.plan.plan import Plan
 from geoprep.store import Store
+from geoprep.store.scenes import road_fraction, scene_issues, valid_fraction
 from geoprep.store.schema import SPLITS
 
 
@@ -28,11 +26,13 @@ class Summary:
     statuses
         Scenes per status.
     issues
-        (scene id, status, reason) of every scene that is not ``ok``.
+        (scene id, status, reason) of every scene that is not as it should be.
     notes
         Counted fallbacks of road attributes.
     road_fraction
         Share of labelled pixels that are road, over all tiles.
+    valid_fraction
+        Share of all scenes' pixels that hold imagery; what pads a tile is no pixel of a scene.
     source_bytes
         Bytes of pixels decoded by this run, uncompressed.
     seconds
@@ -79,9 +79,6 @@ def summarise(
     """
     store = Store.open(out)
     scenes, tiles = store.scenes, store.tiles
-    rows = zip(scenes.id, scenes.status, scenes.reason, strict=True)
-    # Tiles of one store are equal in size, so shares of pixels are means over labelled tiles.
-    labelled = np.isin(tiles.scene, np.flatnonzero(scenes.status == "ok"))
     stages = Counter[str]()
     scenes_built, source_bytes = 0, 0
     for record in new:
@@ -95,19 +92,14 @@ def summarise(
         levels=store.meta.levels,
         store_bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
         statuses=dict(Counter(scenes.status.tolist())),
-        issues=tuple(row for row in rows if row[1] != "ok"),
+        issues=tuple(scene_issues(store)),
         notes=store.meta.build.get("notes", {}),
         orphan_labels=plan.orphan_labels,
         splits={name: int((tiles.split == i).sum()) for i, name in enumerate(SPLITS)},
-        road_fraction=_mean(tiles.road_fraction[labelled], tiles.valid_fraction[labelled]),
-        valid_fraction=_mean(tiles.valid_fraction, np.ones(len(tiles))),
+        road_fraction=road_fraction(store),
+        valid_fraction=valid_fraction(store),
         scenes_built=scenes_built,
         source_bytes=source_bytes,
         seconds=seconds,
         stages=dict(stages),
     )
-
-
-def _mean(values: NDArray[Any], weights: NDArray[Any]) -> float:
-    total = float(weights.sum())
-    return float((values * weights).sum() / total) if total else 0.0

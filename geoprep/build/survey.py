@@ -158,9 +158,9 @@ def _pixels(scene: PlannedScene, rows: tuple[int, int] | None = None) -> int:
 def _strips(plan: Plan, index: int, scene: PlannedScene, folder: Path) -> Iterator[SurveyTask]:
     """Yield one task for a scene in one shard, which is read whole there too; else strips."""
     assert scene.grid is not None
-    bands = plan.meta.band_indexes
+    bands, nodata = plan.meta.band_indexes, plan.options.nodata
     if not plan.in_several_shards(scene):
-        yield SurveyTask(index, scene.image, bands, None, None)
+        yield SurveyTask(index, scene.image, bands, nodata, rows=None, missing=None)
         return
     height, width = scene.grid.height, scene.grid.width
     missing = _bits_file(folder, index)
@@ -169,7 +169,7 @@ def _strips(plan: Plan, index: int, scene: PlannedScene, folder: Path) -> Iterat
     step = _STRIP_ROWS if wide else 2 * _STRIP_ROWS
     for row in range(0, height, step):
         rows = row, min(row + step, height)
-        yield SurveyTask(index, scene.image, bands, rows, str(missing))
+        yield SurveyTask(index, scene.image, bands, nodata, rows, str(missing))
 
 
 def _judged(plan: Plan, index: int, findings: _Findings, folder: Path) -> Known:

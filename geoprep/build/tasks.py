@@ -85,8 +85,8 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
             if task.rows is not None:
                 first, last = task.rows
                 window = Window(0, first, dataset.width, last - first)
-            pixels = imagery.read_pixels(dataset, task.bands, window)
-            untold = not imagery.marks_nodata(dataset)
+            pixels = imagery.read_pixels(dataset, task.bands, window, nodata=task.nodata)
+            untold = task.nodata is None and not imagery.marks_nodata(dataset)
     except GeoprepError as error:
         return SurveyRecord(task, failure=str(error))
     black = 0

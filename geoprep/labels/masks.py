@@ -196,8 +196,8 @@ def utm_zone(grid: Grid) -> int:
         1..60.
     """
     centre = grid.transform * (grid.width / 2, grid.height / 2)
-    lon, _ = to_lonlat(grid.crs).transform(*centre)
-    return int(math.floor((lon + 180) / _ZONE_DEG) % _ZONES + 1)
+    lon = float(to_lonlat(grid.crs).transform(*centre)[0])
+    return math.floor((lon + 180) / _ZONE_DEG) % _ZONES + 1
 
 
 def _is_within(geometry: NDArray[np.object_], limit: float) -> NDArray[np.bool_]:

@@ -25,6 +25,7 @@ GEOJSON_SUFFIXES: Final = (".geojson", ".json")
 SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
 
 _SHAPE_HEADER: Final = 100
+_TABLE_HEADER: Final = 32
 
 _LINE, _MULTILINE = shapely.GeometryType.LINESTRING, shapely.GeometryType.MULTILINESTRING
 
@@ -69,28 +70,39 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
     return build_table(lines, feature, notes, properties, info["crs"], rule, name)
 
 
-def _bytes_of(path: Path) -> bytes:
+def _bytes_of(path: Path, most: int = -1) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(most)
     except OSError as error:
         raise LabelError(f"{path}: cannot be read ({error.strerror}); check --labels") from error
 
 
 def _require_whole_shapefile(path: Path) -> None:
-    """Refuse a Shapefile without its attributes, or shorter than its header says.
+    """Refuse a Shapefile without its attributes, or shorter than its headers say.
 
     GDAL reads both: as roads without type, and as roads without geometry.
     """
-    header = _bytes_of(path)[:_SHAPE_HEADER]
+    table = next((p for p in map(path.with_suffix, (".dbf", ".DBF")) if p.is_file()), None)
+    if table is None:
+        raise LabelError(f"{path}: its attributes, {path.stem}.dbf, are not beside it; add them")
+    header = _bytes_of(path, _SHAPE_HEADER)
     if len(header) == _SHAPE_HEADER:  # what is shorter is no Shapefile, which GDAL says
         # ESRI Shapefile Technical Description (1998), page 3: the length, in words of 16 bits.
-        expected, there = struct.unpack(">i", header[24:28])[0] * 2, path.stat().st_size
-        if there < expected:
-            raise LabelError(
-                f"{path}: cut short, {there} of {expected} bytes are there; fetch it again"
-            )
-    if not any(path.with_suffix(suffix).is_file() for suffix in (".dbf", ".DBF")):
-        raise LabelError(f"{path}: its attributes, {path.stem}.dbf, are not beside it; add them")
+        _require_size(path, struct.unpack(">i", header[24:28])[0] * 2)
+    _require_size(table, _TABLE_HEADER)
+    header = _bytes_of(table, _TABLE_HEADER)
+    # dBASE III: rows, bytes of the header, bytes per row.
+    rows, start, row = struct.unpack("<IHH", header[4:12])
+    _require_size(table, start + rows * row)
+
+
+def _require_size(path: Path, expected: int) -> None:
+    there = path.stat().st_size
+    if there < expected:
+        raise LabelError(
+            f"{path}: cut short, {there} of {expected} bytes are there; fetch it again"
+        )
 
 
 def _line_layer(source: Path | bytes, name: str) -> dict[str, Any]:

@@ -118,6 +118,16 @@ class BuildOptions:
     max_nodata: float = field(
         default=0.9, metadata=_choice("Pixels", "Skip a scene with a larger share of nodata.")
     )
+    nodata: float | None = field(
+        default=None,
+        metadata=_choice(
+            "Pixels",
+            "This value in every band is nodata; default: alpha, mask or tag, else black that "
+            "reaches the image's edge or is a large block.",
+            kind=float,
+            metavar="VALUE",
+        ),
+    )
     speed_from: SpeedFrom = field(
         default="attributes",
         metadata=_choice(

@@ -72,3 +72,56 @@ def test_every_interrupt_arrives_and_no_thread_stays(
         "a whole epoch after it: 160 of 160",
     ]
     assert done.stderr == ""
+
+
+EXIT = """
+import sys
+from loaders import BatchLoader, RamTiles, StreamTiles
+
+tiles = RamTiles.load(sys.argv[2]) if sys.argv[1] == "ram" else StreamTiles.open(sys.argv[2])
+batches = iter(BatchLoader(tiles, 3, crop=16, prefetch=40, threads=3))
+next(batches)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("kind", ["ram", "stream"])
+def test_a_program_that_ends_in_mid_epoch_ends(store_path: Path, tmp_path: Path, kind: str):
+    script = tmp_path / "end.py"
+    script.write_text(EXIT)
+    command = [sys.executable, str(script), kind, str(store_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+FORK = """
+import os, sys
+from geoprep.errors import UsageError
+from loaders import BatchLoader, RamTiles
+
+loader = BatchLoader(RamTiles.load(sys.argv[1]), 3, crop=16, prefetch=1, threads=2)
+batches = iter(loader)
+next(batches)
+if os.fork() == 0:
+    try:
+        list(batches)
+    except UsageError as error:
+        print(error, flush=True)
+    print(len(list(loader)), flush=True)
+    os._exit(0)
+os.wait()
+print(len(list(batches)))
+"""
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_threads(store_path: Path, tmp_path: Path):
+    script = tmp_path / "fork.py"
+    script.write_text(FORK)
+    command = [sys.executable, str(script), str(store_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "this process was forked in the middle of an iteration",
+        "10",
+        "9",
+    ]

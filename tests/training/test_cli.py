@@ -1,12 +1,13 @@
 """Settings: a file, then flags; what is not known is refused, naming the nearest."""
 
+import os
 import re
 from dataclasses import fields
 
 import pytest
 
-from geoprep.errors import UsageError
-from training.cli import write_file
+from geoprep.errors import StoreError, UsageError
+from training.cli import run_command, write_file
 from training.config import SECTIONS, Config, Stage
 from training.fit import COMMAND, main
 
@@ -130,3 +131,41 @@ def test_stages_are_read_and_know_their_epochs():
 def test_stages_written_otherwise_are_refused(text):
     with pytest.raises(UsageError, match="LEVEL@CROP:EPOCHS"):
         config("--stages", text)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, "PASSIVE"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
+        ({"GOMP_SPINCOUNT": "100"}, None),
+    ],
+)
+def test_threads_that_wait_leave_the_processor_to_others(monkeypatch, given, wanted):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "x")  # so that it is as before afterwards
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    seen = []
+    assert run_command(lambda: seen.append(os.environ.get("OMP_WAIT_POLICY")) or 0) == 0
+    assert seen == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (UsageError("no"), 2, "Error: no"),
+        (StoreError("no"), 1, "Error: no"),
+        (OSError(28, "No space left on device", "a/b"), 1, "Error: a/b: No space left on device"),
+        (RuntimeError("CUDA out of memory. Tried to"), 1, "smaller --batch-size"),
+        (KeyboardInterrupt(), 130, "Interrupted"),
+        (BrokenPipeError(), 141, ""),
+    ],
+)
+def test_what_went_wrong_is_one_line_and_a_status(capsys, error, status, says):
+    def command():
+        raise error
+
+    assert run_command(command) == status
+    assert says in capsys.readouterr().err

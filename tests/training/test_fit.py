@@ -218,6 +218,13 @@ def test_what_does_not_fit_a_run_is_refused_on_resume(fit, tmp_path, capfd):
     assert "last.pt is truncated" in capfd.readouterr().err
 
 
+def test_going_on_from_weights_alone_is_announced(fit, tmp_path, capfd):
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1) == 0
+    assert fit("--resume", out / "best.pt", "--epochs", 2, store=None, network=SMALL) == 0
+    assert "note: this checkpoint holds weights alone" in capfd.readouterr().out
+
+
 def test_a_change_of_threads_is_announced(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1) == 0
@@ -257,7 +264,12 @@ def test_other_targets_train(fit, tmp_path, targets):
 
 
 @pytest.mark.parametrize(
-    "options", [("--residency", "stream", "--ram-limit", "64MB"), ("--folds", "3")]
+    "options",
+    [
+        ("--residency", "stream", "--ram-limit", "64MB"),
+        ("--residency", "device"),
+        ("--folds", "3"),
+    ],
 )
 def test_other_ways_to_the_tiles(fit, tmp_path, options):
     assert fit("--out", tmp_path / "run", "--epochs", 1, *options) == 0

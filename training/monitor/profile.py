@@ -19,7 +19,7 @@ from torch.profiler import profile as torch_profile
 
 from loaders import Batch
 from training.monitor.console import Console
-from training.run import Run
+from training.run import Group, Run
 
 WARM_UP, STEPS, PROFILED = 3, 10, 3
 OPERATORS = 8
@@ -160,7 +160,7 @@ def _forever(run: Run) -> Generator[Batch, None, None]:
 
 
 def _take(run: Run, batches: Iterator[Batch], steps: int, clock: Clock | None = None) -> None:
-    group = run.groups()[0]
+    group = Group(run.config.optim.accumulate, 0, float(run.progress.epoch))
     for _ in range(steps):
         if clock is not None:
             clock.begin()

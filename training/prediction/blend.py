@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Lock
 from types import TracebackType
 
@@ -105,12 +106,9 @@ class RowBlender:
             uint8 (y, x) of the whole row of windows, 0 where there is no imagery.
         """
         self._enter(row)
+        height = min(self._rows.side, self._rows.length - self._rows.starts[row])
         for column, window in zip(columns, probabilities, strict=True):
-
-            def part(low: int, high: int, column: int = column, window=window) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - bound early
-                self._add_rows(row, column, window, valid, low, high)
-
-            self._share(self._height(row), part)
+            self._share(height, partial(self._add_rows, row, column, window, valid))
 
     def _enter(self, row: int) -> None:
         """Make room for a row of windows; what the one above left of its sums comes to the top."""
@@ -123,9 +121,6 @@ class RowBlender:
         self._upper[: len(carried)] = carried
         self._lower = np.zeros((self._rows.side - bottom, *shape), np.float32)
         self._row = row
-
-    def _height(self, row: int) -> int:
-        return min(self._rows.side, self._rows.length - self._rows.starts[row])
 
     def _share(self, count: int, work: Callable[[int, int], None]) -> None:
         """Call ``work`` with ranges of rows, in all threads."""
@@ -161,10 +156,8 @@ class RowBlender:
 
     def _place(self, column: int) -> int:
         """Return where a column of the image, if windows share it, lies among those between."""
-        for part, offset in zip(self._shared, self._offsets, strict=False):
-            if part.start <= column < part.stop:
-                return int(offset + column - part.start)
-        return 0
+        parts = zip(self._shared, self._offsets, strict=False)
+        return next((o + column - p.start for p, o in parts if p.start <= column < p.stop), 0)
 
     def _to_bytes(
         self, values: NDArray[np.float32], part: Part, left: int, valid: NDArray[np.uint8]
@@ -194,9 +187,8 @@ class RowBlender:
                 part = low, min(high, top), 0, self._columns.length
                 self._to_bytes(self._upper, part, 0, valid)
             if max(low, top) < high:
-                for x, first, last in zip(
-                    self._shared, self._offsets, self._offsets[1:], strict=False
-                ):
+                parts = zip(self._shared, self._offsets, self._offsets[1:], strict=False)
+                for x, first, last in parts:
                     part = max(low, top), high, first, last
                     self._to_bytes(self._between, part, x.start - first, valid)
 

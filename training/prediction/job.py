@@ -93,6 +93,7 @@ class Job:
     overlay: bool = False
     loose: tuple[str, ...] = ()
     _said: set[str] = field(default_factory=set)
+    _pixels: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
     def run(self, images: Sequence[str], reporter: Reporter) -> list[Outcome]:
         """Map all images; one that fails does not stop the others.
@@ -114,14 +115,14 @@ class Job:
         tasks = [Outcome(address, self.out / f"{name}.tif") for name, address in _find(images)]
         _check_inputs_stay(tasks)
         self.out.mkdir(parents=True, exist_ok=True)
+        self._pixels.clear()
         for task in tasks:
             self._look_at(task)
-        shapes = self._pixels_by_shape(tasks)
-        self._check_outputs(tasks, shapes)
+        self._check_outputs(tasks)
         for task in tasks:
             if not task.error:
                 try:
-                    self._one(task, shapes, reporter)
+                    self._one(task, reporter)
                 except GeoprepError as error:
                     task.error = str(error)
                     shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
@@ -139,40 +140,31 @@ class Job:
             else:
                 task.source = inspect(task.address, facts, reading)
                 task.version = task.source.version
+                shape = self.mapper.grid(task.source).shape
+                self._pixels[shape] += self.mapper.network_pixels(task.source)
         except UsageError:
             raise
         except GeoprepError as error:
             task.error = str(error)
 
-    def _pixels_by_shape(self, tasks: Sequence[Outcome]) -> Counter[tuple[int, int, int]]:
-        """Return the pixels to put through the network per shape of batch.
+    def _runner(self, source: Source | None) -> tuple[Runner, str]:
+        """Return the runner for an image and why it is that one; None stands for a small image.
 
         Maps that are complete count too: the same request is carried out in the same way, however
         often it was broken off.
         """
-        counts: Counter[tuple[int, int, int]] = Counter()
-        for task in tasks:
-            if task.source is not None:
-                counts[self.mapper.grid(task.source).shape] += self.mapper.network_pixels(
-                    task.source
-                )
-        return counts
-
-    def _runner(self, task: Outcome, shapes: Counter[tuple[int, int, int]]) -> tuple[Runner, str]:
-        if task.source is None:
+        if source is None:
             return self.runner.for_pixels(0)
-        pixels = self.mapper.network_pixels(task.source)
-        return self.runner.for_pixels(max(shapes[self.mapper.grid(task.source).shape], pixels))
+        shape = self.mapper.grid(source).shape
+        return self.runner.for_pixels(max(self._pixels[shape], self.mapper.network_pixels(source)))
 
-    def _check_outputs(
-        self, tasks: Sequence[Outcome], shapes: Counter[tuple[int, int, int]]
-    ) -> None:
+    def _check_outputs(self, tasks: Sequence[Outcome]) -> None:
         """Find the maps that are there; raise UsageError for one that is not what was asked for."""
         for task in tasks:
             if self.overwrite or task.error or not task.target.exists():
                 continue
             name = PurePosixPath(task.address).name
-            runner, _ = self._runner(task, shapes)
+            runner, _ = self._runner(task.source)
             wanted = signature(name, task.version, self.mapper.facts, self.mapper.options, runner)
             differs = difference(found_signature(task.target), wanted, self.loose)
             if differs:
@@ -182,15 +174,13 @@ class Job:
                 )
             task.kept = True
 
-    def _one(
-        self, task: Outcome, shapes: Counter[tuple[int, int, int]], reporter: Reporter
-    ) -> None:
+    def _one(self, task: Outcome, reporter: Reporter) -> None:
         picture = self.overlay and not (task.kept and task.target.with_suffix(".png").exists())
         threshold = self.mapper.options.threshold
         if not task.kept or picture:
             self._fetch(task)
         if task.source is not None and not task.kept:
-            task.stats = self._map(task, task.source, shapes, reporter)
+            task.stats = self._map(task, task.source, reporter)
         if task.source is not None and picture:
             write_overlay(task.source, task.target, self.mapper.facts.bands, threshold)
         style = task.target.with_suffix(".qml")
@@ -213,14 +203,8 @@ class Job:
         reading = self.mapper.options.reading
         task.source = inspect(str(copy), self.mapper.facts, reading, task.version)
 
-    def _map(
-        self,
-        task: Outcome,
-        source: Source,
-        shapes: Counter[tuple[int, int, int]],
-        reporter: Reporter,
-    ) -> MapStats:
-        runner, why = self._runner(task, shapes)
+    def _map(self, task: Outcome, source: Source, reporter: Reporter) -> MapStats:
+        runner, why = self._runner(source)
         note = limits_note(self.mapper.facts, self.mapper.options.reading.rescale)
         for line in (why and f"network {why}", note):
             if line and line not in self._said:

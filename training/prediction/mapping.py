@@ -95,7 +95,7 @@ class Mapper:
         Parameters
         ----------
         source
-            The image.
+            As `training.prediction.images.inspect` returns it.
         target
             The GeoTIFF; its folder exists.
         runner

@@ -54,7 +54,7 @@ def write_overlay(source: Source, target: Path, names: tuple[str, ...], threshol
     Parameters
     ----------
     source
-        The image.
+        As `training.prediction.images.inspect` returns it.
     target
         Its map.
     names

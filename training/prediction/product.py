@@ -17,7 +17,8 @@ from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, NO_DATA
 from geoprep.views import bin_label
 from training.checkpoint import Facts
-from training.prediction.cog.directory import Compression, Tags, gdal_tags
+from training.prediction.cog.directory import Tags, gdal_tags
+from training.prediction.cog.tiles import Compression
 from training.prediction.images import ReadOptions, Source, known_limits
 from training.prediction.runner import Runner, Views
 

@@ -47,7 +47,7 @@ def read_window_rows(
     Parameters
     ----------
     source
-        The image.
+        As `training.prediction.images.inspect` returns it.
     limits
         float64 (band, 2), source values that become black and white.
     rows, columns

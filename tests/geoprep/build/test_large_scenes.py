@@ -74,6 +74,21 @@ def test_black_specks_and_roofs_are_imagery_whatever_the_shards(mosaic, tmp_path
         assert (seen[~black[part]] > 0).all()
 
 
+@pytest.mark.parametrize("shard_tiles", [5, 1000])
+@pytest.mark.parametrize("nodata", [0.0, 255.0])
+def test_a_value_that_is_given_is_nodata_wherever_it_lies(tmp_path, nodata, shard_tiles):
+    values = texture(200, 200)
+    values[50:60, 50:60], values[80:82, 120:122] = 255, 0
+    scene = write_scene(tmp_path / "scene", "white", values)
+    options = OPTIONS | {"nodata": nodata, "rescale": "none", "shard_tiles": shard_tiles}
+    store = build_of(tmp_path / "a.zarr", [scene], **options)
+    rows, cols = store.tiles.row, store.tiles.col
+    for image, row, col in zip(store.image(64)[...], rows, cols, strict=True):
+        part = values[row : row + 64, col : col + 64]
+        expected = np.where((part == nodata).all(axis=2)[..., None], 0, np.maximum(part, 1))
+        assert np.array_equal(image[: part.shape[0], : part.shape[1]], expected)
+
+
 def test_no_file_of_a_survey_stays(mosaic, tmp_path):
     build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]

@@ -23,6 +23,7 @@ from helpers.factory import (
 )
 
 from geoprep.build.run import build
+from geoprep.errors import UsageError
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
@@ -309,3 +310,23 @@ def test_one_road_file_gives_every_scene_its_share(tmp_path):
     # Roads of a neighbour reach over the edge; the rest is the same.
     assert (shared_mask >= own_mask).all()
     assert (shared_mask == own_mask).mean() > 0.97
+
+
+def test_padding_and_missing_labels_are_not_held_against_imagery_alone(tmp_path):
+    """A scene of 40 pixels fills 39 % of its tile of 64; nobody asked for labels."""
+    scene = write_scene(tmp_path, "a", texture(40, 40), labelled=False)
+    plan = make_plan([Found((scene,), "x")], ["custom"], BuildOptions(tile=64), Threads(1))
+    summary = build(plan, tmp_path / "a.zarr", Threads(1))
+    assert summary.valid_fraction == 1
+    assert summary.statuses == {"unlabelled": 1}
+    assert summary.issues == ()
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/a.zarr", "gs://bucket/a.zarr"])
+def test_a_store_is_not_built_in_a_folder_called_like_an_address(tmp_path, monkeypatch, address):
+    monkeypatch.chdir(tmp_path)
+    scene = write_scene(tmp_path / "in", "a", texture(40, 40))
+    plan = make_plan([Found((scene,), "x")], ["custom"], BuildOptions(tile=40), Threads(1))
+    with pytest.raises(UsageError, match="folder of this machine"):
+        build(plan, Path(address), Threads(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]

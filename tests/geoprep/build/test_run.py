@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
+from helpers.black import black_nodata
 from helpers.factory import (
     PLACES,
     build_of,
@@ -85,8 +86,9 @@ def source_of(scene, bands):
             return values, file.read(file.count) != 0
         if Path(scene.image + ".msk").exists():
             return values, file.dataset_mask() != 0
-        nodata = file.nodata or 0
-        return values, (values != nodata).any(axis=2)
+        if file.nodata is None:
+            return values, ~black_nodata((values == 0).all(axis=2))
+        return values, (values != file.nodata).any(axis=2)
 
 
 def check_pixels(store, plan, scenes, limits=None):

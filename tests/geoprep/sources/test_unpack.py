@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from geoprep.errors import SourceError
+from geoprep.errors import OutputError, SourceError
 from geoprep.sources import unpack
 from geoprep.sources.cities import CITIES
 from geoprep.sources.unpack import extract
@@ -214,7 +214,7 @@ def test_a_full_disk_is_named_and_leaves_no_halves(archive, tmp_path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(unpack.shutil, "copyfileobj", full)
-    with pytest.raises(SourceError, match="free some space, then run the same command again"):
+    with pytest.raises(OutputError, match="no space left on the disk"):
         extract(archive, MOSCOW, "PS-RGB", tmp_path / "into")
     assert not list((tmp_path / "into").rglob("*.partial*"))
     monkeypatch.undo()

@@ -13,9 +13,8 @@ from helpers.predict_cases import FACTS, PLACE, UTM
 
 from geoprep.errors import UsageError
 from training.prediction.cog import directory as tiff
-from training.prediction.cog.directory import TILE
 from training.prediction.cog.journal import Journal, folder_of
-from training.prediction.cog.tiles import Shape, Spool
+from training.prediction.cog.tiles import TILE, Shape, Spool
 from training.prediction.cog.writer import MapWriter
 from training.prediction.images import ReadOptions, Source
 from training.prediction.product import MapOptions, difference, found_signature, map_tags, signature

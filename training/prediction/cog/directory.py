@@ -13,18 +13,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-TILE = 512
-Compression = Literal["zstd", "deflate"]
+from training.prediction.cog.tiles import LEADER, TILE, TRAILER
 
 _GHOST = (
     b"LAYOUT=IFDS_BEFORE_DATA\nBLOCK_ORDER=ROW_MAJOR\nBLOCK_LEADER=SIZE_AS_UINT4\n"
     b"BLOCK_TRAILER=LAST_4_BYTES_REPEATED\nKNOWN_INCOMPATIBLE_EDITION=NO\n "
 )
-LEADER = TRAILER = 4
-"""Bytes before a tile (its size) and after it (its last four again), which GDAL reads COGs by."""
-
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 16: 8, 17: 8}
 _SUBFILE, _OFFSETS, _COUNTS = 254, 324, 325
 _GEOGRAPHY = {33550, 33922, 34264, 34735, 34736, 34737}
@@ -45,11 +41,6 @@ class Tag:
 
 
 Tags = dict[int, Tag]
-
-
-def frame(tile: bytes) -> bytes:
-    """Return a compressed tile between its leader and its trailer."""
-    return struct.pack("<I", len(tile)) + tile + tile[-4:].rjust(4, b"\0")
 
 
 def gdal_tags(profile: Mapping[str, Any], dress: Any) -> Tags:  # noqa: ANN401 - see below

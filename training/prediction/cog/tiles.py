@@ -7,18 +7,24 @@ the sizes of its tiles are what the journal notes, once the bytes are on the dis
 from __future__ import annotations
 
 import os
+import struct
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numcodecs import Zstd
 from numpy.typing import NDArray
 
 from geoprep.speed import NO_DATA
-from training.prediction.cog.directory import LEADER, TILE, TRAILER, Compression, frame
+
+TILE = 512
+Compression = Literal["zstd", "deflate"]
+
+LEADER = TRAILER = 4
+"""Bytes before a tile (its size) and after it (its last four again), which GDAL reads COGs by."""
 
 Code = Callable[[Any], bytes]
 
@@ -54,6 +60,11 @@ class Shape(NamedTuple):
     def blank_row(self) -> NDArray[np.uint8]:
         """Return uint8 (band, 512, x), one row of tiles with no data in it."""
         return np.full((self.bands, TILE, self.tile_columns * TILE), NO_DATA, np.uint8)
+
+
+def frame(tile: bytes) -> bytes:
+    """Return a compressed tile between its leader and its trailer."""
+    return struct.pack("<I", len(tile)) + tile + tile[-4:].rjust(4, b"\0")
 
 
 def pyramid(shape: Shape) -> list[Shape]:

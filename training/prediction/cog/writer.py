@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from geoprep.compiled import compiled
 from geoprep.executors import usable_cores
 from geoprep.storage import flush
-from training.prediction.cog.directory import TILE, Compression, Tags, header, overview_tags
+from training.prediction.cog.directory import Tags, header, overview_tags
 from training.prediction.cog.journal import Journal
-from training.prediction.cog.tiles import Shape, Spool, pyramid
+from training.prediction.cog.tiles import TILE, Compression, Shape, Spool, pyramid
 
 Fill = Callable[[slice, NDArray[np.uint8]], None]
 """Called with a range of the rows put and uint8 (band, those rows, x) to write them into."""
