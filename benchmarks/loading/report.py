@@ -186,4 +186,4 @@ def _draw_memory(result: Result, axis: Axes) -> None:
 def _draw_tax(result: Result, axis: Axes) -> None:
     draw_rows(axis, {text: result[f"{name}.step"] for text, name in _steps(result).items()})
     share = result["tax.share"].median
-    axis.set_title(f"ms per training step; loading is {share:.2%} of its CPU time")
+    axis.set_title(f"ms per training step ({share:.2%} loading)")
