@@ -6,7 +6,7 @@ line through its pixel centres are sorted, and every second interval between the
 1300 x 1300 where this takes 0.5 ms: it turns geometries into Python lists, copies the raster twice,
 and keeps the interpreter locked meanwhile. This releases it.
 
-A centre that lies exactly on a horizontal edge is inside where the polygon lies below the edge. GDAL
+A centre exactly on a horizontal edge is inside where the polygon lies below the edge. GDAL
 takes such centres on some edges of either side; that is the one difference.
 """
 
