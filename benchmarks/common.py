@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -167,17 +167,8 @@ class Figure:
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain JSON values."""
         low, high = self.spread
-        return {
-            "unit": self.unit,
-            "median": self.median,
-            "min": low,
-            "max": high,
-            "values": list(self.values),
-            "at_least": self.at_least,
-            "at_most": self.at_most,
-            "met": self.met,
-            "note": self.note,
-        }
+        derived = {"median": self.median, "min": low, "max": high, "met": self.met}
+        return {**asdict(self), **derived, "values": list(self.values)}
 
 
 def rounded(value: float) -> str:
