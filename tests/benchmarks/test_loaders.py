@@ -9,7 +9,7 @@ import torch
 from benchmarks import loaders as benchmark
 from benchmarks.child import ChildError
 from benchmarks.common import Result
-from benchmarks.loading import peers, tax
+from benchmarks.loading import memory, peers, report, tax
 from benchmarks.loading.data import Sizes, random_tiles, synthetic_store, write_files
 from benchmarks.loading.held import tree_held
 from benchmarks.loading.load import peak_over_split
@@ -55,6 +55,34 @@ def test_each_worker_has_a_batch_beside_the_one_in_the_loop():
     assert expected_bytes("uint8", 0, 32, 512, 3) == one
     assert expected_bytes("tiles", 8, 32, 512, 3) == 9 * one
     assert expected_bytes("threads", 8, 32, 512, 3) == 10 * one
+
+
+def test_memory_is_told_per_worker_and_in_all(monkeypatch, tmp_path, capsys):
+    def found(case):
+        usage = {"uss": 10_000_000 * (1 + case.workers), "kept": 20_000_000 * (1 + case.workers)}
+        workers = [] if case.kind == "threads" else [(7_000_000, 6_000_000)] * case.workers
+        others = [(5_000_000, 4_000_000)] if case.start == "forkserver" else []
+        base = {"uss": 10_000_000, "kept": 20_000_000}
+        told = {"workers": workers, "others": others, "pss": [0, 30_000_000], "peaks": [8e6]}
+        return {"base": base, "held": usage, **told}
+
+    monkeypatch.setattr(memory, "run", found)
+    tiles = random_tiles(3, 32, 3)
+    settings = {"batch_size": 4, "memory_workers": [0, 2], "threads": 1, "crop": 8, "tile": 32}
+    result = Result("loaders", {**settings, "tiles": 3, "bands": [1, 2, 3]})
+    memory.measure_memory(result, tmp_path, tiles)
+    assert result["memory.threads.2.total"].median == 40
+    assert result["memory.threads.2.uss"].median == 10
+    assert result["memory.spawn.2.uss"].median == 7
+    assert result["memory.forkserver.2.pss"].median == 13
+    assert result["memory.interpreter.server.pss"].median == 4
+    assert "memory.spawn.0.total" not in result.figures
+    report.print_tables(result)
+    said = capsys.readouterr().out
+    for title in ("BatchLoader, threads: 2", "Dataset, fork: 64", "alone, spawn", "once"):
+        assert title in said
+    report.draw(result, tmp_path / "m.png")
+    assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_shared_memory_that_nobody_maps_is_held():
