@@ -69,7 +69,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--only", action="append", choices=PARTS, help="measure this part; repeatable"
     )
     options.add_argument(
-        "--threads", type=int, default=usable_cores(), help="and workers (default: one a core)"
+        "--threads", type=int, default=usable_cores(), help="and workers (default: one per core)"
     )
     options.add_argument("--seconds", type=float, help="of a rate (default: 1, quick 0.1)")
     options.add_argument("--work", type=Path, help="folder for scratch files (default: TMPDIR)")

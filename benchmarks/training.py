@@ -216,7 +216,7 @@ def _run_parts(
 
 
 def _counts() -> list[int]:
-    """Return numbers of threads and workers to feed with: one, and one a core."""
+    """Return numbers of threads and workers to feed with: one, and one per core."""
     return sorted({1, usable_cores()})
 
 

@@ -89,7 +89,9 @@ def test_a_mask_without_a_place(tmp_path, monkeypatch, capsys):
     [
         (("vectorize", "nowhere", "--out", "x.gpkg"), "nowhere: no such file or folder"),
         (("vectorize", ".", "--out", "x.shp"), r"x.shp: a road network is a file that ends in"),
+        (("vectorize", ".", "--out", "x.shp"), ".geojson, .graphml, .parquet, .csv"),
         (("preview", "nowhere.gpkg"), "nowhere.gpkg: no such file"),
+        (("preview", "nowhere.gpkg", "--scene", "chip1"), "--scene and --level go with a store"),
         (("preview", "a.zarr", "--over", "x.tif"), "--over x.tif goes with a road network"),
     ],
 )
@@ -100,6 +102,17 @@ def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     assert error.startswith("Error: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_missing_folder_is_found_before_the_work(maps, tmp_path, monkeypatch, capsys):
+    def traced(*_, **__):
+        raise AssertionError("hours of work")
+
+    monkeypatch.setattr("geoprep.roads.tracing.vectorize", traced)
+    out = tmp_path / "nowhere" / "x.gpkg"
+    status, _, error = run(monkeypatch, capsys, "vectorize", maps, "--out", out, "--quiet")
+    assert status == 2
+    assert "does not exist: create it first" in error
 
 
 def test_a_raster_that_is_all_road(tmp_path, monkeypatch, capsys):
