@@ -13,7 +13,6 @@ from geoprep.roads.network import RoadNetwork
 from geoprep.roads.scoring.inputs import Pair
 from geoprep.roads.topo import Topo, topo
 
-
 _FAR_M: Final = 1000.0
 """Metres between the boxes of truth and proposal from which on a person is told."""
 

@@ -168,9 +168,9 @@ def test_padding_is_not_missing_imagery(make, tmp_path):
 
 def test_a_store_without_labels_claims_no_share_of_road(facts):
     unlabelled = {**facts["statuses"], "ok": 0, "unlabelled": 12}
-    said = _printed({**facts, "statuses": unlabelled})
-    assert "pixels valid, none labelled" in said
-    assert "of the labelled ones road" in _printed(facts)
+    said = _printed({**facts, "statuses": unlabelled}).split()
+    assert "pixels valid, none labelled" in " ".join(said)
+    assert "of the labelled ones road" in " ".join(_printed(facts).split())
 
 
 def test_where_tiles_overlap_their_ground_counts_once(facts):
