@@ -104,6 +104,20 @@ def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     assert error.count("\n") == 1
 
 
+def test_a_picture_over_an_image_that_lies_elsewhere_is_refused(
+    maps, tmp_path, monkeypatch, capsys
+):
+    far = Affine(1, 0, 700_000, 0, -1, 5_000_000)
+    out, away = tmp_path / "city.gpkg", tmp_path / "away.tif"
+    assert run(monkeypatch, capsys, "vectorize", maps, "--out", out, "--quiet")[0] == 0
+    write_raster(away, np.zeros((64, 64), np.uint8), transform=far)
+    picture = tmp_path / "roads.png"
+    status, _, error = run(monkeypatch, capsys, "preview", out, "--over", away, "--out", picture)
+    assert status == 2
+    assert "away.tif: lies elsewhere than the roads" in error
+    assert not picture.exists()
+
+
 def test_a_missing_folder_is_found_before_the_work(maps, tmp_path, monkeypatch, capsys):
     def traced(*_, **__):
         raise AssertionError("hours of work")
