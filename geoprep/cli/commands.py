@@ -184,6 +184,8 @@ def preview(
     .parquet): its edges coloured by speed, over an image where one is given.
     """
     if source.endswith(NETWORKS):
+        if scenes or level is not None:
+            raise UsageError("--scene and --level go with a store, not with a road network")
         preview_network(Path(source), out, over, pixel_size)
         return
     if over is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCORE_HELP = """Score a road network against the truth: APLS, APLS_time and TOPO.
 
-TRUTH and PROPOSAL are each a file of one scene, a folder of one file a scene, or a SpaceNet table
+TRUTH and PROPOSAL are each a file of one scene, a folder of one file per scene, or a SpaceNet table
 (.csv); labels, or networks of `geoprep vectorize`. Scenes meet by their names, such as
 AOI_7_Moscow_chip12. One proposal for many scenes is a city: every scene is scored on its part.
 
@@ -79,10 +79,12 @@ _PATH = click.Path(path_type=Path)
     help="Metres to follow roads; 300 for scenes of 2 km.",
 )
 @grouped_option(
-    _TOPO, "--topo-starts", type=click.IntRange(1), help="Starting points a scene; default: all."
+    _TOPO, "--topo-starts", type=click.IntRange(1), help="Starting points per scene; default: all."
 )
 @grouped_option(_TOPO, "--seed", default=0, show_default=True, help="Which ones are drawn.")
-@grouped_option(_RUN, "--threads", type=click.IntRange(1), help="For cities; default: one a core.")
+@grouped_option(
+    _RUN, "--threads", type=click.IntRange(1), help="For cities; default: one per core."
+)
 @grouped_option(_RUN, "--quiet", is_flag=True, help="No progress bar.")
 @grouped_option(_RUN, "--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 def score(**given: Any) -> None:  # noqa: ANN401 - click hands options over by name
@@ -197,9 +199,10 @@ def route(
     where the network has no place on the ground. Every road is taken both ways.
     """
     from geoprep.roads.formats import read_network
-    from geoprep.roads.route import find_route, write_route
+    from geoprep.roads.route import check_route, find_route, write_route
 
     by = "length" if shortest else "time"
+    check_route(out)
     found = find_route(read_network(network), start, goal, by=by, within_m=within)  # type: ignore[arg-type]  # one of two literals
     write_route(found, out)
     seconds = found.travel_time_s

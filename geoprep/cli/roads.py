@@ -106,10 +106,10 @@ def vectorize(
     """Trace rasters, join them, write the network."""
     from geoprep.cli.progress import counting_bar
     from geoprep.roads.centrelines import Tracing
-    from geoprep.roads.formats import check_suffix, write_csv, write_network
+    from geoprep.roads.formats import check_target, write_csv, write_network
     from geoprep.roads.tracing import rasters_in, vectorize, vectorize_apart
 
-    check_suffix(out)
+    check_target(out)
     paths = [path for given in rasters for path in rasters_in(given)]
     options = Tracing(
         threshold=threshold,

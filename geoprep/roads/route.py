@@ -18,7 +18,7 @@ from geoprep.errors import UsageError
 from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
 from geoprep.roads.paths import Places, Track, check_network, nearest_places, track_of
 from geoprep.roads.paths.distances import Weight, graph_of
-from geoprep.storage.files import replaced
+from geoprep.storage.files import replaced, require_folder
 
 Point = tuple[float, float]
 
@@ -92,11 +92,24 @@ def find_route(
     return _route(network, pieces, points)
 
 
+def check_route(path: Path) -> None:
+    """Raise UsageError for a name or a place that no route is written to."""
+    if path.suffix.lower() not in (".geojson", ".json"):
+        raise UsageError(f"{path}: a route is GeoJSON: call it NAME.geojson")
+    require_folder(path)
+
+
 def write_route(route: Route, path: Path) -> None:
     """Write a route as GeoJSON: one line with ``length_m`` and ``travel_time_s`` (null: unknown).
 
     Coordinates are longitude and latitude; of a network without a place on the ground, metres.
+
+    Raises
+    ------
+    UsageError
+        Another suffix than ``.geojson`` or ``.json``, or a folder that does not exist.
     """
+    check_route(path)
     line = np.array([route.line], object)
     if route.crs is not None:
         line = reproject(line, route.crs, LONLAT)

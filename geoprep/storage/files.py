@@ -53,8 +53,7 @@ def replaced(path: Path) -> Iterator[Path]:
     OutputError
         The disk is full, or fails.
     """
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: the folder {path.parent} does not exist: create it first")
+    require_folder(path)
     name = f".{path.stem}.{os.getpid()}.{threading.get_ident()}.partial{path.suffix}"
     partial = path.with_name(name)
     with written(path):
@@ -67,6 +66,12 @@ def replaced(path: Path) -> Iterator[Path]:
         finally:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+
+def require_folder(path: Path) -> None:
+    """Raise UsageError where the folder of a file to be written does not exist."""
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: the folder {path.parent} does not exist: create it first")
 
 
 def make_folder(folder: Path) -> Path:

@@ -213,8 +213,10 @@ def _heading(facts: dict[str, Any]) -> RenderableType:
     text.append(f", overlap {facts['overlap']} px" if facts["overlap"] else "")
     text.append(f", from {facts['scenes']:,} {_plural(facts['scenes'], 'scene')} ({statuses})\n")
     text.append(f"{facts['km2']:.3g} km² of imagery at {gsd_x:.2f} × {gsd_y:.2f} m per pixel, ")
-    text.append(f"{facts['valid_fraction']:.1%} of their pixels valid, ")
-    text.append(f"{facts['road_fraction']:.2%} of the labelled ones road")
+    text.append(f"{facts['valid_fraction']:.1%} of the scenes' pixels valid, ")
+    labelled = facts["statuses"]["ok"]
+    roads = f"{facts['road_fraction']:.2%} of the labelled ones road"
+    text.append(roads if labelled else "none labelled")
     return text
 
 

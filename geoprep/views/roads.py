@@ -93,8 +93,18 @@ def _image(network: RoadNetwork, over: Path, pixel_size_m: float | None) -> _Bac
                 lines = _in_pixels(network, over, dataset, pixel_size_m)
     except RasterioError as error:
         raise ImageError(f"{over}: not readable as an image: {error}") from error
+    _require_common_ground(lines, over, dataset.width, dataset.height)
     scale = np.array(shape[::-1]) / (dataset.width, dataset.height)
     return _Backdrop(_shown(values), shapely.transform(lines, lambda xy: xy * scale))
+
+
+def _require_common_ground(lines: NDArray[np.object_], over: Path, width: int, height: int) -> None:
+    """Refuse an image that lies apart from the box about all roads, given in its pixels."""
+    if not len(lines):
+        return
+    left, top, right, bottom = shapely.total_bounds(lines)
+    if not (left < width and right > 0 and top < height and bottom > 0):
+        raise UsageError(f"{over}: lies elsewhere than the roads: give an image of their place")
 
 
 def _in_pixels(

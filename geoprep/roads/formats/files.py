@@ -12,7 +12,7 @@ from geoprep.roads.formats.geopackage import read_geopackage, write_geopackage
 from geoprep.roads.formats.graphs import read_graphml, write_graphml
 from geoprep.roads.formats.parquet import read_parquet, write_parquet
 from geoprep.roads.network import RoadNetwork
-from geoprep.storage.files import replaced
+from geoprep.storage.files import replaced, require_folder
 
 _Write = Callable[[RoadNetwork, Path], None]
 _Read = Callable[[Path], RoadNetwork]
@@ -65,10 +65,18 @@ def read_network(path: Path) -> RoadNetwork:
     return read(path)
 
 
-def check_suffix(path: Path) -> None:
-    """Raise UsageError for a name that no road network, nor SpaceNet's table, is written to."""
-    if path.suffix.lower() != ".csv":
-        _format(path)
+def check_target(path: Path) -> None:
+    """Refuse, before hours of work, what no network, nor SpaceNet's table, can be written to.
+
+    Raises
+    ------
+    UsageError
+        Another suffix, or a folder that does not exist.
+    """
+    suffixes = *SUFFIXES, ".csv"
+    if path.suffix.lower() not in suffixes:
+        raise UsageError(f"{path}: a road network is a file that ends in {', '.join(suffixes)}")
+    require_folder(path)
 
 
 def _format(path: Path) -> tuple[_Write, _Read]:

@@ -54,7 +54,7 @@ def scenes_of(
 ) -> list[Pair]:
     """Return the scenes of the truth, each with its part of the proposal.
 
-    Either side is a file of one scene, a folder of one file a scene, or a SpaceNet table (CSV).
+    Either side is a file of one scene, a folder of one file per scene, or a SpaceNet table (CSV).
     Scenes meet by what their names have in common (`scene_key`); two single files are one scene,
     whatever their names. A proposal is cut at the border of the scene's image, where there is one.
     A proposal of one file for a folder or a table of scenes is a city: without images, each scene

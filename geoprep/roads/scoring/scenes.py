@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from geoprep.roads.apls import Apls, apls
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.scoring.inputs import Pair
 from geoprep.roads.topo import Topo, topo
+
+_FAR_M: Final = 1000.0
+"""Metres between the boxes of truth and proposal from which on a person is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,23 @@ def _score(pair: Pair, settings: Settings, threads: int | None) -> SceneScore:
         starts=settings.topo_starts,
         seed=settings.seed,
     )
-    note = pair.note or ("" if len(proposal.ends) else "no roads in the proposal")
-    if not known:
-        note = "; ".join(part for part in (note, "speeds not known") if part)
+    notes = (
+        pair.note or ("" if len(proposal.ends) else "no roads in the proposal"),
+        _apart(truth, proposal),
+        "" if known else "speeds not known",
+    )
+    note = "; ".join(part for part in notes if part)
     return SceneScore(pair.scene, of("length"), of("time") if known else None, sampled, *km, note)
+
+
+def _apart(truth: RoadNetwork, proposal: RoadNetwork) -> str:
+    """Return a note where the two lie in different places, by the boxes about their nodes."""
+    if not len(proposal.ends):
+        return ""
+    low = np.maximum(truth.nodes.min(axis=0), proposal.nodes.min(axis=0))
+    high = np.minimum(truth.nodes.max(axis=0), proposal.nodes.max(axis=0))
+    gap = float(np.linalg.norm(np.maximum(low - high, 0)))
+    return "" if gap < _FAR_M else f"truth and proposal lie {gap / 1000:,.1f} km apart"
 
 
 def _km(network: RoadNetwork) -> float:

@@ -89,7 +89,9 @@ def test_a_mask_without_a_place(tmp_path, monkeypatch, capsys):
     [
         (("vectorize", "nowhere", "--out", "x.gpkg"), "nowhere: no such file or folder"),
         (("vectorize", ".", "--out", "x.shp"), r"x.shp: a road network is a file that ends in"),
+        (("vectorize", ".", "--out", "x.shp"), ".geojson, .graphml, .parquet, .csv"),
         (("preview", "nowhere.gpkg"), "nowhere.gpkg: no such file"),
+        (("preview", "nowhere.gpkg", "--scene", "chip1"), "--scene and --level go with a store"),
         (("preview", "a.zarr", "--over", "x.tif"), "--over x.tif goes with a road network"),
     ],
 )
@@ -100,6 +102,31 @@ def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     assert error.startswith("Error: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_picture_over_an_image_that_lies_elsewhere_is_refused(
+    maps, tmp_path, monkeypatch, capsys
+):
+    far = Affine(1, 0, 700_000, 0, -1, 5_000_000)
+    out, away = tmp_path / "city.gpkg", tmp_path / "away.tif"
+    assert run(monkeypatch, capsys, "vectorize", maps, "--out", out, "--quiet")[0] == 0
+    write_raster(away, np.zeros((64, 64), np.uint8), transform=far)
+    picture = tmp_path / "roads.png"
+    status, _, error = run(monkeypatch, capsys, "preview", out, "--over", away, "--out", picture)
+    assert status == 2
+    assert "away.tif: lies elsewhere than the roads" in error
+    assert not picture.exists()
+
+
+def test_a_missing_folder_is_found_before_the_work(maps, tmp_path, monkeypatch, capsys):
+    def traced(*_, **__):
+        raise AssertionError("hours of work")
+
+    monkeypatch.setattr("geoprep.roads.tracing.vectorize", traced)
+    out = tmp_path / "nowhere" / "x.gpkg"
+    status, _, error = run(monkeypatch, capsys, "vectorize", maps, "--out", out, "--quiet")
+    assert status == 2
+    assert "does not exist: create it first" in error
 
 
 def test_a_raster_that_is_all_road(tmp_path, monkeypatch, capsys):

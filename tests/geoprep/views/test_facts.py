@@ -163,7 +163,14 @@ def test_padding_is_not_missing_imagery(make, tmp_path):
     store = Store.open(make.build_store(tmp_path, tmp_path / "x.zarr"))
     assert store.tiles.valid_fraction.mean() < 0.5
     assert info(store)["valid_fraction"] == 1
-    assert "100.0% of their pixels valid" in _printed(info(store))
+    assert "100.0% of the scenes' pixels valid" in _printed(info(store))
+
+
+def test_a_store_without_labels_claims_no_share_of_road(facts):
+    unlabelled = {**facts["statuses"], "ok": 0, "unlabelled": 12}
+    said = _printed({**facts, "statuses": unlabelled}).split()
+    assert "pixels valid, none labelled" in " ".join(said)
+    assert "of the labelled ones road" in " ".join(_printed(facts).split())
 
 
 def test_where_tiles_overlap_their_ground_counts_once(facts):

@@ -145,6 +145,16 @@ def test_two_single_files_are_one_scene_and_nothing_is_cut(town):
     assert pair.proposal.length_m.sum() == pytest.approx(580 + 2 * 130 + 290, rel=1e-3)
 
 
+def test_a_truth_that_lies_elsewhere_is_said(town):
+    away = [[(x + 5000, y) for x, y in line] for line in ([(10, 150), (290, 150)],)]
+    far = write_labels(town / "far" / "a.geojson", *away)
+    here = town / "labels" / "AOI_7_Moscow_chip2.geojson"
+    (one,) = score_scenes(scenes_of(here, far), Settings())
+    assert one.note == "truth and proposal lie 4.7 km apart"
+    (same,) = score_scenes(scenes_of(here, here), Settings())
+    assert same.note == ""
+
+
 def test_what_cannot_be_compared_is_said(town):
     labels = town / "labels"
     with pytest.raises(SourceError, match=r"gone\.gpkg: no such file"):
@@ -213,5 +223,9 @@ def test_route_writes_a_line(town):
     assert "0.270 km, 0 min 24 s" in done.output
     (feature,) = json.loads(out.read_text())["features"]
     assert feature["properties"]["length_m"] == pytest.approx(270, abs=0.1)
+    layer = run(
+        "route", town / "city.gpkg", "--from", places[0], "--to", places[1], "--out", "x.gpkg"
+    )
+    assert "x.gpkg: a route is GeoJSON" in str(layer.exception)
     wrong = run("route", town / "city.gpkg", "--from", "north", "--to", places[1], "--out", out)
     assert "--from north: write two numbers" in str(wrong.exception)
