@@ -53,7 +53,6 @@ def ask(
     task: Mapping[str, Any],
     *,
     python: Path | None = None,
-    launcher: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run a module on a task; return the JSON object that is the last line of its output.
 
@@ -65,18 +64,14 @@ def ask(
         What it finds in ``sys.argv[1]``, as JSON.
     python
         Interpreter; None for this one.
-    launcher
-        Options of Python that start the process, before its own command.
 
     Raises
     ------
     ChildError
         It failed, or gave no answer.
     """
-    executable = str(python or sys.executable)
-    command = [executable, "-m", module, json.dumps(task)]
-    lines = run([executable, *launcher, *command] if launcher else command).splitlines()
-    answers = [line for line in lines if line.startswith("{")]
+    command = [str(python or sys.executable), "-m", module, json.dumps(task)]
+    answers = [line for line in run(command).splitlines() if line.startswith("{")]
     if not answers:
         raise ChildError(f"{command}: no answer")
     answer: dict[str, Any] = json.loads(answers[-1])

@@ -57,7 +57,7 @@ def synthetic(work: Path, kind: str, count: int, size: int, workers: int) -> Chi
     count
         How many.
     size
-        Pixels a side; SpaceNet's have 1300.
+        Pixels per side; SpaceNet's have 1300.
     workers
         Threads that draw.
     """

@@ -12,17 +12,10 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from benchmarks.common import (
-    LIBRARIES,
-    Result,
-    console,
-    machine,
-    parser,
-    print_machine,
-    print_promises,
-)
+from benchmarks.common import Result, announce, parser, run_parts, showing
 from benchmarks.loading.data import QUICK, Sizes, random_tiles, synthetic_store, write_files
 from benchmarks.loading.load import measure_load
 from benchmarks.loading.memory import QUICK_WORKERS, WORKERS, measure_memory
@@ -31,6 +24,7 @@ from benchmarks.loading.report import draw, print_tables
 from benchmarks.loading.tax import measure_tax
 from benchmarks.loading.throughput import measure_throughput
 from benchmarks.peers.base import Task
+from benchmarks.tables import conclude, print_machine
 from geoprep.executors import usable_cores
 from loaders import RamTiles
 
@@ -44,20 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; the exit status says only whether it ran."""
     given = _arguments(arguments)
     sizes = QUICK if given.quick else Sizes()
-    result = Result("loaders", _settings(given, sizes), machine((*LIBRARIES, "torch")))
+    result = Result("loaders", _settings(given, sizes))
     print_machine(result)
-    with tempfile.TemporaryDirectory(dir=given.work, prefix="loaders-") as folder:
+    with tempfile.TemporaryDirectory(dir=given.work, prefix="loaders-") as folder, showing():
         work = Path(folder)
-        with console.status("drawing a city") as status:
-            store = given.store or synthetic_store(work, sizes, given.threads)
-            _measure(result, store, work, given, sizes, lambda text: status.update(text))
-    print_tables(result)
-    print_promises(result)
-    if given.json:
-        result.write(given.json)
-    if given.plot:
-        draw(result, given.plot)
-    return 0
+        announce("drawing a city")
+        store = given.store or synthetic_store(work, sizes, given.threads)
+        _measure(result, store, work, given, sizes)
+    return conclude(result, given, print_tables, draw)
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -69,7 +57,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--only", action="append", choices=PARTS, help="measure this part; repeatable"
     )
     options.add_argument(
-        "--threads", type=int, default=usable_cores(), help="and workers (default: one a core)"
+        "--threads", type=int, default=usable_cores(), help="and workers (default: one per core)"
     )
     options.add_argument("--seconds", type=float, help="of a rate (default: 1, quick 0.1)")
     options.add_argument("--work", type=Path, help="folder for scratch files (default: TMPDIR)")
@@ -94,61 +82,34 @@ def _settings(given: argparse.Namespace, sizes: Sizes) -> dict[str, object]:
 
 
 def _measure(
-    result: Result,
-    store: Path,
-    work: Path,
-    given: argparse.Namespace,
-    sizes: Sizes,
-    announce: Callable[[str], None],
+    result: Result, store: Path, work: Path, given: argparse.Namespace, sizes: Sizes
 ) -> None:
     tiles = RamTiles.load(store, split="all", progress=False)
-    name = _shape(tiles)
     result.settings |= {"tiles": len(tiles), "tile": tiles.side, "bands": list(tiles.bands)}
-    result.settings["sets"] = [name]
-    if "throughput" in given.only:
-        shapes = QUICK_SHAPES if given.quick else OTHER_SHAPES
+
+    def throughput() -> None:
         announce("drawing random tiles")
+        shapes = QUICK_SHAPES if given.quick else OTHER_SHAPES
         others = [random_tiles(sizes.other_tiles, side, bands) for side, bands in shapes]
-        sets = {name: tiles} | {_shape(other): other for other in others}
+        sets = {_shape(each): each for each in (tiles, *others)}
         result.settings["sets"] = list(sets)
-        measure_throughput(
-            result,
-            sets,
-            sizes=sizes,
-            threads=given.threads,
-            seconds=given.seconds,
-            repeats=given.repeats,
-            announce=announce,
-        )
-        del others, sets
-    if "load" in given.only:
-        measure_load(result, store, given.repeats, announce)
-    if "memory" in given.only:
-        workers = tuple(result.settings["memory_workers"])
-        measure_memory(result, store, tiles, sizes.batch_size, workers, announce)
-    if "peers" in given.only:
+        measure_throughput(result, sets, epoch=sizes.epoch)
+
+    def peers() -> None:
         announce("writing files for other loaders")
         folder = work / "files"
         write_files(tiles, folder)
-        measure_peers(
-            result,
-            Task(folder, sizes.batch_size, given.threads, str(store.resolve())),
-            crop=sizes.crop,
-            seconds=given.seconds,
-            repeats=given.repeats,
-            announce=announce,
-        )
-    if "tax" in given.only:
-        measure_tax(
-            result,
-            store,
-            tiles,
-            sizes=sizes,
-            steps=1 if given.quick else 4,
-            seconds=given.seconds,
-            repeats=given.repeats,
-            announce=announce,
-        )
+        task = Task(folder, sizes.batch_size, given.threads, str(store.resolve()))
+        measure_peers(result, task)
+
+    parts: dict[str, Callable[[], None]] = {
+        "throughput": throughput,
+        "load": partial(measure_load, result, store),
+        "memory": partial(measure_memory, result, store, tiles),
+        "peers": peers,
+        "tax": partial(measure_tax, result, str(store), tiles, batch_size=sizes.step_batch),
+    }
+    run_parts(result, parts, given.only)
 
 
 def _shape(tiles: RamTiles) -> str:

@@ -19,18 +19,11 @@ import numpy as np
 
 from benchmarks.builds import MIB, Memory, Run, build_command, build_plainly, build_store, decode
 from benchmarks.chips import KINDS, Chips, linked, real, synthetic
-from benchmarks.common import (
-    Result,
-    console,
-    interleave,
-    parser,
-    print_machine,
-    print_promises,
-    ratios,
-)
+from benchmarks.common import Result, interleave, parser, ratios, showing
 from benchmarks.mosaics import measure_mosaics
 from benchmarks.pictures import draw, print_tables
 from benchmarks.reference import missing
+from benchmarks.tables import conclude, print_machine
 from geoprep.sources import get_city
 
 SHARE = {"uint16": 0.45, "uint8": 0.40}
@@ -48,7 +41,7 @@ REAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 Runs = Mapping[str, list[Run]]
-"""Case to its runs, one a round."""
+"""Case to its runs, one per round."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_machine(result)
     with tempfile.TemporaryDirectory(dir=given.work, prefix="preprocess-") as folder:
         work = Path(folder)
-        with console.status("drawing chips") as status:
+        with showing() as announce:
+            announce("drawing chips")
             kinds = _chips(given, work, result)
-            announce: Callable[[str], None] = lambda text: status.update(text)  # noqa: E731
             _measure_rates(result, kinds, given, work / "out.zarr", announce)
             if _memory_is_measured(result):
                 _measure_memory(result, kinds, given, work, announce)
@@ -81,13 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     promised=not given.quick,
                     announce=announce,
                 )
-    print_tables(result)
-    print_promises(result)
-    if given.json:
-        result.write(given.json)
-    if given.plot:
-        draw(result, given.plot)
-    return 0
+    return conclude(result, given, print_tables, draw)
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -7,7 +7,7 @@
   synthetic city with its motorway, bridges and ramps.
 - ``errors``: maps with gaps, blobs and ragged edges (`benchmarks.tracing.errors`), traced plainly
   (centre lines and graph, nothing else), cleaned, and repaired.
-- ``rate``: square kilometres an hour that one core vectorizes, by processor time, reading included.
+- ``rate``: square kilometres per hour that one core vectorizes, by processor time, with reading.
 - ``--large``: peak memory for a map of 20,000 x 20,000 pixels.
 """
 
@@ -21,8 +21,9 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.common import Result, console, parser, print_machine, print_promises
+from benchmarks.common import Result, parser
 from benchmarks.preprocess import REAL
+from benchmarks.tables import print_machine, print_noted, print_promises
 from benchmarks.tracing.cases import Chip, chips
 from benchmarks.tracing.errors import erroneous_map
 from benchmarks.tracing.rates import peak_gib, vectorizing_seconds, write_map
@@ -65,8 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         _measure(result, given, Path(folder))
     print_promises(result)
-    for name, figure in result.figures.items():
-        console.print(f"{name}: {figure} {figure.unit}  {figure.note}", highlight=False)
+    print_noted(result, "Roads", result.figures)
     if given.json:
         result.write(given.json)
     return 0
@@ -104,7 +104,7 @@ def _scores(chip: Chip, raster: RoadRaster, options: Tracing) -> tuple[float, fl
 
 
 def _errors(result: Result, several: Sequence[Chip], seeds: int) -> list[RoadRaster]:
-    """Score maps with errors, one value a seed; return those of the last one."""
+    """Score maps with errors, one value per seed; return those of the last one."""
     ways = {"plain": PLAIN, "cleaned": CLEANED, "repaired": REPAIRED}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     maps: list[RoadRaster] = []

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.child import ask
-from benchmarks.common import Result, interleave, ratios
+from benchmarks.common import Result, announce, interleave, ratios
 from benchmarks.fitting.rungs import WORKER
 from benchmarks.fitting.stepper import DEFAULTS
 from geoprep.sources import get_city
@@ -66,21 +66,12 @@ def untrained(store: Path, path: Path) -> None:
 
 
 def measure_mapping(
-    result: Result,
-    store: Path,
-    work: Path,
-    *,
-    sides: tuple[int, int],
-    window: int,
-    repeats: int,
-    announce: Callable[[str], None],
+    result: Result, store: Path, work: Path, *, sides: tuple[int, int], window: int
 ) -> None:
     """Record how fast images become maps, without and with the eight views.
 
     Parameters
     ----------
-    result
-        Gets the figures.
     store
         Whose statistics the network has.
     work
@@ -89,10 +80,6 @@ def measure_mapping(
         Of the image that is mapped without views, and of the one with.
     window
         Side of the network's windows.
-    repeats
-        Rounds.
-    announce
-        Told what runs next.
     """
     announce("drawing images to map")
     images = [str(draw_image(work, side)) for side in sides]
@@ -101,13 +88,15 @@ def measure_mapping(
     task: dict[str, Any] = {"checkpoint": str(work / "untrained.pt"), "out": str(work / "maps")}
     # Compiling takes a minute or two.
     task |= {"images": images, "window": window, "compiled": not result.settings["quick"]}
-    answer = ask(WORKER, {**task, "do": "map", "repeats": repeats})
-    _record(result, answer, sides)
+    repeats = min(result.settings["repeats"], 2)
+    record(result, ask(WORKER, {**task, "do": "map", "repeats": repeats}))
+    result.settings["predict"]["images"] = sides
 
 
-def _record(result: Result, answer: Mapping[str, Any], sides: tuple[int, int]) -> None:
+def record(result: Result, answer: Mapping[str, Any]) -> None:
+    """Record what `map_images` answered."""
     bare = answer["bare"]
-    result.add("predict.bare.rate", "Mpx/s", [mega / s for mega, s in bare])
+    result.add("predict.bare.network", "Mpx/s", [mega / s for mega, s in bare])
     for name, at_least in zip(VIEWS_ASKED, (SHARE, None), strict=True):
         works = answer[name]
         network = [w["network_pixels"] / 1e6 / w["seconds"] for w in works]
@@ -116,18 +105,14 @@ def _record(result: Result, answer: Mapping[str, Any], sides: tuple[int, int]) -
         result.add(f"predict.{name}.image", "Mpx/s", image, note="of the map")
         area = [mega * GSD_M**2 * 3600 for mega in image]
         result.add(f"predict.{name}.area", "km2/h", area, note=f"at {GSD_M} m")
-        result.add(
-            f"predict.{name}.share",
-            "",
-            ratios(network, result["predict.bare.rate"].values),
-            at_least=None if result.settings["quick"] else at_least,
-            note="of the bare network's rate, reading, blending and writing included",
-        )
+        share = ratios(network, result["predict.bare.network"].values)
+        note = "of the bare network's rate, reading, blending and writing included"
+        result.add(f"predict.{name}.share", "", share, at_least=at_least, note=note)
     plain = answer["none"][0]
     overlap = plain["network_pixels"] / plain["image_pixels"] - 1
     note = "of the pixels go through the network once more, in windows that share them"
     result.add("predict.overlap", "", [overlap], note=note)
-    result.settings["predict"] = {"shape": answer["shape"], "images": sides}
+    result.settings["predict"] = {"shape": answer["shape"]}
 
 
 def map_images(

@@ -13,10 +13,6 @@ WORKER = "benchmarks.fitting.worker"
 
 IPEX_PYTHON = ROOT / ".venv-ipex" / "bin" / "python"
 
-RUN_CPU = ("-m", "torch.backends.xeon.run_cpu", "--disable-numactl", "--no-python")
-"""Options of Python before the command. Not all containers may bind memory, so numactl is not
-asked for: on the one socket measured here it would have nothing to choose from."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rung:
@@ -29,17 +25,13 @@ class Rung:
     keep_memory
         Whether glibc's allocator is told to keep what is freed.
     channels_last
-        Layout of image, weights and all between.
+        Layout of image, weights and all between: as batches come, or the usual (n, band, y, x).
     precision
         Of the convolutions.
-    fused
-        One kernel for the optimizer.
     compile_mode
         What `torch.compile` is used for.
     engine
         ``native`` or ``ipex``.
-    launcher
-        Options of Python to start the process with.
     """
 
     name: str
@@ -47,10 +39,8 @@ class Rung:
     keep_memory: bool = False
     channels_last: bool = False
     precision: Precision = "fp32"
-    fused: bool = False
     compile_mode: CompileMode = "off"
     engine: EngineName = "native"
-    launcher: tuple[str, ...] = ()
 
     @property
     def python(self) -> Path | None:
@@ -58,20 +48,18 @@ class Rung:
         return IPEX_PYTHON if self.engine == "ipex" else None
 
 
-PLAIN = Rung("plain", "fp32, defaults")
+PLAIN = Rung("plain", "fp32, defaults, contiguous")
 KEPT = replace(PLAIN, name="kept", title="+ memory kept", keep_memory=True)
-LAST = replace(KEPT, name="channels_last", title="+ channels last", channels_last=True)
-BF16 = replace(LAST, name="bf16", title="+ bf16 autocast", precision="bf16")
-FUSED = replace(BF16, name="fused", title="+ fused optimizer", fused=True)
-FIT = replace(FUSED, name="fit", title="+ loss compiled = fit", compile_mode="loss")
-RUN = replace(FIT, name="run_cpu", title="fit under run_cpu", launcher=RUN_CPU)
-MODEL = replace(FIT, name="model", title="fit, network compiled too", compile_mode="model")
+BF16 = replace(
+    KEPT, name="bf16", title="+ channels last, bf16", channels_last=True, precision="bf16"
+)
+FIT = replace(BF16, name="fit", title="+ loss compiled = fit", compile_mode="loss")
 FIT_FP32 = replace(FIT, name="fit_fp32", title="fit in fp32", precision="fp32")
 IPEX = replace(FIT, name="ipex", title="fit on IPEX", engine="ipex")
 
-RUNGS = (PLAIN, KEPT, LAST, BF16, FUSED, FIT, RUN, MODEL, FIT_FP32, IPEX)
-"""The first six are a ladder, the others stand beside the sixth, which is what `training.fit`
-does by default."""
+RUNGS = (PLAIN, KEPT, BF16, FIT, FIT_FP32, IPEX)
+"""The first four are a ladder, the others stand beside the fourth, which is what `training.fit`
+does by default. The layout has no rung of its own: it makes no difference that can be measured."""
 
 CEILING = "convolutions"
 """Name of the bound: the convolutions of the step, forward and backward, and nothing else."""

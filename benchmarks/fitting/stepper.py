@@ -1,33 +1,31 @@
-"""The training step of `training.fit`, on any rung of the ladder."""
+"""The step of `training.fit` itself, on any rung of the ladder, and what it is fed with."""
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.profiler import record_function
+from torch.utils.data import DataLoader, RandomSampler
 
 from benchmarks.fitting.rungs import Rung
+from benchmarks.loading.throughput import close
+from benchmarks.machine import cpu_seconds
 from geoprep.store import Store
-from loaders import Batch, BatchLoader, RamTiles
-from training import step
+from loaders import Batch, BatchLoader, RamTiles, TileDataset
 from training.config import Config
-from training.data import facts_of, make_prep
 from training.engine.host import keep_memory
-from training.engine.native import Engine, choose_engine
-from training.losses import make_loss
-from training.model import build_network
-from training.module import Trainable
-from training.optim import make_optimizer
+from training.engine.native import choose_engine
+from training.run import Run
+from training.step import Meter
 
 LONG = 1 << 12
-"""Windows a tile in an epoch: no step is to wait for the start of one."""
+"""Windows per tile and epoch: no step is to wait for the start of one."""
 
 DEFAULTS = Config()
 
@@ -38,78 +36,107 @@ class Pace:
 
     Attributes
     ----------
-    steps
-        How many.
     seconds, waited
-        Wall time, and the part of it that the step waited for its batch.
+        Wall time, and the part of it that steps waited for their batches.
+    cpu_seconds
+        Processor time of this process, all threads.
     """
 
     steps: int
     seconds: float
     waited: float
+    cpu_seconds: float
 
 
 class Stepper:
-    """Network, loss and optimizer as a rung sets them up.
+    """A run of `training.fit` with its defaults, set up as a rung says.
 
     Parameters
     ----------
     rung
         How.
     store
-        Statistics and bands.
+        What it learns from.
+    crop
+        Side of its windows in pixels.
+    batch_size
+        Windows per batch.
     """
 
-    def __init__(self, rung: Rung, store: Store) -> None:
+    def __init__(self, rung: Rung, store: str, crop: int, batch_size: int = 8) -> None:
         self.allocator = keep_memory() if rung.keep_memory else "as the system has it"
-        torch.manual_seed(0)
-        self.engine: Engine = choose_engine(rung.engine, "cpu", rung.precision, rung.compile_mode)
-        facts = facts_of(DEFAULTS, (store,))
-        self.trainable = Trainable(
-            make_prep(facts, self.engine, DEFAULTS.sampling.jitter),
-            build_network(facts.network, bands=len(facts.bands), channels=facts.channels),
-            make_loss(DEFAULTS.network.loss),
+        engine = choose_engine(rung.engine, "cpu", rung.precision, rung.compile_mode)
+        config = replace(
+            DEFAULTS,
+            sampling=replace(
+                DEFAULTS.sampling, batch_size=batch_size, crop=crop, crops_per_tile=LONG
+            ),
+            output=replace(DEFAULTS.output, quiet=True),
         )
-        optim = DEFAULTS.optim
-        maker = make_optimizer(
-            optim.optimizer, lr=optim.lr, weight_decay=optim.weight_decay, fused=rung.fused
-        )
-        self.optimizer: Optimizer
-        if rung.channels_last:
-            self.trainable, self.optimizer = self.engine.prepare(self.trainable, maker)
-        else:
-            self.trainable.network.register_forward_pre_hook(_contiguous)
-            self.optimizer = maker(self.trainable.parameters())
-        self.trainable.train()
-        self._stepper = step.Stepper(
-            self.trainable,
-            self.optimizer,
-            self.engine,
-            optim.clip,
-            timed=lambda phase: record_function(f"phase: {phase}"),
+        self.run = Run(config, engine, (Store.open(store),), Path())
+        if not rung.channels_last:
+            network = self.run.trainable.network
+            network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # as in training.engine.native
+            network.register_forward_pre_hook(_contiguous)
+        self.run.enter_stage()
+        self.run.module.train()
+
+    @property
+    def tiles(self) -> RamTiles:
+        """The tiles of the train split."""
+        tiles = self.run.data.tiles
+        assert isinstance(tiles, RamTiles)
+        return tiles
+
+    def loader(self, *, batch_size: int | None = None, threads: int | None = None) -> BatchLoader:
+        """Return a loader like the run's, of another batch size or with so many threads."""
+        sampling = self.run.config.sampling
+        return BatchLoader(
+            self.tiles,
+            batch_size or self.run.data.loader.schedule.batch_size,
+            crop=sampling.crop,
+            augment=sampling.augment,
+            crops_per_tile=LONG,
+            threads=threads,
         )
 
-    def step(self, batch: Batch) -> Tensor:
-        """Take one step as `training.fit` does, and return the loss; its phases have names.
+    def pace(self, batches: Iterator[Batch], seconds: float, least: int) -> Pace:
+        """Take steps for some time, and at least so many.
 
         Raises
         ------
         TrainingError
             The loss is not a number: nothing is learnt, and nothing worth timing.
         """
-        return self._stepper([batch]).parts[0].total
-
-    def run(self, batches: Iterator[Batch], seconds: float, least: int) -> Pace:
-        """Take steps for some time, and at least so many."""
-        steps, waited, start = 0, 0.0, time.perf_counter()
+        meter, steps = Meter(), 0
+        timed = meter.timed(batches)
+        cpu, start = cpu_seconds(), time.perf_counter()
         while steps < least or time.perf_counter() - start < seconds:
-            asked = time.perf_counter()
-            with record_function("phase: data"):
-                batch = next(batches)
-            waited += time.perf_counter() - asked
-            self.step(batch)
+            meter.add(self.run.stepper([next(timed)]))
             steps += 1
-        return Pace(steps, time.perf_counter() - start, waited)
+        read = meter.read()
+        return Pace(steps, read.seconds, read.waited, cpu_seconds() - cpu)
+
+    @contextmanager
+    def prepared(self, batch: Batch) -> Iterator[None]:
+        """Let steps find a batch normalised and its target made, whatever they are given."""
+        trainable = self.run.trainable
+        plain = trainable.prep
+        ready = plain({"image": batch.image, "speed": batch.speed, "key": batch.key})
+        trainable.prep = _Ready(ready)  # type: ignore[assignment]
+        yield
+        trainable.prep = plain
+
+
+class _Ready(nn.Module):
+    """Gives what was made before."""
+
+    def __init__(self, ready: object) -> None:
+        super().__init__()
+        self.ready = ready
+
+    def forward(self, batch: object) -> object:
+        return self.ready
 
 
 def _contiguous(network: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
@@ -118,27 +145,40 @@ def _contiguous(network: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
     return (given[0].contiguous(),)
 
 
-def open_tiles(store: Path) -> RamTiles:
-    """Load all tiles of a store."""
-    return RamTiles.load(store, split="all", progress=False)
+@contextmanager
+def feeds(stepper: Stepper, counts: list[int]) -> Iterator[dict[str, Iterator[Batch]]]:
+    """Return batches by the way they come, and end all threads and processes in the end.
+
+    Parameters
+    ----------
+    stepper
+        Whose tiles, batch size and windows.
+    counts
+        Numbers of threads of our loader, beside as many as training takes; and of processes of
+        torch's DataLoader, beside none.
+    """
+    ways: dict[str, Iterator[Batch]] = {"loader": iter(stepper.loader())}
+    ways |= {f"threads.{n}": iter(stepper.loader(threads=n)) for n in counts}
+    ways |= {f"workers.{n}": _data_loader(stepper, n) for n in (0, *counts)}
+    with ExitStack() as stack:
+        for batches in ways.values():
+            stack.callback(close, batches)
+        yield {**ways, "cached": itertools.repeat(next(ways["loader"]))}
 
 
-def loader_of(
-    tiles: RamTiles, batch_size: int, crop: int, *, threads: int | None = None
-) -> BatchLoader:
-    """Return the loader of `training.fit` over an epoch that does not end meanwhile."""
-    return BatchLoader(
-        tiles,
-        batch_size,
-        crop=crop,
-        augment=DEFAULTS.sampling.augment,
-        crops_per_tile=LONG,
-        threads=threads,
+def _data_loader(stepper: Stepper, workers: int) -> Iterator[Batch]:
+    """Yield batches of torch's DataLoader over the same tiles."""
+    sampling = stepper.run.config.sampling
+    dataset = TileDataset(
+        stepper.tiles, crop=sampling.crop, augment=sampling.augment, crops_per_tile=LONG
     )
-
-
-def close(batches: Iterable[Any]) -> None:
-    """End the threads of an epoch that is left in the middle."""
-    end = getattr(batches, "close", None)
-    if end is not None:
-        end()
+    loader: DataLoader[dict[str, Tensor]] = DataLoader(
+        dataset,
+        stepper.run.data.loader.schedule.batch_size,
+        sampler=RandomSampler(dataset, replacement=True),
+        num_workers=workers,
+        multiprocessing_context="forkserver" if workers else None,
+    )
+    for found in loader:
+        nowhere = torch.empty(0, 3, dtype=torch.int32)
+        yield Batch(found["image"], found["speed"], found["index"], nowhere, found["key"])

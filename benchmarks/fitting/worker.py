@@ -6,37 +6,53 @@ The last line of output is the answer, as JSON.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.fitting.rungs import FIT, FUSED, RUNGS, Rung
-from benchmarks.fitting.stepper import Stepper, close, loader_of, open_tiles
-from geoprep.store import Store
+from benchmarks.common import interleave
+from benchmarks.fitting.rungs import BF16, FIT, RUNGS
+from benchmarks.fitting.stepper import Stepper, feeds
+from benchmarks.loading.throughput import close
+from benchmarks.machine import resident
 
 WARM_UP = 2
 """Steps before the clock runs: the first compiles, and both fill the allocator."""
 
+KINDS = (
+    ("convolutions", r"convolution|conv2d|conv_transpose"),
+    ("batch norm", r"batch_?norm"),
+    ("gradient clip", r"_norm\b|foreach"),
+    ("optimizer", r"adam|optimizer"),
+    ("loss", r"compiled|fxgraph|torchdynamo|graph_\d"),
+    ("activations", r"relu|threshold|clamp_min"),
+    ("casts and copies", r"copy|aten::to\b|contiguous|cat\b|clone"),
+    ("other elementwise", r"aten::(add|mul|sub|div|sum|neg|exp|log|sigmoid|abs|square|pow)"),
+    ("pooling", r"pool"),
+    ("rest", ""),
+)
+"""Kind to the names of its operators; the first that fits counts."""
+
 
 def climb(rung: str, store: str, batch_size: int, crop: int, seconds: float) -> dict[str, Any]:
     """Time steps on a rung."""
-    chosen = next(r for r in RUNGS if r.name == rung)
-    stepper, tiles = Stepper(chosen, Store.open(store)), open_tiles(Path(store))
-    batches = iter(loader_of(tiles, batch_size, crop))
-    stepper.run(batches, 0, WARM_UP)
-    pace = stepper.run(batches, seconds, 3)
+    stepper = Stepper(next(r for r in RUNGS if r.name == rung), store, crop, batch_size)
+    batches = iter(stepper.loader())
+    stepper.pace(batches, 0, WARM_UP)
+    pace = stepper.pace(batches, seconds, 3)
     close(batches)
     return {
         **asdict(pace),
         "allocator": stepper.allocator,
-        "engine": stepper.engine.reason,
+        "engine": stepper.run.engine.reason,
         "threads": torch.get_num_threads(),
-        "peak_mib": high_water() / 2**20,
+        "peak_mib": resident() / 2**20,
     }
 
 
@@ -45,10 +61,10 @@ def ceiling(store: str, batch_size: int, crop: int, seconds: float) -> dict[str,
     from benchmarks.fitting.convolutions import record, replay
 
     # Not compiled: the convolutions are the same.
-    stepper, tiles = _stepper(FUSED, store)
-    batches = iter(loader_of(tiles, batch_size, crop))
+    stepper = Stepper(BF16, store, crop, batch_size)
+    batches = iter(stepper.loader())
     batch = next(batches)
-    found = record(lambda: stepper.step(batch))
+    found = record(lambda: stepper.run.stepper([batch]))
     close(batches)
     replay(found)
     steps, start = 0, time.perf_counter()
@@ -60,45 +76,49 @@ def ceiling(store: str, batch_size: int, crop: int, seconds: float) -> dict[str,
 
 def sizes(store: str, crop: int, seconds: float, repeats: int, of: list[int]) -> dict[str, Any]:
     """Time steps of several batch sizes, in turns."""
-    from benchmarks.common import interleave
-
-    stepper, tiles = _stepper(FIT, store)
-    batches = {n: iter(loader_of(tiles, n, crop)) for n in of}
+    stepper = Stepper(FIT, store, crop)
+    batches = {str(n): iter(stepper.loader(batch_size=n)) for n in of}
     for found in batches.values():
-        stepper.run(found, 0, WARM_UP)
-    cases = {str(n): lambda b=b: stepper.run(b, seconds, 2) for n, b in batches.items()}
+        stepper.pace(found, 0, WARM_UP)
+    cases = {n: lambda b=b: asdict(stepper.pace(b, seconds, 2)) for n, b in batches.items()}
     paces = interleave(cases, repeats)
     for found in batches.values():
         close(found)
-    return {name: [asdict(pace) for pace in found] for name, found in paces.items()}
+    return paces
 
 
 def feeding(
     store: str, batch_size: int, crop: int, seconds: float, repeats: int, of: list[int]
 ) -> dict[str, Any]:
-    """Time steps that are fed in several ways, in turns."""
-    from benchmarks.common import interleave
-    from benchmarks.fitting.feeds import feed_ways
+    """Time steps that are fed in several ways, and some that find their batch prepared."""
+    stepper = Stepper(FIT, store, crop, batch_size)
+    with feeds(stepper, of) as ways:
+        batch = next(ways["cached"])
 
-    stepper, tiles = _stepper(FIT, store)
-    with feed_ways(tiles, batch_size, crop, of) as ways:
+        def prepared() -> dict[str, Any]:
+            with stepper.prepared(batch):
+                return asdict(stepper.pace(ways["cached"], seconds, 2))
+
         for batches in ways.values():
-            stepper.run(batches, 0, WARM_UP)
-        cases = {name: lambda b=b: stepper.run(b, seconds, 2) for name, b in ways.items()}
-        paces = interleave(cases, repeats)
-    return {name: [asdict(pace) for pace in found] for name, found in paces.items()}
+            stepper.pace(batches, 0, WARM_UP)
+        cases = {n: lambda b=b: asdict(stepper.pace(b, seconds, 2)) for n, b in ways.items()}
+        return interleave({**cases, "prepared": prepared}, repeats)
 
 
-def breakdown(store: str, batch_size: int, crop: int, steps: int) -> dict[str, Any]:
-    """Return where the time of a step goes, in milliseconds by kind of operation."""
-    from benchmarks.fitting.breakdown import profile_steps
+def breakdown(store: str, batch_size: int, crop: int) -> dict[str, dict[str, float]]:
+    """Return what ``--profile`` finds, in milliseconds: by part of a step, by kind of operator."""
+    from training.monitor.profile import measure
 
-    stepper, tiles = _stepper(FIT, store)
-    batches = iter(loader_of(tiles, batch_size, crop))
-    stepper.run(batches, 0, WARM_UP)
-    found = profile_steps(stepper, batches, steps)
-    close(batches)
-    return found
+    found = measure(Stepper(FIT, store, crop, batch_size).run)
+    kinds: dict[str, float] = defaultdict(float)
+    for name, (seconds, _) in found.operators.items():
+        kinds[kind_of(name)] += seconds * 1e3
+    return {"parts": {name: s * 1e3 for name, s in found.phases.items()}, "kinds": kinds}
+
+
+def kind_of(operator: str) -> str:
+    """Return the kind of an operator, by its name."""
+    return next(kind for kind, pattern in KINDS if re.search(pattern, operator.lower()))
 
 
 def mapping(**given: Any) -> dict[str, Any]:  # noqa: ANN401 - as JSON has them
@@ -108,18 +128,6 @@ def mapping(**given: Any) -> dict[str, Any]:  # noqa: ANN401 - as JSON has them
 
     keep_memory()  # as the command does
     return map_images(**given)
-
-
-def _stepper(rung: Rung, store: str) -> tuple[Stepper, Any]:
-    return Stepper(rung, Store.open(store)), open_tiles(Path(store))
-
-
-def high_water() -> int:
-    """Return this process's largest resident size so far, in bytes."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -27,15 +27,15 @@ class Sizes:
     Attributes
     ----------
     scenes, scene_side
-        Synthetic scenes, and pixels a side of each: two tiles by two.
+        Synthetic scenes, and pixels per side of each: two tiles by two.
     other_tiles
         Tiles of random bytes of each further shape.
     batch_size
-        Tiles or windows a batch.
+        Tiles or windows per batch.
     crop
         Side of the windows in pixels.
     epoch
-        Samples an epoch has at least, where epochs are ours to choose: Moscow has 5,400 tiles,
+        Samples that an epoch has at least, where epochs are ours to choose: Moscow has 5,400 tiles,
         the tiles measured on are fewer.
     step_batch
         Windows in a training step.

@@ -22,14 +22,15 @@ from numpy.typing import NDArray
 from zarr.buffer.cpu import NDBuffer
 
 from benchmarks.child import ask
-from benchmarks.common import Result, interleave, ratios
+from benchmarks.common import Result, announce, interleave, ratios
+from benchmarks.machine import resident
 from geoprep.store import PIXEL_ARRAYS, Store
 from loaders import RamTiles, SharedMemory
 
 LOAD_OVER_ZARRS = 0.9
 PEAK_MB = 150.0
 _THREADS = 4
-"""Calls to zarrs at a time, where it gets one a shard: as many as the loader makes."""
+"""Calls to zarrs at a time, where it gets one per shard: as many as the loader makes."""
 
 
 ZARRS = {
@@ -56,7 +57,7 @@ def load_zarrs(store: Store, *, by_shard: bool, touched: bool) -> float:
     store
         The store.
     by_shard
-        One call a shard from several threads, or one call for a whole array.
+        One call per shard from several threads, or one call for a whole array.
     touched
         Into memory whose pages exist, or into fresh memory.
     """
@@ -93,9 +94,9 @@ def _fresh(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return SharedMemory.create(nbytes).array(np.uint8, shape, 0)
 
 
-def measure_load(result: Result, path: Path, repeats: int, announce: Callable[[str], None]) -> None:
+def measure_load(result: Result, path: Path) -> None:
     """Record rates and peak."""
-    store = Store.open(path)
+    store, repeats = Store.open(path), result.settings["repeats"]
     cases: dict[str, Callable[[], float]] = {"ours": partial(load_ours, store)}
     if find_spec("zarrs") is None:
         result.notes.append("load: zarrs is not installed, so left out: pip install zarrs")
@@ -103,22 +104,17 @@ def measure_load(result: Result, path: Path, repeats: int, announce: Callable[[s
         for name, (by_shard, touched) in ZARRS.items():
             cases[name] = partial(load_zarrs, store, by_shard=by_shard, touched=touched)
     cases["ours"]()  # warms the page cache, and reads the tables
-    runs = interleave(cases, repeats, lambda text: announce(f"load, {text}"))
+    runs = interleave(cases, repeats)
     for name, rates in runs.items():
-        result.add(f"load.{name}", "GB/s", rates)
+        result.add(f"load.{name}.rate", "GB/s", rates)
     if "zarrs_whole" in runs:
         best = [max(pair) for pair in zip(runs["zarrs_whole"], runs["zarrs_by_shard"], strict=True)]
-        result.add(
-            "load.over_zarrs",
-            "",
-            ratios(runs["ours"], best),
-            at_least=None if result.settings["quick"] else LOAD_OVER_ZARRS,
-            note="over the better of its two ways in each round, into a fresh memfd",
-        )
-    announce("load, peak memory")
-    peaks = [peak_over_split(path) for _ in range(min(repeats, 3))]
-    values = [peak / 1e6 for peak in peaks]
-    result.add("load.peak", "MB", values, at_most=PEAK_MB, note="over the split's own size")
+        over = ratios(runs["ours"], best)
+        note = "over the better of its two ways in each round, into a fresh memfd"
+        result.add("load.over_zarrs", "", over, at_least=LOAD_OVER_ZARRS, note=note)
+    announce("peak memory")
+    peaks = [peak_over_split(path) / 1e6 for _ in range(min(repeats, 3))]
+    result.add("load.peak", "MB", peaks, at_most=PEAK_MB, note="over the split's own size")
 
 
 def peak_over_split(path: Path) -> int:
@@ -129,18 +125,10 @@ def peak_over_split(path: Path) -> int:
 def _peak(path: str) -> int:
     """Load in this process, and return its peak over what it was before and over the split."""
     store = Store.open(path)
-    status = Path("/proc/self/status")
     Path("/proc/self/clear_refs").write_text("5")  # the kernel forgets the peak so far
-    before = _kib(status, "VmRSS")
+    before = resident("VmRSS")
     tiles = RamTiles.load(store, split="all", progress=False)
-    return (_kib(status, "VmHWM") - before) * 1024 - tiles.nbytes
-
-
-def _kib(status: Path, name: str) -> int:
-    for row in status.read_text().splitlines():
-        if row.startswith(f"{name}:"):
-            return int(row.split()[1])
-    raise RuntimeError(f"{status} has no {name}: the kernel does not tell the peak")
+    return resident() - before - tiles.nbytes
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Memory a worker: ours by every way of starting, the usual Dataset, and plain arithmetic.
+"""Memory per worker: ours by every way of starting, the usual Dataset, and plain arithmetic.
 
 Every way of loading gets a process of its own, see :mod:`benchmarks.loading.worker`, and is looked
 at while its loop holds a batch and everybody else waits. Each worker is allowed one batch ahead.
@@ -7,36 +7,27 @@ at while its loop holds a batch and everybody else waits. Each worker is allowed
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.child import ask
-from benchmarks.common import Result
+from benchmarks.common import Result, announce
 from benchmarks.loading.worker import Case
 from loaders import RamTiles
 
 MB = 1e6
 
-MODES: dict[str, tuple[str, str]] = {
-    "threads": ("threads", ""),
-    "fork": ("tiles", "fork"),
-    "forkserver": ("tiles", "forkserver"),
-    "spawn": ("tiles", "spawn"),
-    "uint8": ("uint8", "fork"),
-    "classic": ("classic", "fork"),
+MODES: dict[str, tuple[str, str, str]] = {
+    "threads": ("threads", "", "ours: BatchLoader, threads"),
+    "fork": ("tiles", "fork", "ours: TileDataset, fork"),
+    "forkserver": ("tiles", "forkserver", "ours: TileDataset, forkserver, preloaded"),
+    "spawn": ("tiles", "spawn", "ours: TileDataset, spawn"),
+    "uint8": ("uint8", "fork", "(b) the same Dataset in uint8, fork"),
+    "classic": ("classic", "fork", "(a) float32 + int64 Dataset, fork"),
 }
-"""Name to kind and start method, see `Case`."""
-
-TITLES = {
-    "threads": "ours: BatchLoader, threads",
-    "fork": "ours: TileDataset, fork",
-    "forkserver": "ours: TileDataset, forkserver, preloaded",
-    "spawn": "ours: TileDataset, spawn",
-    "uint8": "(b) the same Dataset in uint8, fork",
-    "classic": "(a) float32 + int64 Dataset, fork",
-}
+"""Name to kind and start method, see `Case`, and what it is called."""
 
 WORKERS = (0, 1, 2, 4, 8)
 QUICK_WORKERS = (0, 1)
@@ -67,40 +58,37 @@ def expected_bytes(kind: str, workers: int, batch_size: int, side: int, bands: i
     return (workers + 1 + spare) * batch_bytes(kind, batch_size, side, bands)
 
 
-def measure_memory(
-    result: Result,
-    store: Path,
-    tiles: RamTiles,
-    batch_size: int,
-    workers: tuple[int, ...],
-    announce: Callable[[str], None],
-) -> None:
-    """Record what every way of loading holds, for every number of workers."""
+def measure_memory(result: Result, store: Path, tiles: RamTiles) -> None:
+    """Record what every way of loading holds, for every number of workers.
+
+    Parameters
+    ----------
+    tiles
+        Of the store.
+    """
+    batch_size, workers = (result.settings[name] for name in ("batch_size", "memory_workers"))
     side, bands = tiles.side, len(tiles.bands)
     for mode, case in _cases(store, batch_size, workers):
-        announce(f"memory: {TITLES[mode]}, {case.workers} workers")
+        announce(f"{MODES[mode][2]}, {case.workers} workers")
         expected = expected_bytes(case.kind, case.workers, batch_size, side, bands)
         _record(result, f"memory.{mode}.{case.workers}", case, run(case), expected)
     for kind in ("classic", "uint8"):
         one = batch_bytes(kind, batch_size, side, bands)
-        result.add(f"memory.{kind}.batch.expected", "MB", [one / MB], note="one batch, arithmetic")
-        result.add(
-            f"memory.{kind}.{MANY}.expected",
-            "MB",
-            [MANY * one / MB],
-            note=f"a batch for each of {MANY} workers, arithmetic",
-        )
+        note = "one batch, arithmetic"
+        result.add(f"memory.{kind}.batch.expected", "MB", [one / MB], note=note)
+        note = f"a batch for each of {MANY} workers, arithmetic"
+        result.add(f"memory.{kind}.{MANY}.expected", "MB", [MANY * one / MB], note=note)
     for start in ("fork", "forkserver", "spawn"):
-        announce(f"memory: an idle worker, {start}")
+        announce(f"an idle worker, {start}")
         _record_interpreter(result, start, run(Case("nothing", start, 1, 4, str(store))))
 
 
-def _cases(store: Path, batch_size: int, workers: tuple[int, ...]) -> Iterator[tuple[str, Case]]:
-    for mode, (kind, start) in MODES.items():
+def _cases(store: Path, batch_size: int, workers: Sequence[int]) -> Iterator[tuple[str, Case]]:
+    for mode, (kind, start, _) in MODES.items():
         for count in workers:
-            if count == 0 and mode in ("forkserver", "spawn"):
-                continue  # without workers there is nothing to start: the same as fork
-            yield mode, Case(kind, start, count, batch_size, str(store))
+            # Without workers there is nothing to start: the same as fork.
+            if count or mode not in ("forkserver", "spawn"):
+                yield mode, Case(kind, start, count, batch_size, str(store))
 
 
 def run(case: Case) -> dict[str, Any]:
@@ -109,7 +97,7 @@ def run(case: Case) -> dict[str, Any]:
 
 
 def _record(result: Result, name: str, case: Case, found: dict[str, Any], expected: int) -> None:
-    """Record one way of loading; figures a worker only where there are workers."""
+    """Record one way of loading; figures per worker only where there are workers."""
     total = found["held"]["kept"] - found["base"]["kept"]
     helpers = sum(pss for _, pss in found["others"])
     pss = found["pss"][1] - found["pss"][0] - helpers
@@ -123,19 +111,14 @@ def _record(result: Result, name: str, case: Case, found: dict[str, Any], expect
         result.add(f"{name}.peak", "MB", [statistics.median(found["peaks"]) / MB])
     else:  # threads: all of it is in this process
         uss = (found["held"]["uss"] - found["base"]["uss"]) / case.workers
-    result.add(f"{name}.uss", "MB a worker", [uss / MB])
-    result.add(f"{name}.pss", "MB a worker", [pss / case.workers / MB])
+    result.add(f"{name}.uss", "MB per worker", [uss / MB])
+    result.add(f"{name}.pss", "MB per worker", [pss / case.workers / MB])
 
 
 def _record_interpreter(result: Result, start: str, found: dict[str, Any]) -> None:
     """Record what a worker costs before it has loaded anything."""
-    uss, _ = found["workers"][0]
-    result.add(
-        f"memory.interpreter.{start}",
-        "MB a worker",
-        [uss / MB],
-        note="USS of a worker whose items are single bytes",
-    )
+    at, note = f"memory.interpreter.{start}.uss", "a worker whose items are single bytes"
+    result.add(at, "MB per worker", [found["workers"][0][0] / MB], note=note)
     if start == "forkserver":
         server = sum(pss for _, pss in found["others"])
-        result.add("memory.interpreter.server", "MB", [server / MB], note="PSS, once")
+        result.add("memory.interpreter.server.pss", "MB", [server / MB], note="once")

@@ -7,7 +7,7 @@ that rates can be taken in turns; what a loader holds is looked at while the oth
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 
 from benchmarks.child import ROOT, ChildError, Conversation
-from benchmarks.common import Result, interleave, ratios
+from benchmarks.common import Result, announce, interleave, ratios
 from benchmarks.loading.held import Held, settled
 from benchmarks.peers.base import Task
 
@@ -125,27 +125,18 @@ def sums(task: Task) -> dict[str, float]:
     }
 
 
-def measure_peers(
-    result: Result,
-    task: Task,
-    *,
-    entries: Sequence[Entry] = ENTRIES,
-    crop: int,
-    seconds: float,
-    repeats: int,
-    announce: Callable[[str], None],
-) -> None:
+def measure_peers(result: Result, task: Task, entries: Sequence[Entry] = ENTRIES) -> None:
     """Record start, rate, latency and memory of every loader that is installed."""
-    truth = sums(task)
+    of, truth = result.settings, sums(task)
     python = PEERS_PYTHON if PEERS_PYTHON.exists() else Path(sys.executable)
     found: dict[str, Found] = {}
     with ExitStack() as stack:
         for entry in entries:
-            announce(f"peers: {entry.title}")
+            announce(entry.title)
             its = replace(
                 task,
                 workers=task.workers if entry.workers is None else entry.workers,
-                crop=crop if entry.crops else None,
+                crop=of["crop"] if entry.crops else None,
             )
             interpreter = Path(sys.executable) if entry.ours else python
             conversation = stack.enter_context(start(entry.module, its, interpreter))
@@ -153,7 +144,8 @@ def measure_peers(
                 found[entry.name] = _meet(conversation, its, truth)
             except ChildError as error:
                 result.notes.append(f"{entry.title}: left out, {error}")
-        runs = _rates(found, seconds, repeats, announce)
+        cases = {n: partial(_rate, one.conversation, of["seconds"]) for n, one in found.items()}
+        runs = interleave(cases, of["repeats"])
     for name, one in found.items():
         _record(result, f"peers.{name}", one, runs[name])
     _record_goals(result, entries, found)
@@ -189,13 +181,6 @@ def _added(before: Held, after: Held, workers: int) -> float:
     return (after.kept - before.kept) / max(1, workers) / 1e6
 
 
-def _rates(
-    found: dict[str, Found], seconds: float, repeats: int, announce: Callable[[str], None]
-) -> dict[str, list[Epochs]]:
-    cases = {name: partial(_rate, one.conversation, seconds) for name, one in found.items()}
-    return interleave(cases, repeats, lambda text: announce(f"peers, {text}"))
-
-
 def _rate(conversation: Conversation, seconds: float) -> Epochs:
     """Let a loader run whole epochs for a while."""
     before = _tree_cpu(conversation.process.pid)
@@ -218,7 +203,7 @@ def _tree_cpu(pid: int) -> float:
 def _record(result: Result, at: str, one: Found, runs: Sequence[Epochs]) -> None:
     result.add(f"{at}.rate", "images/s", [run.samples / run.seconds for run in runs])
     cpu = [run.cpu_seconds / run.samples * 1e6 for run in runs]
-    result.add(f"{at}.cpu", "us of one core an image", cpu)
+    result.add(f"{at}.cpu", "us of one core per image", cpu)
     for share, label in ((0.5, "p50"), (0.99, "p99")):
         values = [float(np.quantile(run.batches, share)) * 1e3 for run in runs if run.batches]
         if values:
@@ -227,7 +212,7 @@ def _record(result: Result, at: str, one: Found, runs: Sequence[Epochs]) -> None
     result.add(f"{at}.open", "s", [one.opened])
     result.add(f"{at}.start", "s", [one.imported + one.opened], note="its import and its making")
     result.add(f"{at}.first", "s", [one.first])
-    result.add(f"{at}.memory", "MB a worker", [one.memory])
+    result.add(f"{at}.memory", "MB per worker", [one.memory])
     result.settings.setdefault("versions", {}).update(one.versions)
 
 
@@ -237,20 +222,16 @@ def _record_goals(result: Result, entries: Sequence[Entry], found: dict[str, Fou
     if not others:
         result.notes.append("no other loader could be run: `make bench-peers` installs them")
         return
+    _record_over(result, "over_best", others, found, (WHOLE_OVER_BEST, CROPS_OVER_BEST))
     ahead = [entry for entry in others if entry.workers != 0]
-    _record_over(result, "over_best", others, found, promised=not result.settings["quick"])
     if not ahead:
         return
-    _record_over(result, "over_best_ahead", ahead, found, promised=False)
+    _record_over(result, "over_best_ahead", ahead, found, (None, None))
     least = min(ahead, key=lambda e: found[e.name].memory)
     if "ours" in found:
-        result.add(
-            "peers.ours.least_memory",
-            "",
-            [found[least.name].memory / found["ours"].memory],
-            at_least=None if result.settings["quick"] else 1.0,
-            note=f"the leanest other loader with workers, {least.title}, over ours",
-        )
+        over = found[least.name].memory / found["ours"].memory
+        note = f"the leanest other loader with workers, {least.title}, over ours"
+        result.add("peers.ours.least_memory", "", [over], at_least=1.0, note=note)
 
 
 def _record_over(
@@ -258,20 +239,15 @@ def _record_over(
     figure: str,
     others: Sequence[Entry],
     found: dict[str, Found],
-    *,
-    promised: bool,
+    goals: tuple[float | None, float | None],
 ) -> None:
     """Record ours over the fastest of some others in each round."""
     rates = [result[f"peers.{entry.name}.rate"].values for entry in others]
     best = [max(values) for values in zip(*rates, strict=True)]
     fastest = max(others, key=lambda entry: result[f"peers.{entry.name}.rate"].median)
     beside = "" if any(entry.workers == 0 for entry in others) else " that works beside the loop"
-    for name, goal in (("ours", WHOLE_OVER_BEST), ("ours_crops", CROPS_OVER_BEST)):
+    note = f"over the fastest other loader{beside}, whole tiles: {fastest.title}"
+    for name, goal in zip(("ours", "ours_crops"), goals, strict=True):
         if name in found:
-            result.add(
-                f"peers.{name}.{figure}",
-                "",
-                ratios(result[f"peers.{name}.rate"].values, best),
-                at_least=goal if promised else None,
-                note=f"over the fastest other loader{beside}, whole tiles: {fastest.title}",
-            )
+            over = ratios(result[f"peers.{name}.rate"].values, best)
+            result.add(f"peers.{name}.{figure}", "", over, at_least=goal, note=note)

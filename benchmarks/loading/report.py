@@ -2,106 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.common import COLOURS, Result, console, plots, print_table
-from benchmarks.loading.memory import MANY, TITLES
+from benchmarks.common import Result
+from benchmarks.loading.memory import MANY, MODES
 from benchmarks.loading.peers import ENTRIES, Entry
+from benchmarks.plots import COLOURS, draw_bars, draw_panels, draw_rows
+from benchmarks.tables import print_figures, print_noted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 OURS, OTHERS = COLOURS[0], COLOURS[7]
 
+THROUGHPUT = {
+    "images/s": "rate",
+    "of the copy": "over_copy",
+    "GB/s": "gb",
+    "copy GB/s": "copy.gb",
+    "p50 ms": "p50",
+    "p99 ms": "p99",
+    "start ms": "start",
+    "first ms": "first",
+}
+LOAD = {
+    "RamTiles.load, fresh memfd": "load.ours",
+    "zarrs, a call per array, fresh memfd": "load.zarrs_whole",
+    "zarrs, a call per shard, fresh memfd": "load.zarrs_by_shard",
+    "zarrs, a call per shard, touched memfd": "load.zarrs_touched",
+}
+MEMORY = {
+    "USS each": "uss",
+    "PSS each": "pss",
+    "peak USS": "peak",
+    "total added": "total",
+    "batches alone": "expected",
+}
+PEERS = {
+    "images/s": "rate",
+    "CPU us": "cpu",
+    "p50 ms": "p50",
+    "p99 ms": "p99",
+    "start s": "start",
+    "first s": "first",
+    "MB per worker": "memory",
+}
+STEPS = {"loader": "BatchLoader, as training has it", "cached": "one batch, over and over"}
+STEPS |= {"prepared": "one prepared batch, over and over"}
+KINDS = {"threads": "BatchLoader, threads", "workers": "DataLoader, workers"}
+TAX = {"ms": "step", "cpu ms": "cpu", "images/s": "rate", "share waited": "waited"}
+
 
 def print_tables(result: Result) -> None:
-    """Print every figure."""
-    parts = {
-        "throughput": _print_throughput,
-        "load": _print_load,
-        "memory": _print_memory,
-        "peers": _print_peers,
-        "tax": _print_tax,
-    }
-    for part in result.settings["parts"]:
-        parts[part](result)
-
-
-def _median(result: Result, name: str) -> str:
-    """Return the median of a figure without its spread; a dash for what was not measured."""
-    if name not in result.figures:
-        return "-"
-    figure = result[name]
-    return str(replace(figure, values=(figure.median,)))
-
-
-def _print_throughput(result: Result) -> None:
-    # The spread of what is judged; the rest in medians, so that a line fits a terminal.
-    spread = {"images/s": "rate", "of the copy": "over_copy"}
-    medians = {
-        "GB/s": "gb",
-        "copy GB/s": "copy.gb",
-        "p50 ms": "p50",
-        "p99 ms": "p99",
-        "start ms": "start",
-        "first ms": "first",
-    }
-    rows = [
-        [
-            f"{name} {kind}",
-            *(result.get(f"throughput.{name}.{kind}.{c}") for c in spread.values()),
-            *(_median(result, f"throughput.{name}.{kind}.{c}") for c in medians.values()),
-        ]
-        for name in result.settings["sets"]
-        for kind in ("whole", "crops")
-    ]
+    """Print every figure that was measured; the spread of what is judged, else medians."""
     s = result.settings
-    title = f"Throughput: {s['threads']} threads, batches of {s['batch_size']}, {s['crop']}-crops"
-    print_table(f"{title} with D4; first: to the first batch", ("tiles", *spread, *medians), rows)
+    print_figures(
+        result,
+        f"Throughput: {s['threads']} threads, batches of {s['batch_size']}, {s['crop']}-crops with "
+        "D4; first: to the first batch",
+        {f"{n} {k}": f"throughput.{n}.{k}" for n in s.get("sets", ()) for k in ("whole", "crops")},
+        THROUGHPUT,
+        head="tiles",
+        medians=list(THROUGHPUT.values())[2:],
+    )
+    print_figures(result, "Load, warm page cache", LOAD, {"GB/s": "rate"})
+    print_noted(result, "Loading", ["load.over_zarrs", "load.peak"])
+    title = "Memory per worker: measured, and the arithmetic of its batches"
+    print_figures(result, title, _memory_rows(result), MEMORY, head="MB")
+    print_figures(
+        result,
+        "Peers, same tiles and batch, whole tiles unless said; first: to the first batch",
+        {entry.title: f"peers.{entry.name}" for entry in _present(result)},
+        PEERS,
+        head="loader",
+        medians=list(PEERS.values())[1:],
+    )
+    over = ("over_best", "over_best_ahead", "least_memory")
+    names = [f"peers.{name}.{figure}" for figure in over for name in ("ours", "ours_crops")]
+    print_noted(result, "Ours over other loaders", names)
+    title = "Training step, ResNet34-UNet bf16, by what feeds it"
+    print_figures(result, title, _steps(result), TAX)
+    shares = [f"tax.{name}" for name in ("filling.cpu", "share", "over_cached", "over_prepared")]
+    print_noted(result, "What loading costs it", shares)
 
 
-def _print_load(result: Result) -> None:
-    names = {
-        "RamTiles.load, fresh memfd": "ours",
-        "zarrs, a call an array, fresh memfd": "zarrs_whole",
-        "zarrs, a call a shard, fresh memfd": "zarrs_by_shard",
-        "zarrs, a call a shard, touched memfd": "zarrs_touched",
+def _memory_rows(result: Result) -> dict[str, str]:
+    """Return rows for every way and number of workers, and for processes that load nothing."""
+    rows = {
+        f"{title}: {count}": f"memory.{mode}.{count}"
+        for mode, (_, _, title) in MODES.items()
+        for count in (*result.settings["memory_workers"], MANY)
     }
-    rows = [[title, result.get(f"load.{name}")] for title, name in names.items()]
-    print_table("Load, warm page cache", ("", "GB/s"), rows)
-
-
-def _print_memory(result: Result) -> None:
-    columns = ("MB", "workers", "USS each", "PSS each", "peak USS", "total added", "batches alone")
-    title = "Memory a worker: measured, and the arithmetic of its batches"
-    print_table(title, columns, [*_memory_rows(result), *_interpreter_rows(result)])
-
-
-def _memory_rows(result: Result) -> Iterator[list[str]]:
-    """Yield a row for every number of workers; the first of a way of loading has its title."""
-    for mode, title in TITLES.items():
-        named = title
-        for workers in result.settings["memory_workers"]:
-            at = f"memory.{mode}.{workers}"
-            if f"{at}.total" in result.figures:
-                values = (f"{at}.{c}" for c in ("uss", "pss", "peak", "total", "expected"))
-                yield [named, str(workers), *(result.get(value) for value in values)]
-                named = ""
-        many = f"memory.{mode}.{MANY}.expected"
-        if many in result.figures:
-            yield [named, str(MANY), "", "", "", "", result.get(many)]
-
-
-def _interpreter_rows(result: Result) -> Iterator[list[str]]:
-    """Yield what processes hold before they have loaded anything; it is part of the rows above."""
     for start in ("fork", "forkserver", "spawn"):
-        idle = result.get(f"memory.interpreter.{start}")
-        yield [f"interpreter and libraries alone, {start}", "1", idle, "", "", "", ""]
-    server = result.get("memory.interpreter.server")
-    yield ["the fork server itself, once", "", "", server, "", "", ""]
+        rows[f"interpreter and libraries alone, {start}"] = f"memory.interpreter.{start}"
+    return rows | {"the fork server itself, once": "memory.interpreter.server"}
 
 
 def _present(result: Result) -> list[Entry]:
@@ -110,112 +106,65 @@ def _present(result: Result) -> list[Entry]:
     return sorted(ran, key=lambda e: -result[f"peers.{e.name}.rate"].median)
 
 
-def _print_peers(result: Result) -> None:
-    columns = {
-        "CPU us": "cpu",
-        "p50 ms": "p50",
-        "p99 ms": "p99",
-        "start s": "start",
-        "first s": "first",
-        "MB/worker": "memory",
-    }
-    rows = [
-        [
-            entry.title,
-            result.get(f"peers.{entry.name}.rate"),
-            *(_median(result, f"peers.{entry.name}.{c}") for c in columns.values()),
-        ]
-        for entry in _present(result)
-    ]
-    if rows:
-        # Whole tiles unless said: no other loader has windows with symmetries.
-        title = "Peers, same tiles and batch, whole tiles unless said; first: to the first batch"
-        print_table(title, ("loader", "images/s", *columns), rows)
-    for figure in ("over_best", "over_best_ahead"):
-        for name, what in (("ours", "whole tiles"), ("ours_crops", "crops + D4")):
-            at = f"peers.{name}.{figure}"
-            if at in result.figures:
-                text = f"ours, {what}: {result.get(at)} times, {result[at].note}"
-                console.print(text, highlight=False)
-
-
-def _print_tax(result: Result) -> None:
-    names = {"with the loader": "loader", "one cached batch": "cached", "synthetic": "synthetic"}
-    rows = [
-        [title, result.get(f"tax.step.{name}"), result.get(f"tax.step.{name}.cpu")]
-        for title, name in names.items()
-    ]
-    rows.append(["filling a batch alone", "", result.get("tax.loader.cpu")])
-    print_table("Training step, ResNet34-UNet bf16", ("", "ms", "cpu ms"), rows)
+def _steps(result: Result) -> dict[str, str]:
+    """Return what feeds a step, to the beginning of its figures."""
+    names = [name.split(".step")[0] for name in result.named("tax") if name.endswith(".step")]
+    kinds = (name.split(".")[1:] for name in names)
+    titles = [f"{KINDS[k[0]]}: {k[1]}" if len(k) > 1 else STEPS[k[0]] for k in kinds]
+    return dict(zip(titles, names, strict=True))
 
 
 def draw(result: Result, path: Path) -> None:
-    """Draw peers, bytes a second, memory and the training step: those that were measured."""
-    m = result.machine
-    parts = {
-        "peers": _draw_peers,
-        "throughput": _draw_throughput,
-        "memory": _draw_memory,
-        "tax": _draw_tax,
-    }
-    of = result.settings
+    """Draw peers, bytes per second, memory and the training step: those that were measured."""
+    m, of = result.machine, result.settings
     title = (
         f"Loaders on {m['cores']} cores of {m['processor']}: {of['tiles']} tiles of {of['tile']} x "
         f"{of['tile']} x {len(of['bands'])} bytes and their masks, batches of {of['batch_size']}"
     )
-    with plots(path, 2, 2, title) as axes:
-        for axis, (part, draw_part) in zip(axes, parts.items(), strict=True):
-            if part in result.settings["parts"]:
-                draw_part(result, axis)
-            else:
-                axis.set_axis_off()
+    drawings = [
+        ("peers", _draw_peers),
+        ("throughput", _draw_throughput),
+        ("memory", _draw_memory),
+        ("tax", _draw_tax),
+    ]
+    draw_panels(result, path, title, drawings)
 
 
 def _draw_peers(result: Result, axis: Axes) -> None:
-    entries = _present(result)[::-1]
-    rates = [result[f"peers.{entry.name}.rate"].median for entry in entries]
-    colours = [OURS if entry.ours else OTHERS for entry in entries]
-    bars = axis.barh([entry.title for entry in entries], rates, color=colours)
-    axis.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=3, fontsize=7)
+    entries = _present(result)
+    rates = {entry.title: result[f"peers.{entry.name}.rate"] for entry in entries}
+    draw_rows(axis, rates, [OURS if entry.ours else OTHERS for entry in entries])
     axis.set_xscale("log")
-    axis.set_xlim(right=max(rates, default=1.0) * 4)
-    axis.tick_params(axis="y", labelsize=7)
-    axis.grid(axis="y", visible=False)
-    axis.set_title("Images a second, whole tiles unless said (log scale)")
+    axis.set_xlim(right=4 * max(figure.median for figure in rates.values()))
+    axis.set_title("Images per second, whole tiles unless said (log scale)")
 
 
 def _draw_throughput(result: Result, axis: Axes) -> None:
     names: list[str] = result.settings["sets"]
+    kinds = {"whole tiles": "whole.gb", "crops, D4": "crops.gb", "plain copy": "whole.copy.gb"}
     series = {
-        "whole tiles": ("whole.gb", COLOURS[0]),
-        "crops, D4": ("crops.gb", COLOURS[1]),
-        "plain copy": ("whole.copy.gb", COLOURS[7]),
+        label: [result[f"throughput.{name}.{figure}"] for name in names]
+        for label, figure in kinds.items()
     }
-    width = 0.8 / len(series)
-    for k, (label, (figure, colour)) in enumerate(series.items()):
-        at = [i - 0.4 + width * (k + 0.5) for i in range(len(names))]
-        found = [result[f"throughput.{name}.{figure}"] for name in names]
-        bars = axis.bar(at, [f.median for f in found], width, label=label, color=colour)
-        axis.bar_label(bars, [f"{f.median:.1f}" for f in found], fontsize=7, padding=2)
-    rates = [
+    groups = [
         "\n".join(
-            f"{result[f'throughput.{name}.{kind}.rate'].median:,.0f} {what}/s"
-            for kind, what in (("whole", "tiles"), ("crops", "crops"))
+            [name]
+            + [
+                f"{result[f'throughput.{name}.{kind}.rate'].median:,.0f} {what}/s"
+                for kind, what in (("whole", "tiles"), ("crops", "crops"))
+            ]
         )
         for name in names
     ]
-    labels = [f"{name}\n{rate}" for name, rate in zip(names, rates, strict=True)]
-    axis.set_xticks(range(len(names)), labels, fontsize=8)
+    draw_bars(axis, groups, series)
     axis.set_ylabel("GB/s")
-    axis.set_title("Bytes a second, beside copying them")
-    axis.grid(axis="x", visible=False)
-    axis.margins(y=0.2)
+    axis.set_title("Bytes per second, beside copying them")
     axis.legend(fontsize=7, ncols=3, loc="upper center")
 
 
 def _draw_memory(result: Result, axis: Axes) -> None:
     counts: Sequence[int] = result.settings["memory_workers"]
-    for k, (mode, title) in enumerate(TITLES.items()):
+    for k, (mode, (_, _, title)) in enumerate(MODES.items()):
         shown = [n for n in counts if f"memory.{mode}.{n}.total" in result.figures]
         totals = [result[f"memory.{mode}.{n}.total"].median for n in shown]
         label = f"{title}: {totals[-1]:,.0f} MB"
@@ -235,19 +184,6 @@ def _draw_memory(result: Result, axis: Axes) -> None:
 
 
 def _draw_tax(result: Result, axis: Axes) -> None:
-    names = {"with the loader": "loader", "cached batch": "cached", "synthetic": "synthetic"}
-    found = [result[f"tax.step.{name}"] for name in names.values()]
-    heights = [f.median for f in found]
-    whiskers = [
-        [f.median - f.spread[0] for f in found],
-        [f.spread[1] - f.median for f in found],
-    ]
-    bars = axis.bar(list(names), heights, 0.6, color=[OURS, COLOURS[4], OTHERS])
-    axis.errorbar(range(len(found)), heights, whiskers, fmt="none", ecolor="#333333")
-    labels = [f"{height:.0f} ms" for height in heights]
-    axis.bar_label(bars, labels, fontsize=8, label_type="center", color="white")
-    axis.set_ylabel("ms")
+    draw_rows(axis, {text: result[f"{name}.step"] for text, name in _steps(result).items()})
     share = result["tax.share"].median
-    axis.set_title(f"Training step; the loader is {share:.2%} of its CPU time")
-    axis.grid(axis="x", visible=False)
-    axis.margins(y=0.2)
+    axis.set_title(f"ms per training step ({share:.2%} loading)")

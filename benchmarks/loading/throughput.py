@@ -1,24 +1,24 @@
-"""Batches a second, next to copying the same bytes between buffers with the same threads."""
+"""Batches per second, next to copying the same bytes between buffers with the same threads."""
 
 from __future__ import annotations
 
 import itertools
-import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import Result, interleave, ratios
-from benchmarks.loading.data import Sizes
+from benchmarks.common import Result, announce, interleave, ratios
+from benchmarks.machine import cpu_seconds
 from loaders import Batch, BatchLoader, RamTiles
 
 WHOLE_OVER_COPY = 0.8
-CROPS_A_SECOND = {(512, 3): 9_000.0, (650, 3): 7_000.0, (512, 8): 9_000.0}
+CROPS_PER_SECOND = {(512, 3): 9_000.0, (650, 3): 7_000.0, (512, 8): 9_000.0}
 """Side and bands of the tiles to the crops of 256 with D4 that two cores promise."""
 PROMISED_CROP = 256
 PROMISED_CORES = 2
@@ -48,23 +48,17 @@ class Rate:
 
     @property
     def rate(self) -> float:
-        """Samples a second."""
+        """Samples per second."""
         return self.samples / self.seconds
 
     @property
     def gigabytes(self) -> float:
-        """GB a second."""
+        """GB per second."""
         return self.nbytes / self.seconds / 1e9
 
     def quantile(self, share: float) -> float:
         """Return a quantile of the time between batches, in milliseconds."""
         return float(np.quantile(self.batches, share)) * 1e3 if self.batches else float("nan")
-
-
-def cpu_seconds() -> float:
-    """Return the processor time of this process, all threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def drain(loader: Iterable[Batch], seconds: float) -> Rate:
@@ -93,10 +87,15 @@ def start(loader: Callable[[], BatchLoader]) -> tuple[float, float]:
     batch = next(batches)
     first = time.perf_counter()
     del batch
-    close = getattr(batches, "close", None)
-    if close is not None:
-        close()  # ends the threads of an epoch that is left at its beginning
+    close(batches)
     return made - begin, first - made
+
+
+def close(batches: Iterator[Any]) -> None:
+    """End the threads of an epoch that is left in the middle."""
+    end = getattr(batches, "close", None)
+    if end is not None:
+        end()
 
 
 class Copy:
@@ -152,69 +151,68 @@ def _stretch(source: NDArray[np.uint8], turn: int, length: int) -> NDArray[np.ui
     return source[at : at + length]
 
 
-def measure_throughput(
-    result: Result,
-    sets: dict[str, RamTiles],
-    *,
-    sizes: Sizes,
-    threads: int,
-    seconds: float,
-    repeats: int,
-    announce: Callable[[str], None],
-) -> None:
-    """Record whole tiles and windows of every set of tiles, and the copies beside them."""
+def measure_throughput(result: Result, sets: dict[str, RamTiles], *, epoch: int) -> None:
+    """Record whole tiles and windows of every set of tiles, and the copies beside them.
+
+    Parameters
+    ----------
+    sets
+        Tiles by name.
+    epoch
+        Samples that an epoch has at least.
+    """
+    of = result.settings
+    batch_size, crop, threads, seconds = (
+        of[name] for name in ("batch_size", "crop", "threads", "seconds")
+    )
     cases: dict[str, Callable[[], Rate]] = {}
     loaders: dict[str, Callable[[], BatchLoader]] = {}
-    batch_size, crop = sizes.batch_size, sizes.crop
     for name, tiles in sets.items():
-        times = -(-sizes.epoch // len(tiles))
+        times = -(-epoch // len(tiles))
         make = partial(BatchLoader, tiles, batch_size, threads=threads)
         loaders[f"{name}.whole"] = partial(make, crops_per_tile=times)
         loaders[f"{name}.crops"] = partial(make, crop=crop, augment="d4", crops_per_tile=4 * times)
-        whole, crops = (loaders[f"{name}.{kind}"]() for kind in ("whole", "crops"))
-        cases |= {
-            f"{name}.whole": partial(drain, whole, seconds),
-            f"{name}.whole.copy": partial(Copy(tiles, batch_size, tiles.side, threads), seconds),
-            f"{name}.crops": partial(drain, crops, seconds),
-            f"{name}.crops.copy": partial(Copy(tiles, batch_size, crop, threads), seconds),
-        }
+        for kind, side in (("whole", tiles.side), ("crops", crop)):
+            cases[f"{name}.{kind}"] = partial(drain, loaders[f"{name}.{kind}"](), seconds)
+            copy = Copy(tiles, batch_size, side, threads)
+            cases[f"{name}.{kind}.copy"] = partial(copy, seconds)
     for case, run in cases.items():
-        announce(f"throughput, first run: {case}")
+        announce(f"first run: {case}")
         run()
-    runs = interleave(cases, repeats, lambda text: announce(f"throughput, {text}"))
+    runs = interleave(cases, of["repeats"])
     for name, loader in loaders.items():
-        made, first = zip(*(start(loader) for _ in range(repeats)), strict=True)
+        made, first = zip(*(start(loader) for _ in range(of["repeats"])), strict=True)
         result.add(f"throughput.{name}.start", "ms", [s * 1e3 for s in made])
         result.add(f"throughput.{name}.first", "ms", [s * 1e3 for s in first])
     for name, tiles in sets.items():
-        _record(result, name, "whole", runs, promise_over_copy=WHOLE_OVER_COPY)
         shape = (tiles.side, len(tiles.bands))
-        promised = CROPS_A_SECOND.get(shape) if crop == PROMISED_CROP else None
-        _record(result, name, "crops", runs, promise=promised)
+        rate = CROPS_PER_SECOND.get(shape) if crop == PROMISED_CROP else None
+        _record(result, f"{name}.whole", runs, over_copy=WHOLE_OVER_COPY)
+        _record(result, f"{name}.crops", runs, rate=rate)
 
 
 def _record(
     result: Result,
     name: str,
-    kind: str,
     runs: dict[str, list[Rate]],
     *,
-    promise: float | None = None,
-    promise_over_copy: float | None = None,
+    rate: float | None = None,
+    over_copy: float | None = None,
 ) -> None:
-    found, copies = runs[f"{name}.{kind}"], runs[f"{name}.{kind}.copy"]
-    if result.settings["quick"] or result.machine["cores"] != PROMISED_CORES:
-        promise = promise_over_copy = None
-    at = f"throughput.{name}.{kind}"
-    result.add(f"{at}.rate", "images/s", [r.rate for r in found], at_least=promise)
+    """Record one way of loading; `rate` and `over_copy` are promised, of two cores."""
+    found, copies = runs[name], runs[f"{name}.copy"]
+    if result.machine["cores"] != PROMISED_CORES:
+        rate = over_copy = None
+    at = f"throughput.{name}"
+    result.add(f"{at}.rate", "images/s", [r.rate for r in found], at_least=rate)
     result.add(f"{at}.gb", "GB/s", [r.gigabytes for r in found])
     result.add(f"{at}.copy.gb", "GB/s", [r.gigabytes for r in copies])
     over = ratios([r.gigabytes for r in found], [r.gigabytes for r in copies])
-    result.add(f"{at}.over_copy", "", over, at_least=promise_over_copy)
+    result.add(f"{at}.over_copy", "", over, at_least=over_copy)
     # The same in processor time: what other users of the machine distort least.
-    each = [r.cpu_seconds / r.samples * 1e6 for r in found]
-    result.add(f"{at}.cpu", "us of one core an image", each)
-    cpu = [[r.cpu_seconds / r.nbytes for r in each] for each in (copies, found)]
-    result.add(f"{at}.over_copy_cpu", "", ratios(*cpu))
+    cpu = [r.cpu_seconds / r.samples * 1e6 for r in found]
+    result.add(f"{at}.cpu", "us of one core per image", cpu)
+    per_byte = [[r.cpu_seconds / r.nbytes for r in each] for each in (copies, found)]
+    result.add(f"{at}.over_copy_cpu", "", ratios(*per_byte))
     for share, label in ((0.5, "p50"), (0.99, "p99")):
         result.add(f"{at}.{label}", "ms", [r.quantile(share) for r in found])

@@ -17,7 +17,7 @@ from benchmarks.loading.held import Held, settled
 from loaders import BatchLoader, MemorySampler, RamTiles, TileDataset
 
 _LONG = 64
-"""Samples a tile in an epoch: a loader is to be held in the middle of one, never at its end, where
+"""Samples per tile and epoch: a loader is to be held in the middle of one, never at its end, where
 workers have nothing left to get ready."""
 
 
@@ -36,7 +36,7 @@ class Case:
     workers
         Processes or threads.
     batch_size
-        Tiles a batch.
+        Tiles per batch.
     store
         Where they are.
     """
@@ -106,7 +106,7 @@ def make_loader(case: Case, tiles: RamTiles) -> Iterable[Any]:
         datasets[case.kind],
         batch_size=case.batch_size,
         num_workers=case.workers,
-        # One batch a worker, as the arithmetic has it; torch's default of 2 doubles it.
+        # One batch per worker, as the arithmetic has it; torch's default of 2 doubles it.
         prefetch_factor=1 if case.workers else None,
         multiprocessing_context=case.start if case.workers else None,
     )

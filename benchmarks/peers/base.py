@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Loader = Iterable["tuple[Tensor, Tensor]"]
-"""Batches of images and masks, in an order of the peer's own; iterated once an epoch."""
+"""Batches of images and masks, in an order of the peer's own; iterated once per epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Task:
         Holds ``image.npy`` uint8 (tile, y, x, band), ``speed.npy`` uint8 (tile, y, x), and the
         same as GeoTIFFs ``tiff/image/00000.tif`` and ``tiff/speed/00000.tif``.
     batch_size
-        Tiles a batch.
+        Tiles per batch.
     workers
         Processes or threads that may read; 0 reads in the loop itself.
     store
@@ -80,7 +80,7 @@ class Pairs:
     Parameters
     ----------
     loader
-        Iterated once an epoch.
+        Iterated once per epoch.
     pair
         Batch to image and mask, such as ``itemgetter("image", "speed")``.
     """

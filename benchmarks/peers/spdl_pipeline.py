@@ -1,4 +1,4 @@
-"""SPDL: a pipeline of thread stages over one .npy file a tile, as its guide to formats advises."""
+"""SPDL: a pipeline of thread stages over one .npy file per tile, as its guide advises."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pair = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def prepare(task: Task, out: Path) -> None:
-    """Write two uncompressed arrays a tile."""
+    """Write two uncompressed arrays per tile."""
     for kind, pixels in (("image", task.image), ("speed", task.speed)):
         for tile, values in enumerate(pixels):
             np.save(out / f"{tile:06d}.{kind}.npy", values)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +13,8 @@ import rasterio
 from affine import Affine
 from rasterio.windows import Window
 
+from benchmarks.child import ask
+from benchmarks.machine import resident
 from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.rasters import ArrayPixels
 from geoprep.roads.tracing import vectorize
@@ -69,11 +69,9 @@ def vectorizing_seconds(path: Path) -> float:
 
 def peak_gib(path: Path) -> float:
     """Return the peak resident memory of a process of its own that vectorizes a map."""
-    code = f"from benchmarks.tracing.rates import _report; _report({str(path)!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    return float(ask("benchmarks.tracing.rates", {"path": str(path)})["peak"]) / 2**30
 
 
-def _report(path: str) -> None:
-    vectorize([Path(path)])
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+if __name__ == "__main__":
+    vectorize([Path(json.loads(sys.argv[1])["path"])])
+    print(json.dumps({"peak": resident()}))

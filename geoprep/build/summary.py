@@ -30,7 +30,7 @@ class Summary:
     notes
         Counted fallbacks of road attributes.
     road_fraction
-        Share of labelled pixels that are road, over all tiles.
+        Share of the labelled pixels that is road, over the tiles of scenes that are ``ok``.
     valid_fraction
         Share of all scenes' pixels that hold imagery; what pads a tile is no pixel of a scene.
     source_bytes

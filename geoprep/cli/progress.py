@@ -119,7 +119,7 @@ def _facts(summary: Summary) -> Table:
     table.add_row("tiles", f"{summary.tiles} of {levels} pixels ({splits})")
     if "ok" in summary.statuses:
         table.add_row("road", f"{summary.road_fraction:.2%} of the labelled pixels")
-    table.add_row("imagery", f"{summary.valid_fraction:.1%} of all pixels")
+    table.add_row("imagery", f"{summary.valid_fraction:.1%} of the scenes' pixels")
     table.add_row("on disk", f"{summary.store_bytes / 1e6:.1f} MB")
     return table
 

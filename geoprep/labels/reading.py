@@ -9,7 +9,7 @@ from geoprep.crs import Bounds
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels.geojson import parse_geojson
 from geoprep.labels.roadfile import RoadFile, open_road_file
-from geoprep.labels.rule import Schema, SpeedFrom, SpeedRule, SpeedUnit
+from geoprep.labels.rule import SpeedRule
 from geoprep.labels.table import Roads, RoadTable
 from geoprep.labels.vectors import GEOJSON_SUFFIXES, read_road_table
 from geoprep.storage.addresses import is_local, read_bytes
@@ -22,10 +22,6 @@ def read_roads(
     *,
     rule: SpeedRule | None = None,
     name: str | None = None,
-    schema: Schema = "auto",
-    speed_from: SpeedFrom = "attributes",
-    speed_field: str | None = None,
-    speed_unit: SpeedUnit = "mph",
     bounds: Bounds | None = None,
     bounds_crs: str | None = None,
     margin_m: float = 2.0,
@@ -39,11 +35,9 @@ def read_roads(
         An address (see :mod:`geoprep.storage.addresses`) of a file of any format, or the bytes of a
         GeoJSON document.
     rule
-        How speeds are found; goes before the four arguments that spell it.
+        How speeds are found; omitted: from the attributes, however they are spelled.
     name
         What messages call the label; the address when omitted.
-    schema, speed_from, speed_field, speed_unit
-        As in `SpeedRule`. Naming a field means that speeds come from it.
     bounds, bounds_crs
         Left, bottom, right, top of the ground whose roads are wanted. Given for a file that is
         asked more than once: it is then read once per process. Omitted: all roads are returned.
@@ -58,9 +52,9 @@ def read_roads(
     LabelError
         If the file cannot be used or says nothing about the scene; the message says how to mend it.
     UsageError
-        If an option is not known, or bounds come without their CRS.
+        If bounds come without their CRS.
     """
-    rule = rule or SpeedRule(schema, speed_from, speed_field, speed_unit)
+    rule = rule or SpeedRule()
     if bounds_crs is None:
         if bounds is not None or scene is not None:
             raise UsageError("bounds need the CRS they are in: give bounds_crs")

@@ -5,6 +5,9 @@ line through its pixel centres are sorted, and every second interval between the
 `rasterio.features.rasterize` gives the same bytes, and takes 2.5 ms for the roads of a chip of
 1300 x 1300 where this takes 0.5 ms: it turns geometries into Python lists, copies the raster twice,
 and keeps the interpreter locked meanwhile. This releases it.
+
+A centre exactly on a horizontal edge is inside where the polygon lies below the edge. GDAL
+takes such centres on some edges of either side; that is the one difference.
 """
 
 from __future__ import annotations

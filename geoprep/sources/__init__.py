@@ -7,7 +7,7 @@ Face: :class:`Scene` and :class:`Found`; :func:`find_scenes` for SpaceNet's citi
 from geoprep.sources.cities import CITIES, City, get_city
 from geoprep.sources.download import fetch, remote_scenes
 from geoprep.sources.patterns import images_and_labels
-from geoprep.sources.scene import Found, Scene, match_scene
+from geoprep.sources.scene import Found, Scene
 from geoprep.sources.spacenet import find_scenes
 
 __all__ = [
@@ -19,6 +19,5 @@ __all__ = [
     "find_scenes",
     "get_city",
     "images_and_labels",
-    "match_scene",
     "remote_scenes",
 ]

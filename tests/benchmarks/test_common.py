@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.child import ChildError
 from benchmarks.common import (
     Figure,
     Result,
-    draw_bars,
     interleave,
     parser,
-    plots,
-    print_promises,
     ratios,
+    run_parts,
 )
+from benchmarks.plots import draw_bars, draw_panels, draw_rows
+from benchmarks.tables import print_figures, print_promises
 
 VALUES = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=9)
 
@@ -134,10 +135,52 @@ def test_rounds_are_at_least_one(capsys: pytest.CaptureFixture[str]):
     assert "not 1 or more" in capsys.readouterr().err
 
 
+def test_a_quick_look_promises_nothing():
+    result = Result("some", {"quick": True})
+    assert result.add("rate", "chips/s", [1.0], at_least=2).met is None
+
+
+def test_a_part_that_fails_leaves_the_others_their_figures():
+    def fail() -> None:
+        raise ChildError("no such luck")
+
+    result = Result("some", {})
+    parts = {"a": fail, "b": lambda: result.add("b.rate", "", [1.0]), "c": fail}
+    run_parts(result, parts, ["a", "b"])
+    assert result.notes == ["a failed: no such luck"]
+    assert list(result.figures) == ["b.rate"]
+
+
+def test_a_table_has_the_rows_and_columns_that_were_measured(capsys: pytest.CaptureFixture[str]):
+    result = Result("some", {})
+    result.add("uint8.build.rate", "", [1.0, 2.0, 3.0])
+    result.add("uint16.build.rate", "", [4.0, 5.0, 6.0])
+    result.add("uint8.build.cpu", "", [7.0, 8.0, 9.0])
+    rows = {"8 bits": "uint8.build", "16 bits": "uint16.build", "real": "real.build"}
+    columns = {"chips/s": "rate", "cpu ms": "cpu", "MB": "mb"}
+    print_figures(result, "Rates", rows, columns, head="chips", medians=["cpu"])
+    said = capsys.readouterr().out.split()
+    assert {"Rates", "chips", "chips/s", "cpu", "bits", "(1.00-3.00)", "8.00", "-"} <= set(said)
+    assert not {"real", "MB", "(7.00-9.00)"} & set(said)
+    print_figures(result, "Nothing", {"real": "real.build"}, columns)
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_bars_leave_a_gap_for_what_was_not_measured(tmp_path: Path, suffix: str):
-    path = tmp_path / f"plot.{suffix}"
-    with plots(path, 1, 2, "title") as (left, _):
-        draw_bars(left, ["a", "b"], {"x": [Figure("", (1.0, 2.0)), None]})
-        assert [round(bar.get_height(), 1) for bar in left.patches] == [1.5]
+    path, heights, widths = tmp_path / f"plot.{suffix}", [], []
+    result = Result("some", {})
+    figure = result.add("a.rate", "", [1.0, 2.0])
+
+    def bars(result: Result, axis: object) -> None:
+        draw_bars(axis, ["a", "b"], {"x": [figure, None]})
+        heights.extend(round(bar.get_height(), 1) for bar in axis.patches)
+
+    def rows(result: Result, axis: object) -> None:
+        draw_rows(axis, {"first": figure, "second": Figure("", (3.0,))}, ["red", "blue"])
+        widths.extend((bar.get_width(), bar.get_facecolor()[:3]) for bar in axis.patches)
+
+    draw_panels(result, path, "title", [("a", bars), ("a", rows), ("b", bars)])
+    assert heights == [1.5]
+    assert widths == [(3.0, (0, 0, 1)), (1.5, (1, 0, 0))]  # from the bottom up
     assert path.stat().st_size > 1000

@@ -9,13 +9,12 @@ import torch
 from benchmarks import loaders as benchmark
 from benchmarks.child import ChildError
 from benchmarks.common import Result
-from benchmarks.loading import peers
+from benchmarks.loading import memory, peers, report, tax
 from benchmarks.loading.data import Sizes, random_tiles, synthetic_store, write_files
 from benchmarks.loading.held import tree_held
 from benchmarks.loading.load import peak_over_split
 from benchmarks.loading.memory import batch_bytes, expected_bytes, run
 from benchmarks.loading.throughput import Copy, drain
-from benchmarks.loading.unet import ResNet34UNet
 from benchmarks.loading.worker import Case
 from benchmarks.peers.base import Task
 from loaders import BatchLoader, RamTiles
@@ -56,6 +55,34 @@ def test_each_worker_has_a_batch_beside_the_one_in_the_loop():
     assert expected_bytes("uint8", 0, 32, 512, 3) == one
     assert expected_bytes("tiles", 8, 32, 512, 3) == 9 * one
     assert expected_bytes("threads", 8, 32, 512, 3) == 10 * one
+
+
+def test_memory_is_told_per_worker_and_in_all(monkeypatch, tmp_path, capsys):
+    def found(case):
+        usage = {"uss": 10_000_000 * (1 + case.workers), "kept": 20_000_000 * (1 + case.workers)}
+        workers = [] if case.kind == "threads" else [(7_000_000, 6_000_000)] * case.workers
+        others = [(5_000_000, 4_000_000)] if case.start == "forkserver" else []
+        base = {"uss": 10_000_000, "kept": 20_000_000}
+        told = {"workers": workers, "others": others, "pss": [0, 30_000_000], "peaks": [8e6]}
+        return {"base": base, "held": usage, **told}
+
+    monkeypatch.setattr(memory, "run", found)
+    tiles = random_tiles(3, 32, 3)
+    settings = {"batch_size": 4, "memory_workers": [0, 2], "threads": 1, "crop": 8, "tile": 32}
+    result = Result("loaders", {**settings, "tiles": 3, "bands": [1, 2, 3]})
+    memory.measure_memory(result, tmp_path, tiles)
+    assert result["memory.threads.2.total"].median == 40
+    assert result["memory.threads.2.uss"].median == 10
+    assert result["memory.spawn.2.uss"].median == 7
+    assert result["memory.forkserver.2.pss"].median == 13
+    assert result["memory.interpreter.server.pss"].median == 4
+    assert "memory.spawn.0.total" not in result.figures
+    report.print_tables(result)
+    said = capsys.readouterr().out
+    for title in ("BatchLoader, threads: 2", "Dataset, fork: 64", "alone, spawn", "once"):
+        assert title in said
+    report.draw(result, tmp_path / "m.png")
+    assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_shared_memory_that_nobody_maps_is_held():
@@ -103,12 +130,26 @@ def test_peak_is_counted_beyond_the_split(store):
     assert -(1 << 20) < peak_over_split(store) < 150_000_000
 
 
-def test_model_gives_logits_for_every_pixel():
-    model = ResNet34UNet(8, 5).eval()
-    assert model(torch.zeros(1, 8, 64, 96)).shape == (1, 5, 64, 96)
-    encoder = [p for name, p in model.named_parameters() if name.startswith(("stem", "stages"))]
-    # torchvision's resnet34 with 8 bands for 3 and without its classifier: 21.28 M + 5 * 64 * 49.
-    assert sum(p.numel() for p in encoder) == 21_284_672 + 5 * 64 * 49
+def test_the_loader_is_judged_by_its_share_of_a_step(monkeypatch):
+    def pace(milliseconds):
+        seconds = 2e-3 * milliseconds
+        return {"steps": 2, "seconds": seconds, "waited": 0.1 * seconds, "cpu_seconds": seconds}
+
+    answer = {"loader": [pace(102)] * 2, "cached": [pace(100)] * 2, "prepared": [pace(96)] * 2}
+    asked = []
+    monkeypatch.setattr(tax, "ask", lambda module, task: asked.append(task) or answer)
+    settings = {"crop": 32, "seconds": 0.01, "repeats": 2, "threads": 2, "parts": ["tax"]}
+    result = Result("loaders", {**settings, "memory_workers": [0, 1], "batch_size": 4})
+    tax.measure_tax(result, "a.zarr", random_tiles(6, 48, 3), batch_size=3)
+    assert asked[0]["of"] == [1, 2]
+    assert asked[0]["batch_size"] == 3
+    assert result["tax.over_cached"].median == pytest.approx(1.02)
+    assert result["tax.over_prepared"].median == pytest.approx(102 / 96)
+    assert result["tax.loader.rate"].median == pytest.approx(3 / 0.102)
+    assert result["tax.loader.waited"].median == pytest.approx(0.1)
+    share = result["tax.filling.cpu"].median / 100
+    assert result["tax.share"].median == pytest.approx(share, rel=0.5)
+    assert result["tax.share"].at_most == tax.SHARE
 
 
 def test_peer_delivers_every_pixel_and_says_how_fast(task):
@@ -149,10 +190,9 @@ def test_peers_are_put_next_to_ours_and_missing_ones_skipped(task, monkeypatch):
     names = ("ours", "ours_crops", "uint8_dataloader_inline", "classic_dataloader")
     absent = peers.Entry("litdata_loader", "LitData")
     entries = [entry for entry in peers.ENTRIES if entry.name in names] + [absent]
-    result = Result("loaders", {"quick": True}, {"cores": 2})
-    peers.measure_peers(
-        result, task, entries=entries, crop=64, seconds=0.01, repeats=1, announce=lambda text: None
-    )
+    settings = {"quick": True, "crop": 64, "seconds": 0.01, "repeats": 1}
+    result = Result("loaders", settings, {"cores": 2})
+    peers.measure_peers(result, task, entries)
     for name in names:
         assert result[f"peers.{name}.rate"].median > 0
         importing, opening = (result[f"peers.{name}.{f}"].median for f in ("import", "open"))
@@ -198,10 +238,10 @@ def test_quick_run_records_what_it_promises(store, tmp_path):
             assert figures[f"{at}.start"]["median"] > 0 < figures[f"{at}.first"]["median"]
             assert over == pytest.approx(gb / copy)
     assert figures["load.over_zarrs"]["median"] == pytest.approx(
-        figures["load.ours"]["median"]
-        / max(figures[f"load.zarrs_{way}"]["median"] for way in ("whole", "by_shard"))
+        figures["load.ours.rate"]["median"]
+        / max(figures[f"load.zarrs_{way}.rate"]["median"] for way in ("whole", "by_shard"))
     )
-    assert {"load.peak", "load.zarrs_touched"} <= set(figures)
+    assert {"load.peak", "load.zarrs_touched.rate"} <= set(figures)
 
 
 def test_random_tiles_and_files_hold_the_same_pixels(tmp_path):

@@ -1,9 +1,8 @@
 """The trainer's benchmark: what it times, what it refuses to time, and whole runs of its parts."""
 
-import itertools
 import json
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +13,12 @@ from torch import nn
 from benchmarks import training as benchmark
 from benchmarks.child import ChildError, run
 from benchmarks.common import Result
-from benchmarks.fitting import climb, learning, mapping, ranks, report
-from benchmarks.fitting.breakdown import REST, profile_steps
+from benchmarks.fitting import ladder, mapping, report, runs, worker
 from benchmarks.fitting.convolutions import record, replay
-from benchmarks.fitting.rungs import FIT, IPEX, KEPT, LAST, PLAIN, ROOT, RUN, RUNGS
-from benchmarks.fitting.stepper import Stepper, close, loader_of, open_tiles
+from benchmarks.fitting.rungs import BF16, CEILING, FIT, IPEX, KEPT, PLAIN, ROOT, RUNGS
+from benchmarks.fitting.stepper import Stepper, feeds
 from benchmarks.loading.data import Sizes, synthetic_store
+from benchmarks.loading.throughput import close
 from geoprep.speed import BIN_TABLE
 from geoprep.store import Store
 from training.config import Config
@@ -27,18 +26,12 @@ from training.errors import TrainingError
 from training.fit import COMMAND
 
 BATCH, CROP = 2, 32
-EAGER = replace(FIT, name="eager", compile_mode="off")
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     sizes = Sizes(scenes=4, scene_side=128)
     return synthetic_store(tmp_path_factory.mktemp("city"), sizes, 1)
-
-
-@pytest.fixture(scope="module")
-def tiles(store):
-    return open_tiles(store)
 
 
 @pytest.fixture
@@ -50,7 +43,7 @@ def small(monkeypatch):
             nn.Conv2d(bands, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Conv2d(8, channels, 1)
         )
 
-    monkeypatch.setattr("benchmarks.fitting.stepper.build_network", build)
+    monkeypatch.setattr("training.run.build_network", build)
 
 
 @pytest.fixture
@@ -62,20 +55,29 @@ def own_allocator(monkeypatch):
 def a_result(**settings):
     return Result(
         "training",
-        {"quick": False, "batch_size": BATCH, **settings},
+        {
+            "quick": False,
+            "batch_size": BATCH,
+            "crop": CROP,
+            "seconds": 0,
+            "repeats": 2,
+            "price": None,
+        }
+        | settings,
         {"cores": 2, "processor": "one"},
     )
 
 
-def test_each_rung_of_the_ladder_changes_one_thing():
-    ladder = RUNGS[: RUNGS.index(FIT) + 1]
-    assert ladder[0] == PLAIN
-    for lower, upper in itertools.pairwise(ladder):
-        before, after = (
-            (r.keep_memory, r.channels_last, r.precision, r.fused, r.compile_mode, r.engine)
-            for r in (lower, upper)
-        )
-        assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
+def test_each_rung_of_the_ladder_changes_what_it_says():
+    assert RUNGS[: RUNGS.index(FIT) + 1] == (PLAIN, KEPT, BF16, FIT)
+    for lower, upper, changed in (
+        (PLAIN, KEPT, {"keep_memory"}),
+        (KEPT, BF16, {"channels_last", "precision"}),
+        (BF16, FIT, {"compile_mode"}),
+    ):
+        before, after = ({f.name: getattr(r, f.name) for f in fields(r)} for r in (lower, upper))
+        differ = {name for name in before if before[name] != after[name]}
+        assert differ - {"name", "title"} == changed
 
 
 def test_the_top_of_the_ladder_is_what_fit_does_by_default():
@@ -83,41 +85,41 @@ def test_the_top_of_the_ladder_is_what_fit_does_by_default():
     assert (FIT.precision, FIT.compile_mode) == (machine.precision, machine.compile)
     assert FIT.keep_memory
     assert FIT.channels_last
-    assert FIT.fused
-    assert not FIT.launcher
 
 
 @pytest.mark.usefixtures("small", "own_allocator")
-@pytest.mark.parametrize(("rung", "last"), [(KEPT, False), (LAST, True)])
-def test_a_rung_has_the_layout_that_it_says(rung, last, store, tiles):
-    stepper, seen = Stepper(rung, Store.open(store)), []
-    stepper.trainable.network[0].register_forward_hook(lambda m, given, out: seen.append(out))
-    batches = iter(loader_of(tiles, BATCH, CROP, threads=1))
-    pace = stepper.run(batches, 0, 2)
+@pytest.mark.parametrize(("rung", "last"), [(KEPT, False), (BF16, True)])
+def test_a_rung_has_the_layout_that_it_says(rung, last, store):
+    stepper, seen = Stepper(rung, str(store), CROP, BATCH), []
+    network = stepper.run.trainable.network
+    network[0].register_forward_hook(lambda m, given, out: seen.append(out))
+    batches = iter(stepper.loader())
+    pace = stepper.pace(batches, 0, 2)
     close(batches)
     assert pace.steps == len(seen) == 2
+    assert seen[0].shape[0] == BATCH
     assert 0 <= pace.waited <= pace.seconds
     layout = torch.channels_last if last else torch.contiguous_format
     assert seen[0].is_contiguous(memory_format=layout)
 
 
 @pytest.mark.usefixtures("small", "own_allocator")
-def test_steps_that_learn_nothing_are_not_timed(store, tiles):
-    stepper = Stepper(KEPT, Store.open(store))
+def test_steps_that_learn_nothing_are_not_timed(store):
+    stepper = Stepper(KEPT, str(store), CROP, BATCH)
     with torch.no_grad():
-        stepper.trainable.network[0].weight.fill_(torch.nan)
-    batches = iter(loader_of(tiles, BATCH, CROP, threads=1))
+        stepper.run.trainable.network[0].weight.fill_(torch.nan)
+    batches = iter(stepper.loader())
     with pytest.raises(TrainingError, match="the loss is not a number"):
-        stepper.run(batches, 0, 1)
+        stepper.pace(batches, 0, 1)
     close(batches)
 
 
 @pytest.mark.usefixtures("small", "own_allocator")
-def test_the_bound_is_every_convolution_of_a_step_and_nothing_else(store, tiles):
-    stepper = Stepper(EAGER, Store.open(store))
-    batches = iter(loader_of(tiles, BATCH, CROP, threads=1))
+def test_the_bound_is_every_convolution_of_a_step_and_nothing_else(store):
+    stepper = Stepper(BF16, str(store), CROP, BATCH)
+    batches = iter(stepper.loader())
     batch = next(batches)
-    found = record(lambda: stepper.step(batch))
+    found = record(lambda: stepper.run.stepper([batch]))
     close(batches)
     names = [convolution.call.name() for convolution in found]
     assert names == ["aten::convolution"] * 2 + ["aten::convolution_backward"] * 2
@@ -135,15 +137,49 @@ def test_the_bound_is_every_convolution_of_a_step_and_nothing_else(store, tiles)
 
 
 @pytest.mark.usefixtures("small", "own_allocator")
-def test_the_parts_of_a_step_add_up_to_it(store, tiles):
-    stepper = Stepper(EAGER, Store.open(store))
-    batches = iter(loader_of(tiles, BATCH, CROP, threads=1))
-    stepper.run(batches, 0, 1)
-    found = profile_steps(stepper, batches, 2)
+def test_the_parts_of_a_step_are_those_of_the_profile(store, monkeypatch):
+    monkeypatch.setattr(worker, "FIT", BF16)
+    found = worker.breakdown(str(store), BATCH, CROP)
+    assert {"wait for the batch", "network forward", "backward", "optimizer"} <= set(found["parts"])
+    assert {"convolutions", "batch norm", "optimizer", "gradient clip", "rest"} <= set(
+        found["kinds"]
+    )
+    assert all(milliseconds > 0 for milliseconds in found["kinds"].values())
+    result = a_result()
+    monkeypatch.setattr(ladder, "ask", lambda module, task: found)
+    ladder.measure_step(result, str(store))
+    shares = [result[n].median for n in result.named("step.kinds") if n.endswith(".share")]
+    assert sum(shares) == pytest.approx(1)
+
+
+@pytest.mark.usefixtures("small", "own_allocator")
+def test_every_feed_gives_the_same_kind_of_batches(store):
+    stepper = Stepper(BF16, str(store), CROP, BATCH)
+    with feeds(stepper, [1]) as ways:
+        assert list(ways) == ["loader", "threads.1", "workers.0", "workers.1", "cached"]
+        for batches in ways.values():
+            batch = next(batches)
+            assert batch.image.shape == (BATCH, 3, CROP, CROP)
+            assert batch.speed.shape == (BATCH, CROP, CROP)
+            assert batch.image.dtype == batch.speed.dtype == torch.uint8
+        assert next(ways["cached"]) is batch
+
+
+@pytest.mark.usefixtures("small", "own_allocator")
+def test_a_prepared_batch_is_the_one_that_was_given(store):
+    stepper = Stepper(BF16, str(store), CROP, BATCH)
+    batches = iter(stepper.loader())
+    first, second = next(batches), next(batches)
+    seen = []
+    network = stepper.run.trainable.network
+    network.register_forward_pre_hook(lambda m, given: seen.append(given[0].detach().clone()))
+    with stepper.prepared(first):
+        stepper.run.stepper([first])
+        stepper.run.stepper([second])
+    stepper.run.stepper([second])
     close(batches)
-    assert {"convolutions", "batch norm", "optimizer", "gradient clip", REST} <= set(found)
-    assert found["convolutions"] > 0
-    assert all(milliseconds > -1 for milliseconds in found.values())
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])
 
 
 def test_a_command_that_fails_says_why():
@@ -159,27 +195,22 @@ def test_allocators_of_the_environment_do_not_reach_a_rung(monkeypatch):
 
 
 def fake_answers(monkeypatch, rates):
-    """Let workers answer at once, with these images a second."""
+    """Let workers answer at once, with these images per second."""
 
-    def answer(task, **how):
-        name = task.get("rung", climb.CEILING)
-        return {"steps": 1, "seconds": BATCH / rates[name]}
+    def answer(module, task, **how):
+        rate = rates[task.get("rung", CEILING)]
+        if rate is None:
+            raise ChildError("no such luck")
+        return {"steps": 1, "seconds": BATCH / rate}
 
-    monkeypatch.setattr(climb, "ask", answer)
+    monkeypatch.setattr(ladder, "ask", answer)
 
 
 def test_the_ladder_is_judged_by_its_ratios(monkeypatch):
-    rates = {rung.name: 5.0 for rung in RUNGS} | {"fit": 12.0, "ipex": 12.2, climb.CEILING: 16.0}
+    rates = {rung.name: 5.0 for rung in RUNGS} | {"fit": 12.0, "ipex": 12.2, CEILING: 16.0}
     fake_answers(monkeypatch, rates)
-    result = a_result()
-    climb.measure_ladder(
-        result,
-        {"batch_size": BATCH},
-        rungs=list(RUNGS),
-        repeats=2,
-        price=0.5,
-        announce=lambda text: None,
-    )
+    result = a_result(price=0.5)
+    ladder.measure_ladder(result, "a.zarr", RUNGS)
     found = {name: result[f"ladder.{name}"] for name in ("over_fp32", "over_ipex", "share")}
     assert found["over_fp32"].median == pytest.approx(2.4)
     assert found["share"].median == pytest.approx(0.75)
@@ -188,40 +219,28 @@ def test_the_ladder_is_judged_by_its_ratios(monkeypatch):
 
 
 def test_a_rung_that_does_not_start_is_left_out_with_a_word(monkeypatch):
-    def answer(task, **how):
-        if how.get("launcher"):
-            raise ChildError("no such launcher")
-        return {"steps": 1, "seconds": 1.0}
-
-    monkeypatch.setattr(climb, "ask", answer)
+    fake_answers(monkeypatch, {"fit": BATCH, "ipex": None, CEILING: 16.0})
     result = a_result()
-    climb.measure_ladder(
-        result,
-        {"batch_size": BATCH},
-        rungs=[FIT, RUN],
-        repeats=1,
-        price=None,
-        announce=lambda text: None,
-    )
-    assert "ladder.run_cpu.rate" not in result.figures
+    ladder.measure_ladder(result, "a.zarr", [FIT, IPEX])
+    assert "ladder.ipex.rate" not in result.figures
     assert result["ladder.fit.rate"].median == BATCH
-    assert any("no such launcher" in note for note in result.notes)
+    assert any("no such luck" in note for note in result.notes)
 
 
 def test_what_is_not_installed_is_left_out_with_a_word(monkeypatch):
     monkeypatch.setattr("benchmarks.fitting.rungs.IPEX_PYTHON", Path("/nowhere"))
     result = a_result()
-    assert IPEX not in climb.chosen_rungs(result)
+    assert IPEX not in ladder.chosen_rungs(result)
     assert any("make ipex" in note for note in result.notes)
 
 
 def test_the_prior_is_one_guess_for_every_road(store):
     opened = Store.open(store)
-    tiles = learning._val_histogram(opened)
+    tiles = runs._val_histogram(opened)
     bins = np.bincount(BIN_TABLE, weights=tiles, minlength=8)[1:]
     train = np.bincount(BIN_TABLE, weights=opened.histogram_speed, minlength=8)[1:]
     guessed = bins[train.argmax()] / bins.sum()
-    assert learning.prior_bin_iou(opened) == pytest.approx(guessed / (bins > 0).sum())
+    assert runs.prior_bin_iou(opened) == pytest.approx(guessed / (bins > 0).sum())
 
 
 def test_the_city_is_learnt_as_the_demo_does(tmp_path):
@@ -230,23 +249,23 @@ def test_the_city_is_learnt_as_the_demo_does(tmp_path):
         "EPOCHS = 3\nSIZE ?= 4\ndemo: x\n"
         "\tpython -m training.fit a.zarr --epochs $(EPOCHS) --batch-size $(SIZE) --out r\n"
     )
-    assert learning.demo_options(made) == ["--epochs", "3", "--batch-size", "4"]
+    assert runs.demo_options(made) == ["--epochs", "3", "--batch-size", "4"]
     made.write_text("demo:\n")
     with pytest.raises(ChildError, match="--fit-options"):
-        learning.demo_options(made)
+        runs.demo_options(made)
 
 
 def test_the_demo_of_this_project_trains_with_settings_that_exist():
-    Config.from_flat(COMMAND.parse(["store.zarr", *learning.demo_options()]))
+    Config.from_flat(COMMAND.parse(["store.zarr", *runs.demo_options()]))
     text = (ROOT / "Makefile").read_text()
-    assert f"SCENES = {learning.SCENES}\n" in text
+    assert f"SCENES = {runs.SCENES}\n" in text
 
 
 def test_losses_of_ranks_are_compared_epoch_by_epoch():
     one = [{"loss": "1.0"}, {"loss": "0.5"}]
     two = [{"loss": "1.01"}, {"loss": "0.45"}]
-    assert ranks._difference(one, one) == 0
-    assert ranks._difference(one, two) == pytest.approx(0.1)
+    assert runs.difference(one, one) == 0
+    assert runs.difference(one, two) == pytest.approx(0.1)
 
 
 def test_mapping_is_judged_by_pixels_put_through_the_network():
@@ -254,7 +273,7 @@ def test_mapping_is_judged_by_pixels_put_through_the_network():
     eight = {**work, "network_pixels": 32_000_000, "seconds": 20.0}
     answer = {"bare": [(10.0, 5.0)], "none": [work], "d4": [eight], "shape": [1, 64, 64]}
     result = a_result()
-    mapping._record(result, answer, (64, 64))
+    mapping.record(result, answer)
     assert result["predict.none.network"].median == pytest.approx(2.0)
     assert result["predict.none.share"].median == pytest.approx(1.0)
     assert result["predict.none.area"].median == pytest.approx(1.6 * 0.09 * 3600)
@@ -265,15 +284,13 @@ def test_mapping_is_judged_by_pixels_put_through_the_network():
 @pytest.fixture
 def everything():
     """A result with figures of every part."""
-    result = a_result(crop=CROP, sizes=[1, 2], feeds=["cached", "threads.1", "workers.0"])
-    result.settings["step"] = ["convolutions", "rest"]
-    result.settings |= {"ranks.one.loss": [0.2, 0.1], "ranks.two.loss": [0.2, 0.11]}
+    result = a_result()
     result.settings["curves"] = [[0.1, 0.6], [0.2, 0.5]]
     rates = {f"ladder.{rung.name}.rate": 5.0 for rung in RUNGS} | {"ladder.convolutions.rate": 9.0}
-    rates |= {"sizes.1.rate": 3.0, "sizes.2.rate": 4.0, "step.convolutions": 80.0, "step.rest": 3.0}
-    rates |= {f"feeds.{name}.rate": 7.0 for name in result.settings["feeds"]}
+    rates |= {"sizes.1.rate": 3.0, "sizes.2.rate": 4.0, "step.kinds.convolutions.time": 80.0}
+    rates |= {"step.kinds.rest.time": 3.0, "step.parts.backward.time": 60.0}
     rates |= {f"predict.{tta}.network": 2.0 for tta in mapping.VIEWS_ASKED}
-    rates |= {"predict.bare.rate": 2.2, "predict.overlap": 0.1, "city.road_iou": 0.6}
+    rates |= {"predict.bare.network": 2.2, "predict.overlap": 0.1, "city.road_iou": 0.6}
     rates |= {"ranks.one.rate": 7.0, "ranks.two.rate": 6.5, "chip.road_iou": 0.5}
     for name, rate in rates.items():
         result.add(name, "", [rate, rate * 1.1], at_least=0.55 if name == "city.road_iou" else None)
@@ -283,9 +300,8 @@ def everything():
 def test_every_part_is_printed_and_drawn(everything, tmp_path, capsys):
     report.print_tables(everything)
     said = capsys.readouterr().out
-    for title in ("ladder", "Batch sizes", "Feeding", "Where a step", "Mapping", "Ranks"):
+    for title in ("ladder", "Batch sizes", "Where a step", "Mapping", "Ranks", "Learning, "):
         assert title in said
-    assert said.count("Learning, ") == 1
     for rung in RUNGS:
         assert rung.title in said
     report.draw(everything, tmp_path / "t.png")

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 
@@ -95,6 +95,25 @@ class Clock:
             self.steps[i] = {name: whole[name] for name in order if name != "forward"}
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Where the time of a step goes.
+
+    Attributes
+    ----------
+    seconds
+        Per step, a median.
+    phases
+        Part of a step to seconds, medians.
+    operators
+        Operator to seconds and calls per step under torch's profiler, without those it calls.
+    """
+
+    seconds: float
+    phases: dict[str, float]
+    operators: dict[str, tuple[float, float]]
+
+
 def profile(run: Run, console: Console) -> None:
     """Take some steps as training does, and print where their time went. Nothing is saved.
 
@@ -106,6 +125,19 @@ def profile(run: Run, console: Console) -> None:
         Says what is going on.
     """
     console.line(f"taking {WARM_UP + STEPS} steps, then {PROFILED} under torch's profiler")
+    found = measure(run)
+    _print_phases(found, run)
+    _print_operators(found.operators)
+
+
+def measure(run: Run) -> Profile:
+    """Take some steps as training does, and return where their time went.
+
+    Parameters
+    ----------
+    run
+        With its tiles loaded; its weights change.
+    """
     run.module.train()
     batches = _forever(run)
     _take(run, batches, WARM_UP)
@@ -114,11 +146,12 @@ def profile(run: Run, console: Console) -> None:
     _take(run, batches, STEPS, clock)
     clock.end()
     run.stepper = plain
-    _print_phases(clock, run)
     with torch_profile(activities=_activities(run.engine.device)) as profiler:
         _take(run, batches, PROFILED)
-    _print_operators(profiler)
     batches.close()
+    steps = clock.steps
+    phases = {name: median([step[name] for step in steps]) for name in steps[0]}
+    return Profile(median([sum(s.values()) for s in steps]), phases, _operators(profiler))
 
 
 def _forever(run: Run) -> Generator[Batch, None, None]:
@@ -144,20 +177,19 @@ def _waited(batches: Iterator[Batch], clock: Clock | None) -> Iterator[Batch]:
             yield batch
 
 
-def _print_phases(clock: Clock, run: Run) -> None:
-    figures = {name: median([step[name] for step in clock.steps]) for name in clock.steps[0]}
+def _print_phases(found: Profile, run: Run) -> None:
     compiled = {"off": "nothing", "loss": "the loss", "model": "the network and the loss"}
     table = Table("part of a step", "ms", "share", "", title_justify="left")
-    total = sum(figures.values())
-    for name, seconds in figures.items():
+    total = sum(found.phases.values())
+    for name, seconds in found.phases.items():
         share = seconds / max(total, 1e-9)
         table.add_row(name, f"{1e3 * seconds:.1f}", f"{share:.1%}", NOTES.get(name, ""))
     terminal = Terminal(width=100)
     terminal.print(table)
-    whole = median([sum(step.values()) for step in clock.steps])
     images = run.data.loader.schedule.batch_size * run.config.optim.accumulate
     terminal.print(
-        f"a step of {images} images takes {1e3 * whole:.0f} ms: {images / whole:.1f} images/s "
+        f"a step of {images} images takes {1e3 * found.seconds:.0f} ms: "
+        f"{images / found.seconds:.1f} images/s "
         f"(medians of {STEPS} steps; compiled: {compiled[run.engine.compile_mode]})"
     )
 
@@ -167,12 +199,21 @@ def _activities(device: torch.device) -> list[ProfilerActivity]:
     return [ProfilerActivity.CPU, *([other] if other else [])]
 
 
-def _print_operators(profiler: torch_profile) -> None:
-    rows = [row for row in profiler.key_averages() if row.self_cpu_time_total > 0]
-    times = {row.key: row.self_cpu_time_total + row.self_device_time_total for row in rows}
-    total = sum(times.values())
+def _operators(profiler: torch_profile) -> dict[str, tuple[float, float]]:
+    return {
+        row.key: (
+            (row.self_cpu_time_total + row.self_device_time_total) / 1e6 / PROFILED,
+            row.count / PROFILED,
+        )
+        for row in profiler.key_averages()
+        if row.self_cpu_time_total > 0
+    }
+
+
+def _print_operators(operators: dict[str, tuple[float, float]]) -> None:
+    total = sum(seconds for seconds, _ in operators.values())
     table = Table("operator", "share", "calls per step")
-    calls = {row.key: row.count for row in rows}
-    for name in sorted(times, key=lambda key: -times[key])[:OPERATORS]:
-        table.add_row(name[:60], f"{times[name] / total:.1%}", f"{calls[name] / PROFILED:.0f}")
+    for name in sorted(operators, key=lambda key: -operators[key][0])[:OPERATORS]:
+        seconds, calls = operators[name]
+        table.add_row(name[:60], f"{seconds / total:.1%}", f"{calls:.0f}")
     Terminal(width=100).print(table)

@@ -21,12 +21,15 @@ from geoprep.roads.network import RoadNetwork
 from geoprep.roads.tracing.merging import Sheet, merged
 from geoprep.roads.tracing.steps import trace
 
-SUFFIXES: Final = (".tif", ".tiff", ".png", ".jp2", ".vrt", ".img")
+GEOTIFF: Final = (".tif", ".tiff")
+SUFFIXES: Final = (*GEOTIFF, ".png", ".jp2", ".vrt", ".img")
 _EDGE_POINTS: Final = 5
 
 
 def rasters_in(path: Path) -> list[Path]:
     """Return a file as it is, or the rasters in a folder, in order of their names.
+
+    Pictures beside GeoTIFFs, such as the overlays of maps, are passed over.
 
     Raises
     ------
@@ -37,7 +40,7 @@ def rasters_in(path: Path) -> list[Path]:
         found = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
         if not found:
             raise SourceError(f"{path}: no raster in it ({', '.join(SUFFIXES)})")
-        return found
+        return [p for p in found if p.suffix.lower() in GEOTIFF] or found
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder")
     return [path]

@@ -83,14 +83,14 @@ def test_a_byte_order_mark_is_no_obstacle():
 
 def test_roads_that_no_car_takes_are_left_out_and_counted():
     ways = [feature(highway=way, road_type=None) for way in ("primary", "footway", "steps")]
-    roads = read_roads(geojson(*ways), schema="osm")
+    roads = read_roads(geojson(*ways), rule=SpeedRule(schema="osm"))
     assert roads.mph.tolist() == [45]
     assert roads.notes == {"not driveable": 2, "lanes missing": 1, "surface missing": 1}
 
 
 def test_speed_options_reach_the_attributes():
     data = geojson(feature(limit=50), feature(limit=None))
-    roads = read_roads(data, speed_field="limit", speed_unit="kmh")
+    roads = read_roads(data, rule=SpeedRule(speed_field="limit", speed_unit="kmh"))
     assert roads.mph.tolist() == [pytest.approx(31.068560), 25]
     assert roads.notes == {"speed field missing": 1}
 
@@ -275,7 +275,7 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
 
 def test_a_speed_field_that_is_not_there_lists_the_fields():
     with pytest.raises(LabelError, match=r"chip7: .*limit.*lane_number, paved, road_type"):
-        read_roads(geojson(feature()), name="chip7", speed_field="limit")
+        read_roads(geojson(feature()), name="chip7", rule=SpeedRule(speed_field="limit"))
 
 
 # --- bounds -------------------------------------------------------------------------------------
@@ -339,8 +339,3 @@ def test_a_label_of_any_format_is_read_out_of_an_archive(tmp_path):
         roads = read_roads(at)
         assert [coordinates(line) for line in roads.lines] == [LINE]
         assert roads.mph.tolist() == [25]
-
-
-def test_a_rule_goes_whole():
-    roads = read_roads(geojson(feature(limit=50)), rule=SpeedRule(speed_field="limit"))
-    assert roads.mph.tolist() == [50]

@@ -203,7 +203,7 @@ def test_speeds_of_a_field_in_any_unit(tmp_path):
     path = tmp_path / "roads.shp"
     limits = [50.0, 0.0, 30.0] * 10
     network(count=30, limit=limits).to_crs(UTM).to_file(path)
-    roads = read_roads(path, speed_field="limit", speed_unit="kmh")
+    roads = read_roads(path, rule=SpeedRule(speed_field="limit", speed_unit="kmh"))
     assert set(roads.mph.round(3).tolist()) == {31.069, 35.0, 18.641}
     assert roads.notes == {"speed field out of range": 10}
 
@@ -266,7 +266,7 @@ def test_a_crs_that_is_nowhere_on_earth_is_an_error(tmp_path):
 
 def test_a_speed_field_that_is_not_there_lists_all_fields(road_files):
     with pytest.raises(LabelError, match=r"limit.*lane_numbe, paved, road_type.*--speed-field"):
-        read_roads(road_files(UTM), speed_field="limit")
+        read_roads(road_files(UTM), rule=SpeedRule(speed_field="limit"))
 
 
 def test_a_file_without_lines_is_an_error_that_lists_its_layers(tmp_path):

@@ -28,7 +28,9 @@ def named(ids):
     return SimpleNamespace(location="a.zarr", scenes=SimpleNamespace(id=np.array(ids, object)))
 
 
-@pytest.mark.parametrize(("typed", "index"), [(IDS[0], 0), ("chip12", 2), ("moscow_CHIP1", 0)])
+@pytest.mark.parametrize(
+    ("typed", "index"), [(IDS[0], 0), ("chip12", 2), ("12", 2), ("moscow_CHIP1", 0)]
+)
 def test_an_id_or_the_end_of_one_names_a_scene(typed, index):
     assert find_scene(named(IDS), typed) == index
 

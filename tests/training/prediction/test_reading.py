@@ -9,8 +9,8 @@ import rasterio
 from affine import Affine
 from helpers.predict_cases import FACTS, GSD, PLACE, pixels, write_image
 
+from geoprep import imagery
 from geoprep.errors import ImageError, UsageError
-from geoprep.imagery import pixels as imagery
 from training.prediction import images as images_module
 from training.prediction.images import (
     ReadOptions,

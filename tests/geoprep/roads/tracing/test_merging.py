@@ -120,3 +120,12 @@ def test_a_folder_without_rasters_is_named(tmp_path):
         rasters_in(tmp_path)
     with pytest.raises(SourceError, match="no such file"):
         rasters_in(tmp_path / "x.tif")
+
+
+def test_pictures_beside_maps_are_no_maps(tmp_path):
+    for name in ("b.tif", "a.tif", "a.png", "a.qml"):
+        (tmp_path / name).touch()
+    assert [path.name for path in rasters_in(tmp_path)] == ["a.tif", "b.tif"]
+    for name in ("a.tif", "b.tif"):
+        (tmp_path / name).unlink()
+    assert [path.name for path in rasters_in(tmp_path)] == ["a.png"]

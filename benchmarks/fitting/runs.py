@@ -1,22 +1,33 @@
-"""What the trainer learns with its defaults: on a synthetic city, and on a real chip by heart."""
+"""What is measured with the commands themselves: two ranks beside one, and what a run learns."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.child import ROOT, ChildError, run
-from benchmarks.common import Result
+from benchmarks.chips import real
+from benchmarks.common import Result, announce, interleave, ratios
 from geoprep.speed import BIN_COUNT, BIN_TABLE
 from geoprep.store import Store
+from loaders import RamTiles
 from training.config import Config
+
+RANKS = 2
+DIFFERENCE = 0.05
+"""Most by which the loss of an epoch may differ: BatchNorm sees half the batch in each rank."""
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
 
 SCENES, SEED = 48, 0
 MINUTES = 6.0
@@ -24,10 +35,70 @@ ROAD_IOU = 0.55
 OVER_PRIOR = 2.0
 """What "well above the prior" means for the mean IoU of speed bins."""
 
-CHIP_STEPS = 300
 CHIP_IOU = 0.5
 
 GEOPREP = (sys.executable, "-c", "from geoprep.cli import main; main()")
+
+Rows = list[dict[str, str]]
+
+
+def fit(
+    store: Path, out: Path, options: Sequence[str], launcher: Sequence[str] = ()
+) -> tuple[Rows, float]:
+    """Train with the command itself; return the rows of metrics.csv, one per epoch, and seconds."""
+    given = ["-m", "training.fit", str(store), "--out", str(out), "--overwrite", "--quiet"]
+    start = time.perf_counter()
+    run([sys.executable, *launcher, *given, *options])
+    seconds = time.perf_counter() - start
+    with (out / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file)), seconds
+
+
+def measure_ranks(result: Result, store: Path, work: Path, *, epochs: int) -> None:
+    """Record the rates of one process and of two, and by how much their losses differ.
+
+    Parameters
+    ----------
+    work
+        Folder for the runs.
+    epochs
+        Of one window per tile. The first is not timed, since it compiles.
+    """
+    of = result.settings
+    options = ["--crop", str(of["crop"]), "--crops-per-tile", "1", "--epochs", str(epochs)]
+    options += ["--val-every", str(epochs), "--pictures", "0", "--save-every", "1h"]
+    # Learning slowly, or rounding alone would soon have led the two apart.
+    options += ["--schedule", "constant", "--lr", "1e-4", "--engine", "native"]
+
+    def rows(ranks: int, launcher: Sequence[str] = ()) -> Rows:
+        size = ["--batch-size", str(of["batch_size"] // ranks)]
+        return fit(store, work / "run", [*size, *options], launcher)[0]
+
+    cases: dict[str, Callable[[], Rows]] = {
+        "one": partial(rows, 1),
+        "two": partial(rows, RANKS, TORCHRUN),
+    }
+    found = interleave(cases, min(of["repeats"], 2))
+    for name, runs in found.items():
+        rates = [statistics.median(_column(each, "images_per_s")[1:]) for each in runs]
+        result.add(f"ranks.{name}.rate", "images/s", rates)
+        result.settings[f"ranks.{name}.loss"] = _column(runs[0], "loss")
+    over = ratios(result["ranks.two.rate"].values, result["ranks.one.rate"].values)
+    note = f"{RANKS} processes over one, on the same cores, for the same global batch"
+    result.add("ranks.over_one", "", over, note=note)
+    differences = [difference(*pair) for pair in zip(found["one"], found["two"], strict=True)]
+    note = "largest relative difference of an epoch's loss"
+    result.add("ranks.difference", "", differences, at_most=DIFFERENCE, note=note)
+
+
+def _column(rows: Rows, name: str) -> list[float]:
+    return [float(row[name] or "nan") for row in rows]
+
+
+def difference(one: Rows, two: Rows) -> float:
+    """Return the largest relative difference of an epoch's loss."""
+    pairs = zip(_column(one, "loss"), _column(two, "loss"), strict=True)
+    return max(abs(b - a) / a for a, b in pairs)
 
 
 def demo_options(makefile: Path = ROOT / "Makefile") -> list[str]:
@@ -56,51 +127,38 @@ def build_city(work: Path, scenes: int, size: int) -> Path:
 
 
 def measure_city(
-    result: Result,
-    store: Path,
-    work: Path,
-    *,
-    options: Sequence[str],
-    seeds: int,
-    announce: Callable[[str], None],
+    result: Result, store: Path, work: Path, *, options: Sequence[str], seeds: int
 ) -> None:
     """Record how well runs with several seeds do on the validation scenes.
 
     Parameters
     ----------
-    result
-        Gets the figures.
-    store
-        Of the city.
     work
         Folder for the runs.
     options
         Of `training.fit`, beside its defaults and the seed.
     seeds
-        From 0 on.
-    announce
-        Told what runs next.
+        How many, from 0 on.
     """
     found = []
     for seed in range(seeds):
-        announce(f"learning a city, seed {seed}")
+        announce(f"seed {seed}")
         found.append(_learn(store, work / f"seed{seed}", [*options, "--seed", str(seed)], "val"))
     prior = prior_bin_iou(Store.open(store))
-    promised = not result.settings["quick"]
-    minutes = [f["seconds"] / 60 for f in found]
-    road = [f["metrics"]["road_iou"] for f in found]
-    bins = [f["metrics"]["bin_iou"] for f in found]
+    road, bins, error = (
+        [f["metrics"][name] for f in found] for name in ("road_iou", "bin_iou", "speed_mae_mph")
+    )
 
     def add(name: str, unit: str, values: list[float], note: str = "", **bound: float) -> None:
-        result.add(f"city.{name}", unit, values, note=note, **(bound if promised else {}))
+        result.add(f"city.{name}", unit, values, note=note, **bound)
 
-    add("minutes", "min", minutes, "the whole command", at_most=MINUTES)
+    add("minutes", "min", [f["seconds"] / 60 for f in found], "the whole command", at_most=MINUTES)
     add("road_iou", "", road, "of the best checkpoint, on validation scenes", at_least=ROAD_IOU)
     add("bin_iou", "", bins, "mean over the speed bins that occur")
     add("prior", "", [prior], "all roads known, all in the commonest bin of training")
     over = [value / prior for value in bins]
     add("over_prior", "", over, "bin_iou over prior", at_least=OVER_PRIOR)
-    add("speed_error", "mph", [f["metrics"]["speed_mae_mph"] for f in found], "on road pixels")
+    add("speed_error", "mph", error, "on road pixels")
     result.settings["city"] = {"options": list(options), "seeds": seeds}
     result.settings["curves"] = [f["curve"] for f in found]
 
@@ -127,37 +185,27 @@ def _bin_counts(histogram: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _val_histogram(store: Store) -> np.ndarray[Any, Any]:
-    from loaders import RamTiles
-
     tiles = RamTiles.load(store, split="val", progress=False)
     return np.bincount(tiles.speed.reshape(-1), minlength=256)
 
 
-def measure_chip(
-    result: Result, source: Path, work: Path, *, steps: int, announce: Callable[[str], None]
-) -> None:
+def measure_chip(result: Result, source: Path, work: Path, *, steps: int) -> None:
     """Record how well a network from random weights fits one real chip.
 
     Parameters
     ----------
-    result
-        Gets the figures, or a note where there is no chip.
     source
         Folder in SpaceNet's layout; the first city found in it counts.
     work
         Folder for store and run.
     steps
         Of batches with the default size.
-    announce
-        Told what runs next.
     """
-    from benchmarks.chips import real
-
     chips = real(work, source, 1)
     if chips is None:
         result.notes.append(f"no real chip in {source}: nothing was learnt by heart")
         return
-    announce("learning a real chip by heart")
+    announce("by heart")
     store = work / "chip.zarr"
     given = ["--city", chips.city.name, "--source", str(chips.folder), "--out", str(store)]
     run([*GEOPREP, "build-zarr", *given])
@@ -168,27 +216,17 @@ def measure_chip(
     options = ["--epochs", "1", "--crops-per-tile", str(windows), "--encoder-weights", "none"]
     options += ["--augment", "none", "--jitter", "0"]  # by heart: as it is, and no other way
     found = _learn(store, work / "chip", options, "train")
-    promised = not result.settings["quick"]
-    result.add(
-        "chip.road_iou",
-        "",
-        [found["metrics"]["road_iou"]],
-        at_least=CHIP_IOU if promised else None,
-        note=f"{steps} steps of {sampling.batch_size} x {sampling.crop}, on the chip itself",
-    )
-    result.add("chip.bin_iou", "", [found["metrics"]["bin_iou"]])
+    road, bins = ([found["metrics"][name]] for name in ("road_iou", "bin_iou"))
+    note = f"{steps} steps of {sampling.batch_size} x {sampling.crop}, on the chip itself"
+    result.add("chip.road_iou", "", road, at_least=CHIP_IOU, note=note)
+    result.add("chip.bin_iou", "", bins)
     result.add("chip.minutes", "min", [found["seconds"] / 60], note="the whole command")
     result.settings["chip"] = {"options": options, "chips": chips.origin}
 
 
 def _learn(store: Path, out: Path, options: Sequence[str], split: str) -> dict[str, Any]:
     """Train and evaluate with the commands themselves; return metrics, seconds, IoU by epoch."""
-    from benchmarks.fitting.ranks import read_rows
-
-    given = [str(store), "--out", str(out), "--overwrite", "--quiet", *options]
-    start = time.perf_counter()
-    run([sys.executable, "-m", "training.fit", *given])
-    seconds = time.perf_counter() - start
+    rows, seconds = fit(store, out, options)
     figures = out / "figures.json"
     weights = next((out / name for name in ("best.pt", "last.pt") if (out / name).exists()), None)
     if weights is None:
@@ -196,5 +234,4 @@ def _learn(store: Path, out: Path, options: Sequence[str], split: str) -> dict[s
     judged = ["-m", "training.evaluate", str(weights), str(store), "--split", split]
     run([sys.executable, *judged, "--json", str(figures), "--quiet"])
     metrics: Mapping[str, float] = json.loads(figures.read_text(encoding="utf-8"))["metrics"]
-    curve = [float(row["road_iou"] or "nan") for row in read_rows(out)]
-    return {"metrics": metrics, "seconds": seconds, "curve": curve}
+    return {"metrics": metrics, "seconds": seconds, "curve": _column(rows, "road_iou")}
