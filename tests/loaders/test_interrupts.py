@@ -16,9 +16,13 @@ import faulthandler, random, signal, sys, threading, time
 from loaders import BatchLoader, RamTiles, StreamTiles
 
 kind, path, trials, leave = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "break"
-faulthandler.dump_traceback_later(100, exit=True)  # a deadlock
 lost = []
-sys.unraisablehook = lambda found: lost.append(repr(found.exc_value))
+
+def lose(found):
+    lost.append(repr(found.exc_value))
+    print("lost in", found.object, file=sys.stderr, flush=True)
+
+sys.unraisablehook = lose
 if kind == "ram":
     tiles = RamTiles.load(path)
 else:
@@ -35,8 +39,10 @@ def loop():
                 break
 
 for trial in range(trials):
-    signal.setitimer(signal.ITIMER_REAL, random.random() * 0.008 + 1e-5)
-    try:
+    # Of each trial: a deadlock, or an interrupt that never arrives; a busy machine is only slow.
+    faulthandler.dump_traceback_later(60, exit=True)
+    try:  # the first thing in it: a busy machine may let the time pass within this call
+        signal.setitimer(signal.ITIMER_REAL, random.random() * 0.008 + 1e-5)
         loop()
     except KeyboardInterrupt:
         arrived += 1
@@ -65,8 +71,8 @@ def test_every_interrupt_arrives_and_no_thread_stays(
         "import signal\nsignal.signal(signal.SIGALRM, signal.default_int_handler)\n" + LOOP
     )
     command = [sys.executable, str(script), kind, str(path), "150", leave]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "arrived 150, lost 0, others [], left 0",
         "a whole epoch after it: 160 of 160",
