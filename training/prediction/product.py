@@ -104,6 +104,7 @@ def map_tags(source: Source, facts: Facts, options: MapOptions, signed: dict[str
             **{SIGNATURE_TAG: json.dumps(signed)},
             TIFFTAG_SOFTWARE=f"geoprep {__version__}",
             SOURCE=source.name,
+            SOURCE_SIZE="{} {}".format(*source.lengths),
             NETWORK=facts.network,
             ROAD_THRESHOLD=f"{options.threshold:g}",
             CLASSES=json.dumps(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -63,6 +64,9 @@ class RoadRaster:
         Value that means a probability of 1.
     nodata
         Value that means that nothing is known.
+    image_shape
+        Rows and columns of the image that a map was made of, which may have finer pixels; None
+        where the raster tells of none.
     """
 
     name: str
@@ -75,6 +79,14 @@ class RoadRaster:
     speed: int = 0
     one: float = 255.0
     nodata: float | None = None
+    image_shape: tuple[int, int] | None = None
+
+    @property
+    def image(self) -> tuple[Grid | None, tuple[float, float]]:
+        """Place and pixel size in metres (x, y) of the image that a map was made of, or its own."""
+        (rows, columns), (height, width) = self.shape, self.image_shape or self.shape
+        place = self.place and self.place.resized(height, width)
+        return place, (self.gsd_m[0] * columns / width, self.gsd_m[1] * rows / height)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -232,7 +244,15 @@ def _described(
     whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
     one = float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0
     raster = RoadRaster(
-        str(path), pixels, gsd, place, "probability", (1,), one=one, nodata=dataset.nodata
+        str(path),
+        pixels,
+        gsd,
+        place,
+        "probability",
+        (1,),
+        one=one,
+        nodata=dataset.nodata,
+        image_shape=_image_shape(dataset),
     )
     names = [name or "" for name in dataset.descriptions]
     if kind is None and band is None and dataset.count > 1:
@@ -241,6 +261,12 @@ def _described(
     kind = kind or _kind(raster, dataset, chosen)
     raster = replace(raster, kind=kind, road=(chosen,))
     return replace(raster, speed=chosen, nodata=NO_DATA) if kind == "speed" else raster
+
+
+def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401
+    """Return rows and columns of a map's image, as the map says."""
+    told = re.fullmatch(r"([1-9]\d{0,8}) ([1-9]\d{0,8})", dataset.tags().get("SOURCE_SIZE", ""))
+    return (int(told[1]), int(told[2])) if told else None
 
 
 def _of_bands(raster: RoadRaster, names: Sequence[str], dataset: Any) -> RoadRaster:  # noqa: ANN401

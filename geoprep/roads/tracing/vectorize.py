@@ -105,12 +105,15 @@ def vectorize_apart(
 ) -> Iterator[ImageRoads]:
     """Yield the network of every raster by itself, as SpaceNet's tables hold them.
 
+    Their pixels are those of the image that a map was made of, where it was resampled.
+
     Parameters and errors are those of `vectorize`; rasters need no place on the ground.
     """
     for done, path in enumerate(paths, 1):
         with open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) as raster:
             network = trace(raster, options)
-            yield ImageRoads(image_id(path.name), network, raster.gsd_m, raster.place)
+            place, gsd = raster.image
+            yield ImageRoads(image_id(path.name), network, gsd, place)
         if advance is not None:
             advance(done, len(paths))
 

@@ -1,9 +1,12 @@
 """geoprep vectorize and preview as a user runs them."""
 
+import csv
 import json
 
 import numpy as np
 import pytest
+import rasterio
+import shapely
 from affine import Affine
 from click.testing import CliRunner
 from helpers.roads import drawn, write_raster
@@ -66,6 +69,22 @@ def test_a_table_of_images(maps, tmp_path, monkeypatch, capsys):
     assert json.loads(text)["images"] == 2
     names = {line.split(",")[0] for line in out.read_text().splitlines()}
     assert names == {"ImageId", "AOI_7_Moscow_chip0", "AOI_7_Moscow_chip1"}
+
+
+def test_a_table_has_the_pixels_of_the_image_that_a_map_was_made_of(
+    maps, tmp_path, monkeypatch, capsys
+):
+    ends = []
+    for name in ("own", "finer"):
+        out = tmp_path / f"{name}.csv"
+        assert run(monkeypatch, capsys, "vectorize", maps, "--out", out, "--quiet")[0] == 0
+        lines = [row[1] for row in csv.reader(out.open()) if row[1].startswith("LINESTRING (")]
+        ends.append(np.array([shapely.from_wkt(line).bounds for line in lines]))
+        for path in maps.iterdir():  # made of images of half the pixel size
+            with rasterio.open(path, "r+") as dataset:
+                dataset.update_tags(SOURCE_SIZE=f"{2 * dataset.height} {2 * dataset.width}")
+    assert len(ends[0])
+    assert ends[1] == pytest.approx(2 * ends[0], abs=0.01)
 
 
 def test_a_mask_without_a_place(tmp_path, monkeypatch, capsys):

@@ -354,6 +354,7 @@ def test_tags_tell_how_the_map_was_made(run, checkpoint, tmp_path):
         tags = dataset.tags()
     assert tags["ROAD_THRESHOLD"] == "0.25"
     assert tags["SOURCE"] == "scene.tif"
+    assert tags["SOURCE_SIZE"] == "40 40"
     assert json.loads(tags["CLASSES"])[0] == {"band": 3, "name": "road, ≤ 10 mph", "mph": 5.5}
     assert json.loads(tags["PREDICTION"])["precision"] == "float32"
 
