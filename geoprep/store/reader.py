@@ -18,7 +18,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore, ObjectStore
 
-from geoprep.errors import StoreError
+from geoprep.errors import StoreError, UsageError
 from geoprep.storage.folders import open_files, store_errors
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
@@ -141,11 +141,11 @@ class Store:
         return layout
 
     def check_level(self, level: int | None) -> int:
-        """Return the level, the finest for None, or raise StoreError naming those there are."""
+        """Return the level, the finest for None, or raise UsageError naming those there are."""
         level = self.meta.levels[0] if level is None else level
         if level not in self.meta.levels:
             have = ", ".join(map(str, self.meta.levels))
-            raise StoreError(f"{self.location} has no level {level}; its levels are {have}")
+            raise UsageError(f"{self.location} has no level {level}; its levels are {have}")
         return level
 
     def _array(self, name: str) -> zarr.Array[Any]:

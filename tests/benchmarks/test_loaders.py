@@ -12,7 +12,7 @@ from benchmarks.common import Result
 from benchmarks.loading import memory, peers, report, tax
 from benchmarks.loading.data import Sizes, random_tiles, synthetic_store, write_files
 from benchmarks.loading.held import tree_held
-from benchmarks.loading.load import peak_over_split
+from benchmarks.loading.load import measure_load, peak_over_split
 from benchmarks.loading.memory import batch_bytes, expected_bytes, run
 from benchmarks.loading.throughput import Copy, drain
 from benchmarks.loading.worker import Case
@@ -258,3 +258,13 @@ def test_random_tiles_and_files_hold_the_same_pixels(tmp_path):
     with rasterio.open(speeds[0]) as file:
         assert np.array_equal(file.read(1), tiles.speed[0])
     assert Task.parse(task.dump()) == task
+
+
+def test_loading_is_measured_without_zarrs_and_says_so(store, monkeypatch):
+    """As in the environment that `make demo` makes."""
+    monkeypatch.setattr("benchmarks.loading.load.find_spec", lambda name: None)
+    result = Result("loaders", {"quick": True, "repeats": 1}, {"cores": 2})
+    measure_load(result, store)
+    assert result["load.ours.rate"].median > 0
+    assert not any("zarrs" in name for name in result.figures)
+    assert result.notes == ["load: zarrs is not installed, so left out: pip install zarrs"]

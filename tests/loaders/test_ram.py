@@ -135,7 +135,7 @@ def test_an_incomplete_store_is_refused_with_the_fix(tmp_path: Path, make_store:
 
 
 def test_a_level_that_is_not_there_is_refused_with_those_that_are(store_path: Path):
-    with pytest.raises(StoreError, match="no level 650; its levels are 32, 16"):
+    with pytest.raises(UsageError, match="no level 650; its levels are 32, 16"):
         RamTiles.load(store_path, level=650)
 
 

@@ -11,7 +11,7 @@ import xarray
 import zarr
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, write_scene
 
-from geoprep.errors import StoreError
+from geoprep.errors import StoreError, UsageError
 from geoprep.store import PIXEL_ARRAYS, Store, StoreMeta
 from geoprep.store.reader import quiet_zarr
 from geoprep.store.schema import SCENE_COLUMNS, TILE_COLUMNS
@@ -252,7 +252,7 @@ def test_keys_of_a_later_geoprep_are_ignored(copy, built):
 
 
 def test_a_level_that_is_not_there_names_those_that_are(built):
-    with pytest.raises(StoreError, match=r"no level 7.*64, 32"):
+    with pytest.raises(UsageError, match=r"no level 7.*64, 32"):
         built.image(7)
 
 

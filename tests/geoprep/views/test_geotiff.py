@@ -132,7 +132,7 @@ def test_export_that_cannot_be_is_refused(store, tmp_path, scene, out, what, mes
 
 
 def test_unknown_level_names_those_there_are(store, tmp_path):
-    with pytest.raises(StoreError, match="its levels are 64, 32"):
+    with pytest.raises(UsageError, match="its levels are 64, 32"):
         export_scene(store, "city_1", tmp_path / "a.tif", level=16)
 
 

@@ -254,7 +254,7 @@ def test_every_speed_has_the_colour_and_label_of_its_bin():
     [
         ({"columns": ["photo"]}, UsageError, "photo"),
         ({"columns": []}, UsageError, "use some of"),
-        ({"level": 16}, StoreError, "its levels are 64, 32"),
+        ({"level": 16}, UsageError, "its levels are 64, 32"),
         ({"out": "a.tif"}, UsageError, "NAME.png"),
         ({"out": "nowhere/a.png"}, UsageError, "create it first"),
     ],
@@ -276,7 +276,7 @@ def test_heavy_libraries_are_loaded_on_use_only():
 
 
 def test_a_level_of_nothing_is_refused(store, tmp_path):
-    with pytest.raises(StoreError, match="no level 0; its levels are 64, 32"):
+    with pytest.raises(UsageError, match="no level 0; its levels are 64, 32"):
         preview(store, tmp_path / "a.png", level=0)
 
 
