@@ -88,8 +88,10 @@ class ReadAhead(Beside):
 
     def join(self) -> None:
         """Wait until no thread reads any more."""
-        for thread in self._threads:
-            thread.join()
+        while self._threads:
+            # Let go of here: `threading` notes the end of a thread in Python code, in which Ctrl-C
+            # would be lost if it were the loop that let go of the last reference.
+            self._threads.pop().join()
 
     def _run(self) -> None:
         while (visits := self._claim()) is not None:
