@@ -209,7 +209,7 @@ def test_bands_in_another_order_are_the_same_bands(checkpoint, tmp_path):
         (("--batch-size", "0"), 2, "--batch-size"),
         (("--threshold", "2"), 2, "--threshold"),
         (("--split", "tset"), 2, "--split"),
-        (("--level", "99"), 1, "level"),
+        (("--level", "99"), 2, "level"),
     ],
 )
 def test_requests_that_cannot_be_carried_out(
