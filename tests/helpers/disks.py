@@ -8,24 +8,30 @@ from pathlib import Path
 
 import pytest
 
-_REMOUNT_READ_ONLY = 32 | 1  # MS_REMOUNT, MS_RDONLY
+_REMOUNT = 32  # MS_REMOUNT
+_REMOUNT_READ_ONLY = _REMOUNT | 1  # MS_RDONLY
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _mount(folder: Path, kib: int, flags: int = 0) -> None:
+    if _libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, f"size={kib}k".encode()) != 0:
+        pytest.skip(f"no tmpfs can be mounted here ({os.strerror(ctypes.get_errno())})")
+
+
+def enlarge(folder: Path, kib: int) -> None:
+    """Give a small disk more room."""
+    _mount(folder, kib, _REMOUNT)
 
 
 @contextmanager
 def small_disk(folder: Path, kib: int, *, read_only: bool = False) -> Iterator[Path]:
     """Mount a disk of some KiB at a new folder; the test is skipped where that is not allowed."""
-    libc = ctypes.CDLL(None, use_errno=True)
     folder.mkdir()
-
-    def mount(flags: int) -> None:
-        size = f"size={kib}k".encode()
-        if libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, size) != 0:
-            pytest.skip(f"no tmpfs can be mounted here ({os.strerror(ctypes.get_errno())})")
-
-    mount(0)
+    _mount(folder, kib)
     try:
         if read_only:
-            mount(_REMOUNT_READ_ONLY)
+            _mount(folder, kib, _REMOUNT_READ_ONLY)
         yield folder
     finally:
-        libc.umount2(bytes(folder), 2)  # MNT_DETACH
+        _libc.umount2(bytes(folder), 2)  # MNT_DETACH

@@ -1,6 +1,5 @@
 """A disk that fills up, and a person who presses Ctrl-C."""
 
-import ctypes
 import errno
 import os
 import shutil
@@ -9,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from helpers.crashes import Builder
+from helpers.disks import enlarge, small_disk
 from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest, write_scene
 
 from geoprep.build.run import build
@@ -33,33 +33,22 @@ def partials(folder):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """Return a file system of 200 kB of its own, and a function that makes it larger."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    folder = tmp_path / "disk"
-    folder.mkdir()
-
-    def mount(size, flags=0):
-        done = libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, f"size={size}".encode())
-        if done != 0:
-            pytest.skip(f"no tmpfs can be mounted here ({os.strerror(ctypes.get_errno())})")
-
-    mount("200k")
-    remount = 32  # MS_REMOUNT
-    yield folder, lambda: mount("20m", remount)
-    libc.umount2(bytes(folder), 2)  # MNT_DETACH
+def disk(tmp_path):
+    """Return a file system of 200 kB of its own."""
+    with small_disk(tmp_path / "disk", 200) as folder:
+        yield folder
 
 
-def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(world, small_disk):
+def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(world, disk):
     scenes, expected = world
-    folder, enlarge = small_disk
+    folder = disk
     out = folder / "a.zarr"
     with pytest.raises(StoreError, match=r"no space left on the disk of .*a\.zarr.*again"):
         build(plan_of(scenes, **OPTIONS), out, Threads(2))
     assert not partials(folder), "what was half written was taken away again"
     kept = [path for path in out.rglob("c/*/0/0/0") if path.is_file()]
     assert kept, "the test is about a disk that fills up in the middle"
-    enlarge()
+    enlarge(folder, 20 * 1024)
     assert build(plan_of(scenes, **OPTIONS), out, Threads(2)).state == "resumed"
     assert tree_digest(out) == expected
     assert not (folder / "a.zarr.build").exists()
