@@ -8,12 +8,12 @@ import numpy as np
 import shapely
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.synth.buildings import add_houses, add_mall, add_slabs, add_works
-from geoprep.synth.kinds import RURAL, URBAN
-from geoprep.synth.lattice import Points, hermite
-from geoprep.synth.pavement import asphalt_age
-from geoprep.synth.shapes import segments, strip
-from geoprep.synth.things import DETAIL, GROUND, SHORE, WATER, Sketch
+from geoprep.synth.city.kinds import RURAL, URBAN
+from geoprep.synth.city.lattice import Points, hermite
+from geoprep.synth.ground.buildings import add_houses, add_mall, add_slabs, add_works
+from geoprep.synth.ground.pavement import asphalt_age
+from geoprep.synth.ground.shapes import segments, strip
+from geoprep.synth.ground.things import DETAIL, GROUND, SHORE, WATER, Sketch
 
 Use = Literal["slabs", "mall", "works", "houses", "park", "field", "soil", "forest", "lake"]
 

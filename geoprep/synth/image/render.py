@@ -18,8 +18,20 @@ from numpy.typing import NDArray
 from rasterio.features import rasterize
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.synth.frame import generator
-from geoprep.synth.light import (
+from geoprep.synth.city.frame import generator
+from geoprep.synth.city.plan import NOISE, SCENE, Plan
+from geoprep.synth.ground.spectra import (
+    BANDS,
+    DRYNESS,
+    INDEX,
+    MATERIALS,
+    patches,
+    reflectance,
+    variation,
+)
+from geoprep.synth.ground.things import DECK, Things
+from geoprep.synth.ground.world import World
+from geoprep.synth.image.light import (
     HAZE,
     SKYLIGHT,
     Field,
@@ -30,19 +42,7 @@ from geoprep.synth.light import (
     make_noise,
     strips,
 )
-from geoprep.synth.plan import NOISE, SCENE, Plan
-from geoprep.synth.spectra import (
-    BANDS,
-    DRYNESS,
-    INDEX,
-    MATERIALS,
-    patches,
-    reflectance,
-    variation,
-)
-from geoprep.synth.things import DECK, Things
-from geoprep.synth.trees import UNIT_M, TreeSprites
-from geoprep.synth.world import World
+from geoprep.synth.image.trees import UNIT_M, TreeSprites
 
 PAN = len(BANDS)
 """Index of the panchromatic band behind the eight others."""

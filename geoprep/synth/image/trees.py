@@ -8,7 +8,7 @@ import numpy as np
 from affine import Affine
 from numpy.typing import NDArray
 
-from geoprep.synth.lattice import Points
+from geoprep.synth.city.lattice import Points
 
 UNIT_M = 0.05
 """Metres a unit of height rasters; the lowest bit is set on conifers."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import shapely
 
-from geoprep.synth.kinds import DRIVEWAY, FARM_TRACK, RURAL, URBAN, Kind, Road
-from geoprep.synth.lattice import Edge, Lattice, Points, hermite
-from geoprep.synth.terrain import Corridors, Zones
+from geoprep.synth.city.kinds import DRIVEWAY, FARM_TRACK, RURAL, URBAN, Kind, Road
+from geoprep.synth.city.lattice import Edge, Lattice, Points, hermite
+from geoprep.synth.city.terrain import Corridors, Zones
 
 _APART_M = 9.0
 """Least distance between a spur and any road that it does not join."""

@@ -9,7 +9,7 @@ import shapely
 from numpy.typing import ArrayLike, NDArray
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.synth.lattice import Points
+from geoprep.synth.city.lattice import Points
 
 
 def rectangles(

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.synth.lattice import Points
+from geoprep.synth.city.lattice import Points
 
 Field = NDArray[np.float32]
 T = TypeVar("T", bound=np.generic)

@@ -8,12 +8,12 @@ import numpy as np
 import shapely
 
 from geoprep.sources.cities import City
-from geoprep.synth.connect import DisjointSets
-from geoprep.synth.frame import Frame, generator, make_frame
-from geoprep.synth.kinds import Road
-from geoprep.synth.lattice import Lattice, Points, make_lattice
-from geoprep.synth.network import build_network
-from geoprep.synth.terrain import Corridors, Zones, make_corridors, make_zones
+from geoprep.synth.city.connect import DisjointSets
+from geoprep.synth.city.frame import Frame, generator, make_frame
+from geoprep.synth.city.kinds import Road
+from geoprep.synth.city.lattice import Lattice, Points, make_lattice
+from geoprep.synth.city.network import build_network
+from geoprep.synth.city.terrain import Corridors, Zones, make_corridors, make_zones
 
 PLAN, STREET, ROAD, BLOCK, SCENE, NOISE = range(6)
 """Streams of random numbers: what is drawn in one never moves another."""

@@ -8,8 +8,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import shapely
 
-from geoprep.synth.kinds import DRIVEWAY, Road
-from geoprep.synth.lattice import Points
+from geoprep.synth.city.kinds import DRIVEWAY, Road
+from geoprep.synth.city.lattice import Points
 
 _ENOUGH_M = 12.0
 _TRIES = 400

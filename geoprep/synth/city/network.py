@@ -12,12 +12,12 @@ import numpy as np
 import shapely
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.synth.connect import DisjointSets, largest_part, reach_boxes
-from geoprep.synth.frame import Frame
-from geoprep.synth.kinds import MOTORWAY, RAMP, RURAL, URBAN, Kind, Road, draw_kind
-from geoprep.synth.lattice import Edge, Lattice, Points, hermite
-from geoprep.synth.spurs import draw_spurs
-from geoprep.synth.terrain import CARRIAGEWAY_M, Corridors, Zones, motorway_axis
+from geoprep.synth.city.connect import DisjointSets, largest_part, reach_boxes
+from geoprep.synth.city.frame import Frame
+from geoprep.synth.city.kinds import MOTORWAY, RAMP, RURAL, URBAN, Kind, Road, draw_kind
+from geoprep.synth.city.lattice import Edge, Lattice, Points, hermite
+from geoprep.synth.city.spurs import draw_spurs
+from geoprep.synth.city.terrain import CARRIAGEWAY_M, Corridors, Zones, motorway_axis
 
 _TERMINAL_M = 42.0
 """From the motorway's axis to where a ramp leaves the crossing street."""

@@ -9,10 +9,10 @@ import shapely
 from numpy.typing import NDArray
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.synth.kinds import Kind, Road
-from geoprep.synth.lattice import Points
-from geoprep.synth.shapes import along, beside, dashes, rectangles, segments, shifted, strip
-from geoprep.synth.things import (
+from geoprep.synth.city.kinds import Kind, Road
+from geoprep.synth.city.lattice import Points
+from geoprep.synth.ground.shapes import along, beside, dashes, rectangles, segments, shifted, strip
+from geoprep.synth.ground.things import (
     BRIDGE,
     CAR,
     DECK,

@@ -10,21 +10,21 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.synth.blocks import draw_block, draw_use
-from geoprep.synth.frame import generator
-from geoprep.synth.kinds import Road
-from geoprep.synth.lattice import Points
-from geoprep.synth.pavement import (
+from geoprep.synth.city.frame import generator
+from geoprep.synth.city.kinds import Road
+from geoprep.synth.city.lattice import Points
+from geoprep.synth.city.plan import BLOCK, ROAD, STREET, Plan
+from geoprep.synth.ground.blocks import draw_block, draw_use
+from geoprep.synth.ground.pavement import (
     Style,
     draw_junction,
     draw_road,
     draw_style,
     street_trees,
 )
-from geoprep.synth.plan import BLOCK, ROAD, STREET, Plan
-from geoprep.synth.shapes import dashes, shifted, strip
-from geoprep.synth.spectra import DRYNESS
-from geoprep.synth.things import RAIL, SHORE, WATER, Sketch, Things, merge
+from geoprep.synth.ground.shapes import dashes, shifted, strip
+from geoprep.synth.ground.spectra import DRYNESS
+from geoprep.synth.ground.things import RAIL, SHORE, WATER, Sketch, Things, merge
 
 Box = tuple[float, float, float, float]
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.synth.frame import Frame
+from geoprep.synth.city.frame import Frame
 
 Rank = Literal["motorway", "primary", "secondary", "tertiary", "minor"]
 Points = NDArray[np.float64]

@@ -7,9 +7,9 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.synth.light import Field, strips
-from geoprep.synth.render import PAN, Renderer, Scene
-from geoprep.synth.spectra import BANDS, RGB_BANDS
+from geoprep.synth.ground.spectra import BANDS, RGB_BANDS
+from geoprep.synth.image.light import Field, strips
+from geoprep.synth.image.render import PAN, Renderer, Scene
 
 PRODUCT_BANDS: Final[dict[str, tuple[int, ...]]] = {
     "PS-RGB": RGB_BANDS,

@@ -7,10 +7,10 @@ import shapely
 from numpy.typing import NDArray
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.synth.lattice import Points
-from geoprep.synth.pavement import add_cars, asphalt_age
-from geoprep.synth.shapes import along, rectangles, segments, strip
-from geoprep.synth.things import DETAIL, GROUND, ROOF, Sketch
+from geoprep.synth.city.lattice import Points
+from geoprep.synth.ground.pavement import add_cars, asphalt_age
+from geoprep.synth.ground.shapes import along, rectangles, segments, strip
+from geoprep.synth.ground.things import DETAIL, GROUND, ROOF, Sketch
 
 _FLAT_ROOFS = ("roofing", "concrete", "gravel", "white", "steel", "dirt")
 _FLAT_SHARES = np.array([0.5, 0.16, 0.15, 0.08, 0.06, 0.05])

@@ -9,9 +9,9 @@ import shapely
 from numpy.typing import NDArray
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.synth.frame import Frame
-from geoprep.synth.kinds import MOTORWAY
-from geoprep.synth.lattice import Edge, Lattice, Points
+from geoprep.synth.city.frame import Frame
+from geoprep.synth.city.kinds import MOTORWAY
+from geoprep.synth.city.lattice import Edge, Lattice, Points
 
 _MEDIAN_M = 4.0
 CARRIAGEWAY_M = (MOTORWAY.width + _MEDIAN_M) / 2

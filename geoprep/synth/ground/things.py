@@ -9,8 +9,8 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.synth.lattice import Points
-from geoprep.synth.spectra import INDEX
+from geoprep.synth.city.lattice import Points
+from geoprep.synth.ground.spectra import INDEX
 
 # Layers, drawn from low to high. A road's own is ROAD plus twice its order, wheel tracks one more.
 # A bridge and all on it is raised by BRIDGE - ROADSIDE, above all traffic of the ground.

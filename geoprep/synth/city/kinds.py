@@ -13,7 +13,7 @@ import shapely
 
 from geoprep.labels.attributes import HIGHWAY_TYPES
 from geoprep.speed import table_mph
-from geoprep.synth.lattice import Rank
+from geoprep.synth.city.lattice import Rank
 
 Surface = Literal["paved", "unpaved"] | None
 
