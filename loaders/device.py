@@ -21,7 +21,7 @@ from geoprep.errors import UsageError
 from geoprep.speed import BIN_TABLE, BINARY_TABLE, CHANNEL_TABLE, CONTINUOUS_TABLE, NO_DATA
 from geoprep.store import Store
 from loaders.batch import Batch
-from loaders.selection import open_stores
+from loaders.selection import band_places, open_stores
 
 Targets = Literal["bins", "continuous", "binary", "class"]
 
@@ -79,13 +79,7 @@ def band_statistics(stores: Sequence[Store], bands: Sequence[str] | None = None)
     names = tuple(stores[0].meta.bands if bands is None else bands)
     counts = np.zeros((len(names), 256))
     for store in stores:
-        lacking = [name for name in names if name not in store.meta.bands]
-        if lacking:
-            raise UsageError(
-                f"{store.location} has no band {', '.join(lacking)}; it has "
-                f"{', '.join(store.meta.bands)}"
-            )
-        counts += store.histogram_band[[store.meta.bands.index(name) for name in names]]
+        counts += store.histogram_band[band_places(store, names)]
     total = counts.sum(axis=1)
     if not total.all():
         where = ", ".join(store.location for store in stores)

@@ -271,13 +271,25 @@ def _common_bands(stores: Sequence[Store], bands: Sequence[str] | None) -> tuple
                 f"{store.location} has bands {', '.join(store.meta.bands)}, {stores[0].location} "
                 f"has {', '.join(wanted)}: name those they share with bands=(...)"
             )
-        unknown = [band for band in wanted if band not in store.meta.bands]
-        if unknown:
-            raise UsageError(
-                f"{store.location} has no band {', '.join(unknown)}; it has "
-                f"{', '.join(store.meta.bands)}"
-            )
+        band_places(store, wanted)
     return wanted
+
+
+def band_places(store: Store, bands: Sequence[str]) -> list[int]:
+    """Return where bands are in the pixels of a store.
+
+    Raises
+    ------
+    UsageError
+        It lacks one.
+    """
+    has = store.meta.bands
+    unknown = [band for band in bands if band not in has]
+    if unknown:
+        raise UsageError(
+            f"{store.location} has no band {', '.join(unknown)}; it has {', '.join(has)}"
+        )
+    return [has.index(band) for band in bands]
 
 
 def check_fits(plan: Plan) -> None:

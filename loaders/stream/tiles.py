@@ -200,14 +200,11 @@ class StreamTiles(Tiles):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_again, (self.plan, self.ram_limit, self.lanes, self.threads)
+        again = partial(StreamTiles, lanes=self.lanes, threads=self.threads)
+        return again, (self.plan, self.ram_limit)
 
     def _held(self) -> str:
         return f"{amount(self.nbytes)} through {amount(self.ram_limit)} of memory"
-
-
-def _open_again(plan: Plan, ram_limit: int, lanes: int, threads: int) -> StreamTiles:
-    return StreamTiles(plan, ram_limit, lanes=lanes, threads=threads)
 
 
 class StreamFeed:
