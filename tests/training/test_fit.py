@@ -15,7 +15,7 @@ from helpers.stores import write_store
 
 from geoprep.store import Store
 from loaders import Folds, StreamTiles, select
-from loaders.limits import Available
+from loaders.memory import Available
 from training.checkpoint import load, load_network
 from training.fit import main
 from training.monitor import callbacks

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loaders.limits import available_memory
+from loaders.memory import available_memory
 
 GIB = 1 << 30
 
