@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from geoprep.errors import UsageError
 from training.config import OptimizerConfig, parse_milestones
 
 OptimizerName = Literal["adamw", "adam", "sgd"]
@@ -52,14 +51,7 @@ def make_optimizer(
         One pass over all of a parameter's values instead of one per operation.
     slow, factor
         Parameters whose rate is ``factor`` times that of the others.
-
-    Raises
-    ------
-    UsageError
-        The name is unknown.
     """
-    if name not in get_args(OptimizerName):
-        raise UsageError(f"--optimizer {name} is not one of {', '.join(get_args(OptimizerName))}")
 
     def make(parameters: Iterable[nn.Parameter]) -> Optimizer:
         chosen = {id(p) for p in slow}

@@ -343,7 +343,7 @@ def finished(tmp_path_factory, store_path):
     out = tmp_path_factory.mktemp("finished") / "run"
     random, threads = torch.get_rng_state(), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.start.keep_memory", lambda: "as it is")
+        patch.setattr("training.loop.keep_memory", lambda: "as it is")
         options = ("--crop", "32", "--crops-per-tile", "1", "--compile", "off", "--threads", "1")
         assert main([str(store_path), *SMALL, *options, "--epochs", "1", "--out", str(out)]) == 0
     torch.set_rng_state(random)
