@@ -13,7 +13,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from enum import IntEnum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -66,14 +66,14 @@ def option(
     check
         Called with a value; raises `UsageError` where it makes no sense.
     **bounds
-        ``least``, ``above``, ``most`` or ``below``, see `Range`.
+        ``least``, ``above``, ``most`` or ``below``: which numbers make sense.
     """
     about = {
         "help": text,
         "metavar": metavar,
         "flags": tuple(flags),
         "check": check,
-        "range": Range(**bounds),
+        "bounds": bounds,
     }
     described: T = field(default=default, metadata=about)
     return described
@@ -89,31 +89,24 @@ def argument(text: str, metavar: str, **default: Any) -> Any:  # noqa: ANN401 - 
     **default
         ``default=()`` where none is needed.
     """
-    about = {"help": text, "metavar": metavar, "range": Range(), "positional": True}
+    about = {"help": text, "metavar": metavar, "bounds": {}, "positional": True}
     return field(metadata=about, **default)
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Which numbers make sense: at least, more than, at most, less than these."""
+_BOUNDS = {
+    "least": ("at least", operator.ge),
+    "above": ("more than", operator.gt),
+    "most": ("at most", operator.le),
+    "below": ("less than", operator.lt),
+}
 
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
-    below: float | None = None
 
-    def problem(self, value: float) -> str | None:
-        """Return what is wrong with a number, None where nothing is."""
-        bounds = (
-            (self.least, "at least", operator.ge),
-            (self.above, "more than", operator.gt),
-            (self.most, "at most", operator.le),
-            (self.below, "less than", operator.lt),
-        )
-        set_ones = [(bound, word, holds) for bound, word, holds in bounds if bound is not None]
-        if all(holds(value, bound) for bound, _, holds in set_ones):
-            return None
-        return " and ".join(f"{word} {bound:g}" for bound, word, _ in set_ones)
+def _out_of(bounds: Mapping[str, float], value: float) -> str | None:
+    """Return what a number should be, None where it is."""
+    wanted = [(*_BOUNDS[name], bound) for name, bound in bounds.items()]
+    if all(holds(value, bound) for _, holds, bound in wanted):
+        return None
+    return " and ".join(f"{word} {bound:g}" for word, _, bound in wanted)
 
 
 def convert(kind: Any, given: object, flag: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - a type, and a value of it
@@ -226,11 +219,6 @@ class Command:
             text = "Settings in YAML, with the names of the options; flags win."
             self._parser.add_argument("--config", metavar="FILE", help=text)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all settings."""
-        return tuple(self._fields)
-
     def help(self) -> str:
         """Return what ``--help`` prints."""
         return self._parser.format_help()
@@ -307,7 +295,7 @@ class Command:
             return tuple(convert(get_args(kind)[0], text, flag) for text in every)
         value = convert(kind, given, flag, item.metadata["metavar"])
         if isinstance(value, int | float) and not isinstance(value, bool):
-            problem = item.metadata["range"].problem(value)
+            problem = _out_of(item.metadata["bounds"], value)
             if problem:
                 raise UsageError(f"{flag} {given}: must be {problem}")
         check = item.metadata.get("check")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -79,7 +78,8 @@ def evaluate(
         and ``threshold`` the one to predict with.
     """
     metrics = RoadMetrics(facts.targets, facts.class_mph).to(engine.device)
-    total = torch.zeros(2, dtype=torch.float64, device=engine.device)
+    total = torch.zeros((), dtype=torch.float64, device=engine.device)
+    tiles = 0
     with evaluation_mode(trainable):
         share_buffers(trainable)
         for batch in loader:
@@ -89,18 +89,14 @@ def evaluate(
                 logits = trainable.logits(there.image)
             metrics.update(logits.float().sigmoid(), there.speed)
             if loss is not None:
-                total += len(there) * _loss(trainable, loss, logits, there.speed)
+                target = trainable.prep.target(there.speed)
+                parts: LossParts = loss(logits, target, there.speed != NO_DATA)
+                total, tiles = total + len(there) * parts.total.double(), tiles + len(there)
     results = {name: value.item() for name, value in metrics.compute().items()}
     if loss is None:
         return results
-    summed, tiles = add_up(total.tolist(), engine.device)
-    return {"val_loss": summed / max(tiles, 1)} | results
-
-
-def _loss(trainable: Trainable, loss: nn.Module, logits: Tensor, speed: Tensor) -> Tensor:
-    """Return loss and 1, fp64 (2,), on the device."""
-    parts = cast(LossParts, loss(logits, trainable.prep.target(speed), speed != NO_DATA))
-    return torch.stack([parts.total.double(), torch.ones_like(parts.total).double()])
+    summed, count = add_up([total.item(), tiles], engine.device)
+    return {"val_loss": summed / max(count, 1)} | results
 
 
 def examples(

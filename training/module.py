@@ -288,8 +288,8 @@ class Stepper:
 
     def _kept_apart(self) -> AbstractContextManager[None]:
         """Leave gradients unaveraged over ranks, as more batches of the same step follow."""
-        ddp = isinstance(self.module, DistributedDataParallel)
-        return self.module.no_sync() if ddp else nullcontext()
+        module = self.module
+        return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
 
 def not_finite(losses: Iterable[float]) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from training.config import OptimizerConfig, parse_milestones
+from training.config import OptimizerConfig
 
 OptimizerName = Literal["adamw", "adam", "sgd"]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -80,7 +80,7 @@ def learning_rate(config: OptimizerConfig, epochs: int, done: float) -> float:
     Parameters
     ----------
     config
-        Schedule, highest rate, warm-up, milestones.
+        Schedule, highest rate, warm-up.
     epochs
         Of the whole run.
     done
@@ -93,9 +93,6 @@ def learning_rate(config: OptimizerConfig, epochs: int, done: float) -> float:
         return config.lr * (done / rising)
     if config.schedule == "cosine":
         return config.lr * _cosine(1.0, 0.0, (done - rising) / (epochs - rising))
-    if config.schedule == "multistep":
-        falls = sum(done > at for at in parse_milestones(config.milestones))
-        return config.lr * config.gamma**falls
     return config.lr
 
 
