@@ -19,6 +19,11 @@ from training.cli import argument, option
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
+def counted(count: int, noun: str) -> str:
+    """Return ``1 epoch``, ``2 epochs``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Epochs that share level and window.
@@ -40,7 +45,7 @@ class Stage:
     def __str__(self) -> str:
         size = "whole tiles" if self.crop is None else f"windows of {self.crop}"
         level = "the finest level" if self.level is None else f"level {self.level}"
-        return f"{self.epochs} epoch{'s' * (self.epochs > 1)} of {size} at {level}"
+        return f"{counted(self.epochs, 'epoch')} of {size} at {level}"
 
 
 def parse_stages(text: str) -> tuple[Stage, ...]:

@@ -17,7 +17,7 @@ from geoprep.store import Store
 from loaders import is_distributed
 from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
 from training.cli import write_file
-from training.config import OF_ONE_START, SECTIONS, Config
+from training.config import OF_ONE_START, SECTIONS, Config, counted
 from training.data import differences, facts_of, open_data
 from training.distributed import is_first, joined, of_first, set_threads
 from training.engine.host import keep_memory
@@ -175,7 +175,7 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
     done = Progress.from_plain(saved.progress).epoch
     if done >= config.epochs:
         raise UsageError(
-            f"all {config.epochs} epochs of this run are done: more of them with --epochs, or "
+            f"this run is done, with {counted(done, 'epoch')}: more of them with --epochs, or "
             "start a new run without --resume"
         )
     return config, notes

@@ -13,7 +13,7 @@ import torch
 
 from loaders import Batch, is_distributed, this_rank
 from training.checkpoint import BEST, LAST
-from training.config import parse_every
+from training.config import counted, parse_every
 from training.distributed import add_up, is_first, largest
 from training.evaluation import evaluate, examples
 from training.module import Taken, TrainingError, not_finite
@@ -116,6 +116,8 @@ class Callbacks:
         self.meter = Meter()
         self._steps, self._interval = parse_every(run.config.output.save_every)
         self._saved = self._began = time.monotonic()
+        there = (run.folder / LAST).exists()
+        self._saved_step = run.progress.step if there else None
         self._began_at = math.nan
         self._road_iou = math.nan
 
@@ -165,7 +167,7 @@ class Callbacks:
 
     def _save(self) -> None:
         self.run.save()
-        self._saved = time.monotonic()
+        self._saved, self._saved_step = time.monotonic(), self.run.progress.step
 
     def _read(self) -> tuple[Reading, int, bool]:
         """Return what the meter says, the signal to stop at or 0, and whether to save.
@@ -201,10 +203,11 @@ class Callbacks:
     def _error(self, what: str, step: int) -> TrainingError:
         run = self.run
         where = f"step {step}, epoch {run.progress.epoch + 1}, seed {run.config.optim.seed}"
-        again = "start again" if not (run.folder / LAST).exists() else f"--resume {run.folder}"
+        again = "no checkpoint was written: start again"
+        if self._saved_step is not None:
+            again = f"the last checkpoint is of step {self._saved_step}: --resume {run.folder}"
         return TrainingError(
-            f"{what} ({where}), and nothing was saved since: {again} with a smaller --lr or "
-            "--clip, or with --precision fp32"
+            f"{what} ({where}); {again} with a smaller --lr or --clip, or with --precision fp32"
         )
 
     def _show(self, reading: Reading, done: float) -> None:
@@ -331,14 +334,14 @@ class Callbacks:
         if not is_first() or not progress.history:
             return
         draw_curves(run.folder / "curves.png", progress.history)
-        if run.out_of_patience:
-            self.console.line(
-                f"stopped early: no better road IoU in {run.config.optim.patience} epochs"
-            )
+        patience = run.config.optim.patience
+        if patience and run.out_of_patience:
+            self.console.line(f"stopped early: no better road IoU in {counted(patience, 'epoch')}")
         if not math.isnan(progress.best):
             self.console.line(
                 f"best road IoU {progress.best:.3f} after epoch {progress.best_epoch + 1}: "
                 f"{run.folder / BEST}"
             )
-        made = "curves.png, metrics.csv, pictures/ and tensorboard/"
-        self.console.line(f"{made} are in {run.folder}")
+        made = ("curves.png", "metrics.csv", "pictures", "tensorboard")
+        there = ", ".join(name for name in made if (run.folder / name).exists())
+        self.console.line(f"in {run.folder}: {there}")
