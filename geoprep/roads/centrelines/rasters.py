@@ -6,16 +6,18 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
+from geoprep.roads.centrelines.cover import Cover
+from geoprep.roads.centrelines.pixels import ArrayPixels, FilePixels, Files, Pixels, drawn_on
 from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NO_DATA
 
 Kind = Literal["probability", "speed", "mask"]
@@ -24,18 +26,6 @@ KINDS: Final[tuple[Kind, ...]] = ("probability", "speed", "mask")
 _SAMPLED: Final = 1024
 """Pixels a side that are looked at to tell a mask from probabilities."""
 _MOST_SPEEDS: Final = 24
-_CACHE_BYTES: Final = 64 << 20
-
-
-class Pixels(Protocol):
-    """Bands of pixels, read by the window."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width."""
-
-    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
-        """Return the pixels (y, x) of a window of one band, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +83,24 @@ class RoadRaster:
         """Height and width in pixels."""
         return self.pixels.shape
 
+    @property
+    def cover(self) -> Cover:
+        """Which pixels there are."""
+        return self.pixels.cover
+
     def evidence(self, top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
         """Return the probability of a road, 0..255, of a window that may reach past the border.
 
         Beyond the border every pixel is like the nearest one within. No data is no road.
         """
-        (y0, y1, above, below), (x0, x1, before, behind) = (
-            _within(start, count, whole)
-            for start, count, whole in zip((top, left), (height, width), self.shape, strict=True)
-        )
-        values = self._evidence(self.road[0], y0, x0, y1 - y0, x1 - x0)
+        window = (top, left, height, width)
+        values = self._evidence(self.road[0], window)
         for band in self.road[1:]:
-            np.maximum(values, self._evidence(band, y0, x0, y1 - y0, x1 - x0), out=values)
-        if not any((above, below, before, behind)):
-            return values
-        return np.pad(values, ((above, below), (before, behind)), mode="edge")
+            np.maximum(values, self._evidence(band, window), out=values)
+        return values
 
-    def _evidence(self, band: int, *window: int) -> NDArray[np.uint8]:
-        values = self.pixels.read(band, *window)
+    def _evidence(self, band: int, window: tuple[int, int, int, int]) -> NDArray[np.uint8]:
+        values = drawn_on(self.pixels, band, window)
         if self.kind == "probability" and values.dtype == np.uint8 and self.one == 255:
             if self.nodata is not None and 0 <= self.nodata <= 255:
                 values[values == self.nodata] = 0
@@ -129,56 +119,6 @@ class RoadRaster:
                 "with --kind mask or --kind speed"
             )
         return np.rint(scaled).astype(np.uint8)
-
-
-def _within(start: int, count: int, whole: int) -> tuple[int, int, int, int]:
-    """Return the part of a stretch that lies within 0..whole, and what is missing either side."""
-    first, last = min(max(start, 0), whole - 1), max(min(start + count, whole), 1)
-    before = min(max(first - start, 0), count - 1)
-    return first, last, before, count - before - (last - first)
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayPixels:
-    """Bands in memory: (band, y, x)."""
-
-    bands: NDArray[Any]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width."""
-        return cast(tuple[int, int], self.bands.shape[1:])
-
-    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
-        """Return a copy of a window."""
-        return self.bands[band - 1, top : top + height, left : left + width].copy()
-
-
-class FilePixels:
-    """Bands of an open rasterio dataset."""
-
-    def __init__(self, name: str, dataset: Any) -> None:  # noqa: ANN401 - rasterio has no types
-        self._name, self._dataset = name, dataset
-        self.shape = (int(dataset.height), int(dataset.width))
-
-    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
-        """Return a window.
-
-        Raises
-        ------
-        ImageError
-            The file is damaged.
-        """
-        from rasterio.errors import RasterioError
-        from rasterio.windows import Window
-
-        try:
-            pixels: NDArray[Any] = self._dataset.read(band, window=Window(left, top, width, height))
-        except RasterioError as error:
-            raise ImageError(
-                f"{self._name}: damaged, band {band} cannot be read: {error}"
-            ) from error
-        return pixels
 
 
 @contextmanager
@@ -206,17 +146,24 @@ def open_raster(
     UsageError
         It has no place and no pixel size is given, or both.
     """
+    with closing(Files()) as files:
+        yield described(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
+
+
+def described(
+    path: Path, files: Files, *, kind: Kind | None, band: int | None, pixel_size_m: float | None
+) -> RoadRaster:
+    """Return what `open_raster` does, of a file that ``files`` open when it is read."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
-    with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES), warnings.catch_warnings():
+    with rasterio.Env(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         try:
-            dataset = rasterio.open(path)
+            dataset = files.get(path)
         except RasterioError as error:
             raise ImageError(f"{path}: not readable as a raster: {error}") from error
-        with dataset:
-            yield _described(path, dataset, kind, band, pixel_size_m)
+        return _described(path, dataset, FilePixels(path, files), kind, band, pixel_size_m)
 
 
 def array_raster(
@@ -232,6 +179,7 @@ def array_raster(
 def _described(
     path: Path,
     dataset: Any,  # noqa: ANN401 - rasterio has no types
+    pixels: Pixels,
     kind: Kind | None,
     band: int | None,
     pixel_size_m: float | None,
@@ -240,7 +188,6 @@ def _described(
     if band is not None and not 1 <= band <= dataset.count:
         raise UsageError(f"{path}: has no band {band}: it has {dataset.count}")
     place, gsd = _place(path, dataset, pixel_size_m)
-    pixels = FilePixels(str(path), dataset)
     whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
     one = float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0
     raster = RoadRaster(

@@ -48,7 +48,7 @@ def edge_speeds(network: RoadNetwork, raster: RoadRaster) -> Floats:
     slowness = np.bincount(edge[known], weights=1 / mph[known], minlength=len(network.lines))
     with np.errstate(invalid="ignore", divide="ignore"):
         speeds: Floats = count / slowness
-    return _handed_on(network, speeds)
+    return handed_on(network, speeds)
 
 
 def _samples(network: RoadNetwork) -> tuple[Floats, NDArray[np.int64]]:
@@ -86,7 +86,7 @@ def _pixel_speeds(raster: RoadRaster, xy: Floats) -> Floats:
     return np.where(np.isfinite(mph) & (mph != NO_DATA), mph, NO_ROAD)
 
 
-def _handed_on(network: RoadNetwork, speeds: Floats) -> Floats:
+def handed_on(network: RoadNetwork, speeds: Floats) -> Floats:
     """Give edges of unknown speed the mean of their neighbours', weighted by length."""
     count, length = len(network.nodes), network.length_m
     for _ in range(_ROUNDS):
