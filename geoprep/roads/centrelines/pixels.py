@@ -154,20 +154,18 @@ class MosaicPixels:
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a window."""
-        low = np.array([top, left]) - self._reach
-        high = np.array([top + height, left + width]) + self._reach
-        near = (self._boxes[:, :2] < high).all(axis=1) & (self._boxes[:, 2:] > low).all(axis=1)
-        out: NDArray[Any] | None = None
+        out = np.zeros((height, width), self._parts[0][0].read(band, 0, 0, 1, 1).dtype)
         depth = np.full((height, width), -self._reach - 1.0, np.float32)
-        for number in np.flatnonzero(near).tolist():
-            pixels, (y0, x0, y1, x1) = self._parts[number]
-            values = drawn_on(pixels, band, (top - y0, left - x0, height, width))
-            mine = self._depth(values, (top - y0, left - x0), (y1 - y0, x1 - x0))
-            better = mine > depth
-            out = np.zeros((height, width), values.dtype) if out is None else out
-            out[better], depth[better] = values[better], mine[better]
-        if out is None:
-            return np.zeros((height, width), self._parts[0][0].read(band, 0, 0, 1, 1).dtype)
+        low = np.maximum(self._boxes[:, :2] - self._reach, (top, left))
+        high = np.minimum(self._boxes[:, 2:] + self._reach, (top + height, left + width))
+        for number in np.flatnonzero((low < high).all(axis=1)).tolist():
+            pixels, (y0, x0, _, _) = self._parts[number]
+            (y, x), (tall, wide) = low[number].tolist(), (high - low)[number].tolist()
+            values = drawn_on(pixels, band, (y - y0, x - x0, tall, wide))
+            mine = self._depth(values, (y - y0, x - x0), pixels.shape)
+            here = slice(y - top, y - top + tall), slice(x - left, x - left + wide)
+            better = mine > depth[here]
+            out[here][better], depth[here][better] = values[better], mine[better]
         return out
 
     def _depth(

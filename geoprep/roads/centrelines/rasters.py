@@ -26,6 +26,8 @@ KINDS: Final[tuple[Kind, ...]] = ("probability", "speed", "mask")
 _SAMPLED: Final = 1024
 """Pixels a side that are looked at to tell a mask from probabilities."""
 _MOST_SPEEDS: Final = 24
+MOST_MPH: Final = 100
+"""Values up to here may be speeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class RoadRaster:
     speed
         Band of speeds in mph; 0 for none.
     one
-        Value that means a probability of 1.
+        Value that means a probability of 1; of what looks like a mask, its value on roads.
     nodata
         Value that means that nothing is known.
     image_shape
@@ -173,7 +175,7 @@ def array_raster(
     size = (pixel_size_m, pixel_size_m)
     one = 255.0 if values.dtype == np.uint8 else 1.0
     raster = RoadRaster(name, ArrayPixels(values[None]), size, None, kind, (1,), one=one)
-    return replace(raster, speed=1, nodata=NO_DATA) if kind == "speed" else raster
+    return as_speeds(raster) if kind == "speed" else raster
 
 
 def _described(
@@ -205,9 +207,16 @@ def _described(
     if kind is None and band is None and dataset.count > 1:
         return _of_bands(raster, names, dataset)
     chosen = band or 1
-    kind = kind or _kind(raster, dataset, chosen)
-    raster = replace(raster, kind=kind, road=(chosen,))
-    return replace(raster, speed=chosen, nodata=NO_DATA) if kind == "speed" else raster
+    raster = replace(raster, kind=kind or raster.kind, road=(chosen,))
+    if kind is None:
+        looks, one = _look(raster, dataset, chosen)
+        raster = replace(raster, kind=looks, one=one)
+    return as_speeds(raster) if raster.kind == "speed" else raster
+
+
+def as_speeds(raster: RoadRaster) -> RoadRaster:
+    """Return a raster of one band, read as speeds in mph."""
+    return replace(raster, kind="speed", speed=raster.road[0], nodata=NO_DATA)
 
 
 def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401
@@ -238,20 +247,20 @@ def _of_bands(raster: RoadRaster, names: Sequence[str], dataset: Any) -> RoadRas
     )
 
 
-def _kind(raster: RoadRaster, dataset: Any, band: int) -> Kind:  # noqa: ANN401
-    """Tell by its words or its values what a single band holds."""
+def _look(raster: RoadRaster, dataset: Any, band: int) -> tuple[Kind, float]:  # noqa: ANN401
+    """Tell by its words or its values what a single band holds, and which value means 1."""
     if dataset.descriptions[band - 1] == "road" or dataset.units[band - 1] == "probability":
-        return "probability"
+        return "probability", raster.one
     if dataset.descriptions[band - 1] == "speed" or dataset.units[band - 1] == "mph":
-        return "speed"
+        return "speed", raster.one
     shape = tuple(min(side, _SAMPLED) for side in raster.shape)
     values = np.unique(dataset.read(band, out_shape=shape))
     values = values[np.isfinite(values) & (values != 0)]
     if len(values) <= 1:
-        return "mask"
+        return "mask", float(values.max(initial=0))
     speeds = values[values != NO_DATA]
-    whole = bool((speeds == np.round(speeds)).all() and speeds.max() <= 100)
-    return "speed" if whole and len(speeds) <= _MOST_SPEEDS else "probability"
+    whole = bool((speeds == np.round(speeds)).all() and speeds.max() <= MOST_MPH)
+    return ("speed" if whole and len(speeds) <= _MOST_SPEEDS else "probability"), raster.one
 
 
 def _place(

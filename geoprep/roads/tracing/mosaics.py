@@ -17,16 +17,17 @@ from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.pixels import MosaicPixels
 from geoprep.roads.centrelines.thinning import BEYOND_M
 
-_OFF_GRID: Final = 0.2
-"""Pixels by which a raster may miss the grid of the others: rounded coordinates."""
 _RIM_M: Final = 12.0
 """So near to its border a raster may miss roads: another that saw more counts."""
+
+_STRETCH: Final = 1e-6
+"""Pixels of one grid may differ by so much of their size."""
 
 Ints = NDArray[np.int64]
 
 
 def mosaics(rasters: Sequence[RoadRaster]) -> list[list[int]]:
-    """Return which rasters touch or overlap, and have their pixels on one grid and of one kind.
+    """Return which rasters touch or overlap, and have pixels of one size and one kind.
 
     Returns
     -------
@@ -50,15 +51,13 @@ def _on_one_grid(one: RoadRaster, other: RoadRaster) -> bool:
     a, b = one.place, other.place
     if a is None or b is None or a.crs != b.crs or not _mean_the_same(one, other):
         return False
-    size, size_b = np.array(a.transform[:6])[[0, 1, 3, 4]], np.array(b.transform[:6])[[0, 1, 3, 4]]
-    if not np.allclose(size, size_b, rtol=1e-6, atol=1e-6 * np.abs(size).max()):
-        return False
-    at = np.array(~a.transform * (b.transform.c, b.transform.f))
-    return bool((np.abs(at - np.round(at)) < _OFF_GRID).all())
+    size, size_b = (np.array(grid.transform[:6])[[0, 1, 3, 4]] for grid in (a, b))
+    return np.allclose(size, size_b, rtol=0, atol=_STRETCH * np.abs(size).max())
 
 
 def _mean_the_same(one: RoadRaster, other: RoadRaster) -> bool:
-    names = ("kind", "road", "classes", "speed", "one", "nodata")
+    names = ["kind", "road", "classes", "speed", "nodata"]
+    names += ["one"] if one.kind == "probability" else []
     a, b = (np.array([str(getattr(raster, name)) for name in names]) for raster in (one, other))
     return bool((a == b).all())  # as words: no data may be NaN
 
@@ -93,7 +92,7 @@ def _touching(rasters: Sequence[RoadRaster], grid: Sequence[int]) -> list[list[i
 
 
 def mosaic(rasters: Sequence[RoadRaster]) -> RoadRaster:
-    """Return rasters on one grid as one raster.
+    """Return rasters as one raster on the first one's grid; others lie up to half a pixel off.
 
     Of ground that several cover, the first counts; within 12 m of its border the one that reaches
     farther around the place.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import shapely
@@ -66,9 +66,12 @@ def _samples(network: RoadNetwork) -> tuple[Floats, NDArray[np.int64]]:
 
 def _likeliest(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Floats:
     """Return the mph of the likeliest bin around every sample, 0 where none is likely at all."""
-    shares = np.empty((len(xy), len(raster.classes)))
-    for number, (band, _) in enumerate(raster.classes):
-        shares[:, number] = values_at(raster, xy, partial(raster.pixels.read, band))
+
+    def bins(*window: int) -> NDArray[Any]:
+        bands = [raster.pixels.read(band, *window) for band, _ in raster.classes]
+        return np.moveaxis(np.stack(bands), 0, -1)
+
+    shares = values_at(raster, xy, bins).astype(np.float64)
     if raster.nodata is not None:
         shares[shares == raster.nodata] = 0
     sums = np.concatenate([np.zeros((1, shares.shape[1])), np.cumsum(shares, axis=0)])

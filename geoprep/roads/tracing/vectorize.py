@@ -17,7 +17,7 @@ from geoprep.executors import Threads, usable_cores
 from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster, Tracing, open_raster
 from geoprep.roads.centrelines.pixels import Files
-from geoprep.roads.centrelines.rasters import Kind, described
+from geoprep.roads.centrelines.rasters import MOST_MPH, Kind, as_speeds, described
 from geoprep.roads.formats.spacenet import ImageRoads, image_id
 from geoprep.roads.ground import in_crs, utm_crs
 from geoprep.roads.network import RoadNetwork
@@ -94,6 +94,7 @@ def vectorize(
         if len(rasters) == 1:
             return trace(rasters[0], options, workers=_threads(workers), advance=advance)
         grids = [_placed(raster) for raster in rasters]
+        rasters = rasters if kind else _alike(rasters)
         parts = mosaics(rasters)
         whole = [mosaic([rasters[number] for number in part]) for part in parts]
         networks = _each(whole, options, _threads(workers), advance)
@@ -105,6 +106,16 @@ def vectorize(
         ],
         motorway_mph=(options or Tracing()).motorway_mph,
     )
+
+
+def _alike(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
+    """Return rasters of which what looks like a mask holds one speed if others hold several."""
+    if all(raster.kind != "speed" for raster in rasters):
+        return list(rasters)
+    return [
+        as_speeds(raster) if raster.kind == "mask" and raster.one <= MOST_MPH else raster
+        for raster in rasters
+    ]
 
 
 def _threads(workers: int | None) -> int:
