@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
 from geoprep.errors import ImageError
-from geoprep.grid import Grid
+from geoprep.grid import Grid, plain_grid
 from geoprep.imagery import kernels
 from geoprep.imagery.missing import without_specks
 from geoprep.imagery.rescale import SIZES
@@ -53,23 +54,24 @@ def default_bands(dataset: DatasetReader) -> tuple[int, ...]:
     return tuple(i for i in range(1, _band_count(dataset) + 1) if i != alpha)
 
 
-def grid_of(dataset: DatasetReader) -> Grid:
+def grid_of(dataset: DatasetReader, pixel_size_m: float | None = None) -> Grid:
     """Return the grid of an image.
+
+    Parameters
+    ----------
+    pixel_size_m
+        Metres that a pixel is wide in an image without CRS or affine: it gets a plain grid. An
+        image that has both keeps them.
 
     Raises
     ------
     ImageError
-        It has no CRS or no georeference, or one that leads nowhere.
+        It has no CRS or no georeference and no pixel size is given, or one that leads nowhere.
     """
-    if dataset.crs is None:
-        raise ImageError(
-            f"{dataset.name} has no CRS: give it one with `gdal_edit.py -a_srs EPSG:xxxx FILE`"
-        )
-    if dataset.transform.is_identity or dataset.transform.is_degenerate:
-        raise ImageError(
-            f"{dataset.name} has no georeference (affine {tuple(dataset.transform)[:6]}): "
-            "give it one with `gdal_edit.py -a_ullr ULX ULY LRX LRY FILE`"
-        )
+    if dataset.crs is None or dataset.transform.is_identity or dataset.transform.is_degenerate:
+        if pixel_size_m is not None:
+            return plain_grid(dataset.height, dataset.width, pixel_size_m)
+        raise ImageError(f"{dataset.name} {_unplaced(dataset)}")
     epsg = dataset.crs.to_epsg()
     crs = f"EPSG:{epsg}" if epsg else dataset.crs.to_wkt()
     grid = Grid(dataset.height, dataset.width, dataset.transform, crs)
@@ -84,6 +86,32 @@ def grid_of(dataset: DatasetReader) -> Grid:
             "`gdal_edit.py -a_srs EPSG:xxxx -a_ullr ULX ULY LRX LRY FILE`"
         )
     return grid
+
+
+def _unplaced(dataset: DatasetReader) -> str:
+    """Return what an image lacks of a place on the ground, and the line that gives it one."""
+    name, out = dataset.name, f"{PurePath(dataset.name).stem}_warped.tif"
+    if dataset.gcps[0]:
+        return (
+            f"has {len(dataset.gcps[0])} ground control points and no affine: rectify it with "
+            f"`gdalwarp -t_srs EPSG:4326 -r bilinear {name} {out}` and take that"
+        )
+    if dataset.rpcs is not None:
+        return (
+            "has RPCs, the camera's model, and no affine: rectify it with "
+            f"`gdalwarp -rpc -to RPC_DEM=DEM.tif -t_srs EPSG:4326 -r bilinear {name} {out}` (on "
+            "flat ground without -to RPC_DEM=...) and take that"
+        )
+    if dataset.crs is None:
+        return (
+            "has no CRS: give it one with `gdal_edit.py -a_srs EPSG:xxxx FILE`, or say how many "
+            "metres its pixels are wide with --pixel-size to take it without a place on the ground"
+        )
+    return (
+        f"has no georeference (affine {tuple(dataset.transform)[:6]}): give it one with "
+        "`gdal_edit.py -a_ullr ULX ULY LRX LRY FILE`, or say how many metres its pixels are wide "
+        "with --pixel-size to take it without a place on the ground"
+    )
 
 
 def check_image(dataset: DatasetReader, bands: Sequence[int]) -> str:

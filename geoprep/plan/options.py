@@ -84,6 +84,16 @@ class BuildOptions:
             "Source", "For example 5,3,2; from 1.", parse=parse_bands, metavar="N,N,..."
         ),
     )
+    pixel_size: float | None = field(
+        default=None,
+        metadata=_choice(
+            "Source",
+            "Metres that a pixel is wide, of images without a place on the ground (PNG, JPEG): "
+            "they are taken on a plain grid, with masks for labels.",
+            kind=float,
+            metavar="METRES",
+        ),
+    )
     tile: int | None = field(
         default=None,
         metadata=_choice(
@@ -188,6 +198,8 @@ class BuildOptions:
             )
         if self.gsd is not None and not 0 < self.gsd < math.inf:
             raise UsageError(f"--gsd {self.gsd}: the ground sample distance must be above 0 metres")
+        if self.pixel_size is not None and not 0 < self.pixel_size < math.inf:
+            raise UsageError(f"--pixel-size {self.pixel_size}: must be above 0 metres")
 
     def _check_ranges(self) -> None:
         if self.bands is not None and (not self.bands or min(self.bands) < 1):

@@ -14,7 +14,7 @@ from geoprep.grid import Grid, shard_tiles, to_lonlat
 from geoprep.plan.layout import Layout
 from geoprep.plan.options import BuildOptions, Schema
 from geoprep.plan.probe import Probe, inputs_digest, label_files, of_equal_bands, probe_scene
-from geoprep.plan.shared import judge_shared_roads, open_shared_roads
+from geoprep.plan.shared import judge_shared_roads, open_shared_roads, unfit_label
 from geoprep.plan.splits import assign_splits, blocks
 from geoprep.sources.cities import CITIES
 from geoprep.sources.scene import Found, Scene
@@ -226,7 +226,7 @@ def _lay_out(
             split=int(split),
             city=city,
             schema=_schema(cities[city], layout.options),
-            failure=probe.failure or why,
+            failure=probe.failure or why or unfit_label(scene.label, probe.grid),
         )
         planned.append(one)
         tiles += len(one.windows)
@@ -283,7 +283,7 @@ def _splits(
 
 def _centre(grid: Grid | None) -> tuple[float, float]:
     """Return the longitude and latitude of a scene's centre, NaN when it has none."""
-    if grid is None:
+    if grid is None or grid.plain:
         return float("nan"), float("nan")
     lon, lat = to_lonlat(grid.crs).transform(*(grid.transform * (grid.width / 2, grid.height / 2)))
     return float(lon), float(lat)

@@ -154,7 +154,8 @@ def _check_scene(
         return
     grid = grid_of(tiles, scenes, index, meta.tile)
     try:
-        pyproj.CRS.from_user_input(str(scenes.crs[index]))
+        if str(scenes.crs[index]) or (grid is not None and not _is_plain(grid)):
+            pyproj.CRS.from_user_input(str(scenes.crs[index]))
     except CRSError:
         yield "scenes/crs", f"no known CRS: {str(scenes.crs[index])[:60]!r}"
         return
@@ -163,6 +164,12 @@ def _check_scene(
         yield from faults
         if not faults:
             gsds.append(grid.gsd_m())
+
+
+def _is_plain(grid: Grid) -> bool:
+    """Return whether an affine is that of a grid without CRS: metres from its upper left corner."""
+    a, b, c, d, e, f = tuple(grid.transform)[:6]
+    return a > 0 > e and not any((b, c, d, f))
 
 
 def _check_grid(
