@@ -91,8 +91,11 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         return SurveyRecord(task, failure=str(error))
     black = 0
     if task.missing is not None and task.rows is not None and untold and pixels.valid is not None:
-        black = pixels.area - pixels.valid_pixels
-        write_bits(task.missing, task.rows[0], pixels.valid == 0)
+        found = pixels.valid == 0
+        if imagery.is_held_wide(pixels.values):  # NaN is missing wherever it lies
+            found &= imagery.find_usable(pixels.values, None)
+        black = int(np.count_nonzero(found))
+        write_bits(task.missing, task.rows[0], found)
     counts = imagery.count_source(pixels)
     present = [np.flatnonzero(of_band) for of_band in counts]
     return SurveyRecord(
@@ -101,5 +104,6 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         valid=pixels.valid_pixels,
         black=black,
         source_bytes=pixels.values.nbytes,
+        bins=counts.shape[1],
         histogram=tuple((v, of_band[v]) for v, of_band in zip(present, counts, strict=True)),
     )

@@ -247,17 +247,20 @@ def _schema(city: str, options: BuildOptions) -> Schema:
 
 
 def _resolve_rescale(rule: str, dtypes: set[str]) -> str:
+    there = " and ".join(sorted(dtypes))
     if rule == "auto":
         if len(dtypes) > 1:
             raise UsageError(
-                "some images are uint8 and some uint16: say how they become bytes, "
-                "for example --rescale scene"
+                f"some images are {there.replace(' and ', ' and some ')}: say how they become "
+                "bytes, for example --rescale scene"
             )
         return "none" if dtypes == {"uint8"} else "scene"
-    if rule == "none" and "uint16" in dtypes:
-        raise UsageError("--rescale none needs uint8 images; these are uint16: use scene, or LO,HI")
+    if rule == "none" and dtypes != {"uint8"}:
+        raise UsageError(
+            f"--rescale none needs uint8 images; here are {there}: use scene, or LO,HI"
+        )
     if rule == "city" and len(dtypes) > 1:
-        raise UsageError("--rescale city needs images of one dtype; here are uint8 and uint16")
+        raise UsageError(f"--rescale city needs images of one dtype; here are {there}")
     return rule
 
 
