@@ -87,7 +87,7 @@ class ScenePart:
     whole
         Whether these are all tiles of the scene.
     counted
-        Whether its pixels go into the store's histograms.
+        Whether the pixels of each tile go into the store's histograms.
     known
         Limits or a fate decided beforehand, or None.
     missing
@@ -103,7 +103,7 @@ class ScenePart:
     shape: tuple[int, int]
     windows: tuple[tuple[int, int], ...]
     whole: bool
-    counted: bool
+    counted: tuple[bool, ...]
     known: Outcome | None
     missing: str | None = None
 

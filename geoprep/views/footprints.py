@@ -13,8 +13,8 @@ from geoprep.errors import UsageError
 from geoprep.grid import Grid, to_lonlat
 from geoprep.storage.files import replaced
 from geoprep.store import Store
-from geoprep.store.scenes import scene_grid, scene_roads, tiles_of, valid_share
-from geoprep.store.schema import SPLITS
+from geoprep.store.scenes import scene_grid, scene_roads, split_names, tiles_of, valid_share
+from geoprep.store.schema import SPLIT_NAMES
 
 By = Literal["scene", "tile"]
 SUFFIXES = (".geojson", ".json", ".gpkg")
@@ -85,6 +85,7 @@ def _tiles(store: Store) -> Iterator[_Feature]:
                 outline = _outline(grid.window(row, col, height, width))
             properties = {
                 **_common(store, index),
+                "split": SPLIT_NAMES[tiles.split[i]],
                 "tile": i,
                 "row": row,
                 "col": col,
@@ -98,7 +99,7 @@ def _common(store: Store, index: int) -> dict[str, Any]:
     scenes = store.scenes
     return {
         "scene": str(scenes.id[index]),
-        "split": SPLITS[store.tiles.split[tiles_of(store.tiles, index).start]],
+        "split": split_names(store, index),
         "status": str(scenes.status[index]),
         "reason": str(scenes.reason[index]),
     }

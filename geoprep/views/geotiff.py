@@ -15,9 +15,8 @@ from geoprep.store.scenes import (
     find_scene,
     is_aligned,
     level_grid,
-    tiles_of,
+    split_names,
 )
-from geoprep.store.schema import SPLITS
 from geoprep.views.cog import Coding, SceneRaster, write_image, write_speed
 from geoprep.views.footprints import export_footprints
 
@@ -175,10 +174,9 @@ def _targets(out: Path, scene: str, what: What, *, plain: bool) -> dict[str, Pat
 
 
 def _tags(store: Store, index: int, level: int) -> dict[str, str]:
-    split = store.tiles.split[tiles_of(store.tiles, index).start]
     return {
         "SCENE": str(store.scenes.id[index]),
-        "SPLIT": SPLITS[split],
+        "SPLIT": split_names(store, index),
         "LEVEL": str(level),
         "TIFFTAG_SOFTWARE": f"geoprep {__version__}",
     }

@@ -25,7 +25,7 @@ from geoprep.store.scenes import (
     scene_splits,
     valid_share,
 )
-from geoprep.store.schema import SPLITS, STATUSES
+from geoprep.store.schema import SPLIT_NAMES, SPLITS, STATUSES
 
 if TYPE_CHECKING:
     from geoprep.views.sheet import SceneView
@@ -206,7 +206,7 @@ def _view(
         rgb, image, speed = rgb[flips], image[flips], speed[flips]
     return SceneView(
         id=str(store.scenes.id[scene]),
-        split=SPLITS[scene_splits(store)[scene]],
+        split=SPLIT_NAMES[scene_splits(store)[scene]],
         status=status,
         reason=str(store.scenes.reason[scene]),
         road_fraction=float(scene_roads(store)[scene]),

@@ -118,11 +118,11 @@ def test_rules_that_do_not_fit_name_the_dtypes(tmp_path):
         for dtype in ("int16", "float32")
     ]
     with pytest.raises(
-        UsageError, match=r"some images are float32 and some int16.*--rescale scene"
+        UsageError, match=r"some images are int16 and some float32.*--rescale scene"
     ):
         plan_of(scenes)
     with pytest.raises(
-        UsageError, match="city needs images of one dtype; here are float32 and int16"
+        UsageError, match="city needs images of one dtype; here are int16 and float32"
     ):
         plan_of(scenes, rescale="city")
     with pytest.raises(UsageError, match="none needs uint8 images; here are int16"):
