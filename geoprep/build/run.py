@@ -148,7 +148,7 @@ def _shard_task(plan: Plan, out: Path, shard: int, known: dict[int, Known]) -> S
             shape=scene.shape,
             windows=windows,
             whole=len(windows) == len(scene.windows),
-            counted=scene.split == 0,
+            counted=tuple(split == 0 for split in scene.splits[low:high]),
             known=told.outcome if told else None,
             missing=told.missing if told else None,
         )

@@ -45,7 +45,7 @@ class _Findings:
     pixels: int = 0
     valid: int = 0
     black: int = 0
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 65536), np.int64))
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
 
     def add(self, record: SurveyRecord) -> None:
         self.left -= 1
@@ -54,7 +54,7 @@ class _Findings:
         self.valid += record.valid
         self.black += record.black
         if len(record.histogram) > len(self.counts):
-            self.counts = np.zeros((len(record.histogram), 65536), np.int64)
+            self.counts = np.zeros((len(record.histogram), record.bins), np.int64)
         for band, (values, times) in enumerate(record.histogram):
             self.counts[band, values] += times
 
@@ -184,6 +184,7 @@ def _judged(plan: Plan, index: int, findings: _Findings, folder: Path) -> Known:
         assert grid is not None
         specks = findings.black - imagery.drop_specks(open_bits(file, grid.width, "r+"), grid.width)
         valid += specks
+        imagery.add_black(findings.counts, specks)
     if not specks:  # all black is nodata, or there is none: the shards see that themselves
         file.unlink(missing_ok=True)
     missing = str(file) if specks else None

@@ -6,6 +6,7 @@ another machine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +40,9 @@ def build_shard(task: ShardTask) -> ShardRecord:
             tiles, outcome = render_scene(part, task, record)
             record.scenes[str(part.index)] = outcome
             with record.stage("count"):
-                counted = part.counted and outcome.status == "ok"
-                _count(tiles, task.meta.levels[0], counts, record, counted=counted)
+                ok = outcome.status == "ok"
+                counted = [ok and one for one in part.counted]
+                _count(tiles, task.meta.levels[0], counts, record, counted)
             with record.stage("compress and write"):
                 _append(tiles, writers)
         for name, writer in writers.items():
@@ -59,11 +61,10 @@ def _count(
     finest: int,
     counts: imagery.TileCounts,
     record: ShardRecord,
-    *,
-    counted: bool,
+    counted: Sequence[bool],
 ) -> None:
-    for image, speed in zip(tiles.image[finest], tiles.speed[finest], strict=True):
-        roads, valid = counts.add(image, speed, counted=counted)
+    for image, speed, taken in zip(tiles.image[finest], tiles.speed[finest], counted, strict=True):
+        roads, valid = counts.add(image, speed, counted=taken)
         record.road_fraction.append(roads)
         record.valid_fraction.append(valid)
 
@@ -91,8 +92,11 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         return SurveyRecord(task, failure=str(error))
     black = 0
     if task.missing is not None and task.rows is not None and untold and pixels.valid is not None:
-        black = pixels.area - pixels.valid_pixels
-        write_bits(task.missing, task.rows[0], pixels.valid == 0)
+        found = pixels.valid == 0
+        if imagery.is_held_wide(pixels.values):  # NaN is missing wherever it lies
+            found &= imagery.find_usable(pixels.values, None)
+        black = int(np.count_nonzero(found))
+        write_bits(task.missing, task.rows[0], found)
     counts = imagery.count_source(pixels)
     present = [np.flatnonzero(of_band) for of_band in counts]
     return SurveyRecord(
@@ -101,5 +105,6 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         valid=pixels.valid_pixels,
         black=black,
         source_bytes=pixels.values.nbytes,
+        bins=counts.shape[1],
         histogram=tuple((v, of_band[v]) for v, of_band in zip(present, counts, strict=True)),
     )

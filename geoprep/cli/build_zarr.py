@@ -141,6 +141,10 @@ def _refuse_contradictions(context: click.Context, given: dict[str, Any]) -> Non
         raise UsageError("--speed-field reads speeds that are there: leave out --speed-from")
     if typed("speed_unit") and not given["speed_field"]:
         raise UsageError("--speed-unit is that of a --speed-field: name the field")
+    for name in ("split_by", "val", "test", "split_seed"):
+        if given["split_file"] and typed(name):
+            text = name.replace("_", "-")
+            raise UsageError(f"--split-file says itself what is split how: leave out --{text}")
     if typed("block_km") and given["split_by"] != "block":
         raise UsageError("--block-km goes with --split-by block")
 

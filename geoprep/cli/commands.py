@@ -219,15 +219,24 @@ def preview_page(source: str, out: Path, level: int | None, quiet: bool) -> None
     click.echo(f"wrote {written}")
 
 
-@cli.command(short_help="Write a scene back to GeoTIFF, or the footprints of all.")
+@cli.command(short_help="Write scenes back to GeoTIFF, or the footprints of all.")
 @STORE
-@click.option("--scene", help="Scene id, or the end of it: chip12.")
+@click.option(
+    "--scene",
+    "--scenes",
+    "scenes",
+    multiple=True,
+    metavar="NAME[,NAME]|all",
+    help="Scene id, or the end of it: chip12; repeatable.",
+)
 @click.option(
     "--footprints",
     type=click.Choice(["scene", "tile"]),
     help="Export the outlines of all scenes, or of all tiles, instead (.geojson or .gpkg).",
 )
-@click.option("--out", required=True, type=OutputPath())
+@click.option(
+    "--out", required=True, type=OutputPath(), help="NAME.tif, or a folder for several scenes."
+)
 @click.option("--level", type=click.IntRange(1), help="Resolution; default: the finest.")
 @click.option(
     "--what",
@@ -244,24 +253,30 @@ def preview_page(source: str, out: Path, level: int | None, quiet: bool) -> None
 )
 def export(
     store: str,
-    scene: str | None,
+    scenes: tuple[str, ...],
     footprints: By | None,
     out: Path,
     level: int | None,
     what: What,
     coding: Coding,
 ) -> None:
-    """Write a scene back to GeoTIFF, image and mask, georeferenced; or the store's footprints."""
+    """Write scenes back to GeoTIFF, image and mask, georeferenced; or the store's footprints.
+
+    Files are tiled, compressed and have overviews (cloud optimised), and are as large as they may:
+    memory is that of some rows of tiles. Scenes without a place on the ground have none there
+    either, and may also be written as NAME.png.
+    """
     from geoprep.store import Store
     from geoprep.views.footprints import export_footprints
-    from geoprep.views.geotiff import export_scene
+    from geoprep.views.geotiff import export_scenes
 
-    if (scene is None) == (footprints is None):
-        raise UsageError("say what to export: --scene NAME, or --footprints scene")
+    names = [name.strip() for text in scenes for name in text.split(",")]
+    if bool(names) == (footprints is not None):
+        raise UsageError("say what to export: --scene NAME (or all), or --footprints scene")
     opened = Store.open(store)
     if footprints is not None:
         written = [export_footprints(opened, out, by=footprints)]
-    elif scene is not None:
-        written = list(export_scene(opened, scene, out, level=level, what=what, coding=coding))
+    else:
+        written = export_scenes(opened, names, out, level=level, what=what, coding=coding)
     for path in written:
         click.echo(f"wrote {path}")

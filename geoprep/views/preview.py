@@ -31,6 +31,7 @@ from geoprep.views.pixels import (
     north_up,
     read_thinned,
 )
+from geoprep.store.schema import SPLIT_NAMES, SPLITS, STATUSES
 
 if TYPE_CHECKING:
     from geoprep.views.sheet import SceneView
@@ -165,7 +166,7 @@ def _view(
         rgb, image, speed = rgb[flips], image[flips], speed[flips]
     return SceneView(
         id=str(store.scenes.id[scene]),
-        split=SPLITS[scene_splits(store)[scene]],
+        split=SPLIT_NAMES[scene_splits(store)[scene]],
         status=status,
         reason=str(store.scenes.reason[scene]),
         road_fraction=float(scene_roads(store)[scene]),
