@@ -68,7 +68,12 @@ something is in its way.
     "one per scene.",
 )
 @options_of(BuildOptions)
-@grouped_option("Store", "--out", type=OutputPath(), help="Default: CITY.zarr")
+@grouped_option(
+    "Store",
+    "--out",
+    type=OutputPath(bucket=True),
+    help="Folder or s3://BUCKET/NAME.zarr; default: CITY.zarr",
+)
 @grouped_option("Store", "--overwrite", is_flag=True, help="Build again, whatever store is there.")
 @grouped_option("Run", "--workers", type=click.IntRange(1), help="Threads; default: one per core.")
 @grouped_option("Run", "--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -103,9 +108,12 @@ def _build(given: dict[str, Any], quiet: bool) -> tuple[Summary, list[str]]:
     from geoprep.cli.progress import build_bar, counting_bar
     from geoprep.executors.threads import Threads
     from geoprep.plan.plan import make_plan
+    from geoprep.storage.sinks import check_reachable
 
     options = BuildOptions(**{one.name: given[one.name] for one in fields(BuildOptions)})
     executor = Threads(given["workers"])
+    if given["out"] is not None:
+        check_reachable(given["out"])
     found, names, out = _sources(given, quiet)
     found = _fetched(found, out, quiet)
     with counting_bar("reading inputs once, scenes", quiet) as report:
@@ -145,7 +153,7 @@ def _refuse_contradictions(context: click.Context, given: dict[str, Any]) -> Non
         raise UsageError("--block-km goes with --split-by block")
 
 
-def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str], Path]:
+def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str], str | Path]:
     """Return what the sources hold, the names of the cities, and where the store goes."""
     if given["images"]:
         from geoprep.sources.patterns import images_and_labels
@@ -164,14 +172,15 @@ def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str]
     return found, names, given["out"] or Path("-".join(names) + ".zarr")
 
 
-def _fetched(found: list[Found], out: Path, quiet: bool) -> list[Found]:
-    """Bring what lies on a server to the disk, beside the store."""
+def _fetched(found: list[Found], out: str | Path, quiet: bool) -> list[Found]:
+    """Bring what lies on a server to the disk, beside the store or, of one in a bucket, here."""
     from geoprep.cli.progress import counting_bar
     from geoprep.sources.download import fetch, remote_scenes
 
     if not any(remote_scenes(one) for one in found):
         return found
-    into = out.with_name(out.name + ".source")
+    place = out if isinstance(out, Path) else Path(out.rstrip("/")).name
+    into = Path(f"{place}.source")
     with counting_bar("downloading scenes", quiet) as report:
         local = [fetch(one, into, report) for one in found]
     click.echo(f"downloaded to {into}: delete it when you need it no more", err=True)
