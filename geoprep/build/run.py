@@ -6,17 +6,19 @@ import errno
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from geoprep.build.labels import forget
-from geoprep.build.records import Progress, Report, ScenePart, ShardRecord, ShardTask
+from geoprep.build.records import Outcome, Progress, Report, ScenePart, ShardRecord, ShardTask
 from geoprep.build.summary import Summary, summarise
 from geoprep.build.survey import Known, survey
 from geoprep.build.target import target_of
-from geoprep.build.tasks import build_shard
+from geoprep.build.tasks import build_shard, try_scenes
 from geoprep.errors import StoreError
 from geoprep.executors import Executor
 from geoprep.plan import Plan, PlannedScene
@@ -115,13 +117,25 @@ def _built(
         report(Progress("build", done, total, read, before))
     todo = (shard for shard in range(plan.shards) if shard not in kept)
     tasks = (_shard_task(plan, out, shard, known) for shard in todo)
-    for record in executor.map_unordered(build_shard, tasks):
+    lost = partial(_without_killers, executor)
+    for record in executor.map_unordered(build_shard, tasks, lost):
         sink.settle(shard_key(name, record.shard) for name in record.files)
         yield record
         done += _pixels(plan, [record.shard])
         read += record.source_bytes
         if report:
             report(Progress("build", done, total, read, before))
+
+
+def _without_killers(executor: Executor, task: ShardTask) -> ShardTask:
+    """Return a task whose scenes a worker survives; what GDAL dies of has failed, and alone."""
+    parts = []
+    for part in task.parts:
+        if not executor.survives(try_scenes, replace(task, parts=(part,))):
+            why = f"{part.image}: reading or drawing it ends the process; fetch the scene again"
+            part = replace(part, known=Outcome("failed", why))
+        parts.append(part)
+    return replace(task, parts=tuple(parts))
 
 
 def _pixels(plan: Plan, shards: Iterable[int]) -> int:

@@ -59,6 +59,12 @@ def build_shard(task: ShardTask) -> ShardRecord:
     return record
 
 
+def try_scenes(task: ShardTask) -> None:
+    """Render a task's scenes and write nothing: to see whether that takes a process down."""
+    for part in task.parts:
+        render_scene(part, task, ShardRecord(task.shard))
+
+
 def _count(
     tiles: SceneTiles,
     finest: int,

@@ -7,8 +7,8 @@ under its name whole or not at all, and is durable once :meth:`Sink.settle` has 
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -91,7 +91,8 @@ class DiskFile:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+        # On a disk that machines share, two processes of one number may write the same file.
+        self._partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}")
         self._file = self._partial.open("wb")
 
     def write(self, data: bytes) -> None:
