@@ -12,13 +12,14 @@ from geoprep.errors import SourceError, UsageError
 from geoprep.executors.threads import Executor
 from geoprep.grid import Grid, shard_tiles, to_lonlat
 from geoprep.plan.layout import Layout
+from geoprep.plan.masks import check_kinds
 from geoprep.plan.options import BuildOptions, Schema
 from geoprep.plan.probe import Probe, inputs_digest, label_files, of_equal_bands, probe_scene
 from geoprep.plan.shared import judge_shared_roads, open_shared_roads
 from geoprep.plan.splits import assign_splits, blocks
 from geoprep.sources.cities import CITIES
 from geoprep.sources.scene import Found, Scene
-from geoprep.store.schema import StoreMeta
+from geoprep.store.schema import NO_SPEEDS, StoreMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ def make_plan(
         The one file of roads for all scenes cannot be used.
     """
     scenes = [scene for one in found for scene in one.scenes]
+    check_kinds(found, options)
     items = [(scene, one.product, options) for one in found for scene in one.scenes]
     probes = of_equal_bands(scenes, executor.map_ordered(probe_scene, items))
     usable = [probe for probe in probes if not probe.failure]
@@ -163,7 +165,11 @@ def make_plan(
         else ([""] * len(probes), ())
     )
     planned = _lay_out(found, cities, probes, layout, roads.name if roads else None, outside)
-    files = [[*probe.files, *label_files(s.label)] for s, probe in zip(scenes, probes, strict=True)]
+    raster = options.mask_rule is not None
+    files = [
+        [*probe.files, *label_files(scene.label, raster=raster)]
+        for scene, probe in zip(scenes, probes, strict=True)
+    ]
     digest = inputs_digest(
         [f"{scene.id} {probe.facts}" for scene, probe in zip(scenes, probes, strict=True)],
         [*files, label_files(roads.name)] if roads else files,
@@ -181,6 +187,7 @@ def make_plan(
         levels=layout.levels,
         shard_tiles=shard_tiles([len(scene.windows) for scene in planned], options.shard_tiles),
         codec=options.codec,
+        speed_unit="mph" if options.label_values is None else NO_SPEEDS,
         build={"options": options.to_attrs(), "product": found[0].product, "inputs": digest},
         version=__version__,
     )
