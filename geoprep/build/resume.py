@@ -11,7 +11,7 @@ import zarr
 
 from geoprep.build.records import ShardRecord
 from geoprep.errors import StoreError
-from geoprep.plan import Plan
+from geoprep.plan import BuildOptions, Plan
 from geoprep.store.schema import UNREADABLE, StoreMeta
 from geoprep.store.shards import PARTIAL_SUFFIX, digest, shard_path
 
@@ -90,9 +90,11 @@ def _differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
             found.append(f"{key} {theirs.get(key)} there, {value} now")
     built = theirs.get("build") if isinstance(theirs.get("build"), dict) else {}
     before = built.get("options", {}) if isinstance(built, dict) else {}
+    defaults = BuildOptions().to_attrs()
     for key, value in mine["build"]["options"].items():
-        if before.get(key) != value and key not in ("rescale", "levels", "tile", "overlap"):
-            found.append(f"{key} {before.get(key)} there, {value} now")
+        there = before.get(key, defaults.get(key))  # younger than the store: it had the default
+        if there != value and key not in ("rescale", "levels", "tile", "overlap"):
+            found.append(f"{key} {there} there, {value} now")
     if isinstance(built, dict) and built.get("inputs") != mine["build"]["inputs"]:
         found.append("the images or labels have changed")
     return found

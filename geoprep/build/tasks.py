@@ -7,7 +7,6 @@ another machine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from rasterio.windows import Window

@@ -67,7 +67,7 @@ something is in its way.
     "--labels",
     callback=filled,
     help="Its roads: one .gpkg, .geojson or .shp for all scenes, or a folder or a quoted glob of "
-    "one per scene.",
+    "one per scene; or masks (--label-values).",
 )
 @options_of(BuildOptions)
 @grouped_option(
@@ -193,7 +193,9 @@ def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str]
     if given["images"]:
         from geoprep.sources.patterns import images_and_labels
 
-        return [images_and_labels(given["images"], given["labels"])], ["custom"], given["out"]
+        masks = bool(given["label_values"] or given["label_speeds"])
+        found = images_and_labels(given["images"], given["labels"], masks=masks)
+        return [found], ["custom"], given["out"]
     from geoprep.cli.progress import counting_bar
     from geoprep.sources.cities import get_city
     from geoprep.sources.spacenet import find_scenes

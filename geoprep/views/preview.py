@@ -23,7 +23,7 @@ from geoprep.store.scenes import (
     scene_splits,
     valid_share,
 )
-from geoprep.store.schema import SPLITS, STATUSES
+from geoprep.store.schema import SPLIT_NAMES, SPLITS, STATUSES
 from geoprep.views.pixels import (
     aspect_of,
     brightness_table,
@@ -31,7 +31,6 @@ from geoprep.views.pixels import (
     north_up,
     read_thinned,
 )
-from geoprep.store.schema import SPLIT_NAMES, SPLITS, STATUSES
 
 if TYPE_CHECKING:
     from geoprep.views.sheet import SceneView
