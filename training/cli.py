@@ -381,6 +381,8 @@ def run_command(command: Callable[[], int]) -> int:
     # step took 1.8 to 3.2 times as long, and 3.6 times the processor time (measured).
     if "GOMP_SPINCOUNT" not in os.environ:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # torch's profiler says on the terminal when it starts and stops, as its highest level: 5.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     try:
         return command()
     except GeoprepError as error:
