@@ -185,7 +185,7 @@ def make_trainable(
         if config.network.channel_weights == "auto":
             weights = channel_weights(stores)
     prep = make_prep(facts, engine, config.sampling.jitter)
-    loss = RoadLoss(config.network.loss, weights)
+    loss = RoadLoss(config.network.loss, weights, config.network.dice)
     wanted = config.sampling.augmentation
     augmentation = None if wanted is None else imported("--augmentation", wanted)
     return Trainable(prep, network, loss, augmentation)
