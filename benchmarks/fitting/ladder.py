@@ -127,7 +127,7 @@ def measure_waiting(result: Result, store: str) -> None:
 
     def take(beside: bool, variables: Mapping[str, str]) -> dict[str, Any]:
         with busy_core() if beside else nullcontext():
-            return ask(WORKER, task, **variables)
+            return ask(WORKER, task, variables=variables)
 
     cases = {
         f"{name}.{'beside' if beside else 'alone'}": partial(take, beside, variables)

@@ -214,7 +214,7 @@ def learn(store: Path, out: Path, options: Sequence[str], split: str) -> dict[st
     judged = ["-m", "training.evaluate", str(weights), str(store), "--split", split]
     run([sys.executable, *judged, "--json", str(figures), "--quiet"])
     metrics: Mapping[str, float] = json.loads(figures.read_text(encoding="utf-8"))["metrics"]
-    # As a map has them: roads from the threshold on that validation finds best.
+    # Roads as a map has them, from the threshold on that validation finds best; bins from 0.5.
     ious = zip(column(rows, "best_road_iou"), column(rows, "bin_iou"), strict=True)
     curve = [
         {"minutes": minutes, "road_iou": road, "bin_iou": bins}

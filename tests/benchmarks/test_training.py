@@ -306,7 +306,7 @@ def test_a_recipe_has_a_name_and_options():
 def test_ways_to_wait_are_measured_alone_and_beside_a_busy_process(monkeypatch):
     asked = []
 
-    def answer(module, task, **variables):
+    def answer(module, task, variables):
         asked.append((tuple(variables.items()), bool(busy)))
         return {"steps": 2, "seconds": 1.0, "cpu_seconds": 3.0}
 
