@@ -53,6 +53,7 @@ def ask(
     task: Mapping[str, Any],
     *,
     python: Path | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run a module on a task; return the JSON object that is the last line of its output.
 
@@ -64,6 +65,8 @@ def ask(
         What it finds in ``sys.argv[1]``, as JSON.
     python
         Interpreter; None for this one.
+    variables
+        Of its environment, beside those of this process.
 
     Raises
     ------
@@ -71,7 +74,9 @@ def ask(
         It failed, or gave no answer.
     """
     command = [str(python or sys.executable), "-m", module, json.dumps(task)]
-    answers = [line for line in run(command).splitlines() if line.startswith("{")]
+    answers = [
+        line for line in run(command, **(variables or {})).splitlines() if line.startswith("{")
+    ]
     if not answers:
         raise ChildError(f"{command}: no answer")
     answer: dict[str, Any] = json.loads(answers[-1])

@@ -2,11 +2,13 @@
 
     python -m benchmarks.training [STORE] [--quick] [--json FILE] [--plot FILE] [--price DOLLARS]
     python -m benchmarks.training --learning [--seeds 5] [--real DIR]
+    python -m benchmarks.training --only city --seeds 5 --runs DIR --recipe NAME='--ema 0.99 ...'
+    python -m benchmarks.training --only waiting
 
 The step is that of `python -m training.fit` with its defaults: ResNet34-UNet, focal + dice, fed by
 the loader from a store. It is set up better from rung to rung of a ladder, every rung in a process
 of its own, beside its convolutions alone. ``--learning`` trains with the command itself, which
-takes some minutes per seed.
+takes some minutes per recipe and seed; runs that are finished in ``--runs`` are not done again.
 """
 
 from __future__ import annotations
@@ -20,23 +22,32 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Result, announce, parser, run_parts, showing
-from benchmarks.fitting.ladder import chosen_rungs, measure_ladder, measure_sizes, measure_step
-from benchmarks.fitting.mapping import measure_mapping
-from benchmarks.fitting.report import draw, print_tables
-from benchmarks.fitting.runs import (
+from benchmarks.fitting.ladder import (
+    chosen_rungs,
+    measure_ladder,
+    measure_sizes,
+    measure_step,
+    measure_waiting,
+)
+from benchmarks.fitting.learning import (
+    DEMO,
+    REACH,
     SCENES,
     build_city,
     demo_options,
     measure_chip,
     measure_city,
-    measure_ranks,
+    parse_recipe,
 )
+from benchmarks.fitting.mapping import measure_mapping
+from benchmarks.fitting.report import draw, print_tables
+from benchmarks.fitting.runs import measure_ranks
 from benchmarks.loading.data import Sizes, synthetic_store
 from benchmarks.preprocess import REAL
 from benchmarks.tables import conclude, print_machine
 from geoprep.executors import usable_cores
 
-SPEED_PARTS = ("ladder", "sizes", "step", "predict", "ranks")
+SPEED_PARTS = ("ladder", "sizes", "step", "waiting", "predict", "ranks")
 LEARNING_PARTS = ("city", "chip")
 
 
@@ -116,12 +127,16 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--learning", action="store_true", help="how well it learns, in place of how fast")
     add("--seeds", type=int, default=1, metavar="N", help="runs of --learning (default: 1)")
-    text = "options of training.fit for --learning on the city (default: those of make demo)"
-    add("--fit-options", metavar="OPTIONS", help=text)
+    text = "a name and options of training.fit to learn the city with (default: make demo's)"
+    add("--recipe", action="append", type=parse_recipe, metavar="NAME=OPTIONS", help=text)
+    text = "road IoU and IoU of speed bins whose minutes are told (default: %(default)s)"
+    add("--reach", type=float, nargs=2, default=REACH, metavar=("ROAD", "BINS"), help=text)
+    add("--runs", type=Path, help="keep the city and its runs here, and go on with them")
     add("--real", type=Path, default=REAL, help="a real chip to learn by heart, in its folders")
     add("--work", type=Path, help="folder for scratch files (default: TMPDIR)")
     given = options.parse_args(arguments)
     given.only = given.only or list(LEARNING_PARTS if given.learning else SPEED_PARTS)
+    given.learning = given.learning or not set(given.only) & set(SPEED_PARTS)
     return given
 
 
@@ -149,6 +164,7 @@ def _speed_parts(
         "ladder": lambda: measure_ladder(result, str(store), chosen_rungs(result)),
         "sizes": partial(measure_sizes, result, str(store), scale.sizes),
         "step": partial(measure_step, result, str(store)),
+        "waiting": partial(measure_waiting, result, str(store)),
         "predict": partial(measure_mapping, result, store, work, sides=sides, window=window),
         "ranks": partial(measure_ranks, result, store, work, epochs=scale.epochs),
     }
@@ -159,10 +175,11 @@ def _learning_parts(
 ) -> dict[str, Callable[[], None]]:
     def city() -> None:
         scenes, side = (scale.scenes, scale.scene_side) if given.quick else (SCENES, 1300)
-        store = given.store or build_city(work, scenes, side)
-        chosen = given.fit_options
-        options = demo_options() if chosen is None else chosen.split()
-        measure_city(result, store, work, options=options, seeds=given.seeds)
+        folder = work if given.runs is None else given.runs.resolve()
+        store = given.store or build_city(folder, scenes, side)
+        recipes = dict(given.recipe or [(DEMO, demo_options())])
+        reach = (given.reach[0], given.reach[1])
+        measure_city(result, store, folder, recipes=recipes, seeds=given.seeds, reach=reach)
 
     return {
         "city": city,

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
@@ -82,12 +83,7 @@ def option(
 def argument(text: str, metavar: str, **default: Any) -> Any:  # noqa: ANN401 - of the field's type
     """Return a field for what has no flag: one word, or several where its type is a tuple.
 
-    Parameters
-    ----------
-    text, metavar
-        As for `option`.
-    **default
-        ``default=()`` where none is needed.
+    ``default=()`` is for what may be left out.
     """
     about = {"help": text, "metavar": metavar, "bounds": {}, "positional": True}
     return field(metadata=about, **default)
@@ -112,19 +108,13 @@ def _out_of(bounds: Mapping[str, float], value: float) -> str | None:
 def convert(kind: Any, given: object, flag: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - a type, and a value of it
     """Return what a word, or a value of YAML, means as a value of a type.
 
-    Parameters
-    ----------
-    kind
-        ``int``, ``float``, ``str``, ``bool``, ``Path``, a Literal, None, or a union of them.
-    given
-        A word; YAML's numbers, booleans and null are taken by how they are written.
-    flag, metavar
-        For the message.
+    The type is ``int``, ``float``, ``str``, ``bool``, ``Path``, a Literal, None, or a union of
+    them. YAML's numbers, booleans and null are taken by how they are written.
 
     Raises
     ------
     UsageError
-        It is no such value.
+        It is no such value; the message begins with the flag.
     """
     text = "none" if given is None else str(given)
     for part in _parts(kind):
@@ -206,7 +196,9 @@ class Command:
             prog=name,
             description=introduction,
             epilog=f"{closing}{STATUSES}",
-            formatter_class=_Help,
+            formatter_class=partial(
+                argparse.RawDescriptionHelpFormatter, width=100, max_help_position=30
+            ),
             usage=f"%(prog)s {' '.join(_positionals(self._fields.values()))} [options]",
             allow_abbrev=False,
         )
@@ -226,10 +218,7 @@ class Command:
     def parse(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the settings that a person gave, by name; what has not been said is left out.
 
-        Parameters
-        ----------
-        arguments
-            Words of the command line; None for those of this process.
+        None stands for the words of this process.
 
         Raises
         ------
@@ -279,7 +268,7 @@ class Command:
             extra = {} if nargs is None else {"nargs": nargs}
             group.add_argument(item.name, metavar=metavar, **shared, **extra)
             return
-        flags = (f"--{item.name.replace('_', '-')}", *about["flags"])
+        flags = (_flag(item.name), *about["flags"])
         if kind is bool:
             group.add_argument(*flags, dest=item.name, action="store_true", **shared)
             return
@@ -320,11 +309,6 @@ class _Parser(argparse.ArgumentParser):
     def flags(self) -> list[str]:
         """Return all flags."""
         return [flag for action in self._actions for flag in action.option_strings]
-
-
-class _Help(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=100, max_help_position=30)
 
 
 def _positionals(items: Iterable[Field[Any]]) -> Iterator[str]:
@@ -381,6 +365,8 @@ def run_command(command: Callable[[], int]) -> int:
     # step took 1.8 to 3.2 times as long, and 3.6 times the processor time (measured).
     if "GOMP_SPINCOUNT" not in os.environ:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # torch's profiler says on the terminal when it starts and stops, as its highest level: 5.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     try:
         return command()
     except GeoprepError as error:

@@ -181,8 +181,9 @@ class NetworkConfig:
         "bins", "Seven ten-mph bins and any road, one speed channel, or any road only."
     )
     loss: Literal["focal-dice", "bce-dice"] = option(
-        "focal-dice", "0.75 of focal loss or cross-entropy, and 0.25 of soft dice."
+        "focal-dice", "Focal loss or cross-entropy, and soft dice."
     )
+    dice: float = option(0.25, "Share of soft dice in the loss.", "SHARE", least=0, most=1)
     channel_weights: Literal["none", "auto"] = option(
         "none", "auto lets channels of rare speeds count more, from the store's histogram."
     )

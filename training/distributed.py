@@ -86,19 +86,20 @@ def parallel(module: nn.Module, device: torch.device) -> nn.Module:
 
 def add_up(values: Sequence[float], device: torch.device) -> list[float]:
     """Return the sums over ranks; alone, the values themselves."""
-    if not is_distributed():
-        return list(values)
-    total = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(total)
-    return cast(list[float], total.tolist())
+    return _reduced(values, device, dist.ReduceOp.SUM)
 
 
 def largest(values: Sequence[float], device: torch.device) -> list[float]:
     """Return the largest of each value over ranks; alone, the values themselves."""
-    if not is_distributed():
-        return list(values)
+    return _reduced(values, device, dist.ReduceOp.MAX)
+
+
+def _reduced(
+    values: Sequence[float], device: torch.device, how: dist.ReduceOp.RedOpType
+) -> list[float]:
     found = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
+    if is_distributed():
+        dist.all_reduce(found, how)
     return cast(list[float], found.tolist())
 
 

@@ -115,35 +115,22 @@ def _print(found: Evaluation, request: Request) -> None:
             table.add_row(f"  IoU {name.removeprefix('iou_')} mph", _figure(value))
     console.print(table)
     if request.scenes:
+        shown = [name for name in TITLES if name in found.metrics]
+        table = Table("scene", "tiles", *(TITLES[name] for name in shown))
+        for scene in found.scenes:
+            figures = (_figure(scene.metrics[name]) for name in shown)
+            table.add_row(scene.name, str(scene.tiles), *figures)
         # Names are whole, however narrow the terminal.
-        wide = Console(highlight=False, width=max(console.width, 1000))
-        wide.print(_scene_table(found))
+        Console(highlight=False, width=max(console.width, 1000)).print(table)
     if request.sweep:
-        console.print(_sweep_table(found))
+        table = Table("threshold", "precision", "recall", "road IoU")
+        for threshold in SWEPT:
+            step = int(threshold * len(found.sweep.iou))
+            figures = (_figure(float(values[step])) for values in found.sweep)
+            table.add_row(f"{threshold:.3f}", *figures)
+        console.print(table)
     for note in found.notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False)
-
-
-def _scene_table(found: Evaluation) -> Any:  # noqa: ANN401 - rich's Table, loaded late
-    from rich.table import Table
-
-    shown = [name for name in TITLES if name in found.metrics]
-    table = Table("scene", "tiles", *(TITLES[name] for name in shown))
-    for scene in found.scenes:
-        figures = (_figure(scene.metrics[name]) for name in shown)
-        table.add_row(scene.name, str(scene.tiles), *figures)
-    return table
-
-
-def _sweep_table(found: Evaluation) -> Any:  # noqa: ANN401 - as above
-    from rich.table import Table
-
-    table = Table("threshold", "precision", "recall", "road IoU")
-    for threshold in SWEPT:
-        step = int(threshold * len(found.sweep.iou))
-        figures = (_figure(float(values[step])) for values in found.sweep)
-        table.add_row(f"{threshold:.3f}", *figures)
-    return table
 
 
 def _figure(value: float) -> str:

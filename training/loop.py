@@ -87,13 +87,14 @@ def _train(
     notes = [*notes, *([weighed] if weighed else []), *differences(run.facts, stores)]
     notes += [*_changed_since(run, saved), *filter(None, [memory.warning(size)])]
     if not profiled:
-        _claim(config, folder, saved)
+        _claim(config, folder)
     with ExitStack() as stack:
         console = Console(
             None if profiled else folder, quiet=config.output.quiet, active=is_first()
         )
         stack.enter_context(console)
-        console.rows(header(run, allocator, memory.line(size)))
+        for name, value in header(run, allocator, memory.line(size)):
+            console.line(f"{name:<12} {value}")
         for note in notes:
             console.line(f"note: {note}")
         if profiled:
@@ -226,8 +227,9 @@ def _folder(config: Config) -> Path:
     """Return the folder of the run."""
     if config.output.out is not None:
         return Path(config.output.out)
-    if config.output.resume is not None:
-        return _folder_of(config.output.resume)
+    before = _before(config)
+    if before is not None:
+        return before
     if not config.data.stores:
         raise UsageError(
             "name at least one store, such as `python -m training.fit moscow.zarr`, or a run to "
@@ -236,15 +238,18 @@ def _folder(config: Config) -> Path:
     return Path("runs") / Path(config.data.stores[0].rstrip("/")).stem
 
 
-def _folder_of(resume: str) -> Path:
-    """Return the folder of a run that is named by it, or by a file in it."""
-    return Path(resume).parent if Path(resume).suffix == ".pt" else Path(resume)
+def _before(config: Config) -> Path | None:
+    """Return the folder of the run that goes on, named by it or by a file in it."""
+    if config.output.resume is None:
+        return None
+    named = Path(config.output.resume)
+    return named.parent if named.suffix == ".pt" else named
 
 
 def _goes_on(config: Config, folder: Path) -> bool:
     """Whether a run goes on in its own folder."""
-    resume = config.output.resume
-    return resume is not None and _folder_of(resume).resolve() == folder.resolve()
+    before = _before(config)
+    return before is not None and before.resolve() == folder.resolve()
 
 
 def _check_free(folder: Path, config: Config) -> None:
@@ -257,20 +262,18 @@ def _check_free(folder: Path, config: Config) -> None:
         )
 
 
-def _claim(config: Config, folder: Path, saved: Checkpoint | None) -> None:
+def _claim(config: Config, folder: Path) -> None:
     """Make the folder of a run; what another run left there goes, now that nothing is refused."""
     if is_first():
-        if config.output.overwrite and not _goes_on(config, folder):
+        before, here = _before(config), _goes_on(config, folder)
+        if config.output.overwrite and not here:
             for name in ARTEFACTS:
                 (folder / name).unlink(missing_ok=True)
             for name in FOLDERS:
                 shutil.rmtree(folder / name, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        if saved is not None and not _goes_on(config, folder):
-            assert config.output.resume is not None
-            best = _folder_of(config.output.resume) / BEST
-            if best.exists():
-                shutil.copyfile(best, folder / BEST)
+        if before is not None and not here and (before / BEST).exists():
+            shutil.copyfile(before / BEST, folder / BEST)
         flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
         write_file(folder / "config.yaml", SECTIONS, flat)
     if is_distributed():

@@ -20,9 +20,6 @@ from geoprep.store import Store
 
 LossName = Literal["focal-dice", "bce-dice"]
 
-MAIN_SHARE = 0.75
-"""Weight of the pixelwise part; the rest is dice."""
-
 _SMOOTH = 1e-5
 """Added to both sides of the dice fraction, so that a batch without roads has a defined loss."""
 
@@ -56,15 +53,20 @@ class RoadLoss(nn.Module):
         binary cross-entropy in its place.
     channel_weights
         fp32 (channel,), of mean 1: what a channel counts in both parts. None: all the same.
+    dice
+        Share of dice; the rest is the pixelwise part.
     """
 
     weights: Tensor | None
 
     def __init__(
-        self, name: LossName = "focal-dice", channel_weights: Tensor | None = None
+        self,
+        name: LossName = "focal-dice",
+        channel_weights: Tensor | None = None,
+        dice: float = 0.25,
     ) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.dice = name, dice
         weights = None if channel_weights is None else channel_weights.float().view(1, -1, 1, 1)
         self.register_buffer("weights", weights, persistent=False)
 
@@ -93,11 +95,7 @@ class RoadLoss(nn.Module):
         main = (pixel * weight).sum() / count
         both, either = (weight * p * t).sum(), (weight * (p + t)).sum()
         dice = 1 - (2 * both + _SMOOTH) / (either + _SMOOTH)
-        return LossParts(MAIN_SHARE * main + (1 - MAIN_SHARE) * dice, main, dice)
-
-    def extra_repr(self) -> str:
-        """Return what to show of this module."""
-        return f"{self.name}, weighted={self.weights is not None}"
+        return LossParts((1 - self.dice) * main + self.dice * dice, main, dice)
 
 
 def channel_share(stores: Sequence[Store]) -> Tensor:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,6 @@ from training.losses import LossParts, RoadLoss, channel_share, channel_weights
 from training.model import build_network, imported, set_prior
 from training.optim import MakeOptimizer
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 Augmentation = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Image uint8 (n, band, y, x), speed uint8 (n, y, x) and key int64 (n,) -> image and speed."""
 
@@ -45,7 +42,7 @@ class TrainingError(GeoprepError):
     """A run cannot go on, such as when its loss is no longer a number."""
 
 
-class Compiled(Generic[P, R]):
+class Compiled:
     """A callable, compiled when it is first called with a new shape; the plain one if that fails.
 
     One kernel a shape, never one for shapes at large: else the bits of a step would depend on
@@ -59,16 +56,15 @@ class Compiled(Generic[P, R]):
         What to call it in the warning when compiling fails.
     """
 
-    def __init__(self, plain: Callable[P, R], what: str) -> None:
-        self._plain = plain
-        self._what = what
-        self._compiled: Any = torch.compile(plain, dynamic=False)
+    def __init__(self, plain: Callable[..., Any], what: str) -> None:
+        self._plain, self._what = plain, what
+        self._compiled: Callable[..., Any] | None = torch.compile(plain, dynamic=False)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: Tensor) -> Any:  # noqa: ANN401 - what the plain callable returns
         """Return what the plain callable returns, but for rounding."""
         if self._compiled is not None:
             try:
-                result: R = self._compiled(*args, **kwargs)
+                return self._compiled(*args)
             except TorchDynamoException as error:
                 self._compiled = None
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -77,9 +73,7 @@ class Compiled(Generic[P, R]):
                     RuntimeWarning,
                     stacklevel=2,
                 )
-            else:
-                return result
-        return self._plain(*args, **kwargs)
+        return self._plain(*args)
 
 
 class Trainable(nn.Module):
@@ -185,7 +179,7 @@ def make_trainable(
         if config.network.channel_weights == "auto":
             weights = channel_weights(stores)
     prep = make_prep(facts, engine, config.sampling.jitter)
-    loss = RoadLoss(config.network.loss, weights)
+    loss = RoadLoss(config.network.loss, weights, config.network.dice)
     wanted = config.sampling.augmentation
     augmentation = None if wanted is None else imported("--augmentation", wanted)
     return Trainable(prep, network, loss, augmentation)

@@ -48,8 +48,13 @@ def load_encoder_weights(network: nn.Module, source: str = "none") -> str:
             "ResNet; let its factory load weights, and take --encoder-weights none"
         )
     weights = _plain(_download() if source == "imagenet" else _read(Path(source)))
-    bands = encoder.state_dict()[_STEM].shape[1]
-    given = _fit_stem(weights, bands, source)
+    if _STEM not in weights:
+        raise UsageError(
+            f"--encoder-weights {source}: no {_STEM} in it; give a state dictionary of ResNet34 "
+            "with torchvision's names"
+        )
+    bands, given = encoder.state_dict()[_STEM].shape[1], weights[_STEM].shape[1]
+    weights[_STEM] = adapt_bands(weights[_STEM], bands)
     _load(encoder, weights, source)
     adapted = "" if given == bands else f", first convolution fitted from {given} to {bands} bands"
     return f"encoder from {source}{adapted}"
@@ -71,18 +76,6 @@ def adapt_bands(kernel: Tensor, bands: int) -> Tensor:
     if bands == 1:
         return kernel.sum(dim=1, keepdim=True)
     return kernel[:, torch.arange(bands) % given] * (given / bands)
-
-
-def _fit_stem(weights: dict[str, Tensor], bands: int, source: str) -> int:
-    """Adapt the first convolution in place; return how many bands it was for."""
-    if _STEM not in weights:
-        raise UsageError(
-            f"--encoder-weights {source}: no {_STEM} in it; give a state dictionary of ResNet34 "
-            "with torchvision's names"
-        )
-    given = weights[_STEM].shape[1]
-    weights[_STEM] = adapt_bands(weights[_STEM], bands)
-    return int(given)
 
 
 def _load(encoder: nn.Module, weights: dict[str, Tensor], source: str) -> None:

@@ -119,14 +119,8 @@ class Progress:
 class Group(NamedTuple):
     """The batches of one optimizer step.
 
-    Attributes
-    ----------
-    size
-        How many.
-    batches
-        Batches of the epoch that are done after it.
-    done
-        Epochs that are done after it, with the part of this one.
+    ``size`` is how many; ``batches`` of the epoch and ``done`` epochs, with the part of this one,
+    are done after it.
     """
 
     size: int

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -29,6 +32,16 @@ OVER = {
     "share": (CEILING, 0.8, "of the rate of the step's convolutions alone"),
 }
 """Figure to the rung that fit is put over, what is promised, and a note."""
+
+
+WAITS = {
+    "active": {"OMP_WAIT_POLICY": "ACTIVE"},
+    "spin_300000": {"GOMP_SPINCOUNT": "300000"},
+    "spin_10000": {"GOMP_SPINCOUNT": "10000"},
+    "spin_1000": {"GOMP_SPINCOUNT": "1000"},
+    "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
+}
+"""How OpenMP's threads wait for work. GNU's default is the second; a count wins over a policy."""
 
 
 def chosen_rungs(result: Result) -> list[Rung]:
@@ -101,6 +114,42 @@ def _record(result: Result, answers: Mapping[str, list[dict[str, Any]]]) -> None
         told = ("allocator", "engine", "threads", "convolutions")
         settings[name] = {key: found[0][key] for key in told if key in found[0]}
     result.settings["ladder"] = settings
+
+
+def measure_waiting(result: Result, store: str) -> None:
+    """Record the rate of fit's step by how its threads wait for work, alone and beside another.
+
+    The other is a process that keeps one core busy.
+    """
+    of = result.settings
+    task = {"store": store, **{name: of[name] for name in ("batch_size", "crop", "seconds")}}
+    task |= {"do": "climb", "rung": FIT.name}
+
+    def take(beside: bool, variables: Mapping[str, str]) -> dict[str, Any]:
+        with busy_core() if beside else nullcontext():
+            return ask(WORKER, task, variables=variables)
+
+    cases = {
+        f"{name}.{'beside' if beside else 'alone'}": partial(take, beside, variables)
+        for name, variables in WAITS.items()
+        for beside in (False, True)
+    }
+    for name, found in interleave(cases, of["repeats"]).items():
+        rates = [of["batch_size"] * a["steps"] / a["seconds"] for a in found]
+        result.add(f"waiting.{name}", "images/s", rates)
+        used = [a["cpu_seconds"] / a["steps"] for a in found]
+        result.add(f"waiting.{name}_cpu", "s", used, note="processor time per step")
+
+
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """Keep a core busy meanwhile, by another process."""
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        other.kill()
+        other.wait()
 
 
 def measure_sizes(result: Result, store: str, sizes: Sequence[int]) -> None:

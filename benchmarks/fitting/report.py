@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.common import Figure, Result
-from benchmarks.fitting.ladder import OVER
+from benchmarks.fitting.ladder import OVER, WAITS
+from benchmarks.fitting.learning import REACH
 from benchmarks.fitting.rungs import CEILING, FIT, RUNGS
 from benchmarks.plots import COLOURS, draw_panels, draw_rows
 from benchmarks.tables import print_figures, print_noted
@@ -58,8 +59,17 @@ def print_tables(result: Result) -> None:
     ranks = {"one process": "ranks.one", "two, through torchrun": "ranks.two"}
     print_figures(result, "Ranks, the same global batch", ranks, {"images/s": "rate"})
     print_noted(result, "Two ranks", ["ranks.over_one", "ranks.difference"])
-    learnt = [*result.named("city"), *result.named("chip")]
-    print_noted(result, "Learning, with the trainer's defaults", learnt)
+    waits = {name: f"waiting.{name}" for name in WAITS}
+    columns = {"images/s alone": "alone", "beside a busy process": "beside"}
+    columns |= {"cpu s per step alone": "alone_cpu", "beside": "beside_cpu"}
+    print_figures(result, "How threads wait for work", waits, columns)
+    recipes = result.settings.get("city", {"recipes": {}})["recipes"]
+    columns = {"road IoU": "road_iou", "bin IoU": "bin_iou", "over prior": "over_prior"}
+    columns |= {"mph off": "speed_error", "minutes": "minutes", "to road": "to_road"}
+    columns |= {"to bins": "to_bins", "to both": "to_both"}
+    rows = {name: f"city.{name}" for name in recipes}
+    print_figures(result, "Learning a city, on its validation scenes", rows, columns, head="recipe")
+    print_noted(result, "Learning", ["city.prior", *result.named("chip")])
 
 
 def draw(result: Result, path: Path) -> None:
@@ -111,12 +121,13 @@ def _draw_predict(result: Result, axis: Axes) -> None:
 
 
 def _draw_city(result: Result, axis: Axes) -> None:
-    for seed, curve in enumerate(result.settings["curves"]):
-        axis.plot(range(1, len(curve) + 1), curve, color=COLOURS[seed % len(COLOURS)])
-    goal = result["city.road_iou"].at_least
-    if goal is not None:
-        axis.axhline(goal, color="#333333", linestyle="dashed", linewidth=0.8)
+    for number, (name, curves) in enumerate(result.settings["curves"].items()):
+        for seed, curve in enumerate(curves):
+            minutes, ious = zip(*((e["minutes"], e["road_iou"]) for e in curve), strict=True)
+            label = name if seed == 0 else None
+            axis.plot(minutes, ious, color=COLOURS[number % len(COLOURS)], label=label)
+    axis.axhline(REACH[0], color="#333333", linestyle="dashed", linewidth=0.8)
     axis.set_ylim(0, 1)
-    axis.locator_params(axis="x", integer=True)
-    axis.set_xlabel("epoch")
+    axis.set_xlabel("minutes")
+    axis.legend()
     axis.set_title("validation road IoU, a line per seed")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import nn
 from benchmarks import training as benchmark
 from benchmarks.child import ChildError, run
 from benchmarks.common import Result
-from benchmarks.fitting import ladder, mapping, report, runs, worker
+from benchmarks.fitting import ladder, learning, mapping, report, runs, worker
 from benchmarks.fitting.convolutions import record, replay
 from benchmarks.fitting.rungs import BF16, CEILING, FIT, IPEX, KEPT, PLAIN, ROOT, RUNGS
 from benchmarks.fitting.stepper import Stepper, feeds
@@ -236,11 +237,99 @@ def test_what_is_not_installed_is_left_out_with_a_word(monkeypatch):
 
 def test_the_prior_is_one_guess_for_every_road(store):
     opened = Store.open(store)
-    tiles = runs._val_histogram(opened)
+    tiles = learning._val_histogram(opened)
     bins = np.bincount(BIN_TABLE, weights=tiles, minlength=8)[1:]
     train = np.bincount(BIN_TABLE, weights=opened.histogram_speed, minlength=8)[1:]
     guessed = bins[train.argmax()] / bins.sum()
-    assert runs.prior_bin_iou(opened) == pytest.approx(guessed / (bins > 0).sum())
+    assert learning.prior_bin_iou(opened) == pytest.approx(guessed / (bins > 0).sum())
+
+
+@pytest.fixture
+def learnt(monkeypatch):
+    """Let commands answer at once, writing what theirs would; return those that were run."""
+    asked = []
+
+    def trained(store, out, options):
+        asked.append((out.parent.name, tuple(options)))
+        if "--fail" in options:
+            raise ChildError("no such luck")
+        out.mkdir(parents=True)
+        (out / "best.pt").touch()
+        now = time.time()
+        stamps = [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now + s)) for s in (60, 120)]
+        lines = [f"{stamp} epoch {n}/2  loss 0.1" for n, stamp in enumerate(stamps, start=1)]
+        (out / "log.txt").write_text("\n".join(["2026-01-01 00:00:00 run", *lines]))
+        ious = ("0.3", "0.7") if "--good" in options else ("0.2", "0.4")
+        return [{"best_road_iou": i, "bin_iou": i} for i in ious], 150.0
+
+    def judged(command, **variables):
+        metrics = {"road_iou": 0.7, "bin_iou": 0.7, "speed_mae_mph": 4.0}
+        Path(command[command.index("--json") + 1]).write_text(json.dumps({"metrics": metrics}))
+        return ""
+
+    monkeypatch.setattr(learning, "fit", trained)
+    monkeypatch.setattr(learning, "run", judged)
+    return asked
+
+
+def test_recipes_learn_in_turns_and_what_is_done_is_not_done_again(store, tmp_path, learnt):
+    recipes = {"good": ["--good"], "bad": [], "broken": ["--fail"]}
+    for seeds, turns in (
+        (1, ["good", "bad", "broken"]),
+        (2, ["good", "bad", "broken"] + ["broken"] * 2 + ["bad", "good"]),
+    ):
+        result = a_result()
+        learning.measure_city(
+            result, store, tmp_path, recipes=recipes, seeds=seeds, reach=(0.65, 0.3)
+        )
+        assert [name for name, _ in learnt] == turns
+    assert result["city.good.to_both"].values == pytest.approx((2.0, 2.0), abs=0.05)
+    assert result["city.good.to_bins"].values == pytest.approx((1.0, 1.0), abs=0.05)
+    assert result["city.bad.to_bins"].values == pytest.approx((2.0, 2.0), abs=0.05)
+    assert "city.bad.to_road" not in result.figures
+    assert any("bad: to_road by 0 of 2 seeds" in note for note in result.notes)
+    assert any("no such luck" in note for note in result.notes)
+    assert result["city.good.minutes"].median == pytest.approx(2.5)
+    # Other options under the same name are another recipe.
+    other = a_result()
+    learning.measure_city(other, store, tmp_path, recipes={"good": ["--lr", "1"]}, seeds=1)
+    assert any("take another name" in note for note in other.notes)
+
+
+def test_a_recipe_has_a_name_and_options():
+    assert learning.parse_recipe("ema=--ema 0.99 --lr=1") == ("ema", ["--ema", "0.99", "--lr=1"])
+    assert learning.parse_recipe("plain=") == ("plain", [])
+    with pytest.raises(ValueError, match="NAME=OPTIONS"):
+        learning.parse_recipe("--ema 0.99")
+
+
+def test_ways_to_wait_are_measured_alone_and_beside_a_busy_process(monkeypatch):
+    asked = []
+
+    def answer(module, task, variables):
+        asked.append((tuple(variables.items()), bool(busy)))
+        return {"steps": 2, "seconds": 1.0, "cpu_seconds": 3.0}
+
+    class Other:
+        def __init__(self, command):
+            busy.append(command)
+
+        def kill(self):
+            busy.clear()
+
+        def wait(self):
+            assert not busy
+
+    busy = []
+    monkeypatch.setattr(ladder, "ask", answer)
+    monkeypatch.setattr(ladder.subprocess, "Popen", Other)
+    result = a_result()
+    ladder.measure_waiting(result, "a.zarr")
+    passive = (("OMP_WAIT_POLICY", "PASSIVE"),)
+    assert asked.count((passive, True)) == asked.count((passive, False)) == 2
+    assert len(set(asked)) == 2 * len(ladder.WAITS)
+    assert result["waiting.passive.beside"].median == 2 * BATCH
+    assert result["waiting.active.alone_cpu"].median == 1.5
 
 
 def test_the_city_is_learnt_as_the_demo_does(tmp_path):
@@ -249,16 +338,16 @@ def test_the_city_is_learnt_as_the_demo_does(tmp_path):
         "EPOCHS = 3\nSIZE ?= 4\ndemo: x\n"
         "\tpython -m training.fit a.zarr --epochs $(EPOCHS) --batch-size $(SIZE) --out r\n"
     )
-    assert runs.demo_options(made) == ["--epochs", "3", "--batch-size", "4"]
+    assert learning.demo_options(made) == ["--epochs", "3", "--batch-size", "4"]
     made.write_text("demo:\n")
-    with pytest.raises(ChildError, match="--fit-options"):
-        runs.demo_options(made)
+    with pytest.raises(ChildError, match="--recipe"):
+        learning.demo_options(made)
 
 
 def test_the_demo_of_this_project_trains_with_settings_that_exist():
-    Config.from_flat(COMMAND.parse(["store.zarr", *runs.demo_options()]))
+    Config.from_flat(COMMAND.parse(["store.zarr", *learning.demo_options()]))
     text = (ROOT / "Makefile").read_text()
-    assert f"SCENES = {runs.SCENES}\n" in text
+    assert f"SCENES = {learning.SCENES}\n" in text
 
 
 def test_losses_of_ranks_are_compared_epoch_by_epoch():
@@ -285,22 +374,27 @@ def test_mapping_is_judged_by_pixels_put_through_the_network():
 def everything():
     """A result with figures of every part."""
     result = a_result()
-    result.settings["curves"] = [[0.1, 0.6], [0.2, 0.5]]
+    curve = [{"minutes": m, "road_iou": 0.1 * m, "bin_iou": 0.05 * m} for m in (1.0, 4.0)]
+    result.settings |= {"curves": {"demo": [curve, curve]}, "city": {"recipes": {"demo": []}}}
     rates = {f"ladder.{rung.name}.rate": 5.0 for rung in RUNGS} | {"ladder.convolutions.rate": 9.0}
     rates |= {"sizes.1.rate": 3.0, "sizes.2.rate": 4.0, "step.kinds.convolutions.time": 80.0}
     rates |= {"step.kinds.rest.time": 3.0, "step.parts.backward.time": 60.0}
     rates |= {f"predict.{tta}.network": 2.0 for tta in mapping.VIEWS_ASKED}
-    rates |= {"predict.bare.network": 2.2, "predict.overlap": 0.1, "city.road_iou": 0.6}
+    rates |= {"predict.bare.network": 2.2, "predict.overlap": 0.1}
+    rates |= {"city.demo.road_iou": 0.6, "city.demo.to_road": 4.0, "city.prior": 0.1}
+    rates |= {"waiting.passive.alone": 6.0, "waiting.passive.beside": 3.0}
     rates |= {"ranks.one.rate": 7.0, "ranks.two.rate": 6.5, "chip.road_iou": 0.5}
     for name, rate in rates.items():
-        result.add(name, "", [rate, rate * 1.1], at_least=0.55 if name == "city.road_iou" else None)
+        result.add(
+            name, "", [rate, rate * 1.1], at_least=0.55 if name == "city.demo.road_iou" else None
+        )
     return result
 
 
 def test_every_part_is_printed_and_drawn(everything, tmp_path, capsys):
     report.print_tables(everything)
     said = capsys.readouterr().out
-    for title in ("ladder", "Batch sizes", "Where a step", "Mapping", "Ranks", "Learning, "):
+    for title in ("ladder", "Batch sizes", "Where a step", "wait for", "Mapping", "Ranks", "city"):
         assert title in said
     for rung in RUNGS:
         assert rung.title in said

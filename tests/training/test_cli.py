@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from dataclasses import fields
 
 import pytest
@@ -155,6 +157,21 @@ def test_threads_that_wait_leave_the_processor_to_others(monkeypatch, given, wan
     seen = []
     assert run_command(lambda: seen.append(os.environ.get("OMP_WAIT_POLICY")) or 0) == 0
     assert seen == [wanted]
+
+
+def test_the_profiler_says_nothing_of_itself():
+    code = (
+        "from training.cli import run_command\n"
+        "def command():\n"
+        "    import torch\n"
+        "    with torch.profiler.profile(): torch.ones(1)\n"
+        "    return 0\n"
+        "raise SystemExit(run_command(command))\n"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "KINETO_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "USDT" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -92,11 +92,15 @@ def _advise_huge(libc: ctypes.CDLL, nbytes: int) -> bool:
 
 def _huge_pages_on_request() -> bool:
     """Whether the kernel gives huge pages to who asks (``madvise``), and not to all or none."""
+    return "[madvise]" in _told("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def _told(path: str) -> str:
+    """Return what the kernel tells in a file; nothing where it has no such file."""
     try:
-        modes = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+        return Path(path).read_text()
     except OSError:
-        return False
-    return "[madvise]" in modes
+        return ""
 
 
 def preloaded_allocator(environment: str | None = None, maps: str | None = None) -> str | None:
@@ -109,11 +113,7 @@ def preloaded_allocator(environment: str | None = None, maps: str | None = None)
         not mapped was not found by the loader, which only warns.
     """
     wanted = os.environ.get("LD_PRELOAD", "") if environment is None else environment
-    if maps is None:
-        try:
-            maps = Path("/proc/self/maps").read_text()
-        except OSError:
-            maps = ""
+    maps = _told("/proc/self/maps") if maps is None else maps
     return next((name for name in _ALLOCATORS if name in wanted and name in maps), None)
 
 
@@ -125,11 +125,7 @@ def instruction_sets(cpuinfo: str | None = None) -> tuple[str, ...]:
     cpuinfo
         Text of ``/proc/cpuinfo``; None reads it. Empty where there is none.
     """
-    if cpuinfo is None:
-        try:
-            cpuinfo = Path("/proc/cpuinfo").read_text()
-        except OSError:
-            return ()
+    cpuinfo = _told("/proc/cpuinfo") if cpuinfo is None else cpuinfo
     lines = (line for line in cpuinfo.splitlines() if line.startswith(("flags", "Features")))
     flags = set(next(lines, "").split(":")[-1].split())
     return tuple(name for name, flag in _ISA if flag in flags)

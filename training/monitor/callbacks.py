@@ -145,7 +145,7 @@ class Callbacks:
         Raises
         ------
         Stopped, TrainingError
-            See `training.loop.fit`.
+            See `training.loop.train`.
         """
         self.console.advance(group.batches)
         step = self.run.progress.step
@@ -231,7 +231,7 @@ class Callbacks:
         Raises
         ------
         Stopped, TrainingError
-            See `training.loop.fit`.
+            See `training.loop.train`.
         """
         run, progress = self.run, self.run.progress
         self._read()

@@ -9,7 +9,7 @@ import csv
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -87,11 +87,6 @@ class Console:
             print(text, flush=True)
         if self.folder is not None:
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-
-    def rows(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Show facts, one per line."""
-        for name, value in rows:
-            self.line(f"{name:<12} {value}")
 
     def begin_bar(self, title: str, total: int, done: int) -> None:
         """Begin a bar, where a person is at a terminal."""

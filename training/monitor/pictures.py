@@ -166,22 +166,18 @@ def draw_curves(path: Path, history: Sequence[Mapping[str, float]]) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    epochs = [row["epoch"] for row in history]
-    panels = (
-        ("loss", (("loss", "training"), ("val_loss", "validation"))),
-        ("IoU on validation tiles", (("road_iou", "road"), ("bin_iou", "mean of speed bins"))),
-        ("learning rate", (("lr", "learning rate"),)),
-    )
-    with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False}):
+    panels = {
+        "loss": {"loss": "training", "val_loss": "validation"},
+        "IoU on validation tiles": {"road_iou": "road", "bin_iou": "mean of speed bins"},
+        "learning rate": {"lr": "learning rate"},
+    }
+    with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}):
         figure = Figure(figsize=(10, 3.2), dpi=120, layout="constrained")
-        for axes, (title, lines) in zip(figure.subplots(1, 3), panels, strict=True):
-            for name, label in lines:
+        for axes, (title, lines) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+            for name, label in lines.items():
                 values = [row.get(name, float("nan")) for row in history]
-                axes.plot(epochs, values, marker=".", label=label)
-            axes.set_title(title, fontsize=10, loc="left")
-            axes.set_xlabel("epoch")
-            axes.grid(color="#DDDDDD", linewidth=0.6)
-            if len(lines) > 1:
-                axes.legend(frameon=False, fontsize=9)
+                axes.plot([row["epoch"] for row in history], values, marker=".", label=label)
+            axes.set(title=title, xlabel="epoch")
+            axes.legend()
         with replaced(path) as partial:
             figure.savefig(partial)
