@@ -15,6 +15,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import ne
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -338,8 +339,9 @@ class _RemoteFiles:
         import obstore
 
         starts, ends = [a for a, _ in ranges], [b for _, b in ranges]
-        # On average no gap is wider than what is wanted, which bounds what threads hold.
-        gap = min(self.gap_bytes, (sum(ends) - sum(starts)) // len(ranges))
+        # All gaps together are no wider than what is wanted: that bounds what is held.
+        gaps = max(1, sum(map(ne, ends, starts[1:])))
+        gap = min(self.gap_bytes, (sum(ends) - sum(starts)) // gaps)
         found = obstore.get_ranges(self._store, key, starts=starts, ends=ends, coalesce=gap)
         return [np.frombuffer(memoryview(one), np.uint8) for one in found]
 

@@ -146,8 +146,8 @@ class StreamTiles(Tiles):
         """
         bands = max(len(store.meta.bands) for store in self.plan.stores)
         whole = any(reader.bands for reader in self._readers)
-        # A server may send what lies between, on average no more than a tile has.
-        between = (run - 1) * any("://" in store.location for store in self.plan.stores)
+        # A server may send as much again that lies between two tiles.
+        between = run * (run > 1 and any("://" in store.location for store in self.plan.stores))
         return self.threads * (run + between + whole) * self.side * self.side * bands
 
     def shape_within(self, limit: int) -> WindowShape:

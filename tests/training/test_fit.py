@@ -267,6 +267,7 @@ def test_other_targets_train(fit, tmp_path, targets):
     "options",
     [
         ("--residency", "stream", "--ram-limit", "64MB"),
+        ("--residency", "compressed"),
         ("--residency", "device"),
         ("--folds", "3"),
     ],
