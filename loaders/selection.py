@@ -88,7 +88,7 @@ def select(store: Store, split: Split, folds: Folds | None = None) -> Selection:
     if split not in get_args(Split):
         raise UsageError(f"split={split!r} is not one of {', '.join(get_args(Split))}")
     table = store.tiles
-    wanted = _in_split(store, split, folds)[table.scene]
+    wanted = _in_split(store, split, folds)
     status = store.scenes.status[table.scene].astype(object)
     status[(status == "ok") & (table.valid_fraction <= 0)] = EMPTY
     left_out = Counter(str(s) for s in status[wanted] if s != "ok")
@@ -96,21 +96,24 @@ def select(store: Store, split: Split, folds: Folds | None = None) -> Selection:
 
 
 def _in_split(store: Store, split: Split, folds: Folds | None) -> NDArray[np.bool_]:
-    """Return whether each scene is in the split, bool (scene,)."""
-    splits = np.full(len(store.scenes), len(SPLITS), np.uint8)
-    splits[store.tiles.scene] = store.tiles.split
+    """Return whether each tile is in the split, bool (tile,)."""
+    splits = store.tiles.split
     if split == "all":
         return np.ones(len(splits), np.bool_)
     if folds is not None:
-        splits = _refold(store, splits, folds)
+        splits = _refold(store, folds)
     inside: NDArray[np.bool_] = splits == SPLITS.index(split)
     return inside
 
 
-def _refold(store: Store, splits: NDArray[np.uint8], folds: Folds) -> NDArray[np.uint8]:
-    """Return the split of each scene under k-fold; folds differ by at most one usable scene."""
+def _refold(store: Store, folds: Folds) -> NDArray[np.uint8]:
+    """Return the split of each tile under k-fold; folds differ by at most one usable scene.
+
+    Tiles that test, or are unused since they overlap those of another split, stay so.
+    """
     train, val, test = range(len(SPLITS))
-    free = np.flatnonzero(splits != test)
+    mine = store.tiles.split < test
+    free = np.unique(store.tiles.scene[mine])
     usable = store.scenes.status[free] == "ok"
     if usable.sum() < folds.count:
         raise UsageError(
@@ -124,8 +127,9 @@ def _refold(store: Store, splits: NDArray[np.uint8], folds: Folds) -> NDArray[np
     )
     fold = np.empty(len(free), np.int64)
     fold[rank] = np.arange(len(free)) % folds.count
-    again = splits.copy()
-    again[free] = np.where(fold == folds.fold, val, train)
+    of_scene = np.full(len(store.scenes), test, np.uint8)
+    of_scene[free] = np.where(fold == folds.fold, val, train)
+    again: NDArray[np.uint8] = np.where(mine, of_scene[store.tiles.scene], store.tiles.split)
     return again
 
 

@@ -9,20 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
+    from geoprep.labels.codes import MaskRule
     from geoprep.labels.rule import SpeedRule
 
 SplitBy = Literal["scene", "block"]
 Schema = Literal["auto", "sn3", "sn5", "osm"]
 SpeedFrom = Literal["attributes", "field"]
 SpeedUnit = Literal["mph", "kmh", "mps"]
+LabelSpeeds = Literal["mph", "kmh", "bins"]
 Codec = Literal["lz4", "zstd"]
 
 MOST_LEVELS: Final = 10
+MOST_BUFFER_M: Final = 100.0
 MOST_SHARD_TILES: Final = 10_000
 """A shard ends in an index of 16 bytes per tile, written whole however few tiles there are."""
 
@@ -84,6 +88,16 @@ class BuildOptions:
             "Source", "For example 5,3,2; from 1.", parse=parse_bands, metavar="N,N,..."
         ),
     )
+    pixel_size: float | None = field(
+        default=None,
+        metadata=_choice(
+            "Source",
+            "Metres that a pixel is wide, of images without a place on the ground (PNG, JPEG): "
+            "they are taken on a plain grid, with masks for labels.",
+            kind=float,
+            metavar="METRES",
+        ),
+    )
     tile: int | None = field(
         default=None,
         metadata=_choice(
@@ -111,7 +125,8 @@ class BuildOptions:
         default="auto",
         metadata=_choice(
             "Pixels",
-            "How values become bytes; auto leaves uint8 alone and stretches uint16 by scene.",
+            "How values become bytes, all but uint8's: between percentiles 2 and 98 of each scene "
+            "or city, or between two values (-25,0). NaN, infinite and nodata values stay missing.",
             metavar="scene|city|none|LO,HI",
         ),
     )
@@ -150,8 +165,53 @@ class BuildOptions:
         default="auto",
         metadata=_choice("Roads", "How road attributes are spelled.", choices=get_args(Schema)),
     )
+    buffer: float = field(
+        default=2.0,
+        metadata=_choice(
+            "Roads", "Half the width of a road that a line stands for.", metavar="METRES"
+        ),
+    )
+    width_field: str | None = field(
+        default=None,
+        metadata=_choice(
+            "Roads",
+            "Field of the full width of a road in metres; --buffer where it says nothing.",
+            kind=str,
+            metavar="NAME",
+        ),
+    )
+    label_values: str | None = field(
+        default=None,
+        metadata=_choice(
+            "Roads",
+            "Labels are masks: what is road in them, such as 255, '>127', 1,2,5 or a colour, "
+            "#ff0000 or 255,0,0; the rest is no road.",
+            kind=str,
+            metavar="VALUES",
+        ),
+    )
+    label_speeds: LabelSpeeds | None = field(
+        default=None,
+        metadata=_choice(
+            "Roads",
+            "Labels are rasters of speeds, or of CRESI's ten-mph bins (1 to 7, 36 to 252, or one "
+            "band per bin); 0 is no road.",
+            choices=get_args(LabelSpeeds),
+        ),
+    )
+    label_nodata: str | None = field(
+        default=None,
+        metadata=_choice(
+            "Roads",
+            "What is unknown in masks, written as --label-values; default: their nodata tag, "
+            "unless it is 0.",
+            kind=str,
+            metavar="VALUES",
+        ),
+    )
     val: float = field(
-        default=0.2, metadata=_choice("Splits", "Share of the scenes that validate.")
+        default=0.2,
+        metadata=_choice("Splits", "Share of the scenes that validate; 1: all, nothing trains."),
     )
     test: float = field(default=0.0, metadata=_choice("Splits", "Share of the scenes that test."))
     split_seed: int = field(
@@ -161,8 +221,20 @@ class BuildOptions:
         default="scene",
         metadata=_choice(
             "Splits",
-            "block keeps neighbouring scenes in one split.",
+            "block keeps neighbouring scenes in one split, and divides those larger than a block "
+            "tile by tile; a training tile that overlaps another split's is left unused.",
             choices=get_args(SplitBy),
+        ),
+    )
+    split_file: str | None = field(
+        default=None,
+        metadata=_choice(
+            "Splits",
+            "Polygons with a column split (train, val, test): a tile is of the area that its "
+            "centre lies in, unused where it reaches into another. Ground in none trains, unless "
+            "some area is train.",
+            kind=str,
+            metavar="AREAS.geojson",
         ),
     )
     block_km: float = field(
@@ -177,6 +249,7 @@ class BuildOptions:
     def __post_init__(self) -> None:
         parse_rescale(self.rescale)
         self._check_resolution()
+        self._check_roads()
         self._check_ranges()
 
     def _check_resolution(self) -> None:
@@ -188,14 +261,41 @@ class BuildOptions:
             )
         if self.gsd is not None and not 0 < self.gsd < math.inf:
             raise UsageError(f"--gsd {self.gsd}: the ground sample distance must be above 0 metres")
+        if self.pixel_size is not None and not 0 < self.pixel_size < math.inf:
+            raise UsageError(f"--pixel-size {self.pixel_size}: must be above 0 metres")
+
+    @property
+    def mask_rule(self) -> MaskRule | None:
+        """How masks are read; None where labels are vectors."""
+        if self.label_values is None and self.label_speeds is None:
+            return None
+        from geoprep.labels.codes import MaskRule
+
+        return MaskRule(self.label_values, self.label_speeds, self.label_nodata)
+
+    def _check_roads(self) -> None:
+        if not 0 < self.buffer <= MOST_BUFFER_M:
+            raise UsageError(
+                f"--buffer {self.buffer:g}: metres on either side of a line, above 0, at most "
+                f"{MOST_BUFFER_M:g}"
+            )
+        if self.label_values is not None and self.label_speeds is not None:
+            raise UsageError(
+                "--label-values is for masks without speeds, --label-speeds for masks of speeds: "
+                "use one of them"
+            )
+        if self.mask_rule is not None:
+            self.mask_rule.check()
+        elif self.label_nodata is not None:
+            raise UsageError("--label-nodata goes with --label-values or --label-speeds")
 
     def _check_ranges(self) -> None:
         if self.bands is not None and (not self.bands or min(self.bands) < 1):
             raise UsageError("--bands counts from 1, as gdalinfo does")
         if not 0 <= self.max_nodata <= 1:
             raise UsageError(f"--max-nodata {self.max_nodata} is a share: use 0 to 1")
-        if not (0 <= self.val < 1 and 0 <= self.test < 1 and self.val + self.test < 1):
-            raise UsageError("--val and --test are shares that leave something to train on")
+        if not (0 <= self.val <= 1 and 0 <= self.test <= 1 and self.val + self.test <= 1):
+            raise UsageError("--val and --test are shares of 0 to 1, together at most 1")
         if not 0 < self.block_km < math.inf:
             raise UsageError(f"--block-km {self.block_km}: must be above 0")
         counts = (self.tile, self.resize, self.levels, self.shard_tiles)
@@ -212,11 +312,16 @@ class BuildOptions:
         """Return how roads get their speed, of a city whose attributes are spelled so."""
         from geoprep.labels.rule import SpeedRule
 
-        return SpeedRule(schema, self.speed_from, self.speed_field, self.speed_unit)
+        return SpeedRule(
+            schema, self.speed_from, self.speed_field, self.speed_unit, self.width_field
+        )
 
     def to_attrs(self) -> dict[str, Any]:
-        """Return the options as plain JSON values."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        """Return the options as plain JSON values; a store is the same wherever files lie."""
+        named = self.split_file and PurePath(self.split_file).name
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()} | {
+            "split_file": named
+        }
 
 
 def parse_rescale(text: str) -> tuple[float, float] | None:

@@ -1,70 +1,102 @@
-"""A bucket on this machine that notes what is asked of it."""
+"""An S3 endpoint on this machine, and what lies in it."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 from werkzeug.serving import WSGIRequestHandler
 
-NAME = "tiles"
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "someone",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_REGION": "us-east-1",
+}
+
+
+@contextmanager
+def s3_endpoint(*buckets: str) -> Iterator[str]:
+    """Serve S3 with some empty buckets; yield the address."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    client = client_of(f"http://{host}:{port}")
+    for bucket in buckets:
+        client.create_bucket(Bucket=bucket)
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def client_of(endpoint: str) -> Any:
+    """Return boto3's client, which knows nothing of ours."""
+    names = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
+    return boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **names)
+
+
+def use_endpoint(patch: pytest.MonkeyPatch, endpoint: str, **more: str) -> None:
+    """Set this machine's AWS settings to these alone."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        patch.delenv(name)
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": endpoint, **more}.items():
+        patch.setenv(name, value)
+
+
+def objects(endpoint: str, bucket: str, prefix: str) -> dict[str, bytes]:
+    """Return name -> bytes of every object below a folder."""
+    client, found = client_of(endpoint), {}
+    for page in client.get_paginator("list_objects_v2").paginate(
+        Bucket=bucket, Prefix=f"{prefix}/"
+    ):
+        for item in page.get("Contents", []):
+            body = client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
+            found[item["Key"].removeprefix(f"{prefix}/")] = body
+    return found
+
+
+def object_digests(endpoint: str, bucket: str, prefix: str) -> dict[str, str]:
+    """Return what ``helpers.factory.tree_digest`` returns of a folder, but for its folders."""
+    found = objects(endpoint, bucket, prefix)
+    return {name: hashlib.sha256(body).hexdigest() for name, body in sorted(found.items())}
 
 
 class Bucket:
-    """A bucket ``tiles``.
+    """A bucket that notes what is asked of it.
 
     Attributes
     ----------
     asked
-        Path of every object that was read, in order.
+        Key of every object that was read, whole or in part, in order.
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, name: str) -> None:
         self.asked: list[str] = []
-        self._client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-        self._client.create_bucket(Bucket=NAME)
+        self._client, self._name = client_of(endpoint), name
+
+    def watch(self, patch: pytest.MonkeyPatch) -> None:
+        """Note every request from now on."""
+
+        def note(handler: WSGIRequestHandler, *_: object) -> None:
+            if handler.command in ("GET", "HEAD"):
+                self.asked.append(handler.path.removeprefix(f"/{self._name}/"))
+
+        patch.setattr(WSGIRequestHandler, "log_request", note)
 
     def put(self, key: str, body: bytes) -> None:
-        self._client.put_object(Bucket=NAME, Key=key, Body=body)
+        self._client.put_object(Bucket=self._name, Key=key, Body=body)
 
     def delete(self, key: str) -> None:
-        self._client.delete_object(Bucket=NAME, Key=key)
+        self._client.delete_object(Bucket=self._name, Key=key)
 
     def upload(self, folder: Path, name: str) -> str:
         """Upload a store; return its address."""
         for path in folder.rglob("*"):
             if path.is_file():
                 self.put(f"{name}/{path.relative_to(folder)}", path.read_bytes())
-        return f"s3://{NAME}/{name}"
-
-
-@contextmanager
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """Serve an empty bucket from threads of this process, and let the environment say where."""
-    for name in list(os.environ):
-        if name.startswith("AWS_") or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    address = "http://{}:{}".format(*server.get_host_and_port())
-    settings = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret"}
-    settings |= {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true"}
-    settings |= {"AWS_REGION": "us-east-1"}
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    bucket = Bucket(address)
-
-    def note(handler: WSGIRequestHandler, *_: object) -> None:
-        if handler.command in ("GET", "HEAD"):
-            bucket.asked.append(handler.path.removeprefix(f"/{NAME}/"))
-
-    monkeypatch.setattr(WSGIRequestHandler, "log_request", note)
-    try:
-        yield bucket
-    finally:
-        server.stop()
+        return f"s3://{self._name}/{name}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.buckets import Bucket, serve
+from helpers.buckets import Bucket, s3_endpoint, use_endpoint
 from helpers.painted import paint, write_store
 
 from geoprep.store import Store
@@ -45,6 +45,9 @@ def painted() -> RamTiles:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """Return an empty bucket."""
-    with serve(monkeypatch) as bucket:
+    """Return the empty bucket ``tiles`` of an endpoint that this process is told of."""
+    with s3_endpoint("tiles") as endpoint:
+        use_endpoint(monkeypatch, endpoint)
+        bucket = Bucket(endpoint, "tiles")
+        bucket.watch(monkeypatch)
         yield bucket
