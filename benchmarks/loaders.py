@@ -21,6 +21,7 @@ from benchmarks.loading.load import measure_load
 from benchmarks.loading.memory import QUICK_WORKERS, WORKERS, measure_memory
 from benchmarks.loading.peers import measure_peers
 from benchmarks.loading.report import draw, print_tables
+from benchmarks.loading.residency import measure_residency
 from benchmarks.loading.tax import measure_tax
 from benchmarks.loading.throughput import measure_throughput
 from benchmarks.peers.base import Task
@@ -28,7 +29,7 @@ from benchmarks.tables import conclude, print_machine
 from geoprep.executors import usable_cores
 from loaders import RamTiles
 
-PARTS = ("throughput", "load", "memory", "peers", "tax")
+PARTS = ("throughput", "residency", "load", "memory", "peers", "tax")
 OTHER_SHAPES = ((650, 3), (512, 8))
 """Side and bands of the further tiles that windows are cut from."""
 QUICK_SHAPES = ((160, 3), (128, 8))
@@ -104,6 +105,7 @@ def _measure(
 
     parts: dict[str, Callable[[], None]] = {
         "throughput": throughput,
+        "residency": partial(measure_residency, result, store, tiles),
         "load": partial(measure_load, result, store),
         "memory": partial(measure_memory, result, store, tiles),
         "peers": peers,

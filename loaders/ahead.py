@@ -12,12 +12,13 @@ from __future__ import annotations
 import _thread
 import atexit
 import os
+import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
@@ -25,6 +26,9 @@ from geoprep.errors import UsageError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+Progress = Callable[[int, int], None]
+"""Called with tiles read and tiles in all, in the thread that loads."""
 
 _EXIT_SECONDS = 5.0
 """How long the interpreter waits at its end for threads to finish what they are at."""
@@ -221,6 +225,33 @@ class Ahead(Iterator[Result], Generic[Item, Result]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def progress_bar(wanted: bool | Progress | None, title: str) -> Iterator[Progress | None]:
+    """Yield what to call with (done, total), or None.
+
+    Parameters
+    ----------
+    wanted
+        True for a bar on standard error, False for none, None for one if that is a terminal; or a
+        function, which is used as it is.
+    title
+        What is going on.
+    """
+    if callable(wanted):
+        yield wanted
+    elif wanted or (wanted is None and sys.stderr.isatty()):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+    else:
+        yield None
 
 
 _crews: set[Crew[Any, Any]] = set()

@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
@@ -74,6 +74,10 @@ class Batch:
     def device(self) -> torch.device:
         """Where the batch is."""
         return self.image.device
+
+    def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return views of a batch on the host: uint8 (n, y, x, band) and (n, y, x)."""
+        return self.image.numpy().transpose(0, 2, 3, 1), self.speed.numpy()
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """Return the batch on a device; itself where it already is there.
@@ -194,6 +198,10 @@ class Ring:
     def clear(self) -> None:
         """Let go of the blocks that nobody has."""
         self._blocks.clear()
+
+
+Copy = Callable[[Windows, NDArray[np.uint8], NDArray[np.uint8]], None]
+"""Copies windows into uint8 (n, y, x, band) and (n, y, x), C-contiguous, in any thread."""
 
 
 class Feed(Protocol):
@@ -357,27 +365,22 @@ def symmetry(array: NDArray[Any], op: int) -> NDArray[Any]:
 
 
 def copy_windows(
-    image: NDArray[Any],
-    speed: NDArray[np.uint8],
+    items: NDArray[Any],
+    masks: NDArray[np.uint8],
     windows: Windows,
-    batch: Batch,
-    rows: slice = slice(None),
+    image: NDArray[np.uint8],
+    speed: NDArray[np.uint8],
 ) -> None:
-    """Copy windows of tiles into rows of a batch on the host.
+    """Copy windows of tiles, images and masks.
 
     Parameters
     ----------
-    image
-        Items (tile, y, x), from `as_items`.
-    speed
-        uint8 (tile, y, x).
+    items, masks
+        Items (tile, y, x), from `as_items`, and uint8 (tile, y, x).
     windows
         Which.
-    batch
-        Written.
-    rows
-        Which of its samples the windows are.
+    image, speed
+        uint8 (n, y, x, band) and (n, y, x), C-contiguous; written.
     """
-    out = as_items(batch.image.numpy().transpose(0, 2, 3, 1))
-    gather(image, windows, out[rows])
-    gather(speed, windows, batch.speed.numpy()[rows])
+    gather(items, windows, as_items(image))
+    gather(masks, windows, speed)

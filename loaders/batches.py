@@ -7,7 +7,7 @@ tiles are, the tiles know: their `feed` gives the batches.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from loaders.ahead import Ahead
-from loaders.batch import Batch, Feed, Request, put_windows
+from loaders.batch import Batch, Copy, Feed, Request, put_windows
 from loaders.memory import usable_cpus
 from loaders.roads import WeightRule, tile_weights, tiles_with_road
-from loaders.sampling import Augment, Drawn, Sampling, Schedule, Step, Windows
+from loaders.sampling import Augment, Drawn, Sampling, Schedule, Step
 from loaders.shared import this_rank
 from loaders.table import Tiles
 
@@ -314,12 +314,12 @@ class HostFeed:
     Parameters
     ----------
     copy
-        Copies windows into a batch, in any thread.
+        Copies windows of the tiles.
     request
         What is wanted.
     """
 
-    def __init__(self, copy: Callable[[Windows, Batch], None], request: Request) -> None:
+    def __init__(self, copy: Copy, request: Request) -> None:
         self._copy = copy
         self._request = request
         self._ring = request.ring()
@@ -332,7 +332,7 @@ class HostFeed:
         def fill(step: int) -> Batch:
             windows = drawn(step)
             batch = request.take(ring, len(windows))
-            copy(windows, batch)
+            copy(windows, *batch.arrays())
             put_windows(batch, windows)
             return batch
 

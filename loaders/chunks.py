@@ -11,11 +11,11 @@ time. (Reading single tiles by integer index through zarr is 200 times slower.)
 from __future__ import annotations
 
 import os
-import sys
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import ne
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,14 +25,8 @@ from zarr.abc.store import Store as ZarrStore
 from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError
-from geoprep.store import MISSING, REPAIR, PixelLayout, Store
-from loaders.ahead import Ahead
-
-Progress = Callable[[int, int], None]
-"""Called with tiles read and tiles in all, in the thread that loads."""
-
-CALL_BYTES = 16 << 20
-"""Encoded bytes read at a time, about: one request to a server, little beside the tiles."""
+from geoprep.store import MISSING, REPAIR, PixelLayout, Store, without_checksum
+from loaders.ahead import Ahead, Progress
 
 Bytes = NDArray[np.uint8]
 
@@ -42,20 +36,19 @@ Ranges = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Neighbouring tiles of one shard: rows ``start:stop`` of the store go to ``at`` onwards."""
+    """Tiles of one shard: these rows of the store, ascending, go to ``at`` onwards."""
 
-    start: int
-    stop: int
+    rows: Sequence[int]
     at: int
 
     @property
     def target(self) -> slice:
         """Where its tiles go."""
-        return slice(self.at, self.at + self.stop - self.start)
+        return slice(self.at, self.at + len(self.rows))
 
 
 def pieces(tiles: NDArray[np.int64], shard_tiles: int, at: int = 0) -> Iterator[Piece]:
-    """Cut ascending tiles into runs of neighbours that end with their shard.
+    """Cut ascending tiles where a shard ends.
 
     Parameters
     ----------
@@ -66,11 +59,48 @@ def pieces(tiles: NDArray[np.int64], shard_tiles: int, at: int = 0) -> Iterator[
     at
         Where the first of them goes.
     """
-    cuts = np.flatnonzero((np.diff(tiles) != 1) | (tiles[1:] % shard_tiles == 0)) + 1
-    starts = np.concatenate([[0], cuts])
-    for first, last in zip(starts, [*cuts, len(tiles)], strict=True):
-        if last > first:
-            yield Piece(int(tiles[first]), int(tiles[last - 1]) + 1, at + int(first))
+    cuts = np.flatnonzero(np.diff(tiles // shard_tiles)) + 1
+    for part in np.split(tiles, cuts) if len(tiles) else ():
+        yield Piece(part.tolist(), at)
+        at += len(part)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """How a chunk as it is stored becomes a tile.
+
+    Attributes
+    ----------
+    layout
+        Of the array.
+    bands
+        Which of its bands to keep, in this order; None for all as they are.
+    """
+
+    layout: PixelLayout
+    bands: tuple[int, ...] | None = None
+
+    def __call__(self, chunk: Bytes, out: NDArray[np.uint8]) -> None:
+        """Check a chunk against its checksum and decompress it.
+
+        Parameters
+        ----------
+        chunk
+            Read-only, the checksum at its end.
+        out
+            uint8 (y, x, band) or (y, x), C-contiguous; written.
+
+        Raises
+        ------
+        ValueError, RuntimeError
+            It is damaged.
+        """
+        if self.bands is None:
+            self.layout.decode(chunk, out)
+            return
+        whole = _wholes.take(self.layout.tile_bytes).reshape(self.layout.tile_shape)
+        self.layout.decode(chunk, whole)
+        np.take(whole, self.bands, -1, out, mode="clip")  # "raise" would buffer
 
 
 class ChunkReader:
@@ -85,6 +115,11 @@ class ChunkReader:
     bands
         Names of the bands to keep, in the order wanted; None for all as they are.
 
+    Attributes
+    ----------
+    decoders
+        Of images and of masks.
+
     Raises
     ------
     StoreError
@@ -97,10 +132,10 @@ class ChunkReader:
         names = store.meta.bands
         chosen = None if bands is None else tuple(names.index(band) for band in bands)
         self.bands = None if chosen == tuple(range(len(names))) else chosen
+        layouts = store.layout(level, "image"), store.layout(level, "speed")
+        self.decoders = Decoder(layouts[0], self.bands), Decoder(layouts[1])
         files = _files(store.root.store)
-        self._image, self._speed = (
-            _Shards(store.layout(level, name), files) for name in ("image", "speed")
-        )
+        self._image, self._speed = (_Shards(layout, files) for layout in layouts)
 
     def read(self, piece: Piece, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
         """Read a piece into its place, rows ``piece.target`` of image and speed.
@@ -110,39 +145,73 @@ class ChunkReader:
         StoreError
             A chunk is corrupted or missing; array and shard are named.
         """
-        self._fill(self._image, piece, image[piece.target], self.bands)
-        self._fill(self._speed, piece, speed[piece.target], None)
+        decode, out = self.decoders[0], image[piece.target]
+        self._each(self._image, piece.rows, lambda i, chunk: decode(chunk, out[i]))
+        self.read_speed(piece, speed)
 
     def read_speed(self, piece: Piece, speed: NDArray[np.uint8]) -> None:
         """Read the masks of a piece into rows ``piece.target``."""
-        self._fill(self._speed, piece, speed[piece.target], None)
+        decode, out = self.decoders[1], speed[piece.target]
+        self._each(self._speed, piece.rows, lambda i, chunk: decode(chunk, out[i]))
 
-    def _fill(
-        self,
-        shards: _Shards,
-        piece: Piece,
-        out: NDArray[np.uint8],
-        bands: tuple[int, ...] | None,
+    def stored_sizes(self, piece: Piece) -> NDArray[np.int64]:
+        """Return the bytes that images and masks of a piece have as stored, int64 (tile, 2).
+
+        Raises
+        ------
+        StoreError
+            As `read`; of the shards nothing but their index is read.
+        """
+        sizes = []
+        for shards in (self._image, self._speed):
+            try:
+                sizes.append(shards.entries(piece.rows)[:, 1].astype(np.int64))
+            except Exception as error:
+                raise self._unreadable(shards, piece.rows, error) from error
+        return np.stack(sizes, axis=1)
+
+    def read_stored(self, piece: Piece, bounds: NDArray[np.int64], out: Bytes) -> None:
+        """Read the chunks of a piece as they are, each checked against its checksum.
+
+        Parameters
+        ----------
+        piece
+            Which.
+        bounds
+            int64 (tile, 2, 2), first byte and the one after the last of images and masks.
+        out
+            uint8, where they go.
+        """
+        for kind, shards in enumerate((self._image, self._speed)):
+            places = bounds[piece.target, kind].tolist()
+
+            def keep(i: int, chunk: Bytes, places: list[list[int]] = places) -> None:
+                without_checksum(chunk)
+                out[slice(*places[i])] = chunk
+
+            self._each(shards, piece.rows, keep)
+
+    def _each(
+        self, shards: _Shards, rows: Sequence[int], use: Callable[[int, Bytes], None]
     ) -> None:
-        layout, row = shards.layout, piece.start
-        step = max(1, CALL_BYTES // layout.tile_bytes)
-        whole = None if bands is None else np.empty(layout.tile_shape, np.uint8)
+        """Call with number and bytes of every chunk of some rows of one shard."""
+        done = 0
         try:
-            while row < piece.stop:
-                for chunk in shards.chunks(row, min(row + step, piece.stop)):
-                    place = out[row - piece.start]
-                    layout.decode(chunk, place if whole is None else whole)
-                    if whole is not None:
-                        np.take(whole, bands or (), -1, place, mode="clip")  # "raise" would buffer
-                    row += 1
+            for chunk in shards.chunks(rows):
+                use(done, chunk)
+                done += 1
         except MemoryError:
             raise
         except Exception as error:  # codecs raise RuntimeError or ValueError, stores their own
-            shard = layout.key(layout.place(row)[0]).removeprefix(f"{layout.array}/")
-            raise StoreError(
-                f"{self.store.location}: array {layout.array}, shard {shard} (tiles {row} to "
-                f"{piece.stop - 1}) cannot be read: {error}. {REPAIR}"
-            ) from error
+            raise self._unreadable(shards, rows[done:], error) from error
+
+    def _unreadable(self, shards: _Shards, rows: Sequence[int], error: Exception) -> StoreError:
+        layout = shards.layout
+        shard = layout.key(layout.place(rows[0])[0]).removeprefix(f"{layout.array}/")
+        return StoreError(
+            f"{self.store.location}: array {layout.array}, shard {shard} (tiles {rows[0]} to "
+            f"{rows[-1]}) cannot be read: {error}. {REPAIR}"
+        )
 
 
 class _Shards:
@@ -160,35 +229,53 @@ class _Shards:
         self.layout = layout
         self._files = files
         self._found: dict[int, NDArray[np.uint64]] = {}
+        self._asked: dict[tuple[int, int], threading.Lock] = {}
 
-    def chunks(self, start: int, stop: int) -> Iterator[Bytes]:
-        """Yield the bytes of tiles of one shard; those of neighbours come in one read."""
-        shard, first = self.layout.place(start)
-        entries = self._index(shard)[first : first + stop - start].tolist()
-        if any(at == MISSING for at, _ in entries):
+    def chunks(self, rows: Sequence[int]) -> Iterator[Bytes]:
+        """Yield the bytes of tiles of one shard, ascending rows, read in as few calls as can be."""
+        if not rows:
+            return
+        ranges = [(at, at + size) for at, size in self.entries(rows).tolist()]
+        key = self.layout.key(self.layout.place(rows[0])[0])
+        step = max(1, self._files.call_bytes // self.layout.tile_bytes)
+        done = 0
+        while done < len(rows):
+            # A call spans so many tiles, wanted or not: a server may send what lies between.
+            stop = bisect_left(rows, rows[done] + step)
+            yield from self._files.ranges(key, ranges[done:stop])
+            done = stop
+
+    def entries(self, rows: Sequence[int]) -> NDArray[np.uint64]:
+        """Return offset and size of the chunks of tiles of one shard, uint64 (tile, 2)."""
+        shard, first = self.layout.place(rows[0])
+        if shard not in self._found:
+            # One thread asks and the others wait. A fork does not inherit a lock that is taken.
+            with self._asked.setdefault((os.getpid(), shard), threading.Lock()):
+                if shard not in self._found:
+                    self._found[shard] = self._index(shard)
+        found: NDArray[np.uint64] = self._found[shard][np.asarray(rows) - (rows[0] - first)]
+        if (found[:, 0] == MISSING).any():
             raise ValueError("a chunk is missing")
-        ranges = [(at, at + size) for at, size in entries]
-        joined, parts = _joined(ranges), iter(ranges)
-        blocks = self._files.ranges(self.layout.key(shard), joined)
-        for (begin, end), block in zip(joined, blocks, strict=True):
-            last = -1
-            while last != end:
-                at, last = next(parts)
-                yield block[at - begin : last - begin]
+        return found
 
     def _index(self, shard: int) -> NDArray[np.uint64]:
-        """Return offset and size of every chunk, uint64 (chunk, 2)."""
-        if shard not in self._found:
-            try:
-                tail = self._files.end(self.layout.key(shard), self.layout.index_bytes)
-            except FileNotFoundError as error:
-                raise ValueError("it is missing") from error
-            self._found[shard] = self.layout.read_index(tail).copy()
-        return self._found[shard]
+        try:
+            tail = self._files.end(self.layout.key(shard), self.layout.index_bytes)
+        except FileNotFoundError as error:
+            raise ValueError("it is missing") from error
+        return self.layout.read_index(tail).copy()
 
 
 class _Files(Protocol):
-    """Where the bytes of shards come from."""
+    """Where the bytes of shards come from.
+
+    Attributes
+    ----------
+    call_bytes
+        Decoded bytes that one read spans, about.
+    """
+
+    call_bytes: int
 
     def ranges(self, key: str, ranges: Ranges) -> list[Bytes]:
         """Return the bytes of ranges of an object."""
@@ -209,11 +296,14 @@ class _Kept(threading.local):
         return self.buffer[:nbytes]
 
 
-_kept = _Kept()
+_kept, _wholes = _Kept(), _Kept()
+"""What was read, and tiles of which not all bands are kept."""
 
 
 class _LocalFiles:
     """A folder of this machine. What it returns is valid until the thread reads again."""
+
+    call_bytes = 16 << 20  # little beside the tiles
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -239,6 +329,9 @@ class _LocalFiles:
 class _RemoteFiles:
     """An object store, asked through obstore, whose calls let other threads run."""
 
+    call_bytes = 48 << 20  # a shard of 32 tiles of 650 x 650 x 3 in one request
+    gap_bytes = 5 << 20  # between two ranges: sooner sent along than asked for once more
+
     def __init__(self, store: Any) -> None:  # noqa: ANN401 - one of obstore's many classes
         self._store = store
 
@@ -246,7 +339,10 @@ class _RemoteFiles:
         import obstore
 
         starts, ends = [a for a, _ in ranges], [b for _, b in ranges]
-        found = obstore.get_ranges(self._store, key, starts=starts, ends=ends)
+        # All gaps together are no wider than what is wanted: that bounds what is held.
+        gaps = max(1, sum(map(ne, ends, starts[1:])))
+        gap = min(self.gap_bytes, (sum(ends) - sum(starts)) // gaps)
+        found = obstore.get_ranges(self._store, key, starts=starts, ends=ends, coalesce=gap)
         return [np.frombuffer(memoryview(one), np.uint8) for one in found]
 
     def end(self, key: str, nbytes: int) -> Bytes:
@@ -269,62 +365,33 @@ def _files(store: ZarrStore) -> _Files:
     raise StoreError(f"{store} is neither a folder nor an object store: open it by its address")
 
 
-def _joined(ranges: Ranges) -> list[tuple[int, int]]:
-    """Return ranges with neighbours made one."""
-    joined: list[tuple[int, int]] = []
-    for start, stop in ranges:
-        if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], stop)
-        else:
-            joined.append((start, stop))
-    return joined
-
-
 def read_all(
     work: Sequence[tuple[ChunkReader, Piece]],
-    image: NDArray[np.uint8],
-    speed: NDArray[np.uint8],
+    read: Callable[[ChunkReader, Piece], None],
     *,
     threads: int,
     progress: Progress | None = None,
 ) -> None:
-    """Read many pieces from several threads; the first error ends it."""
-
-    def read(one: tuple[ChunkReader, Piece]) -> int:
-        reader, piece = one
-        reader.read(piece, image, speed)
-        return piece.stop - piece.start
-
-    total = sum(piece.stop - piece.start for _, piece in work)
-    done = 0
-    for count in Ahead(read, work, threads=threads, ahead=4 * threads):
-        done += count
-        if progress is not None:
-            progress(done, total)
-
-
-@contextmanager
-def progress_bar(wanted: bool | Progress | None, title: str) -> Iterator[Progress | None]:
-    """Yield what to call with (done, total), or None.
+    """Read many pieces from several threads; the first error ends it.
 
     Parameters
     ----------
-    wanted
-        True for a bar on standard error, False for none, None for one if that is a terminal; or a
-        function, which is used as it is.
-    title
-        What is going on.
+    work
+        What, and by whom.
+    read
+        Reads one, in a thread.
+    threads
+        How many.
+    progress
+        Called after every piece.
     """
-    if callable(wanted):
-        yield wanted
-    elif wanted or (wanted is None and sys.stderr.isatty()):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
 
-        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(title)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-    else:
-        yield None
+    def one(part: tuple[ChunkReader, Piece]) -> int:
+        read(*part)
+        return len(part[1].rows)
+
+    total, done = sum(len(piece.rows) for _, piece in work), 0
+    for count in Ahead(one, work, threads=threads, ahead=4 * threads):
+        done += count
+        if progress is not None:
+            progress(done, total)

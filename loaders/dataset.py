@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from loaders.batch import as_items, gather
 from loaders.ram import RamTiles
 from loaders.sampling import Augment, Sampling, Windows
 from loaders.shared import SharedArrays
@@ -96,8 +95,7 @@ class TileDataset(Dataset[dict[str, Any]]):
         drawn = self.sampling.windows(int(self._epoch["epoch"][0]), samples)
         n, side, bands = len(samples), self.sampling.window, len(self.tiles.bands)
         image, speed = _empty(n, side, side, bands), _empty(n, side, side)
-        gather(as_items(self.tiles.image), drawn, as_items(image.numpy()))
-        gather(self.tiles.speed, drawn, speed.numpy())
+        self.tiles.copier()(drawn, image.numpy(), speed.numpy())
         batch: dict[str, Any] = {
             "image": image.permute(0, 3, 1, 2),
             "speed": speed,

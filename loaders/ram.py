@@ -7,22 +7,27 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.errors import UsageError
-from geoprep.store import Store
-from loaders.batch import Feed, Request, as_items, copy_windows
+from geoprep.errors import StoreError, UsageError
+from geoprep.store import REPAIR, Store
+from loaders.ahead import Progress, progress_bar
+from loaders.batch import Copy, Feed, Request, as_items, copy_window, copy_windows
 from loaders.batches import HostFeed
-from loaders.chunks import Progress, progress_bar, read_all
-from loaders.selection import Split, check_fits, plan_load
+from loaders.chunks import ChunkReader, Decoder, Piece, read_all
+from loaders.memory import amount
+from loaders.sampling import Windows
+from loaders.selection import Plan, Split, check_fits, plan_load
 from loaders.shared import Handle, SharedArrays, load_once
 from loaders.table import COLUMNS, Origin, Table, Tiles, read_table
 
 LOAD_THREADS = 4
-"""Pieces read at a time."""
+"""Shards read at a time."""
+
+Keep = Literal["pixels", "compressed"]
 
 
 class RamTiles(Tiles):
@@ -36,24 +41,18 @@ class RamTiles(Tiles):
     ----------
     arrays
         Pixels and table.
+    side
+        Side of a tile in pixels.
     stores
         The opened stores where there are any; opened again when they are asked for.
-
-    Attributes
-    ----------
-    image
-        uint8 (tile, y, x, band).
-    speed
-        uint8 (tile, y, x), mph; 0 no road, 255 no data.
     """
 
-    def __init__(self, arrays: SharedArrays, stores: Sequence[Store] | None = None) -> None:
+    def __init__(
+        self, arrays: SharedArrays, side: int, stores: Sequence[Store] | None = None
+    ) -> None:
         self._arrays = arrays
-        self.image: NDArray[np.uint8] = arrays["image"]
-        self.speed: NDArray[np.uint8] = arrays["speed"]
         origin = Origin(**json.loads(arrays["origin"].tobytes()))
-        table = {name: arrays[name] for name in COLUMNS}
-        super().__init__(int(self.speed.shape[1]), origin, table, stores)
+        super().__init__(side, origin, {name: arrays[name] for name in COLUMNS}, stores)
 
     @classmethod
     def load(
@@ -66,6 +65,7 @@ class RamTiles(Tiles):
         folds: int | None = None,
         fold: int = 0,
         split_seed: int = 0,
+        keep: Keep = "pixels",
         threads: int = LOAD_THREADS,
         share: bool = True,
         progress: bool | Progress | None = None,
@@ -84,8 +84,12 @@ class RamTiles(Tiles):
             Names of the bands to keep, in this order; None for all.
         folds, fold, split_seed
             Cut train and val anew as fold ``fold`` of ``folds``; the test split stays.
+        keep
+            ``pixels``, or ``compressed``: chunks as they are stored, each decoded whenever a
+            batch has a window of it. The same batches, in less memory and more processor time;
+            `image` and `speed` then do not exist.
         threads
-            Pieces read at a time.
+            Shards read at a time.
         share
             Where torch.distributed is initialised: load once per machine and attach in its other
             ranks. That is a collective; False lets every rank load for itself.
@@ -103,14 +107,12 @@ class RamTiles(Tiles):
 
         def load() -> RamTiles:
             plan = plan_load(stores, split, level, bands, folds, fold, split_seed)
-            check_fits(plan)
-            arrays = _share(plan.level, Origin.of(plan), read_table(plan))
             with progress_bar(progress, f"loading {plan.name}") as report:
-                pixels = arrays["image"], arrays["speed"]
-                read_all(list(plan.work()), *pixels, threads=threads, progress=report)
-            arrays.freeze()
-            return cls(arrays, plan.stores)
+                return ways[keep](plan, threads, report)
 
+        ways = {"pixels": _load_pixels, "compressed": _load_compressed}
+        if keep not in ways:
+            raise UsageError(f"keep={keep!r} is not one of {', '.join(ways)}")
         return load_once(load) if share else load()
 
     @classmethod
@@ -153,14 +155,28 @@ class RamTiles(Tiles):
         table["valid_fraction"][:] = known / (side * side)
         names = [str(i + 1) for i in range(count)] if bands is None else list(bands)
         origin = Origin(names, {}, [], [side], [[str(i) for i in range(n)]], [[crs] * n])
-        arrays = _share(side, origin, table)
+        arrays = _share(origin, table, _pixels(n, side, count))
         arrays["image"][:], arrays["speed"][:] = image, speed
         arrays.freeze()
-        return cls(arrays, ())
+        return cls(arrays, side, ())
+
+    @property
+    def image(self) -> NDArray[np.uint8]:
+        """uint8 (tile, y, x, band)."""
+        return self._arrays["image"]
+
+    @property
+    def speed(self) -> NDArray[np.uint8]:
+        """uint8 (tile, y, x), mph; 0 no road, 255 no data."""
+        return self._arrays["speed"]
+
+    def copier(self) -> Copy:
+        """Return what copies windows of these tiles."""
+        return partial(copy_windows, as_items(self.image), self.speed)
 
     def feed(self, request: Request) -> Feed:
         """Return what fills batches from memory."""
-        return HostFeed(partial(copy_windows, as_items(self.image), self.speed), request)
+        return HostFeed(self.copier(), request)
 
     def speed_of(self, tile: int) -> NDArray[np.uint8]:
         """Return the mask of a tile, uint8 (y, x)."""
@@ -173,23 +189,160 @@ class RamTiles(Tiles):
 
     @property
     def handle(self) -> Handle:
-        """Where other processes find the memory."""
+        """Where other processes find the memory, and how large it is."""
         return self._arrays.handle
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RamTiles, (self._arrays,)
+        return RamTiles, (self._arrays, self.side)
 
 
-def _share(side: int, origin: Origin, table: Table) -> SharedArrays:
-    """Return new shared memory with everything but pixels in it."""
+class CompressedTiles(RamTiles):
+    """Tiles whose chunks are kept as stored, and decoded for every batch.
+
+    Parameters
+    ----------
+    arrays
+        ``chunks`` uint8, ``bounds`` int64 (tile, 2, 2), first byte and the one after the last of
+        image and mask; and the table.
+    decoders
+        Of images and masks, per store.
+    stores
+        As for `RamTiles`.
+    """
+
+    def __init__(
+        self,
+        arrays: SharedArrays,
+        decoders: Sequence[tuple[Decoder, Decoder]],
+        stores: Sequence[Store] | None = None,
+    ) -> None:
+        super().__init__(arrays, decoders[0][0].layout.tile_shape[0], stores)
+        self._decoders = decoders
+        self._chunks, self._bounds = arrays["chunks"], arrays["bounds"]
+
+    @property
+    def image(self) -> NDArray[np.uint8]:
+        """Nowhere."""
+        raise UsageError("tiles kept compressed are no arrays: use pixels(), or keep='pixels'")
+
+    @property
+    def speed(self) -> NDArray[np.uint8]:
+        """Nowhere."""
+        return self.image
+
+    def copier(self) -> Copy:
+        """Return what decodes tiles and copies windows of them."""
+        return self._copy
+
+    def _copy(self, windows: Windows, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
+        whole = image.shape[1] == self.side and not windows.op.any()
+        pixels, mask = (None, None) if whole else self._empty()
+        last = -1
+        for i in np.argsort(windows.tile, kind="stable").tolist():
+            tile, y, x, op = (int(a[i]) for a in (windows.tile, windows.y, windows.x, windows.op))
+            if pixels is None or mask is None:
+                self._decode(tile, image[i], speed[i])
+                continue
+            if tile != last:
+                self._decode(tile, pixels, mask)
+                last = tile
+            copy_window(as_items(pixels), y, x, op, as_items(image[i]))
+            copy_window(mask, y, x, op, speed[i])
+
+    def speed_of(self, tile: int) -> NDArray[np.uint8]:
+        """Return the mask of a tile, uint8 (y, x)."""
+        mask = np.empty((self.side, self.side), np.uint8)
+        self._decode(tile, None, mask)
+        return mask
+
+    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return image and mask, uint8 (y, x, band) and (y, x)."""
+        image, mask = self._empty()
+        self._decode(tile, image, mask)
+        return image, mask
+
+    def _empty(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        shape = (self.side, self.side)
+        return np.empty((*shape, len(self.bands)), np.uint8), np.empty(shape, np.uint8)
+
+    def _decode(self, tile: int, *out: NDArray[np.uint8] | None) -> None:
+        """Decode image and mask of a tile, those that are wanted.
+
+        Raises
+        ------
+        StoreError
+            What the store holds under a good checksum is no tile.
+        """
+        store = int(self.table["store"][tile])
+        bounds = self._bounds[tile].tolist()
+        for decode, (start, end), target in zip(self._decoders[store], bounds, out, strict=True):
+            try:
+                if target is not None:
+                    decode(self._chunks[start:end], target)
+            except (ValueError, RuntimeError) as error:
+                raise StoreError(
+                    f"{self.origin.stores[store]}: array {decode.layout.array}, tile "
+                    f"{self.table['tile'][tile]} cannot be decoded: {error}. {REPAIR}"
+                ) from error
+
+    def _held(self) -> str:
+        return f"{amount(self._chunks.nbytes)} compressed, {super()._held()} as pixels"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CompressedTiles, (self._arrays, self._decoders)
+
+
+def _load_pixels(plan: Plan, threads: int, progress: Progress | None) -> RamTiles:
+    """Return tiles as pixels."""
+    check_fits(plan)
+    layout = _pixels(plan.tiles, plan.level, len(plan.bands))
+    arrays = _share(Origin.of(plan), read_table(plan), layout)
+
+    def read(reader: ChunkReader, piece: Piece) -> None:
+        reader.read(piece, arrays["image"], arrays["speed"])
+
+    read_all(list(plan.work()), read, threads=threads, progress=progress)
+    arrays.freeze()
+    return RamTiles(arrays, plan.level, plan.stores)
+
+
+def _load_compressed(plan: Plan, threads: int, progress: Progress | None) -> RamTiles:
+    """Return tiles as they are stored; the indexes of their shards tell how large those are."""
+    work = list(plan.work())
+    sizes = np.zeros((plan.tiles, 2), np.int64)
+
+    def ask(reader: ChunkReader, piece: Piece) -> None:
+        sizes[piece.target] = reader.stored_sizes(piece)
+
+    read_all(work, ask, threads=threads)
+    ends = np.cumsum(sizes).reshape(sizes.shape)
+    check_fits(plan, int(ends[-1, -1]))
+    layout = {"chunks": ("uint8", (int(ends[-1, -1]),)), "bounds": ("int64", (plan.tiles, 2, 2))}
+    arrays = _share(Origin.of(plan), read_table(plan), layout)
+    arrays["bounds"][:] = np.stack([ends - sizes, ends], axis=-1)
+
+    def read(reader: ChunkReader, piece: Piece) -> None:
+        reader.read_stored(piece, arrays["bounds"], arrays["chunks"])
+
+    read_all(work, read, threads=threads, progress=progress)
+    arrays.freeze()
+    decoders = [reader.decoders for reader in plan.readers()]
+    return CompressedTiles(arrays, decoders, plan.stores)
+
+
+Layout = dict[str, tuple[str, tuple[int, ...]]]
+
+
+def _pixels(tiles: int, side: int, bands: int) -> Layout:
+    shape = (tiles, side, side)
+    return {"image": ("uint8", (*shape, bands)), "speed": ("uint8", shape)}
+
+
+def _share(origin: Origin, table: Table, layout: Layout) -> SharedArrays:
+    """Return new shared memory, filled but for what the layout names."""
     told = np.frombuffer(json.dumps(asdict(origin)).encode(), np.uint8)
-    n = len(table["tile"])
-    layout: dict[str, tuple[Any, tuple[int, ...]]] = {
-        "image": ("uint8", (n, side, side, len(origin.bands))),
-        "speed": ("uint8", (n, side, side)),
-    }
     small = {"origin": told, **table}
-    arrays = SharedArrays.create(layout | {k: (v.dtype, v.shape) for k, v in small.items()})
+    arrays = SharedArrays.create(layout | {k: (v.dtype.str, v.shape) for k, v in small.items()})
     for name, values in small.items():
         arrays[name][:] = values
     return arrays

@@ -296,15 +296,22 @@ def band_places(store: Store, bands: Sequence[str]) -> list[int]:
     return [has.index(band) for band in bands]
 
 
-def check_fits(plan: Plan) -> None:
+def check_fits(plan: Plan, compressed: int | None = None) -> None:
     """Refuse a plan that memory cannot hold.
+
+    Parameters
+    ----------
+    plan
+        What is to be held.
+    compressed
+        Bytes of its chunks as stored, where those are to be held; None for pixels.
 
     Raises
     ------
     UsageError
         With figures, and what would fit.
     """
-    need = plan.nbytes(plan.level, len(plan.bands))
+    need = plan.nbytes(plan.level, len(plan.bands)) if compressed is None else compressed
     left = available_memory()
     room = left.nbytes - RESERVE
     if need <= room:
@@ -318,9 +325,12 @@ def check_fits(plan: Plan) -> None:
     }
     fewer = [way for way, size in sizes.items() if way.startswith("bands") and size <= room]
     ways = [f"{way} ({amount(sizes[way])})" for way in (*coarser[:1], *fewer[:1])]
+    if compressed is None:
+        ways.append('keep="compressed", which decodes tiles for every batch')
     ways.append("StreamTiles.open(...), which keeps a window of it in memory")
     raise UsageError(
-        f"{plan.name} takes {amount(need)} ({plan.tiles} tiles of {plan.level} x "
+        f"{plan.name} takes {amount(need)} {'' if compressed is None else 'compressed '}"
+        f"({plan.tiles} tiles of {plan.level} x "
         f"{plan.level} x {len(plan.bands)} and masks); {left.limited_by} has "
         f"{amount(left.nbytes)} left, of which {amount(RESERVE)} are kept free. "
         f"Take {', or '.join(ways)}"

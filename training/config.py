@@ -106,8 +106,10 @@ class DataConfig:
         None, "Cut train and validation anew into this many folds, by scene.", "N", least=2
     )
     fold: int = option(0, "Which fold validates, from 0.", "N", least=0)
-    residency: Literal["ram", "stream", "device"] = option(
-        "ram", "Where tiles live: in memory, in the store (larger than memory), on the accelerator."
+    residency: Literal["ram", "compressed", "stream", "device"] = option(
+        "ram",
+        "Where tiles live: in memory as pixels or as stored, in the store (larger than memory), "
+        "on the accelerator.",
     )
     ram_limit: str = option("4GiB", "Memory for the tiles of --residency stream.", "SIZE")
 

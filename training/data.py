@@ -267,6 +267,7 @@ def load_split(
     options["progress"] = False if quiet else None
     if config.residency == "device":
         return DeviceTiles.load(stores, split, level, device=device, **options)
+    options["keep"] = "compressed" if config.residency == "compressed" else "pixels"
     return RamTiles.load(stores, split, level, **options)
 
 

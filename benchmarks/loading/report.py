@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from benchmarks.common import Result
 from benchmarks.loading.memory import MANY, MODES
 from benchmarks.loading.peers import ENTRIES, Entry
+from benchmarks.loading.residency import RESIDENCIES
 from benchmarks.plots import COLOURS, draw_bars, draw_panels, draw_rows
 from benchmarks.tables import print_figures, print_noted
 
@@ -26,6 +27,14 @@ THROUGHPUT = {
     "p99 ms": "p99",
     "start ms": "start",
     "first ms": "first",
+}
+RESIDENCY = {
+    "MB": "held",
+    "ready s": "ready",
+    "tiles/s": "whole.rate",
+    "us per tile": "whole.cpu",
+    "crops/s": "crops.rate",
+    "us per crop": "crops.cpu",
 }
 LOAD = {
     "RamTiles.load, fresh memfd": "load.ours",
@@ -67,6 +76,11 @@ def print_tables(result: Result) -> None:
         head="tiles",
         medians=list(THROUGHPUT.values())[2:],
     )
+    title = (
+        f"Where tiles live, {s['crop']}-crops with D4; MB: of tiles, of a stream with its batches"
+    )
+    rows = {title: f"residency.{kind}" for kind, title in RESIDENCIES.items()}
+    print_figures(result, title, rows, RESIDENCY, head="tiles")
     print_figures(result, "Load, warm page cache", LOAD, {"GB/s": "rate"})
     print_noted(result, "Loading", ["load.over_zarrs", "load.peak"])
     title = "Memory per worker: measured, and the arithmetic of its batches"

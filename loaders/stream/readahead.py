@@ -211,12 +211,13 @@ class Filling:
         try:
             w = self._windows(rows)
             batch = self._take(len(w))
+            image, speed = batch.arrays()
             while done < len(visits):
                 # As soon as tiles are there: the last may need the place of the first.
                 now = slice(done, done + self._tiles.take(visits[done:]))
                 slot = self._plan.slot[visits[now]]
                 there = Windows(slot, w.y[now], w.x[now], w.op[now], w.key[now])
-                copy_windows(self._items, self._speed, there, batch, now)
+                copy_windows(self._items, self._speed, there, image[now], speed[now])
                 self._tiles.give_back(visits[now])
                 done = now.stop
         finally:  # after an error, or others would wait for these places for ever

@@ -146,30 +146,45 @@ class StreamTiles(Tiles):
         """
         bands = max(len(store.meta.bands) for store in self.plan.stores)
         whole = any(reader.bands for reader in self._readers)
-        return self.threads * (run + whole) * self.side * self.side * bands
+        # A server may send as much again that lies between two tiles.
+        between = run * (run > 1 and any("://" in store.location for store in self.plan.stores))
+        return self.threads * (run + between + whole) * self.side * self.side * bands
 
     def shape_within(self, limit: int) -> WindowShape:
         """Return the shape of the window under a memory limit in bytes."""
         return WindowShape.fitting(limit // self.tile_bytes, self.lanes, len(self))
 
     def read(
-        self, first: int, count: int, at: int, image: NDArray[np.uint8], speed: NDArray[np.uint8]
+        self,
+        tiles: NDArray[np.int64],
+        at: int,
+        image: NDArray[np.uint8],
+        speed: NDArray[np.uint8],
     ) -> None:
-        """Read tiles that are neighbours in one shard to row ``at`` of image and speed.
+        """Read tiles of one shard to rows ``at`` onwards of image and speed.
+
+        Parameters
+        ----------
+        tiles
+            int64, ascending.
+        at
+            Where the first goes.
+        image, speed
+            uint8 (slot, y, x, band) and (slot, y, x).
 
         Raises
         ------
         StoreError
             A chunk is corrupted or missing; array and shard are named.
         """
-        row = int(self.rows[first])
-        self._reader(first).read(Piece(row, row + count, at), image, speed)
+        piece = Piece(self.rows[tiles].tolist(), at)
+        self._reader(int(tiles[0])).read(piece, image, speed)
 
     def speed_of(self, tile: int) -> NDArray[np.uint8]:
         """Return the mask of a tile, uint8 (y, x), read from the store."""
         masks = np.empty((1, self.side, self.side), np.uint8)
         row = int(self.rows[tile])
-        self._reader(tile).read_speed(Piece(row, row + 1, 0), masks)
+        self._reader(tile).read_speed(Piece([row], 0), masks)
         mask: NDArray[np.uint8] = masks[0]
         return mask
 
@@ -177,7 +192,7 @@ class StreamTiles(Tiles):
         """Return image and mask, uint8 (y, x, band) and (y, x), read from the store."""
         image = np.empty((1, self.side, self.side, len(self.bands)), np.uint8)
         speed = np.empty((1, self.side, self.side), np.uint8)
-        self.read(tile, 1, 0, image, speed)
+        self.read(np.array([tile]), 0, image, speed)
         return image[0], speed[0]
 
     def _reader(self, tile: int) -> ChunkReader:
@@ -257,11 +272,10 @@ class StreamFeed:
         each = [positions[step.positions] for step in steps]
         positions = np.concatenate(each)
         samples = sampling.order(epoch)[positions]
-        plan = plan_reads(sampling, epoch, positions, samples, tiles.rows, self._slots)
+        plan = plan_reads(sampling, epoch, positions, samples, self._slots)
 
         def read(first: int, last: int) -> None:
-            tile, slot = int(plan.tile[first]), int(plan.slot[first])
-            tiles.read(tile, last - first, slot, image, speed)
+            tiles.read(plan.tile[first:last], int(plan.slot[first]), image, speed)
 
         def windows(part: slice) -> Windows:
             return sampling.windows(epoch, samples[part])

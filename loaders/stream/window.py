@@ -227,7 +227,7 @@ class ReadPlan:
     before
         int64 (visit,), the visit that must be over first; -1 for none.
     reads
-        int64 (read, 2), first visit and the one after the last: neighbours in the store and in
+        int64 (read, 2), first visit and the one after the last: tiles of one run, neighbours in
         memory, in the order in which samples need them.
     """
 
@@ -243,7 +243,6 @@ def plan_reads(
     epoch: int,
     positions: NDArray[np.int64],
     samples: NDArray[np.int64],
-    rows: NDArray[np.int64],
     slots: int,
 ) -> ReadPlan:
     """Plan the reading for a part of an epoch.
@@ -256,8 +255,6 @@ def plan_reads(
         Which.
     positions, samples
         int64 (n,), ascending positions of the epoch, and the sample at each.
-    rows
-        int64 (tile,), row of each tile in its store.
     slots
         Tiles in memory for each lane, at least ``sampling.shape.lane_tiles``.
     """
@@ -271,7 +268,7 @@ def plan_reads(
     within = number - np.searchsorted(lane, lane)
     slot = lane * slots + within % slots
     before = np.where(within >= slots, number - slots, -1)
-    cut = _changes(lane, sampling.run_of(tile), rows[tile] - number, slot - number)
+    cut = _changes(lane, sampling.run_of(tile), slot - number)
     first = np.flatnonzero(cut)
     reads = np.stack([first, np.append(first[1:], len(tile))], axis=1)
     reads = reads[np.argsort(np.minimum.reduceat(need, first), kind="stable")]

@@ -9,7 +9,7 @@ import torch
 from benchmarks import loaders as benchmark
 from benchmarks.child import ChildError
 from benchmarks.common import Result
-from benchmarks.loading import memory, peers, report, tax
+from benchmarks.loading import memory, peers, report, residency, tax
 from benchmarks.loading.data import Sizes, random_tiles, synthetic_store, write_files
 from benchmarks.loading.held import tree_held
 from benchmarks.loading.load import measure_load, peak_over_split
@@ -268,3 +268,18 @@ def test_loading_is_measured_without_zarrs_and_says_so(store, monkeypatch):
     assert result["load.ours.rate"].median > 0
     assert not any("zarrs" in name for name in result.figures)
     assert result.notes == ["load: zarrs is not installed, so left out: pip install zarrs"]
+
+
+def test_residencies_are_put_next_to_each_other(store, capsys):
+    settings = {"batch_size": 4, "crop": 64, "threads": 1, "seconds": 0.01, "repeats": 1}
+    result = Result("loaders", {**settings, "memory_workers": []})
+    tiles = RamTiles.load(store, split="all", progress=False)
+    residency.measure_residency(result, store, tiles)
+    for kind in residency.RESIDENCIES:
+        assert result[f"residency.{kind}.whole.rate"].median > 0
+        assert result[f"residency.{kind}.crops.cpu"].median > 0
+    held = [result[f"residency.{kind}.held"].median for kind in ("compressed", "ram")]
+    assert held[0] < held[1]
+    assert held[1] >= tiles.nbytes / 1e6
+    report.print_tables(result)
+    assert 'keep="compressed"' in capsys.readouterr().out

@@ -6,11 +6,13 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
+from werkzeug.serving import WSGIRequestHandler
 
 KEYS = {
     "AWS_ACCESS_KEY_ID": "someone",
@@ -62,3 +64,39 @@ def object_digests(endpoint: str, bucket: str, prefix: str) -> dict[str, str]:
     """Return what ``helpers.factory.tree_digest`` returns of a folder, but for its folders."""
     found = objects(endpoint, bucket, prefix)
     return {name: hashlib.sha256(body).hexdigest() for name, body in sorted(found.items())}
+
+
+class Bucket:
+    """A bucket that notes what is asked of it.
+
+    Attributes
+    ----------
+    asked
+        Key of every object that was read, whole or in part, in order.
+    """
+
+    def __init__(self, endpoint: str, name: str) -> None:
+        self.asked: list[str] = []
+        self._client, self._name = client_of(endpoint), name
+
+    def watch(self, patch: pytest.MonkeyPatch) -> None:
+        """Note every request from now on."""
+
+        def note(handler: WSGIRequestHandler, *_: object) -> None:
+            if handler.command in ("GET", "HEAD"):
+                self.asked.append(handler.path.removeprefix(f"/{self._name}/"))
+
+        patch.setattr(WSGIRequestHandler, "log_request", note)
+
+    def put(self, key: str, body: bytes) -> None:
+        self._client.put_object(Bucket=self._name, Key=key, Body=body)
+
+    def delete(self, key: str) -> None:
+        self._client.delete_object(Bucket=self._name, Key=key)
+
+    def upload(self, folder: Path, name: str) -> str:
+        """Upload a store; return its address."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.put(f"{name}/{path.relative_to(folder)}", path.read_bytes())
+        return f"s3://{self._name}/{name}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.buckets import Bucket, s3_endpoint, use_endpoint
 from helpers.painted import paint, write_store
 
 from geoprep.store import Store
@@ -40,3 +41,13 @@ def store(store_path: Path) -> Store:
 def painted() -> RamTiles:
     """Return 24 painted tiles of 40 x 40 x 3 in shared memory, from no store."""
     return RamTiles.from_arrays(*paint(24, 40, 3))
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """Return the empty bucket ``tiles`` of an endpoint that this process is told of."""
+    with s3_endpoint("tiles") as endpoint:
+        use_endpoint(monkeypatch, endpoint)
+        bucket = Bucket(endpoint, "tiles")
+        bucket.watch(monkeypatch)
+        yield bucket

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from geoprep.errors import StoreError
 from geoprep.store import Store
 from geoprep.store.shards import ShardWriter, shard_path
-from loaders.chunks import ChunkReader, Piece, _joined
+from loaders.chunks import ChunkReader, Piece
 
 MakeStore = Callable[..., Path]
 
@@ -31,7 +30,7 @@ def read(reader: ChunkReader, start: int, stop: int) -> tuple[np.ndarray, np.nda
     image = np.full((40, side, side, bands), 77, np.uint8)
     speed = np.full((40, side, side), 77, np.uint8)
     at = 40 - (stop - start)
-    reader.read(Piece(start, stop, at), image, speed)
+    reader.read(Piece(range(start, stop), at), image, speed)
     assert (image[:at] == 77).all()
     assert (speed[:at] == 77).all()
     return image[at:], speed[at:]
@@ -53,7 +52,7 @@ def test_any_part_of_a_shard_can_be_read(reader: ChunkReader, shard: int, ends: 
 
 def test_masks_can_be_read_alone(reader: ChunkReader):
     speed = np.zeros((5, 32, 32), np.uint8)
-    reader.read_speed(Piece(15, 18, 1), speed)
+    reader.read_speed(Piece(range(15, 18), 1), speed)
     assert (speed[1:4] == paint(40, 32, 3)[1][15:18]).all()
     assert not speed[[0, 4]].any()
 
@@ -184,11 +183,3 @@ def test_another_layout_is_refused(make_store: MakeStore, options: dict[str, Any
     root.write_text(json.dumps(text))
     with pytest.raises(StoreError, match=r"32/speed is not laid out as schema 1"):
         ChunkReader(Store.open(path), 32)
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), max_size=12))
-def test_joined_ranges_cover_the_same_bytes(spans: list[tuple[int, int]]):
-    ranges = [(start, start + length) for start, length in spans]
-    joined = _joined(ranges)
-    assert [i for span in joined for i in range(*span)] == [i for r in ranges for i in range(*r)]
-    assert all(before[1] != after[0] for before, after in pairwise(joined))

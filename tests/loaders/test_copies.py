@@ -15,14 +15,14 @@ from helpers.streams import SMALL, TRAIN, digest
 from loaders import BatchLoader, DeviceTiles, RamTiles, StreamTiles
 
 Again = Callable[[BatchLoader], BatchLoader]
-KINDS = ["ram", "device", "stream"]
+KINDS = ["ram", "compressed", "device", "stream"]
 
 
 def make(kind: str, path: Path, **options: Any) -> BatchLoader:
     if kind == "stream":
         tiles: Any = StreamTiles.open(path, **SMALL)
     else:
-        tiles = RamTiles.load(path)
+        tiles = RamTiles.load(path, keep="compressed" if kind == "compressed" else "pixels")
         tiles = DeviceTiles(tiles, "cpu") if kind == "device" else tiles
     return BatchLoader(tiles, 3, **(TRAIN | {"weights": "road"} | options))
 

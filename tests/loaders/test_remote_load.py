@@ -1,83 +1,70 @@
-"""A store on S3 is loaded like one on disk."""
+"""A store on S3 is loaded like one on disk, in few requests."""
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
-import time
-import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
-import boto3
 import pytest
-from botocore.exceptions import BotoCoreError
+from helpers.buckets import Bucket
 
 from geoprep.errors import StoreError
-from loaders import RamTiles
+from loaders import BatchLoader, RamTiles, StreamTiles
+
+MakeStore = Callable[..., Path]
+
+pytestmark = pytest.mark.filterwarnings("ignore:Successfully reconstructed a store:RuntimeWarning")
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    """Serve S3 from a process of its own: zarrs keeps the lock of this one while it waits."""
-    port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    yield f"http://127.0.0.1:{port}"
-    server.terminate()
-    server.wait()
-
-
-@pytest.fixture
-def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> object:
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ALLOW_HTTP": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-    for _ in range(100):
-        try:
-            client.create_bucket(Bucket="tiles-of-a-city")
-            break
-        except BotoCoreError:  # the server is still starting
-            time.sleep(0.2)
-    return client
-
-
-def upload(client: object, store: Path, name: str) -> str:
-    for path in store.rglob("*"):
-        if path.is_file():
-            key = f"{name}/{path.relative_to(store)}"
-            client.put_object(Bucket="tiles-of-a-city", Key=key, Body=path.read_bytes())  # type: ignore[attr-defined]  # boto3 has no types
-    return f"s3://tiles-of-a-city/{name}"
-
-
-@pytest.mark.slow
-def test_a_split_on_s3_is_the_split_on_disk(store_path: Path, bucket: object):
-    address = upload(bucket, store_path, "whole.zarr")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        there = RamTiles.load(address, "train", bands=("green", "red"))
+def test_a_split_on_s3_is_the_split_on_disk(store_path: Path, bucket: Bucket):
+    address = bucket.upload(store_path, "whole.zarr")
+    there = RamTiles.load(address, "train", bands=("green", "red"))
     here = RamTiles.load(store_path, "train", bands=("green", "red"))
     assert (there.image == here.image).all()
     assert (there.speed == here.speed).all()
     assert there.store.location == address
 
 
-@pytest.mark.slow
-def test_a_shard_lost_on_s3_is_named(store_path: Path, bucket: object):
-    address = upload(bucket, store_path, "lost.zarr")
-    bucket.delete_object(Bucket="tiles-of-a-city", Key="lost.zarr/32/image/c/2/0/0/0")  # type: ignore[attr-defined]  # boto3 has no types
+def test_a_shard_lost_on_s3_is_named(store_path: Path, bucket: Bucket):
+    address = bucket.upload(store_path, "lost.zarr")
+    bucket.delete("lost.zarr/32/image/c/2/0/0/0")
     with pytest.raises(StoreError, match=r"lost\.zarr: array 32/image, shard c/2/0/0/0"):
         RamTiles.load(address, "all")
+
+
+def shards_asked(bucket: Bucket) -> Counter[str]:
+    """Return how often each shard was asked for, and forget it."""
+    found = Counter(path for path in bucket.asked if "/32/" in path and "/c/" in path)
+    bucket.asked.clear()
+    return found
+
+
+@pytest.fixture
+def remote(make_store: MakeStore, bucket: Bucket) -> str:
+    """Return a store of six shards, 16 tiles each, from which val takes one scene in four."""
+    options = {"scenes": 12, "shard_tiles": 16, "levels": (32,), "splits": (0, 1, 0, 0)}
+    return bucket.upload(make_store(**options), "a.zarr")
+
+
+@pytest.mark.parametrize("keep", ["pixels", "compressed"])
+def test_a_shard_is_loaded_in_two_requests(remote: str, bucket: Bucket, keep: str):
+    bucket.asked.clear()
+    assert len(RamTiles.load(remote, "train", keep=keep, threads=8)) == 36
+    tables = [path for path in bucket.asked if "/32/" not in path]
+    assert len(tables) <= 14  # however many tiles there are
+    asked = shards_asked(bucket)
+    assert len(asked) == 6
+    assert set(asked.values()) == {2}  # its index, and all of its tiles
+
+
+def test_a_stream_asks_for_an_index_once_and_for_runs_of_tiles(remote: str, bucket: Bucket):
+    tiles = StreamTiles.open(remote, "train", ram_limit="5MB", lanes=1)
+    bucket.asked.clear()
+    loader = BatchLoader(tiles, 4, crop=16, crops_per_tile=3)
+    first, second = ([*loader] and shards_asked(bucket) for _ in range(2))
+    reads = -(-12 // tiles.shape.run)  # twelve tiles of a shard are for training
+    assert len(first) == len(second) == 6
+    # One more where memory is filled from its start again, in the middle of a run.
+    assert reads <= min(second.values()) <= max(second.values()) <= reads + 1
+    assert sum(first.values()) <= 6 * (1 + reads) + 2

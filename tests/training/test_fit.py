@@ -17,6 +17,8 @@ from geoprep.store import Store
 from loaders import Folds, StreamTiles, select
 from loaders.memory import Available
 from training.checkpoint import load, load_network
+from training.config import DataConfig
+from training.data import load_split
 from training.fit import main
 from training.monitor import callbacks
 
@@ -283,12 +285,19 @@ def test_other_targets_train(fit, tmp_path, targets):
     "options",
     [
         ("--residency", "stream", "--ram-limit", "64MB"),
+        ("--residency", "compressed"),
         ("--residency", "device"),
         ("--folds", "3"),
     ],
 )
 def test_other_ways_to_the_tiles(fit, tmp_path, options):
     assert fit("--out", tmp_path / "run", "--epochs", 1, *options) == 0
+
+
+def test_tiles_kept_as_stored_are_compressed(store):
+    config = DataConfig(residency="compressed")
+    tiles = load_split(config, (store,), "val", 32, device=torch.device("cpu"))
+    assert "MB compressed" in repr(tiles)
 
 
 def test_profile_says_where_a_step_goes_and_writes_nothing(fit, tmp_path, capfd):

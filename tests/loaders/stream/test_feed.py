@@ -161,9 +161,9 @@ def tiles_read(loader: BatchLoader) -> list[int]:
     found: list[int] = []
     straight = loader.feed.tiles.read
 
-    def noted(first: int, count: int, *where: Any) -> None:
-        found.extend(range(first, first + count))
-        straight(first, count, *where)
+    def noted(tiles: np.ndarray, *where: Any) -> None:
+        found.extend(tiles.tolist())
+        straight(tiles, *where)
 
     loader.feed.tiles.read = noted  # type: ignore[method-assign]
     for _ in loader:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
+from helpers.buckets import Bucket
 from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, samples, threads_end
-from moto.server import ThreadedMotoServer
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import Store
@@ -113,37 +111,14 @@ def test_a_store_is_not_opened_as_it_cannot_be(large: Path, options: dict[str, A
         StreamTiles.open(large, ram_limit="1MB", **options)
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Serve an empty bucket ``tiles`` from a thread of this process; yield a client of it."""
-    for name in list(os.environ):
-        if name.startswith("AWS_") or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    address = "http://{}:{}".format(*server.get_host_and_port())
-    settings = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret"}
-    settings |= {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true"}
-    settings |= {"AWS_REGION": "us-east-1"}
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3", endpoint_url=address, region_name="us-east-1")
-    client.create_bucket(Bucket="tiles")
-    yield client
-    server.stop()
-
-
 @pytest.mark.filterwarnings("ignore:Successfully reconstructed a store:RuntimeWarning")
-def test_a_bucket_gives_the_batches_of_a_folder(make_store: MakeStore, bucket: Any):
+def test_a_bucket_gives_the_batches_of_a_folder(make_store: MakeStore, bucket: Bucket):
     path = make_store(scenes=12, levels=(32,), splits=(0,))
-    for file in path.rglob("*"):
-        if file.is_file():
-            bucket.upload_file(str(file), "tiles", f"mine/a.zarr/{file.relative_to(path)}")
-    there = StreamTiles.open("s3://tiles/mine/a.zarr", **SMALL)
+    there = StreamTiles.open(bucket.upload(path, "mine/a.zarr"), **SMALL)
     here = StreamTiles.open(path, **SMALL)
     found = [digest(batch) for batch in BatchLoader(there, 3, **TRAIN)]
     assert found == [digest(batch) for batch in BatchLoader(here, 3, **TRAIN)]
-    bucket.put_object(Bucket="tiles", Key="mine/a.zarr/32/speed/c/2/0/0", Body=b"damaged" * 99)
+    bucket.put("mine/a.zarr/32/speed/c/2/0/0", b"damaged" * 99)
     with pytest.raises(StoreError, match=r"s3://tiles/mine/a\.zarr: array 32/speed, shard c/2/0/0"):
         list(BatchLoader(there, 3, **TRAIN))
     assert threads_end()
