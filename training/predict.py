@@ -68,7 +68,11 @@ def check_rescale(text: str) -> None:
 class Network:
     """Network: which one, and how it computes."""
 
-    checkpoint: Path = argument("A checkpoint, or the folder of a run: its best.pt.", "CHECKPOINT")
+    checkpoint: Path = argument(
+        "A checkpoint, the folder of a run (its best.pt), or a file of training.export: .pt2, "
+        ".onnx, .xml.",
+        "NETWORK",
+    )
     threshold: float | None = option(
         None,
         "Least probability of a road; by default the one that validation found best, which the "
@@ -92,10 +96,10 @@ class Network:
     precision: Literal["auto", "bf16", "fp32"] = option("auto", "Of the convolutions.")
 
     def open(self, compile_mode: Literal["auto", "on", "off"] = "off") -> tuple[Runner, Facts]:
-        """Return the runner and what it is for, see `training.prediction.runner.open_runner`."""
-        from training.prediction.runner import open_runner
+        """Return the runner and what it is for, see `training.deploy.opening.open_network`."""
+        from training.deploy.opening import open_network
 
-        return open_runner(
+        return open_network(
             self.checkpoint,
             device=self.device,
             precision=self.precision,
@@ -185,8 +189,8 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
     CheckpointError
         The checkpoint cannot be used.
     """
-    from training.checkpoint import BEST
     from training.decode import chosen_threshold
+    from training.deploy.opening import network_file
     from training.prediction.images import ReadOptions
     from training.prediction.job import Job
     from training.prediction.mapping import Mapper
@@ -201,7 +205,7 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
     threshold = chosen_threshold(facts.targets, request.threshold, facts.threshold)
     whose = "never validated" if facts.threshold is None else "the best on validation tiles"
     whose = whose if request.threshold is None else "as asked"
-    file = request.checkpoint / BEST if request.checkpoint.is_dir() else request.checkpoint
+    file = network_file(request.checkpoint)
     options = MapOptions(
         checkpoint=f"{file_hash(file)} {request.weights}",
         reading=ReadOptions(
@@ -224,7 +228,7 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
     )
     x, y = facts.gsd_m
     header = [
-        f"checkpoint {file}: {facts.network}, bands {', '.join(facts.bands)}, "
+        f"network {file}: {facts.network}, bands {', '.join(facts.bands)}, "
         f"{x:.3g} x {y:.3g} m, {runner.description}",
         f"roads from a probability of {threshold:.3g} ({whose})",
     ]
