@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +13,7 @@ from training.cli import Command, Status, argument, option, run_command
 
 if TYPE_CHECKING:
     from training.checkpoint import Facts
-    from training.prediction.job import Job
+    from training.prediction.job import Job, Reporter
     from training.prediction.runner import Runner
 
 INTRODUCTION = """\
@@ -157,11 +157,25 @@ class Windows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Network, Files, Reading, Windows):
+class Instances:
+    """Instances: several processes at once, for many images on many cores."""
+
+    instances: int = option(
+        1,
+        "Processes, each on cores of its own; they share the images, and write into one folder.",
+        "N",
+        least=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Network, Files, Reading, Windows, Instances):
     """All of it."""
 
 
-COMMAND = Command("python -m training.predict", (Network, Files, Reading, Windows), INTRODUCTION)
+COMMAND = Command(
+    "python -m training.predict", (Network, Files, Reading, Windows, Instances), INTRODUCTION
+)
 
 
 def predict(request: Request) -> int:
@@ -169,6 +183,10 @@ def predict(request: Request) -> int:
     from training.engine import host
     from training.prediction.report import Screen, print_summary
 
+    if request.instances > 1:
+        from training.prediction.instances import run_instances
+
+        return run_instances(request, _instance, request.instances, request.device)
     allocator = host.keep_memory(_RESERVE)
     job, header = make_job(request)
     with Screen(quiet=request.quiet) as screen:
@@ -177,6 +195,18 @@ def predict(request: Request) -> int:
         outcomes = job.run(request.images, screen)
     print_summary(outcomes, job.mapper)
     return Status.FAILED if any(outcome.error for outcome in outcomes) else Status.DONE
+
+
+def _instance(request: Request, turn: tuple[int, int], since: float, reporter: Reporter) -> None:
+    """Do the part of one process among several."""
+    from training.engine import host
+
+    host.keep_memory(_RESERVE)
+    job, header = make_job(request)
+    if turn[0] == 0:
+        for line in header:
+            reporter.say(line)
+    replace(job, turn=turn, since=since).run(request.images, reporter)
 
 
 def make_job(request: Request) -> tuple[Job, list[str]]:

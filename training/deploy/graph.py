@@ -64,12 +64,14 @@ def exported(module: nn.Module, facts: Facts) -> ExportedProgram:
 
 
 def plain_module(program: ExportedProgram) -> fx.GraphModule:
-    """Return a graph as a module to rewrite or to compile.
-
-    What asserts dtypes goes: they change when precision does.
-    """
+    """Return a graph as a module to rewrite or to compile."""
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
+    return _unasserted(module)
+
+
+def _unasserted(module: fx.GraphModule) -> fx.GraphModule:
+    """Return it without what asserts dtypes: they change when precision does."""
     for node in list(module.graph.nodes):
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             module.graph.erase_node(node)
@@ -109,8 +111,7 @@ def quantised(
             watched = pt2e.prepare_pt2e(program.module(check_guards=False), quantizer)
             for tile in tiles:
                 watched(tile)
-            result: fx.GraphModule = pt2e.convert_pt2e(watched)
-    return result
+            return _unasserted(pt2e.convert_pt2e(watched))
 
 
 class _InBf16(nn.Module):

@@ -338,6 +338,15 @@ VIEWS: dict[str, tuple[View, ...]] = {
 """Test-time augmentation: every view once; the first is the image itself."""
 
 
+def filled(image: Tensor, count: int) -> Tensor:
+    """Return a batch (n, band, y, x) with black windows at its end, so that it has ``count``."""
+    lacking = count - len(image)
+    if lacking <= 0:
+        return image
+    more = image.new_zeros((lacking, *image.shape[1:]))
+    return torch.cat([image, more]).contiguous(memory_format=torch.channels_last)
+
+
 def mean_of_views(runner: Callable[[Tensor], Tensor], image: Tensor, views: Views) -> Tensor:
     """Return the mean of a runner's probabilities over all views, fp32 (n, y, x, channel).
 
