@@ -16,7 +16,9 @@ from training.cli import Command, Status, argument, option, run_command
 from training.predict import Network
 
 if TYPE_CHECKING:
+    from training.checkpoint import Facts
     from training.evaluation import Evaluation
+    from training.prediction.runner import Runner
 
 INTRODUCTION = """\
 Judge a checkpoint on whole tiles, as a map would be: road IoU and F1, IoU per speed bin, and the
@@ -127,7 +129,7 @@ def _compare(request: Request) -> int:
         if given:
             raise UsageError(f"{flag} is for one network: leave out --compare")
     files = [network_file(Path(name)) for name in (request.checkpoint, *request.stores)]
-    networks = [(file, *replace(request, checkpoint=file).open("auto")) for file in files]
+    networks = [(file, *_opened(request, file)) for file in files]
     table = Table("network", "runs as", "road IoU", "drop", "bin IoU", "drop", "Mpx/s", "MB")
     rows = []
     for one in compare(
@@ -153,6 +155,15 @@ def _compare(request: Request) -> int:
         with replaced(request.json) as partial:
             partial.write_text(json.dumps(rows, indent=2) + "\n")
     return Status.DONE
+
+
+def _opened(request: Request, file: Path) -> tuple[Runner, Facts]:
+    """Open one network of several; what is said of checkpoints is not said of exported ones."""
+    from training.deploy.opening import SUFFIXES
+
+    if file.suffix in SUFFIXES:
+        return Network(checkpoint=file, device="cpu").open("auto")
+    return replace(request, checkpoint=file).open("auto")
 
 
 def _print(found: Evaluation, request: Request) -> None:

@@ -8,15 +8,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import rasterio
 import torch
-from helpers.stores import write_store
+from helpers.predict_cases import pixels, write_image
+from helpers.stores import draw_tiles, write_store
 from helpers.tiny import normed
 
 from training.checkpoint import Checkpoint, Facts, save
 from training.deploy.folding import folded
 from training.deploy.opening import load_runner, open_network
+from training.evaluate import main as evaluate
 from training.export import main
 from training.model import DecoderStep, ResNetUNet
+from training.predict import main as predict
 from training.prediction.runner import NativeRunner
 
 MODEL = ("--model", "helpers.tiny:normed")
@@ -36,7 +40,7 @@ FACTS = Facts(
     threshold=0.4,
     stores=("/home/someone/secret.zarr",),
 )
-IMAGE = torch.randint(0, 256, (3, 3, 64, 32), dtype=torch.uint8)
+IMAGE = torch.from_numpy(draw_tiles(3, 64, 3, seed=9)[0][:, :, :32]).permute(0, 3, 1, 2)
 FP32 = ("fp32.pt2", "fp32.onnx")
 
 
@@ -92,9 +96,9 @@ def export(folder):
         ("fp32.onnx", 1e-5),
         ("bf16.pt2", 0.02),
         ("bf16.xml", 0.02),
-        ("int8.onnx", 0.02),
-        ("int8.xml", 0.02),
-        ("int8.pt2", 0.02),
+        ("int8.onnx", 0.1),
+        ("int8.xml", 0.1),
+        ("int8.pt2", 0.1),
     ],
 )
 def test_every_format_gives_the_answers_of_the_checkpoint(export, plain, name, most):
@@ -103,9 +107,7 @@ def test_every_format_gives_the_answers_of_the_checkpoint(export, plain, name, m
         found = runner(image.contiguous(memory_format=torch.channels_last))
         assert found.shape == (len(image), *image.shape[2:], 8)
         assert found.dtype == torch.float32
-        apart = (found - plain(image)).abs()
-        # Noise reaches beyond the ranges that INT8 saw.
-        assert (apart.mean() if "int8" in name else apart.max()) < most
+        assert (found - plain(image)).abs().max() < most
     assert record.facts == replace(FACTS, stores=())
     assert record.precision in runner.description
 
@@ -122,7 +124,7 @@ def test_a_file_runs_where_this_package_is_not(export, plain, tmp_path, name):
         "y, = s.run(None, {'image': x}); assert 'torch' not in sys.modules\n"
         "facts = s.get_modelmeta().custom_metadata_map['geoprep']",
     }[file_suffix(name)]
-    np.save(tmp_path / "image.npy", IMAGE.numpy())
+    np.save(tmp_path / "image.npy", np.ascontiguousarray(IMAGE.numpy()))
     image = tmp_path / ("image.pt" if name.endswith("pt2") else "image.npy")
     code = f"""
 import sys, json
@@ -309,3 +311,56 @@ def test_the_record_is_plain(export):
     assert record["precision"] == "int8"
     assert len(record["checkpoint"]) == 32
     assert record["facts"]["threshold"] == 0.4
+
+
+def test_networks_are_compared_on_a_store(folder, export, capsys):
+    files = [folder / "best.pt", export("fp32.onnx"), export("int8.onnx")]
+    out = folder / "compared.json"
+    words = ["--compare", *files, "--on", folder / "tiny.zarr", "--json", out, *MODEL]
+    words += ["--precision", "fp32", "--device", "cpu", "--threads", 1, "--batch-size", 2]
+    assert evaluate([str(word) for word in words]) == 0
+    said = capsys.readouterr().out
+    assert "int8 on cpu, ONNX Runtime" in said
+    native, whole, rounded = json.loads(out.read_text())
+    assert native["drop"] == {"road_iou": 0, "bin_iou": 0}
+    assert abs(whole["drop"]["road_iou"]) < 1e-4
+    assert 0 < abs(rounded["drop"]["road_iou"]) < 0.05
+    assert whole["nbytes"] == files[1].stat().st_size
+    assert all(row["mpx_per_second"] > 0 for row in (native, whole, rounded))
+
+
+def test_comparing_needs_a_store_and_forms_of_one_network(folder, export, tmp_path, capsys):
+    words = ["--compare", folder / "best.pt", export("fp32.onnx"), *MODEL]
+    assert evaluate([str(word) for word in words]) == 2
+    assert "--on STORE" in capsys.readouterr().err
+    other = replace(FACTS, class_mph=tuple(mph + 1 for mph in FACTS.class_mph))
+    weights = normed(3, 8).state_dict()
+    save(tmp_path / "other.pt", Checkpoint(facts=other, network=weights))
+    words = ["--compare", export("fp32.onnx"), tmp_path / "other.pt", "--on", folder / "tiny.zarr"]
+    assert evaluate([str(word) for word in (*words, *MODEL)]) == 2
+    assert "differ in class_mph" in capsys.readouterr().err
+
+
+def test_predict_maps_with_an_exported_file_as_with_its_checkpoint(
+    folder, export, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("training.engine.host.keep_memory", lambda *_: "as it is")
+    image = write_image(tmp_path / "scene.tif", pixels(100, 120, top=180))
+    usual = ("--gsd", "image", "--window", 64, "--overlap", 32, "--quiet")
+    maps = []
+    for name, extra in (("best.pt", (*MODEL, "--precision", "fp32")), ("fp32.onnx", ())):
+        out = tmp_path / name
+        network = folder / name if name == "best.pt" else export(name)
+        words = (network, image, "--out", out, *usual, *extra)
+        assert predict([str(word) for word in words]) == 0
+        with rasterio.open(out / "scene.tif") as dataset:
+            maps.append(dataset.read().astype(int))
+    assert "float32 on cpu, ONNX Runtime" in capsys.readouterr().out
+    bands = [0, *range(2, 9)]  # a speed may tip where two bins are as likely
+    assert np.abs(maps[0][bands] - maps[1][bands]).max() <= 1
+
+
+def test_predict_refuses_an_image_that_does_not_fit_the_file(export, tmp_path, capsys):
+    image = write_image(tmp_path / "wide.tif", pixels(64, 64, dtype="uint16"))
+    assert predict([str(export("fp32.onnx")), str(image), "--out", str(tmp_path / "maps")]) == 1
+    assert "trained on uint8 left as it is" in capsys.readouterr().out
