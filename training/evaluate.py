@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,9 @@ from training.cli import Command, Status, argument, option, run_command
 from training.predict import Network
 
 if TYPE_CHECKING:
+    from training.checkpoint import Facts
     from training.evaluation import Evaluation
+    from training.prediction.runner import Runner
 
 INTRODUCTION = """\
 Judge a checkpoint on whole tiles, as a map would be: road IoU and F1, IoU per speed bin, and the
@@ -25,8 +27,10 @@ mean error of speed on road pixels.
   python -m training.evaluate runs/moscow moscow.zarr                 the run's best.pt, on val
   python -m training.evaluate runs/moscow/last.pt moscow.zarr --split test --json figures.json
   python -m training.evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
+  python -m training.evaluate --compare runs/moscow moscow-int8.pt2 moscow.onnx --on moscow.zarr
 
-A run that was trained on one fold of several is judged on the scenes that it has not learned from.
+Files of training.export are judged like checkpoints. A run that was trained on one fold of several
+is judged on the scenes that it has not learned from.
 """
 TITLES = {
     "road_iou": "road IoU",
@@ -42,7 +46,15 @@ SWEPT = tuple(k / 16 for k in range(1, 16))
 class Tiles:
     """Tiles: what it is judged on."""
 
-    stores: tuple[str, ...] = argument("One or more stores.", "STORE")
+    stores: tuple[str, ...] = argument(
+        "One or more stores; with --compare the networks to compare with the first.", "STORE"
+    )
+    compare: bool = option(
+        False,
+        "Compare networks: checkpoints and files of training.export, on the store of --on. Drops "
+        "are against the first.",
+    )
+    on: str | None = option(None, "The store, with --compare.", "STORE")
     split: Literal["val", "train", "test", "all"] = option("val", "Which tiles.")
     level: int | None = option(
         None, "Tile side in pixels; by default as trained on last.", "PIXELS", least=1
@@ -78,9 +90,13 @@ def evaluate(request: Request) -> int:
     for file in (request.csv, request.json):
         if file is not None and not file.parent.is_dir():
             raise UsageError(f"{file}: the folder {file.parent} does not exist: create it first")
+    if request.compare or request.on:
+        set_threads(request.threads)
+        return _compare(request)
     with joined(request.device):
         set_threads(request.threads)
-        runner, facts = request.open()
+        runner, facts = request.open("auto")
+        runner, _ = runner.for_pixels(0)  # few pixels pay for compiling only where it is needed
         found = evaluate_runner(
             runner,
             facts,
@@ -96,6 +112,58 @@ def evaluate(request: Request) -> int:
             _print(found, request)
             _write(found, request)
     return Status.DONE
+
+
+def _compare(request: Request) -> int:
+    """Print and write the figures of several networks side by side."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from geoprep.storage import replaced
+    from training.deploy.comparison import compare
+    from training.deploy.opening import network_file
+
+    if not (request.compare and request.on):
+        raise UsageError("--compare NETWORK NETWORK ... --on STORE: give both")
+    for flag, given in (("--csv", request.csv), ("--scenes", request.scenes)):
+        if given:
+            raise UsageError(f"{flag} is for one network: leave out --compare")
+    files = [network_file(Path(name)) for name in (request.checkpoint, *request.stores)]
+    networks = [(file, *_opened(request, file)) for file in files]
+    table = Table("network", "runs as", "road IoU", "drop", "bin IoU", "drop", "Mpx/s", "MB")
+    rows = []
+    for one in compare(
+        networks,
+        [request.on],
+        request.split,
+        level=request.level,
+        threshold=request.threshold,
+        tta=request.tta,
+        batch_size=request.batch_size,
+    ):
+        rate = "" if one.mpx_per_second is None else f"{one.mpx_per_second:.2f}"
+        figures = []
+        for name in ("road_iou", "bin_iou"):
+            figures += [_figure(one.metrics[name]) if name in one.metrics else ""]
+            figures += [f"{one.drop[name]:+.4f}" if name in one.drop else ""]
+        table.add_row(one.name, one.how, *figures, rate, f"{one.nbytes / 1e6:.1f}")
+        plain = asdict(one)
+        rows.append(plain | {name: _all_plain(plain[name]) for name in ("metrics", "drop")})
+    console = Console(highlight=False)
+    Console(highlight=False, width=max(console.width, 160)).print(table)
+    if request.json is not None:
+        with replaced(request.json) as partial:
+            partial.write_text(json.dumps(rows, indent=2) + "\n")
+    return Status.DONE
+
+
+def _opened(request: Request, file: Path) -> tuple[Runner, Facts]:
+    """Open one network of several; what is said of checkpoints is not said of exported ones."""
+    from training.deploy.opening import SUFFIXES
+
+    if file.suffix in SUFFIXES:
+        return Network(checkpoint=file, device="cpu").open("auto")
+    return replace(request, checkpoint=file).open("auto")
 
 
 def _print(found: Evaluation, request: Request) -> None:

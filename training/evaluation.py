@@ -31,7 +31,7 @@ from training.losses import LossParts
 from training.metrics import RoadMetrics, Sweep
 from training.module import Trainable
 from training.monitor.pictures import ANY_ROAD_MPH, Example
-from training.prediction.runner import Runner, Views, mean_of_views
+from training.prediction.runner import Runner, Views, filled, mean_of_views
 
 
 @contextmanager
@@ -245,7 +245,8 @@ def evaluate_runner(
     metrics = metrics.to(runner.device)
     pad = DevicePrep(Normalize(facts.mean, facts.std), SpeedTarget("binary")).pad
     for batch in BatchLoader(tiles, batch_size, shuffle=False):
-        found = mean_of_views(runner, pad(batch.image), tta).permute(0, 3, 1, 2)
+        image = filled(pad(batch.image), batch_size if runner.fixed_batch else 0)
+        found = mean_of_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         there = batch.to(runner.device)
         metrics.update(found, there.speed, scene_of.to(runner.device)[there.index])
     return _evaluation(metrics, title, tiles, names, scene_of, notes)

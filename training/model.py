@@ -113,13 +113,16 @@ class UpConv(nn.Module):
         rows = (torch.eye(4, 3) + torch.eye(4, 3).roll(1, 0)).flip(1)
         self.register_buffer("spread", torch.kron(rows, rows), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (n, outputs, 2 y, 2 x)."""
+    def kernel(self) -> Tensor:
+        """Return the kernel of the transposed convolution, (inputs, outputs, 4, 4)."""
         outputs, inputs = self.weight.shape[:2]
         # As a matrix product in the weight's channels-last order, so that nothing is transposed.
         kernel = self.spread @ self.weight.permute(0, 2, 3, 1).reshape(outputs, 9, inputs)
-        kernel = kernel.view(outputs, 4, 4, inputs).permute(3, 0, 1, 2)
-        return functional.conv_transpose2d(x, kernel, stride=2, padding=1)
+        return kernel.view(outputs, 4, 4, inputs).permute(3, 0, 1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, outputs, 2 y, 2 x)."""
+        return functional.conv_transpose2d(x, self.kernel(), stride=2, padding=1)
 
 
 class DecoderStep(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +13,7 @@ from training.cli import Command, Status, argument, option, run_command
 
 if TYPE_CHECKING:
     from training.checkpoint import Facts
-    from training.prediction.job import Job
+    from training.prediction.job import Job, Reporter
     from training.prediction.runner import Runner
 
 INTRODUCTION = """\
@@ -68,7 +68,11 @@ def check_rescale(text: str) -> None:
 class Network:
     """Network: which one, and how it computes."""
 
-    checkpoint: Path = argument("A checkpoint, or the folder of a run: its best.pt.", "CHECKPOINT")
+    checkpoint: Path = argument(
+        "A checkpoint, the folder of a run (its best.pt), or a file of training.export: .pt2, "
+        ".onnx, .xml.",
+        "NETWORK",
+    )
     threshold: float | None = option(
         None,
         "Least probability of a road; by default the one that validation found best, which the "
@@ -92,10 +96,10 @@ class Network:
     precision: Literal["auto", "bf16", "fp32"] = option("auto", "Of the convolutions.")
 
     def open(self, compile_mode: Literal["auto", "on", "off"] = "off") -> tuple[Runner, Facts]:
-        """Return the runner and what it is for, see `training.prediction.runner.open_runner`."""
-        from training.prediction.runner import open_runner
+        """Return the runner and what it is for, see `training.deploy.opening.open_network`."""
+        from training.deploy.opening import open_network
 
-        return open_runner(
+        return open_network(
             self.checkpoint,
             device=self.device,
             precision=self.precision,
@@ -160,11 +164,25 @@ class Windows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Network, Files, Reading, Windows):
+class Instances:
+    """Instances: several processes at once, for many images on many cores."""
+
+    instances: int = option(
+        1,
+        "Processes, each on cores of its own; they share the images, and write into one folder.",
+        "N",
+        least=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Network, Files, Reading, Windows, Instances):
     """All of it."""
 
 
-COMMAND = Command("python -m training.predict", (Network, Files, Reading, Windows), INTRODUCTION)
+COMMAND = Command(
+    "python -m training.predict", (Network, Files, Reading, Windows, Instances), INTRODUCTION
+)
 
 
 def predict(request: Request) -> int:
@@ -172,6 +190,10 @@ def predict(request: Request) -> int:
     from training.engine import host
     from training.prediction.report import Screen, print_summary
 
+    if request.instances > 1:
+        from training.prediction.instances import run_instances
+
+        return run_instances(request, _instance, request.instances, request.device)
     allocator = host.keep_memory(_RESERVE)
     job, header = make_job(request)
     with Screen(quiet=request.quiet) as screen:
@@ -180,6 +202,18 @@ def predict(request: Request) -> int:
         outcomes = job.run(request.images, screen)
     print_summary(outcomes, job.mapper)
     return Status.FAILED if any(outcome.error for outcome in outcomes) else Status.DONE
+
+
+def _instance(request: Request, turn: tuple[int, int], since: float, reporter: Reporter) -> None:
+    """Do the part of one process among several."""
+    from training.engine import host
+
+    host.keep_memory(_RESERVE)
+    job, header = make_job(request)
+    if turn[0] == 0:
+        for line in header:
+            reporter.say(line)
+    replace(job, turn=turn, since=since).run(request.images, reporter)
 
 
 def make_job(request: Request) -> tuple[Job, list[str]]:
@@ -192,8 +226,8 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
     CheckpointError
         The checkpoint cannot be used.
     """
-    from training.checkpoint import BEST
     from training.decode import chosen_threshold
+    from training.deploy.opening import network_file
     from training.prediction.images import ReadOptions
     from training.prediction.job import Job
     from training.prediction.mapping import Mapper
@@ -208,7 +242,7 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
     threshold = chosen_threshold(facts.targets, request.threshold, facts.threshold)
     whose = "never validated" if facts.threshold is None else "the best on validation tiles"
     whose = whose if request.threshold is None else "as asked"
-    file = request.checkpoint / BEST if request.checkpoint.is_dir() else request.checkpoint
+    file = network_file(request.checkpoint)
     options = MapOptions(
         checkpoint=f"{file_hash(file)} {request.weights}",
         reading=ReadOptions(
@@ -232,7 +266,7 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
     )
     x, y = facts.gsd_m
     header = [
-        f"checkpoint {file}: {facts.network}, bands {', '.join(facts.bands)}, "
+        f"network {file}: {facts.network}, bands {', '.join(facts.bands)}, "
         f"{x:.3g} x {y:.3g} m, {runner.description}",
         f"roads from a probability of {threshold:.3g} ({whose})",
     ]

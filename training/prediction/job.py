@@ -12,6 +12,7 @@ from typing import Protocol
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.sources import images_and_labels
 from geoprep.storage import fetch_object, is_remote, object_version
+from training.prediction.cog.journal import BusyError
 from training.prediction.images import Source, inspect, limits_note
 from training.prediction.mapping import Mapper, MapStats, Report
 from training.prediction.overlay import write_overlay, write_style
@@ -51,6 +52,8 @@ class Outcome:
         Of an image on a server.
     kept
         Whether its map was there already.
+    theirs
+        Whether another process is writing its map, or has just written it.
     stats
         None where there was nothing to do, or it failed.
     error
@@ -62,6 +65,7 @@ class Outcome:
     source: Source | None = None
     version: str = ""
     kept: bool = False
+    theirs: bool = False
     stats: MapStats | None = None
     error: str = ""
 
@@ -84,6 +88,11 @@ class Job:
         Whether a picture is written beside each map.
     loose
         Keys of a map's signature that do not make it another map.
+    turn
+        Which of how many processes this is that do the same job: each begins with images of its
+        own, and then helps with what is left.
+    since
+        When they began, in seconds of `time.time`: maps made from then on are not replaced.
     """
 
     mapper: Mapper
@@ -92,6 +101,8 @@ class Job:
     overwrite: bool = False
     overlay: bool = False
     loose: tuple[str, ...] = ()
+    turn: tuple[int, int] = (0, 1)
+    since: float | None = None
     _said: set[str] = field(default_factory=set)
     _pixels: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
@@ -119,10 +130,13 @@ class Job:
         for task in tasks:
             self._look_at(task)
         self._check_outputs(tasks)
-        for task in tasks:
+        number, count = self.turn
+        for task in (t for k in range(count) for t in tasks[(number + k) % count :: count]):
             if not task.error:
                 try:
                     self._one(task, reporter)
+                except BusyError:
+                    task.theirs = True
                 except GeoprepError as error:
                     task.error = str(error)
                     shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
@@ -161,12 +175,11 @@ class Job:
     def _check_outputs(self, tasks: Sequence[Outcome]) -> None:
         """Find the maps that are there; raise UsageError for one that is not what was asked for."""
         for task in tasks:
-            if self.overwrite or task.error or not task.target.exists():
+            if task.error or not task.target.exists():
                 continue
-            name = PurePosixPath(task.address).name
-            runner, _ = self._runner(task.source)
-            wanted = signature(name, task.version, self.mapper.facts, self.mapper.options, runner)
-            differs = difference(found_signature(task.target), wanted, self.loose)
+            differs = self._differs(task)
+            if self.overwrite and (differs or not self._is_new(task)):
+                continue
             if differs:
                 raise UsageError(
                     f"{task.target} exists and {differs}: --overwrite replaces it, or give --out "
@@ -174,7 +187,22 @@ class Job:
                 )
             task.kept = True
 
+    def _differs(self, task: Outcome) -> str:
+        """Return in words how the map that is there is not what was asked for."""
+        name = PurePosixPath(task.address).name
+        runner, _ = self._runner(task.source)
+        wanted = signature(name, task.version, self.mapper.facts, self.mapper.options, runner)
+        return difference(found_signature(task.target), wanted, self.loose)
+
+    def _is_new(self, task: Outcome) -> bool:
+        """Return whether a map was finished since the processes of this job began."""
+        since = self.since
+        return since is not None and task.target.exists() and task.target.stat().st_mtime >= since
+
     def _one(self, task: Outcome, reporter: Reporter) -> None:
+        if not task.kept and self._is_new(task) and not self._differs(task):
+            task.theirs = True
+            return
         picture = self.overlay and not (task.kept and task.target.with_suffix(".png").exists())
         threshold = self.mapper.options.threshold
         if not task.kept or picture:

@@ -76,6 +76,8 @@ class Screen:
         """Show what became of an image."""
         if outcome.error:
             self.say(f"failed    {outcome.address}: {outcome.error}")
+        elif outcome.theirs:
+            self.say(f"theirs    {outcome.target}: another process makes it")
         elif outcome.kept:
             self.say(f"kept      {outcome.target}: complete already")
         else:
@@ -108,10 +110,17 @@ def print_summary(outcomes: Sequence[Outcome], mapper: Mapper) -> None:
     if works:
         for line in rates(works, outcomes, mapper):
             console.print(line, markup=False)
+    console.print(counts(outcomes))
+
+
+def counts(outcomes: Sequence[Outcome]) -> str:
+    """Return how many maps were made, were there, are someone else's, and failed."""
     failed = sum(bool(outcome.error) for outcome in outcomes)
+    theirs = sum(outcome.theirs for outcome in outcomes)
     kept = sum(outcome.kept and not outcome.error for outcome in outcomes)
-    made = len(outcomes) - failed - kept
-    console.print(f"{made} mapped, {kept} complete already, {failed} failed")
+    made = len(outcomes) - failed - kept - theirs
+    others = f"{theirs} of another process, " if theirs else ""
+    return f"{made} mapped, {kept} complete already, {others}{failed} failed"
 
 
 def rates(works: Sequence[MapStats], outcomes: Sequence[Outcome], mapper: Mapper) -> list[str]:

@@ -6,7 +6,6 @@ Exported networks are runners in `training.deploy`.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -89,7 +88,70 @@ class Probabilities(nn.Module):
         return logits.permute(0, 2, 3, 1).float().sigmoid_().contiguous()
 
 
-class NativeRunner:
+class ModuleRunner:
+    """A module of PyTorch that takes bytes and gives probabilities.
+
+    Parameters
+    ----------
+    module
+        uint8 (n, band, y, x) -> fp32 (n, y, x, channel).
+    device
+        Where it is.
+    precision
+        Of the convolutions: ``float32``, ``bfloat16``, ``int8``.
+    autocast
+        Whether it must be run in bf16; False where it is what it is.
+    compile_mode
+        Whether to compile: ``auto`` where the pixels of a job pay for it.
+    """
+
+    fixed_batch = False
+
+    def __init__(
+        self,
+        module: Callable[[Tensor], Any],
+        *,
+        device: torch.device,
+        precision: str,
+        autocast: bool = False,
+        compile_mode: Compile = "auto",
+    ) -> None:
+        self.module, self.device, self.precision = module, device, precision
+        self.autocast = autocast
+        self._compile_mode: Compile = compile_mode
+        self._compiled: CompiledRunner | None = None
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """See `Runner`."""
+        return {"precision": self.precision, "compiled": self.fixed_batch}
+
+    @property
+    def description(self) -> str:
+        """See `Runner`."""
+        return f"{self.precision} on {self.device}"
+
+    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
+        """See `Runner`."""
+        compiled, why = should_compile(self._compile_mode, self.device, pixels)
+        if not compiled:
+            return self, why
+        self._compiled = self._compiled or CompiledRunner(self)
+        return self._compiled, why
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """See `Runner`."""
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
+        with torch.no_grad(), autocast:
+            moved = image.to(self.device, non_blocking=True)
+            return self._run(moved.contiguous(memory_format=torch.channels_last))
+
+    def _run(self, image: Tensor) -> Tensor:
+        result: Tensor = self.module(image)
+        return result
+
+
+class NativeRunner(ModuleRunner):
     """A network in PyTorch, as it was trained.
 
     Parameters
@@ -103,10 +165,8 @@ class NativeRunner:
     precision
         ``bf16``, ``fp32``, or ``auto``: bf16 wherever the hardware computes in it.
     compile_mode
-        Whether to compile: ``auto`` where the pixels of a job pay for it.
+        See `ModuleRunner`.
     """
-
-    fixed_batch = False
 
     def __init__(
         self,
@@ -117,45 +177,19 @@ class NativeRunner:
         precision: Precision = "auto",
         compile_mode: Compile = "auto",
     ) -> None:
-        self.device = device
-        self.dtype = choose_dtype(device, precision)
-        self.module = Probabilities(network, facts.mean, facts.std).eval()
-        self.module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
-        self._compile_mode: Compile = compile_mode
-        self._compiled: CompiledRunner | None = None
-
-    @property
-    def identity(self) -> dict[str, object]:
-        """See `Runner`."""
-        return {"precision": str(self.dtype).removeprefix("torch."), "compiled": self.fixed_batch}
-
-    @property
-    def description(self) -> str:
-        """See `Runner`."""
-        return f"{self.identity['precision']} on {self.device}"
-
-    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """See `Runner`."""
-        compiled, why = should_compile(self._compile_mode, self.device, pixels)
-        if not compiled:
-            return self, why
-        self._compiled = self._compiled or CompiledRunner(self)
-        return self._compiled, why
-
-    def __call__(self, image: Tensor) -> Tensor:
-        """See `Runner`."""
-        lower = self.dtype != torch.float32
-        autocast = torch.autocast(self.device.type, dtype=self.dtype) if lower else None
-        with torch.no_grad(), autocast or contextlib.nullcontext():
-            moved = image.to(self.device, non_blocking=True)
-            return self._run(moved.contiguous(memory_format=torch.channels_last))
-
-    def _run(self, image: Tensor) -> Tensor:
-        result: Tensor = self.module(image)
-        return result
+        dtype = choose_dtype(device, precision)
+        module = Probabilities(network, facts.mean, facts.std).eval()
+        module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
+        super().__init__(
+            module,
+            device=device,
+            precision=str(dtype).removeprefix("torch."),
+            autocast=dtype != torch.float32,
+            compile_mode=compile_mode,
+        )
 
 
-class CompiledRunner(NativeRunner):
+class CompiledRunner(ModuleRunner):
     """The same network compiled for inference: batch norms folded, weights packed.
 
     Its weights are constants from the first call on. One compilation for each shape.
@@ -168,8 +202,13 @@ class CompiledRunner(NativeRunner):
 
     fixed_batch = True
 
-    def __init__(self, plain: NativeRunner) -> None:
-        self.device, self.dtype, self.module = plain.device, plain.dtype, plain.module
+    def __init__(self, plain: ModuleRunner) -> None:
+        super().__init__(
+            plain.module,
+            device=plain.device,
+            precision=plain.precision,
+            autocast=plain.autocast,
+        )
         self._frozen: Callable[[Tensor], Any] = torch.compile(plain.module, dynamic=False)
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
@@ -296,6 +335,15 @@ VIEWS: dict[str, tuple[View, ...]] = {
     "d4": tuple(View(y, x, t) for t in _BOTH for y in _BOTH for x in _BOTH),
 }
 """Test-time augmentation: every view once; the first is the image itself."""
+
+
+def filled(image: Tensor, count: int) -> Tensor:
+    """Return a batch (n, band, y, x) with black windows at its end, so that it has ``count``."""
+    lacking = count - len(image)
+    if lacking <= 0:
+        return image
+    more = image.new_zeros((lacking, *image.shape[1:]))
+    return torch.cat([image, more]).contiguous(memory_format=torch.channels_last)
 
 
 def mean_of_views(runner: Callable[[Tensor], Tensor], image: Tensor, views: Views) -> Tensor:

@@ -15,6 +15,10 @@ from geoprep.errors import UsageError
 FORMAT = 1
 
 
+class BusyError(UsageError):
+    """Another process is at work on an output."""
+
+
 class Journal:
     """The folder of a half-done output: its journal, and room for its tiles.
 
@@ -36,7 +40,7 @@ class Journal:
 
     Raises
     ------
-    UsageError
+    BusyError
         Another process is at work on it.
     """
 
@@ -54,7 +58,7 @@ class Journal:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._lock.close()
-            raise UsageError(
+            raise BusyError(
                 f"{self.folder}: another prediction is writing this image: wait for it, or choose "
                 "another --out"
             ) from error

@@ -1,0 +1,1 @@
+"""The parts of `benchmarks.inference`: `forms` makes the files, `worker` runs one of them."""

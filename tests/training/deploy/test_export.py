@@ -1,0 +1,368 @@
+"""A checkpoint becomes a file that gives the same answers, with and without this package."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from helpers.predict_cases import pixels, write_image
+from helpers.stores import draw_tiles, write_store
+from helpers.tiny import normed
+
+from training.checkpoint import Checkpoint, Facts, save
+from training.deploy.folding import folded
+from training.deploy.opening import load_runner, open_network
+from training.evaluate import main as evaluate
+from training.export import main
+from training.model import DecoderStep, ResNetUNet
+from training.predict import main as predict
+from training.prediction.runner import NativeRunner
+
+MODEL = ("--model", "helpers.tiny:normed")
+CPU = torch.device("cpu")
+FACTS = Facts(
+    network=MODEL[1],
+    bands=("red", "green", "blue"),
+    channels=8,
+    targets="bins",
+    mean=(60.0, 70.0, 80.0),
+    std=(30.0, 25.0, 20.0),
+    rescale="none",
+    gsd_m=(0.5, 0.5),
+    level=64,
+    class_mph=(5.5, 15.5, 25.0, 35.0, 45.0, 55.0, 65.0),
+    limits=((0.0, 10.0), (1.0, 11.0), (2.0, 12.0)),
+    threshold=0.4,
+    stores=("/home/someone/secret.zarr",),
+)
+IMAGE = torch.from_numpy(draw_tiles(3, 64, 3, seed=9)[0][:, :, :32]).permute(0, 3, 1, 2)
+FP32 = ("fp32.pt2", "fp32.onnx")
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(1)
+    network = normed(3, 8).eval()
+    network[1].running_mean.normal_(0, 0.3)
+    network[1].running_var.uniform_(0.5, 2)
+    return network
+
+
+@pytest.fixture(scope="module")
+def plain(network):
+    return NativeRunner(network, FACTS, device=CPU, precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def folder(network, tmp_path_factory):
+    """A checkpoint, the store it might have been trained on, and soon a file per format."""
+    folder = tmp_path_factory.mktemp("deploy")
+    save(folder / "best.pt", Checkpoint(facts=FACTS, network=network.state_dict()))
+    write_store(folder / "tiny.zarr")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def export(folder):
+    """Return a function that exports once, and gives the file."""
+
+    def make(name, *words):
+        if not (folder / name).exists():
+            out = ("--out", folder / name, "--calibrate", folder / "tiny.zarr", "--tiles", 12)
+            assert main([str(w) for w in (folder / "best.pt", *MODEL, *words, *out)]) == 0
+        return folder / name
+
+    words = {
+        "fp32.pt2": ("--format", "fp32"),
+        "bf16.pt2": ("--format", "bf16"),
+        "int8.pt2": ("--format", "int8"),
+        "fp32.onnx": ("--format", "onnx"),
+        "int8.onnx": ("--format", "onnx", "--int8"),
+        "bf16.xml": ("--format", "openvino"),
+        "int8.xml": ("--format", "openvino", "--int8"),
+    }
+    return lambda name: make(name, *words[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("fp32.pt2", 1e-5),
+        ("fp32.onnx", 1e-5),
+        ("bf16.pt2", 0.02),
+        ("bf16.xml", 0.02),
+        ("int8.onnx", 0.005),
+        ("int8.xml", 0.005),
+        ("int8.pt2", 0.005),
+    ],
+)
+def test_every_format_gives_the_answers_of_the_checkpoint(export, plain, name, most):
+    runner, record = load_runner(export(name), compile_mode="off")
+    for image in (IMAGE, IMAGE[:1, :, :32]):  # any number, any size
+        found = runner(image.contiguous(memory_format=torch.channels_last))
+        assert found.shape == (len(image), *image.shape[2:], 8)
+        assert found.dtype == torch.float32
+        apart = (found - plain(image)).abs()
+        # INT8 clips the rare pixel beyond the range of its calibration.
+        assert (apart.mean() if "int8" in name else apart.max()) < most
+    assert record.facts == replace(FACTS, stores=())
+    assert record.precision in runner.description
+
+
+@pytest.mark.parametrize("name", FP32)
+def test_a_file_runs_where_this_package_is_not(export, plain, tmp_path, name):
+    torch.save(IMAGE, tmp_path / "image.pt")
+    run = {
+        ".pt2": "import torch; x = torch.load(image); extra = {'geoprep': ''}\n"
+        "y = torch.export.load(file, extra_files=extra).module()(x).detach().numpy()\n"
+        "facts = extra['geoprep']",
+        ".onnx": "import onnxruntime as ort, numpy as np\n"
+        "x = np.load(image); s = ort.InferenceSession(file)\n"
+        "y, = s.run(None, {'image': x}); assert 'torch' not in sys.modules\n"
+        "facts = s.get_modelmeta().custom_metadata_map['geoprep']",
+    }[file_suffix(name)]
+    np.save(tmp_path / "image.npy", np.ascontiguousarray(IMAGE.numpy()))
+    image = tmp_path / ("image.pt" if name.endswith("pt2") else "image.npy")
+    code = f"""
+import sys, json
+for name in ("training", "loaders", "geoprep"): sys.modules[name] = None
+image, file, out = sys.argv[1:]
+{run}
+import numpy; numpy.save(out, y); print(json.loads(facts)["facts"]["bands"])
+"""
+    arguments = [str(image), str(export(name)), str(tmp_path / "out.npy")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'red', 'green', 'blue'" in done.stdout
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), plain(IMAGE).numpy(), atol=1e-5)
+
+
+def file_suffix(name):
+    return name[name.rindex(".") :]
+
+
+@pytest.mark.parametrize("name", ["fp32.pt2", "bf16.pt2", "int8.pt2"])
+def test_nothing_in_a_torch_file_is_pickled(export, name):
+    with zipfile.ZipFile(export(name)) as archive:
+        for entry in archive.infolist():
+            start = archive.read(entry)[:2]
+            # What pickle and torch.save write begins so.
+            assert start not in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"), entry
+
+
+@pytest.mark.parametrize("name", ["fp32.pt2", "fp32.onnx", "int8.xml"])
+def test_no_file_tells_where_training_data_was(export, name):
+    assert b"secret.zarr" not in export(name).read_bytes()
+
+
+@pytest.mark.slow
+def test_weights_of_a_bf16_file_take_two_bytes(tmp_path):
+    torch.manual_seed(0)
+    facts = replace(FACTS, network="resnet34-unet")
+    from training.deploy import torch_file
+    from training.deploy.record import Record
+
+    network = ResNetUNet(3, 8).eval()
+    record = Record(facts=facts, precision="bfloat16", checkpoint="", versions={})
+    torch_file.write(tmp_path / "bf16.pt2", network, record, [])
+    weights = sum(p.numel() for p in network.parameters())
+    assert 2 * weights < (tmp_path / "bf16.pt2").stat().st_size < 2.3 * weights
+
+
+@pytest.mark.parametrize("doubling", ["transposed", "phased"])
+def test_folding_changes_no_function(doubling):
+    torch.manual_seed(0)
+    network = ResNetUNet(3, 2).eval()
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+            module.bias.data.normal_(0, 0.1)
+    image = torch.randn(1, 3, 64, 96)
+    result = folded(network, doubling)
+    assert not any(
+        hasattr(step.up, "spread") for step in result.modules() if isinstance(step, DecoderStep)
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(result(image), network(image), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["fp32.pt2", "fp32.onnx", "bf16.xml"])
+def test_a_damaged_file_is_one_line(export, tmp_path, name):
+    file = tmp_path / name
+    data = bytearray(export(name).read_bytes())
+    file.write_bytes(data[: len(data) // 2])
+    if name.endswith(".xml"):
+        (tmp_path / "bf16.bin").write_bytes(export(name).with_suffix(".bin").read_bytes())
+    from training.checkpoint import CheckpointError
+
+    with pytest.raises(CheckpointError, match=f"{name} is damaged"):
+        load_runner(file)
+
+
+def test_a_flipped_weight_is_found(export, tmp_path):
+    from training.checkpoint import CheckpointError
+
+    weights = export("bf16.xml").with_suffix(".bin").read_bytes()
+    (tmp_path / "bf16.xml").write_bytes(export("bf16.xml").read_bytes())
+    (tmp_path / "bf16.bin").write_bytes(bytes([weights[0] ^ 1]) + weights[1:])
+    with pytest.raises(CheckpointError, match=r"bf16\.bin is damaged or not of"):
+        load_runner(tmp_path / "bf16.xml")
+    with zipfile.ZipFile(export("fp32.pt2")) as archive:
+        where = next(e for e in archive.infolist() if e.filename.endswith("weight_0"))
+    data = bytearray(export("fp32.pt2").read_bytes())
+    data[where.header_offset + 200] ^= 1
+    (tmp_path / "fp32.pt2").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"fp32\.pt2 is damaged"):
+        load_runner(tmp_path / "fp32.pt2")
+
+
+def test_a_file_of_someone_else_is_refused(tmp_path):
+    import onnx
+
+    from training.checkpoint import CheckpointError
+
+    node = onnx.helper.make_node("Identity", ["image"], ["probability"])
+    ends = [
+        onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1])
+        for n in ("image", "probability")
+    ]
+    graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
+    model.ir_version = 10
+    onnx.save(model, str(tmp_path / "other.onnx"))
+    with pytest.raises(CheckpointError, match="does not say what it was trained for"):
+        load_runner(tmp_path / "other.onnx")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--format", "int8", "--out", "x.pt2"), "--calibrate STORE"),
+        (("--format", "onnx", "--out", "x.pt2"), "end in .onnx"),
+        (("--format", "fp32", "--int8", "--out", "x.pt2"), "--format int8"),
+        (("--format", "fp32", "--out", "nowhere/x.pt2"), "does not exist"),
+        (("--format", "fp32"), "--out FILE is missing"),
+    ],
+)
+def test_requests_that_make_no_sense(folder, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(folder / "best.pt"), *MODEL, *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_there_is_not_replaced_unasked(folder, tmp_path, capsys):
+    (tmp_path / "x.pt2").write_text("precious")
+    words = [str(folder / "best.pt"), *MODEL, "--format", "fp32", "--out", str(tmp_path / "x.pt2")]
+    assert main(words) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (tmp_path / "x.pt2").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("words", "package"),
+    [
+        (("--format", "onnx", "--out", "x.onnx"), "onnx"),
+        (("--format", "openvino", "--out", "x.xml"), "openvino"),
+        (("--format", "int8", "--out", "x.pt2"), "torchao"),
+    ],
+)
+def test_a_missing_package_is_one_line(folder, tmp_path, monkeypatch, capsys, words, package):
+    for name in [n for n in sys.modules if n.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.chdir(tmp_path)
+    calibrate = ("--calibrate", str(folder / "tiny.zarr"))
+    assert main([str(folder / "best.pt"), *MODEL, *words, *calibrate]) == 2
+    error = capsys.readouterr().err
+    assert "pip install geoprep[deploy]" in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_of_checkpoints_are_refused(export):
+    from geoprep.errors import UsageError
+
+    with pytest.raises(UsageError, match="--precision bf16 is for checkpoints"):
+        open_network(export("fp32.pt2"), precision="bf16")
+
+
+def test_the_summary_says_size_runner_and_agreement(folder, tmp_path, capsys):
+    out = tmp_path / "x.onnx"
+    words = (folder / "best.pt", *MODEL, "--format", "onnx", "--out", out)
+    assert main([str(word) for word in words]) == 0
+    said = capsys.readouterr().out
+    assert "MB, float32 on cpu, ONNX Runtime" in said
+    assert "4 images of noise" in said
+    assert "road masks with an IoU of 1.000" in said
+
+
+def test_the_record_is_plain(export):
+    with zipfile.ZipFile(export("int8.pt2")) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("/extra/geoprep")]
+        record = json.loads(archive.read(name))
+    assert record["calibration"] == 12
+    assert record["precision"] == "int8"
+    assert len(record["checkpoint"]) == 32
+    assert record["facts"]["threshold"] == 0.4
+
+
+def test_networks_are_compared_on_a_store(folder, export, capsys):
+    files = [folder / "best.pt", export("fp32.onnx"), export("int8.onnx")]
+    out = folder / "compared.json"
+    words = ["--compare", *files, "--on", folder / "tiny.zarr", "--json", out, *MODEL]
+    words += ["--precision", "fp32", "--device", "cpu", "--threads", 1, "--batch-size", 2]
+    assert evaluate([str(word) for word in words]) == 0
+    said = capsys.readouterr().out
+    assert "int8 on cpu, ONNX Runtime" in said
+    native, whole, rounded = json.loads(out.read_text())
+    assert native["drop"] == {"road_iou": 0, "bin_iou": 0}
+    assert abs(whole["drop"]["road_iou"]) < 1e-4
+    assert 0 < abs(rounded["drop"]["road_iou"]) < 0.05
+    assert whole["nbytes"] == files[1].stat().st_size
+    assert all(row["mpx_per_second"] > 0 for row in (native, whole, rounded))
+
+
+def test_comparing_needs_a_store_and_forms_of_one_network(folder, export, tmp_path, capsys):
+    words = ["--compare", folder / "best.pt", export("fp32.onnx"), *MODEL]
+    assert evaluate([str(word) for word in words]) == 2
+    assert "--on STORE" in capsys.readouterr().err
+    other = replace(FACTS, class_mph=tuple(mph + 1 for mph in FACTS.class_mph))
+    weights = normed(3, 8).state_dict()
+    save(tmp_path / "other.pt", Checkpoint(facts=other, network=weights))
+    words = ["--compare", export("fp32.onnx"), tmp_path / "other.pt", "--on", folder / "tiny.zarr"]
+    assert evaluate([str(word) for word in (*words, *MODEL)]) == 2
+    assert "differ in class_mph" in capsys.readouterr().err
+
+
+def test_predict_maps_with_an_exported_file_as_with_its_checkpoint(
+    folder, export, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("training.engine.host.keep_memory", lambda *_: "as it is")
+    image = write_image(tmp_path / "scene.tif", pixels(100, 120, top=180))
+    usual = ("--gsd", "image", "--window", 64, "--overlap", 32, "--quiet")
+    maps = []
+    for name, extra in (("best.pt", (*MODEL, "--precision", "fp32")), ("fp32.onnx", ())):
+        out = tmp_path / name
+        network = folder / name if name == "best.pt" else export(name)
+        words = (network, image, "--out", out, *usual, *extra)
+        assert predict([str(word) for word in words]) == 0
+        with rasterio.open(out / "scene.tif") as dataset:
+            maps.append(dataset.read().astype(int))
+    assert "float32 on cpu, ONNX Runtime" in capsys.readouterr().out
+    bands = [0, *range(2, 9)]  # a speed may tip where two bins are as likely
+    assert np.abs(maps[0][bands] - maps[1][bands]).max() <= 1
+
+
+def test_predict_refuses_an_image_that_does_not_fit_the_file(export, tmp_path, capsys):
+    image = write_image(tmp_path / "wide.tif", pixels(64, 64, dtype="uint16"))
+    assert predict([str(export("fp32.onnx")), str(image), "--out", str(tmp_path / "maps")]) == 1
+    assert "trained on uint8 left as it is" in capsys.readouterr().out

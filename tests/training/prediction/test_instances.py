@@ -1,0 +1,123 @@
+"""Several processes map images together, each map once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.predict_cases import FACTS, make_checkpoint, pixels, write_image
+
+from geoprep.errors import UsageError
+from training.predict import main
+from training.prediction.cog.journal import Journal, folder_of
+from training.prediction.instances import share_cores
+
+HERE = Path(__file__).resolve().parents[2]
+OPTIONS = ("--model", FACTS.network, "--precision", "fp32", "--compile", "off", "--window", "64")
+OPTIONS += ("--overlap", "32", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenes")
+    make_checkpoint(folder / "best.pt")
+    (folder / "images").mkdir()
+    for i in range(4):
+        write_image(folder / "images" / f"{i}.tif", pixels(100, 120, seed=i))
+    return folder
+
+
+def words(scenes, out, *more):
+    return [str(w) for w in (scenes / "best.pt", scenes / "images", "--out", out, *OPTIONS, *more)]
+
+
+def test_cores_are_shared_out_in_neighbours():
+    assert share_cores([0, 1, 4, 5, 6], 2) == [[0, 1], [4, 5, 6]]
+    assert share_cores([3], 1) == [[3]]
+    with pytest.raises(UsageError, match="may use 2 cores"):
+        share_cores([0, 1], 3)
+
+
+def test_two_instances_make_the_maps_of_one(scenes, tmp_path, monkeypatch, capfd):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core")
+    monkeypatch.syspath_prepend(str(HERE))
+    assert main(words(scenes, tmp_path / "one")) == 0
+    capfd.readouterr()
+    assert main(words(scenes, tmp_path / "two", "--instances", 2)) == 0
+    said = capfd.readouterr().out
+    assert "2 processes together" in said
+    assert "4 mapped, 0 complete already, 0 failed" in said
+    for i in range(4):
+        one, two = (tmp_path / name / f"{i}.tif" for name in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+        assert said.count(str(two)) == 1
+    assert main(words(scenes, tmp_path / "two", "--instances", 2)) == 0
+    assert "0 mapped, 4 complete already, 0 failed" in capfd.readouterr().out
+
+
+def test_what_is_wrong_is_said_once(scenes, tmp_path, monkeypatch, capfd):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core")
+    monkeypatch.syspath_prepend(str(HERE))
+    out = tmp_path / "out"
+    assert main(words(scenes, out)) == 0
+    assert main(words(scenes, out, "--instances", 2, "--tta", "flips")) == 2
+    error = capfd.readouterr().err
+    assert error.count("Error") == 1
+    assert "made with other options (tta)" in error
+
+
+def test_a_map_of_another_process_is_theirs(scenes, tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(HERE))
+    out = tmp_path / "out"
+    out.mkdir()
+    with Journal(out / "2.tif", {"someone": "else"}):
+        assert main(words(scenes, out)) == 0
+        assert folder_of(out / "2.tif").is_dir()
+    said = capsys.readouterr().out
+    assert "3 mapped, 0 complete already, 1 of another process, 0 failed" in said
+    assert "theirs" in said
+    assert not (out / "2.tif").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_of_them(scenes, tmp_path):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core")
+    for i in range(40):
+        source, target = scenes / "images" / f"{i % 4}.tif", tmp_path / "images" / f"{i}.tif"
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(source.read_bytes())
+    command = [sys.executable, "-m", "training.predict", str(scenes / "best.pt")]
+    command += [str(tmp_path / "images"), "--out", str(tmp_path / "out"), *OPTIONS]
+    process = subprocess.Popen(
+        [*command, "--instances", "2"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "out").glob("*.tif")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in error
+    assert "Interrupted" in error
+    while alive(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not alive(process.pid)
+
+
+def alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,186 @@
+"""An ONNX file, and ONNX Runtime to carry it out; INT8 by its own static quantisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from geoprep.storage import replaced
+from training.deploy.graph import IMAGE, PROBABILITY, example, exported, module_of, quiet
+from training.deploy.record import KEY, Record, needed
+from training.errors import CheckpointError
+from training.prediction.runner import Runner
+
+if TYPE_CHECKING:
+    import onnx
+
+SUFFIX = ".onnx"
+_OPSET = 18
+_WHAT = "a .onnx file"
+
+
+class OnnxRunner:
+    """A session of ONNX Runtime, on the CPU.
+
+    Parameters
+    ----------
+    session
+        ``onnxruntime.InferenceSession``.
+    precision
+        Of the convolutions.
+    """
+
+    fixed_batch = False
+    device = torch.device("cpu")
+
+    def __init__(self, session: Any, precision: str) -> None:  # noqa: ANN401 - it has no types
+        self._session = session
+        self._precision = precision
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """See `Runner`."""
+        return {"precision": self._precision, "compiled": False}
+
+    @property
+    def description(self) -> str:
+        """See `Runner`."""
+        return f"{self._precision} on cpu, ONNX Runtime"
+
+    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
+        """See `Runner`."""
+        del pixels
+        return self, ""
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """See `Runner`."""
+        values = np.ascontiguousarray(image.numpy())
+        return torch.from_numpy(self._session.run([PROBABILITY], {IMAGE: values})[0])
+
+
+def model_of(network: nn.Module, record: Record) -> onnx.ModelProto:
+    """Return a network as an ONNX model in fp32, with its record.
+
+    Raises
+    ------
+    UsageError
+        A package is missing.
+    """
+    onnx = needed("onnx", _WHAT)
+    needed("onnxscript", _WHAT)
+    program = exported(module_of(network, record.facts), record.facts)
+    with quiet():
+        made = torch.onnx.export(
+            program,
+            (example(record.facts),),
+            input_names=[IMAGE],
+            output_names=[PROBABILITY],
+            opset_version=_OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+    assert made is not None
+    proto: onnx.ModelProto = made.model_proto
+    _name_axes(proto)
+    onnx.helper.set_model_props(proto, {KEY: record.to_json()})
+    return proto
+
+
+def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> Record:
+    """Write a network as ONNX; the arguments are those of `training.deploy.torch_file.write`.
+
+    Raises
+    ------
+    UsageError
+        A package is missing.
+    """
+    onnx = needed("onnx", _WHAT)
+    needed("onnxruntime", _WHAT)
+    model = model_of(network, record)
+    with replaced(path) as partial:
+        if record.precision == "int8":
+            _quantise(model, tiles, record, partial)
+        else:
+            onnx.save(model, str(partial))
+    return record
+
+
+def read(path: Path) -> tuple[OnnxRunner, Record]:
+    """Return the runner of a file and what it is.
+
+    Raises
+    ------
+    UsageError
+        ONNX Runtime is not installed.
+    CheckpointError
+        The file is damaged, or not one of `write`.
+    """
+    runtime = needed("onnxruntime", _WHAT)
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    try:
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no common base
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"{path} is damaged or not an ONNX model ({first}): export it again"
+        ) from error
+    record = Record.from_json(session.get_modelmeta().custom_metadata_map.get(KEY), path)
+    return OnnxRunner(session, record.precision), record
+
+
+def _name_axes(model: onnx.ModelProto) -> None:
+    """Give the free axes the names that everyone knows; torch calls one ``32*y``."""
+    for value, names in ((model.graph.input[0], "n_yx"), (model.graph.output[0], "nyx_")):
+        for axis, name in zip(value.type.tensor_type.shape.dim, names, strict=True):
+            if name != "_":
+                axis.dim_param = name
+    del model.graph.value_info[:]  # they speak of the old names
+
+
+def _quantise(
+    model: onnx.ModelProto, tiles: Sequence[Tensor], record: Record, target: Path
+) -> None:
+    """Write an INT8 model: convolutions between pairs of quantising and dequantising nodes."""
+    from onnxruntime import quantization
+
+    onnx = needed("onnx", _WHAT)
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # it has no types
+        def __init__(self) -> None:
+            self._tiles = iter(tiles)
+
+        def get_next(self) -> dict[str, Any] | None:
+            tile = next(self._tiles, None)
+            return None if tile is None else {IMAGE: np.ascontiguousarray(tile.numpy())}
+
+    with TemporaryDirectory(dir=target.parent, prefix=".onnx-") as folder:
+        plain = Path(folder) / "fp32.onnx"
+        onnx.save(model, str(plain))
+        with quiet():
+            quantization.quantize_static(
+                str(plain),
+                str(target),
+                Reader(),
+                quant_format=quantization.QuantFormat.QDQ,
+                per_channel=True,
+                activation_type=quantization.QuantType.QUInt8,
+                weight_type=quantization.QuantType.QInt8,
+                nodes_to_exclude=[n.name for n in model.graph.node if _is_kept(n, record.kept)],
+            )
+    found = onnx.load(str(target))
+    onnx.helper.set_model_props(found, {KEY: record.to_json()})
+    onnx.save(found, str(target))
+
+
+def _is_kept(node: Any, kept: Sequence[str]) -> bool:  # noqa: ANN401 - protobuf
+    """Whether a node is of a module that stays as it is: by the name of its weights."""
+    parts = {part for name in node.input for part in (name, name.rpartition(".")[0])}
+    return any(part == name or part.endswith(f".{name}") for part in parts for name in kept)

@@ -1,0 +1,104 @@
+"""What an exported file says about itself, as JSON: in each format where that keeps such things."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, get_args
+
+from geoprep import __version__
+from geoprep.errors import UsageError
+from training.checkpoint import Facts
+from training.errors import CheckpointError
+
+KEY = "geoprep"
+"""Name of the record in a file."""
+
+VERSION = 1
+Precision = Literal["float32", "bfloat16", "int8"]
+EXTRA = "pip install geoprep[deploy]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What an exported network is.
+
+    Attributes
+    ----------
+    facts
+        What it is for.
+    precision
+        Of its convolutions.
+    checkpoint
+        XXH3-128 of the checkpoint it was made from, in hexadecimal digits.
+    calibration
+        Tiles that ranges of INT8 were taken from; 0 for other precisions.
+    kept
+        Layers that were not quantised, by name.
+    versions
+        Of the packages that wrote it.
+    weights
+        XXH3-128 of the file beside it that holds the weights; empty where it holds them itself.
+    """
+
+    facts: Facts
+    precision: Precision
+    checkpoint: str
+    calibration: int = 0
+    kept: tuple[str, ...] = ()
+    versions: dict[str, str]
+    weights: str = ""
+
+    def to_json(self) -> str:
+        """Return the record as text; where training data was is nobody else's business."""
+        plain = asdict(replace(self, facts=replace(self.facts, stores=())))
+        return json.dumps({"version": VERSION, **plain})
+
+    @classmethod
+    def from_json(cls, text: str | None, path: Path) -> Record:
+        """Return the record that `to_json` wrote.
+
+        Raises
+        ------
+        CheckpointError
+            There is none, or it is of another version.
+        """
+        try:
+            values: dict[str, Any] = json.loads(text or "null")
+            if values.pop("version") != VERSION:
+                raise ValueError("another version")
+            facts = Facts.from_plain(values.pop("facts"))
+            limits = tuple((low, high) for low, high in facts.limits)
+            record = cls(**values | {"facts": replace(facts, limits=limits)})
+            if record.precision not in get_args(Precision):
+                raise ValueError(record.precision)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{path} does not say what it was trained for, or says it in the words of another "
+                "version: make it with python -m training.export of this one"
+            ) from error
+        return replace(record, kept=tuple(record.kept))
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions of this package and of those that a file is written with."""
+    return {"geoprep": __version__} | {name: importlib.metadata.version(name) for name in packages}
+
+
+def needed(name: str, purpose: str) -> ModuleType:
+    """Return a module that an extra brings.
+
+    Raises
+    ------
+    UsageError
+        It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise UsageError(f"{purpose} needs {package} ({error}): {EXTRA}") from error

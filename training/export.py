@@ -1,0 +1,227 @@
+"""``python -m training.export``: a trained network as a file that runs without this package."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from geoprep.errors import UsageError
+from training.cli import Command, Status, argument, option, run_command
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from training.checkpoint import Facts
+    from training.deploy.record import Precision, Record
+
+INTRODUCTION = """\
+Turn a checkpoint into a file that runs without this package, smaller and faster.
+
+  python -m training.export runs/moscow --format int8 --calibrate moscow.zarr --out moscow-int8.pt2
+  python -m training.export runs/moscow --format bf16 --out moscow.pt2
+  python -m training.export runs/moscow --format onnx --out moscow.onnx
+  python -m training.export runs/moscow --format openvino --int8 --calibrate moscow.zarr \\
+      --out moscow.xml
+
+  fp32, bf16, int8   a .pt2 file of torch.export, which torch alone runs
+  onnx               a .onnx file for ONNX Runtime and many others; fp32, or INT8
+  openvino           a .xml file, with a .bin beside it, for OpenVINO; bf16, or INT8
+
+In every one goes an image uint8 (n, band, y, x) and out come probabilities float32
+(n, y, x, channel): normalisation is inside. Sides are multiples of 32. What the network is for, its
+bands, their rescaling, its speeds, its ground sample distance and its threshold, is in the file,
+and training.predict and training.evaluate take it in place of a checkpoint.
+"""
+CLOSING = """\
+INT8 counts in whole numbers: a quarter of the bytes, and two to three times as fast on processors
+that have instructions for it (avx512_vnni, amx_int8). It takes the range of every layer from tiles
+that the network was trained on. What it costs: python -m training.evaluate --compare.
+
+Needs: pip install geoprep[deploy]
+
+"""
+SUFFIXES = {"fp32": ".pt2", "bf16": ".pt2", "int8": ".pt2", "onnx": ".onnx", "openvino": ".xml"}
+_COMPARED = 4
+"""Tiles on which the file is compared with its checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Network: which one."""
+
+    checkpoint: Path = argument("A checkpoint, or the folder of a run: its best.pt.", "CHECKPOINT")
+    weights: Literal["auto", "ema", "raw"] = option(
+        "auto", "Which weights: by default the averaged ones where there are any."
+    )
+    model: str | None = option(
+        None,
+        "Consent to import the network's own code, which the checkpoint only names.",
+        "package.module:factory",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """File: what is written."""
+
+    format: Literal["fp32", "bf16", "int8", "onnx", "openvino"] = option(
+        "bf16", "Of the file, see above."
+    )
+    int8: bool = option(False, "INT8 also for onnx and openvino.")
+    out: Path | None = option(None, "The file.", "FILE")
+    overwrite: bool = option(False, "Replace a file that is there.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Calibration: what INT8 takes its ranges from."""
+
+    calibrate: str | None = option(
+        None, "The store that the network was trained on; tiles of its train split.", "STORE"
+    )
+    tiles: int = option(100, "How many.", "N", least=1)
+    seed: int = option(0, "Decides which.", "N", least=0)
+    keep_float: str | None = option(
+        None,
+        "Layers that are not to be in INT8, by name, such as network.head.",
+        "LAYER,...",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Network, Written, Calibration):
+    """All of it."""
+
+
+COMMAND = Command(
+    "python -m training.export", (Network, Written, Calibration), INTRODUCTION, CLOSING
+)
+
+
+def export(request: Request) -> int:
+    """Write the file, say how it compares, and return the exit status."""
+    from training.checkpoint import load_network
+    from training.deploy.calibration import training_tiles
+    from training.deploy.opening import network_file
+    from training.prediction.product import file_hash
+
+    out, precision = check(request)
+    started = time.perf_counter()
+    file = network_file(request.checkpoint)
+    network, facts = load_network(file, device="cpu", weights=request.weights, model=request.model)
+    tiles: list[Tensor] = []
+    if request.calibrate:
+        _say(f"reading tiles of {request.calibrate}")
+        tiles = training_tiles([request.calibrate], facts, request.tiles, request.seed)
+    ranges = tiles if precision == "int8" else []
+    record = _record(request, facts, precision, file_hash(file), len(ranges))
+    with_ = f", ranges from {len(ranges)} tiles" if ranges else ""
+    _say(f"{facts.network} of {file} in {precision}{with_}")
+    _write(request.format, out, network, record, ranges)
+    _say(f"written in {time.perf_counter() - started:.0f} s")
+    _summary(request, out, network, tiles or _noise(facts))
+    return Status.DONE
+
+
+def check(request: Request) -> tuple[Path, Precision]:
+    """Return the file and its precision.
+
+    Raises
+    ------
+    UsageError
+        Options do not go together, or the file is there or cannot be written.
+    """
+    out, kind = request.out, request.format
+    if out is None:
+        raise UsageError(f"--out FILE is missing: such as moscow{SUFFIXES[kind]}")
+    if out.suffix != SUFFIXES[kind]:
+        raise UsageError(f"--out {out}: files of --format {kind} end in {SUFFIXES[kind]}")
+    if not out.parent.is_dir():
+        raise UsageError(f"{out}: the folder {out.parent} does not exist: create it first")
+    if out.exists() and not request.overwrite:
+        raise UsageError(f"{out} exists: --overwrite replaces it")
+    if request.int8 and kind in ("fp32", "bf16"):
+        raise UsageError(f"--format {kind} and --int8 are two precisions: take --format int8")
+    whole = request.int8 or kind == "int8"
+    if whole and not request.calibrate:
+        raise UsageError("INT8 takes its ranges from tiles: --calibrate STORE names the store")
+    usual: dict[str, Precision] = {"bf16": "bfloat16", "openvino": "bfloat16"}
+    return out, "int8" if whole else usual.get(kind, "float32")
+
+
+def _record(
+    request: Request, facts: Facts, precision: Precision, digest: str, tiles: int
+) -> Record:
+    from training.deploy.record import Record, versions
+
+    kept = tuple(name for name in (request.keep_float or "").split(",") if name)
+    return Record(
+        facts=facts,
+        precision=precision,
+        checkpoint=digest,
+        calibration=tiles,
+        kept=kept if precision == "int8" else (),
+        versions=versions("torch"),
+    )
+
+
+def _write(kind: str, out: Path, network: nn.Module, record: Record, tiles: list[Tensor]) -> None:
+    from training.deploy import onnx_file, openvino_file, torch_file
+
+    writers = {"onnx": onnx_file.write, "openvino": openvino_file.write}
+    writers.get(kind, torch_file.write)(out, network, record, tiles)
+
+
+def _noise(facts: Facts) -> list[Tensor]:
+    """Return tiles to compare on where no store was named."""
+    from training.deploy.graph import example
+
+    return [example(facts) for _ in range(_COMPARED)]
+
+
+def _summary(request: Request, out: Path, network: nn.Module, tiles: list[Tensor]) -> None:
+    """Print size, runner, and how far the file's answers are from the checkpoint's."""
+    import torch
+
+    from training.decode import chosen_threshold
+    from training.deploy.calibration import agreement
+    from training.deploy.opening import load_runner
+    from training.prediction.runner import NativeRunner
+
+    runner, record = load_runner(out)
+    facts = record.facts
+    runner, _ = runner.for_pixels(0)
+    native = NativeRunner(network, facts, device=torch.device("cpu"), precision="fp32")
+    threshold = chosen_threshold(facts.targets, None, facts.threshold)
+    apart, iou = agreement(native, runner, tiles[:_COMPARED], threshold)
+    what = f"{len(tiles[:_COMPARED])} " + ("tiles" if request.calibrate else "images of noise")
+    weights = [f for f in (out, out.with_suffix(".bin")) if f.is_file() and record.weights]
+    nbytes = sum(file.stat().st_size for file in weights or [out])
+    names = " and ".join(str(file) for file in weights or [out])
+    _say(f"{names}: {nbytes / 1e6:.1f} MB, {runner.description}")
+    _say(
+        f"against the checkpoint in float32 on {what}: probabilities {apart:.2g} apart in the "
+        f"mean, road masks with an IoU of {iou:.3f}"
+    )
+    if record.precision == "int8":
+        _say(
+            f"what it costs: python -m training.evaluate --compare {request.checkpoint} {out} "
+            f"--on {request.calibrate}"
+        )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Export as the command line says; return the exit status."""
+    return run_command(lambda: export(Request(**COMMAND.parse(arguments))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
