@@ -105,7 +105,7 @@ class RoadRaster:
         values = drawn_on(self.pixels, band, window)
         if self.kind == "probability" and values.dtype == np.uint8 and self.one == 255:
             if self.nodata is not None and 0 <= self.nodata <= 255:
-                values[values == self.nodata] = 0
+                np.putmask(values, values == self.nodata, 0)
             return np.asarray(values, np.uint8)
         known = values != 0
         if np.issubdtype(values.dtype, np.floating):
