@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from geoprep.views.footprints import By
     from geoprep.views.geotiff import Coding, What
 
-NETWORKS = (".gpkg", ".geojson", ".graphml", ".parquet")
+NETWORKS = (".gpkg", ".geojson", ".graphml", ".parquet", ".csv")
 STORE = click.argument("store", metavar="STORE")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 
@@ -181,7 +181,8 @@ def preview(
     """Make a picture to look at.
 
     Of a store: images, speed masks, overlays. Of a road network (.gpkg, .geojson, .graphml,
-    .parquet): its edges coloured by speed, over an image where one is given.
+    .parquet): its edges coloured by speed, over an image where one is given. Of a SpaceNet table
+    (.csv): the roads of the image that it is drawn over.
     """
     if source.endswith(NETWORKS):
         if scenes or level is not None:
