@@ -255,3 +255,19 @@ def test_a_corrupt_label_is_named_with_a_fix_for_scores(town):
     shown = CliRunner().invoke(cli, ["score", *given])
     assert "fetch the file again, or leave it out" in str(shown.exception)
     assert "build" not in str(shown.exception)
+
+
+def test_a_label_with_a_place_that_is_no_number_is_refused(town):
+    """Left out it would make another truth."""
+    label = town / "labels" / "AOI_7_Moscow_chip2.geojson"
+    document = json.loads(label.read_text())
+    document["features"][1]["geometry"]["coordinates"][0][0] = float("nan")
+    label.write_text(json.dumps(document))
+    given = [
+        "--truth",
+        str(label),
+        "--proposal",
+        str(town / "labels" / "AOI_7_Moscow_chip10.geojson"),
+    ]
+    shown = CliRunner().invoke(cli, ["score", *given])
+    assert "chip2.geojson: 1 roads have coordinates that are no numbers" in str(shown.exception)
