@@ -1,6 +1,6 @@
 """How good and how fast maps become road networks: one run.
 
-    python -m benchmarks.roads [--quick] [--json FILE] [--large] [--real DIR]
+    python -m benchmarks.roads [--quick] [--json FILE] [--large] [--real DIR] [--end-to-end ...]
 
 - ``ceiling``: perfect speed masks, burned from labels at native resolution, traced with all
   defaults and scored against those labels by APLS: what no network can beat. Chips of Vegas, and a
@@ -9,6 +9,12 @@
   (centre lines and graph, nothing else), cleaned, and repaired.
 - ``rate``: square kilometres per hour that one core vectorizes, by processor time, with reading.
 - ``--large``: peak memory for a map of 20,000 x 20,000 pixels.
+- ``--end-to-end``: nothing but images to networks, on held-out scenes of the demo's city, with a
+  network trained on the spot (`benchmarks.tracing.whole`) or a given one: APLS, APLS_time, TOPO,
+  km2/h. One run per level: 650 is 0.3 m, 325 is 0.6 m.
+
+      python -m benchmarks.roads --end-to-end --level 650
+      python -m benchmarks.roads --end-to-end --level 325 --model demo/run
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.common import Result, parser
+from benchmarks.common import Result, parser, showing
 from benchmarks.preprocess import REAL
 from benchmarks.tables import print_machine, print_noted, print_promises
 from benchmarks.tracing.cases import Chip, chips
@@ -60,16 +66,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.add_argument("--large", action="store_true", help="measure 20,000 x 20,000 pixels too")
     options.add_argument("--real", type=Path, default=REAL, help="folder with AOI_2_Vegas")
+    options.add_argument("--end-to-end", action="store_true", help="images to scored networks")
+    options.add_argument("--level", type=int, default=650, help="tile side to train on (650)")
+    options.add_argument("--model", type=Path, help="checkpoint or run; default: train one")
+    options.add_argument("--area", type=Path, help="its city in SpaceNet layout; default: made")
     given = options.parse_args(arguments)
     result = Result("roads", {"quick": given.quick, "large": given.large})
     print_machine(result)
     with tempfile.TemporaryDirectory() as folder:
-        _measure(result, given, Path(folder))
+        if given.end_to_end:
+            _whole(result, given, Path(folder))
+        else:
+            _measure(result, given, Path(folder))
     print_promises(result)
     print_noted(result, "Roads", result.figures)
     if given.json:
         result.write(given.json)
     return 0
+
+
+def _whole(result: Result, given: argparse.Namespace, work: Path) -> None:
+    from benchmarks.tracing.whole import measure_whole  # torch, which the other parts do not need
+
+    with showing():
+        measure_whole(
+            result,
+            work,
+            level=given.level,
+            model=given.model,
+            area=given.area,
+            quick=given.quick,
+        )
 
 
 def _measure(result: Result, given: argparse.Namespace, work: Path) -> None:

@@ -35,7 +35,7 @@ BARE_BATCHES = 8
 """Batches through the bare network at a time."""
 
 
-class _Silent:
+class Silent:
     """A watcher that shows nothing."""
 
     def begin(self, target: Path, pixels: int) -> Callable[[int], None]:
@@ -129,7 +129,7 @@ def map_images(
     runner = jobs["none"].runner
 
     def mapped(tta: str, image: str) -> dict[str, float]:
-        outcome = replace(jobs[tta], runner=runner).run([image], _Silent())[0]
+        outcome = replace(jobs[tta], runner=runner).run([image], Silent())[0]
         if outcome.stats is None:
             raise RuntimeError(outcome.error or f"{image} was not mapped")
         names = ("network_pixels", "image_pixels", "seconds")

@@ -63,7 +63,7 @@ def write_map(path: Path, maps: Sequence[RoadRaster], side: int, gsd_m: float, s
 def vectorizing_seconds(path: Path) -> float:
     """Return the processor time that one map takes, reading it included."""
     before = time.process_time()
-    vectorize([path])
+    vectorize([path], workers=1)
     return time.process_time() - before
 
 
@@ -73,5 +73,5 @@ def peak_gib(path: Path) -> float:
 
 
 if __name__ == "__main__":
-    vectorize([Path(json.loads(sys.argv[1])["path"])])
+    vectorize([Path(json.loads(sys.argv[1])["path"])], workers=1)
     print(json.dumps({"peak": resident()}))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from geoprep.views.footprints import By
     from geoprep.views.geotiff import Coding, What
 
-NETWORKS = (".gpkg", ".geojson", ".graphml", ".parquet")
+NETWORKS = (".gpkg", ".geojson", ".graphml", ".parquet", ".csv")
 STORE = click.argument("store", metavar="STORE")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 
@@ -185,7 +185,7 @@ def preview(
     Of a store: images, speed masks, overlays; with --out NAME.html a page of all scenes, with
     filters, a map and histograms, that any browser opens without a network. Of a road network
     (.gpkg, .geojson, .graphml, .parquet): its edges coloured by speed, over an image where one is
-    given.
+    given. Of a SpaceNet table (.csv): the roads of the image that it is drawn over.
     """
     if source.endswith(NETWORKS):
         if scenes or level is not None:

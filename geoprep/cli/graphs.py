@@ -112,12 +112,21 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click hands options over by n
     if given["as_json"]:
         document = {
             "mean": mean,
+            "scenes_in_mean": _counted(scores),
             "scenes": [asdict(one) for one in scores],
             "settings": asdict(settings) | {"published": given["published"]},
         }
         click.echo(json.dumps(document, indent=2))
     else:
         _print_scores(scores, mean)
+
+
+def _counted(scores: Sequence[SceneScore]) -> dict[str, int]:
+    """Return how many scenes the means are of: those with roads, and of these with speeds."""
+    return {
+        "apls": sum(one.apls is not None for one in scores),
+        "apls_time": sum(one.apls_time is not None for one in scores),
+    }
 
 
 _COLUMNS = ("APLS", "found", "true", "time", "TOPO", "prec.", "recall")
@@ -138,13 +147,15 @@ def _print_scores(scores: Sequence[SceneScore], mean: Mapping[str, float | None]
     for one in scores:
         km = (f"{one.proposal_km:.2f}", f"{one.truth_km:.2f}")
         table.add_row(one.scene, *map(_spelled, _figures(one)), *km)
-    scored = sum(one.apls is not None for one in scores)
+    scored, timed = _counted(scores).values()
     table.add_row(f"mean of {scored}", *map(_spelled, mean.values()), style="bold")
     console = Console()
     console.print(table)
     for one in scores:
         if one.note:
             console.print(f"{one.scene}: {one.note}", highlight=False)
+    if 0 < timed < scored:
+        console.print(f"time: mean of the {timed} scenes whose speeds are known", highlight=False)
     console.print(_LEGEND, style="dim")
 
 

@@ -27,6 +27,7 @@ geoprep vectorize mask.png --pixel-size 1 --out roads.graphml    for networkx
 geoprep vectorize maps/ --out roads.csv                 SpaceNet's table, image by image
 """
 _INPUT, _ROADS, _REPAIR = "What the rasters are", "What is a road", "What is mended"
+_RUN = "Run"
 
 
 @click.command(cls=GroupedCommand, help=HELP, short_help="Turn maps or masks into a road network.")
@@ -86,8 +87,9 @@ _INPUT, _ROADS, _REPAIR = "What the rasters are", "What is a road", "What is men
     help="What crosses a faster road does so on a bridge, without a junction.",
 )
 @grouped_option(_REPAIR, "--no-repair", is_flag=True, help="Close no gaps.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@grouped_option(_RUN, "--workers", type=click.IntRange(1), help="Threads; default: one per core.")
+@grouped_option(_RUN, "--quiet", is_flag=True, help="No progress bar.")
+@grouped_option(_RUN, "--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 def vectorize(
     rasters: tuple[Path, ...],
     out: Path,
@@ -100,6 +102,7 @@ def vectorize(
     min_length: float,
     motorway_mph: float,
     no_repair: bool,
+    workers: int | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -107,7 +110,7 @@ def vectorize(
     from geoprep.cli.progress import counting_bar
     from geoprep.roads.centrelines import Tracing
     from geoprep.roads.formats import check_target, write_csv, write_network
-    from geoprep.roads.tracing import rasters_in, vectorize, vectorize_apart
+    from geoprep.roads.tracing import blank_rasters, rasters_in, vectorize, vectorize_apart
 
     check_target(out)
     paths = [path for given in rasters for path in rasters_in(given)]
@@ -122,12 +125,17 @@ def vectorize(
     given: dict[str, Any] = {"kind": kind, "band": band, "pixel_size_m": pixel_size}
     with counting_bar("vectorizing", quiet or as_json) as advance:
         if out.suffix.lower() == ".csv":
-            written = write_csv(vectorize_apart(paths, options, **given, advance=advance), out)
+            written = write_csv(
+                vectorize_apart(paths, options, **given, workers=workers, advance=advance), out
+            )
             facts: dict[str, Any] = {"images": len(paths), "edges": written}
         else:
-            network = vectorize(paths, options, **given, advance=advance)
+            network = vectorize(paths, options, **given, workers=workers, advance=advance)
             write_network(network, out)
             facts = _facts(network)
+    if not facts["edges"]:
+        for path in blank_rasters(paths, **given):
+            click.echo(f"warning: {path}: holds no data at all, so no roads", err=True)
     if as_json:
         click.echo(json.dumps({"out": str(out), **facts}, indent=2))
     else:
@@ -144,11 +152,32 @@ def _facts(network: RoadNetwork) -> dict[str, Any]:
 
 
 def preview_network(network: Path, out: Path, over: Path | None, pixel_size: float | None) -> None:
-    """Draw the roads of a network's file."""
+    """Draw the roads of a network's file, or of an image's part of a SpaceNet table."""
     from geoprep.roads.formats import read_network
     from geoprep.views.roads import preview_network as draw
 
     if over is not None and not over.exists():
         raise UsageError(f"--over {over}: no such file")
-    written = draw(read_network(network), out, over=over, pixel_size_m=pixel_size)
+    if network.suffix.lower() == ".csv":
+        roads, size = _roads_of_image(network, over, pixel_size)
+        written = draw(roads, out, over=over, pixel_size_m=size)
+    else:
+        written = draw(read_network(network), out, over=over, pixel_size_m=pixel_size)
     click.echo(f"wrote {written}")
+
+
+def _roads_of_image(
+    table: Path, over: Path | None, pixel_size: float | None
+) -> tuple[RoadNetwork, tuple[float, float]]:
+    """Return the roads of one image of a table, in its plane, and the size of its pixels."""
+    from geoprep.roads.centrelines.rasters import pixel_size_of
+    from geoprep.roads.reading import read_csv, scene_key
+
+    if over is None:
+        raise UsageError(f"{table}: holds pixels of images: name the image with --over IMAGE")
+    size = pixel_size_of(over, pixel_size)
+    networks = read_csv(table, pixel_size_m=size)
+    if scene_key(over.name) not in networks:
+        some = ", ".join(list(networks)[:3])
+        raise UsageError(f"{table}: has no roads of {scene_key(over.name)}; it has {some}")
+    return networks[scene_key(over.name)], size

@@ -68,8 +68,7 @@ def _parse(data: bytes, name: str) -> dict[str, Any]:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise LabelError(
-            f"{name}: not valid JSON ({error}); fetch the file again, or remove it to build the "
-            "scene as unlabelled"
+            f"{name}: not valid JSON ({error}); fetch the file again, or leave it out"
         ) from error
     if isinstance(document, dict) and document.get("type") == "FeatureCollection":
         if isinstance(document.get("features"), list):

@@ -173,6 +173,6 @@ def _fingerprint(path: Path) -> tuple[tuple[int, int], ...]:
     try:
         path.stat()
     except OSError as error:
-        raise LabelError(f"{path}: cannot be read ({error.strerror}); check --labels") from error
+        raise LabelError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     stats = [file.stat() for file in files if file.exists()]
     return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)

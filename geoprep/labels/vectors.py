@@ -80,7 +80,7 @@ def _bytes_of(path: Path, most: int = -1) -> bytes:
         with path.open("rb") as file:
             return file.read(most)
     except OSError as error:
-        raise LabelError(f"{path}: cannot be read ({error.strerror}); check --labels") from error
+        raise LabelError(f"{path}: cannot be read ({error.strerror}); check the path") from error
 
 
 def _require_whole_shapefile(path: Path) -> None:
@@ -121,8 +121,8 @@ def _line_layer(source: Path | bytes, name: str) -> dict[str, Any]:
                 return info
     there = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in layers) or "none"
     raise LabelError(
-        f"{name}: no layer of lines or areas; layers: {there}. Give --labels a file of road centre "
-        "lines, or of the areas of roads"
+        f"{name}: no layer of lines or areas; layers: {there}. Give a file of road centre lines, or "
+        "of the areas of roads"
     )
 
 

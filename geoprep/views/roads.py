@@ -35,9 +35,13 @@ class _Backdrop:
 
 
 def preview_network(
-    network: RoadNetwork, out: Path, *, over: Path | None = None, pixel_size_m: float | None = None
+    network: RoadNetwork,
+    out: Path,
+    *,
+    over: Path | None = None,
+    pixel_size_m: float | tuple[float, float] | None = None,
 ) -> Path:
-    """Draw a network with a legend of its speeds.
+    """Draw a network with a legend of its speeds, and kilometres of each in the picture.
 
     Parameters
     ----------
@@ -46,7 +50,8 @@ def preview_network(
     over
         An image to draw it on, in any CRS. None: a dark ground.
     pixel_size_m
-        Metres that the image's pixels are wide, for a network without a place on the ground.
+        Metres that the image's pixels are wide (and high), for a network without a place on the
+        ground.
 
     Raises
     ------
@@ -77,7 +82,9 @@ def _dark(network: RoadNetwork) -> _Backdrop:
     return _Backdrop(np.full((*size, 3), GROUND, np.uint8), lines)
 
 
-def _image(network: RoadNetwork, over: Path, pixel_size_m: float | None) -> _Backdrop:
+def _image(
+    network: RoadNetwork, over: Path, pixel_size_m: float | tuple[float, float] | None
+) -> _Backdrop:
     """Read an image as coarsely as it is shown."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning, RasterioError
@@ -111,7 +118,7 @@ def _in_pixels(
     network: RoadNetwork,
     over: Path,
     dataset: Any,  # noqa: ANN401 - rasterio has no types
-    pixel_size_m: float | None,
+    pixel_size_m: float | tuple[float, float] | None,
 ) -> NDArray[np.object_]:
     """Return a network's lines in pixels of an image."""
     if network.crs is None:
@@ -153,11 +160,11 @@ def _draw(path: Path, network: RoadNetwork, backdrop: _Backdrop) -> None:
     axes.set_axis_off()
     casing = [effects.Stroke(linewidth=_CASING_PT, foreground="black"), effects.Normal()]
     handles = []
-    bins = _bins(network.speed_mph)
+    bins, shown = _bins(network.speed_mph), _shown_metres(network, backdrop)
     for number in np.unique(bins).tolist():
         mine = bins == number
         colour = np.array(SPEED_COLOURS[number - 1] if number else _UNKNOWN) / 255
-        kilometres = network.length_m[mine].sum() / 1000
+        kilometres = shown[mine].sum() / 1000
         name = f"{bin_label(number)} mph" if number else "speed unknown"
         lines = LineCollection(
             [shapely.get_coordinates(line) for line in backdrop.lines[mine]],
@@ -178,6 +185,15 @@ def _draw(path: Path, network: RoadNetwork, backdrop: _Backdrop) -> None:
             fontsize=10,
         )
     figure.savefig(path, dpi=_PIXELS / _INCHES)
+
+
+def _shown_metres(network: RoadNetwork, backdrop: _Backdrop) -> NDArray[np.float64]:
+    """Return how many metres of every edge lie in the picture."""
+    height, width = backdrop.rgb.shape[:2]
+    whole = shapely.length(backdrop.lines)
+    within = shapely.length(shapely.intersection(backdrop.lines, shapely.box(0, 0, width, height)))
+    metres: NDArray[np.float64] = network.length_m * within / np.maximum(whole, 1e-9)
+    return metres
 
 
 def _bins(mph: NDArray[np.float64]) -> NDArray[np.uint8]:

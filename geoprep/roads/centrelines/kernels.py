@@ -52,38 +52,50 @@ def thin(road: NDArray[np.uint8], passes: NDArray[np.uint8]) -> None:
     """
     height, width = road.shape
     flat = road.reshape(-1)
-    around = np.array([-width, 1 - width, 1, width + 1, width, width - 1, -1, -width - 1])
-    recent = np.empty(0, np.int64)  # what has changed neighbours since its last turn in this pass
-    changed = np.empty(1024, np.int64)
+    one, down = np.uintp(1), np.uintp(width)  # unsigned: no index counts from the end
+    recent = np.empty(0, np.uintp)  # what has changed neighbours since its last turn in this pass
+    changed = np.empty(1024, np.uintp)
     count = 0
-    for at in range(width, height * width - width):
+    for signed in range(width, height * width - width):
+        at = np.uintp(signed)
         if flat[at] != 0 and (
-            flat[at - 1] == 0 or flat[at + 1] == 0 or flat[at - width] == 0 or flat[at + width] == 0
+            flat[at - one] == 0
+            or flat[at + one] == 0
+            or flat[at - down] == 0
+            or flat[at + down] == 0
         ):
             if count == len(changed):
-                grown = np.empty(2 * count, np.int64)
+                grown = np.empty(2 * count, np.uintp)
                 grown[:count] = changed
                 changed = grown
             changed[count] = at
             count += 1
     latest = changed[:count].copy()
-    second = 0
+    second = np.uint8(0)
     while True:
-        gone = np.empty(len(latest) + len(recent), np.int64)
+        gone = np.empty(len(latest) + len(recent), np.uintp)
         removed = 0
         for part in (latest, recent):
             for at in part:
                 if flat[at] == 1 or flat[at] == _QUEUED:
-                    code = 0
-                    for i in range(8):
-                        code |= int(flat[at + around[i]] != 0) << i
+                    above, below = at - down, at + down
+                    code = (
+                        np.intp(flat[above] != 0)
+                        | np.intp(flat[above + one] != 0) << 1
+                        | np.intp(flat[at + one] != 0) << 2
+                        | np.intp(flat[below + one] != 0) << 3
+                        | np.intp(flat[below] != 0) << 4
+                        | np.intp(flat[below - one] != 0) << 5
+                        | np.intp(flat[at - one] != 0) << 6
+                        | np.intp(flat[above - one] != 0) << 7
+                    )
                     if passes[code] >> second & 1:
                         flat[at] = _GOING  # still there for its neighbours in this pass
                         gone[removed] = at
                         removed += 1
         if removed == 0 and len(latest) == 0:
             return
-        touched = np.empty(8 * removed, np.int64)
+        touched = np.empty(8 * removed, np.uintp)
         count = 0
         for at in latest:
             if flat[at] == _QUEUED:
@@ -91,12 +103,12 @@ def thin(road: NDArray[np.uint8], passes: NDArray[np.uint8]) -> None:
         for k in range(removed):
             flat[gone[k]] = 0
         for k in range(removed):
-            for i in range(8):
-                at = gone[k] + around[i]
-                if flat[at] == 1:
-                    flat[at] = _QUEUED
-                    touched[count] = at
-                    count += 1
+            for row in (gone[k] - down, gone[k], gone[k] + down):
+                for at in (row - one, row, row + one):
+                    if flat[at] == 1:
+                        flat[at] = _QUEUED
+                        touched[count] = at
+                        count += 1
         recent, latest = latest, touched[:count].copy()
         second = 1 - second
 

@@ -26,6 +26,7 @@ KINDS: Final[tuple[Kind, ...]] = ("probability", "speed", "mask")
 _SAMPLED: Final = 1024
 """Pixels a side that are looked at to tell a mask from probabilities."""
 _MOST_SPEEDS: Final = 24
+_STRIP: Final = 1024
 MOST_MPH: Final = 100
 """Values up to here may be speeds."""
 
@@ -90,6 +91,25 @@ class RoadRaster:
         """Which pixels there are."""
         return self.pixels.cover
 
+    def is_blank(self) -> bool:
+        """Return whether nothing is known of any pixel: all NaN, or no data."""
+        height, width = self.shape
+        for top in range(0, height, _STRIP):
+            rows = min(_STRIP, height - top)
+            for band in self.road:
+                if self._known(self.pixels.read(band, top, 0, rows, width)).any():
+                    return False
+        return True
+
+    def _known(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which values say something."""
+        known = np.ones(values.shape, np.bool_)
+        if np.issubdtype(values.dtype, np.floating):
+            known &= np.isfinite(values)
+        if self.nodata is not None:
+            known &= values != self.nodata
+        return known
+
     def evidence(self, top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
         """Return the probability of a road, 0..255, of a window that may reach past the border.
 
@@ -105,13 +125,9 @@ class RoadRaster:
         values = drawn_on(self.pixels, band, window)
         if self.kind == "probability" and values.dtype == np.uint8 and self.one == 255:
             if self.nodata is not None and 0 <= self.nodata <= 255:
-                values[values == self.nodata] = 0
+                np.putmask(values, values == self.nodata, 0)
             return np.asarray(values, np.uint8)
-        known = values != 0
-        if np.issubdtype(values.dtype, np.floating):
-            known &= np.isfinite(values)
-        if self.nodata is not None:
-            known &= values != self.nodata
+        known = self._known(values) & (values != 0)
         if self.kind != "probability":
             return np.where(known, np.uint8(255), np.uint8(0))
         scaled = np.where(known, values, 0) * (255.0 / self.one)
@@ -166,6 +182,23 @@ def described(
         except RasterioError as error:
             raise ImageError(f"{path}: not readable as a raster: {error}") from error
         return _described(path, dataset, FilePixels(path, files), kind, band, pixel_size_m)
+
+
+def pixel_size_of(path: Path, pixel_size_m: float | None) -> tuple[float, float]:
+    """Return the metres that an image's pixels are wide and high, by its place or as given.
+
+    Errors are those of `open_raster`.
+    """
+    import rasterio
+    from rasterio.errors import NotGeoreferencedWarning, RasterioError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        try:
+            with rasterio.open(path) as dataset:
+                return _place(path, dataset, pixel_size_m)[1]
+        except RasterioError as error:
+            raise ImageError(f"{path}: not readable as a raster: {error}") from error
 
 
 def array_raster(

@@ -30,7 +30,7 @@ def write_network(network: RoadNetwork, path: Path) -> None:
     """Write a network; the file appears at once, or not at all.
 
     Every edge has ``from_node``, ``to_node``, ``length_m``, ``speed_mph`` and ``travel_time_s``;
-    what is unknown is null.
+    what is unknown is null. Speeds are rounded to a thousandth of a mph, times are not.
 
     Parameters
     ----------

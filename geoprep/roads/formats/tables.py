@@ -15,6 +15,8 @@ from geoprep.errors import SourceError
 from geoprep.roads.network import RoadNetwork
 
 COLUMNS: Final = ("from_node", "to_node", "length_m", "speed_mph", "travel_time_s")
+_SPEED_DIGITS: Final = 3
+"""A thousandth of a mph: 55 comes out as 55, whatever parts it was averaged from."""
 
 
 def edge_columns(network: RoadNetwork) -> dict[str, NDArray[Any]]:
@@ -23,7 +25,7 @@ def edge_columns(network: RoadNetwork) -> dict[str, NDArray[Any]]:
         network.ends[:, 0],
         network.ends[:, 1],
         network.length_m,
-        network.speed_mph,
+        np.round(network.speed_mph, _SPEED_DIGITS),
         network.travel_time_s,
     )
     return dict(zip(COLUMNS, values, strict=True))

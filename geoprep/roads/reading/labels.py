@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import shapely
@@ -17,6 +18,8 @@ from geoprep.labels.vectors import read_road_table
 from geoprep.roads.ground import utm_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.reading.lines import network_from_lines
+
+_NOWHERE: Final = {"geometry not finite", "geometry out of range"}
 
 
 def read_labels(
@@ -55,6 +58,12 @@ def read_labels(
         table = read_road_table(path, SpeedRule(schema))
     except OSError as error:
         raise LabelError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    lost = sum(_NOWHERE.intersection(notes) != set() for notes in table.notes)
+    if lost:
+        raise LabelError(
+            f"{path}: {lost} roads have coordinates that are no numbers, or no place on Earth: "
+            "mend or remove them, for a score without them would be that of other roads"
+        )
     linear = shapely.get_dimensions(table.lines) == 1  # no network is told by the area of a road
     lines, mph = table.lines[linear], table.mph[table.feature[linear]]
     if not as_published:

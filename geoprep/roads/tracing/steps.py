@@ -45,7 +45,7 @@ def trace(
     options
         Default: `Tracing()`.
     block
-        Pixels a side that are thinned at a time.
+        Most pixels a side that are thinned at a time.
     workers
         Threads that thin blocks, with the same result however many; each holds a block.
     advance

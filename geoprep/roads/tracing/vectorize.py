@@ -171,6 +171,22 @@ def vectorize_apart(
             advance(min(first + some, len(paths)), len(paths))
 
 
+def blank_rasters(
+    paths: Sequence[Path],
+    *,
+    kind: Kind | None = None,
+    band: int | None = None,
+    pixel_size_m: float | None = None,
+) -> list[Path]:
+    """Return the rasters all of whose pixels are NaN or no data; parameters as of `vectorize`."""
+    found = []
+    for path in paths:
+        with open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) as raster:
+            if raster.is_blank():
+                found.append(path)
+    return found
+
+
 def _placed(raster: RoadRaster) -> Grid:
     if raster.place is None:
         raise UsageError(

@@ -148,6 +148,37 @@ def test_a_missing_folder_is_found_before_the_work(maps, tmp_path, monkeypatch, 
     assert "does not exist: create it first" in error
 
 
+@pytest.mark.parametrize(
+    ("values", "nodata"),
+    [(np.full((50, 50), np.nan, np.float32), None), (np.full((50, 50), 255, np.uint8), 255)],
+    ids=["NaN", "no data"],
+)
+def test_a_raster_without_data_is_said(tmp_path, monkeypatch, capsys, values, nodata):
+    path = write_raster(tmp_path / "blank.tif", values, nodata=nodata)
+    for suffix in ("gpkg", "csv"):
+        status, text, error = run(
+            monkeypatch, capsys, "vectorize", path, "--out", tmp_path / f"x.{suffix}", "--quiet"
+        )
+        assert (status, "0 edges" in text) == (0, True)
+        assert error == f"warning: {path}: holds no data at all, so no roads\n"
+    write_raster(path, np.zeros((50, 50), np.uint8))
+    told = run(monkeypatch, capsys, "vectorize", path, "--out", tmp_path / "x.gpkg", "--quiet")
+    assert told[2] == ""  # no roads are a result
+
+
+def test_a_picture_of_an_images_part_of_a_table(maps, tmp_path, monkeypatch, capsys):
+    table, picture = tmp_path / "city.csv", tmp_path / "roads.png"
+    assert run(monkeypatch, capsys, "vectorize", maps, "--out", table, "--quiet")[0] == 0
+    image = next(maps.iterdir())
+    assert run(monkeypatch, capsys, "preview", table, "--over", image, "--out", picture)[0] == 0
+    assert picture.exists()
+    status, _, error = run(monkeypatch, capsys, "preview", table, "--out", picture)
+    assert (status, "name the image with --over IMAGE" in error) == (2, True)
+    other = write_raster(tmp_path / "AOI_7_Moscow_chip9.tif", np.zeros((9, 9), np.uint8))
+    status, _, error = run(monkeypatch, capsys, "preview", table, "--over", other)
+    assert (status, "has no roads of aoi_7_moscow_chip9" in error) == (2, True)
+
+
 def test_a_raster_that_is_all_road(tmp_path, monkeypatch, capsys):
     path = write_raster(tmp_path / "all.tif", np.ones((300, 300), np.uint8))
     status, _, error = run(

@@ -60,3 +60,11 @@ def test_what_cannot_be_drawn_is_named(tmp_path):
     with pytest.raises(ImageError, match=r"no\.tif"):
         preview_network(made, tmp_path / "roads.png", over=tmp_path / "no.tif")
     assert not (tmp_path / "roads.png").exists()
+
+
+def test_the_legend_counts_what_the_picture_shows(tmp_path):
+    image = lonlat_image(tmp_path / "image.tif")
+    y = 5_999_850
+    made = network([(399_000, y), (400_300, y)], speeds=[25], crs="EPSG:32637")
+    out = preview_network(made, tmp_path / "roads.svg", over=image)
+    assert "21–30 mph  (0.3 km)" in out.read_text()

@@ -168,3 +168,11 @@ def test_a_damaged_network_is_named(tmp_path, change, message):
     path.write_text(json.dumps(document))
     with pytest.raises(SourceError, match=f"roads.geojson.*({message})"):
         read_network(path)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_speeds_are_whole_where_they_were_averaged(tmp_path, suffix):
+    made = network([(0, 0), (100, 0)], speeds=[54.99999999999999], crs="EPSG:32637")
+    path = tmp_path / f"roads{suffix}"
+    write_network(made, path)
+    assert read_network(path).speed_mph.tolist() == [55.0]

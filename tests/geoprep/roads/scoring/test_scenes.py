@@ -136,7 +136,7 @@ def test_scenes_meet_by_name_and_those_without_a_proposal_count_nothing(town):
     assert found["aoi_7_moscow_chip10"].note == "no proposal"
     mean = mean_scores(list(found.values()))
     assert mean["apls"] == pytest.approx(0.5, abs=1e-4)
-    assert mean["apls_time"] is None
+    assert mean["apls_time"] == 0  # of the scene without a proposal: of the other nobody knows
 
 
 def test_two_single_files_are_one_scene_and_nothing_is_cut(town):
@@ -229,3 +229,45 @@ def test_route_writes_a_line(town):
     assert "x.gpkg: a route is GeoJSON" in str(layer.exception)
     wrong = run("route", town / "city.gpkg", "--from", "north", "--to", places[1], "--out", out)
     assert "--from north: write two numbers" in str(wrong.exception)
+
+
+def test_scenes_of_unknown_speed_are_left_out_of_the_mean_of_times_and_counted(town):
+    table = town / "submission.csv"
+    table.write_text(
+        "ImageId,WKT_Pix,length_m,travel_time_s\n"
+        'AOI_7_Moscow_chip2,"LINESTRING (10 150, 150 150, 290 150)",280,25\n'
+        'AOI_7_Moscow_chip2,"LINESTRING (150 150, 150 20)",130,12\n'
+        'AOI_7_Moscow_chip10,"LINESTRING (10 150, 290 150)",280,\n'
+    )
+    given = ["--truth", str(town / "labels"), "--proposal", str(table)]
+    given += ["--images", str(town / "images")]
+    shown = CliRunner().invoke(cli, ["score", *given, "--quiet"])
+    assert "time: mean of the 1 scenes whose speeds are known" in shown.output
+    told = json.loads(CliRunner().invoke(cli, ["score", *given, "--json"]).output)
+    assert told["scenes_in_mean"] == {"apls": 2, "apls_time": 1}
+    known = next(s for s in told["scenes"] if s["scene"] == "aoi_7_moscow_chip2")
+    assert told["mean"]["apls_time"] == known["apls_time"]["score"] > 0.5
+
+
+def test_a_corrupt_label_is_named_with_a_fix_for_scores(town):
+    (town / "bad.geojson").write_text('{"type": "FeatureCollection", "features": [{')
+    given = ["--truth", str(town / "bad.geojson"), "--proposal", str(town / "labels")]
+    shown = CliRunner().invoke(cli, ["score", *given])
+    assert "fetch the file again, or leave it out" in str(shown.exception)
+    assert "build" not in str(shown.exception)
+
+
+def test_a_label_with_a_place_that_is_no_number_is_refused(town):
+    """Left out it would make another truth."""
+    label = town / "labels" / "AOI_7_Moscow_chip2.geojson"
+    document = json.loads(label.read_text())
+    document["features"][1]["geometry"]["coordinates"][0][0] = float("nan")
+    label.write_text(json.dumps(document))
+    given = [
+        "--truth",
+        str(label),
+        "--proposal",
+        str(town / "labels" / "AOI_7_Moscow_chip10.geojson"),
+    ]
+    shown = CliRunner().invoke(cli, ["score", *given])
+    assert "chip2.geojson: 1 roads have coordinates that are no numbers" in str(shown.exception)
