@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import os
 import random
 import socket
@@ -124,9 +125,10 @@ def endpoint(source: Path, key: str, share: float, seed: str) -> Iterator[Faulty
     ModuleNotFoundError
         moto, which is for development, is not installed.
     """
-    import boto3
+    import boto3  # type: ignore[import-untyped]  # no stubs among what is installed
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request, otherwise
     right = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     right.start()
     _, port = right.get_host_and_port()

@@ -207,7 +207,8 @@ def whole_scenes(store: Path) -> dict[str, Any]:
     """Return all scenes, put together from their tiles."""
     from geoprep.store.scenes import read_image, read_speed
 
-    opened, result = Store.open(store), {}
+    opened = Store.open(store)
+    result: dict[str, Any] = {}
     for scene in range(len(opened.scenes)):
         result[f"scene{scene}.image"] = read_image(opened, scene)
         result[f"scene{scene}.speed"] = read_speed(opened, scene)

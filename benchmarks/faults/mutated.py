@@ -24,11 +24,13 @@ from geoprep.executors import usable_cores
 from geoprep.store import Store
 from geoprep.store.scenes import read_image, read_speed
 
-PER_BUILD = 20
+PER_BUILD = 50
 PER_SCENE = 4.0
 """Seconds that a scene of 128 x 128 pixels may take, on a busy machine."""
-MEMORY = 1 << 30
-"""Bytes that a build of such scenes may take beyond what Python and its libraries do."""
+SPACE = 4 << 30
+"""Bytes of address space beyond what a child begins with; threads reserve most of it."""
+MOST = 1 << 30
+"""Bytes of memory that a build of such scenes may hold, Python and its libraries among them."""
 HELD = "no crash, no hang, bounded memory; the scene is right or named with a reason; others whole"
 
 
@@ -59,11 +61,11 @@ def _run(world: World, seed: str, kind: str, tries: int, row: Row) -> None:
     batches = [mutants[i : i + PER_BUILD] for i in range(0, tries, PER_BUILD)]
     became = Counter[str]()
     with ThreadPoolExecutor(usable_cores()) as pool:
-        tasks = ((folder / str(i), some) for i, some in enumerate(batches))
-        for some, answers in zip(
-            batches, pool.map(lambda task: _judged(*task, reference), tasks), strict=True
-        ):
-            for mutant, (status, wrong) in zip(some, answers, strict=True):
+        answers = pool.map(
+            lambda task: _judged(folder / str(task[0]), task[1], reference), enumerate(batches)
+        )
+        for some, judged in zip(batches, answers, strict=True):
+            for mutant, (status, wrong) in zip(some, judged, strict=True):
                 became[status] += 1
                 row.count([f"{mutant.path}, {mutant.how}: {one}" for one in wrong])
     row.note = ", ".join(f"{count:,} {status}" for status, count in became.most_common())
@@ -76,9 +78,19 @@ def _mutants(source: Path, kind: str, rng: random.Random, tries: int) -> Iterato
     for number in range(tries):
         file = files[number % len(files)]
         how = rng.choice(list(MUTATIONS[kind]))
-        data = MUTATIONS[kind][how](file.read_bytes(), rng)
+        data = file.read_bytes() if number % 2 or kind == "label" else _uncompressed(file)
+        data = MUTATIONS[kind][how](data, rng)
         scene = f"{number:05d}"
         yield Mutant(scene, str(file), kind, how, data)
+
+
+def _uncompressed(path: Path) -> bytes:
+    """Return an image whose pixels are bytes of the file: most that changes there can be read."""
+    with rasterio.open(path) as file, rasterio.MemoryFile() as memory:
+        profile = {**file.profile, "compress": "none", "tiled": False, "blockysize": 16}
+        with memory.open(**profile) as out:
+            out.write(file.read())
+        return bytes(memory.getbuffer())
 
 
 Answer = tuple[str, list[str]]
@@ -87,11 +99,14 @@ Answer = tuple[str, list[str]]
 def _judged(folder: Path, some: Sequence[Mutant], reference: dict[str, str]) -> list[Answer]:
     """Return what became of each mutant: all in one build, or alone where that build broke."""
     limit = 30 + PER_SCENE * len(some)
-    ending = run(build_mutants, folder, some, reference, timeout=limit, memory=MEMORY)
+    ending = run(build_mutants, folder, some, reference, timeout=limit, memory=SPACE)
     shutil.rmtree(folder, ignore_errors=True)
     if ending.how == "done":
         answers: list[Answer] = ending.answer
-        return answers
+        if ending.peak <= MOST:
+            return answers
+        if len(some) == 1:
+            return [("large", [f"took {ending.peak >> 20} MiB"])]
     if len(some) == 1:
         return [_alone(ending)]
     return [_judged(folder, [one], reference)[0] for one in some]
@@ -185,7 +200,7 @@ def _seen(store: Store, scene: int) -> str:
 def _hash(pixels: np.ndarray[Any, Any]) -> str:
     import xxhash
 
-    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(pixels))
+    return xxhash.xxh3_128_hexdigest(pixels.tobytes())
 
 
 def _scene_problems(

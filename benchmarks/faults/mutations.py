@@ -11,7 +11,18 @@ from typing import Any, Final
 Mutation = Callable[[bytes, random.Random], bytes]
 
 EXTREMES: Final = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFF)
-ODD_NUMBERS: Final = (1e308, -1e308, 1e-320, 180.0000001, 400, "37.6", None, True, [], {})
+ODD_NUMBERS: Final[tuple[Any, ...]] = (
+    1e308,
+    -1e308,
+    1e-320,
+    180.0000001,
+    400,
+    "37.6",
+    None,
+    True,
+    [],
+    {},
+)
 DEEP: Final = (100, 5_000, 200_000)
 
 

@@ -196,7 +196,7 @@ def _broken_sources(image: Path) -> dict[str, Callable[[], object]]:
         "a pipe nobody writes to": lambda: os.mkfifo(image),
         "a device without an end": lambda: image.symlink_to("/dev/zero"),
         "an empty file": image.touch,
-        "forbidden to read": lambda: (image.write_bytes(b"II*\0"), image.chmod(0)),
+        "forbidden to read": lambda: image.touch(mode=0),
     }
 
 
@@ -261,13 +261,12 @@ def _changed(case: Path, rng: random.Random, took: float) -> list[str]:
     file = rng.choice(sorted((case / "AOI_7_Moscow").glob(pattern)))
     other = rng.choice(sorted((case / "AOI_7_Moscow").glob(pattern)))
     out, fresh, data = case / "a.zarr", case / "fresh.zarr", other.read_bytes()
-    change: Callable[[], object] = rng.choice(
-        [
-            file.unlink,
-            lambda: file.write_bytes(data),
-            lambda: file.write_bytes(file.read_bytes()[: rng.randrange(2000)]),
-        ]
-    )
+    changes: list[Callable[[], object]] = [
+        file.unlink,
+        lambda: file.write_bytes(data),
+        lambda: file.write_bytes(file.read_bytes()[: rng.randrange(2000)]),
+    ]
+    change = rng.choice(changes)
     with Child(jobs.build_store, case, out) as child:
         time.sleep(rng.uniform(0, took))
         change()

@@ -28,9 +28,9 @@ def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
     pages = _page, (world.store, folder / "out")
     for what, pair in {"builds": builds, "predictions": maps, "pages": pages}.items():
         with timed(Row("together", f"two {what} of one name at once", HELD)) as row:
-            expected = _alone(*pair, folder / "out", row)
+            expected = alone(*pair, folder / "out", row)
             for _ in range(tries):
-                row.count(_pair(*pair, folder / "out", expected, rng))
+                row.count(race(*pair, folder / "out", expected, rng))
         yield row
     held = "every reading gives the pixels of one whole store, or an error; never a mixture"
     with timed(Row("together", "a reader while the store is built anew", held)) as row:
@@ -45,7 +45,8 @@ def _page(store: Path, out: Path) -> int:
     return jobs.command("preview", str(store), "--out", str(out / "page.html"), "--quiet")
 
 
-def _alone(function: Any, arguments: Any, out: Path, row: Row) -> dict[str, str]:  # noqa: ANN401
+def alone(function: Any, arguments: Any, out: Path, row: Row) -> dict[str, str]:  # noqa: ANN401
+    """Return what a command makes where nobody disturbs it."""
     ending = run(function, *arguments)
     if ending.how != "done":
         row.count([f"alone: {ending}"])
@@ -54,13 +55,14 @@ def _alone(function: Any, arguments: Any, out: Path, row: Row) -> dict[str, str]
     return expected
 
 
-def _pair(
+def race(
     function: Any,  # noqa: ANN401 - a job
     arguments: Any,  # noqa: ANN401 - its own
     out: Path,
     expected: dict[str, str],
     rng: random.Random,
 ) -> list[str]:
+    """Start a command twice, and return what is wrong with how they ended or what they made."""
     with Child(function, *arguments) as first:
         time.sleep(rng.uniform(0, 0.4))
         with Child(function, *arguments) as second:
