@@ -48,7 +48,7 @@ def noded(
         As given, with more points.
     """
     start = np.flatnonzero((ring[:-1] == ring[1:]) & (group[polygon[ring[:-1]]] >= 0))
-    if not len(start):
+    if not len(start):  # every road is a tangle: none is to be looked at
         return xy, ring
     of_polygon = polygon[ring[start]]
     order, stop, turned = _sweep(xy, start, group[of_polygon])

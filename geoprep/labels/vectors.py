@@ -121,8 +121,8 @@ def _line_layer(source: Path | bytes, name: str) -> dict[str, Any]:
                 return info
     there = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in layers) or "none"
     raise LabelError(
-        f"{name}: no layer of lines or areas; layers: {there}. Give a file of road centre lines, or "
-        "of the areas of roads"
+        f"{name}: no layer of lines or areas; layers: {there}. Give a file of road centre "
+        "lines, or of the areas of roads"
     )
 
 

@@ -1,5 +1,6 @@
 """A real browser without a window, for pages: what it made of one, and what it complained of."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,7 +11,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 class Browser:
-    """Opens files; ``network`` says what a page asked of one, ``complaints`` what it said."""
+    """Opens files; afterwards ``asked`` are the addresses that the page itself asked the network
+    for, and ``complaints`` what it said on the console.
+    """
 
     def __init__(self, program, folder):
         self._command = [
@@ -21,7 +24,7 @@ class Browser:
         ]  # fmt: skip
         self._net = folder / "net.json"
         self.complaints = []
-        self.network = ""
+        self.asked = []
 
     def _open(self, page, fragment, *options):
         url = f"{page.resolve().as_uri()}#{fragment}"
@@ -34,7 +37,10 @@ class Browser:
         )
         said = done.stderr.decode(errors="replace").splitlines()
         self.complaints = [line for line in said if "CONSOLE" in line]
-        self.network = self._net.read_text(errors="replace")
+        # What the browser asks for by itself has no origin.
+        events = [one.get("params", {}) for one in json.loads(self._net.read_text())["events"]]
+        own = [one for one in events if one.get("initiator", "not an origin") != "not an origin"]
+        self.asked = [one["url"] for one in own if not one["url"].startswith("file:")]
         return done.stdout.decode()
 
     def dom(self, page, fragment=""):

@@ -1,37 +1,22 @@
-"""A file system of its own that is small, or may not be written to."""
+"""A file system of its own that is small, or may not be written to; without one, no test."""
 
-import ctypes
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-_REMOUNT = 32  # MS_REMOUNT
-_REMOUNT_READ_ONLY = _REMOUNT | 1  # MS_RDONLY
+from benchmarks.faults import disks
+from benchmarks.faults.disks import enlarge
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _mount(folder: Path, kib: int, flags: int = 0) -> None:
-    if _libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, f"size={kib}k".encode()) != 0:
-        pytest.skip(f"no tmpfs can be mounted here ({os.strerror(ctypes.get_errno())})")
-
-
-def enlarge(folder: Path, kib: int) -> None:
-    """Give a small disk more room."""
-    _mount(folder, kib, _REMOUNT)
+__all__ = ["enlarge", "small_disk"]
 
 
 @contextmanager
 def small_disk(folder: Path, kib: int, *, read_only: bool = False) -> Iterator[Path]:
     """Mount a disk of some KiB at a new folder; the test is skipped where that is not allowed."""
-    folder.mkdir()
-    _mount(folder, kib)
     try:
-        if read_only:
-            _mount(folder, kib, _REMOUNT_READ_ONLY)
-        yield folder
-    finally:
-        _libc.umount2(bytes(folder), 2)  # MNT_DETACH
+        with disks.small_disk(folder, kib, read_only=read_only) as disk:
+            yield disk
+    except disks.NoDisk as error:
+        pytest.skip(str(error))

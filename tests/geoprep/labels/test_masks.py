@@ -435,6 +435,24 @@ def test_coordinates_that_are_nowhere_do_not_crash(image_crs):
     assert mask_of(both, grid).any()
 
 
+def test_a_tangle_that_is_the_only_road_is_burned():
+    """Driven to and fro thousands of times, as a recorder that was left on writes it."""
+    roads, grid = some_roads("Moscow", [25]), grid_at("Moscow")
+    there = shapely.get_coordinates(roads.lines[0])
+    tangle = shapely.linestrings(np.tile(there, (2000, 1)))
+    closed = shapely.linestrings(np.vstack([there, there[:1]]))
+    tangled, plain = (
+        burn(
+            speed_polygons(Roads(np.array([line], object), roads.mph, roads.crs, {}), grid),
+            grid.transform,
+            (160, 160),
+        )
+        for line in (tangle, closed)
+    )
+    assert (tangled == 25).any()
+    np.testing.assert_array_equal(tangled, plain)
+
+
 def test_a_line_of_no_length_does_not_crash():
     transform = square_degrees("Moscow")
     lon, lat = PLACES["Moscow"]

@@ -1,0 +1,164 @@
+"""Children that may be killed, starved and watched: forked from a server that has all imported."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Self
+
+from benchmarks.machine import resident
+from geoprep.errors import GeoprepError
+
+NOBODY = 65534
+"""User that owns nothing: root may read and write whatever its mode is."""
+TIMEOUT = 120.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child ended.
+
+    Attributes
+    ----------
+    how
+        ``done``, ``told`` (an error for people), ``raised`` (any other), ``killed`` (by us),
+        ``died`` (by a signal of its own), ``hung`` (past its time).
+    answer
+        What the function returned, or the error in words.
+    seconds
+        From its first line of work on.
+    peak
+        Bytes of memory it held at most; 0 where it could not tell.
+    """
+
+    how: str
+    answer: Any = None
+    seconds: float = 0.0
+    peak: int = 0
+
+    @property
+    def orderly(self) -> bool:
+        """Whether it ended as a command may end."""
+        return self.how in ("done", "told", "killed")
+
+    def __str__(self) -> str:
+        return f"{self.how}: {str(self.answer).strip().splitlines()[-1]:.300}"
+
+
+class Child:
+    """A function that runs in a process of its own.
+
+    Parameters
+    ----------
+    function, arguments
+        Picklable; what it returns too.
+    memory
+        Bytes of address space that it may take beyond what it begins with.
+    user
+        Number of the user that it becomes.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,  # noqa: ANN401 - the function's own
+        memory: int = 0,
+        user: int = 0,
+    ) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["benchmarks.faults.warm"])
+        self._receive, send = context.Pipe(duplex=False)
+        self._process: BaseProcess = context.Process(
+            target=_work, args=(send, function, arguments, memory, user)
+        )
+        self._process.start()
+        send.close()
+        self._wait_for_start()
+        self._start = time.monotonic()
+
+    def _wait_for_start(self) -> None:
+        if not self._receive.poll(60) or self._receive.recv() != "ready":
+            raise RuntimeError("a child does not start")
+
+    def end(self, *, kill_after: float | None = None, timeout: float = TIMEOUT) -> Ending:
+        """Return how it ends; ``kill_after`` so many seconds by SIGKILL, unless it is done."""
+        patience = timeout if kill_after is None else kill_after
+        answered = self._receive.poll(max(0.0, self._start + patience - time.monotonic()))
+        seconds = time.monotonic() - self._start
+        try:
+            how, answer, peak = self._receive.recv() if answered else ("", None, 0)
+        except EOFError:
+            how, answer, peak = "died", None, 0
+        if not answered:
+            how = "hung" if kill_after is None else "killed"
+        if how in ("hung", "killed"):
+            self._process.kill()
+            answer = f"after {seconds:.1f} s"
+        self._process.join()
+        if how == "died":
+            answer = f"status {self._process.exitcode}"
+        self._receive.close()
+        return Ending(how, answer, seconds, peak)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def run(
+    function: Callable[..., Any],
+    *arguments: Any,  # noqa: ANN401 - the function's own
+    kill_after: float | None = None,
+    timeout: float = TIMEOUT,
+    memory: int = 0,
+    user: int = 0,
+) -> Ending:
+    """Run a function in a child to its end."""
+    child = Child(function, *arguments, memory=memory, user=user)
+    return child.end(kill_after=kill_after, timeout=timeout)
+
+
+def _work(
+    send: Connection,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    memory: int,
+    user: int,
+) -> None:
+    _keep_quiet()
+    if memory:
+        most = resident("VmSize") + memory
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    if user:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+    send.send("ready")
+    try:
+        how, answer = "done", function(*arguments)
+    except GeoprepError as error:
+        how, answer = "told", f"{type(error).__name__}: {error}"
+    except BaseException:
+        how, answer = "raised", traceback.format_exc()
+    send.send((how, answer, resident()))
+    send.close()
+    os.kill(os.getpid(), signal.SIGKILL)  # nothing of what ends a process is of interest
+
+
+def _keep_quiet() -> None:
+    """Send what libraries print to nowhere; what matters is told through the pipe."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)

@@ -1,0 +1,218 @@
+"""What children do: the commands of this project on the small inputs of the campaign."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rasterio
+import torch
+from affine import Affine
+from torch import nn
+
+from benchmarks.faults.children import run
+from geoprep.build.run import build
+from geoprep.errors import GeoprepError
+from geoprep.executors import Threads
+from geoprep.plan.options import BuildOptions
+from geoprep.plan.plan import make_plan
+from geoprep.sources import CITIES, find_scenes
+from geoprep.store import Store
+from geoprep.synth import synthesise
+from geoprep.verify import verify
+
+# Shards that cut scenes, and limits of a whole city: a survey, then many shards.
+OPTIONS: dict[str, Any] = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
+SEEN_FIRST = 9
+
+
+def network(bands: int, channels: int) -> nn.Module:
+    """Return a network with running statistics and dropout: everything that has state."""
+    return nn.Sequential(
+        nn.Conv2d(bands, 8, 5, padding=2, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Dropout2d(0.2),
+        nn.Conv2d(8, channels, 3, padding=1),
+    )
+
+
+@dataclass(frozen=True)
+class World:
+    """Inputs that all parts share, and what comes of them where nothing goes wrong.
+
+    Attributes
+    ----------
+    source
+        A synthetic city.
+    store
+        Built from it.
+    checkpoint
+        Of a small trained network.
+    image
+        Larger than the network sees at once.
+    """
+
+    folder: Path
+    source: Path
+    store: Path
+    checkpoint: Path
+    image: Path
+
+    @classmethod
+    def make(cls, folder: Path, scenes: int) -> World:
+        """Make all of it; takes seconds."""
+        city = synthesise(folder / "city", CITIES["moscow"], scenes=scenes, size=128, seed=1)
+        world = cls(
+            folder, city, folder / "whole.zarr", folder / "run" / "last.pt", folder / "x.tif"
+        )
+        for made in (
+            run(build_store, world.source, world.store),
+            run(fit_network, world.store, folder / "run"),
+        ):
+            if made.how != "done":
+                raise RuntimeError(f"the inputs cannot be made: {made}")
+        write_image(world.image, 700, 96)
+        return world
+
+
+def write_image(path: Path, height: int, width: int) -> None:
+    """Write seeded noise as a GeoTIFF of three bands."""
+    pixels = np.random.default_rng(0).integers(1, 256, (3, height, width)).astype(np.uint8)
+    place = {"crs": "EPSG:32637", "transform": Affine(0.3, 0, 4e5, 0, -0.3, 6.2e6)}
+    shape = {"height": height, "width": width, "count": 3, "dtype": "uint8"}
+    with rasterio.open(path, "w", driver="GTiff", photometric="rgb", **shape, **place) as file:
+        file.write(pixels)
+
+
+def build_store(
+    source: Path | str, out: Path, *, overwrite: bool = False, **options: object
+) -> str:
+    """Build a city's store; return what became of it."""
+    found = find_scenes(CITIES["moscow"], source)
+    wanted = BuildOptions(**{**OPTIONS, **options})
+    plan = make_plan([found], ["moscow"], wanted, Threads(2))
+    return build(plan, out, Threads(2), overwrite=overwrite).state
+
+
+def fit_network(store: Path, out: Path) -> int:
+    """Train two short epochs, or go on with the run that is there; return the exit status."""
+    from training.fit import main
+
+    torch.set_num_threads(1)
+    usual = ("--device", "cpu", "--compile", "off", "--threads", "1", "--loader-threads", "1")
+    model = ("--model", "benchmarks.faults.jobs:network", "--quiet")
+    if (out / "last.pt").exists():
+        return main(["--resume", str(out), *model])
+    shape = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "16", "--save-every", "2")
+    start = ("--epochs", "2", "--out", str(out), "--overwrite")
+    return main([str(store), *usual, *model, *shape, *start])
+
+
+def predict_map(checkpoint: Path, image: Path, out: Path) -> int:
+    """Map an image, in so many windows that it takes a while; return the exit status."""
+    from training.predict import main
+
+    torch.set_num_threads(1)
+    model = ("--model", "benchmarks.faults.jobs:network")
+    shape = ("--window", "64", "--overlap", "32", "--precision", "fp32", "--quiet")
+    return main([str(checkpoint), str(image), *model, *shape, "--out", str(out)])
+
+
+def command(*arguments: str) -> int:
+    """Run the ``geoprep`` command; return its exit status, or raise what it would tell."""
+    from geoprep.cli.commands import cli
+
+    status = cli.main(list(arguments), standalone_mode=False)
+    return status if isinstance(status, int) else 0
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """Return relative path -> hash of every file below a folder, of the folder itself if a file."""
+    paths = sorted(folder.rglob("*")) if folder.is_dir() else [folder]
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+        if path.is_file()
+    }
+
+
+def weights(run: Path) -> dict[str, str]:
+    """Return the hash of every tensor of a run's last and best network, and of its steps."""
+    from training.checkpoint import load
+
+    result = {}
+    for name in ("last.pt", "best.pt"):
+        saved = load(run / name)
+        for key, tensor in saved.network.items():
+            data = tensor.contiguous().numpy().tobytes()
+            result[f"{name}:{key}"] = hashlib.sha256(data).hexdigest()
+    return result
+
+
+def differences(found: dict[str, str], wanted: dict[str, str]) -> list[str]:
+    """Return what differs between two digests, in words."""
+    names = sorted(set(found) | set(wanted))
+    wrong = [name for name in names if found.get(name) != wanted.get(name)]
+    return (
+        [f"{len(wrong)} of {len(names)} differ: {', '.join(wrong[:SEEN_FIRST])}"] if wrong else []
+    )
+
+
+def store_problems(store: Path) -> list[str]:
+    """Return what `verify` says of a store, in words."""
+    try:
+        return [str(problem) for problem in verify(store, workers=1).problems]
+    except GeoprepError as error:
+        return [str(error)]
+
+
+def delivered(store: Path, readers: tuple[Callable[[Path], dict[str, Any]], ...]) -> dict[str, Any]:
+    """Return what every reader makes of a store: arrays by name, or the error it tells."""
+    result: dict[str, Any] = {}
+    for reader in readers:
+        try:
+            result |= reader(store)
+        except GeoprepError as error:
+            result[reader.__name__] = f"{type(error).__name__}: {error}"
+    return result
+
+
+def ram_tiles(store: Path) -> dict[str, Any]:
+    """Return all tiles of all levels from memory."""
+    from loaders import RamTiles
+
+    result = {}
+    for level in Store.open(store).meta.levels:
+        tiles = RamTiles.load(store, "all", level, share=False, progress=False)
+        result |= {f"ram{level}.image": tiles.image, f"ram{level}.speed": tiles.speed}
+    return result
+
+
+def stream_tiles(store: Path) -> dict[str, Any]:
+    """Return all tiles of the finest level as a stream reads them."""
+    from loaders.stream import StreamTiles
+
+    tiles = StreamTiles.open(store, "all", ram_limit="64MB")
+    pairs = [tiles.pixels(tile) for tile in range(len(tiles))]
+    images, speeds = zip(*pairs, strict=True)
+    return {"stream.image": np.stack(images), "stream.speed": np.stack(speeds)}
+
+
+def whole_scenes(store: Path) -> dict[str, Any]:
+    """Return all scenes, put together from their tiles."""
+    from geoprep.store.scenes import read_image, read_speed
+
+    opened = Store.open(store)
+    result: dict[str, Any] = {}
+    for scene in range(len(opened.scenes)):
+        result[f"scene{scene}.image"] = read_image(opened, scene)
+        result[f"scene{scene}.speed"] = read_speed(opened, scene)
+    return result
+
+
+READERS = (ram_tiles, stream_tiles, whole_scenes)

@@ -1,0 +1,241 @@
+"""Images and labels with bytes changed, cut or made up: none may cost more than its own scene."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rasterio
+
+from benchmarks.faults import jobs
+from benchmarks.faults.children import Ending, run
+from benchmarks.faults.jobs import World
+from benchmarks.faults.mutations import MUTATIONS
+from benchmarks.faults.report import Row, timed
+from geoprep.executors import usable_cores
+from geoprep.store import Store
+from geoprep.store.scenes import read_image, read_speed
+
+PER_BUILD = 50
+PER_SCENE = 4.0
+"""Seconds that a scene of 128 x 128 pixels may take, on a busy machine."""
+SPACE = 4 << 30
+"""Bytes of address space beyond what a child begins with; threads reserve most of it."""
+MOST = 1 << 30
+"""Bytes of memory that a build of such scenes may hold, Python and its libraries among them."""
+HELD = "no crash, no hang, bounded memory; the scene is right or named with a reason; others whole"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed file of a city: which scene it belongs to, and what was done to it."""
+
+    scene: str
+    path: str
+    kind: str
+    how: str
+    data: bytes
+
+
+def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
+    """Mutate images and labels, half of the tries each."""
+    for kind, what in (("image", "mutated GeoTIFFs"), ("label", "mutated GeoJSON files")):
+        with timed(Row("mutated", what, HELD)) as row:
+            _run(world, f"{seed} {kind}", kind, max(1, tries // 2), row)
+        yield row
+
+
+def _run(world: World, seed: str, kind: str, tries: int, row: Row) -> None:
+    rng, folder = random.Random(seed), world.folder / f"mutated-{kind}"
+    folder.mkdir()
+    reference = _images(world.source, folder)
+    mutants = list(_mutants(world.source, kind, rng, tries))
+    batches = [mutants[i : i + PER_BUILD] for i in range(0, tries, PER_BUILD)]
+    became = Counter[str]()
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        answers = pool.map(
+            lambda task: _judged(folder / str(task[0]), task[1], reference), enumerate(batches)
+        )
+        for some, judged in zip(batches, answers, strict=True):
+            for mutant, (status, wrong) in zip(some, judged, strict=True):
+                became[status] += 1
+                row.count([f"{mutant.path}, {mutant.how}: {one}" for one in wrong])
+    row.note = ", ".join(f"{count:,} {status}" for status, count in became.most_common())
+    shutil.rmtree(folder)
+
+
+def _mutants(source: Path, kind: str, rng: random.Random, tries: int) -> Iterator[Mutant]:
+    pattern = "PS-RGB/*.tif" if kind == "image" else "geojson_roads_speed/*.geojson"
+    files = sorted(source.glob(pattern))
+    for number in range(tries):
+        file = files[number % len(files)]
+        how = rng.choice(list(MUTATIONS[kind]))
+        data = file.read_bytes() if number % 2 or kind == "label" else _uncompressed(file)
+        data = MUTATIONS[kind][how](data, rng)
+        scene = f"{number:05d}"
+        yield Mutant(scene, str(file), kind, how, data)
+
+
+def _uncompressed(path: Path) -> bytes:
+    """Return an image whose pixels are bytes of the file: most that changes there can be read."""
+    with rasterio.open(path) as file, rasterio.MemoryFile() as memory:
+        profile = {**file.profile, "compress": "none", "tiled": False, "blockysize": 16}
+        with memory.open(**profile) as out:
+            out.write(file.read())
+        return bytes(memory.getbuffer())
+
+
+Answer = tuple[str, list[str]]
+
+
+def _judged(folder: Path, some: Sequence[Mutant], reference: dict[str, str]) -> list[Answer]:
+    """Return what became of each mutant: all in one build, or alone where that build broke."""
+    limit = 30 + PER_SCENE * len(some)
+    ending = run(build_mutants, folder, some, reference, timeout=limit, memory=SPACE)
+    shutil.rmtree(folder, ignore_errors=True)
+    if ending.how == "done":
+        answers: list[Answer] = ending.answer
+        if ending.peak <= MOST:
+            return answers
+        if len(some) == 1:
+            return [("large", [f"took {ending.peak >> 20} MiB"])]
+    if len(some) == 1:
+        return [_alone(ending)]
+    return [_judged(folder, [one], reference)[0] for one in some]
+
+
+def _alone(ending: Ending) -> Answer:
+    if ending.how == "told":  # an error for people that ends the command: it has to name the file
+        return "refused", [] if ".tif" in ending.answer or "scene" in ending.answer else [
+            str(ending)
+        ]
+    return ending.how, [str(ending)]
+
+
+def build_mutants(
+    folder: Path, some: Sequence[Mutant], reference: dict[str, str]
+) -> list[tuple[str, list[str]]]:
+    """Build mutants beside one scene that is whole; return status and problems of each."""
+    from geoprep.build.run import build
+    from geoprep.executors import Threads
+    from geoprep.plan.options import BuildOptions
+    from geoprep.plan.plan import make_plan
+    from geoprep.sources import Found
+
+    folder.mkdir(parents=True)
+    scenes = [_written(folder, one) for one in some]
+    whole = _whole_scene(some[0])
+    options = BuildOptions(tile=64, levels=1, rescale="none")
+    found = Found((*scenes, whole), origin="mutants", product="PS-RGB")
+    out = folder / "out.zarr"
+    build(make_plan([found], ["moscow"], options, Threads(1)), out, Threads(1))
+    store = Store.open(out)
+    wrong = jobs.store_problems(out)
+    if _seen(store, len(some)) != reference[whole.image]:
+        wrong.append("a scene that was whole has other pixels")
+    return [
+        (str(store.scenes.status[i]), wrong + _scene_problems(store, i, one, reference))
+        for i, one in enumerate(some)
+    ]
+
+
+def _written(folder: Path, mutant: Mutant) -> Any:  # noqa: ANN401 - a Scene
+    from geoprep.sources import Scene
+
+    image, label = _files(mutant)
+    changed = folder / f"{mutant.scene}{Path(mutant.path).suffix}"
+    changed.write_bytes(mutant.data)
+    if mutant.kind == "image":
+        return Scene(mutant.scene, str(changed), str(label))
+    return Scene(mutant.scene, str(image), str(changed))
+
+
+def _whole_scene(mutant: Mutant) -> Any:  # noqa: ANN401 - a Scene
+    from geoprep.sources import Scene
+
+    image, label = _files(mutant)
+    return Scene("whole", str(image), str(label))
+
+
+def _files(mutant: Mutant) -> tuple[Path, Path]:
+    """Return image and label of the scene that a mutant was made of."""
+    path = Path(mutant.path)
+    city = path.parents[1]
+    number = path.stem.rpartition("chip")[2]
+    image = next((city / "PS-RGB").glob(f"*chip{number}.tif"))
+    return image, next((city / "geojson_roads_speed").glob(f"*chip{number}.geojson"))
+
+
+def _images(source: Path, folder: Path) -> dict[str, str]:
+    """Return the hashes of every scene as it is built, by image; with `` alone`` of its image."""
+    from geoprep.build.run import build
+    from geoprep.executors import Threads
+    from geoprep.plan.options import BuildOptions
+    from geoprep.plan.plan import make_plan
+    from geoprep.sources import CITIES, find_scenes
+
+    found = find_scenes(CITIES["moscow"], source)
+    options = BuildOptions(tile=64, levels=1, rescale="none")
+    build(make_plan([found], ["moscow"], options, Threads(1)), folder / "plain.zarr", Threads(1))
+    store = Store.open(folder / "plain.zarr")
+    result = {}
+    for i, scene in enumerate(found.scenes):
+        result[scene.image] = _seen(store, i)
+        result[f"{scene.image} alone"] = _hash(read_image(store, i))
+    return result
+
+
+def _seen(store: Store, scene: int) -> str:
+    return _hash(read_image(store, scene)) + _hash(read_speed(store, scene))
+
+
+def _hash(pixels: np.ndarray[Any, Any]) -> str:
+    import xxhash
+
+    return xxhash.xxh3_128_hexdigest(pixels.tobytes())
+
+
+def _scene_problems(
+    store: Store, scene: int, mutant: Mutant, reference: dict[str, str]
+) -> list[str]:
+    """Return what is wrong with the scene of a mutant: it must be right, or named."""
+    status, reason = str(store.scenes.status[scene]), str(store.scenes.reason[scene])
+    if status != "ok":
+        empty = not read_image(store, scene).any() or status == "unlabelled"
+        return [] if reason and empty else [f"{status}, reason {reason!r}, empty {empty}"]
+    if mutant.kind == "label":
+        image = _files(mutant)[0]
+        if _hash(read_image(store, scene)) != reference[f"{image} alone"]:
+            return ["the image is another one"]
+        return _label_problems(mutant.data)
+    return _image_problems(store, scene, mutant.data)
+
+
+def _label_problems(data: bytes) -> list[str]:
+    """Return a problem where a label was taken that is no JSON."""
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError) as error:
+        return [f"taken, though it is no JSON ({error})"]
+    return []
+
+
+def _image_problems(store: Store, scene: int, data: bytes) -> list[str]:
+    """Return what differs from what GDAL itself reads, where that needs no conversion."""
+    with rasterio.MemoryFile(data) as memory, memory.open() as file:
+        plain = file.dtypes[0] == "uint8" and file.count == 3
+        wanted = np.moveaxis(file.read(), 0, -1) if plain else None
+    image = read_image(store, scene)
+    if wanted is None or wanted.shape != image.shape:
+        return []
+    known = image.any(axis=-1)
+    same = np.array_equal(image[known], np.maximum(wanted, 1)[known])
+    return [] if same else ["pixels are not those that GDAL reads"]

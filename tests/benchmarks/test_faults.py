@@ -1,0 +1,121 @@
+"""A short campaign of faults: a few of each kind, and what the table says of what is lost."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from benchmarks.faults import flipped, jobs, killed, mutated, objects, places, together
+from benchmarks.faults.children import run
+from benchmarks.faults.jobs import World
+from benchmarks.faults.mutations import MUTATIONS
+from benchmarks.faults.report import Row, write_report
+from geoprep.errors import StoreError
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Return the inputs of a campaign, small."""
+    return World.make(tmp_path_factory.mktemp("faults"), 3)
+
+
+def assert_survived(rows):
+    for row in rows:
+        assert row.skipped or row.tried, row
+        assert not row.found, (row.what, row.found)
+
+
+def sleep(seconds):
+    time.sleep(seconds)
+    return "awake"
+
+
+def refuse():
+    raise StoreError("a.zarr: no")
+
+
+def crash():
+    signal.raise_signal(signal.SIGSEGV)
+
+
+def hoard():
+    return len(bytearray(8 << 30))
+
+
+def test_a_child_tells_how_it_ends():
+    assert (ending := run(sleep, 0)).how == "done"
+    assert ending.answer == "awake"
+    assert run(sleep, 60, kill_after=0.05).how == "killed"
+    assert run(sleep, 60, timeout=0.05).how == "hung"
+    assert run(refuse).answer == "StoreError: a.zarr: no"
+    assert run(crash).how == "died"
+    assert "MemoryError" in run(hoard, memory=1 << 30).answer
+
+
+def test_the_table_names_what_was_lost(tmp_path):
+    good, bad = Row("a", "one | two", "all is well"), Row("b", "three", "all is well", note="odd")
+    good.count([])
+    bad.count([])
+    bad.count(["x.zarr: gone", "and more"])
+    write_report(
+        tmp_path / "r.md", [good, bad, Row("c", "four", "", skipped="no root")], {"seed": 3}
+    )
+    text = (tmp_path / "r.md").read_text()
+    assert "| one / two | all is well | 1 | 1 |  |" in text
+    assert "| three | all is well | 2 | 1 | odd |" in text
+    assert "not tried here: no root" in text
+    assert "- **three**: x.zarr: gone; and more" in text
+    assert "seed 3" in text
+
+
+@pytest.mark.parametrize("kind", ["image", "label"])
+def test_every_mutation_changes_a_file(world, kind):
+    pattern = "PS-RGB/*.tif" if kind == "image" else "geojson_roads_speed/*.geojson"
+    data = max((path.read_bytes() for path in world.source.glob(pattern)), key=len)
+    for name, mutate in MUTATIONS[kind].items():
+        changed = [mutate(data, random.Random(seed)) for seed in range(8)]
+        assert sum(one != data for one in changed) >= 6, name
+
+
+def test_mutated_inputs_cost_no_more_than_their_scene(world):
+    assert_survived(mutated.rows(world, 1, 12))
+
+
+def test_flipped_bits_are_found_and_never_delivered(world):
+    found, kept = flipped.rows(world, 1, 6)
+    assert_survived([found, kept])
+    assert found.tried == kept.tried == 6
+
+
+def test_a_pixel_that_nobody_vouches_for_would_be_seen(world, tmp_path, monkeypatch):
+    """The check itself: a reader that gives other pixels is named."""
+    calls = []
+
+    def careless(store):
+        calls.append(store)
+        return {"careless": bytes([len(calls)])}
+
+    monkeypatch.setattr(flipped, "READERS", (careless,))
+    (_, _, wrong, _), *_ = flipped.flip_some(world.store, tmp_path / "copy", "1", 1)
+    assert wrong == ["careless"]
+
+
+def test_a_killed_build_is_finished(world, tmp_path):
+    row = Row("killed", "", "")
+    killed.killed_rows(killed.works(world)[0], tmp_path / "killed", random.Random(1), 1, row)
+    assert_survived([row])
+
+
+def test_two_builds_at_once_leave_one_store(world, tmp_path):
+    row = Row("together", "", "")
+    pair = jobs.build_store, (world.source, tmp_path / "out")
+    expected = together.alone(*pair, tmp_path / "out", row)
+    row.count(together.race(*pair, tmp_path / "out", expected, random.Random(2)))
+    assert_survived([row])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [killed, places, objects, together], ids=lambda p: p.__name__[18:])
+def test_a_few_of_each_part(world, part):
+    assert_survived(part.rows(world, 2, 1))
