@@ -1,8 +1,8 @@
 """Road speed in mph: the table it comes from, its one-byte coding, the lookups of that byte.
 
-A speed mask holds one byte a pixel: 0 no road, 1..254 the speed in whole mph (rounded half up),
-255 no data. Every training target and export is a 256-entry lookup of that byte, defined here once
-for the loader, the exports and the statistics. Needs numpy only.
+A speed mask holds one byte a pixel: 0 no road, 1..253 the speed in whole mph (rounded half up), 254
+a road whose speed nobody knows, 255 no data. Every training target and export is a 256-entry lookup
+of that byte, defined here once for the loader, the exports and the statistics. Needs numpy only.
 
 The speed table and both codings are those of the CRESI tools (SpaceNet 5 baseline:
 ``data_prep/road_speed.py`` and ``data_prep/speed_masks.py``).
@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 NO_ROAD: Final = 0
+UNKNOWN_SPEED: Final = 254
+"""A road of which nobody knows the speed, such as those of a mask of roads."""
 NO_DATA: Final = 255
-MAX_MPH: Final = 254.0
+MAX_MPH: Final = 253.0
 """The fastest speed that a mask byte can hold."""
 
 MPS_PER_MPH: Final = 0.44704
@@ -80,7 +82,7 @@ def table_mph(road_type: int, lanes: int, paved: bool) -> float:
 
 
 def to_byte(mph: ArrayLike) -> NDArray[np.uint8]:
-    """Return the mask byte of speeds in mph: rounded half up and kept within 1..254.
+    """Return the mask byte of speeds in mph: rounded half up and kept within 1..253.
 
     Half up: 22.5 becomes 23 (to even it would be 22). No speed of the table changes its ten-mph
     bin; a fractional speed from elsewhere may, by less than half a mph (20.3 becomes 20).
@@ -115,15 +117,20 @@ def _continuous_table() -> NDArray[np.uint8]:
     mph = np.arange(256, dtype=np.float64)
     for byte, fractional in _FRACTIONAL_MPH.items():
         mph[byte] = fractional
-    mph[NO_DATA] = 0
+    mph[[UNKNOWN_SPEED, NO_DATA]] = 0
     return _continuous(mph)
 
 
 def _bin_table() -> NDArray[np.uint8]:
     byte = np.arange(256)
     bins = np.minimum(-(-byte // BIN_WIDTH_MPH), BIN_COUNT)
-    bins[NO_DATA] = 0
+    bins[[UNKNOWN_SPEED, NO_DATA]] = 0
     return bins.astype(np.uint8)
+
+
+def _binary_table() -> NDArray[np.uint8]:
+    byte = np.arange(256)
+    return ((byte != NO_ROAD) & (byte != NO_DATA)).astype(np.uint8)
 
 
 def _frozen(table: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -133,19 +140,19 @@ def _frozen(table: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 BIN_TABLE: Final = _frozen(_bin_table())
-"""uint8 (256,): mask byte -> bin 1..7 = ceil(mph / 10), 7 beyond; no road and no data are 0."""
+"""uint8 (256,): mask byte -> bin 1..7 = ceil(mph / 10), 7 beyond; 0 for all that has no speed."""
 
 BINNED_TABLE: Final = _frozen(BIN_TABLE * np.uint8(BIN_STEP))
 """uint8 (256,): mask byte -> grey value of CRESI's single-band binned raster, 36 times the bin."""
 
 CONTINUOUS_TABLE: Final = _frozen(_continuous_table())
-"""uint8 (256,): mask byte -> grey value of CRESI's continuous raster; no data is 0.
+"""uint8 (256,): mask byte -> grey value of CRESI's continuous raster; no data, unknown speed are 0.
 
 Exact for every speed of the table and every whole speed but 19, 23, 34, 41 and 49 mph, which read
 as the fractional speeds that share their byte (one or two grey values away).
 """
 
-BINARY_TABLE: Final = _frozen((BIN_TABLE > 0).astype(np.uint8))
+BINARY_TABLE: Final = _frozen(_binary_table())
 """uint8 (256,): mask byte -> 1 on a road, 0 elsewhere; no data is 0."""
 
 CHANNEL_TABLE: Final = _frozen(
@@ -153,7 +160,13 @@ CHANNEL_TABLE: Final = _frozen(
         [BIN_TABLE[:, None] == np.arange(1, BIN_COUNT + 1), BINARY_TABLE[:, None] == 1], axis=1
     ).astype(np.uint8)
 )
-"""uint8 (256, 8): mask byte -> 0/1 channels: bins 1..7, exclusive, and any road; no data is 0."""
+"""uint8 (256, 8): mask byte -> 0/1 channels: bins 1..7, exclusive, and any road; no data is 0.
+
+A road of unknown speed is a road of no bin: `SPEED_VALID_TABLE` says that its bins are not known.
+"""
 
 VALID_TABLE: Final = _frozen((np.arange(256) != NO_DATA).astype(np.uint8))
 """uint8 (256,): mask byte -> 1 where the label is known (no road included), 0 at no data."""
+
+SPEED_VALID_TABLE: Final = _frozen(VALID_TABLE * (np.arange(256) != UNKNOWN_SPEED).astype(np.uint8))
+"""uint8 (256,): mask byte -> 1 where also the speed is known, if there is a road."""

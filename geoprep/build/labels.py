@@ -66,10 +66,12 @@ def _find(part: ScenePart, task: ShardTask) -> Ground:
         rule=options.speed_rule(part.schema),
         bounds=grid.bounds if shared else None,
         bounds_crs=grid.crs,
+        margin_m=options.buffer,
         scene=None if shared else grid.bounds,
     )
     try:
-        return speed_polygons(roads, grid), dict(roads.notes)
+        half_widths = roads.half_widths(options.buffer)
+        return speed_polygons(roads, grid, buffer_m=half_widths), dict(roads.notes)
     except GEOSException as error:
         raise LabelError(
             f"{label}: its roads cannot be widened ({error}); check them with ogrinfo, or remove "

@@ -133,6 +133,8 @@ class ShardRecord:
     ----------
     files
         Array name, such as ``650/image``, to (XXH3-128, bytes).
+    tags
+        Array name to the ETag of its object, where the store is in a bucket.
     scenes
         Scene index (as text, for JSON) to its outcome.
     road_fraction, valid_fraction
@@ -147,6 +149,7 @@ class ShardRecord:
 
     shard: int
     files: dict[str, tuple[str, int]] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
     scenes: dict[str, Outcome] = field(default_factory=dict)
     road_fraction: list[float] = field(default_factory=list)
     valid_fraction: list[float] = field(default_factory=list)

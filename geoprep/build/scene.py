@@ -18,7 +18,7 @@ from geoprep.build.labels import road_ground
 from geoprep.build.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
-from geoprep.labels import SpeedPolygons, burn
+from geoprep.labels import Part, SpeedPolygons, burn, majority, read_mask
 from geoprep.plan.options import BuildOptions, parse_rescale
 from geoprep.speed import NO_DATA
 from geoprep.storage import open_image
@@ -180,10 +180,7 @@ def _fill_piece(
         with record.stage("render"):
             _render_tiles(part, task.meta, source, tiles)
         return Outcome("unlabelled", "no label file", kept)
-    with record.stage("labels"):
-        ground, notes = road_ground(part, task)
-    with record.stage("burn"):
-        _burn_tiles(part, region, task.meta, ground, tiles)
+    notes = _label_tiles(part, region, task, source, tiles, record)
     with record.stage("render"):
         _render_tiles(part, task.meta, source, tiles)
     return Outcome("ok", "", kept, notes)
@@ -226,6 +223,37 @@ def known_limits(part: ScenePart, pixels: imagery.Pixels, meta: StoreMeta) -> ND
     if fixed is not None:
         return np.tile(fixed, (len(meta.bands), 1))
     return imagery.percentile_limits(imagery.count_source(pixels))
+
+
+def _label_tiles(
+    part: ScenePart,
+    region: Region,
+    task: ShardTask,
+    source: Source,
+    tiles: SceneTiles,
+    record: ShardRecord,
+) -> dict[str, int]:
+    """Write the speed masks of all tiles and levels; return what was noticed."""
+    rule = task.options.mask_rule
+    if rule is None:
+        with record.stage("labels"):
+            ground, notes = road_ground(part, task)
+        with record.stage("burn"):
+            _burn_tiles(part, region, task.meta, ground, tiles)
+        return notes
+    assert part.label is not None  # as for vectors
+    with record.stage("labels"):
+        area = Part(*source.origin, *source.pixels.values.shape[:2])
+        codes, notes = read_mask(part.label, rule, _grid(part), area)
+    with record.stage("burn"):
+        for level in task.meta.levels:
+            factor = task.meta.tile // level
+            for i, window in enumerate(part.windows):
+                ys, xs = (
+                    _edges(part, task.meta.tile, factor, source, window, axis) for axis in (0, 1)
+                )
+                majority(codes, ys, xs, tiles.speed[level][i])
+    return notes
 
 
 def _burn_tiles(

@@ -7,7 +7,6 @@ another machine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from rasterio.windows import Window
@@ -19,23 +18,27 @@ from geoprep.build.scene import SceneTiles, render_scene
 from geoprep.errors import GeoprepError
 from geoprep.executors import stopped
 from geoprep.storage import open_image
+from geoprep.storage.sinks import open_sink
+from geoprep.store.layout import shard_key
 from geoprep.store.schema import PIXEL_ARRAYS
-from geoprep.store.shards import ShardWriter, shard_path
+from geoprep.store.shards import ShardWriter
 
 
 def build_shard(task: ShardTask) -> ShardRecord:
     """Build one shard of every pixel array.
 
-    A scene that cannot be built leaves tiles of no data and its reason in the record; a disk that
-    cannot be written to raises OSError, and no part of a shard is left under a final name.
+    A scene that cannot be built leaves tiles of no data and its reason in the record. A disk that
+    cannot be written to raises OSError, a bucket OutputError, and no part of a shard is left under
+    a final name.
     """
     record = ShardRecord(task.shard)
     counts = imagery.TileCounts(len(task.meta.bands))
     writers: dict[str, ShardWriter] = {}
+    sink = open_sink(task.store)
     try:
         for name in task.meta.pixel_arrays():
-            path = shard_path(Path(task.store), name, task.shard)
-            writers[name] = ShardWriter(path, task.meta.shard_tiles, task.meta.codec)
+            file = sink.create(shard_key(name, task.shard))
+            writers[name] = ShardWriter(file, task.meta.shard_tiles, task.meta.codec)
         for part in task.parts:
             tiles, outcome = render_scene(part, task, record)
             record.scenes[str(part.index)] = outcome
@@ -46,14 +49,23 @@ def build_shard(task: ShardTask) -> ShardRecord:
             with record.stage("compress and write"):
                 _append(tiles, writers)
         for name, writer in writers.items():
-            written = writer.close()
+            with record.stage("compress and write"):
+                written = writer.close()
             record.files[name] = written.digest, written.nbytes
+            if written.tag:
+                record.tags[name] = written.tag
     except BaseException:
         for writer in writers.values():
             writer.abort()
         raise
     record.histogram_band, record.histogram_speed = counts.band.tolist(), counts.speed.tolist()
     return record
+
+
+def try_scenes(task: ShardTask) -> None:
+    """Render a task's scenes and write nothing: to see whether that takes a process down."""
+    for part in task.parts:
+        render_scene(part, task, ShardRecord(task.shard))
 
 
 def _count(

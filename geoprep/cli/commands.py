@@ -155,7 +155,7 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     return 1 if result.problems else 0
 
 
-@cli.command(short_help="Draw a store's scenes, or a road network.")
+@cli.command(short_help="Draw a store's scenes, or a road network; or write a page.")
 @click.argument("source", metavar="STORE|NETWORK")
 @click.option("--out", default="preview.png", show_default=True, type=OutputPath())
 @click.option("--scene", "scenes", multiple=True, help="Show this one; repeatable.")
@@ -169,6 +169,7 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     type=click.FloatRange(0, min_open=True),
     help="Metres that its pixels are wide, where the roads have no place on the ground.",
 )
+@click.option("--quiet", is_flag=True, help="No progress bar.")
 def preview(
     source: str,
     out: Path,
@@ -177,11 +178,14 @@ def preview(
     level: int | None,
     over: Path | None,
     pixel_size: float | None,
+    quiet: bool,
 ) -> None:
-    """Make a picture to look at.
+    """Make a picture to look at, or a page to look through.
 
-    Of a store: images, speed masks, overlays. Of a road network (.gpkg, .geojson, .graphml,
-    .parquet): its edges coloured by speed, over an image where one is given.
+    Of a store: images, speed masks, overlays; with --out NAME.html a page of all scenes, with
+    filters, a map and histograms, that any browser opens without a network. Of a road network
+    (.gpkg, .geojson, .graphml, .parquet): its edges coloured by speed, over an image where one is
+    given.
     """
     if source.endswith(NETWORKS):
         if scenes or level is not None:
@@ -190,12 +194,28 @@ def preview(
         return
     if over is not None:
         raise UsageError(f"--over {over} goes with a road network ({', '.join(NETWORKS)})")
+    if out.suffix.lower() in (".html", ".htm"):
+        if scenes:
+            raise UsageError("--scene goes with a picture: a page shows every scene")
+        preview_page(source, out, level, quiet)
+        return
     from geoprep.store import Store
     from geoprep.views.preview import preview as make_sheet
 
     written = make_sheet(
         Store.open(source), out, scenes=list(scenes) or None, count=count, level=level
     )
+    click.echo(f"wrote {written}")
+
+
+def preview_page(source: str, out: Path, level: int | None, quiet: bool) -> None:
+    """Write the page of a store, with a bar."""
+    from geoprep.cli.progress import counting_bar
+    from geoprep.store import Store
+    from geoprep.views.page import make_page
+
+    with counting_bar("drawing scenes", quiet) as advance:
+        written = make_page(Store.open(source), out, level=level, report=advance)
     click.echo(f"wrote {written}")
 
 

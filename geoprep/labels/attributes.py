@@ -9,10 +9,11 @@ Three schemas are known; `detect_schema` tells them apart by the property names 
     SpaceNet 5: ``highway``, ``lanes``, ``surface``. Only the exact text ``paved`` counts as paved,
     as in the tools that made the published labels; anything else, null included, is unpaved.
 ``osm``
-    OpenStreetMap tags: the type from ``highway``, or from ``type`` where ``class`` is ``highway``;
-    ``lanes`` and ``surface`` where they can be read, else 2 lanes and paved. A line with no
-    ``highway`` at all is a river or a railway, and a road with ``tunnel`` = ``yes`` is not to be
-    seen: neither is a road here.
+    OpenStreetMap tags: the type from ``highway``, from ``fclass`` (Geofabrik's extracts), or from
+    ``type`` where ``class`` is ``highway``; ``lanes`` and ``surface`` where they can be read, else
+    2 lanes and paved. A line with no ``highway`` at all is a river or a railway, as is one whose
+    ``fclass`` is none of Geofabrik's roads, and a road with ``tunnel`` = ``yes`` (``T``) is not to
+    be seen: none of them is a road here.
 
 Defaults: road type 6 (unclassified), 2 lanes (any count outside 1..12 is clamped), and the surface
 as above; paved for ``sn3``. Each use of a default is counted under a name such as
@@ -57,6 +58,9 @@ _NO_ROAD_AT_ALL: Final = frozenset(
     {"proposed", "planned", "construction", "abandoned", "razed"}
     | {"corridor", "elevator", "platform", "via_ferrata"}
 )
+# Geofabrik's own classes beside OpenStreetMap's ("OpenStreetMap Data in Layered GIS Format", 2022).
+FCLASS_HIGHWAYS: Final = {f"track_grade{grade}": "track" for grade in range(1, 6)}
+_FCLASS_UNKNOWN: Final = "unknown"
 NOT_DRIVEABLE: Final = _CRESI_DROPS | _NO_ROAD_AT_ALL
 """``highway`` values that are no road for cars: the line is left out."""
 
@@ -72,7 +76,7 @@ PAVED_SURFACES: Final = frozenset(
 
 PROPERTY_NAMES: Final = frozenset(
     {"road_type", "lane_numbe", "lane_number", "paved"}
-    | {"highway", "class", "type", "lanes", "surface", "tunnel"}
+    | {"highway", "fclass", "class", "type", "lanes", "surface", "tunnel"}
     | {"inferred_speed_mph", "inferred_speed_mps", "OBJECTID", "osm_id"}
 )
 """All property names that this module looks at: what a reader of big files has to read."""
@@ -92,15 +96,15 @@ def detect_schema(names: Collection[str]) -> KnownSchema:
 
     ``road_type`` means ``sn3``. ``highway`` means ``sn5`` beside a speed that SpaceNet inferred
     (``inferred_speed_mph``, ``inferred_speed_mps``) or beside both ``OBJECTID`` and ``osm_id``,
-    else ``osm``; so does ``class`` with ``type``. A file with none of these is read as ``sn3``,
-    whose default for missing keys (20 mph) is the reference's.
+    else ``osm``; so do ``fclass``, and ``class`` with ``type``. A file with none of these is read
+    as ``sn3``, whose default for missing keys (20 mph) is the reference's.
     """
     if "road_type" in names:
         return "sn3"
     if "highway" in names:
         inferred = "inferred_speed_mph" in names or "inferred_speed_mps" in names
         return "sn5" if inferred or ("OBJECTID" in names and "osm_id" in names) else "osm"
-    return "osm" if "class" in names and "type" in names else "sn3"
+    return "osm" if "fclass" in names or {"class", "type"} <= set(names) else "sn3"
 
 
 def _infer_sn3(road: Properties) -> RoadSpeed:
@@ -128,9 +132,11 @@ def _infer_sn5(road: Properties) -> RoadSpeed:
 
 def _infer_osm(road: Properties) -> RoadSpeed:
     notes: list[str] = []
-    if plain_text(road.get("tunnel")) == "yes":
+    if plain_text(road.get("tunnel")) in ("yes", "t"):
         return RoadSpeed(math.nan, ("tunnel",))
     highway = road.get("highway")
+    if is_null(highway):
+        highway = _fclass(road.get("fclass"))
     if is_null(highway):
         if plain_text(road.get("class")) != "highway":
             return RoadSpeed(math.nan, ("not driveable",))
@@ -160,6 +166,13 @@ def _highway(value: object, notes: list[str]) -> int | None:
     if highway not in HIGHWAY_TYPES:
         notes.append(_missing_or_unknown("highway", value))
     return HIGHWAY_TYPES.get(highway, DEFAULT_ROAD_TYPE)
+
+
+def _fclass(value: object) -> str | None:
+    """Return the highway that a class of Geofabrik stands for; None for what is no road."""
+    fclass = plain_text(value)
+    highway = FCLASS_HIGHWAYS.get(fclass, fclass)
+    return highway if highway in {*HIGHWAY_TYPES, *NOT_DRIVEABLE, _FCLASS_UNKNOWN} else None
 
 
 def _osm_paved(value: object, notes: list[str]) -> bool:

@@ -23,15 +23,17 @@ from geoprep.labels.rule import SpeedRule
 from geoprep.labels.table import RoadTable, build_table
 
 _MIN_POINTS: Final = 2
-_OTHER_GEOMETRIES: Final = ("Point", "MultiPoint", "Polygon", "MultiPolygon", "GeometryCollection")
+_LINES: Final = ("LineString", "MultiLineString")
+_AREAS: Final = ("Polygon", "MultiPolygon")
+_OTHER_GEOMETRIES: Final = ("Point", "MultiPoint", "GeometryCollection")
 _Points = list[Any]  # of [x, y] or [x, y, z], if the file is sane
 
 
 def parse_geojson(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
     """Return the roads of a GeoJSON FeatureCollection.
 
-    LineStrings and MultiLineStrings count, without their z; other geometries, null ones, and lines
-    with coordinates that are no place are left out and noted. No features means no roads.
+    Lines and polygons count, single or multiple, without their z; other geometries, null ones, and
+    coordinates that are no place are left out and noted. No features means no roads.
 
     Parameters
     ----------
@@ -52,6 +54,7 @@ def parse_geojson(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
     features = [each if isinstance(each, dict) else {} for each in document["features"]]
     properties = [_properties(each) for each in features]
     lines, owner, notes = _lines(features)
+    lines, owner = _with_areas(features, lines, owner, notes)
     return build_table(lines, owner, notes, properties, crs, rule, name)
 
 
@@ -156,13 +159,58 @@ def _parts(geometry: object) -> tuple[list[_Points], str]:
     if not isinstance(geometry, dict):
         return [], "geometry missing"
     kind, coordinates = geometry.get("type"), geometry.get("coordinates")
-    if kind not in ("LineString", "MultiLineString"):
+    if kind in _AREAS:
+        return [], ""  # these are few: `_with_areas`
+    if kind not in _LINES:
         return [], f"geometry {kind}" if kind in _OTHER_GEOMETRIES else "geometry malformed"
     if not isinstance(coordinates, list):
         return [], "geometry malformed"
     parts = [coordinates] if kind == "LineString" else coordinates
     found = [part for part in parts if isinstance(part, list) and len(part) >= _MIN_POINTS]
     return found, "" if found else "geometry empty"
+
+
+def _with_areas(
+    features: Sequence[Mapping[str, Any]],
+    lines: NDArray[np.object_],
+    owner: NDArray[np.intp],
+    notes: list[str],
+) -> tuple[NDArray[np.object_], NDArray[np.intp]]:
+    """Return lines and polygons in the order of their features; what is no polygon is noted."""
+    areas: list[shapely.Polygon] = []
+    areas_of: list[int] = []
+    for index, feature in enumerate(features):
+        geometry = feature.get("geometry")
+        kind = geometry.get("type") if isinstance(geometry, dict) else None
+        if kind not in _AREAS:
+            continue
+        try:
+            found = _polygons(kind, geometry.get("coordinates"))
+        except (TypeError, LookupError, ValueError, OverflowError):
+            notes[index] = "geometry malformed"
+            continue
+        notes[index] = "" if found else "geometry empty"
+        areas += found
+        areas_of += [index] * len(found)
+    if not areas:
+        return lines, owner
+    owner = np.concatenate([owner, np.array(areas_of, dtype=np.intp)])
+    order = np.argsort(owner, kind="stable")
+    return np.concatenate([lines, np.array(areas, dtype=object)])[order], owner[order]
+
+
+def _polygons(kind: str, coordinates: object) -> list[shapely.Polygon]:
+    """Return the polygons of a geometry; raises what NumPy and shapely do of what is none."""
+    polygons = []
+    if not isinstance(coordinates, list):
+        raise TypeError(coordinates)
+    for rings in [coordinates] if kind == "Polygon" else coordinates:
+        shell, *holes = [
+            np.array([point[:2] for point in ring], dtype=np.float64) for ring in rings or [[]]
+        ]
+        if len(shell):
+            polygons.append(shapely.Polygon(shell, holes))
+    return polygons
 
 
 def _coordinates(parts: Sequence[_Points], *, ragged: bool = False) -> NDArray[np.float64] | None:

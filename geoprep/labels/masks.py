@@ -1,4 +1,4 @@
-"""Road lines and speeds -> a uint8 speed mask on any grid.
+"""Road lines, areas and speeds -> a uint8 speed mask on any grid.
 
 The recipe of the CRESI tools (``data_prep/speed_masks.py``), to the pixel: project to UTM, buffer
 by 2 m with one segment a quadrant, unite the roads of each speed, go back to the CRS of the image,
@@ -29,6 +29,8 @@ from geoprep.speed import NO_ROAD, to_byte
 
 DEFAULT_BUFFER_M: Final = 2.0
 _QUADRANT_SEGMENTS: Final = 1
+_AREA: Final = 2
+"""Dimensions of a polygon."""
 _ZONE_DEG: Final = 6
 _ZONES: Final = 60
 _FARTHEST_M: Final = 1e8
@@ -37,7 +39,7 @@ _FARTHEST_M: Final = 1e8
 
 @dataclass(frozen=True, slots=True)
 class SpeedPolygons:
-    """The ground that roads cover, one polygon per line, in ascending speed.
+    """The ground that roads cover, one polygon per line or area, in ascending speed.
 
     Attributes
     ----------
@@ -73,7 +75,7 @@ def speed_polygons(
         Of the scene. All roads are buffered in its zone (`utm_zone`): widths are true to 0.1 %
         there, whatever else the label file holds.
     buffer_m
-        Metres on either side of a line: one for all, or float64 (line,).
+        Metres on either side of a line: one for all, or float64 (line,). Areas stay as they are.
 
     Raises
     ------
@@ -94,10 +96,15 @@ def speed_polygons(
         raise LabelError(
             f"roads at {_place(roads)} are nowhere on Earth; check their CRS {roads.crs}"
         )
-    lines, owner, cut = untangled(lines[reached], buffers[reached])
+    is_area = shapely.get_dimensions(lines[reached]) == _AREA
+    areas, reached = reached[is_area], reached[~is_area]
+    pieces, owner, cut = untangled(lines[reached], buffers[reached])
     road = reached[owner]
-    outlines = shapely.buffer(lines, buffers[road], quad_segs=_QUADRANT_SEGMENTS)
-    xy, ring, first, mph = _outlined(outlines, roads.mph[road], cut)
+    outlines = shapely.buffer(pieces, buffers[road], quad_segs=_QUADRANT_SEGMENTS)
+    # Areas need none of the vertices that a union would give them.
+    apart = np.concatenate([cut, np.ones(len(areas), np.bool_)])
+    outlines, mph = np.concatenate([outlines, lines[areas]]), roads.mph[np.append(road, areas)]
+    xy, ring, first, mph = _outlined(outlines, mph, apart)
     xy = np.column_stack(transformer(utm, grid.crs).transform(*xy.T))
     if not np.isfinite(xy).all():
         raise LabelError(
@@ -117,7 +124,7 @@ def _outlined(
     outlines, mph
         Polygons in metres, and their speeds.
     cut
-        Pieces of tangles: these get no vertices from each other, there may be millions.
+        Pieces of tangles, and areas: these get no vertices from each other, there may be millions.
     """
     ascending = np.argsort(mph, kind="stable")
     ascending = ascending[~shapely.is_empty(outlines[ascending])]  # a buffer of 1e-9 m, say

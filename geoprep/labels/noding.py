@@ -48,6 +48,8 @@ def noded(
         As given, with more points.
     """
     start = np.flatnonzero((ring[:-1] == ring[1:]) & (group[polygon[ring[:-1]]] >= 0))
+    if not len(start):
+        return xy, ring
     of_polygon = polygon[ring[start]]
     order, stop, turned = _sweep(xy, start, group[of_polygon])
     if (stop - np.arange(len(stop))).sum() > MOST_COMPARISONS:

@@ -50,8 +50,9 @@ class RoadFile:
         bounds, bounds_crs
             Left, bottom, right, top, in any CRS.
         margin_m
-            Metres on the ground: as much as the roads will be widened by.
+            Metres on the ground: as much as roads are widened by whose width is not told.
         """
+        margin_m = max(margin_m, self.table.widest)
         return self.table.roads_at(self._near(bounds, bounds_crs, margin_m))
 
     def covers(self, scene: Bounds, crs: str) -> bool:
@@ -88,7 +89,7 @@ class RoadFile:
         if not count or self._touches(scene, crs):
             return
         if not len(self.table.lines):
-            raise LabelError(f"{self.name}: none of its {count} features is a road line")
+            raise LabelError(f"{self.name}: none of its {count} features is a road line or area")
         raise LabelError(
             f"{self.name}: none of its {count} features lies in the scene; its lines are at "
             f"{self.place()}, the scene is at {_lonlat(scene, crs)}{self._swapped(scene, crs)}"
@@ -148,7 +149,7 @@ def open_road_file(path: Path, rule: SpeedRule) -> RoadFile:
     Raises
     ------
     LabelError
-        If the file cannot be read, has no layer of lines, no CRS, or lacks the speed field.
+        If the file cannot be read, has no layer of lines or areas, no CRS, or lacks a field.
     """
     key = (path.resolve(), _fingerprint(path), rule)
     with _lock:

@@ -1,4 +1,4 @@
-"""The rule by which the roads of one file get their speeds: from attributes, or from a field."""
+"""How the roads of one file get their speeds, from attributes or a field, and their widths."""
 
 import math
 import re
@@ -32,6 +32,10 @@ SPEED_FIELDS: Final = {
 _SPEED_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(mph|kmh|km/h|kph|mps|m/s)")
 _UNIT_SPELLINGS: Final = {"km/h": "kmh", "kph": "kmh", "m/s": "mps"}
 _SAME_SPEED_DIGITS: Final = 6
+_WIDTH_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(?:m|metres|meters)")
+
+MOST_WIDTH_M: Final = 200.0
+"""The widest motorways have some 26 lanes, 160 m; what is wider is a mistake, or in other units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class SpeedRule:
     `speed_field` the fields of SpaceNet are taken (`SPEED_FIELDS`), whose names give their units.
     A value may carry its own unit, as OpenStreetMap's ``maxspeed`` does ("30 mph").
 
+    A `width_field` holds the full width of a road in metres.
+
     Raises
     ------
     UsageError
@@ -53,6 +59,7 @@ class SpeedRule:
     speed_from: SpeedFrom = "attributes"
     speed_field: str | None = None
     speed_unit: SpeedUnit = "mph"
+    width_field: str | None = None
 
     def __post_init__(self) -> None:
         for option, value, known in (
@@ -106,6 +113,43 @@ def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) ->
     return speeds
 
 
+def road_widths(
+    properties: Sequence[Properties], rule: SpeedRule, name: str
+) -> tuple[list[float], list[str]]:
+    """Return the full width of every road of one file in metres, and what is wrong with it.
+
+    NaN, and a text, where the field says nothing that is a width; NaN and no text without a field.
+
+    Raises
+    ------
+    LabelError
+        If widths shall come from a field that no feature has.
+    """
+    field = rule.width_field
+    if field is None or not properties:
+        return [math.nan] * len(properties), [""] * len(properties)
+    names: frozenset[str] = frozenset().union(*properties)
+    if field not in names:
+        raise LabelError(
+            f"{name}: no width field {field}; the fields there are: "
+            f"{', '.join(sorted(names)) or 'none at all'}. Name one of them with --width-field, or "
+            "leave it out for one --buffer"
+        )
+    found = [_to_metres(road.get(field)) for road in properties]
+    return [width for width, _ in found], [problem for _, problem in found]
+
+
+def _to_metres(value: object) -> tuple[float, str]:
+    if is_null(value):
+        return math.nan, "width missing"
+    if isinstance(value, str) and (match := _WIDTH_TEXT.fullmatch(value.strip().lower())):
+        value = match[1]
+    width = finite_number(value)
+    if width is None:
+        return math.nan, "width unknown"
+    return (width, "") if 0 < width <= MOST_WIDTH_M else (math.nan, "width out of range")
+
+
 def require_speed_field(names: Collection[str], rule: SpeedRule, name: str) -> None:
     """Refuse a file that has none of the fields that speeds shall come from.
 
@@ -125,10 +169,10 @@ def require_speed_field(names: Collection[str], rule: SpeedRule, name: str) -> N
 
 def _require_road_field(names: Collection[str], rule: SpeedRule, name: str) -> None:
     """Refuse a file without a tag that makes a line a road where OpenStreetMap's are asked for."""
-    if rule.schema == "osm" and not {"highway", "class"} & set(names):
+    if rule.schema == "osm" and not {"highway", "fclass", "class"} & set(names):
         raise LabelError(
-            f"{name}: no field highway or class, by which --schema osm tells roads; the fields "
-            f"there are: {', '.join(sorted(names)) or 'none at all'}. Use --schema auto"
+            f"{name}: no field highway, fclass or class, by which --schema osm tells roads; the "
+            f"fields there are: {', '.join(sorted(names)) or 'none at all'}. Use --schema auto"
         )
 
 

@@ -1,7 +1,8 @@
-"""The roads of one label file in memory: lines, the feature each belongs to, speeds and notes."""
+"""The roads of one label file in memory: lines and areas, their features, speeds and notes."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from geoprep.crs import is_geographic
 from geoprep.labels.attributes import Properties
-from geoprep.labels.rule import SpeedRule, road_speeds
+from geoprep.labels.rule import SpeedRule, road_speeds, road_widths
 
 _MAX_LON_DEG: Final = 360.0
 _MAX_LAT_DEG: Final = 90.0
@@ -21,24 +22,33 @@ _MAX_LAT_DEG: Final = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Roads:
-    """Road lines with a speed each.
+    """Road lines, and areas that are road, with a speed each.
 
     Attributes
     ----------
     lines
-        Object (n,): 2-D shapely LineStrings; a feature of several parts is several lines.
+        Object (n,): 2-D shapely LineStrings and Polygons; a feature of several parts is several.
     mph
         Float64 (n,): speed in mph, finite and above 0.
     crs
         CRS of the lines, as text that pyproj understands; x is east or longitude.
     notes
         What was left out or fell back to a default -> number of features.
+    width
+        Float64 (n,): full width in metres, NaN where none is told; None: told of no road.
     """
 
     lines: NDArray[np.object_]
     mph: NDArray[np.float64]
     crs: str
     notes: dict[str, int]
+    width: NDArray[np.float64] | None = None
+
+    def half_widths(self, default: float) -> NDArray[np.float64]:
+        """Return metres on either side of each line, ``default`` where no width is told."""
+        if self.width is None:
+            return np.full(len(self.lines), default)
+        return np.where(np.isnan(self.width), default, self.width / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,7 @@ class RoadTable:
     Attributes
     ----------
     lines
-        Object (m,): 2-D shapely LineStrings that can be drawn.
+        Object (m,): 2-D shapely LineStrings and Polygons that can be drawn.
     feature
         Int (m,): the feature that a line is part of.
     mph
@@ -57,6 +67,8 @@ class RoadTable:
         One tuple per feature: why it was left out, or which of its values fell back to a default.
     crs
         CRS of the lines.
+    width
+        Float64 (n,): full width of each feature in metres, NaN where none is told.
     """
 
     lines: NDArray[np.object_]
@@ -64,12 +76,11 @@ class RoadTable:
     mph: NDArray[np.float64]
     notes: tuple[tuple[str, ...], ...]
     crs: str
+    width: NDArray[np.float64]
 
     def roads(self) -> Roads:
         """Return all roads, and the notes of all features."""
-        mph = self.mph[self.feature]
-        drawn = np.isfinite(mph)
-        return Roads(self.lines[drawn], mph[drawn], self.crs, _count(self.notes))
+        return self._of(np.arange(len(self.lines)), _count(self.notes))
 
     def roads_at(self, chosen: NDArray[np.intp]) -> Roads:
         """Return the roads among the chosen lines, and the notes of the features they are part of.
@@ -79,11 +90,18 @@ class RoadTable:
         chosen
             Indices of lines, ascending.
         """
+        features = np.unique(self.feature[chosen])
+        return self._of(chosen, _count([self.notes[i] for i in features]))
+
+    def _of(self, chosen: NDArray[np.intp], notes: dict[str, int]) -> Roads:
+        chosen = chosen[np.isfinite(self.mph[self.feature[chosen]])]
         feature = self.feature[chosen]
-        mph = self.mph[feature]
-        drawn = np.isfinite(mph)
-        notes = _count([self.notes[i] for i in np.unique(feature)])
-        return Roads(self.lines[chosen[drawn]], mph[drawn], self.crs, notes)
+        return Roads(self.lines[chosen], self.mph[feature], self.crs, notes, self.width[feature])
+
+    @property
+    def widest(self) -> float:
+        """Half of the greatest width that is told, metres."""
+        return float(np.nanmax(self.width, initial=0.0)) / 2
 
     def lineless(self) -> dict[str, int]:
         """Return the notes of the features that have no line at all, and so no place."""
@@ -100,12 +118,12 @@ def build_table(
     rule: SpeedRule,
     name: str,
 ) -> RoadTable:
-    """Return the table of a file from its parts, bad lines left out and speeds found.
+    """Return the table of a file from its parts, bad lines left out, speeds and widths found.
 
     Parameters
     ----------
     lines, feature
-        2-D LineStrings, and the index of the feature that each is part of, ascending.
+        2-D LineStrings and Polygons, and the index of the feature that each is part of, ascending.
     geometry_notes
         One text per feature, "" where its geometry is fine.
     properties
@@ -127,12 +145,17 @@ def build_table(
     has_line = np.zeros(len(problems), dtype=bool)
     has_line[feature] = True
     speeds = road_speeds(properties, rule, name)
-    notes = tuple(
-        ((problem,) if problem else ()) + (speed.notes if drawn else ())
-        for problem, speed, drawn in zip(problems, speeds, has_line.tolist(), strict=True)
-    )
+    widths, untold = road_widths(properties, rule, name)
+    lined = np.zeros(len(problems), dtype=bool)
+    lined[feature[shapely.get_dimensions(lines) == 1]] = True
+    notes = []
+    for i, (problem, speed) in enumerate(zip(problems, speeds, strict=True)):
+        found = [problem, *(speed.notes if has_line[i] else ())]
+        if lined[i] and math.isfinite(speed.mph):  # the width of an area does not matter
+            found.append(untold[i])
+        notes.append(tuple(filter(None, found)))
     mph = np.array([speed.mph for speed in speeds], dtype=np.float64)
-    return RoadTable(lines, feature, mph, notes, crs)
+    return RoadTable(lines, feature, mph, tuple(notes), crs, np.array(widths, dtype=np.float64))
 
 
 def _bad_lines(lines: NDArray[np.object_], crs: str) -> dict[int, str]:

@@ -27,7 +27,12 @@ SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
 _SHAPE_HEADER: Final = 100
 _TABLE_HEADER: Final = 32
 
-_LINE, _MULTILINE = shapely.GeometryType.LINESTRING, shapely.GeometryType.MULTILINESTRING
+_TAKEN: Final = (
+    shapely.GeometryType.LINESTRING,
+    shapely.GeometryType.MULTILINESTRING,
+    shapely.GeometryType.POLYGON,
+    shapely.GeometryType.MULTIPOLYGON,
+)
 
 
 def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> RoadTable:
@@ -43,8 +48,8 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
     Raises
     ------
     LabelError
-        If the file cannot be read or a part of it is lost, has no layer of lines, no CRS, or lacks
-        the speed field.
+        If the file cannot be read or a part of it is lost, has no layer of lines or areas, no CRS,
+        or lacks the speed or width field.
     """
     if isinstance(source, Path):
         name = name or str(source)
@@ -55,7 +60,7 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
     info = _line_layer(source, name)
     _require_crs(info["crs"], name)
     require_speed_field(list(info["fields"]), rule, name)
-    wanted = {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields}
+    wanted = {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields, rule.width_field}
     columns = [field for field in info["fields"] if field in wanted]
     meta, _, wkb, values = _ogr(
         pyogrio.raw.read,
@@ -106,16 +111,18 @@ def _require_size(path: Path, expected: int) -> None:
 
 
 def _line_layer(source: Path | bytes, name: str) -> dict[str, Any]:
-    """Return what pyogrio knows of the first layer that can hold lines."""
+    """Return what pyogrio knows of the first layer that can hold lines, else of areas."""
     layers = _ogr(pyogrio.list_layers, source, name)
-    for layer, kind in layers:
-        # None: a table without geometry. "Unknown" may hold anything, lines included.
-        if kind is not None and ("LineString" in kind or kind.startswith(("Unknown", "Geometry"))):
-            info: dict[str, Any] = _ogr(pyogrio.read_info, source, name, layer=layer)
-            return info
+    # None: a table without geometry. "Unknown" may hold anything, lines included.
+    for kinds in (("LineString", "Unknown", "Geometry"), ("Polygon",)):
+        for layer, kind in layers:
+            if kind is not None and any(word in kind for word in kinds):
+                info: dict[str, Any] = _ogr(pyogrio.read_info, source, name, layer=layer)
+                return info
     there = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in layers) or "none"
     raise LabelError(
-        f"{name}: no layer of lines; layers: {there}. Give --labels a file of road centre lines"
+        f"{name}: no layer of lines or areas; layers: {there}. Give --labels a file of road centre "
+        "lines, or of the areas of roads"
     )
 
 
@@ -145,13 +152,13 @@ def _ogr(function: Any, source: Path | bytes, name: str, **options: Any) -> Any:
 def _lines(
     wkb: NDArray[np.object_],
 ) -> tuple[NDArray[np.object_], NDArray[np.intp], list[str]]:
-    """Return lines (m,), the feature of each (m,), and one note per feature ("": fine)."""
+    """Return lines and polygons (m,), the feature of each (m,), a note per feature ("": fine)."""
     geometry = shapely.force_2d(shapely.from_wkb(wkb, on_invalid="ignore"))
     kinds = shapely.get_type_id(geometry)
     notes = [_geometry_note(kind) for kind in kinds.tolist()]
-    is_line = (kinds == _LINE) | (kinds == _MULTILINE)
-    feature = np.flatnonzero(is_line)
-    lines, part_of = shapely.get_parts(geometry[is_line], return_index=True)
+    taken = np.isin(kinds, _TAKEN)
+    feature = np.flatnonzero(taken)
+    lines, part_of = shapely.get_parts(geometry[taken], return_index=True)
     filled = ~shapely.is_empty(lines)
     lines, owner = lines[filled], feature[part_of[filled]]
     for index in np.setdiff1d(feature, owner).tolist():
@@ -160,7 +167,7 @@ def _lines(
 
 
 def _geometry_note(kind: int) -> str:
-    if kind in (_LINE, _MULTILINE):
+    if kind in _TAKEN:
         return ""
     # The spelling of GeoJSON, so that both ways in count under one name.
     return f"geometry {_GEOJSON_NAMES.get(kind, 'curve')}" if kind >= 0 else "geometry missing"
@@ -169,9 +176,7 @@ def _geometry_note(kind: int) -> str:
 _GEOJSON_NAMES: Final = {
     0: "Point",
     2: "LinearRing",
-    3: "Polygon",
     4: "MultiPoint",
-    6: "MultiPolygon",
     7: "GeometryCollection",
 }
 

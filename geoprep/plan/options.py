@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
+    from geoprep.labels.codes import MaskRule
     from geoprep.labels.rule import SpeedRule
 
 SplitBy = Literal["scene", "block"]
 Schema = Literal["auto", "sn3", "sn5", "osm"]
 SpeedFrom = Literal["attributes", "field"]
 SpeedUnit = Literal["mph", "kmh", "mps"]
+LabelSpeeds = Literal["mph", "kmh", "bins"]
 Codec = Literal["lz4", "zstd"]
 
 MOST_LEVELS: Final = 10
+MOST_BUFFER_M: Final = 100.0
 MOST_SHARD_TILES: Final = 10_000
 """A shard ends in an index of 16 bytes per tile, written whole however few tiles there are."""
 
@@ -162,6 +165,50 @@ class BuildOptions:
         default="auto",
         metadata=_choice("Roads", "How road attributes are spelled.", choices=get_args(Schema)),
     )
+    buffer: float = field(
+        default=2.0,
+        metadata=_choice(
+            "Roads", "Half the width of a road that a line stands for.", metavar="METRES"
+        ),
+    )
+    width_field: str | None = field(
+        default=None,
+        metadata=_choice(
+            "Roads",
+            "Field of the full width of a road in metres; --buffer where it says nothing.",
+            kind=str,
+            metavar="NAME",
+        ),
+    )
+    label_values: str | None = field(
+        default=None,
+        metadata=_choice(
+            "Roads",
+            "Labels are masks: what is road in them, such as 255, '>127', 1,2,5 or a colour, "
+            "#ff0000 or 255,0,0; the rest is no road.",
+            kind=str,
+            metavar="VALUES",
+        ),
+    )
+    label_speeds: LabelSpeeds | None = field(
+        default=None,
+        metadata=_choice(
+            "Roads",
+            "Labels are rasters of speeds, or of CRESI's ten-mph bins (1 to 7, 36 to 252, or one "
+            "band per bin); 0 is no road.",
+            choices=get_args(LabelSpeeds),
+        ),
+    )
+    label_nodata: str | None = field(
+        default=None,
+        metadata=_choice(
+            "Roads",
+            "What is unknown in masks, written as --label-values; default: their nodata tag, "
+            "unless it is 0.",
+            kind=str,
+            metavar="VALUES",
+        ),
+    )
     val: float = field(
         default=0.2,
         metadata=_choice("Splits", "Share of the scenes that validate; 1: all, nothing trains."),
@@ -202,6 +249,7 @@ class BuildOptions:
     def __post_init__(self) -> None:
         parse_rescale(self.rescale)
         self._check_resolution()
+        self._check_roads()
         self._check_ranges()
 
     def _check_resolution(self) -> None:
@@ -215,6 +263,31 @@ class BuildOptions:
             raise UsageError(f"--gsd {self.gsd}: the ground sample distance must be above 0 metres")
         if self.pixel_size is not None and not 0 < self.pixel_size < math.inf:
             raise UsageError(f"--pixel-size {self.pixel_size}: must be above 0 metres")
+
+    @property
+    def mask_rule(self) -> MaskRule | None:
+        """How masks are read; None where labels are vectors."""
+        if self.label_values is None and self.label_speeds is None:
+            return None
+        from geoprep.labels.codes import MaskRule
+
+        return MaskRule(self.label_values, self.label_speeds, self.label_nodata)
+
+    def _check_roads(self) -> None:
+        if not 0 < self.buffer <= MOST_BUFFER_M:
+            raise UsageError(
+                f"--buffer {self.buffer:g}: metres on either side of a line, above 0, at most "
+                f"{MOST_BUFFER_M:g}"
+            )
+        if self.label_values is not None and self.label_speeds is not None:
+            raise UsageError(
+                "--label-values is for masks without speeds, --label-speeds for masks of speeds: "
+                "use one of them"
+            )
+        if self.mask_rule is not None:
+            self.mask_rule.check()
+        elif self.label_nodata is not None:
+            raise UsageError("--label-nodata goes with --label-values or --label-speeds")
 
     def _check_ranges(self) -> None:
         if self.bands is not None and (not self.bands or min(self.bands) < 1):
@@ -239,7 +312,9 @@ class BuildOptions:
         """Return how roads get their speed, of a city whose attributes are spelled so."""
         from geoprep.labels.rule import SpeedRule
 
-        return SpeedRule(schema, self.speed_from, self.speed_field, self.speed_unit)
+        return SpeedRule(
+            schema, self.speed_from, self.speed_field, self.speed_unit, self.width_field
+        )
 
     def to_attrs(self) -> dict[str, Any]:
         """Return the options as plain JSON values; a store is the same wherever files lie."""

@@ -14,12 +14,13 @@ from geoprep.executors.threads import Executor
 from geoprep.grid import Grid, shard_tiles
 from geoprep.plan.division import Member, divide
 from geoprep.plan.layout import Layout
+from geoprep.plan.masks import check_kinds
 from geoprep.plan.options import BuildOptions, Schema
 from geoprep.plan.probe import Probe, inputs_digest, label_files, of_equal_bands, probe_scene
 from geoprep.plan.shared import judge_shared_roads, open_shared_roads, unfit_label
 from geoprep.sources.cities import CITIES
 from geoprep.sources.scene import Found
-from geoprep.store.schema import StoreMeta
+from geoprep.store.schema import NO_SPEEDS, StoreMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ def make_plan(
         The one file of roads for all scenes cannot be used.
     """
     scenes = [scene for one in found for scene in one.scenes]
+    check_kinds(found, options)
     items = [(scene, one.product, options) for one in found for scene in one.scenes]
     probes = of_equal_bands(scenes, executor.map_ordered(probe_scene, items))
     usable = [probe for probe in probes if not probe.failure]
@@ -170,7 +172,11 @@ def make_plan(
         else ([""] * len(probes), ())
     )
     planned, more = _lay_out(found, cities, probes, layout, shared, outside)
-    files = [[*probe.files, *label_files(s.label)] for s, probe in zip(scenes, probes, strict=True)]
+    raster = options.mask_rule is not None
+    files = [
+        [*probe.files, *label_files(scene.label, raster=raster)]
+        for scene, probe in zip(scenes, probes, strict=True)
+    ]
     digest = inputs_digest(
         [f"{scene.id} {probe.facts}" for scene, probe in zip(scenes, probes, strict=True)],
         [*files, *(label_files(name) for name in (shared, options.split_file) if name)],
@@ -188,6 +194,7 @@ def make_plan(
         levels=layout.levels,
         shard_tiles=shard_tiles([len(scene.windows) for scene in planned], options.shard_tiles),
         codec=options.codec,
+        speed_unit="mph" if options.label_values is None else NO_SPEEDS,
         build={"options": options.to_attrs(), "product": found[0].product, "inputs": digest},
         version=__version__,
     )

@@ -129,10 +129,16 @@ def _facts(dataset: DatasetReader) -> str:
     return repr((dataset.shape, *place, dataset.nodatavals, meanings))
 
 
-def label_files(label: str | None) -> list[str]:
+def label_files(label: str | None, *, raster: bool = False) -> list[str]:
     """Return the files that a label consists of, none for a scene without one."""
     if label is None:
         return []
+    if raster:
+        try:
+            with open_image(label) as dataset:
+                return list(_files_of(dataset, label))
+        except GeoprepError:  # the scene will say why
+            return [label]
     if not (is_local(label) and label.lower().endswith(".shp")):
         return [label]
     parts = [str(Path(label).with_suffix(suffix)) for suffix in SHAPEFILE_PARTS]

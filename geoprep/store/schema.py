@@ -23,6 +23,9 @@ STATUSES = ("ok", "skipped", "failed", "unlabelled")
 CODECS = ("lz4", "zstd")
 PIXEL_ARRAYS: dict[str, int] = {"image": 0, "speed": 255}  # name -> fill value
 HASH_BYTES = 16
+SPEED_UNITS = ("mph", "none")
+NO_SPEEDS = "none"
+"""Speed unit of a store whose roads have no speed: a reader that knows only mph refuses it."""
 
 Codec = Literal["lz4", "zstd"]
 
@@ -50,6 +53,8 @@ class StoreMeta:
         Tiles per shard of every pixel array.
     codec
         ``lz4`` (bitshuffled) or ``zstd`` (level 1); every chunk also ends in its CRC-32C.
+    speed_unit
+        ``mph``, or ``none``: every road is of unknown speed, byte 254.
     build
         Every other parameter of the build, and a digest of its inputs.
     complete
@@ -71,6 +76,11 @@ class StoreMeta:
     complete: bool = False
     schema: int = SCHEMA
     version: str = ""
+
+    @property
+    def has_speeds(self) -> bool:
+        """Whether roads have a speed: those of masks of roads have none."""
+        return self.speed_unit != NO_SPEEDS
 
     def to_attrs(self) -> dict[str, Any]:
         """Return the attribute as plain JSON values."""
@@ -142,7 +152,7 @@ def _impossible(meta: StoreMeta) -> Iterator[str]:
         yield f"gsd_m is {meta.gsd_m}"
     if meta.shard_tiles < 1 or not 0 <= meta.overlap < meta.tile:
         yield f"shards of {meta.shard_tiles} tiles, overlap of {meta.overlap} pixels"
-    if meta.speed_unit != "mph":
+    if meta.speed_unit not in SPEED_UNITS:
         yield f"speed unit {meta.speed_unit!r:.60}"
     if not meta.cities:
         yield "no city"

@@ -70,7 +70,7 @@ def _scenes(store: Store) -> Iterator[_Feature]:
             "valid_fraction": _number(valid_share(store, index)),
             "tiles": rows.stop - rows.start,
         }
-        yield _outline(scene_grid(store, index)), properties
+        yield outline(scene_grid(store, index)), properties
 
 
 def _tiles(store: Store) -> Iterator[_Feature]:
@@ -79,10 +79,10 @@ def _tiles(store: Store) -> Iterator[_Feature]:
         grid = scene_grid(store, index)
         for i in range(*tiles_of(tiles, index).indices(len(tiles))):
             row, col = int(tiles.row[i]), int(tiles.col[i])
-            outline = None
+            polygon = None
             if grid is not None:  # without what is padded
                 height, width = min(side, grid.height - row), min(side, grid.width - col)
-                outline = _outline(grid.window(row, col, height, width))
+                polygon = outline(grid.window(row, col, height, width))
             properties = {
                 **_common(store, index),
                 "split": SPLIT_NAMES[tiles.split[i]],
@@ -92,7 +92,7 @@ def _tiles(store: Store) -> Iterator[_Feature]:
                 "road_fraction": _number(tiles.road_fraction[i]),
                 "valid_fraction": _number(tiles.valid_fraction[i]),
             }
-            yield outline, properties
+            yield polygon, properties
 
 
 def _common(store: Store, index: int) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def _number(value: Any) -> float:  # noqa: ANN401 - any NumPy scalar
     return round(float(value), 6)
 
 
-def _outline(grid: Grid | None) -> shapely.Polygon | None:
-    """Return a grid's corners in longitude and latitude, counterclockwise."""
+def outline(grid: Grid | None) -> shapely.Polygon | None:
+    """Return a grid's corners in longitude and latitude, counterclockwise; None without a place."""
     if grid is None or grid.plain:
         return None
     corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0)]

@@ -11,6 +11,8 @@ from geoprep.speed import (
     CONTINUOUS_TABLE,
     NO_DATA,
     NO_ROAD,
+    SPEED_VALID_TABLE,
+    UNKNOWN_SPEED,
     VALID_TABLE,
     table_mph,
     to_byte,
@@ -51,7 +53,7 @@ CRESI_BIN = {
 }
 SHARED_BYTES = {19, 23, 34, 41, 49}
 
-bytes_of_roads = st.integers(1, 254)
+bytes_of_roads = st.integers(1, 253)
 
 
 def test_table_gives_the_speeds_of_the_reference_and_no_other():
@@ -131,6 +133,14 @@ def test_neither_no_road_nor_no_data_is_a_road(byte):
 
 def test_only_no_data_is_not_valid():
     assert np.flatnonzero(VALID_TABLE == 0).tolist() == [NO_DATA]
+    assert np.flatnonzero(SPEED_VALID_TABLE == 0).tolist() == [UNKNOWN_SPEED, NO_DATA]
+
+
+def test_a_road_of_unknown_speed_is_a_road_and_has_no_speed():
+    assert BINARY_TABLE[UNKNOWN_SPEED] == 1
+    assert CHANNEL_TABLE[UNKNOWN_SPEED].tolist() == [0] * 7 + [1]
+    assert not any(table[UNKNOWN_SPEED] for table in (BIN_TABLE, BINNED_TABLE, CONTINUOUS_TABLE))
+    assert to_byte(1e6) < UNKNOWN_SPEED
 
 
 @pytest.mark.parametrize(
@@ -147,7 +157,7 @@ def test_tables_cover_every_byte_and_cannot_be_changed(table):
 def test_byte_is_the_nearest_whole_speed_within_its_range(mph):
     byte = to_byte(mph)
     assert byte.dtype == np.uint8
-    assert abs(int(byte) - min(max(mph, 1), 254)) <= 0.5
+    assert abs(int(byte) - min(max(mph, 1), 253)) <= 0.5
 
 
 @given(st.lists(st.floats(0, 300), min_size=2))
@@ -156,7 +166,7 @@ def test_faster_never_has_a_smaller_byte(speeds):
 
 
 def test_halves_round_up():
-    assert to_byte([0.5, 1.5, 2.5, 22.5, 253.5]).tolist() == [1, 2, 3, 23, 254]
+    assert to_byte([0.5, 1.5, 2.5, 22.5, 300]).tolist() == [1, 2, 3, 23, 253]
 
 
 @pytest.mark.parametrize("mph", [np.nan, np.inf])

@@ -55,7 +55,8 @@ def read_labels(
         table = read_road_table(path, SpeedRule(schema))
     except OSError as error:
         raise LabelError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    lines, mph = table.lines, table.mph[table.feature]
+    linear = shapely.get_dimensions(table.lines) == 1  # no network is told by the area of a road
+    lines, mph = table.lines[linear], table.mph[table.feature[linear]]
     if not as_published:
         drivable = np.isfinite(mph)
         lines, mph = lines[drivable], mph[drivable]

@@ -198,12 +198,31 @@ def test_osm_lanes_are_used_when_they_can_be_read():
         ({"highway", "lanes", "surface", "OBJECTID", "osm_id"}, "sn5"),
         ({"highway", "lanes", "surface"}, "osm"),
         ({"class", "type"}, "osm"),
+        ({"osm_id", "code", "fclass", "maxspeed", "tunnel"}, "osm"),
         ({"name"}, "sn3"),
         (set(), "sn3"),
     ],
 )
 def test_schema_is_told_by_property_names(names, schema):
     assert detect_schema(names) == schema
+
+
+@pytest.mark.parametrize(
+    ("fclass", "more", "mph"),
+    [
+        ("motorway", {}, 55),
+        ("track_grade3", {}, 20),
+        ("unknown", {}, 20),
+        ("residential", {"tunnel": "F"}, 25),
+        ("residential", {"tunnel": "T"}, None),
+        ("footway", {}, None),
+        ("rail", {}, None),
+        ("secondary", {"highway": "motorway"}, 55),
+    ],
+)
+def test_roads_of_geofabrik_are_told_by_fclass(fclass, more, mph):
+    found = speed({"osm_id": "1", "fclass": fclass} | more).mph
+    assert math.isnan(found) if mph is None else found == mph
 
 
 def test_schema_is_one_for_the_whole_file():
@@ -254,7 +273,7 @@ def test_the_inferred_speed_goes_before_the_older_one():
         (0, "speed field out of range"),
         (-20, "speed field out of range"),
         ("-20", "speed field out of range"),
-        (255, "speed field out of range"),
+        (254, "speed field out of range"),
         (1e308, "speed field out of range"),
     ],
 )
@@ -315,4 +334,4 @@ def test_no_field_value_whatever_gives_a_crash_or_a_speed_that_is_no_byte(proper
     properties = [{"limit": None, "highway": None}, *properties, {"limit": "x"}]
     rule = SpeedRule(schema=schema, speed_field="limit", speed_unit=unit)
     for mph, notes in road_speeds(properties, rule, "x"):
-        assert 0 < mph <= 254 or (math.isnan(mph) and notes)
+        assert 0 < mph <= 253 or (math.isnan(mph) and notes)

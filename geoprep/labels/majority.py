@@ -1,0 +1,89 @@
+"""A speed mask on a finer grid -> one on a coarser: what most of the known pixels say."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.compiled import compiled
+from geoprep.speed import NO_DATA, NO_ROAD
+
+
+def majority(
+    codes: NDArray[np.uint8],
+    ys: NDArray[np.float64],
+    xs: NDArray[np.float64],
+    out: NDArray[np.uint8],
+) -> None:
+    """Write what most known pixels under every wanted pixel say.
+
+    A pixel is road when at least half of the known ones are, and has the speed that most of these
+    have, the faster of two; it is no data where none is known. Where wanted pixels are the smaller
+    ones, each has the code of the one that it lies in.
+
+    Parameters
+    ----------
+    codes
+        uint8 (y, x), bytes of a speed mask.
+    ys, xs
+        Edges of wanted pixels in pixels of ``codes``, from `geoprep.imagery.pixel_edges`.
+    out
+        uint8, at least as large as wanted; its upper left is written.
+    """
+    tops, bottoms = _ranges(ys, codes.shape[0])
+    lefts, rights = _ranges(xs, codes.shape[1])
+    wanted = out[: len(tops), : len(lefts)]
+    if (bottoms - tops == 1).all() and (rights - lefts == 1).all():
+        wanted[...] = codes[np.ix_(tops, lefts)]
+    else:
+        _majority(codes, tops, bottoms, lefts, rights, wanted)
+
+
+def _ranges(
+    edges: NDArray[np.float64], length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
+    """Return the first pixel whose centre lies between two edges, and the one after the last."""
+    first = np.ceil(edges[:-1] - 0.5).astype(np.int64)
+    last = np.ceil(edges[1:] - 0.5).astype(np.int64)
+    narrow = last <= first
+    first[narrow] = np.floor((edges[:-1] + edges[1:])[narrow] / 2).astype(np.int64)
+    first = np.clip(first, 0, length - 1)
+    return first, np.clip(np.maximum(last, first + 1), 1, length)
+
+
+@compiled
+def _majority(
+    codes: NDArray[np.uint8],
+    tops: NDArray[np.int64],
+    bottoms: NDArray[np.int64],
+    lefts: NDArray[np.int64],
+    rights: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> None:
+    counts = np.zeros(256, np.int64)
+    for i in range(len(tops)):
+        for j in range(len(lefts)):
+            known = roads = 0
+            highest = best = 0
+            for y in range(tops[i], bottoms[i]):
+                for x in range(lefts[j], rights[j]):
+                    code = codes[y, x]
+                    if code == NO_DATA:
+                        continue
+                    known += 1
+                    if code != NO_ROAD:
+                        roads += 1
+                        counts[code] += 1
+                        times = counts[code]
+                        if times > highest or (times == highest and code > best):
+                            highest, best = times, code
+            if known == 0:
+                out[i, j] = NO_DATA
+            elif 2 * roads >= known:
+                out[i, j] = best
+            else:
+                out[i, j] = NO_ROAD
+            if roads > 0:
+                for y in range(tops[i], bottoms[i]):
+                    for x in range(lefts[j], rights[j]):
+                        counts[codes[y, x]] = 0

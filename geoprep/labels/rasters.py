@@ -1,0 +1,231 @@
+"""Masks as labels: the window of a raster that lies on a scene -> bytes of a speed mask.
+
+A mask lies on its scene pixel by pixel, or has a place on the ground of its own: then the nearest
+pixel counts. Only the window that is asked for is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import GeoprepError, LabelError
+from geoprep.grid import Grid
+from geoprep.imagery.pixels import has_palette
+from geoprep.labels.codes import MaskPixels, MaskRule
+from geoprep.speed import NO_DATA
+from geoprep.storage.addresses import open_image
+
+if TYPE_CHECKING:
+    from affine import Affine
+    from rasterio.io import DatasetReader
+    from rasterio.windows import Window
+
+_MOST_PIXELS: Final = 16 << 20
+"""Pixels of a mask that are read at once: one with finer pixels than its image is read in rows."""
+_SAME_PIXEL: Final = 0.01
+_EDGE_POINTS: Final = 21
+
+
+class Part(NamedTuple):
+    """A window of a scene, in pixels of its source."""
+
+    row: int
+    col: int
+    height: int
+    width: int
+
+
+def read_mask(
+    label: str, rule: MaskRule, grid: Grid, part: Part
+) -> tuple[NDArray[np.uint8], dict[str, int]]:
+    """Return the speed mask of a part of a scene.
+
+    Parameters
+    ----------
+    label
+        Address of a raster of any format.
+    rule
+        What its values mean.
+    grid
+        Of the whole scene.
+
+    Returns
+    -------
+    ndarray
+        uint8 (y, x): 255 where the mask says nothing.
+    dict
+        What was noticed -> 1.
+
+    Raises
+    ------
+    LabelError
+        It cannot be read, does not lie on the scene, or its values are not what the rule says.
+    """
+    from rasterio.windows import Window
+
+    with _opened(label) as dataset:
+        notes = {}
+        if rule.nodata is None and dataset.nodata == 0:
+            notes["mask tagged nodata 0, read as no road"] = 1
+        if _pixel_by_pixel(dataset, grid, label):
+            window = Window(part.col, part.row, part.width, part.height)
+            return rule.codes(_pixels(dataset, window, label)), notes
+        _require_overlap(dataset, grid, label)
+        out = np.full((part.height, part.width), NO_DATA, np.uint8)
+        _fill_warped(dataset, rule, grid.window(*part), out, label)
+        return out, notes
+
+
+def mask_values(label: str) -> str:
+    """Return the values in the middle of a mask, in words, for a person to choose from."""
+    from rasterio.windows import Window
+
+    side = 1024
+    with _opened(label) as dataset:
+        height, width = min(side, dataset.height), min(side, dataset.width)
+        window = Window((dataset.width - width) // 2, (dataset.height - height) // 2, width, height)
+        values = np.unique(dataset.read(window=window).reshape(dataset.count, -1).T, axis=0)
+    shown = [",".join(f"{part:g}" for part in value) for value in values[:6].tolist()]
+    return " and ".join(shown) + (" and more" if len(values) > len(shown) else "")
+
+
+@contextmanager
+def _opened(label: str) -> Iterator[DatasetReader]:
+    try:
+        with open_image(label) as dataset:
+            yield dataset
+    except LabelError:
+        raise
+    except GeoprepError as error:
+        raise LabelError(
+            f"{error} It is a label: without it the scene is built as unlabelled."
+        ) from error
+
+
+def _pixel_by_pixel(dataset: DatasetReader, grid: Grid, label: str) -> bool:
+    """Return whether a mask has the pixels of its scene; False where it has a place of its own."""
+    fits = (dataset.height, dataset.width) == (grid.height, grid.width)
+    nowhere = dataset.crs is None and dataset.transform.is_identity
+    if not grid.crs or nowhere:
+        if fits:
+            return True
+        raise LabelError(
+            f"{label}: has {dataset.width} x {dataset.height} pixels and its image "
+            f"{grid.width} x {grid.height}, and the "
+            f"{'mask' if nowhere else 'image'} says not where it lies: give both the same size, or "
+            "both a georeference"
+        )
+    same_crs = dataset.crs is None or _same_crs(dataset, grid)
+    return fits and same_crs and _same_corners(dataset.transform, grid)
+
+
+def _same_crs(dataset: DatasetReader, grid: Grid) -> bool:
+    from rasterio.crs import CRS
+
+    return bool(dataset.crs == CRS.from_user_input(grid.crs))
+
+
+def _same_corners(transform: Affine, grid: Grid) -> bool:
+    """Return whether no corner of a scene lies further than a hundredth pixel from a mask's."""
+    there = ~transform * grid.transform
+    return all(
+        abs(a - b) < _SAME_PIXEL
+        for x in (0, grid.width)
+        for y in (0, grid.height)
+        for a, b in zip(there * (x, y), (x, y), strict=True)
+    )
+
+
+def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
+    from rasterio.enums import ColorInterp
+
+    meanings = dataset.colorinterp
+    alpha = next((i for i, one in enumerate(meanings, 1) if one == ColorInterp.alpha), None)
+    bands = [i for i in range(1, dataset.count + 1) if i != alpha]
+    if any(dataset.dtypes[i - 1].startswith("complex") for i in bands):
+        raise LabelError(f"{label}: holds complex numbers; a mask holds real ones")
+    opaque = None if alpha is None else dataset.read(alpha, window=window) != 0
+    palette = None
+    if has_palette(dataset):
+        palette = np.zeros((256, 3), np.uint8)
+        for index, colour in dataset.colormap(1).items():
+            palette[index] = colour[:3]
+    values: NDArray[Any] = dataset.read(bands, window=window)
+    return MaskPixels(values, opaque, palette, dataset.nodata, label)
+
+
+def _mask_crs(dataset: DatasetReader, grid: Grid) -> Any:  # noqa: ANN401 - rasterio's
+    """Return the CRS of a mask; one with an affine alone has its image's."""
+    from rasterio.crs import CRS
+
+    return CRS.from_user_input(grid.crs) if dataset.crs is None else dataset.crs
+
+
+def _window_under(dataset: DatasetReader, grid: Grid) -> Window | None:
+    """Return the window of a mask under a grid, two pixels wider; None where there is none."""
+    from rasterio.errors import RasterioError
+    from rasterio.warp import transform_bounds
+    from rasterio.windows import Window
+
+    try:
+        left, bottom, right, top = transform_bounds(
+            grid.crs, _mask_crs(dataset, grid), *grid.bounds, densify_pts=_EDGE_POINTS
+        )
+    except RasterioError:  # one that its CRS does not reach
+        return None
+    if not np.isfinite((left, bottom, right, top)).all():
+        return None
+    corners = [~dataset.transform * (x, y) for x in (left, right) for y in (bottom, top)]
+    low = np.floor(np.min(corners, axis=0)).astype(int) - 2
+    high = np.ceil(np.max(corners, axis=0)).astype(int) + 2
+    low, high = np.maximum(low, 0), np.minimum(high, (dataset.width, dataset.height))
+    if (low >= high).any():
+        return None
+    return Window(*low.tolist(), *(high - low).tolist())
+
+
+def _require_overlap(dataset: DatasetReader, grid: Grid, label: str) -> None:
+    if _window_under(dataset, grid) is None:
+        raise LabelError(
+            f"{label}: the mask lies elsewhere, at {_numbers(dataset.bounds)} in "
+            f"{str(dataset.crs)[:40]}; its image is at {_numbers(grid.bounds)} in {grid.crs[:40]}"
+        )
+
+
+def _numbers(bounds: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:.6g}" for value in bounds)
+
+
+def _fill_warped(
+    dataset: DatasetReader, rule: MaskRule, grid: Grid, out: NDArray[np.uint8], label: str
+) -> None:
+    """Write the nearest pixel's code into every pixel of a grid that the mask reaches."""
+    from rasterio.enums import Resampling
+    from rasterio.warp import reproject
+
+    window = _window_under(dataset, grid)
+    if window is None:
+        return
+    if window.width * window.height > _MOST_PIXELS and grid.height > 1:
+        half = grid.height // 2
+        upper = grid.window(0, 0, half, grid.width)
+        lower = grid.window(half, 0, grid.height - half, grid.width)
+        _fill_warped(dataset, rule, upper, out[:half], label)
+        _fill_warped(dataset, rule, lower, out[half:], label)
+        return
+    reproject(
+        rule.codes(_pixels(dataset, window, label)),
+        out,
+        src_transform=dataset.window_transform(window),
+        src_crs=_mask_crs(dataset, grid),
+        src_nodata=NO_DATA,
+        dst_transform=grid.transform,
+        dst_crs=grid.crs,
+        dst_nodata=NO_DATA,
+        resampling=Resampling.nearest,
+    )

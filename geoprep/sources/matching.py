@@ -1,0 +1,131 @@
+"""Which label file belongs to which image: by their names.
+
+A label is called like its image (``chip1.geojson``), or like it and a word more
+(``chip1_roads.geojson``). Where no image is called so, a word for what the files are is left out of
+both names (``12_sat.jpg`` and ``12_mask.png``), or area and number of SpaceNet's names decide
+(``AOI_2_Vegas_img99.geojson`` and ``SN3_roads_train_AOI_2_Vegas_PS-RGB_img99.tif``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from geoprep.errors import SourceError
+
+# What is taken from a folder, or by a pattern that does not spell its own suffix.
+IMAGE_SUFFIXES = (".tif", ".tiff", ".vrt", ".jp2", ".img", ".png", ".jpg", ".jpeg")
+LABEL_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb")
+# `chip1_roads` belongs to scene `chip1`, but `chip1_2` is another scene's.
+_WORD_MORE = re.compile(r"[_\-. ]+[^\W\d]")
+_IMAGE_WORD = re.compile(r"[_\-. ]+(sat|satellite|image|img|rgb|aerial|ortho|photo)$", re.I)
+_LABEL_WORD = re.compile(r"[_\-. ]+(masks?|labels?|roads?|map|gt|groundtruth|ground_truth)$", re.I)
+_SPACENET = re.compile(r"AOI_(\d+)_.*?(img|chip)(\d+)(?!\d)", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image, its scene's id, and the folders that the id names to tell it from others."""
+
+    id: str
+    address: str
+    folders: tuple[str, ...] = ()
+
+    @property
+    def stem(self) -> str:
+        """Name of the file without its suffix, as in the file system."""
+        return PurePosixPath(self.address).stem
+
+
+Carriers = dict[str, list[Image]]
+
+
+def is_called_label(address: str) -> bool:
+    """Return whether the name of a file ends in a word for labels."""
+    return _LABEL_WORD.search(PurePosixPath(address).stem) is not None
+
+
+def assigned(
+    files: Sequence[str], images: Sequence[Image]
+) -> tuple[dict[str, str], list[str]]:  # fmt: skip
+    """Give each label file to the scene whose name it carries; return the rest apart.
+
+    Raises
+    ------
+    SourceError
+        Two labels belong to one scene.
+    """
+    named = _carriers(images, lambda image: {image.id, image.stem})
+    alike = _carriers(images, lambda image: _other_names(image.stem, _IMAGE_WORD))
+    owned: dict[str, tuple[int, str]] = {}
+    orphans = []
+    for file in files:
+        scene, closeness = _owner(PurePosixPath(file), named)
+        if scene is None:
+            scene, closeness = _likely_owner(PurePosixPath(file), alike), 0
+        if scene is None:
+            orphans.append(file)
+            continue
+        before = owned.get(scene)
+        if before is not None and before[0] == closeness:
+            raise SourceError(
+                f"two label files for scene {scene}: {before[1]} and {file}. Narrow --labels, for "
+                "example to '*_roads.geojson'."
+            )
+        if before is None or closeness > before[0]:
+            owned[scene] = (closeness, file)
+    return {scene: file for scene, (_, file) in owned.items()}, orphans
+
+
+def _carriers(images: Iterable[Image], names: Callable[[Image], set[str]]) -> Carriers:
+    """Return the images by each of their names."""
+    carriers: Carriers = {}
+    for image in images:
+        for name in names(image):
+            carriers.setdefault(name, []).append(image)
+    return carriers
+
+
+def _owner(file: PurePosixPath, carriers: Carriers) -> tuple[str | None, int]:
+    """Return the id of a label's scene, and 2 for a label called exactly like it, 1 for others."""
+    stem = file.stem
+    cuts = [i for i in range(len(stem), 0, -1) if i == len(stem) or _WORD_MORE.match(stem, i)]
+    for cut in cuts:  # the longest name first: `a_1_roads` is of `a_1`, not of `a`
+        image = _only(file, carriers.get(stem[:cut], []))
+        if image is not None:
+            return image.id, 1 + (cut == len(stem))
+    return None, 0
+
+
+def _likely_owner(file: PurePosixPath, carriers: Carriers) -> str | None:
+    """Return the id of the one scene that a label seems to be of."""
+    for name in sorted(_other_names(file.stem, _LABEL_WORD)):
+        image = _only(file, carriers.get(name, []))
+        if image is not None:
+            return image.id
+    return None
+
+
+def _only(file: PurePosixPath, images: Sequence[Image]) -> Image | None:
+    """Return the one image; of several, the one whose folders tell it from the others."""
+    if len(images) > 1:
+        common = set.intersection(*(set(image.folders) for image in images))
+        folders = common.union(file.parent.parts)
+        images = [image for image in images if folders.issuperset(image.folders)]
+    return images[0] if len(images) == 1 else None
+
+
+def _other_names(stem: str, word: re.Pattern[str]) -> set[str]:
+    """Return what else a file may be known by: SpaceNet's area and number, the name without a word.
+
+    The former cannot be a name: it holds a slash.
+    """
+    names = set()
+    if match := _SPACENET.search(stem):
+        area, kind, number = match.groups()
+        names.add(f"{int(area)}/{kind.lower()}{int(number)}")
+    if match := word.search(stem):
+        names.add(stem[: match.start()])
+    return names
