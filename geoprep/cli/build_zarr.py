@@ -60,7 +60,8 @@ something is in its way.
     "--images",
     multiple=True,
     callback=filled,
-    help="Any imagery instead of a city: quoted glob; repeatable.",
+    help="Any imagery instead of a city: quoted glob, folder, or an archive (.tar, .tar.gz, .zip), "
+    "of which 'A.zip!/train/*_sat.jpg' means some; also on s3://, https://, gs://; repeatable.",
 )
 @grouped_option(
     "Source",
@@ -194,7 +195,8 @@ def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str]
         from geoprep.sources.patterns import images_and_labels
 
         masks = bool(given["label_values"] or given["label_speeds"])
-        found = images_and_labels(given["images"], given["labels"], masks=masks)
+        images, labels = _brought(given, quiet)
+        found = images_and_labels(images, labels, masks=masks)
         return [found], ["custom"], given["out"]
     from geoprep.cli.progress import counting_bar
     from geoprep.sources.cities import get_city
@@ -209,15 +211,39 @@ def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str]
     return found, names, given["out"] or Path("-".join(names) + ".zarr")
 
 
+def _brought(given: dict[str, Any], quiet: bool) -> tuple[list[str], str | None]:
+    """Unpack archives and download what cannot be read in place; say where it stays."""
+    from geoprep.cli.progress import counting_bar
+    from geoprep.sources.archives import brought
+
+    into, said = _kept_beside(given["out"]), set[str]()
+
+    def local(pattern: str) -> str:
+        with counting_bar("unpacking, MB", quiet, per=10**6) as report:
+            found, note = brought(pattern, into, report)
+        if note and note not in said:
+            click.echo(note, err=True)
+            said.add(note)
+        return found
+
+    images = [local(pattern) for pattern in given["images"]]
+    return images, given["labels"] and local(given["labels"])
+
+
+def _kept_beside(out: str | Path) -> Path:
+    """Return the folder for what a build brings: beside the store or, of one in a bucket, here."""
+    place = out if isinstance(out, Path) else Path(out.rstrip("/")).name
+    return Path(f"{place}.source")
+
+
 def _fetched(found: list[Found], out: str | Path, quiet: bool) -> list[Found]:
-    """Bring what lies on a server to the disk, beside the store or, of one in a bucket, here."""
+    """Bring what lies on a server to the disk."""
     from geoprep.cli.progress import counting_bar
     from geoprep.sources.download import fetch, remote_scenes
 
     if not any(remote_scenes(one) for one in found):
         return found
-    place = out if isinstance(out, Path) else Path(out.rstrip("/")).name
-    into = Path(f"{place}.source")
+    into = _kept_beside(out)
     with counting_bar("downloading scenes", quiet) as report:
         local = [fetch(one, into, report) for one in found]
     click.echo(f"downloaded to {into}: delete it when you need it no more", err=True)
