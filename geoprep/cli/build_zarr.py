@@ -86,6 +86,13 @@ something is in its way.
     metavar="ADDRESS",
     help="Dask scheduler whose workers do the work, such as tcp://HOST:8786.",
 )
+@grouped_option(
+    "Run",
+    "--dry-run",
+    is_flag=True,
+    help="Build nothing: say how many tiles and bytes it would make, how long by this machine's "
+    "rate on one scene, and which scenes would fail.",
+)
 @grouped_option("Run", "--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @grouped_option("Run", "--quiet", is_flag=True, help="No progress bar.")
 @click.pass_context
@@ -98,6 +105,8 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
     _refuse_contradictions(context, given)
     quiet = given["quiet"] or given["as_json"]
     try:
+        if given["dry_run"]:
+            return _rehearse(given, quiet)
         summary, notes = _build(given, quiet)
     except GeoprepError as error:  # no complete store, whatever is to blame: status 2
         raise UsageError(str(error)) from error
@@ -110,6 +119,27 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
 
         print_summary(summary, notes)
     return 1 if summary.statuses.get("failed") else 0
+
+
+def _rehearse(given: dict[str, Any], quiet: bool) -> int:
+    """Print what the build would make and take; return the exit status that it may expect."""
+    from geoprep.build.rehearsal import rehearse
+    from geoprep.cli.progress import print_rehearsal
+    from geoprep.executors import Threads
+    from geoprep.plan.plan import make_plan
+
+    options = BuildOptions(**{one.name: given[one.name] for one in fields(BuildOptions)})
+    found, names, out = _sources(given, quiet)
+    executor = Threads(given["workers"])
+    plan = make_plan(found, names, options, executor, read_inputs=False)
+    room = out if isinstance(out, Path) else Path.cwd()
+    result = rehearse(plan, room, executor.workers)
+    if given["as_json"]:
+        click.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        notes = [*(note for one in found for note in one.notes), *plan.notes]
+        print_rehearsal(result, notes)
+    return 1 if result.failures else 0
 
 
 def _build(given: dict[str, Any], quiet: bool) -> tuple[Summary, list[str]]:
