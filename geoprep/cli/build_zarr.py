@@ -33,6 +33,14 @@ stays as it is), cut into tiles (--tile, --overlap), and every further of the --
   1300 px chip, --resize 512            1 tile of 512, and 256
   1300 px chip, --gsd 0.6 --levels 1    resampled to 0.6 m on the ground, then cut
 \b
+Other imagery than SpaceNet's:
+  --images 'scenes/*.tif' --labels roads.gpkg        one file of roads for all scenes
+  --images 'set.zip!/train/*_sat.jpg' --labels 'set.zip!/train/*_mask.png' --label-values 255
+           --pixel-size 0.5                          pictures without a place on the ground
+  --images dem.tif --rescale 100,900 --nodata -9999  any real dtype, between two values
+  --images mosaic.tif --labels roads.gpkg --split-by block --block-km 0.5
+  --dry-run                                          what any of it would make and take
+\b
 Exit status: 0 all went well; 1 some scenes failed (the store is complete with the rest, and
 says why); 2 there is no complete store: the command cannot be carried out as written, or
 something is in its way.

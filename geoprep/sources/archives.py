@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from geoprep.errors import SourceError
+from geoprep.sources.download import download
 from geoprep.sources.matching import LABEL_SUFFIXES
 from geoprep.sources.tar import (
     MAX_MEMBER,
@@ -26,7 +27,7 @@ from geoprep.sources.tar import (
     plain_files,
 )
 from geoprep.sources.unpack import Extracted, once, write_member
-from geoprep.storage.objects import fetch_object, is_remote
+from geoprep.storage.objects import is_remote
 from geoprep.storage.web import fetch_file, is_web
 
 SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".zip")
@@ -71,7 +72,7 @@ def brought(pattern: str, into: Path, report: Report | None = None) -> tuple[str
     ):
         into.mkdir(parents=True, exist_ok=True)
         target = into / PurePosixPath(place).name
-        (fetch_file if is_web(place) else fetch_object)(place, target)
+        (fetch_file if is_web(place) else download)(place, target)
         note = f"{place}: downloaded to {target}: delete it when you need it no more"
         place = str(target)
     if not packed or not Path(place).expanduser().is_file():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,11 @@ def _store(place: str) -> Any:  # noqa: ANN401 - obstore's stores share no type
 
     if place.startswith("gs://"):
         return from_url(place, skip_signature=not _has_google_credentials())
-    options = {"allow_http": place.startswith("http://"), "connect_timeout": "10s"}
-    return from_url(place, client_options=options)
+    http = place.startswith("http://")
+    return from_url(place, client_options={"allow_http": http, "connect_timeout": "10s"})
 
 
 def _has_google_credentials() -> bool:
-    import os
-
     return any(name in os.environ for name in _CREDENTIALS)
 
 

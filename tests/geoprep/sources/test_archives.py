@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from helpers.buckets import client_of, s3_endpoint, use_endpoint
 
 from geoprep.errors import SourceError
 from geoprep.sources.archives import brought
@@ -114,6 +115,25 @@ def test_other_patterns_are_left_as_they_are(tmp_path):
     for pattern in ("scenes/*.tif", "s3://b/*.tif", str(tmp_path), "gone.zip"):
         assert brought(pattern, tmp_path / "in") == (pattern, "")
     assert not (tmp_path / "in").exists()
+
+
+def test_archives_and_one_road_file_come_from_s3_once(tmp_path, monkeypatch):
+    write_tar(tmp_path / "a.tar", FILES)
+    into = tmp_path / "in"
+    with s3_endpoint("roads") as endpoint:
+        use_endpoint(monkeypatch, endpoint)
+        client = client_of(endpoint)
+        client.put_object(Bucket="roads", Key="x/a.tar", Body=(tmp_path / "a.tar").read_bytes())
+        client.put_object(Bucket="roads", Key="x/roads.gpkg", Body=b"roads")
+        images, note = brought("s3://roads/x/a.tar!/set/train/*_sat.jpg", into)
+        assert len(images_and_labels([images]).scenes) == 2
+        assert f"downloaded to {into / 'a.tar'}" in note
+        roads, _ = brought("s3://roads/x/roads.gpkg", into)
+        assert (roads, Path(roads).read_bytes()) == (str(into / "roads.gpkg"), b"roads")
+        written = Path(roads).stat().st_mtime_ns
+        brought("s3://roads/x/roads.gpkg", into)
+        assert Path(roads).stat().st_mtime_ns == written
+        assert brought("s3://roads/x/*.gpkg", into) == ("s3://roads/x/*.gpkg", "")
 
 
 @pytest.fixture
