@@ -15,6 +15,7 @@ import numpy as np
 
 from geoprep.build.labels import forget
 from geoprep.build.records import Outcome, Progress, Report, ScenePart, ShardRecord, ShardTask
+from geoprep.build.rehearsal import free_bytes, require_room
 from geoprep.build.summary import Summary, summarise
 from geoprep.build.survey import Known, survey
 from geoprep.build.target import target_of
@@ -69,6 +70,8 @@ def build(
         if state == "complete":
             journal.remove()
             return summarise(plan, target.location, "unchanged", (), time.perf_counter() - start)
+        if isinstance(out, Path):
+            require_room(plan, out, free_bytes(out))
         kept = target.kept(plan) if state == "incomplete" else {}
         if not kept:
             journal.restart()

@@ -12,7 +12,7 @@ from geoprep.plan.plan import Plan
 from geoprep.storage import StoreFiles
 from geoprep.store import Store
 from geoprep.store.scenes import road_fraction, scene_issues, valid_fraction
-from geoprep.store.schema import SPLIT_NAMES
+from geoprep.store.schema import SPLIT_NAMES, SPLITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,11 @@ def summarise(
         issues=tuple(scene_issues(store)),
         notes=store.meta.build.get("notes", {}),
         orphan_labels=plan.orphan_labels,
-        splits={name: int((tiles.split == i).sum()) for i, name in enumerate(SPLIT_NAMES)},
+        splits={
+            name: int((tiles.split == i).sum())
+            for i, name in enumerate(SPLIT_NAMES)
+            if i < len(SPLITS) or (tiles.split == i).any()
+        },
         road_fraction=road_fraction(store),
         valid_fraction=valid_fraction(store),
         scenes_built=scenes_built,

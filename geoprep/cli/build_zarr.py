@@ -33,6 +33,14 @@ stays as it is), cut into tiles (--tile, --overlap), and every further of the --
   1300 px chip, --resize 512            1 tile of 512, and 256
   1300 px chip, --gsd 0.6 --levels 1    resampled to 0.6 m on the ground, then cut
 \b
+Other imagery than SpaceNet's:
+  --images 'scenes/*.tif' --labels roads.gpkg        one file of roads for all scenes
+  --images 'set.zip!/train/*_sat.jpg' --labels 'set.zip!/train/*_mask.png' --label-values 255
+           --pixel-size 0.5                          pictures without a place on the ground
+  --images dem.tif --rescale 100,900 --nodata -9999  any real dtype, between two values
+  --images mosaic.tif --labels roads.gpkg --split-by block --block-km 0.5
+  --dry-run                                          what any of it would make and take
+\b
 Exit status: 0 all went well; 1 some scenes failed (the store is complete with the rest, and
 says why); 2 there is no complete store: the command cannot be carried out as written, or
 something is in its way.
@@ -60,7 +68,8 @@ something is in its way.
     "--images",
     multiple=True,
     callback=filled,
-    help="Any imagery instead of a city: quoted glob; repeatable.",
+    help="Any imagery instead of a city: quoted glob, folder, or an archive (.tar, .tar.gz, .zip), "
+    "of which 'A.zip!/train/*_sat.jpg' means some; also on s3://, https://, gs://; repeatable.",
 )
 @grouped_option(
     "Source",
@@ -85,6 +94,13 @@ something is in its way.
     metavar="ADDRESS",
     help="Dask scheduler whose workers do the work, such as tcp://HOST:8786.",
 )
+@grouped_option(
+    "Run",
+    "--dry-run",
+    is_flag=True,
+    help="Build nothing: say how many tiles and bytes it would make, how long by this machine's "
+    "rate on one scene, and which scenes would fail.",
+)
 @grouped_option("Run", "--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @grouped_option("Run", "--quiet", is_flag=True, help="No progress bar.")
 @click.pass_context
@@ -97,6 +113,8 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
     _refuse_contradictions(context, given)
     quiet = given["quiet"] or given["as_json"]
     try:
+        if given["dry_run"]:
+            return _rehearse(given, quiet)
         summary, notes = _build(given, quiet)
     except GeoprepError as error:  # no complete store, whatever is to blame: status 2
         raise UsageError(str(error)) from error
@@ -109,6 +127,27 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
 
         print_summary(summary, notes)
     return 1 if summary.statuses.get("failed") else 0
+
+
+def _rehearse(given: dict[str, Any], quiet: bool) -> int:
+    """Print what the build would make and take; return the exit status that it may expect."""
+    from geoprep.build.rehearsal import rehearse
+    from geoprep.cli.progress import print_rehearsal
+    from geoprep.executors import Threads
+    from geoprep.plan.plan import make_plan
+
+    options = BuildOptions(**{one.name: given[one.name] for one in fields(BuildOptions)})
+    found, names, out = _sources(given, quiet)
+    executor = Threads(given["workers"])
+    plan = make_plan(found, names, options, executor, read_inputs=False)
+    room = out if isinstance(out, Path) else Path.cwd()
+    result = rehearse(plan, room, executor.workers)
+    if given["as_json"]:
+        click.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        notes = [*(note for one in found for note in one.notes), *plan.notes]
+        print_rehearsal(result, notes)
+    return 1 if result.failures else 0
 
 
 def _build(given: dict[str, Any], quiet: bool) -> tuple[Summary, list[str]]:
@@ -194,7 +233,8 @@ def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str]
         from geoprep.sources.patterns import images_and_labels
 
         masks = bool(given["label_values"] or given["label_speeds"])
-        found = images_and_labels(given["images"], given["labels"], masks=masks)
+        images, labels = _brought(given, quiet)
+        found = images_and_labels(images, labels, masks=masks)
         return [found], ["custom"], given["out"]
     from geoprep.cli.progress import counting_bar
     from geoprep.sources.cities import get_city
@@ -209,15 +249,39 @@ def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str]
     return found, names, given["out"] or Path("-".join(names) + ".zarr")
 
 
+def _brought(given: dict[str, Any], quiet: bool) -> tuple[list[str], str | None]:
+    """Unpack archives and download what cannot be read in place; say where it stays."""
+    from geoprep.cli.progress import counting_bar
+    from geoprep.sources.archives import brought
+
+    into, said = _kept_beside(given["out"]), set[str]()
+
+    def local(pattern: str) -> str:
+        with counting_bar("unpacking, MB", quiet, per=10**6) as report:
+            found, note = brought(pattern, into, report)
+        if note and note not in said:
+            click.echo(note, err=True)
+            said.add(note)
+        return found
+
+    images = [local(pattern) for pattern in given["images"]]
+    return images, given["labels"] and local(given["labels"])
+
+
+def _kept_beside(out: str | Path) -> Path:
+    """Return the folder for what a build brings: beside the store or, of one in a bucket, here."""
+    place = out if isinstance(out, Path) else Path(out.rstrip("/")).name
+    return Path(f"{place}.source")
+
+
 def _fetched(found: list[Found], out: str | Path, quiet: bool) -> list[Found]:
-    """Bring what lies on a server to the disk, beside the store or, of one in a bucket, here."""
+    """Bring what lies on a server to the disk."""
     from geoprep.cli.progress import counting_bar
     from geoprep.sources.download import fetch, remote_scenes
 
     if not any(remote_scenes(one) for one in found):
         return found
-    place = out if isinstance(out, Path) else Path(out.rstrip("/")).name
-    into = Path(f"{place}.source")
+    into = _kept_beside(out)
     with counting_bar("downloading scenes", quiet) as report:
         local = [fetch(one, into, report) for one in found]
     click.echo(f"downloaded to {into}: delete it when you need it no more", err=True)

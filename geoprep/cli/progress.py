@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from geoprep.build.rehearsal import Rehearsal
     from geoprep.build.run import Progress as BuildProgress
     from geoprep.build.summary import Summary
 
@@ -108,6 +109,33 @@ def print_summary(summary: Summary, notes: list[str]) -> None:
         "road attributes that fell back to a default",
         [f"{count} x {what}" for what, count in summary.notes.items()],
     )
+
+
+def print_rehearsal(result: Rehearsal, notes: list[str]) -> None:
+    """Print what a build would make, take, and leave out."""
+    console = Console(highlight=False)
+    for note in notes:
+        console.print("[yellow]note[/]", Text(note), soft_wrap=True)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    splits = ", ".join(f"{count} {name}" for name, count in result.splits.items())
+    levels = " and ".join(f"{side} x {side}" for side in result.levels)
+    memory = ", ".join(
+        f"{size / 1e6:,.1f} MB at {side}" for side, size in result.memory_bytes.items()
+    )
+    table.add_row("scenes", f"{result.scenes:,} ({result.unlabelled:,} without a label)")
+    table.add_row("tiles", f"{result.tiles:,} of {levels} pixels ({splits})")
+    table.add_row("on disk", f"about {result.disk_bytes / 1e6:,.1f} MB")
+    table.add_row("free there", f"{result.free_bytes / 1e6:,.1f} MB")
+    table.add_row("in memory", memory)
+    table.add_row("time", f"about {result.seconds:,.1f} s on {result.workers} threads")
+    scene, tiles = result.sample
+    table.add_row("reckoned by", f"{tiles} tiles of {scene}, built for a trial")
+    console.print(table)
+    if result.disk_bytes > result.free_bytes:
+        console.print("[red]the disk is too small[/]: free some, or use a larger --gsd")
+    failures = [f"{name}: {reason}" for name, reason in result.failures]
+    _print_list(console, "would fail", failures)
+    _print_list(console, "labels without an image", list(result.orphan_labels))
 
 
 def _facts(summary: Summary) -> Table:

@@ -285,7 +285,8 @@ def find_valid(values: NDArray[Any], bands: int, nodata: float) -> NDArray[np.ui
     if is_held_wide(values):
         nodata = float(values.dtype.type(nodata))
         differs = (values[..., :bands] != nodata) & np.isfinite(values[..., :bands])
-        return differs.any(axis=2).view(np.uint8)
+        anywhere: NDArray[np.uint8] = differs.any(axis=2).view(np.uint8)
+        return anywhere
     if not 0 <= nodata <= np.iinfo(values.dtype).max or nodata != int(nodata):
         return np.ones(values.shape[:2], np.uint8)  # no pixel can hold it; NaN ends here too
     found = np.empty(values.shape[:2], np.uint8)

@@ -58,7 +58,8 @@ def _bins(values: NDArray[Any]) -> NDArray[np.int64]:
     """Return the bins of finite values: the bits of floats, made to ascend with them."""
     bits = np.clip(values, -_LARGEST, _LARGEST).astype(np.float32).view(np.uint32)
     ascending = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
-    return (ascending >> _DROPPED_BITS).astype(np.int64)
+    bins: NDArray[np.int64] = (ascending >> _DROPPED_BITS).astype(np.int64)
+    return bins
 
 
 _LARGEST: Final = float(np.finfo(np.float32).max)

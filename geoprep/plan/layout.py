@@ -15,6 +15,8 @@ from geoprep.plan.options import BuildOptions
 MOST_TILE_BYTES: Final = 256 << 20
 """A tile is one chunk: it is read whole, and every thread of a build holds a scene's."""
 MOST_PIXELS: Final = 1_000_000
+MOST_FINER: Final = 10
+"""Times that an image may be drawn finer than it is: nothing is seen better."""
 MOST_TILES: Final = 5_000_000
 
 
@@ -79,6 +81,12 @@ def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:
         return options.resize, options.resize
     if options.gsd is None:
         return grid.height, grid.width
+    finest = min(grid.gsd_m())
+    if options.gsd * MOST_FINER < finest:
+        raise UsageError(
+            f"--gsd {options.gsd:g} is {finest / options.gsd:,.0f} times as fine as images of "
+            f"{finest:.3g} m: at most {MOST_FINER} times makes sense; metres are meant"
+        )
     grid = at_gsd(grid, options.gsd)
     if max(grid.height, grid.width) > MOST_PIXELS:
         raise UsageError(

@@ -134,6 +134,8 @@ def make_plan(
     options: BuildOptions,
     executor: Executor,
     report: Callable[[int, int], None] | None = None,
+    *,
+    read_inputs: bool = True,
 ) -> Plan:
     """Read every image's header and lay out the store; read all inputs once for their digest.
 
@@ -143,6 +145,8 @@ def make_plan(
         One name per source of ``found``: a city's, or ``custom``.
     report
         Called with how many scenes' files have been read, and how many scenes there are.
+    read_inputs
+        False for a plan that nothing is built by: it lacks the digest of what goes in.
 
     Raises
     ------
@@ -177,9 +181,10 @@ def make_plan(
         [*probe.files, *label_files(scene.label, raster=raster)]
         for scene, probe in zip(scenes, probes, strict=True)
     ]
+    more_files = [label_files(name) for name in (shared, options.split_file) if name]
     digest = inputs_digest(
         [f"{scene.id} {probe.facts}" for scene, probe in zip(scenes, probes, strict=True)],
-        [*files, *(label_files(name) for name in (shared, options.split_file) if name)],
+        [*files, *more_files] if read_inputs else [],
         executor,
         report,
     )

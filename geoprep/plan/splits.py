@@ -93,15 +93,17 @@ def _touched(
 ) -> NDArray[np.bool_]:
     """Return bool (row, col): which tiles of a lattice overlap a marked one."""
     sums = np.pad(marked.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
-    top, bottom = (
-        np.searchsorted(rows, rows + d, s) for d, s in ((-tile, "right"), (tile, "left"))
-    )
-    left, right = (
-        np.searchsorted(cols, cols + d, s) for d, s in ((-tile, "right"), (tile, "left"))
-    )
+    top, bottom = _overlapping(rows, tile)
+    left, right = _overlapping(cols, tile)
     lower, upper = sums[bottom], sums[top]
     found: NDArray[np.bool_] = (lower - upper)[:, right] - (lower - upper)[:, left] > 0
     return found
+
+
+def _overlapping(starts: NDArray[np.int64], tile: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return along one axis the first tile that each overlaps, and the one after the last."""
+    first = np.searchsorted(starts, starts - tile, side="right")
+    return first, np.searchsorted(starts, starts + tile, side="left")
 
 
 def blocks(

@@ -60,13 +60,18 @@ def _is_remote(scene: Scene) -> bool:
 
 
 def _download(address: str, into: Path, name: str) -> str:
-    """Write an object to a file named after its scene; its version goes into a hidden one."""
+    """Write an object to a file named after its scene."""
     if not is_remote(address):
         return address
     target = into / (name + PurePosixPath(address).suffix)
-    mark = into / f".{target.name}.etag"
+    download(address, target)
+    return str(target)
+
+
+def download(address: str, target: Path) -> None:
+    """Copy an object, unless the copy that is there is of its version: a hidden file says which."""
+    mark = target.with_name(f".{target.name}.etag")
     known = mark.read_text() if mark.is_file() and target.is_file() else None
     version = fetch_object(address, target, known)
     if version is not None:
         mark.write_text(version)
-    return str(target)

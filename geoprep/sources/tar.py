@@ -110,17 +110,29 @@ def index_tar(archive: Path) -> list[Member]:
     return list(members.values())
 
 
-def plain_files(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
+SPACENETS_OWN = (
+    "SpaceNet's own archives have no such member: download it again from the public bucket."
+)
+"""What to do about a hostile member of an archive that should be SpaceNet's."""
+
+
+def plain_files(
+    tar: tarfile.TarFile, archive: Path, advice: str = SPACENETS_OWN
+) -> Iterator[tarfile.TarInfo]:
     """Yield the regular files of an archive, refusing it at the first member it should not have."""
     for count, info in enumerate(tar):
         fault = _fault(info) or ("one member too many" if count >= MAX_MEMBERS else None)
         if fault:
-            raise SourceError(
-                f"{archive}: member {info.name!r} is refused ({fault}). SpaceNet's own archives "
-                "have no such member: download it again from the public bucket."
-            )
+            raise SourceError(f"{archive}: member {info.name!r} is refused ({fault}). {advice}")
         if info.isreg():
             yield info
+
+
+def name_fault(name: str) -> str | None:
+    """Return why a member of this name must not be written below a folder, or None."""
+    path = PurePosixPath(name)
+    outside = path.is_absolute() or ".." in path.parts or not path.parts
+    return "its path leaves the folder" if outside or set(name) & {"\0", "\\", ":"} else None
 
 
 def _fault(info: tarfile.TarInfo) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from geoprep.errors import SourceError
 from geoprep.sources.cities import City, FileRole, file_role
@@ -66,9 +66,21 @@ def extract(
     OutputError
         The disk is full.
     """
+    work = _Pass(archive, city, product, into)
+    return once(archive, into, product, lambda: work.run(report))
+
+
+def once(archive: Path, into: Path, what: str, work: Callable[[], Extracted]) -> Extracted:
+    """Carry out an extraction, or return what an earlier one left, if all of it is still there.
+
+    Parameters
+    ----------
+    what
+        Word that tells apart extractions of one archive.
+    """
     stat = archive.stat()
     identity = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-    mark = into / f".{archive.name}.{product}.json"
+    mark = into / f".{archive.name}.{what}.json"
     with _disk_errors_named(archive, into), _only_one(into):
         state = _read_mark(mark)
         if state.get("archive") == identity:
@@ -76,10 +88,29 @@ def extract(
             if all(_whole(into / name, size) for name, size in done.files.items()):
                 return done
         mark.unlink(missing_ok=True)
-        done = _Pass(archive, city, product, into).run(report)
+        done = work()
         with replaced(mark) as partial:
             partial.write_text(json.dumps({"archive": identity, **asdict(done)}))
         return done
+
+
+def write_member(stream: IO[bytes] | None, target: Path, size: int, archive: Path) -> None:
+    """Write a member under its final name, whole or not at all.
+
+    Raises
+    ------
+    SourceError
+        Something that is no plain file lies where it shall go.
+    tarfile.ReadError
+        It ends early.
+    """
+    if stream is None or target.is_symlink() or target.is_dir():
+        raise SourceError(f"{target} is in the way of a member of {archive}: remove it.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(target) as partial, partial.open("wb") as out:
+        shutil.copyfileobj(stream, out, CHUNK)
+        if out.tell() != size:
+            raise tarfile.ReadError(f"{target.name!r} ends after {out.tell()} of {size} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +132,8 @@ class _Pass:
             for info in plain_files(tar, self.archive):
                 role = file_role(self.city, info.name)
                 if role is not None and self._wanted(role, result):
-                    self._take(tar, info)
+                    target = self.into / info.name
+                    write_member(tar.extractfile(info), target, info.size, self.archive)
                     result.files[info.name] = info.size
                     if report is not None:
                         report(raw.tell(), total)
@@ -114,19 +146,6 @@ class _Pass:
             return True
         result.products[role.product] = result.products.get(role.product, 0) + 1
         return role.product == self.product
-
-    def _take(self, tar: tarfile.TarFile, info: tarfile.TarInfo) -> None:
-        target = self.into / info.name
-        stream = tar.extractfile(info)
-        if stream is None or target.is_symlink() or target.is_dir():
-            raise SourceError(f"{target} is in the way of a member of {self.archive}: remove it.")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(target) as partial, partial.open("wb") as out:
-            shutil.copyfileobj(stream, out, CHUNK)
-            if out.tell() != info.size:
-                raise tarfile.ReadError(
-                    f"{info.name!r} ends after {out.tell()} of {info.size} bytes"
-                )
 
 
 def _whole(path: Path, size: int) -> bool:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -64,6 +65,8 @@ def own(scenes, *more):
         (["--shard-tiles", "1000000000"], "10000 at most"),
         (["--gsd", "1e-9"], "--gsd 1e-09"),
         (["--bands", "red"], "5,3,2"),
+        (["--split-file", "a.geojson", "--val", "0.1"], "leave out --val"),
+        (["--pixel-size", "-1"], "--pixel-size -1"),
     ],
 )
 def test_what_has_no_effect_or_cannot_be_held_is_refused(geoprep, scenes, tmp_path, more, says):
@@ -222,3 +225,33 @@ def test_ctrl_c_is_one_line_from_the_beginning_on(scenes, tmp_path, after):
     assert "Traceback" not in err
     assert ("Interrupted." in err) == (process.returncode == 130)
     assert Path(tmp_path / "in").exists()
+
+
+def test_dry_run_builds_nothing_and_says_what_would_fail(geoprep, scenes, tmp_path):
+    (scenes / "bad.tif").write_bytes(b"II*")
+    status, out, _ = geoprep(*own(scenes, "--dry-run", "--json"))
+    said = json.loads(out)
+    assert (status, said["tiles"]) == (1, 3)
+    assert said["failures"][0][0] == "bad"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+    (scenes / "bad.tif").unlink()
+    status, out, _ = geoprep(*own(scenes, "--dry-run"))
+    assert status == 0
+    assert "2 tiles of quay" not in out
+    assert "built for a trial" in out
+
+
+def test_all_scenes_are_exported_at_once_and_out_of_an_archive(geoprep, scenes, tmp_path):
+    with tarfile.open(tmp_path / "in.tar.gz", "w:gz") as tar:
+        tar.add(scenes, "in")
+    packed = ["--images", "in.tar.gz", "--labels", "in.tar.gz!/in/*.geojson"]
+    status, _, err = geoprep("build-zarr", *packed, "--out", "a.zarr", "--quiet")
+    assert status == 0, err
+    assert err.count("unpacked into") == 1
+    status, out, _ = geoprep("export", "a.zarr", "--scenes", "all", "--out", "maps")
+    assert status == 0
+    assert len(out.splitlines()) == 4
+    assert len(list((tmp_path / "maps").glob("*.tif"))) == 4
+    status, _, err = geoprep("export", "a.zarr", "--scenes", "quay_0,quay_1", "--out", "m.tif")
+    assert status == 2
+    assert "several scenes go into a folder" in err

@@ -1,0 +1,177 @@
+"""Archives and files on a web server: taken once, and never out of their folder."""
+
+import gzip
+import http.server
+import io
+import tarfile
+import threading
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+from helpers.buckets import client_of, s3_endpoint, use_endpoint
+
+from geoprep.errors import SourceError
+from geoprep.sources.archives import brought
+from geoprep.sources.patterns import images_and_labels
+
+FILES = {
+    "set/train/1_sat.jpg": b"one",
+    "set/train/1_mask.png": b"mask",
+    "set/train/2_sat.jpg": b"two" * 1000,
+    "set/about.txt": b"words",
+}
+
+
+def write_tar(path, files, mode="w"):
+    with tarfile.open(path, mode) as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+def write_zip(path, files):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, data in files.items():
+            packed.writestr(name, data)
+
+
+WRITERS = {
+    "a.tar": write_tar,
+    "a.tar.gz": partial(write_tar, mode="w:gz"),
+    "a.tgz": partial(write_tar, mode="w:gz"),
+    "a.zip": write_zip,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_images_come_out_of_any_archive_and_it_is_said_where_they_stay(tmp_path, name):
+    WRITERS[name](tmp_path / name, FILES)
+    into = tmp_path / "s.zarr.source"
+    images, note = brought(f"{tmp_path / name}!/set/train/*_sat.jpg", into)
+    found = images_and_labels([images])
+    assert [scene.id for scene in found.scenes] == ["1_sat", "2_sat"]
+    for scene, member in zip(found.scenes, ("1_sat", "2_sat"), strict=True):
+        assert Path(scene.image).read_bytes() == FILES[f"set/train/{member}.jpg"]
+    assert str(into / f"{name}.unpacked") in note
+    assert "4 files" in note
+    whole, _ = brought(str(tmp_path / name), into)  # an archive by its name alone: any depth
+    assert len(images_and_labels([whole]).scenes) == 3
+
+
+def test_an_archive_is_unpacked_once_and_again_when_something_is_gone(tmp_path):
+    write_zip(tmp_path / "a.zip", FILES)
+    into, calls = tmp_path / "in", []
+    for _ in range(2):
+        brought(str(tmp_path / "a.zip"), into, lambda done, total: calls.append((done, total)))
+    assert len(calls) == len(FILES)
+    assert calls[-1][0] <= calls[-1][1]
+    (into / "a.zip.unpacked" / "set/train/1_sat.jpg").unlink()
+    brought(str(tmp_path / "a.zip"), into)
+    assert (into / "a.zip.unpacked" / "set/train/1_sat.jpg").read_bytes() == b"one"
+
+
+@pytest.mark.parametrize(
+    "name", ["../out.tif", "/abs.tif", "a/../../b.tif", "a\\..\\b.tif", "C:x.tif"]
+)
+@pytest.mark.parametrize("archive", ["a.tar.gz", "a.zip"])
+def test_a_member_that_climbs_out_is_refused(tmp_path, archive, name):
+    WRITERS[archive](tmp_path / archive, {"fine.tif": b"x", name: b"evil"})
+    into = tmp_path / "deep" / "in"
+    with pytest.raises(SourceError, match=r"is refused \(its path leaves the folder\)"):
+        brought(str(tmp_path / archive), into)
+    there = {p.name for p in tmp_path.rglob("*") if p.is_file() and not p.name.startswith(".")}
+    assert there <= {archive, "fine.tif"}
+
+
+def test_links_and_damage_are_refused(tmp_path):
+    with tarfile.open(tmp_path / "l.tar", "w") as tar:
+        info = tarfile.TarInfo("link.tif")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(info)
+    with pytest.raises(SourceError, match=r"link.tif.*it is a link"):
+        brought(str(tmp_path / "l.tar"), tmp_path / "in")
+    with zipfile.ZipFile(tmp_path / "l.zip", "w") as packed:
+        info = zipfile.ZipInfo("link.tif")
+        info.external_attr = 0o120777 << 16
+        packed.writestr(info, "/etc/passwd")
+    with pytest.raises(SourceError, match=r"link.tif.*it is a link"):
+        brought(str(tmp_path / "l.zip"), tmp_path / "in")
+    for name in ("a.zip", "a.tar.gz"):
+        WRITERS[name](tmp_path / name, FILES)
+        data = bytearray((tmp_path / name).read_bytes())
+        data[len(data) // 3 : len(data) // 3 + 40] = bytes(40)
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(SourceError, match=r"damaged"):
+            brought(str(tmp_path / name), tmp_path / "in")
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(b"no archive" * 100))
+    with pytest.raises(SourceError, match=r"b.tar.gz"):
+        brought(str(tmp_path / "b.tar.gz"), tmp_path / "in")
+
+
+def test_other_patterns_are_left_as_they_are(tmp_path):
+    for pattern in ("scenes/*.tif", "s3://b/*.tif", str(tmp_path), "gone.zip"):
+        assert brought(pattern, tmp_path / "in") == (pattern, "")
+    assert not (tmp_path / "in").exists()
+
+
+def test_archives_and_one_road_file_come_from_s3_once(tmp_path, monkeypatch):
+    write_tar(tmp_path / "a.tar", FILES)
+    into = tmp_path / "in"
+    with s3_endpoint("roads") as endpoint:
+        use_endpoint(monkeypatch, endpoint)
+        client = client_of(endpoint)
+        client.put_object(Bucket="roads", Key="x/a.tar", Body=(tmp_path / "a.tar").read_bytes())
+        client.put_object(Bucket="roads", Key="x/roads.gpkg", Body=b"roads")
+        images, note = brought("s3://roads/x/a.tar!/set/train/*_sat.jpg", into)
+        assert len(images_and_labels([images]).scenes) == 2
+        assert f"downloaded to {into / 'a.tar'}" in note
+        roads, _ = brought("s3://roads/x/roads.gpkg", into)
+        assert (roads, Path(roads).read_bytes()) == (str(into / "roads.gpkg"), b"roads")
+        written = Path(roads).stat().st_mtime_ns
+        brought("s3://roads/x/roads.gpkg", into)
+        assert Path(roads).stat().st_mtime_ns == written
+        assert brought("s3://roads/x/*.gpkg", into) == ("s3://roads/x/*.gpkg", "")
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Yield the address of a web server and the folder that it shows."""
+    folder = tmp_path / "www"
+    folder.mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        gets: list[str] = []  # noqa: RUF012 - of this one server
+
+        def log_message(self, *_args):
+            pass
+
+        def do_GET(self):
+            self.gets.append(self.path)
+            super().do_GET()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as web:
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{web.server_port}", folder, Quiet.gets
+        web.shutdown()
+        thread.join()
+
+
+def test_files_and_archives_come_from_a_web_server_once(tmp_path, server):
+    address, folder, gets = server
+    write_zip(folder / "a.zip", FILES)
+    (folder / "roads.geojson").write_text("{}")
+    into = tmp_path / "in"
+    for _ in range(2):
+        images, note = brought(f"{address}/a.zip!/set/train/*_sat.jpg", into)
+        assert len(images_and_labels([images]).scenes) == 2
+        assert "downloaded to" in note
+        assert "unpacked into" in note
+        roads, _ = brought(f"{address}/roads.geojson", into)
+        assert Path(roads).read_text() == "{}"
+    assert sorted(gets) == ["/a.zip", "/roads.geojson"]
+    with pytest.raises(SourceError, match=r"gone.zip: cannot be fetched.*browser"):
+        brought(f"{address}/gone.zip", into)
