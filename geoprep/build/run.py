@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from geoprep.build.labels import forget
 from geoprep.build.records import Outcome, Progress, Report, ScenePart, ShardRecord, ShardTask
@@ -116,7 +117,7 @@ def _built(
     if report:
         report(Progress("build", done, total, read, before))
     todo = (shard for shard in range(plan.shards) if shard not in kept)
-    tasks = (_shard_task(plan, out, shard, known) for shard in todo)
+    tasks = shard_tasks(plan, out, todo, known)
     lost = partial(_without_killers, executor)
     for record in executor.map_unordered(build_shard, tasks, lost):
         sink.settle(shard_key(name, record.shard) for name in record.files)
@@ -144,10 +145,21 @@ def _pixels(plan: Plan, shards: Iterable[int]) -> int:
     return sum(stop - start for start, stop in ranges) * plan.meta.tile**2
 
 
-def _shard_task(plan: Plan, out: str, shard: int, known: dict[int, Known]) -> ShardTask:
+def shard_tasks(
+    plan: Plan, out: str, shards: Iterable[int], known: dict[int, Known]
+) -> Iterator[ShardTask]:
+    """Yield the tasks of some shards, one at a time: all of them would hold the plan twice."""
+    firsts = np.array([scene.first_tile for scene in plan.scenes])
+    for shard in shards:
+        yield _shard_task(plan, out, shard, known, firsts)
+
+
+def _shard_task(
+    plan: Plan, out: str, shard: int, known: dict[int, Known], firsts: NDArray[np.int64]
+) -> ShardTask:
     start, stop = plan.shard_range(shard)
     parts = []
-    for i, scene in _scenes_between(plan, start, stop):
+    for i, scene in _scenes_between(plan, start, stop, firsts):
         low = max(start - scene.first_tile, 0)
         high = min(stop - scene.first_tile, len(scene.windows))
         windows = scene.windows[low:high]
@@ -177,8 +189,9 @@ def _shard_task(plan: Plan, out: str, shard: int, known: dict[int, Known]) -> Sh
     )
 
 
-def _scenes_between(plan: Plan, start: int, stop: int) -> Iterator[tuple[int, PlannedScene]]:
-    firsts = [scene.first_tile for scene in plan.scenes]
+def _scenes_between(
+    plan: Plan, start: int, stop: int, firsts: NDArray[np.int64]
+) -> Iterator[tuple[int, PlannedScene]]:
     first = int(np.searchsorted(firsts, start, side="right")) - 1
     for i in range(first, len(plan.scenes)):
         if plan.scenes[i].first_tile >= stop:
