@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from geoprep.build.commit import finish
+from geoprep.build.commit import Histograms, finish
 from geoprep.build.lease import LOCK, Lease
 from geoprep.build.records import ShardRecord
 from geoprep.build.resume import State, judge
@@ -142,7 +142,7 @@ class BucketTarget:
         if self._replaced:
             self._bucket.delete(name for name in self._bucket.tags() if name != ROOT)
 
-    def finish(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
+    def finish(self, plan: Plan, records: dict[int, ShardRecord], histograms: Histograms) -> None:
         """Write the tables, and mark the store complete in one request."""
         tags = self._bucket.tags()
         if not all(_untouched(record, tags) for record in records.values()):
@@ -150,7 +150,7 @@ class BucketTarget:
         with tempfile.TemporaryDirectory() as folder:
             store = Path(folder) / "store"
             create_store(store, plan.meta, plan.tiles)
-            finish(plan, store, records)
+            finish(plan, store, records, histograms)
             files = {
                 path.relative_to(store).as_posix(): path
                 for path in sorted(store.rglob("*"))

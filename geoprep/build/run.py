@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.build.commit import Histograms
 from geoprep.build.labels import forget
 from geoprep.build.records import Outcome, Progress, Report, ScenePart, ShardRecord, ShardTask
 from geoprep.build.summary import Summary, summarise
@@ -74,15 +75,18 @@ def build(
         if not kept:
             journal.restart()
         target.begin(plan)
+        histograms = Histograms(len(plan.meta.bands))
+        for record in kept.values():
+            histograms.take(record)
         new = {}
         try:
             known = survey(plan, executor, journal, report)
             for record in _built(plan, target.location, executor, kept, known, report):
                 journal.write({"stamp": plan.stamp, "shard": record.to_json()})
-                new[record.shard] = record
+                new[record.shard] = histograms.take(record)
         finally:
             forget()
-        target.finish(plan, kept | new)
+        target.finish(plan, kept | new, histograms)
         journal.remove()
     went: Literal["built", "resumed"] = "resumed" if kept else "built"
     return summarise(plan, target.location, went, new.values(), time.perf_counter() - start)
