@@ -148,17 +148,20 @@ def test_no_scheduler_and_no_workers_are_one_line(monkeypatch, tmp_path):
         Dask.connect(empty.address)
 
 
-@pytest.mark.parametrize("package", ["geoprep", "numpy"])
-def test_a_worker_with_other_versions_is_refused(executor, monkeypatch, package):
+@pytest.mark.parametrize(
+    ("place", "package"), [("worker", "geoprep"), ("worker", "numpy"), ("scheduler", "geoprep")]
+)
+def test_other_versions_anywhere_are_refused(executor, monkeypatch, place, package):
     real = executor._client.get_versions
 
     def other(**given):
         found = real(**given)
-        next(iter(found["workers"].values()))["packages"][package] = "0.0.1"
+        one = found["scheduler"] if place == "scheduler" else next(iter(found["workers"].values()))
+        one["packages"][package] = "0.0.1"
         return found
 
     monkeypatch.setattr(executor._client, "get_versions", other)
-    with pytest.raises(UsageError, match=rf"worker at tcp://.* has {package} 0\.0\.1, here"):
+    with pytest.raises(UsageError, match=rf"{place} at tcp://.* has {package} 0\.0\.1, here"):
         Dask(executor._client)
 
 
