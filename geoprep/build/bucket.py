@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from geoprep.build.commit import finish
+from geoprep.build.commit import Histograms, finish
+from geoprep.build.journal import Journal
 from geoprep.build.lease import LOCK, Lease
 from geoprep.build.records import ShardRecord
 from geoprep.build.resume import State, judge
@@ -102,7 +103,8 @@ class BucketTarget:
         self._bucket = Bucket(self.location)
         self._root: tuple[bytes, str] | None = None
         self._replaced = False
-        self.journal = BucketJournal(self.location)
+        self.journal: Journal | BucketJournal
+        self.journal = self._journal = BucketJournal(self.location)
 
     def existing(self, plan: Plan, *, overwrite: bool) -> State:
         """Say what is there; raises as `geoprep.build.resume.existing`."""
@@ -114,8 +116,10 @@ class BucketTarget:
                 )
             return "none"
         state = judge(self.location, _attributes(self._root[0]), plan, overwrite=overwrite)
-        self._replaced = state == "replaced"
-        return "none" if self._replaced else state
+        if state == "replaced":
+            self._replaced = True
+            return "none"
+        return state
 
     def kept(self, plan: Plan) -> dict[int, ShardRecord]:
         """Return the records of shards whose objects still are the ones that were written."""
@@ -133,7 +137,7 @@ class BucketTarget:
         with tempfile.TemporaryDirectory() as folder:
             create_store(Path(folder) / "store", plan.meta, plan.tiles)
             root = json.loads((Path(folder) / "store" / ROOT).read_bytes())
-        root["attributes"]["geoprep_builder"] = self.journal.lease.token
+        root["attributes"]["geoprep_builder"] = self._journal.lease.token
         body = json.dumps(root).encode()
         tag = self._bucket.put_if(ROOT, body, self._root[1] if self._root else None)
         if tag is None:
@@ -142,7 +146,7 @@ class BucketTarget:
         if self._replaced:
             self._bucket.delete(name for name in self._bucket.tags() if name != ROOT)
 
-    def finish(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
+    def finish(self, plan: Plan, records: dict[int, ShardRecord], histograms: Histograms) -> None:
         """Write the tables, and mark the store complete in one request."""
         tags = self._bucket.tags()
         if not all(_untouched(record, tags) for record in records.values()):
@@ -150,14 +154,14 @@ class BucketTarget:
         with tempfile.TemporaryDirectory() as folder:
             store = Path(folder) / "store"
             create_store(store, plan.meta, plan.tiles)
-            finish(plan, store, records)
+            finish(plan, store, records, histograms)
             files = {
                 path.relative_to(store).as_posix(): path
                 for path in sorted(store.rglob("*"))
                 if path.is_file()
             }
             root = files.pop(ROOT).read_bytes()
-            self.journal.lease.check()
+            self._journal.lease.check()
             self._bucket.put_all(files)
         assert self._root is not None  # begin has written it
         if self._bucket.put_if(ROOT, root, self._root[1]) is None:

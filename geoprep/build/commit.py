@@ -16,7 +16,28 @@ from geoprep.store.schema import HASH_BYTES, SceneTable, TileTable
 from geoprep.store.writer import finish_store
 
 
-def finish(plan: Plan, out: Path, records: dict[int, ShardRecord]) -> None:
+class Histograms:
+    """The histograms of all shards together: kept by the shard they are most of a build's memory.
+
+    Parameters
+    ----------
+    bands
+        How many.
+    """
+
+    def __init__(self, bands: int) -> None:
+        self.band = np.zeros((bands, 256), np.uint64)
+        self.speed = np.zeros(256, np.uint64)
+
+    def take(self, record: ShardRecord) -> ShardRecord:
+        """Add a shard's to these and take them out of its record, which is returned."""
+        self.band += np.array(record.histogram_band, np.uint64)
+        self.speed += np.array(record.histogram_speed, np.uint64)
+        record.histogram_band, record.histogram_speed = [], []
+        return record
+
+
+def finish(plan: Plan, out: Path, records: dict[int, ShardRecord], histograms: Histograms) -> None:
     """Assemble the tables from all records, in the order of the shards, and commit the store."""
     ordered = [records[shard] for shard in range(plan.shards)]
     outcomes = _outcomes(plan, ordered)
@@ -36,8 +57,8 @@ def finish(plan: Plan, out: Path, records: dict[int, ShardRecord]) -> None:
         meta,
         tiles,
         scenes,
-        np.sum([np.array(r.histogram_band) for r in ordered], axis=0).astype(np.uint64),
-        np.sum([np.array(r.histogram_speed) for r in ordered], axis=0).astype(np.uint64),
+        histograms.band,
+        histograms.speed,
         ledger,
     )
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from geoprep.build.commit import Histograms
 from geoprep.build.labels import forget
 from geoprep.build.records import Outcome, Progress, Report, ScenePart, ShardRecord, ShardTask
 from geoprep.build.rehearsal import free_bytes, require_room
@@ -76,15 +78,18 @@ def build(
         if not kept:
             journal.restart()
         target.begin(plan)
+        histograms = Histograms(len(plan.meta.bands))
+        for record in kept.values():
+            histograms.take(record)
         new = {}
         try:
             known = survey(plan, executor, journal, report)
             for record in _built(plan, target.location, executor, kept, known, report):
                 journal.write({"stamp": plan.stamp, "shard": record.to_json()})
-                new[record.shard] = record
+                new[record.shard] = histograms.take(record)
         finally:
             forget()
-        target.finish(plan, kept | new)
+        target.finish(plan, kept | new, histograms)
         journal.remove()
     went: Literal["built", "resumed"] = "resumed" if kept else "built"
     return summarise(plan, target.location, went, new.values(), time.perf_counter() - start)
@@ -119,7 +124,7 @@ def _built(
     if report:
         report(Progress("build", done, total, read, before))
     todo = (shard for shard in range(plan.shards) if shard not in kept)
-    tasks = (_shard_task(plan, out, shard, known) for shard in todo)
+    tasks = shard_tasks(plan, out, todo, known)
     lost = partial(_without_killers, executor)
     for record in executor.map_unordered(build_shard, tasks, lost):
         sink.settle(shard_key(name, record.shard) for name in record.files)
@@ -147,10 +152,21 @@ def _pixels(plan: Plan, shards: Iterable[int]) -> int:
     return sum(stop - start for start, stop in ranges) * plan.meta.tile**2
 
 
-def _shard_task(plan: Plan, out: str, shard: int, known: dict[int, Known]) -> ShardTask:
+def shard_tasks(
+    plan: Plan, out: str, shards: Iterable[int], known: dict[int, Known]
+) -> Iterator[ShardTask]:
+    """Yield the tasks of some shards, one at a time: all of them would hold the plan twice."""
+    firsts = np.array([scene.first_tile for scene in plan.scenes])
+    for shard in shards:
+        yield _shard_task(plan, out, shard, known, firsts)
+
+
+def _shard_task(
+    plan: Plan, out: str, shard: int, known: dict[int, Known], firsts: NDArray[np.int64]
+) -> ShardTask:
     start, stop = plan.shard_range(shard)
     parts = []
-    for i, scene in _scenes_between(plan, start, stop):
+    for i, scene in _scenes_between(plan, start, stop, firsts):
         low = max(start - scene.first_tile, 0)
         high = min(stop - scene.first_tile, len(scene.windows))
         windows = scene.windows[low:high]
@@ -180,8 +196,9 @@ def _shard_task(plan: Plan, out: str, shard: int, known: dict[int, Known]) -> Sh
     )
 
 
-def _scenes_between(plan: Plan, start: int, stop: int) -> Iterator[tuple[int, PlannedScene]]:
-    firsts = [scene.first_tile for scene in plan.scenes]
+def _scenes_between(
+    plan: Plan, start: int, stop: int, firsts: NDArray[np.int64]
+) -> Iterator[tuple[int, PlannedScene]]:
     first = int(np.searchsorted(firsts, start, side="right")) - 1
     for i in range(first, len(plan.scenes)):
         if plan.scenes[i].first_tile >= stop:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from geoprep.build.bucket import BucketJournal, BucketTarget
-from geoprep.build.commit import finish
+from geoprep.build.commit import Histograms, finish
 from geoprep.build.journal import Journal
 from geoprep.build.records import ShardRecord
 from geoprep.build.resume import State, existing, kept_records
@@ -42,7 +42,7 @@ class Target(Protocol):
         """Write the metadata of an incomplete store, where there are none."""
         ...
 
-    def finish(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
+    def finish(self, plan: Plan, records: dict[int, ShardRecord], histograms: Histograms) -> None:
         """Write the tables from all records, and mark the store complete."""
         ...
 
@@ -78,6 +78,6 @@ class DiskTarget:
         """Write the metadata of an incomplete store, where there are none."""
         create_store(self._out, plan.meta, plan.tiles)
 
-    def finish(self, plan: Plan, records: dict[int, ShardRecord]) -> None:
+    def finish(self, plan: Plan, records: dict[int, ShardRecord], histograms: Histograms) -> None:
         """Write the tables, and mark the store complete in one rename."""
-        finish(plan, self._out, records)
+        finish(plan, self._out, records, histograms)

@@ -170,8 +170,10 @@ def _built(
     from geoprep.plan.plan import make_plan
 
     found, names, out = _sources(given, quiet)
-    if given["scheduler"] is None:  # else what is fetched would be on this machine alone
+    if given["scheduler"] is None:
         found = _fetched(found, out, quiet)
+    else:  # workers read for themselves, and are in other folders
+        found = [one.absolute() for one in found]
     with counting_bar("reading inputs once, scenes", quiet) as report:
         plan = make_plan(found, names, options, executor, report)
     with build_bar(quiet) as show:

@@ -13,6 +13,7 @@ import click
 
 from geoprep import __version__
 from geoprep.cli.build_zarr import build_zarr
+from geoprep.cli.download import download
 from geoprep.cli.graphs import route, score
 from geoprep.cli.help import OutputPath
 from geoprep.cli.roads import preview_network, vectorize
@@ -47,6 +48,7 @@ def cli() -> None:
     """Hold all commands."""
 
 
+cli.add_command(download)
 cli.add_command(build_zarr)
 cli.add_command(vectorize)
 cli.add_command(score)

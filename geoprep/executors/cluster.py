@@ -136,6 +136,9 @@ class Dask:
                 item, again = running.pop(future)
                 try:
                     result = future.result()
+                except RuntimeError as error:
+                    _refuse_unreadable(error)
+                    raise
                 except KilledWorker as error:
                     if lost is None or again:
                         raise UsageError(_deadly(error)) from error
@@ -187,7 +190,10 @@ def _check_versions(client: Client) -> None:
             f"`dask worker {client.scheduler.address}`"
         )
     mine = _versions(found["client"])
-    for address, told in sorted(workers.items()):
+    # The scheduler unpacks tasks too.
+    everybody = {f"scheduler at {client.scheduler.address}": found["scheduler"]}
+    everybody |= {f"worker at {address}": told for address, told in sorted(workers.items())}
+    for who, told in everybody.items():
         theirs = _versions(told)
         wrong = [
             f"{name} {theirs[name] or 'missing'}, here {version}"
@@ -196,7 +202,7 @@ def _check_versions(client: Client) -> None:
         ]
         if wrong:
             raise UsageError(
-                f"the Dask worker at {address} has {'; '.join(wrong)}: a store is the same bytes "
+                f"the Dask {who} has {'; '.join(wrong)}: a store is the same bytes "
                 "only where these are the same; install the same versions there and restart it"
             )
 
@@ -206,6 +212,15 @@ def _versions(told: dict[str, Any]) -> dict[str, str]:
     python = ".".join(str(told["host"].get("python", "")).split(".")[:2])
     packages = {name: str(told["packages"].get(name) or "") for name in _SAME}
     return {"python": python, **packages}
+
+
+def _refuse_unreadable(error: RuntimeError) -> None:
+    """Raise UsageError where a cluster cannot unpack a task: a newcomer has other versions."""
+    if "deserialization" in str(error):
+        raise UsageError(
+            "the Dask cluster cannot read our tasks: its scheduler or a worker that joined has "
+            "another geoprep. Install the same versions everywhere, and restart them"
+        ) from error
 
 
 def _deadly(error: Exception) -> str:

@@ -1,7 +1,10 @@
 """What every source hands on: scenes, in an order that people expect."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from geoprep.storage.addresses import is_local
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,18 @@ class Found:
     orphan_labels: tuple[str, ...] = ()
     road_file: str | None = None
     notes: tuple[str, ...] = ()
+
+    def absolute(self) -> "Found":
+        """Return the same scenes with addresses that mean the same in whatever folder one is."""
+        scenes = tuple(
+            replace(one, image=_absolute(one.image), label=one.label and _absolute(one.label))
+            for one in self.scenes
+        )
+        return replace(self, scenes=scenes, road_file=self.road_file and _absolute(self.road_file))
+
+
+def _absolute(address: str) -> str:
+    return str(Path(address).absolute()) if is_local(address) else address
 
 
 def natural_key(text: str) -> tuple[tuple[tuple[int, int, str], ...], str]:

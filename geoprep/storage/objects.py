@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MAX_OBJECTS = 100_000
 # Doubling waits from 0.2 s on: some five seconds until a network that is down is reported.
 RETRIES = 6
+# Seconds without a byte until a connection is given up.
+STALL = 30
 PUBLIC_BUCKETS = ("spacenet-dataset",)
 """Buckets that anybody may read, and whose requests are never signed."""
 _CREDENTIALS = (
@@ -80,19 +82,43 @@ def list_objects(address: str) -> list[str]:
     SourceError
         Nothing can be listed, or more than 100,000 objects.
     """
+    return [found for found, _, _ in list_metadata(address)]
+
+
+def list_metadata(address: str) -> list[tuple[str, int, str]]:
+    """Return address, bytes and ETag of everything under a folder, as :func:`list_objects`."""
     import obstore
 
     bucket, prefix = _split(address)
-    keys: list[str] = []
+    found: list[tuple[str, int, str]] = []
     with errors_named(address):
         for batch in obstore.list(_store(bucket), prefix=prefix.rstrip("/") or None):
-            keys += [item["path"] for item in batch]
-            if len(keys) > MAX_OBJECTS:
+            found += [
+                (f"s3://{bucket}/{item['path']}", item["size"], item["e_tag"] or "")
+                for item in batch
+            ]
+            if len(found) > MAX_OBJECTS:
                 raise SourceError(
                     f"{address}: more than {MAX_OBJECTS:,} objects: give the folder that "
                     "holds the scenes of one area"
                 )
-    return [f"s3://{bucket}/{key}" for key in sorted(keys)]
+    return sorted(found)
+
+
+def read_metadata(address: str) -> tuple[int, str]:
+    """Return the bytes and the ETag of one object; raises as :func:`read_object`."""
+    import obstore
+
+    bucket, key = _split(address)
+    with errors_named(address):
+        meta = obstore.head(_store(bucket), key)
+    return meta["size"], meta["e_tag"] or ""
+
+
+def open_object(address: str) -> tuple["S3Store", str]:
+    """Return the client of an object's bucket, and its key."""
+    bucket, key = _split(address)
+    return _store(bucket), key
 
 
 def match_objects(pattern: str) -> list[str]:
@@ -260,6 +286,7 @@ def _client(bucket: str, prefix: str, endpoint: str | None, unsigned: bool) -> "
         client_options={
             "connect_timeout": "10s",
             "timeout": "120s",
+            "read_timeout": f"{STALL}s",
             "allow_http": endpoint is not None and endpoint.startswith("http://"),
         },
         retry_config={

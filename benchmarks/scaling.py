@@ -1,0 +1,157 @@
+"""What a build of very many scenes costs beside its pixels: ``python -m benchmarks.scaling``.
+
+Three things grow with the number of scenes and not with the number of machines: the plan, the
+scheduler's and the client's work per task, and the tables at the end. They are measured here with
+scenes that are not there: images are neither read nor written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.machine import machine
+from geoprep.build.commit import Histograms, finish
+from geoprep.build.journal import Journal
+from geoprep.build.records import Outcome, ShardRecord, ShardTask
+from geoprep.build.run import shard_tasks
+from geoprep.executors import Dask, Threads
+from geoprep.grid import Grid
+from geoprep.plan import BuildOptions, Plan, make_plan
+from geoprep.plan.probe import Probe
+from geoprep.sources import Found, Scene
+from geoprep.store.writer import create_store
+
+T = TypeVar("T")
+R = TypeVar("R")
+SIDE = 1300
+STEP = SIDE * 2.7e-6
+
+
+class Unread(Threads):
+    """Answers for images that are not there, as their headers would."""
+
+    def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Return a probe per scene, in a row along the equator and up."""
+        return [_probe(i) for i in range(len(items))]  # type: ignore[misc]  # probes are asked for
+
+    def map_unordered(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        lost: Callable[[T], T] | None = None,
+    ) -> Iterator[R]:
+        """Yield (number, digest) of files that nobody reads."""
+        for item in items:
+            yield (item[0], f"{item[0]:032x}")  # type: ignore[index,misc]  # (number, files)
+
+
+def _probe(index: int) -> Probe:
+    from rasterio.transform import Affine
+
+    row, col = divmod(index, 1000)
+    place = Affine(2.7e-6, 0, col * STEP, 0, -2.7e-6, row * STEP)
+    return Probe(
+        Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE),
+        dtype="uint8",
+        bands=(1, 2, 3),
+        band_names=("red", "green", "blue"),
+        files=(f"/data/chip{index}.tif",),
+        facts="",
+    )
+
+
+def plan_of(scenes: int) -> Plan:
+    """Return the plan of so many chips of 1300 x 1300 x 3, labelled."""
+    found = Found(
+        tuple(
+            Scene(f"AOI_0_Nowhere_chip{i}", f"/data/chip{i}.tif", f"/data/chip{i}.geojson")
+            for i in range(scenes)
+        ),
+        origin="nowhere",
+    )
+    return make_plan([found], ["custom"], BuildOptions(), Unread(1))
+
+
+def pretend(task: ShardTask) -> ShardRecord:
+    """Return a record as large as that of a real shard, and touch no pixel."""
+    record = ShardRecord(task.shard)
+    tiles = sum(len(part.windows) for part in task.parts)
+    record.files = dict.fromkeys(task.meta.pixel_arrays(), ("0" * 32, 10**7))
+    record.scenes = {str(part.index): Outcome(limits=((0.0, 255.0),) * 3) for part in task.parts}
+    record.road_fraction = record.valid_fraction = [0.5 + i / 1e5 for i in range(tiles)]
+    record.histogram_band = [[1000 + i for i in range(256)] for _ in range(3)]
+    record.histogram_speed = [1000 + i for i in range(256)]
+    return record
+
+
+def measure(scenes: int, shards: int, scheduler: str | None) -> dict[str, Any]:
+    """Return seconds and memory of a plan, its tasks and its tables.
+
+    Parameters
+    ----------
+    shards
+        How many of them are sent through the executor, at most.
+    scheduler
+        Of a Dask cluster; None: threads of this process, which shows the client's share alone.
+    """
+    start = time.perf_counter()
+    plan = plan_of(scenes)
+    result: dict[str, Any] = {
+        "scenes": scenes,
+        "shards": plan.shards,
+        "plan_seconds": time.perf_counter() - start,
+        "plan_peak_mb": _peak_mb(),
+    }
+    executor = Dask.connect(scheduler) if scheduler else Threads()
+    count, start = min(shards, plan.shards), time.perf_counter()
+    records, histograms = {}, Histograms(3)
+    with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "a.zarr") as journal:
+        store = Path(folder) / "a.zarr"
+        tasks = shard_tasks(plan, str(store), range(count), {})
+        waiting = 0.0
+        for record in executor.map_unordered(pretend, tasks):
+            before = time.perf_counter()
+            journal.write({"stamp": plan.stamp, "shard": record.to_json()})
+            waiting += time.perf_counter() - before
+            records[record.shard] = histograms.take(record)
+        seconds = time.perf_counter() - start
+        result |= {
+            "tasks": count,
+            "task_ms": 1000 * seconds / count,
+            "journal_ms": 1000 * waiting / count,
+            "tasks_peak_mb": _peak_mb(),
+        }
+        if count == plan.shards:
+            start = time.perf_counter()
+            create_store(store, plan.meta, plan.tiles)
+            finish(plan, store, records, histograms)
+            result |= {"tables_seconds": time.perf_counter() - start, "peak_mb": _peak_mb()}
+    if isinstance(executor, Dask):
+        executor.close()
+    return result
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and print one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scenes", type=int, default=800_000, help="8 of them make a shard")
+    parser.add_argument("--shards", type=int, default=100_000, help="tasks sent at most")
+    parser.add_argument("--scheduler", help="tcp://HOST:PORT; default: threads of this process")
+    given = parser.parse_args(arguments)
+    result = measure(given.scenes, given.shards, given.scheduler)
+    print(json.dumps(result | {"machine": machine()}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

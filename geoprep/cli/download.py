@@ -1,0 +1,59 @@
+"""``geoprep download``: from the public bucket to a folder that a build reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from geoprep.cli.help import OutputPath, filled
+
+
+@click.command(short_help="Bring a SpaceNet city from the public bucket.")
+@click.option("--city", required=True, callback=filled, help="`geoprep cities` lists them.")
+@click.option("--product", default="PS-RGB", show_default=True, callback=filled)
+@click.option("--dest", default="data", show_default=True, type=OutputPath(file_okay=False))
+@click.option("--scenes", type=click.IntRange(1), help="Only so many, labelled ones first.")
+@click.option("--archives", is_flag=True, help="The tarballs instead, all products in them.")
+@click.option("--dry-run", is_flag=True, help="List objects and bytes; fetch nothing.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def download(
+    city: str,
+    product: str,
+    dest: Path,
+    scenes: int | None,
+    archives: bool,
+    dry_run: bool,
+    quiet: bool,
+) -> None:
+    """Bring a SpaceNet city from the public bucket; no account is needed.
+
+    Single files of one product and their road labels: for Moscow's PS-RGB at most 7 GB, where the
+    archive has 35 GiB. Can be stopped and run again: what has come is checked and kept. For a
+    mirror of the bucket set AWS_ENDPOINT_URL.
+    """
+    from geoprep.cli.progress import counting_bar
+    from geoprep.errors import UsageError
+    from geoprep.sources import published
+    from geoprep.sources.cities import get_city
+
+    if archives and scenes is not None:
+        raise UsageError("--scenes are single files: leave out --archives")
+    known = get_city(city)
+    if archives:
+        files = published.archives(known, dest)
+    else:
+        files = published.single_files(known, product, dest, scenes)
+    total = sum(one.remote.size for one in files)
+    if dry_run:
+        for one in files:
+            click.echo(f"{one.remote.size:>14,}  {one.remote.address} -> {one.path}")
+        click.echo(f"{len(files)} objects, {total / 1e9:.3f} GB")
+        published.check_room(files, dest)
+        return
+    with counting_bar("downloading, MB", quiet, per=10**6) as report:
+        done = published.download(files, dest, report)
+    size = f"{done.nbytes / 1e9:.3f} GB in {dest}"
+    click.echo(f"{done.fetched} files fetched, {done.kept} were there: {size}")
+    if not archives:
+        click.echo(f"next: geoprep build-zarr --city {known.name} --source {dest}")

@@ -1,0 +1,244 @@
+"""The public bucket's files come whole, once, and right, whatever the network does on the way."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from helpers.buckets import client_of, s3_endpoint, use_endpoint
+from helpers.faulty import faulty_proxy
+
+from geoprep.cli.commands import cli
+from geoprep.errors import OutputError, SourceError
+from geoprep.sources import published
+from geoprep.sources.cities import BUCKET, CITIES
+from geoprep.sources.published import Wanted, archives, download, single_files
+from geoprep.sources.spacenet import find_scenes
+from geoprep.storage import objects, transfer
+from geoprep.storage.transfer import Remote, ask_remote, bring
+
+MOSCOW = CITIES["moscow"]
+NUMBERS = (2, 10, 9, 1)
+LABELLED = (9, 10, 77)
+RNG = np.random.default_rng(0)
+ARCHIVE = RNG.bytes(3 << 20)
+
+
+def content(key):
+    return hashlib.sha256(key.encode()).digest() * 700
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    """Serve a part of Moscow in the public bucket's layout, and an archive of SpaceNet 3."""
+    with s3_endpoint(BUCKET) as address:
+        client = client_of(address)
+
+        def put(key, body):
+            client.put_object(Bucket=BUCKET, Key=key, Body=body, ACL="public-read")
+
+        for product in ("PS-RGB", "PAN"):
+            for number in NUMBERS:
+                key = f"{MOSCOW.folder}{product}/{MOSCOW.file_name(product, number)}"
+                put(key, content(key))
+        for number in LABELLED:
+            kind = "geojson_roads_speed"
+            key = f"{MOSCOW.folder}{kind}/{MOSCOW.file_name(kind, number)}"
+            put(key, content(key))
+        put("spacenet/SN5_roads/tarballs/SN5_roads_train_AOI_7_Moscow.tar.gz", ARCHIVE)
+        put("large.bin", ARCHIVE)
+        upload = client.create_multipart_upload(Bucket=BUCKET, Key="parts.bin", ACL="public-read")
+        parts, body = [], RNG.bytes(11 << 20)
+        for number in (1, 2):
+            piece = body[(number - 1) * (8 << 20) : number * (8 << 20)]
+            sent = client.upload_part(
+                Bucket=BUCKET, Key="parts.bin", PartNumber=number, Body=piece,
+                UploadId=upload["UploadId"],
+            )  # fmt: skip
+            parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+        client.complete_multipart_upload(
+            Bucket=BUCKET, Key="parts.bin", UploadId=upload["UploadId"],
+            MultipartUpload={"Parts": parts},
+        )  # fmt: skip
+        yield address
+
+
+@pytest.fixture
+def s3(endpoint, monkeypatch):
+    """Nobody's credentials, retries that do not wait, pieces of 256 KiB."""
+    use_endpoint(monkeypatch, endpoint)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(objects, "STALL", 1)
+    monkeypatch.setattr(objects, "RETRIES", 1)
+    monkeypatch.setattr(transfer, "BACKOFF", 0.01)
+    monkeypatch.setattr(transfer, "PIECE", 256 << 10)
+    objects._client.cache_clear()
+    yield endpoint
+    objects._client.cache_clear()
+
+
+def quiet(done, total):
+    assert 0 <= done <= total
+
+
+def names(files):
+    return [one.path.name for one in files]
+
+
+def test_one_product_with_its_labels_goes_where_a_build_finds_it(s3, tmp_path):
+    files = single_files(MOSCOW, "PS-RGB", tmp_path)
+    assert len(files) == 4 + 2, "the label of an image that is not there stays"
+    done = download(files, tmp_path, quiet)
+    assert (done.fetched, done.kept) == (6, 0)
+    for one in files:
+        assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))
+    found = find_scenes(MOSCOW, str(tmp_path))
+    assert [scene.id for scene in found.scenes] == [MOSCOW.scene_id(n) for n in (1, 2, 9, 10)]
+    assert [scene.label is None for scene in found.scenes] == [True, True, False, False]
+    assert download(files, tmp_path, quiet).kept == 6
+
+
+def test_a_subset_takes_labelled_scenes_first(s3, tmp_path):
+    files = single_files(MOSCOW, "ps-rgb", tmp_path, scenes=3)
+    images = [name for name in names(files) if name.endswith(".tif")]
+    assert images == [MOSCOW.file_name("PS-RGB", n) for n in (1, 9, 10)]
+    assert len(files) == 5
+
+
+def test_a_product_that_is_not_there_names_those_that_are(s3, tmp_path):
+    with pytest.raises(SourceError, match=r"no PS-MS images of AOI_7_Moscow; it has PAN, PS-RGB"):
+        single_files(MOSCOW, "PS-MS", tmp_path)
+
+
+def test_the_command_lists_and_fetches(s3, tmp_path):
+    call = ["download", "--city", "moscow", "--dest", str(tmp_path / "in"), "--scenes", "2"]
+    dry = CliRunner().invoke(cli, [*call, "--dry-run"])
+    assert dry.exit_code == 0, dry.output
+    assert "4 objects, 0.000 GB" in dry.output
+    assert f"s3://{BUCKET}/{MOSCOW.folder}PS-RGB/" in dry.output
+    assert not (tmp_path / "in").exists()
+    done = CliRunner().invoke(cli, [*call, "--quiet"])
+    assert "4 files fetched, 0 were there" in done.output
+    assert "geoprep build-zarr --city moscow" in done.output
+    assert "4 were there" in CliRunner().invoke(cli, [*call, "--quiet"]).output
+    both = CliRunner().invoke(cli, [*call, "--archives"])
+    assert "leave out --archives" in str(both.exception)
+
+
+def test_an_archive_must_have_the_md5_that_its_publisher_says(s3, tmp_path):
+    (one,) = archives(MOSCOW, tmp_path)
+    assert (one.remote.size, one.remote.md5) == (len(ARCHIVE), MOSCOW.archives[0].md5)
+    with pytest.raises(SourceError, match=r"another checksum than 03082d01.* 6 times"):
+        bring(one.remote, one.path)
+    assert not list(tmp_path.iterdir())
+    right = Remote(one.remote.address, one.remote.size, one.remote.etag, _md5(ARCHIVE))
+    assert bring(right, one.path) == "fetched"
+    assert one.path.read_bytes() == ARCHIVE
+
+
+def _md5(data):
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["large.bin", "parts.bin"])
+def test_a_file_with_a_flipped_bit_is_fetched_again(s3, tmp_path, name):
+    remote, path = ask_remote(f"s3://{BUCKET}/{name}"), tmp_path / name
+    assert bring(remote, path) == "fetched"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert bring(remote, path) == "fetched"
+    assert path.read_bytes() == whole
+    assert bring(remote, path) == "kept"
+
+
+def test_a_part_is_carried_on_with_and_a_wrong_one_discarded(s3, tmp_path, monkeypatch):
+    remote, path = ask_remote(f"s3://{BUCKET}/large.bin"), tmp_path / "large.bin"
+    part = tmp_path / f".large.bin.{remote.etag[:16]}.part"
+    asked = []
+    real = transfer._piece
+    monkeypatch.setattr(transfer, "_piece", lambda r, w: asked.append(w) or real(r, w))
+    part.write_bytes(ARCHIVE[: 2 << 20])
+    bring(remote, path)
+    assert min(asked)[0] == 2 << 20
+    assert path.read_bytes() == ARCHIVE
+    path.unlink()
+    part.write_bytes(b"x" * (2 << 20))
+    seen = []
+    bring(remote, path, seen.append)
+    assert path.read_bytes() == ARCHIVE
+    assert sum(seen) == remote.size
+    assert [p.name for p in tmp_path.iterdir()] == ["large.bin"]
+
+
+def _fetch_all(dest):
+    """Fetch a city and something larger; return why not."""
+    try:
+        files = single_files(MOSCOW, "PS-RGB", dest)
+        files.append(Wanted(ask_remote(f"s3://{BUCKET}/large.bin"), dest / "l.bin"))
+        download(files, dest, lambda *_: None)
+    except SourceError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 1, 2])
+def test_the_right_bytes_arrive_through_a_bad_network(s3, tmp_path, monkeypatch, seed):
+    kinds = ("drop", "stall", "truncate", "short", "503", "flip")
+    with faulty_proxy(s3, seed=seed, rate=0.4, kinds=kinds, stall=1.5) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        ends = []
+        while ends[-1:] != [""] and len(ends) < 6:  # one that gives up is carried on with
+            ends.append(_fetch_all(tmp_path))
+        assert ends[-1] == ""
+        assert not any("\n" in why for why in ends)
+        assert sum(proxy.faults.values()) > 3
+    assert (tmp_path / "l.bin").read_bytes() == ARCHIVE
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3)
+    files = single_files(MOSCOW, "PS-RGB", tmp_path)
+    for one in files:
+        assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))
+    assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".part")]
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_comes(s3, tmp_path, monkeypatch):
+    files = single_files(MOSCOW, "PS-RGB", tmp_path / "in")
+    monkeypatch.setattr(published.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(OutputError, match=r"GB are to come, and 0\.0 GB are free"):
+        download(files, tmp_path / "in", quiet)
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_a_server_that_is_not_there_is_one_line(s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(
+        SourceError, match=r"Check the network and the endpoint http://127"
+    ) as error:
+        single_files(MOSCOW, "PS-RGB", tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_killed_download_is_carried_on_with(s3, tmp_path, monkeypatch):
+    call = [sys.executable, "-c", "from geoprep.cli import main; main()", "download", "--city"]
+    call += ["moscow", "--dest", str(tmp_path), "--quiet"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with faulty_proxy(s3, rate=1.0, kinds=("stall",), stall=0.4, once=True) as slow:
+        environment["AWS_ENDPOINT_URL"] = slow.address
+        child = subprocess.Popen(call, env=environment)
+        end = time.monotonic() + 60
+        while not list(tmp_path.rglob("*.part")) and time.monotonic() < end:
+            time.sleep(0.01)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    files = single_files(MOSCOW, "PS-RGB", tmp_path)
+    download(files, tmp_path, quiet)
+    for one in files:
+        assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))

@@ -1,0 +1,26 @@
+"""Tasks of a build that end their process at one scene, as what GDAL cannot survive does."""
+
+import os
+import signal
+
+from geoprep.build import tasks
+from geoprep.build.records import ShardRecord, ShardTask
+
+SCENE = "quay_3.tif"
+
+
+def _deadly(task: ShardTask) -> None:
+    if any(part.image.endswith(SCENE) and part.known is None for part in task.parts):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def build_shard(task: ShardTask) -> ShardRecord:
+    """Build a shard, or die."""
+    _deadly(task)
+    return tasks.build_shard(task)
+
+
+def try_scenes(task: ShardTask) -> None:
+    """Render scenes, or die."""
+    _deadly(task)
+    tasks.try_scenes(task)

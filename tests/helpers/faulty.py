@@ -1,0 +1,161 @@
+"""A proxy before an S3 endpoint that fails as networks and servers do, at random by a seed.
+
+    with faulty_proxy("http://127.0.0.1:5000", seed=1, rate=0.3) as proxy:
+        os.environ["AWS_ENDPOINT_URL"] = proxy.address
+        ...
+        proxy.faults  # how often each kind happened
+
+Also a program: ``python -m helpers.faulty http://127.0.0.1:5000 --seed 1 --rate 0.3`` prints the
+address to use, and serves until it is ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+KINDS = ("drop", "stall", "truncate", "short", "503", "flip")
+"""Hang up before an answer; say nothing for a while; hang up in mid-body; send less and say so;
+answer 503; change a byte of the body (of GET alone, and only where asked for)."""
+_HOP = ("connection", "transfer-encoding", "content-length", "server", "date")
+
+
+@dataclass
+class Proxy:
+    """What the proxy does, and did.
+
+    Attributes
+    ----------
+    rate
+        Share of the requests that fail.
+    stall
+        Seconds of silence.
+    once
+        Whether a request (its method, path and range) fails no more than one time.
+    """
+
+    upstream: str
+    seed: int = 0
+    rate: float = 0.2
+    kinds: Sequence[str] = KINDS[:5]
+    stall: float = 2.0
+    once: bool = False
+    address: str = ""
+    faults: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
+    _seen: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def fate(self, method: str, what: str) -> str:
+        """Return how a request fails, "" where it does not."""
+        with self._lock:
+            self.requests[method] += 1
+            if self._random.random() >= self.rate or (self.once and what in self._seen):
+                return ""
+            self._seen.add(what)
+            kinds = [k for k in self.kinds if method == "GET" or k not in ("short", "flip")]
+            kind = self._random.choice(kinds) if kinds else ""
+            self.faults[kind] += bool(kind)
+            return kind
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    proxy: Proxy
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def forward(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length) if length else None
+        what = f"{self.command} {self.path} {self.headers.get('Range')}"
+        kind = self.proxy.fate(self.command, what)
+        if kind == "503":
+            self._answer(503, [], b"", "")
+            return
+        if kind == "stall":
+            time.sleep(self.proxy.stall)
+        if kind in ("drop", "stall"):
+            self.close_connection = True
+            return
+        url = urlsplit(self.proxy.upstream)
+        there = http.client.HTTPConnection(url.hostname or "", url.port or 80, timeout=60)
+        headers = {k: v for k, v in self.headers.items() if k.lower() != "connection"}
+        there.request(self.command, self.path, body, headers)
+        answer = there.getresponse()
+        data = answer.read()
+        self._answer(answer.status, answer.getheaders(), data, kind)
+        there.close()
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes, kind: str) -> None:
+        length = {k.lower(): v for k, v in headers}.get("content-length", str(len(data)))
+        if self.command != "HEAD":
+            if kind == "short":
+                data = data[: len(data) // 2]
+            if kind == "flip" and data:
+                at = len(data) // 2
+                data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+            length = str(len(data))
+        self.send_response(status)
+        for name, value in headers:
+            if name.lower() not in _HOP:
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if kind == "truncate":
+            data, self.close_connection = data[: len(data) // 2], True
+        with suppress(OSError):  # whoever asked may have left
+            self.wfile.write(data)
+
+
+@contextmanager
+def faulty_proxy(upstream: str, **how: object) -> Iterator[Proxy]:
+    """Serve a proxy on a free port; see :class:`Proxy` for how it fails."""
+    proxy = Proxy(upstream, **how)  # type: ignore[arg-type]  # by name
+    answers = {f"do_{one}": _Handler.forward for one in ("GET", "PUT", "POST", "HEAD", "DELETE")}
+    handler = type("Handler", (_Handler,), {"proxy": proxy, **answers})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    proxy.address = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def main() -> None:
+    """Serve until ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("upstream")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=0.2)
+    parser.add_argument("--stall", type=float, default=2.0)
+    parser.add_argument("--kinds", default=",".join(KINDS[:5]))
+    given = vars(parser.parse_args())
+    kinds = given.pop("kinds").split(",")
+    with faulty_proxy(given.pop("upstream"), kinds=kinds, **given) as proxy:
+        print(proxy.address, flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
