@@ -86,7 +86,8 @@ def evaluate(
 
 def _loss(trainable: Trainable, loss: nn.Module, logits: Tensor, speed: Tensor) -> Tensor:
     """Return loss and 1, fp64 (2,), on the device."""
-    parts = cast(LossParts, loss(logits, trainable.prep.target(speed), speed != NO_DATA))
+    target = trainable.prep.target
+    parts = cast(LossParts, loss(logits, target(speed), target.valid(speed)))
     return torch.stack([parts.total.double(), torch.ones_like(parts.total).double()])
 
 

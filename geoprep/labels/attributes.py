@@ -96,8 +96,8 @@ def detect_schema(names: Collection[str]) -> KnownSchema:
 
     ``road_type`` means ``sn3``. ``highway`` means ``sn5`` beside a speed that SpaceNet inferred
     (``inferred_speed_mph``, ``inferred_speed_mps``) or beside both ``OBJECTID`` and ``osm_id``,
-    else ``osm``; so do ``fclass``, and ``class`` with ``type``. A file with none of these is read as ``sn3``,
-    whose default for missing keys (20 mph) is the reference's.
+    else ``osm``; so do ``fclass``, and ``class`` with ``type``. A file with none of these is read
+    as ``sn3``, whose default for missing keys (20 mph) is the reference's.
     """
     if "road_type" in names:
         return "sn3"

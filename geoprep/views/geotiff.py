@@ -69,7 +69,8 @@ def export_scene(
         ``image`` is uint8 with nodata 0; ``speed`` is uint8 with one band. Of an unlabelled scene,
         ``both`` is the image alone.
     coding
-        Of the mask: ``mph`` (0 no road, nodata 255, with a colour table), or the grey values of
+        Of the mask: ``mph`` (0 no road, 254 a road of unknown speed, nodata 255, with a colour
+        table), or the grey values of
         the CRESI tools, ``continuous`` or ``binned``, which have no nodata: it becomes 0.
 
     Returns
@@ -87,6 +88,10 @@ def export_scene(
     index = find_scene(store, scene)
     level = store.check_level(level)
     grid = _exportable(store, index, level, what)
+    if coding != "mph" and what != "image" and not store.meta.has_speeds:
+        raise UsageError(
+            f"{store.location}: its roads have no speeds to export as {coding}: leave out --coding"
+        )
     targets = _targets(Path(out), str(store.scenes.id[index]), what)
     if store.scenes.status[index] == "unlabelled":
         targets.pop("speed", None)
@@ -94,7 +99,8 @@ def export_scene(
     if "image" in targets:
         _write_image(targets["image"], read_image(store, index, level), grid, store, tags)
     if "speed" in targets:
-        _write_speed(targets["speed"], read_speed(store, index, level), grid, coding, tags)
+        speed, has_speeds = read_speed(store, index, level), store.meta.has_speeds
+        _write_speed(targets["speed"], speed, grid, coding, tags, has_speeds=has_speeds)
     return list(targets.values())
 
 
@@ -158,7 +164,13 @@ def _write_image(
 
 
 def _write_speed(
-    path: Path, speed: NDArray[np.uint8], grid: Grid, coding: Coding, tags: Mapping[str, str]
+    path: Path,
+    speed: NDArray[np.uint8],
+    grid: Grid,
+    coding: Coding,
+    tags: Mapping[str, str],
+    *,
+    has_speeds: bool,
 ) -> None:
     tables = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
     nodata = NO_DATA if coding == "mph" else None
@@ -167,8 +179,8 @@ def _write_speed(
         if coding == "mph":
             colours = speed_colours().tolist()
             raster.write_colormap(1, {i: (*rgb, 255) for i, rgb in enumerate(colours)})
-            raster.units = ["mph"]
-        raster.descriptions = [f"speed, {coding}"]
+            raster.units = ["mph" if has_speeds else ""]
+        raster.descriptions = [f"speed, {coding}" if has_speeds else "road"]
         raster.write(tables[coding][speed] if coding in tables else speed, 1)
 
 

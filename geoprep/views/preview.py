@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.speed import NO_DATA, NO_ROAD, UNKNOWN_SPEED
 from geoprep.storage.files import replaced
 from geoprep.store import Store
 from geoprep.store.scenes import (
@@ -248,11 +248,16 @@ def _thinned_image(image: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
 
 
 def _thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
-    """Thin a mask so that no road gets lost: the fastest of a block, no data only if all of it."""
+    """Thin a mask so that no road gets lost: the fastest of a block, no data only if all of it.
+
+    A road of unknown speed gives way to one whose speed is known.
+    """
     if step == 1:
         return speed
     blocks = _blocks(speed, step)
-    fastest: NDArray[np.uint8] = np.where(blocks == NO_DATA, NO_ROAD, blocks).max(axis=(1, 3))
+    known = np.where(blocks < UNKNOWN_SPEED, blocks, NO_ROAD)
+    fastest: NDArray[np.uint8] = known.max(axis=(1, 3))
+    fastest[(fastest == NO_ROAD) & (blocks == UNKNOWN_SPEED).any(axis=(1, 3))] = UNKNOWN_SPEED
     fastest[(blocks == NO_DATA).all(axis=(1, 3))] = NO_DATA
     return fastest
 
