@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+from affine import Affine
 from helpers.factory import PLACES, Place, build_of, plan_of, texture, tree_digest, write_image
 from helpers.factory import write_scene as write_vector_scene
 from rich.console import Console
@@ -221,6 +222,17 @@ def test_options_that_make_no_sense_are_refused(options, says):
 def test_masks_without_a_word_on_their_values_are_refused_with_the_values(tmp_path):
     with pytest.raises(UsageError, match=r"a_mask.tif is a mask: .*holds 0 and 100 and 255"):
         plan_of([scene_of(tmp_path, "a", drawn(1))])
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_one_mask_for_many_images_must_say_where_it_lies(tmp_path):
+    scenes = [scene_of(tmp_path, name, drawn(1)) for name in ("a", "b")]
+    label = str(write_image(tmp_path / "all.tif", drawn(1)[..., None], PLACES["utm"]))
+    shared = [replace(scene, label=label) for scene in scenes]
+    assert build_of(tmp_path / "a.zarr", shared, **ROADS).scenes.status.tolist() == ["ok", "ok"]
+    write_image(Path(label), drawn(1)[..., None], Place(None, Affine.identity()))
+    with pytest.raises(UsageError, match=r"all\.tif shall be the mask of 2 images"):
+        plan_of(shared, **ROADS)
 
 
 def test_options_for_masks_beside_vectors_are_refused(tmp_path):
