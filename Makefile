@@ -77,7 +77,7 @@ bench-peers: .venv/.dev .venv-peers/.installed
 
 .venv/.dev: pyproject.toml constraints.txt
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	$(PIP_INSTALL) -e '.[train,dev]'
+	$(PIP_INSTALL) -e '.[train,cluster,dev]'
 	@touch $@ .venv/.core
 
 .venv-ipex/.installed: pyproject.toml constraints-ipex.txt
@@ -93,7 +93,7 @@ bench-peers: .venv/.dev .venv-peers/.installed
 		"$$python" -m venv .venv-wheel-$* 2>/dev/null && break; done; \
 		test -x .venv-wheel-$*/bin/python || { echo "Python $* is not installed" >&2; exit 1; }
 	.venv-wheel-$*/bin/python -m pip install --quiet --disable-pip-version-check \
-		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt '.[train,dev]'
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt '.[train,cluster,dev]'
 	@touch $@
 
 .venv-peers/.installed: pyproject.toml constraints-peers.txt benchmarks/peers/install.py

@@ -30,7 +30,8 @@ class Grid:
     transform
         Pixel corner (column, row) -> CRS coordinate.
     crs
-        Anything pyproj understands: ``EPSG:4326`` or WKT.
+        Anything pyproj understands: ``EPSG:4326`` or WKT; "" for a plain grid of pixels, which has
+        no place on the ground (:func:`plain_grid`).
     """
 
     height: int
@@ -48,6 +49,11 @@ class Grid:
         return Grid(height, width, self.transform * scale, self.crs)
 
     @property
+    def plain(self) -> bool:
+        """Whether it has a size in metres, but no place on the ground."""
+        return not self.crs
+
+    @property
     def bounds(self) -> tuple[float, float, float, float]:
         """Left, bottom, right, top in the CRS, whichever way the raster is turned."""
         corners = [self.transform * (x, y) for x in (0, self.width) for y in (0, self.height)]
@@ -58,14 +64,26 @@ class Grid:
         """Return the ground sample distance in metres along x and y, at the centre.
 
         Measured on the WGS 84 ellipsoid, so that square degrees and the stretched metres of Web
-        Mercator come out as what they are on the ground.
+        Mercator come out as what they are on the ground. A plain grid counts in metres itself.
         """
+        if self.plain:
+            a, b, _, d, e, _ = tuple(self.transform)[:6]
+            return math.hypot(a, d), math.hypot(b, e)
         x, y = self.width / 2, self.height / 2
         corners = [self.transform * at for at in ((x, y), (x + 1, y), (x, y + 1))]
         xs, ys = zip(*corners, strict=True)
         lon, lat = to_lonlat(self.crs).transform(xs, ys)
         _, _, metres = _GEOD.inv([lon[0], lon[0]], [lat[0], lat[0]], lon[1:], lat[1:])
         return float(metres[0]), float(metres[1])
+
+
+def plain_grid(height: int, width: int, pixel_size_m: float) -> Grid:
+    """Return the grid of an image without a place on the ground.
+
+    Its coordinates are metres to the right of the image's upper left corner and above it, so that
+    rows count down from 0: the plane of :mod:`geoprep.roads` for such images.
+    """
+    return Grid(height, width, Affine.scale(pixel_size_m, -pixel_size_m), "")
 
 
 _GEOD = pyproj.Geod(ellps="WGS84")

@@ -13,22 +13,19 @@ from loaders.dataset import TileDataset, collate
 from loaders.device import (
     PAD_TO,
     DevicePrep,
+    Jitter,
     Normalize,
     Prepared,
     SpeedTarget,
     Targets,
     band_statistics,
 )
-from loaders.jitter import Jitter
-from loaders.limits import available_memory, usable_cpus
-from loaders.memory import MemorySampler, Usage, process_usage
+from loaders.memory import MemorySampler, Usage, available_memory, process_usage, usable_cpus
 from loaders.ram import RamTiles
-from loaders.ranks import is_distributed, this_rank
 from loaders.resident import DeviceTiles
-from loaders.selection import Folds, Split, select
-from loaders.shared import SharedMemory
+from loaders.selection import Folds, Split, open_stores, select
+from loaders.shared import SharedMemory, is_distributed, this_rank
 from loaders.stream import StreamTiles
-from loaders.table import open_stores
 
 __all__ = [
     "PAD_TO",

@@ -1,13 +1,13 @@
 """Batches of uint8 tiles or crops: order, crops, symmetries, prefetch, resumable state.
 
 What a batch holds depends on (seed, epoch, position) alone, see :mod:`loaders.sampling`; where the
-tiles are, the tiles know, see :mod:`loaders.feed`.
+tiles are, the tiles know: their `feed` gives the batches.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from loaders.batch import Batch
-from loaders.feed import Feed, Request
-from loaders.limits import usable_cpus
-from loaders.ranks import this_rank
-from loaders.roads import CELL, RoadCells, WeightRule, tile_weights
-from loaders.sampling import Augment, Sampling
-from loaders.schedule import Schedule, Step
+from loaders.ahead import Ahead
+from loaders.batch import Batch, Feed, Request, put_windows
+from loaders.memory import usable_cpus
+from loaders.roads import WeightRule, tile_weights, tiles_with_road
+from loaders.sampling import Augment, Drawn, Sampling, Schedule, Step, Windows
+from loaders.shared import this_rank
 from loaders.table import Tiles
 
 MAX_THREADS = 4
@@ -127,7 +126,7 @@ class BatchLoader:
             raise UsageError(f"threads={threads}, prefetch={prefetch}: at least 1, and at least 0")
         if not shuffle and (min_road > 0 or weights is not None):
             raise UsageError("shuffle=False sees every tile once: leave out min_road and weights")
-        chosen, cells = _with_road(tiles, min_road, crop)
+        chosen, cells = tiles_with_road(tiles, tiles.road_fraction, min_road, crop)
         plain = Sampling(
             tiles=len(tiles),
             side=tiles.side,
@@ -137,7 +136,9 @@ class BatchLoader:
             seed=seed,
             shuffle=shuffle,
             chosen=chosen,
-            weights=None if weights is None else _weights(weights, tiles, chosen),
+            weights=None
+            if weights is None
+            else tile_weights(weights, tiles.road_fraction, tiles, chosen),
             min_road=min_road,
             roads=cells,
         )
@@ -307,6 +308,37 @@ class _Epoch(Iterator[Batch]):
         getattr(self._batches, "close", lambda: None)()
 
 
+class HostFeed:
+    """Batches on the host, each filled as a whole by one of several threads.
+
+    Parameters
+    ----------
+    copy
+        Copies windows into a batch, in any thread.
+    request
+        What is wanted.
+    """
+
+    def __init__(self, copy: Callable[[Windows, Batch], None], request: Request) -> None:
+        self._copy = copy
+        self._request = request
+        self._ring = request.ring()
+
+    def batches(self, epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
+        """Return an iterator over the batch of every step, filled ahead."""
+        request, copy, ring = self._request, self._copy, self._ring
+        drawn = Drawn(request.sampling, epoch, steps)
+
+        def fill(step: int) -> Batch:
+            windows = drawn(step)
+            batch = request.take(ring, len(windows))
+            copy(windows, batch)
+            put_windows(batch, windows)
+            return batch
+
+        return Ahead(fill, range(len(steps)), threads=request.threads, ahead=request.prefetch)
+
+
 def _notes(loader: BatchLoader) -> tuple[str, ...]:
     """Return what is likely not as it was meant, and warn of it."""
     tiles, drawn = len(loader.tiles), loader.drawn_tiles
@@ -318,32 +350,3 @@ def _notes(loader: BatchLoader) -> tuple[str, ...]:
     )
     warnings.warn(note, UserWarning, stacklevel=3)
     return (note,)
-
-
-def _with_road(
-    tiles: Tiles, min_road: float, crop: int | None
-) -> tuple[NDArray[np.int64] | None, RoadCells | None]:
-    """Return the tiles that can yield windows with enough road, and where their roads are."""
-    if min_road <= 0:
-        return None, None
-    if crop is None:
-        cells, enough = None, tiles.road_fraction >= min_road
-    elif crop < 2 * CELL:
-        raise UsageError(f"min_road needs windows of at least {2 * CELL} pixels, not crop={crop}")
-    else:
-        cells = RoadCells.count(tiles)
-        enough = cells.total() >= min_road * crop * crop
-    if not enough.any():
-        raise UsageError(f"no tile has enough road for min_road={min_road}: take a smaller one")
-    return np.flatnonzero(enough), cells
-
-
-def _weights(
-    rule: WeightRule | Sequence[float] | NDArray[np.float64],
-    tiles: Tiles,
-    chosen: NDArray[np.int64] | None,
-) -> NDArray[np.float64]:
-    weights = tile_weights(rule, tiles.road_fraction, tiles)
-    if weights.shape != (len(tiles),):
-        raise UsageError(f"weights have shape {weights.shape}; ({len(tiles)},) is needed")
-    return weights if chosen is None else weights[chosen]

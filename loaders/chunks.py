@@ -11,8 +11,10 @@ time. (Reading single tiles by integer index through zarr is 200 times slower.)
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -299,3 +301,30 @@ def read_all(
         done += count
         if progress is not None:
             progress(done, total)
+
+
+@contextmanager
+def progress_bar(wanted: bool | Progress | None, title: str) -> Iterator[Progress | None]:
+    """Yield what to call with (done, total), or None.
+
+    Parameters
+    ----------
+    wanted
+        True for a bar on standard error, False for none, None for one if that is a terminal; or a
+        function, which is used as it is.
+    title
+        What is going on.
+    """
+    if callable(wanted):
+        yield wanted
+    elif wanted or (wanted is None and sys.stderr.isatty()):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+    else:
+        yield None

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from loaders.gather import as_items, gather
+from loaders.batch import as_items, gather
 from loaders.ram import RamTiles
 from loaders.sampling import Augment, Sampling, Windows
 from loaders.shared import SharedArrays

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,15 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders.chunks import Progress, read_all
-from loaders.feed import Feed, HostFeed, Request
-from loaders.limits import available_memory
-from loaders.ranks import load_once
-from loaders.selection import Folds, Plan, Split, plan_load
-from loaders.shared import Handle, SharedArrays
-from loaders.table import COLUMNS, Origin, Table, Tiles, open_stores, read_table
+from loaders.batch import Feed, Request, as_items, copy_windows
+from loaders.batches import HostFeed
+from loaders.chunks import Progress, progress_bar, read_all
+from loaders.selection import Split, check_fits, plan_load
+from loaders.shared import Handle, SharedArrays, load_once
+from loaders.table import COLUMNS, Origin, Table, Tiles, read_table
 
 LOAD_THREADS = 4
 """Pieces read at a time."""
-
-RESERVE = 200 << 20
-"""Bytes to leave free beside the tiles: what reading takes on top of them."""
 
 
 class RamTiles(Tiles):
@@ -105,10 +100,9 @@ class RamTiles(Tiles):
         UsageError
             It does not fit into memory, no tile is usable, or the arguments do not fit together.
         """
-        cut = None if folds is None else Folds(folds, fold, split_seed)
 
         def load() -> RamTiles:
-            plan = plan_load(open_stores(stores), split, level, bands, cut)
+            plan = plan_load(stores, split, level, bands, folds, fold, split_seed)
             check_fits(plan)
             arrays = _share(plan.level, Origin.of(plan), read_table(plan))
             with progress_bar(progress, f"loading {plan.name}") as report:
@@ -166,7 +160,7 @@ class RamTiles(Tiles):
 
     def feed(self, request: Request) -> Feed:
         """Return what fills batches from memory."""
-        return HostFeed(self.image, self.speed, request)
+        return HostFeed(partial(copy_windows, as_items(self.image), self.speed), request)
 
     def speed_of(self, tile: int) -> NDArray[np.uint8]:
         """Return the mask of a tile, uint8 (y, x)."""
@@ -199,61 +193,3 @@ def _share(side: int, origin: Origin, table: Table) -> SharedArrays:
     for name, values in small.items():
         arrays[name][:] = values
     return arrays
-
-
-def check_fits(plan: Plan) -> None:
-    """Refuse a plan that memory cannot hold.
-
-    Raises
-    ------
-    UsageError
-        With figures, and what would fit.
-    """
-    need = plan.nbytes(plan.level, len(plan.bands))
-    left = available_memory()
-    room = left.nbytes - RESERVE
-    if need <= room:
-        return
-    levels = set.intersection(*(set(s.meta.levels) for s in plan.stores))
-    sizes = {f"level={n}": plan.nbytes(n, len(plan.bands)) for n in sorted(levels, reverse=True)}
-    coarser = [way for way, size in sizes.items() if size <= room]
-    sizes |= {
-        f"bands= with {n} of {len(plan.bands)} bands": plan.nbytes(plan.level, n)
-        for n in range(len(plan.bands) - 1, 0, -1)
-    }
-    fewer = [way for way, size in sizes.items() if way.startswith("bands") and size <= room]
-    ways = [f"{way} ({sizes[way] / 1e9:.2f} GB)" for way in (*coarser[:1], *fewer[:1])]
-    ways.append("StreamTiles.open(...), which keeps a window of it in memory")
-    raise UsageError(
-        f"{plan.name} takes {need / 1e9:.2f} GB ({plan.tiles} tiles of {plan.level} x "
-        f"{plan.level} x {len(plan.bands)} and masks); {left.limited_by} has "
-        f"{left.nbytes / 1e9:.2f} GB left, of which {RESERVE / 1e9:.2f} GB are kept free. "
-        f"Take {', or '.join(ways)}"
-    )
-
-
-@contextmanager
-def progress_bar(wanted: bool | Progress | None, title: str) -> Iterator[Progress | None]:
-    """Yield what to call with (done, total), or None.
-
-    Parameters
-    ----------
-    wanted
-        True for a bar on standard error, False for none, None for one if that is a terminal; or a
-        function, which is used as it is.
-    title
-        What is going on.
-    """
-    if callable(wanted):
-        yield wanted
-    elif wanted or (wanted is None and sys.stderr.isatty()):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(title)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-    else:
-        yield None

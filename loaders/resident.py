@@ -18,11 +18,10 @@ from torch import Tensor
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders.batch import Batch
-from loaders.feed import Drawn, Feed, Request
+from loaders.batch import Batch, Feed, Request
+from loaders.memory import amount
 from loaders.ram import RamTiles
-from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Sampling, Windows
-from loaders.schedule import Step
+from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Drawn, Sampling, Step, Windows
 from loaders.selection import Split
 from loaders.table import Tiles
 
@@ -74,8 +73,8 @@ class DeviceTiles(Tiles):
         free = _free_bytes(self.device)
         if free is not None and tiles.nbytes > _RESERVE * free:
             raise UsageError(
-                f"{len(tiles)} tiles of level {tiles.side} take {tiles.nbytes / 1e9:.1f} GB, of "
-                f"which {self.device} has {free / 1e9:.1f} GB free: keep them in memory "
+                f"{len(tiles)} tiles of level {tiles.side} take {amount(tiles.nbytes)}, of "
+                f"which {self.device} has {amount(free)} free: keep them in memory "
                 "(RamTiles, --residency ram), or take a coarser level or fewer bands"
             )
         # Copies: a view of a column would keep the memory of all pixels.

@@ -119,6 +119,7 @@ def tile_weights(
     rule: WeightRule | Sequence[float] | NDArray[np.float64],
     road_fraction: NDArray[np.float32],
     masks: Masks,
+    chosen: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
     """Return how often each tile is drawn, in proportion, float64 (tile,).
 
@@ -134,14 +135,20 @@ def tile_weights(
         float32 (tile,), share of road of every tile.
     masks
         The tiles.
+    chosen
+        int64, the tiles to return weights of; None for all.
     """
     if not isinstance(rule, str):
-        return np.asarray(rule, np.float64)
-    if rule == "road":
-        return _floored(road_fraction.astype(np.float64))
-    if rule == "speed":
-        return _balanced(_bin_pixels(masks))
-    raise UsageError(f"weights={rule!r} is not 'road', 'speed' or one figure per tile")
+        weights = np.asarray(rule, np.float64)
+    elif rule == "road":
+        weights = _floored(road_fraction.astype(np.float64))
+    elif rule == "speed":
+        weights = _balanced(_bin_pixels(masks))
+    else:
+        raise UsageError(f"weights={rule!r} is not 'road', 'speed' or one figure per tile")
+    if weights.shape != (len(masks),):
+        raise UsageError(f"weights have shape {weights.shape}; ({len(masks)},) is needed")
+    return weights if chosen is None else weights[chosen]
 
 
 def _floored(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -181,3 +188,41 @@ def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
         factors = np.clip(factors / met, _LEAST, 1 / _LEAST)
         factors /= factors.mean()
     return best
+
+
+def tiles_with_road(
+    masks: Masks, road_fraction: NDArray[np.float32], min_road: float, crop: int | None
+) -> tuple[NDArray[np.int64] | None, RoadCells | None]:
+    """Return the tiles that can yield windows with enough road, and where their roads are.
+
+    Parameters
+    ----------
+    masks, road_fraction
+        The tiles, and float32 (tile,), share of road of each.
+    min_road
+        Least share of road in a window; 0 asks for none.
+    crop
+        Side of the windows in pixels; None for whole tiles, whose cells nobody needs.
+
+    Returns
+    -------
+    tuple
+        int64, ascending, and the cells; None for all tiles, and where there are no windows.
+
+    Raises
+    ------
+    UsageError
+        No tile has enough, or windows are too small to tell.
+    """
+    if min_road <= 0:
+        return None, None
+    if crop is None:
+        cells, enough = None, road_fraction >= min_road
+    elif crop < 2 * CELL:
+        raise UsageError(f"min_road needs windows of at least {2 * CELL} pixels, not crop={crop}")
+    else:
+        cells = RoadCells.count(masks)
+        enough = cells.total() >= min_road * crop * crop
+    if not enough.any():
+        raise UsageError(f"no tile has enough road for min_road={min_road}: take a smaller one")
+    return np.flatnonzero(enough), cells

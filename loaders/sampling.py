@@ -1,17 +1,24 @@
-"""Which window of which tile: a pure function of (seed, epoch, position).
+"""Which window of which tile, a pure function of (seed, epoch, position), and whose turn it is.
 
 Position ``p`` of an epoch holds sample ``order(epoch)[p]``; tile, crop and symmetry of a sample are
 hashed from (seed, epoch, sample). Nothing else has a say: not threads, workers, ranks or time. The
 hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) in plain integer arithmetic, so
 that a checkpoint means the same samples under any version of NumPy, whose own generators may
 change their streams.
+
+Ranks take positions step by step: ``batch_size * world_size`` neighbouring ones, cut into one run
+per rank, or taken in turn. What is left at the end is dropped, or split evenly. Progress is one
+number, the positions that all ranks have passed, so an epoch can go on with another number of
+ranks or another batch size.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +36,9 @@ SYMMETRIES: dict[Augment | None, int] = {None: 1, "flips": 4, "d4": 8}
 
 ROAD_TRIES = 8
 """Windows drawn for a sample before the one with most road is taken, under ``min_road``."""
+
+_STEPS_DRAWN = 16
+"""Steps whose windows are drawn at once."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -243,3 +253,138 @@ def _cumulative(weights: NDArray[np.float64], tiles: int) -> NDArray[np.float64]
     # A tile of weight 0 at the end must not catch a draw that rounding put past the last one.
     cumulative[cumulative >= 1.0] = np.inf
     return cumulative
+
+
+class Step(NamedTuple):
+    """One batch of one rank: every ``stride``-th position, and the progress of all after it."""
+
+    first: int
+    last: int
+    done: int
+    stride: int = 1
+
+    @property
+    def positions(self) -> slice:
+        """The positions, to index an order with."""
+        return slice(self.first, self.last, self.stride)
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return len(range(self.first, self.last, self.stride))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How positions are dealt out.
+
+    Attributes
+    ----------
+    samples
+        Positions in an epoch.
+    batch_size
+        Samples per rank and step.
+    rank, world_size
+        This rank, and how many there are.
+    drop_last
+        Whether what does not fill a step is left out.
+    equal
+        Whether every rank must take the same number of steps, as training under DDP needs. Then
+        a tail of fewer samples than ranks is left out. Otherwise every position comes exactly
+        once, and some ranks may take one step less.
+    in_turn
+        Whether the ranks take the positions of a step in turn, else one run each.
+    """
+
+    samples: int
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    drop_last: bool = True
+    equal: bool = True
+    in_turn: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size={self.batch_size} must be at least 1")
+        if not 0 <= self.rank < self.world_size:
+            raise UsageError(f"rank={self.rank} is not within world_size={self.world_size}")
+        if self.samples and not self.count_any_rank():
+            raise UsageError(
+                f"{self.samples} samples do not fill one step of {self.batch_size} x "
+                f"{self.world_size} ranks: take a smaller batch_size, more crops_per_tile, or "
+                "drop_last=False"
+            )
+
+    def count_any_rank(self) -> int:
+        """Return the largest number of steps that any rank takes in a whole epoch."""
+        full, tail = divmod(self.samples, self.batch_size * self.world_size)
+        return full + (tail > 0 and not self._dropped(tail))
+
+    def __len__(self) -> int:
+        """Return the steps of this rank in a whole epoch."""
+        full, tail = divmod(self.samples, self.batch_size * self.world_size)
+        return full + sum(1 for _ in self.steps(self.samples - tail))
+
+    def steps(self, start: int = 0) -> Iterator[Step]:
+        """Yield this rank's steps from a point of progress to the end of the epoch.
+
+        Parameters
+        ----------
+        start
+            Positions that all ranks together have passed.
+        """
+        stride = self.batch_size * self.world_size
+        for first in range(start, self.samples, stride):
+            step = self._step(first, min(first + stride, self.samples))
+            if step.size and not self._dropped(step.done - first):
+                yield step
+
+    def _dropped(self, samples: int) -> bool:
+        """Return whether a step of so many samples of all ranks is left out."""
+        ranks = self.world_size
+        short = samples < self.batch_size * ranks
+        return short and (self.drop_last or (self.equal and samples < ranks))
+
+    def _step(self, first: int, last: int) -> Step:
+        """Return this rank's part of a step of all ranks."""
+        rank, ranks = self.rank, self.world_size
+        if self.in_turn:
+            return Step(first + rank, last, last, ranks)
+        start, stop = (first + r * (last - first) // ranks for r in (rank, rank + 1))
+        return Step(start, stop, last)
+
+
+class Drawn:
+    """The windows of every step, drawn for a few steps at once.
+
+    To draw those of a thousand samples takes little longer than those of ten, and between two
+    batches, which have driven all else out of the caches, everything takes long.
+
+    Parameters
+    ----------
+    sampling, epoch
+        What to draw from.
+    steps
+        Of this epoch.
+    """
+
+    def __init__(self, sampling: Sampling, epoch: int, steps: Sequence[Step]) -> None:
+        self._sampling, self._epoch, self._steps = sampling, epoch, steps
+        self._order = sampling.order(epoch)
+        self._last: tuple[int, Windows, list[int]] | None = None
+
+    def __call__(self, i: int) -> Windows:
+        """Return the windows of step number ``i``; any thread may ask."""
+        part, within = divmod(i, _STEPS_DRAWN)
+        last = self._last  # one look: another thread may put the next in its place
+        if last is None or last[0] != part:
+            last = self._last = self._draw(part)
+        _, windows, bounds = last
+        return windows.rows(bounds[within], bounds[within + 1])
+
+    def _draw(self, part: int) -> tuple[int, Windows, list[int]]:
+        steps = self._steps[part * _STEPS_DRAWN :][:_STEPS_DRAWN]
+        samples = np.concatenate([self._order[step.positions] for step in steps])
+        bounds = list(accumulate((step.size for step in steps), initial=0))
+        return part, self._sampling.windows(self._epoch, samples), bounds

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,8 +15,12 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from geoprep.store import SPLITS, Store
 from loaders.chunks import ChunkReader, Piece, pieces
+from loaders.memory import amount, available_memory
 
 Split = Literal["train", "val", "test", "all"]
+
+RESERVE = 200 << 20
+"""Bytes to leave free beside tiles in memory: what reading takes on top of them."""
 
 EMPTY = "empty"
 """Why a tile without a single valid pixel is left out of a scene that is otherwise fine."""
@@ -83,7 +88,7 @@ def select(store: Store, split: Split, folds: Folds | None = None) -> Selection:
     if split not in get_args(Split):
         raise UsageError(f"split={split!r} is not one of {', '.join(get_args(Split))}")
     table = store.tiles
-    wanted = _in_split(store, split, folds)[table.scene]
+    wanted = _in_split(store, split, folds)
     status = store.scenes.status[table.scene].astype(object)
     status[(status == "ok") & (table.valid_fraction <= 0)] = EMPTY
     left_out = Counter(str(s) for s in status[wanted] if s != "ok")
@@ -91,21 +96,24 @@ def select(store: Store, split: Split, folds: Folds | None = None) -> Selection:
 
 
 def _in_split(store: Store, split: Split, folds: Folds | None) -> NDArray[np.bool_]:
-    """Return whether each scene is in the split, bool (scene,)."""
-    splits = np.full(len(store.scenes), len(SPLITS), np.uint8)
-    splits[store.tiles.scene] = store.tiles.split
+    """Return whether each tile is in the split, bool (tile,)."""
+    splits = store.tiles.split
     if split == "all":
         return np.ones(len(splits), np.bool_)
     if folds is not None:
-        splits = _refold(store, splits, folds)
+        splits = _refold(store, folds)
     inside: NDArray[np.bool_] = splits == SPLITS.index(split)
     return inside
 
 
-def _refold(store: Store, splits: NDArray[np.uint8], folds: Folds) -> NDArray[np.uint8]:
-    """Return the split of each scene under k-fold; folds differ by at most one usable scene."""
+def _refold(store: Store, folds: Folds) -> NDArray[np.uint8]:
+    """Return the split of each tile under k-fold; folds differ by at most one usable scene.
+
+    Tiles that test, or are unused since they overlap those of another split, stay so.
+    """
     train, val, test = range(len(SPLITS))
-    free = np.flatnonzero(splits != test)
+    mine = store.tiles.split < test
+    free = np.unique(store.tiles.scene[mine])
     usable = store.scenes.status[free] == "ok"
     if usable.sum() < folds.count:
         raise UsageError(
@@ -119,8 +127,9 @@ def _refold(store: Store, splits: NDArray[np.uint8], folds: Folds) -> NDArray[np
     )
     fold = np.empty(len(free), np.int64)
     fold[rank] = np.arange(len(free)) % folds.count
-    again = splits.copy()
-    again[free] = np.where(fold == folds.fold, val, train)
+    of_scene = np.full(len(store.scenes), test, np.uint8)
+    of_scene[free] = np.where(fold == folds.fold, val, train)
+    again: NDArray[np.uint8] = np.where(mine, of_scene[store.tiles.scene], store.tiles.split)
     return again
 
 
@@ -192,25 +201,50 @@ def _plan_again(stores: list[str], *rest: Any) -> Plan:  # noqa: ANN401 - the ot
     return Plan(tuple(Store.open(store) for store in stores), *rest)
 
 
-def plan_load(
-    stores: Sequence[Store],
-    split: Split = "train",
-    level: int | None = None,
-    bands: Sequence[str] | None = None,
-    folds: Folds | None = None,
-) -> Plan:
-    """Choose level, bands and tiles.
+def open_stores(stores: str | Path | Store | Sequence[str | Path | Store]) -> tuple[Store, ...]:
+    """Open a store or several.
 
     Raises
     ------
     StoreError
-        A store lacks the level.
+        One of them cannot be used.
+    UsageError
+        There is none.
+    """
+    several = [stores] if isinstance(stores, str | Path | Store) else list(stores)
+    if not several:
+        raise UsageError("no store given: name at least one")
+    return tuple(s if isinstance(s, Store) else Store.open(s) for s in several)
+
+
+def plan_load(
+    stores: str | Path | Store | Sequence[str | Path | Store],
+    split: Split = "train",
+    level: int | None = None,
+    bands: Sequence[str] | None = None,
+    folds: int | None = None,
+    fold: int = 0,
+    split_seed: int = 0,
+) -> Plan:
+    """Open stores, and choose level, bands and tiles.
+
+    Parameters
+    ----------
+    stores, split, level, bands, folds, fold, split_seed
+        As for `loaders.ram.RamTiles.load`.
+
+    Raises
+    ------
+    StoreError
+        A store cannot be used, or lacks the level.
     UsageError
         Stores do not match, a band is unknown, or no tile is left.
     """
-    selections = tuple(select(store, split, folds) for store in stores)
+    cut = None if folds is None else Folds(folds, fold, split_seed)
+    opened = open_stores(stores)
+    selections = tuple(select(store, split, cut) for store in opened)
     plan = Plan(
-        tuple(stores), selections, split, _common_level(stores, level), _common_bands(stores, bands)
+        opened, selections, split, _common_level(opened, level), _common_bands(opened, bands)
     )
     if plan.tiles == 0:
         reasons = ", ".join(f"{n} {why}" for why, n in plan.left_out.items()) or "it is empty"
@@ -241,10 +275,53 @@ def _common_bands(stores: Sequence[Store], bands: Sequence[str] | None) -> tuple
                 f"{store.location} has bands {', '.join(store.meta.bands)}, {stores[0].location} "
                 f"has {', '.join(wanted)}: name those they share with bands=(...)"
             )
-        unknown = [band for band in wanted if band not in store.meta.bands]
-        if unknown:
-            raise UsageError(
-                f"{store.location} has no band {', '.join(unknown)}; it has "
-                f"{', '.join(store.meta.bands)}"
-            )
+        band_places(store, wanted)
     return wanted
+
+
+def band_places(store: Store, bands: Sequence[str]) -> list[int]:
+    """Return where bands are in the pixels of a store.
+
+    Raises
+    ------
+    UsageError
+        It lacks one.
+    """
+    has = store.meta.bands
+    unknown = [band for band in bands if band not in has]
+    if unknown:
+        raise UsageError(
+            f"{store.location} has no band {', '.join(unknown)}; it has {', '.join(has)}"
+        )
+    return [has.index(band) for band in bands]
+
+
+def check_fits(plan: Plan) -> None:
+    """Refuse a plan that memory cannot hold.
+
+    Raises
+    ------
+    UsageError
+        With figures, and what would fit.
+    """
+    need = plan.nbytes(plan.level, len(plan.bands))
+    left = available_memory()
+    room = left.nbytes - RESERVE
+    if need <= room:
+        return
+    levels = set.intersection(*(set(s.meta.levels) for s in plan.stores))
+    sizes = {f"level={n}": plan.nbytes(n, len(plan.bands)) for n in sorted(levels, reverse=True)}
+    coarser = [way for way, size in sizes.items() if size <= room]
+    sizes |= {
+        f"bands= with {n} of {len(plan.bands)} bands": plan.nbytes(plan.level, n)
+        for n in range(len(plan.bands) - 1, 0, -1)
+    }
+    fewer = [way for way, size in sizes.items() if way.startswith("bands") and size <= room]
+    ways = [f"{way} ({amount(sizes[way])})" for way in (*coarser[:1], *fewer[:1])]
+    ways.append("StreamTiles.open(...), which keeps a window of it in memory")
+    raise UsageError(
+        f"{plan.name} takes {amount(need)} ({plan.tiles} tiles of {plan.level} x "
+        f"{plan.level} x {len(plan.bands)} and masks); {left.limited_by} has "
+        f"{amount(left.nbytes)} left, of which {amount(RESERVE)} are kept free. "
+        f"Take {', or '.join(ways)}"
+    )

@@ -1,4 +1,4 @@
-"""One copy of an array for every process of a machine, without a name to leak.
+"""One copy of an array for every process and rank of a machine, without a name to leak.
 
 The memory is an anonymous file (``os.memfd_create``; an unlinked temporary file where that does
 not exist). Its handle, (pid, fd, device, inode, bytes), travels in a pickle of a few hundred bytes;
@@ -6,23 +6,31 @@ another process attaches by opening ``/proc/<pid>/fd/<fd>`` and checks the inode
 under fork, spawn and forkserver and between processes that only exchanged the handle, needs no
 room in ``/dev/shm``, is closed to other users, and leaves nothing behind when everybody is
 killed: the kernel frees the memory with its last mapping.
+
+In a ``torchrun`` job one rank per machine loads; the others attach to its memory. Only a handle is
+sent.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import pickle
 import sys
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch.distributed as dist
 from numpy.typing import DTypeLike, NDArray
 
 from geoprep.errors import UsageError
+
+Shared = TypeVar("Shared")
 
 ALIGNMENT = mmap.PAGESIZE
 """Every array starts on a page of its own: pixels are then aligned for any vector load."""
@@ -200,3 +208,74 @@ class SharedArrays(Mapping[str, NDArray[Any]]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SharedArrays, (self._memory, self._fields)
+
+
+def is_distributed() -> bool:
+    """Return whether this process is one of several ranks that can talk to each other."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def this_rank() -> tuple[int, int]:
+    """Return rank and world size: (0, 1) where torch.distributed is not initialised."""
+    return (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)
+
+
+def _machine() -> tuple[str, int, int]:
+    """Return what processes must have in common to attach to each other's memory."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    name = boot.read_text().strip() if boot.exists() else os.uname().nodename
+    pids = Path("/proc/self/ns/pid")
+    return name, pids.stat().st_ino if pids.exists() else 0, os.getuid()
+
+
+def exchange(value: Any) -> list[Any]:  # noqa: ANN401 - torch sends any picklable object
+    """Return every rank's value."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def load_once(load: Callable[[], Shared]) -> Shared:
+    """Run ``load`` in one rank of every machine and return its result in all of them.
+
+    A collective: every rank must call it, and wait no longer than the timeout its process group
+    was given. The result must pickle as a handle to shared memory, as `RamTiles` do. A process
+    on its own just runs ``load``.
+
+    Raises
+    ------
+    Exception
+        Whatever ``load`` raised, in the rank that loaded; UsageError with its message in the
+        ranks of that machine that waited.
+    """
+    if not is_distributed():
+        return load()
+    machines = exchange(_machine())
+    leader = machines.index(machines[dist.get_rank()])
+    loaded: Shared | None = None
+    failure: Exception | None = None
+    if leader == dist.get_rank():
+        try:
+            loaded = load()
+        except Exception as error:  # the others wait for word, whatever went wrong
+            failure = error
+    # Pickled here: a handle is only good on its own machine, where alone it is unpickled.
+    sent, message = exchange((pickle.dumps(loaded), failure and str(failure)))[leader]
+    if message is not None:
+        failure = failure or UsageError(
+            f"rank {leader}, which loads for this machine, failed: {message}"
+        )
+    elif loaded is None:
+        loaded, failure = _attach(sent)
+    exchange(None)  # nobody goes on, and perhaps lets go of the memory, before all have it
+    if loaded is None or failure is not None:
+        raise failure or UsageError(f"rank {leader} loaded nothing")
+    return loaded
+
+
+def _attach(sent: bytes) -> tuple[Any, Exception | None]:
+    """Return what was sent, or why it cannot be attached to."""
+    try:
+        return pickle.loads(sent), None
+    except (UsageError, OSError) as error:
+        return None, error

@@ -6,7 +6,6 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,10 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders.feed import Feed, Request
-from loaders.gather import window_affine
-from loaders.limits import amount
-from loaders.sampling import Sampling
-from loaders.selection import Plan
+from loaders.batch import Feed, Request
+from loaders.memory import amount
+from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Sampling
+from loaders.selection import Plan, open_stores
 
 COLUMNS: dict[str, tuple[str, tuple[int, ...]]] = {
     "store": ("uint16", ()),
@@ -234,17 +232,40 @@ class Tiles(ABC):
         return amount(self.nbytes)
 
 
-def open_stores(stores: str | Path | Store | Sequence[str | Path | Store]) -> tuple[Store, ...]:
-    """Open a store or several.
+def window_affine(
+    affine: tuple[float, ...], y: int, x: int, op: int, side: int
+) -> tuple[float, float, float, float, float, float]:
+    """Return the affine of a window under a symmetry, from that of its tile.
 
-    Raises
-    ------
-    StoreError
-        One of them cannot be used.
-    UsageError
-        There is none.
+    Parameters
+    ----------
+    affine
+        ``a b c d e f`` of rasterio, pixel corner (column, row) of the tile -> CRS.
+    y, x, op
+        The window.
+    side
+        Its side in pixels.
+
+    Returns
+    -------
+    tuple of float
+        ``a b c d e f``, pixel corner of the window as it was handed out -> CRS.
     """
-    several = [stores] if isinstance(stores, str | Path | Store) else list(stores)
-    if not several:
-        raise UsageError("no store given: name at least one")
-    return tuple(s if isinstance(s, Store) else Store.open(s) for s in several)
+    a, b, c, d, e, f = affine
+    # Output corner (j, i) -> window corner: undo the mirror, the turn, the transposition.
+    j0, dj = (side, -1) if op & FLIP_X else (0, 1)
+    i0, di = (side, -1) if op & FLIP_Y else (0, 1)
+    # u = column and v = row in the window as functions of j and i.
+    if op & TRANSPOSE:
+        uj, ui, u0, vj, vi, v0 = 0, di, i0, dj, 0, j0
+    else:
+        uj, ui, u0, vj, vi, v0 = dj, 0, j0, 0, di, i0
+    u0, v0 = u0 + x, v0 + y
+    return (
+        a * uj + b * vj,
+        a * ui + b * vi,
+        a * u0 + b * v0 + c,
+        d * uj + e * vj,
+        d * ui + e * vi,
+        d * u0 + e * v0 + f,
+    )

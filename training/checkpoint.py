@@ -19,9 +19,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from geoprep.errors import UsageError
+from geoprep.errors import GeoprepError, UsageError
 from geoprep.storage import flush
-from training.errors import CheckpointError
 
 FORMAT = "geoprep-checkpoint"
 VERSION = 1
@@ -34,6 +33,10 @@ _UNREADABLE = (
     *(RuntimeError, OSError, EOFError, ValueError, KeyError, NotImplementedError),
     *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error),
 )
+
+
+class CheckpointError(GeoprepError):
+    """A checkpoint cannot be used: missing, truncated, foreign, or of another version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

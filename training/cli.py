@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as hints
 
 from geoprep.errors import GeoprepError, SourceError, UsageError
-from training.values import Range, convert, spelt
 
 T = TypeVar("T")
 
@@ -64,14 +66,14 @@ def option(
     check
         Called with a value; raises `UsageError` where it makes no sense.
     **bounds
-        ``least``, ``above``, ``most`` or ``below``, see `Range`.
+        ``least``, ``above``, ``most`` or ``below``: which numbers make sense.
     """
     about = {
         "help": text,
         "metavar": metavar,
         "flags": tuple(flags),
         "check": check,
-        "range": Range(**bounds),
+        "bounds": bounds,
     }
     described: T = field(default=default, metadata=about)
     return described
@@ -87,8 +89,88 @@ def argument(text: str, metavar: str, **default: Any) -> Any:  # noqa: ANN401 - 
     **default
         ``default=()`` where none is needed.
     """
-    about = {"help": text, "metavar": metavar, "range": Range(), "positional": True}
+    about = {"help": text, "metavar": metavar, "bounds": {}, "positional": True}
     return field(metadata=about, **default)
+
+
+_BOUNDS = {
+    "least": ("at least", operator.ge),
+    "above": ("more than", operator.gt),
+    "most": ("at most", operator.le),
+    "below": ("less than", operator.lt),
+}
+
+
+def _out_of(bounds: Mapping[str, float], value: float) -> str | None:
+    """Return what a number should be, None where it is."""
+    wanted = [(*_BOUNDS[name], bound) for name, bound in bounds.items()]
+    if all(holds(value, bound) for _, holds, bound in wanted):
+        return None
+    return " and ".join(f"{word} {bound:g}" for word, _, bound in wanted)
+
+
+def convert(kind: Any, given: object, flag: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - a type, and a value of it
+    """Return what a word, or a value of YAML, means as a value of a type.
+
+    Parameters
+    ----------
+    kind
+        ``int``, ``float``, ``str``, ``bool``, ``Path``, a Literal, None, or a union of them.
+    given
+        A word; YAML's numbers, booleans and null are taken by how they are written.
+    flag, metavar
+        For the message.
+
+    Raises
+    ------
+    UsageError
+        It is no such value.
+    """
+    text = "none" if given is None else str(given)
+    for part in _parts(kind):
+        try:
+            return _convert(part, text)
+        except ValueError:
+            continue
+    number = next((_NUMBERS[part] for part in _parts(kind) if part in _NUMBERS), None)
+    literal = any(get_origin(part) is Literal for part in _parts(kind))
+    wanted = number if number and not literal else metavar or "|".join(spelt(kind))
+    raise UsageError(f"{flag}: {text!r} is not {wanted}")
+
+
+_NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
+
+
+def _convert(kind: Any, text: str) -> Any:  # noqa: ANN401 - as above
+    """Return a value of one type, none of a union; ValueError where the text is no such value."""
+    if get_origin(kind) is Literal:
+        choices = {str(choice): choice for choice in get_args(kind)}
+    elif kind in (bool, NoneType):
+        choices = {"none": None} if kind is NoneType else {"true": True, "false": False}
+        text = text.lower()
+    else:
+        value = kind(text)
+        if kind is float and not math.isfinite(value):
+            raise ValueError(text)
+        return value
+    if text not in choices:
+        raise ValueError(text)
+    return choices[text]
+
+
+def _parts(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - a type form
+    """Yield the members of a union, None first: ``none`` is no name of a file."""
+    members = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
+    yield from sorted(members, key=lambda member: member is not NoneType)
+
+
+def spelt(kind: Any) -> Iterator[str]:  # noqa: ANN401 - a type form
+    """Yield how to write the values of a type: choices by name, types in capitals, none last."""
+    for part in sorted(_parts(kind), key=lambda part: part is NoneType):
+        if get_origin(part) is Literal:
+            yield from map(str, get_args(part))
+        else:
+            yield "none" if part is NoneType else part.__name__.upper()
 
 
 class Command:
@@ -136,11 +218,6 @@ class Command:
         if takes_file:
             text = "Settings in YAML, with the names of the options; flags win."
             self._parser.add_argument("--config", metavar="FILE", help=text)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all settings."""
-        return tuple(self._fields)
 
     def help(self) -> str:
         """Return what ``--help`` prints."""
@@ -218,7 +295,7 @@ class Command:
             return tuple(convert(get_args(kind)[0], text, flag) for text in every)
         value = convert(kind, given, flag, item.metadata["metavar"])
         if isinstance(value, int | float) and not isinstance(value, bool):
-            problem = item.metadata["range"].problem(value)
+            problem = _out_of(item.metadata["bounds"], value)
             if problem:
                 raise UsageError(f"{flag} {given}: must be {problem}")
         check = item.metadata.get("check")

@@ -19,6 +19,11 @@ from training.cli import argument, option
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
+def counted(count: int, noun: str) -> str:
+    """Return ``1 epoch``, ``2 epochs``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Epochs that share level and window.
@@ -40,7 +45,7 @@ class Stage:
     def __str__(self) -> str:
         size = "whole tiles" if self.crop is None else f"windows of {self.crop}"
         level = "the finest level" if self.level is None else f"level {self.level}"
-        return f"{self.epochs} epoch{'s' * (self.epochs > 1)} of {size} at {level}"
+        return f"{counted(self.epochs, 'epoch')} of {size} at {level}"
 
 
 def parse_stages(text: str) -> tuple[Stage, ...]:
@@ -81,20 +86,6 @@ def parse_every(text: str) -> tuple[int, float]:
     if found[2]:
         return 0, float(found[1]) * _SECONDS[found[2]]
     return int(found[1]), math.inf
-
-
-def parse_milestones(text: str) -> tuple[float, ...]:
-    """Return the epochs of ``20,25``.
-
-    Raises
-    ------
-    UsageError
-        It is written otherwise.
-    """
-    try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise UsageError(f"--milestones {text!r}: write epochs such as 20,25") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +204,7 @@ class OptimizerConfig:
     optimizer: Literal["adamw", "adam", "sgd"] = option("adamw", "Fused where torch has it.")
     lr: float = option(1e-3, "Highest learning rate.", "NUMBER", above=0)
     weight_decay: float = option(1e-2, "Decoupled for adamw.", "NUMBER", least=0, below=1)
-    schedule: Literal["onecycle", "cosine", "multistep", "constant"] = option(
+    schedule: Literal["onecycle", "cosine", "constant"] = option(
         "onecycle", "Course of the learning rate over all epochs."
     )
     warmup: float = option(
@@ -222,10 +213,6 @@ class OptimizerConfig:
         "EPOCHS",
         least=0,
     )
-    milestones: str = option(
-        "20,25", "Epochs at which multistep falls.", "EPOCH,...", check=parse_milestones
-    )
-    gamma: float = option(0.2, "What multistep falls by.", "NUMBER", above=0, most=1)
     clip: float | None = option(
         1.0, "Largest norm of the gradient; none for any.", "NUMBER|none", above=0
     )

@@ -27,6 +27,7 @@ from loaders import (
     band_statistics,
     open_stores,
     select,
+    this_rank,
 )
 from training.checkpoint import Facts
 from training.config import Config, DataConfig, Stage
@@ -330,14 +331,36 @@ def _training_loader(config: Config, tiles: Tiles, stage: Stage) -> BatchLoader:
     sampling = config.sampling
     assert isinstance(sampling.batch_size, int)  # "auto" has become a number by now
     inside = stage.crop is not None and stage.crop < tiles.side
-    return BatchLoader(
-        tiles,
-        sampling.batch_size,
-        crop=stage.crop if inside else None,
-        augment=sampling.augment,
-        crops_per_tile=windows_per_tile(config, stage, tiles.side),
-        seed=config.optim.seed,
-        threads=config.machine.loader_threads,
-        min_road=sampling.min_road,
-        weights=sampling.weights,
+    options: dict[str, Any] = {
+        "crop": stage.crop if inside else None,
+        "augment": sampling.augment,
+        "crops_per_tile": windows_per_tile(config, stage, tiles.side),
+        "seed": config.optim.seed,
+        "threads": config.machine.loader_threads,
+        "min_road": sampling.min_road,
+        "weights": sampling.weights,
+    }
+    try:
+        return BatchLoader(tiles, sampling.batch_size, **options)
+    except UsageError as error:
+        one = BatchLoader(tiles, 1, rank=0, world_size=1, **options)  # raises what else is wrong
+        raise UsageError(_too_large(sampling.batch_size, one)) from error
+
+
+def _too_large(batch_size: int, one: BatchLoader) -> str:
+    """Return what to say of a batch that an epoch does not fill.
+
+    Parameters
+    ----------
+    one
+        The same loader with batches of 1, in one rank.
+    """
+    ranks = this_rank()[1]
+    fits = one.samples // ranks
+    fix = f"--batch-size {fits} is the most that fits" if fits else "start fewer of them"
+    shared = f" on each of {ranks} ranks" if ranks > 1 else ""
+    return (
+        f"--batch-size {batch_size}: an epoch has {one.samples} samples, "
+        f"{one.sampling.crops_per_tile} per tile of {one.drawn_tiles}, less than one batch"
+        f"{shared}: {fix}"
     )

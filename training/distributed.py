@@ -84,16 +84,6 @@ def parallel(module: nn.Module, device: torch.device) -> nn.Module:
     return DistributedDataParallel(module, device_ids=ids, gradient_as_bucket_view=True)
 
 
-@contextmanager
-def gradients_kept_apart(module: nn.Module, apart: bool) -> Iterator[None]:
-    """Leave gradients unaveraged where more batches of the same step follow."""
-    if apart and isinstance(module, DistributedDataParallel):
-        with module.no_sync():
-            yield
-    else:
-        yield
-
-
 def add_up(values: Sequence[float], device: torch.device) -> list[float]:
     """Return the sums over ranks; alone, the values themselves."""
     if not is_distributed():

@@ -1,15 +1,17 @@
-"""A network and stores -> figures, on whole tiles, over all ranks."""
+"""How good a network is on whole tiles, over all ranks: while it trains, and afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from geoprep.speed import NO_DATA
 from geoprep.store import Store
 from loaders import (
     BatchLoader,
@@ -21,10 +23,111 @@ from loaders import (
     open_stores,
 )
 from training.checkpoint import Facts
-from training.data import check_store, differences
-from training.decode import chosen_threshold
+from training.data import Tiles, check_store, differences
+from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
+from training.distributed import add_up, share_buffers
+from training.engine.native import Engine
+from training.losses import LossParts
 from training.metrics import RoadMetrics, Sweep
+from training.module import Trainable
+from training.monitor.pictures import ANY_ROAD_MPH, Example
 from training.prediction.runner import Runner, Views, mean_of_views
+
+
+@contextmanager
+def evaluation_mode(trainable: Trainable) -> Iterator[None]:
+    """Put a module into evaluation mode, without gradients, and back."""
+    trainable.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        trainable.train()
+
+
+def evaluate(
+    trainable: Trainable,
+    engine: Engine,
+    facts: Facts,
+    loader: BatchLoader,
+    *,
+    loss: nn.Module | None = None,
+    on_batch: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    """Return the metrics of a network over a loader, of all ranks together.
+
+    Parameters
+    ----------
+    trainable
+        Whose ``logits`` are looked at.
+    engine
+        How it computes.
+    facts
+        What the logits mean.
+    loader
+        Of whole tiles.
+    loss
+        Also compute this one, as ``val_loss``, the mean over tiles.
+    on_batch
+        Called before each batch; may raise to stop.
+
+    Returns
+    -------
+    dict
+        As `training.metrics.RoadMetrics.compute`; ``road_iou`` is that of the usual threshold,
+        and ``threshold`` the one to predict with.
+    """
+    metrics = RoadMetrics(facts.targets, facts.class_mph).to(engine.device)
+    total = torch.zeros((), dtype=torch.float64, device=engine.device)
+    tiles = 0
+    with evaluation_mode(trainable):
+        share_buffers(trainable)
+        for batch in loader:
+            on_batch()
+            there = batch.to(engine.device, non_blocking=True)
+            with engine.autocast():
+                logits = trainable.logits(there.image)
+            metrics.update(logits.float().sigmoid(), there.speed)
+            if loss is not None:
+                target = trainable.prep.target(there.speed)
+                valid = trainable.prep.target.valid(there.speed)
+                parts: LossParts = loss(logits, target, valid)
+                total, tiles = total + len(there) * parts.total.double(), tiles + len(there)
+    results = {name: value.item() for name, value in metrics.compute().items()}
+    if loss is None:
+        return results
+    summed, count = add_up([total.item(), tiles], engine.device)
+    return {"val_loss": summed / max(count, 1)} | results
+
+
+def examples(
+    trainable: Trainable,
+    engine: Engine,
+    facts: Facts,
+    tiles: Tiles,
+    chosen: Sequence[int],
+) -> list[Example]:
+    """Return the tiles ``chosen`` with their labels and predictions, to look at."""
+    found = []
+    with evaluation_mode(trainable):
+        for tile in chosen:
+            image, speed = tiles.pixels(tile)
+            there = torch.from_numpy(image)[None].permute(0, 3, 1, 2).to(engine.device)
+            with engine.autocast():
+                logits = trainable.logits(there)
+            prediction = predicted_speed(logits, facts)[0].cpu().numpy()
+            prediction[speed == NO_DATA] = NO_DATA
+            found.append(Example(image, speed, prediction, facts.targets != "binary"))
+    return found
+
+
+def predicted_speed(logits: Tensor, facts: Facts) -> Tensor:
+    """Return the mask byte of a prediction, uint8 (n, y, x): 0, or mph from 1 on a road."""
+    probabilities = logits.float().sigmoid()
+    threshold = default_threshold(facts.targets)
+    if facts.targets == "binary":
+        return (road_probability(probabilities) >= threshold).to(torch.uint8) * ANY_ROAD_MPH
+    return speed_byte(probabilities, facts.targets, facts.class_mph, threshold)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""``python -m training.fit``: tiles in, checkpoints out. The loop itself is `training.loop`."""
+"""``python -m training.fit``: tiles in, checkpoints out. What it does is in `training.loop`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def fit() -> int:
         given = COMMAND.parse(arguments)
-        from training.start import start  # here: --help and typing errors need not wait for torch
+        from training.loop import start  # here: --help and typing errors need not wait for torch
 
         return start(given)
 

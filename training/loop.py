@@ -1,14 +1,116 @@
-"""The loop: epochs of steps, each epoch validated."""
+"""From the command line to a trained run: epochs of steps, each epoch validated."""
 
 from __future__ import annotations
 
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
+import torch.distributed as dist
+
+from geoprep.errors import UsageError
+from geoprep.store import Store
+from loaders import is_distributed
+from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
+from training.cli import write_file
+from training.config import OF_ONE_START, SECTIONS, Config, counted
+from training.data import differences, facts_of, open_data
+from training.distributed import is_first, joined, of_first, set_threads
+from training.engine.host import keep_memory
+from training.engine.memory import choose_batch_size, estimate_run
+from training.engine.native import choose_engine
 from training.monitor.callbacks import Callbacks
-from training.run import Run
+from training.monitor.console import Console
+from training.monitor.header import header
+from training.monitor.signals import Stopped, StopSignals
+from training.run import Progress, Run
+
+UNCHANGEABLE = (
+    *("targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "folds", "fold"),
+)
+"""Settings that weights, normalisation and optimizer state depend on."""
+
+ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", BEST, LAST)
+FOLDERS = ("pictures", "tensorboard")
 
 
-def fit(run: Run, callbacks: Callbacks) -> None:
+def start(given: Mapping[str, Any]) -> int:
+    """Train as a person asked to; return the exit status.
+
+    Parameters
+    ----------
+    given
+        Settings by name, as the command line or a file says them.
+
+    Raises
+    ------
+    GeoprepError
+        It cannot be done.
+    """
+    with joined(given.get("device", "auto")):
+        resume = given.get("resume")
+        saved = None if resume is None else of_first(lambda: load(resume))
+        config, notes = _settings(given, saved)
+        folder = _folder(config)
+        if not config.output.profile:
+            of_first(lambda: _check_free(folder, config))
+        stores = open_data(config.data)
+        for store in stores:
+            for stage in config.stages:
+                store.check_level(stage.level)
+        with StopSignals() as stop:
+            return _train(config, stores, folder, saved, notes, stop)
+
+
+def _train(
+    config: Config,
+    stores: tuple[Store, ...],
+    folder: Path,
+    saved: Checkpoint | None,
+    notes: list[str],
+    stop: StopSignals,
+) -> int:
+    allocator = keep_memory()
+    machine, profiled = config.machine, config.output.profile
+    set_threads(machine.threads)
+    engine = choose_engine(
+        machine.engine, machine.device, machine.precision, compile_mode=machine.compile
+    )
+    config, weighed = choose_batch_size(config, engine, stores)
+    run = Run(config, engine, stores, folder, saved)
+    run.enter_stage()
+    memory, size = estimate_run(run), run.data.loader.schedule.batch_size
+    notes = [*notes, *([weighed] if weighed else []), *differences(run.facts, stores)]
+    notes += [*_changed_since(run, saved), *filter(None, [memory.warning(size)])]
+    if not profiled:
+        _claim(config, folder, saved)
+    with ExitStack() as stack:
+        console = Console(
+            None if profiled else folder, quiet=config.output.quiet, active=is_first()
+        )
+        stack.enter_context(console)
+        console.rows(header(run, allocator, memory.line(size)))
+        for note in notes:
+            console.line(f"note: {note}")
+        if profiled:
+            from training.monitor.profile import profile
+
+            profile(run, console)
+            return 0
+        try:
+            train(run, Callbacks(run, console, stop))
+        except Stopped as stopped:
+            console.end_bar()
+            console.line(f"{stopped}, saved in {folder / LAST}. To go on: {_again(run)}")
+            return stopped.exit_code
+    return 0
+
+
+def train(run: Run, callbacks: Callbacks) -> None:
     """Train until all epochs are done or patience is at its end.
 
     Raises
@@ -28,9 +130,148 @@ def fit(run: Run, callbacks: Callbacks) -> None:
 def train_epoch(run: Run, callbacks: Callbacks) -> None:
     """Train on what is left of the epoch."""
     run.module.train()
-    groups, batches = run.groups(), run.meter.timed(run.data.loader)
+    groups, batches = run.groups(), callbacks.meter.timed(run.data.loader)
     for group in groups:
         with callbacks.explained():
-            run.meter.add(run.step(islice(batches, group.size), group))
+            callbacks.meter.add(run.step(islice(batches, group.size), group))
         callbacks.after_step(group)
     next(batches, None)  # which ends the epoch of the loader
+
+
+def _again(run: Run) -> str:
+    """Return the command that goes on with a run."""
+    from training.model import is_code
+
+    network, augmentation = run.facts.network, run.config.sampling.augmentation
+    code = f" --model {shlex.quote(network)}" if is_code(network) else ""
+    code += f" --augmentation {shlex.quote(augmentation)}" if augmentation else ""
+    return f"python -m training.fit --resume {shlex.quote(str(run.folder))}{code}"
+
+
+def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Config, list[str]]:
+    """Return the settings of a run, and a line for each that changes in one that goes on.
+
+    Raises
+    ------
+    UsageError
+        One cannot be changed, or nothing is left to do.
+    """
+    if saved is None:
+        return Config.from_flat(given), []
+    bands = ",".join(saved.facts.bands)  # by name: a store may have them in another order by now
+    before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
+    notes = list(_changes(before, given))
+    if saved.optimizer is None:
+        notes.append("this checkpoint holds weights alone: optimizer and random numbers start anew")
+    trusted(saved.facts.network, given.get("model"), given["resume"])
+    if before.get("augmentation") and "augmentation" not in given:
+        raise UsageError(
+            f"{given['resume']} asks to import {before['augmentation']}: if you trust it, say so "
+            f"with --augmentation {before['augmentation']} (or none)"
+        )
+    if given.get("model") not in (None, saved.facts.network):
+        raise UsageError(_unchangeable("model", saved.facts.network, given["model"]))
+    config = Config.from_flat({**before, **given})
+    done = Progress.from_plain(saved.progress).epoch
+    if done >= config.epochs:
+        raise UsageError(
+            f"this run is done, with {counted(done, 'epoch')}: more of them with --epochs, or "
+            "start a new run without --resume"
+        )
+    return config, notes
+
+
+def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in given.items():
+        plain = list(value) if isinstance(value, tuple) else value
+        if name in OF_ONE_START or before.get(name) == plain:
+            continue
+        if name in UNCHANGEABLE:
+            raise UsageError(_unchangeable(name, before.get(name), value))
+        if name == "stores":
+            yield f"stores were {', '.join(before.get(name, []))}, are {', '.join(value)}"
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        yield f"{flag} was {before.get(name)}, is {value}: the run differs from one never stopped"
+
+
+def _unchangeable(name: str, before: object, value: object) -> str:
+    return (
+        f"--{name.replace('_', '-')} was {before} and cannot become {value} in a run that goes on: "
+        "its weights, its normalisation or its optimizer's state would not fit. Start a new run "
+        "(--out)"
+    )
+
+
+def _changed_since(run: Run, saved: Checkpoint | None) -> Iterator[str]:
+    """Yield what differs from where a run was before, and what that means."""
+    if saved is None:
+        return
+    for name, value in run.environment().items():
+        if name in saved.environment and saved.environment[name] != value:
+            yield (
+                f"{name} was {saved.environment[name]}, is {value}: bits will differ from those of "
+                "a run never stopped"
+            )
+    now = facts_of(run.config, run.stores)
+    if (now.mean, now.std, now.class_mph) != (
+        saved.facts.mean,
+        saved.facts.std,
+        saved.facts.class_mph,
+    ):
+        yield "the stores hold other pixels than the run began with; it keeps its normalisation"
+
+
+def _folder(config: Config) -> Path:
+    """Return the folder of the run."""
+    if config.output.out is not None:
+        return Path(config.output.out)
+    if config.output.resume is not None:
+        return _folder_of(config.output.resume)
+    if not config.data.stores:
+        raise UsageError(
+            "name at least one store, such as `python -m training.fit moscow.zarr`, or a run to "
+            "go on with: --resume runs/moscow"
+        )
+    return Path("runs") / Path(config.data.stores[0].rstrip("/")).stem
+
+
+def _folder_of(resume: str) -> Path:
+    """Return the folder of a run that is named by it, or by a file in it."""
+    return Path(resume).parent if Path(resume).suffix == ".pt" else Path(resume)
+
+
+def _goes_on(config: Config, folder: Path) -> bool:
+    """Whether a run goes on in its own folder."""
+    resume = config.output.resume
+    return resume is not None and _folder_of(resume).resolve() == folder.resolve()
+
+
+def _check_free(folder: Path, config: Config) -> None:
+    """Raise UsageError where another run is in the folder, and is not to be overwritten."""
+    taken = (folder / LAST).exists() or (folder / BEST).exists()
+    if taken and not (config.output.overwrite or _goes_on(config, folder)):
+        raise UsageError(
+            f"{folder} holds a run: go on with it (--resume {folder}), choose another folder "
+            "(--out), or start anew in it (--overwrite)"
+        )
+
+
+def _claim(config: Config, folder: Path, saved: Checkpoint | None) -> None:
+    """Make the folder of a run; what another run left there goes, now that nothing is refused."""
+    if is_first():
+        if config.output.overwrite and not _goes_on(config, folder):
+            for name in ARTEFACTS:
+                (folder / name).unlink(missing_ok=True)
+            for name in FOLDERS:
+                shutil.rmtree(folder / name, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if saved is not None and not _goes_on(config, folder):
+            assert config.output.resume is not None
+            best = _folder_of(config.output.resume) / BEST
+            if best.exists():
+                shutil.copyfile(best, folder / BEST)
+        flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
+        write_file(folder / "config.yaml", SECTIONS, flat)
+    if is_distributed():
+        dist.barrier()

@@ -9,13 +9,12 @@ host waits for, so that a compiler can make one pass of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from geoprep.errors import UsageError
 from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
 from geoprep.store import Store
 
@@ -65,8 +64,6 @@ class RoadLoss(nn.Module):
         self, name: LossName = "focal-dice", channel_weights: Tensor | None = None
     ) -> None:
         super().__init__()
-        if name not in get_args(LossName):
-            raise UsageError(f"--loss {name} is not one of {', '.join(get_args(LossName))}")
         self.name = name
         weights = None if channel_weights is None else channel_weights.float().view(1, -1, 1, 1)
         self.register_buffer("weights", weights, persistent=False)
@@ -101,17 +98,6 @@ class RoadLoss(nn.Module):
     def extra_repr(self) -> str:
         """Return what to show of this module."""
         return f"{self.name}, weighted={self.weights is not None}"
-
-
-def make_loss(name: LossName = "focal-dice", *, channel_weights: Tensor | None = None) -> RoadLoss:
-    """Return a loss by name, see `RoadLoss`.
-
-    Raises
-    ------
-    UsageError
-        The name is unknown.
-    """
-    return RoadLoss(name, channel_weights)
 
 
 def channel_share(stores: Sequence[Store]) -> Tensor:

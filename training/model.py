@@ -14,7 +14,6 @@ that of the SpaceNet 3 winner, which the CRESI baseline took over, with two chan
 from __future__ import annotations
 
 import importlib
-import math
 import traceback
 from typing import Any
 
@@ -323,8 +322,3 @@ def _told(error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first} ({last.filename}:{last.lineno})"
-
-
-def parameter_count(network: nn.Module) -> int:
-    """Return the number of parameters."""
-    return sum(math.prod(p.shape) for p in network.parameters())

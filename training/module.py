@@ -1,18 +1,85 @@
-"""All that happens on the device in one call: normalise, network, target, loss."""
+"""A training step: a network with its normalisation and loss, and the one function that steps.
+
+`training.fit`, its profile, the choice of a batch size and the benchmarks call the same `Stepper`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
+import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import TorchDynamoException
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+from torch.profiler import record_function
 
-from geoprep.errors import UsageError
-from loaders import DevicePrep
-from training.engine.compiled import Compiled
-from training.losses import LossParts
+from geoprep.errors import GeoprepError, UsageError
+from geoprep.store import Store
+from loaders import Batch, DevicePrep
+from training.checkpoint import Facts
+from training.config import Config
+from training.data import make_prep
+from training.engine.native import CompileMode, Engine
+from training.losses import LossParts, RoadLoss, channel_share, channel_weights
+from training.model import build_network, imported, set_prior
+from training.optim import MakeOptimizer
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Augmentation = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Image uint8 (n, band, y, x), speed uint8 (n, y, x) and key int64 (n,) -> image and speed."""
+
+Timed = Callable[[str], AbstractContextManager[object]]
+"""Entered around each phase of a step, with its name."""
+
+
+class TrainingError(GeoprepError):
+    """A run cannot go on, such as when its loss is no longer a number."""
+
+
+class Compiled(Generic[P, R]):
+    """A callable, compiled when it is first called with a new shape; the plain one if that fails.
+
+    One kernel a shape, never one for shapes at large: else the bits of a step would depend on
+    what shapes came before it, and a resumed run could differ from one that was never stopped.
+
+    Parameters
+    ----------
+    plain
+        A module or function.
+    what
+        What to call it in the warning when compiling fails.
+    """
+
+    def __init__(self, plain: Callable[P, R], what: str) -> None:
+        self._plain = plain
+        self._what = what
+        self._compiled: Any = torch.compile(plain, dynamic=False)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return what the plain callable returns, but for rounding."""
+        if self._compiled is not None:
+            try:
+                result: R = self._compiled(*args, **kwargs)
+            except TorchDynamoException as error:
+                self._compiled = None
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                warnings.warn(
+                    f"{self._what} could not be compiled and runs as it is, slower: {reason}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            else:
+                return result
+        return self._plain(*args, **kwargs)
 
 
 class Trainable(nn.Module):
@@ -54,16 +121,15 @@ class Trainable(nn.Module):
         self.loss = loss
         self.augmentation = augmentation
         # Beside the modules and not in their place, so that no name in state_dict() changes.
-        self._fast_network: Callable[[Tensor], Tensor] | None = None
-        self._fast_loss: Callable[[Tensor, Tensor, Tensor], LossParts] | None = None
+        self._fast_network: Callable[..., Tensor] | None = None
+        self._fast_loss: Callable[..., LossParts] | None = None
 
-    def compile_loss(self) -> None:
-        """Compile the loss for training steps."""
-        self._fast_loss = Compiled(self.loss, "the loss")
-
-    def compile_network(self) -> None:
-        """Compile the network for training steps; validation runs it as it is."""
-        self._fast_network = Compiled(self.network, "the network")
+    def compile_parts(self, mode: CompileMode) -> None:
+        """Compile the loss, or the network as well, for training steps; validation runs neither."""
+        if mode != "off":
+            self._fast_loss = Compiled(self.loss, "the loss")
+        if mode == "model":
+            self._fast_network = Compiled(self.network, "the network")
 
     def forward(self, image: Tensor, speed: Tensor, key: Tensor) -> LossParts:
         """Return the loss of a batch.
@@ -92,3 +158,142 @@ class Trainable(nn.Module):
         padded = self.prep.pad(image)
         logits: Tensor = self.network(self.prep.normalize(padded))
         return logits[..., :rows, :columns]
+
+
+def make_trainable(
+    config: Config, facts: Facts, engine: Engine, stores: Sequence[Store]
+) -> Trainable:
+    """Return an untrained network with its normalisation and loss, before `prepare`.
+
+    Parameters
+    ----------
+    config
+        Which loss, how much jitter.
+    facts
+        Which network, normalisation and targets.
+    engine
+        Decides the dtype of images.
+    stores
+        How common roads and speeds are.
+    """
+    network = build_network(facts.network, bands=len(facts.bands), channels=facts.channels)
+    weights = None
+    if facts.targets != "bins" and config.network.channel_weights != "none":
+        raise UsageError(f"--channel-weights auto is for --targets bins, not {facts.targets}")
+    if facts.targets == "bins":
+        set_prior(network, channel_share(stores))
+        if config.network.channel_weights == "auto":
+            weights = channel_weights(stores)
+    prep = make_prep(facts, engine, config.sampling.jitter)
+    loss = RoadLoss(config.network.loss, weights)
+    wanted = config.sampling.augmentation
+    augmentation = None if wanted is None else imported("--augmentation", wanted)
+    return Trainable(prep, network, loss, augmentation)
+
+
+def prepare(trainable: Trainable, engine: Engine, make_optimizer: MakeOptimizer) -> Optimizer:
+    """Bring a module to the device, as an engine runs it, and return its optimizer.
+
+    The module is changed in place; names in its ``state_dict`` stay what they were.
+
+    Parameters
+    ----------
+    trainable
+        In training mode, parameters in fp32.
+    engine
+        Says where and how.
+    make_optimizer
+        Called once the parameters are in place, see `training.optim`.
+    """
+    trainable.to(device=engine.device)
+    trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own stubs lack this form
+    optimizer = make_optimizer(p for p in trainable.parameters() if p.requires_grad)
+    trainable.network, optimizer = engine.optimize(trainable.network, optimizer)
+    trainable.compile_parts(engine.compile_mode)
+    return optimizer
+
+
+class Taken(NamedTuple):
+    """A step that was taken.
+
+    Attributes
+    ----------
+    parts
+        Loss of each of its batches, on the device.
+    counts
+        Samples in each of them.
+    norm
+        Norm of the gradient before clipping, on the device.
+    """
+
+    parts: list[LossParts]
+    counts: list[int]
+    norm: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Stepper:
+    """What a step needs.
+
+    Attributes
+    ----------
+    module
+        Called with image, speed and key; returns the loss. Averages gradients over ranks.
+    optimizer
+        Of its parameters.
+    engine
+        Where and in which precision it computes.
+    clip
+        Largest norm of the gradient; None for any.
+    timed
+        Context of each phase; torch's profiler shows them by default.
+    """
+
+    module: nn.Module
+    optimizer: Optimizer
+    engine: Engine
+    clip: float | None = None
+    timed: Timed = record_function
+
+    def __call__(self, batches: Iterable[Batch], count: int = 1) -> Taken:
+        """Take one step over ``count`` batches, each counting the same.
+
+        Raises
+        ------
+        TrainingError
+            Loss or gradient is not finite; the weights are as they were before. On an
+            accelerator, where looking would mean waiting, `Meter.read` finds it.
+        """
+        taken: list[LossParts] = []
+        counts: list[int] = []
+        for number, host_batch in enumerate(batches, start=1):
+            with self.timed("copy to the device"):
+                batch = host_batch.to(self.engine.device, non_blocking=True)
+            with self._kept_apart() if number < count else nullcontext():
+                with self.timed("forward"), self.engine.autocast():
+                    parts: LossParts = self.module(batch.image, batch.speed, batch.key)
+                with self.timed("backward"):
+                    (parts.total / count).backward()  # type: ignore[no-untyped-call]  # torch's
+            taken.append(LossParts(*(part.detach() for part in parts)))
+            counts.append(len(host_batch))
+        with self.timed("clip"):
+            limit = math.inf if self.clip is None else self.clip
+            norm = clip_grad_norm_(self.module.parameters(), limit)
+        if norm.device.type == "cpu" and not math.isfinite(norm):
+            raise TrainingError(not_finite([float(parts.total) for parts in taken]))
+        with self.timed("optimizer"):
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return Taken(taken, counts, norm)
+
+    def _kept_apart(self) -> AbstractContextManager[None]:
+        """Leave gradients unaveraged over ranks, as more batches of the same step follow."""
+        module = self.module
+        return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
+
+
+def not_finite(losses: Iterable[float]) -> str:
+    """Return what is wrong with a step whose gradient is not finite."""
+    if all(math.isfinite(loss) for loss in losses):
+        return "the gradient is not finite, though the loss is"
+    return "the loss is not a number"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from geoprep.errors import UsageError
-from training.config import OptimizerConfig, parse_milestones
+from training.config import OptimizerConfig
 
 OptimizerName = Literal["adamw", "adam", "sgd"]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -52,14 +51,7 @@ def make_optimizer(
         One pass over all of a parameter's values instead of one per operation.
     slow, factor
         Parameters whose rate is ``factor`` times that of the others.
-
-    Raises
-    ------
-    UsageError
-        The name is unknown.
     """
-    if name not in get_args(OptimizerName):
-        raise UsageError(f"--optimizer {name} is not one of {', '.join(get_args(OptimizerName))}")
 
     def make(parameters: Iterable[nn.Parameter]) -> Optimizer:
         chosen = {id(p) for p in slow}
@@ -88,7 +80,7 @@ def learning_rate(config: OptimizerConfig, epochs: int, done: float) -> float:
     Parameters
     ----------
     config
-        Schedule, highest rate, warm-up, milestones.
+        Schedule, highest rate, warm-up.
     epochs
         Of the whole run.
     done
@@ -101,9 +93,6 @@ def learning_rate(config: OptimizerConfig, epochs: int, done: float) -> float:
         return config.lr * (done / rising)
     if config.schedule == "cosine":
         return config.lr * _cosine(1.0, 0.0, (done - rising) / (epochs - rising))
-    if config.schedule == "multistep":
-        falls = sum(done > at for at in parse_milestones(config.milestones))
-        return config.lr * config.gamma**falls
     return config.lr
 
 

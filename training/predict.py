@@ -137,7 +137,14 @@ class Reading:
         "RULE",
         check=check_rescale,
     )
-    allow_no_crs: bool = option(False, "Take images without a place on the ground.")
+    allow_no_crs: bool = option(False, "Take images without a place on the ground, as they are.")
+    pixel_size: float | None = option(
+        None,
+        "Metres that a pixel of such images is wide: then they are resampled like any other. "
+        "Their maps have no place on the ground either.",
+        "METRES",
+        above=0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +216,7 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
             bands=check_bands(request.bands),
             rescale=request.rescale,
             allow_no_crs=request.allow_no_crs,
+            pixel_size=request.pixel_size,
         ),
         window=request.window,
         overlap=request.overlap,

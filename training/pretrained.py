@@ -40,7 +40,7 @@ def load_encoder_weights(network: nn.Module, source: str = "none") -> str:
         The file cannot be read or does not fit, or the network has no such encoder.
     """
     if source == "none":
-        return "encoder from random weights"
+        return "random weights"
     encoder = getattr(network, "encoder", None)
     if not isinstance(encoder, nn.Module) or _STEM not in encoder.state_dict():
         raise UsageError(

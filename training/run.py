@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -17,18 +20,100 @@ from geoprep.errors import UsageError
 from geoprep.store import Store
 from loaders import Batch, this_rank
 from training import checkpoint as files
-from training.checkpoint import BEST, LAST, Checkpoint, Facts
+from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError, Facts
 from training.config import Config
-from training.data import StageData, check_store, facts_of, level_gsd, load_stage, make_prep
+from training.data import StageData, check_store, facts_of, level_gsd, load_stage
 from training.distributed import add_up, is_first, parallel
 from training.engine.native import Engine
-from training.errors import CheckpointError
-from training.losses import channel_share, channel_weights, make_loss
-from training.model import build_network, imported, set_prior
-from training.module import Trainable
+from training.module import Stepper, Taken, Trainable, make_trainable, prepare
 from training.optim import Ema, learning_rate, make_optimizer
-from training.progress import Progress, random_state, set_random_state
-from training.step import Meter, Stepper, Taken
+from training.pretrained import load_encoder_weights
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counters of a run, which a checkpoint keeps.
+
+    Attributes
+    ----------
+    epoch
+        The epoch that runs, or is next; counted over all stages, from 0.
+    step
+        Optimizer steps done.
+    best, best_epoch
+        Best validation road IoU of this stage, and its epoch; not a number and -1 for none.
+    sums, samples
+        Of loss, main part and dice over the samples of the running epoch.
+    seconds
+        Wall time of training, over all starts.
+    history
+        One row per epoch, as in metrics.csv.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    best: float = math.nan
+    best_epoch: int = -1
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    samples: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+    def add(self, rows: Sequence[Sequence[float]], counts: Sequence[int]) -> None:
+        """Add loss, main part and dice of batches to the running epoch, batch by batch.
+
+        So the sums are the same to the bit, whenever they were read.
+        """
+        for count, row in zip(counts, rows, strict=True):
+            self.sums = [total + count * part for total, part in zip(self.sums, row, strict=True)]
+            self.samples += count
+
+    def close_epoch(self, row: dict[str, float]) -> None:
+        """Go on to the next epoch; ``row`` joins the history."""
+        self.history.append(row)
+        self.epoch += 1
+        self.forget_sums()
+
+    def forget_sums(self) -> None:
+        """Begin to count anew: an epoch begins, or the first rank has the sums of all."""
+        self.sums, self.samples = [0.0] * len(self.sums), 0
+
+    def is_best(self, road_iou: float) -> bool:
+        """Take note of a result; return whether it is the best of its stage so far."""
+        if not math.isnan(self.best) and not road_iou > self.best:
+            return False
+        self.best, self.best_epoch = road_iou, self.epoch
+        return True
+
+    def forget_best(self) -> None:
+        """Begin a stage: figures at another resolution do not compare."""
+        self.best, self.best_epoch = math.nan, -1
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Self:
+        """Return what `to_plain` made plain.
+
+        Raises
+        ------
+        CheckpointError
+            Something is lacking, or unknown: best.pt of a foreign version, for example.
+        """
+        if "epoch" not in values or "step" not in values:
+            raise CheckpointError(
+                "this checkpoint does not say where its run is (epoch, step): it is for prediction "
+                "only; go on from another one"
+            )
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise CheckpointError(
+                f"this checkpoint keeps its progress otherwise ({error}): go on with the package "
+                "that wrote it"
+            ) from error
 
 
 class Group(NamedTuple):
@@ -87,8 +172,8 @@ class Run:
     ) -> None:
         self.config, self.engine, self.stores, self.folder = config, engine, stores, folder
         self.progress = Progress() if saved is None else Progress.from_plain(saved.progress)
-        self.meter = Meter()
         self.notes: list[str] = []
+        self._epochs = config.epochs
         self.stage = -1
         self._data: StageData | None = None
         self._loader_state = {} if saved is None else saved.loader
@@ -106,8 +191,8 @@ class Run:
         trainable = make_trainable(config, facts, self.engine, self.stores)
         self.val_loss = copy.deepcopy(trainable.loss).to(self.engine.device)
         if saved is None:
-            source = config.network.encoder_weights
-            self.notes.append(_fill_encoder(trainable.network, source))
+            said = load_encoder_weights(trainable.network, config.network.encoder_weights)
+            self.notes.append(said)
         else:
             files.load_weights(trainable.network, saved.network, str(self.folder))
         optim = config.optim
@@ -119,7 +204,7 @@ class Run:
             slow=() if factor == 1 else _encoder_parameters(trainable.network, frozen=not factor),
             factor=factor,
         )
-        return self.engine.prepare(trainable, maker)
+        return trainable, prepare(trainable, self.engine, maker)
 
     def _restore(self, saved: Checkpoint | None) -> None:
         """Take over what a checkpoint holds beside the weights."""
@@ -211,7 +296,7 @@ class Run:
         TrainingError
             Loss or gradient is not finite, see `Stepper`.
         """
-        rate = learning_rate(self.config.optim, self.config.epochs, group.done)
+        rate = learning_rate(self.config.optim, self._epochs, group.done)
         for part in self.optimizer.param_groups:
             part["lr"] = rate * part.get("factor", 1.0)
         taken = self.stepper(batches, group.size)
@@ -284,37 +369,6 @@ class Run:
         )
 
 
-def make_trainable(
-    config: Config, facts: Facts, engine: Engine, stores: Sequence[Store]
-) -> Trainable:
-    """Return an untrained network with its normalisation and loss, before `Engine.prepare`.
-
-    Parameters
-    ----------
-    config
-        Which loss, how much jitter.
-    facts
-        Which network, normalisation and targets.
-    engine
-        Decides the dtype of images.
-    stores
-        How common roads and speeds are.
-    """
-    network = build_network(facts.network, bands=len(facts.bands), channels=facts.channels)
-    weights = None
-    if facts.targets != "bins" and config.network.channel_weights != "none":
-        raise UsageError(f"--channel-weights auto is for --targets bins, not {facts.targets}")
-    if facts.targets == "bins":
-        set_prior(network, channel_share(stores))
-        if config.network.channel_weights == "auto":
-            weights = channel_weights(stores)
-    prep = make_prep(facts, engine, config.sampling.jitter)
-    loss = make_loss(config.network.loss, channel_weights=weights)
-    wanted = config.sampling.augmentation
-    augmentation = None if wanted is None else imported("--augmentation", wanted)
-    return Trainable(prep, network, loss, augmentation)
-
-
 def _encoder_parameters(network: nn.Module, *, frozen: bool) -> list[nn.Parameter]:
     """Return the parameters of a network's encoder, which learn nothing where it is frozen."""
     encoder = getattr(network, "encoder", None)
@@ -326,10 +380,24 @@ def _encoder_parameters(network: nn.Module, *, frozen: bool) -> list[nn.Paramete
     return found
 
 
-def _fill_encoder(network: nn.Module, source: str) -> str:
-    """Load what the encoder starts from; return what was done."""
-    if source == "none":
-        return "random weights"
-    from training.pretrained import load_encoder_weights
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Return the states of all random generators as plain values and tensors."""
+    kind, keys, at, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002 - the one that users' networks may use
+    state = {
+        "torch": torch.get_rng_state(),
+        "python": list(random.getstate()[1]),
+        "numpy": [str(kind), np.asarray(keys).tolist(), int(at), int(has_gauss), float(gauss)],
+    }
+    if device.type != "cpu":
+        state["device"] = torch.get_device_module(device).get_rng_state()
+    return state
 
-    return load_encoder_weights(network, source)
+
+def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Put all random generators where they were."""
+    torch.set_rng_state(state["torch"].cpu())
+    random.setstate((3, tuple(state["python"]), None))
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), *rest))  # noqa: NPY002 - as above
+    if "device" in state and device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(state["device"].cpu())

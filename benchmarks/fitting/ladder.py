@@ -19,7 +19,7 @@ from benchmarks.fitting.rungs import (
     WORKER,
     Rung,
 )
-from training.engine.compiled import missing_compiler
+from training.engine.native import missing_compiler
 
 OVER = {
     "over_fp32": (KEPT.name, 2.0, "fit over fp32 with the same allocator"),

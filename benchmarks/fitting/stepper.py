@@ -21,8 +21,8 @@ from loaders import Batch, BatchLoader, RamTiles, TileDataset
 from training.config import Config
 from training.engine.host import keep_memory
 from training.engine.native import choose_engine
+from training.monitor.callbacks import Meter
 from training.run import Run
-from training.step import Meter
 
 LONG = 1 << 12
 """Windows per tile and epoch: no step is to wait for the start of one."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from geoprep.grid import Grid
 from geoprep.labels import burn, read_roads, speed_polygons
 from geoprep.roads.centrelines import RoadRaster
-from geoprep.roads.centrelines.rasters import ArrayPixels
+from geoprep.roads.centrelines.pixels import ArrayPixels
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.reading import read_labels
 from geoprep.speed import NO_DATA

@@ -23,7 +23,7 @@ from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from benchmarks.tracing.cases import Chip
 from geoprep.roads.centrelines import RoadRaster
-from geoprep.roads.centrelines.rasters import ArrayPixels
+from geoprep.roads.centrelines.pixels import ArrayPixels
 from geoprep.speed import BIN_COUNT, BIN_TABLE
 
 SLOPE: Final = 2.0

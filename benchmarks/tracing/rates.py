@@ -16,7 +16,7 @@ from rasterio.windows import Window
 from benchmarks.child import ask
 from benchmarks.machine import resident
 from geoprep.roads.centrelines import RoadRaster
-from geoprep.roads.centrelines.rasters import ArrayPixels
+from geoprep.roads.centrelines.pixels import ArrayPixels
 from geoprep.roads.tracing import vectorize
 
 _BLOCK = 512

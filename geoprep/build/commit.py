@@ -61,7 +61,7 @@ def _tile_table(plan: Plan, ordered: Sequence[ShardRecord]) -> TileTable:
         scene=np.repeat(np.arange(len(plan.scenes), dtype=np.uint32), counts),
         row=windows[:, 0].copy(),
         col=windows[:, 1].copy(),
-        split=np.repeat(np.array([s.split for s in plan.scenes], np.uint8), counts),
+        split=np.array([split for s in plan.scenes for split in s.splits], np.uint8),
         transform=np.array(transforms, np.float64),
         road_fraction=np.array([v for r in ordered for v in r.road_fraction], np.float32),
         valid_fraction=np.array([v for r in ordered for v in r.valid_fraction], np.float32),

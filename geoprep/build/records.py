@@ -87,7 +87,7 @@ class ScenePart:
     whole
         Whether these are all tiles of the scene.
     counted
-        Whether its pixels go into the store's histograms.
+        Whether the pixels of each tile go into the store's histograms.
     known
         Limits or a fate decided beforehand, or None.
     missing
@@ -103,7 +103,7 @@ class ScenePart:
     shape: tuple[int, int]
     windows: tuple[tuple[int, int], ...]
     whole: bool
-    counted: bool
+    counted: tuple[bool, ...]
     known: Outcome | None
     missing: str | None = None
 
@@ -133,6 +133,8 @@ class ShardRecord:
     ----------
     files
         Array name, such as ``650/image``, to (XXH3-128, bytes).
+    tags
+        Array name to the ETag of its object, where the store is in a bucket.
     scenes
         Scene index (as text, for JSON) to its outcome.
     road_fraction, valid_fraction
@@ -147,6 +149,7 @@ class ShardRecord:
 
     shard: int
     files: dict[str, tuple[str, int]] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
     scenes: dict[str, Outcome] = field(default_factory=dict)
     road_fraction: list[float] = field(default_factory=list)
     valid_fraction: list[float] = field(default_factory=list)
@@ -217,6 +220,8 @@ class SurveyRecord:
         How many there are, and how many hold imagery or are black where that is not yet known.
     black
         How many are black and perhaps nodata, written to the task's file.
+    bins
+        How many values, or bins of wide sources, there can be.
     histogram
         Per band the values that occur and how often: int64 (value) and int64 (value).
     """
@@ -227,4 +232,5 @@ class SurveyRecord:
     valid: int = 0
     black: int = 0
     source_bytes: int = 0
+    bins: int = 0
     histogram: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...] = ()

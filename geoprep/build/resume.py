@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 import zarr
 
-from geoprep.build.journal import Journal
 from geoprep.build.records import ShardRecord
 from geoprep.errors import StoreError
 from geoprep.plan import BuildOptions, Plan
 from geoprep.store.schema import UNREADABLE, StoreMeta
 from geoprep.store.shards import PARTIAL_SUFFIX, digest, shard_path
 
+State = Literal["none", "incomplete", "complete"]
 
-def existing(out: Path, plan: Plan, overwrite: bool) -> Literal["none", "incomplete", "complete"]:
+
+def existing(out: Path, plan: Plan, *, overwrite: bool) -> State:
     """Say what is at ``out``; refuse what is not ours to touch, remove what may be overwritten.
 
     Raises
@@ -35,6 +37,27 @@ def existing(out: Path, plan: Plan, overwrite: bool) -> Literal["none", "incompl
             attrs = zarr.open_group(out, mode="r").attrs.get("geoprep")
         except (*UNREADABLE, FileNotFoundError):  # the latter for what is no group
             attrs = None
+    state = judge(out, attrs, plan, overwrite=overwrite)
+    if state == "replaced":
+        _remove_store(out)
+        return "none"
+    return state
+
+
+def judge(
+    out: Path | str,
+    attrs: Any,  # noqa: ANN401 - whatever somebody wrote there
+    plan: Plan,
+    *,
+    overwrite: bool,
+) -> Literal["incomplete", "complete", "replaced"]:
+    """Say what the root attribute of something makes of it, and whether it is to be replaced.
+
+    Raises
+    ------
+    StoreError
+        It is no store's, or that of a store that was built otherwise.
+    """
     if not isinstance(attrs, dict):
         raise StoreError(f"{out} exists and is not a geoprep store: choose another --out")
     differences = _differences(attrs, plan.meta)
@@ -45,8 +68,7 @@ def existing(out: Path, plan: Plan, overwrite: bool) -> Literal["none", "incompl
             f"{out} was built differently: {'; '.join(differences)}. Use --overwrite to replace "
             "it, or another --out"
         )
-    _remove_store(out)
-    return "none"
+    return "replaced"
 
 
 def _remove_store(out: Path) -> None:
@@ -78,12 +100,14 @@ def _differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
     return found
 
 
-def kept_records(out: Path, plan: Plan, journal: Journal) -> dict[int, ShardRecord]:
+def kept_records(
+    out: Path, plan: Plan, entries: Iterable[dict[str, Any]]
+) -> dict[int, ShardRecord]:
     """Return the records of shards that earlier runs finished and that are still whole."""
     for partial in out.rglob(f"*{PARTIAL_SUFFIX}"):
         partial.unlink(missing_ok=True)
     records: dict[int, ShardRecord] = {}
-    for entry in journal.entries():
+    for entry in entries:
         if entry.get("stamp") != plan.stamp or "shard" not in entry:
             continue
         record = ShardRecord.from_json(entry["shard"])

@@ -6,32 +6,31 @@ import errno
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from geoprep.build.commit import finish
-from geoprep.build.journal import Journal
 from geoprep.build.labels import forget
-from geoprep.build.records import Progress, Report, ScenePart, ShardRecord, ShardTask
-from geoprep.build.resume import existing, kept_records
+from geoprep.build.records import Outcome, Progress, Report, ScenePart, ShardRecord, ShardTask
 from geoprep.build.summary import Summary, summarise
 from geoprep.build.survey import Known, survey
-from geoprep.build.tasks import build_shard
+from geoprep.build.target import target_of
+from geoprep.build.tasks import build_shard, try_scenes
 from geoprep.errors import StoreError
 from geoprep.executors import Executor
 from geoprep.plan import Plan, PlannedScene
-from geoprep.storage.disk import flush_shards
-from geoprep.storage.files import local_path
-from geoprep.store.shards import shard_path
-from geoprep.store.writer import create_store
+from geoprep.storage.sinks import open_sink
+from geoprep.store.layout import shard_key
 
 __all__ = ["Progress", "Report", "build"]
 
 
 def build(
     plan: Plan,
-    out: Path,
+    out: str | Path,
     executor: Executor,
     *,
     overwrite: bool = False,
@@ -44,7 +43,7 @@ def build(
     plan
         From :func:`geoprep.plan.plan.make_plan`.
     out
-        The store's folder.
+        The store's folder, or an ``s3://`` address.
     executor
         Runs the tasks.
     overwrite
@@ -58,33 +57,34 @@ def build(
     StoreError
         Something else is in the way, another build is running, or the disk is full.
     UsageError
-        ``out`` is no folder of this machine.
+        ``out`` is neither a folder of this machine nor in a bucket.
+    OutputError
+        The bucket cannot be written to.
     """
     start = time.perf_counter()
     _keep_freed_memory()
-    out = local_path(out)
-    with _disk_errors(out), Journal(out) as journal:
-        state = existing(out, plan, overwrite)
+    target = target_of(out)
+    with _disk_errors(target.location), target.journal as journal:
+        state = target.existing(plan, overwrite=overwrite)
         if state == "complete":
             journal.remove()
-            return summarise(plan, out, "unchanged", (), time.perf_counter() - start)
-        kept = kept_records(out, plan, journal) if state == "incomplete" else {}
+            return summarise(plan, target.location, "unchanged", (), time.perf_counter() - start)
+        kept = target.kept(plan) if state == "incomplete" else {}
         if not kept:
             journal.restart()
-        create_store(out, plan.meta, plan.tiles)
+        target.begin(plan)
+        new = {}
         try:
             known = survey(plan, executor, journal, report)
-            new = {}
-            for record in _built(plan, out, executor, kept, known, report):
+            for record in _built(plan, target.location, executor, kept, known, report):
                 journal.write({"stamp": plan.stamp, "shard": record.to_json()})
                 new[record.shard] = record
         finally:
             forget()
-        finish(plan, out, kept | new)
+        target.finish(plan, kept | new)
         journal.remove()
-    return summarise(
-        plan, out, "resumed" if kept else "built", new.values(), time.perf_counter() - start
-    )
+    went: Literal["built", "resumed"] = "resumed" if kept else "built"
+    return summarise(plan, target.location, went, new.values(), time.perf_counter() - start)
 
 
 def _keep_freed_memory() -> None:
@@ -99,7 +99,7 @@ def _keep_freed_memory() -> None:
 
 def _built(
     plan: Plan,
-    out: Path,
+    out: str,
     executor: Executor,
     kept: Collection[int],
     known: dict[int, Known],
@@ -112,17 +112,30 @@ def _built(
     """
     total, before = _pixels(plan, range(plan.shards)), _pixels(plan, kept)
     done, read = before, 0
+    sink = open_sink(out)
     if report:
         report(Progress("build", done, total, read, before))
     todo = (shard for shard in range(plan.shards) if shard not in kept)
     tasks = (_shard_task(plan, out, shard, known) for shard in todo)
-    for record in executor.map_unordered(build_shard, tasks):
-        flush_shards(shard_path(out, name, record.shard) for name in record.files)
+    lost = partial(_without_killers, executor)
+    for record in executor.map_unordered(build_shard, tasks, lost):
+        sink.settle(shard_key(name, record.shard) for name in record.files)
         yield record
         done += _pixels(plan, [record.shard])
         read += record.source_bytes
         if report:
             report(Progress("build", done, total, read, before))
+
+
+def _without_killers(executor: Executor, task: ShardTask) -> ShardTask:
+    """Return a task whose scenes a worker survives; what GDAL dies of has failed, and alone."""
+    parts = []
+    for part in task.parts:
+        if not executor.survives(try_scenes, replace(task, parts=(part,))):
+            why = f"{part.image}: reading or drawing it ends the process; fetch the scene again"
+            part = replace(part, known=Outcome("failed", why))
+        parts.append(part)
+    return replace(task, parts=tuple(parts))
 
 
 def _pixels(plan: Plan, shards: Iterable[int]) -> int:
@@ -131,7 +144,7 @@ def _pixels(plan: Plan, shards: Iterable[int]) -> int:
     return sum(stop - start for start, stop in ranges) * plan.meta.tile**2
 
 
-def _shard_task(plan: Plan, out: Path, shard: int, known: dict[int, Known]) -> ShardTask:
+def _shard_task(plan: Plan, out: str, shard: int, known: dict[int, Known]) -> ShardTask:
     start, stop = plan.shard_range(shard)
     parts = []
     for i, scene in _scenes_between(plan, start, stop):
@@ -148,14 +161,14 @@ def _shard_task(plan: Plan, out: Path, shard: int, known: dict[int, Known]) -> S
             shape=scene.shape,
             windows=windows,
             whole=len(windows) == len(scene.windows),
-            counted=scene.split == 0,
+            counted=tuple(split == 0 for split in scene.splits[low:high]),
             known=told.outcome if told else None,
             missing=told.missing if told else None,
         )
         parts.append(part)
     return ShardTask(
         stamp=plan.stamp,
-        store=str(out),
+        store=out,
         shard=shard,
         meta=plan.meta,
         options=plan.options,
@@ -174,7 +187,7 @@ def _scenes_between(plan: Plan, start: int, stop: int) -> Iterator[tuple[int, Pl
 
 
 @contextmanager
-def _disk_errors(out: Path) -> Iterator[None]:
+def _disk_errors(out: str) -> Iterator[None]:
     """Turn a full disk into words; whatever was finished stays for the next run."""
     try:
         yield

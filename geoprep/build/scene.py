@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,12 +67,12 @@ class Source:
     origin
         Row and column of the image where the pixels begin.
     tables
-        uint8 (band, value).
+        As :func:`geoprep.imagery.lookup_tables` makes them.
     """
 
     pixels: imagery.Pixels
     origin: tuple[int, int]
-    tables: NDArray[np.uint8]
+    tables: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from geoprep.build.records import ShardRecord
 from geoprep.plan.plan import Plan
+from geoprep.storage import StoreFiles
 from geoprep.store import Store
 from geoprep.store.scenes import road_fraction, scene_issues, valid_fraction
-from geoprep.store.schema import SPLITS
+from geoprep.store.schema import SPLIT_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Summary:
 
 def summarise(
     plan: Plan,
-    out: Path,
+    out: str,
     state: Literal["built", "resumed", "unchanged"],
     new: Iterable[ShardRecord],
     seconds: float,
@@ -86,16 +86,16 @@ def summarise(
         scenes_built += len(record.scenes)
         source_bytes += record.source_bytes
     return Summary(
-        store=str(out),
+        store=out,
         state=state,
         tiles=len(tiles),
         levels=store.meta.levels,
-        store_bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
+        store_bytes=sum(StoreFiles(out).sizes.values()),
         statuses=dict(Counter(scenes.status.tolist())),
         issues=tuple(scene_issues(store)),
         notes=store.meta.build.get("notes", {}),
         orphan_labels=plan.orphan_labels,
-        splits={name: int((tiles.split == i).sum()) for i, name in enumerate(SPLITS)},
+        splits={name: int((tiles.split == i).sum()) for i, name in enumerate(SPLIT_NAMES)},
         road_fraction=road_fraction(store),
         valid_fraction=valid_fraction(store),
         scenes_built=scenes_built,

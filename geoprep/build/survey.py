@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep import imagery
-from geoprep.build.bits import create_bits, open_bits
+from geoprep.build.bits import create_bits, drop_bits, edited_bits, has_bits
+from geoprep.build.bucket import BucketJournal
 from geoprep.build.journal import Journal
 from geoprep.build.records import Outcome, Progress, Report, SurveyRecord, SurveyTask
 from geoprep.build.scene import too_empty
@@ -45,7 +45,7 @@ class _Findings:
     pixels: int = 0
     valid: int = 0
     black: int = 0
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 65536), np.int64))
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
 
     def add(self, record: SurveyRecord) -> None:
         self.left -= 1
@@ -54,13 +54,13 @@ class _Findings:
         self.valid += record.valid
         self.black += record.black
         if len(record.histogram) > len(self.counts):
-            self.counts = np.zeros((len(record.histogram), 65536), np.int64)
+            self.counts = np.zeros((len(record.histogram), record.bins), np.int64)
         for band, (values, times) in enumerate(record.histogram):
             self.counts[band, values] += times
 
 
 def survey(
-    plan: Plan, executor: Executor, journal: Journal, report: Report | None
+    plan: Plan, executor: Executor, journal: Journal | BucketJournal, report: Report | None
 ) -> dict[int, Known]:
     """Return what must be known of scenes before the shards, by scene index.
 
@@ -84,8 +84,9 @@ def survey(
     }
     city = _CityLimits(plan)
     found: dict[int, Known] = {}
-    for index, findings in _looked_at(plan, todo, executor, journal.folder, report):
-        found[index] = _judged(plan, index, findings, journal.folder)
+    folder = str(journal.folder)
+    for index, findings in _looked_at(plan, todo, executor, folder, report):
+        found[index] = _judged(plan, index, findings, folder)
         if plan.meta.rescale == "city":
             city.add(index, found[index], findings)
         else:
@@ -97,7 +98,7 @@ def survey(
     return known | found
 
 
-def _remembered(plan: Plan, journal: Journal) -> dict[int, Known]:
+def _remembered(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Known]:
     """Return what earlier runs found, where the file that goes with it is still there."""
     known = {}
     for entry in journal.entries():
@@ -105,26 +106,26 @@ def _remembered(plan: Plan, journal: Journal) -> dict[int, Known]:
             continue
         index, missing = int(entry["survey"]["index"]), None
         if entry["survey"]["missing"]:
-            missing = str(_bits_file(journal.folder, index))
-        if missing is None or Path(missing).is_file():
+            missing = _bits_file(str(journal.folder), index)
+        if missing is None or has_bits(missing):
             known[index] = Known(Outcome.from_json(entry["survey"]["outcome"]), missing)
     return known
 
 
-def _note(plan: Plan, journal: Journal, index: int, known: Known) -> None:
+def _note(plan: Plan, journal: Journal | BucketJournal, index: int, known: Known) -> None:
     entry = {"index": index, "outcome": asdict(known.outcome), "missing": bool(known.missing)}
     journal.write({"stamp": plan.stamp, "survey": entry})
 
 
-def _bits_file(folder: Path, index: int) -> Path:
-    return folder / f"black-{index}.bits"
+def _bits_file(folder: str, index: int) -> str:
+    return f"{folder}/black-{index}.bits"
 
 
 def _looked_at(
     plan: Plan,
     todo: dict[int, PlannedScene],
     executor: Executor,
-    folder: Path,
+    folder: str,
     report: Report | None,
 ) -> Iterator[tuple[int, _Findings]]:
     """Yield the scenes whose last strip has come in; the histograms of few are held at a time."""
@@ -155,7 +156,7 @@ def _pixels(scene: PlannedScene, rows: tuple[int, int] | None = None) -> int:
     return (last - first) * scene.grid.width
 
 
-def _strips(plan: Plan, index: int, scene: PlannedScene, folder: Path) -> Iterator[SurveyTask]:
+def _strips(plan: Plan, index: int, scene: PlannedScene, folder: str) -> Iterator[SurveyTask]:
     """Yield one task for a scene in one shard, which is read whole there too; else strips."""
     assert scene.grid is not None
     bands, nodata = plan.meta.band_indexes, plan.options.nodata
@@ -169,24 +170,26 @@ def _strips(plan: Plan, index: int, scene: PlannedScene, folder: Path) -> Iterat
     step = _STRIP_ROWS if wide else 2 * _STRIP_ROWS
     for row in range(0, height, step):
         rows = row, min(row + step, height)
-        yield SurveyTask(index, scene.image, bands, nodata, rows, str(missing))
+        yield SurveyTask(index, scene.image, bands, nodata, rows, missing)
 
 
-def _judged(plan: Plan, index: int, findings: _Findings, folder: Path) -> Known:
+def _judged(plan: Plan, index: int, findings: _Findings, folder: str) -> Known:
     """Return limits and fate of a scene; specks among its black become imagery."""
     file = _bits_file(folder, index)
     if findings.failure:
-        file.unlink(missing_ok=True)
+        drop_bits(file)
         return Known(Outcome("failed", findings.failure))
     valid, specks = findings.valid, 0
     if findings.black:
         grid = plan.scenes[index].grid
         assert grid is not None
-        specks = findings.black - imagery.drop_specks(open_bits(file, grid.width, "r+"), grid.width)
+        with edited_bits(file, grid.height, grid.width) as bits:
+            specks = findings.black - imagery.drop_specks(bits, grid.width)
         valid += specks
+        imagery.add_black(findings.counts, specks)
     if not specks:  # all black is nodata, or there is none: the shards see that themselves
-        file.unlink(missing_ok=True)
-    missing = str(file) if specks else None
+        drop_bits(file)
+    missing = file if specks else None
     if reason := too_empty(1 - valid / findings.pixels, plan.options):
         return Known(Outcome("skipped", reason), missing)
     if plan.meta.rescale != "scene":

@@ -6,7 +6,7 @@ another machine.
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 from rasterio.windows import Window
@@ -18,34 +18,42 @@ from geoprep.build.scene import SceneTiles, render_scene
 from geoprep.errors import GeoprepError
 from geoprep.executors import stopped
 from geoprep.storage import open_image
+from geoprep.storage.sinks import open_sink
+from geoprep.store.layout import shard_key
 from geoprep.store.schema import PIXEL_ARRAYS
-from geoprep.store.shards import ShardWriter, shard_path
+from geoprep.store.shards import ShardWriter
 
 
 def build_shard(task: ShardTask) -> ShardRecord:
     """Build one shard of every pixel array.
 
-    A scene that cannot be built leaves tiles of no data and its reason in the record; a disk that
-    cannot be written to raises OSError, and no part of a shard is left under a final name.
+    A scene that cannot be built leaves tiles of no data and its reason in the record. A disk that
+    cannot be written to raises OSError, a bucket OutputError, and no part of a shard is left under
+    a final name.
     """
     record = ShardRecord(task.shard)
     counts = imagery.TileCounts(len(task.meta.bands))
     writers: dict[str, ShardWriter] = {}
+    sink = open_sink(task.store)
     try:
         for name in task.meta.pixel_arrays():
-            path = shard_path(Path(task.store), name, task.shard)
-            writers[name] = ShardWriter(path, task.meta.shard_tiles, task.meta.codec)
+            file = sink.create(shard_key(name, task.shard))
+            writers[name] = ShardWriter(file, task.meta.shard_tiles, task.meta.codec)
         for part in task.parts:
             tiles, outcome = render_scene(part, task, record)
             record.scenes[str(part.index)] = outcome
             with record.stage("count"):
-                counted = part.counted and outcome.status == "ok"
-                _count(tiles, task.meta.levels[0], counts, record, counted=counted)
+                ok = outcome.status == "ok"
+                counted = [ok and one for one in part.counted]
+                _count(tiles, task.meta.levels[0], counts, record, counted)
             with record.stage("compress and write"):
                 _append(tiles, writers)
         for name, writer in writers.items():
-            written = writer.close()
+            with record.stage("compress and write"):
+                written = writer.close()
             record.files[name] = written.digest, written.nbytes
+            if written.tag:
+                record.tags[name] = written.tag
     except BaseException:
         for writer in writers.values():
             writer.abort()
@@ -54,16 +62,21 @@ def build_shard(task: ShardTask) -> ShardRecord:
     return record
 
 
+def try_scenes(task: ShardTask) -> None:
+    """Render a task's scenes and write nothing: to see whether that takes a process down."""
+    for part in task.parts:
+        render_scene(part, task, ShardRecord(task.shard))
+
+
 def _count(
     tiles: SceneTiles,
     finest: int,
     counts: imagery.TileCounts,
     record: ShardRecord,
-    *,
-    counted: bool,
+    counted: Sequence[bool],
 ) -> None:
-    for image, speed in zip(tiles.image[finest], tiles.speed[finest], strict=True):
-        roads, valid = counts.add(image, speed, counted=counted)
+    for image, speed, taken in zip(tiles.image[finest], tiles.speed[finest], counted, strict=True):
+        roads, valid = counts.add(image, speed, counted=taken)
         record.road_fraction.append(roads)
         record.valid_fraction.append(valid)
 
@@ -91,8 +104,11 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         return SurveyRecord(task, failure=str(error))
     black = 0
     if task.missing is not None and task.rows is not None and untold and pixels.valid is not None:
-        black = pixels.area - pixels.valid_pixels
-        write_bits(task.missing, task.rows[0], pixels.valid == 0)
+        found = pixels.valid == 0
+        if imagery.is_held_wide(pixels.values):  # NaN is missing wherever it lies
+            found &= imagery.find_usable(pixels.values, None)
+        black = int(np.count_nonzero(found))
+        write_bits(task.missing, task.rows[0], found)
     counts = imagery.count_source(pixels)
     present = [np.flatnonzero(of_band) for of_band in counts]
     return SurveyRecord(
@@ -101,5 +117,6 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         valid=pixels.valid_pixels,
         black=black,
         source_bytes=pixels.values.nbytes,
+        bins=counts.shape[1],
         histogram=tuple((v, of_band[v]) for v, of_band in zip(present, counts, strict=True)),
     )

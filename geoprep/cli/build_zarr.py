@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from geoprep.plan.options import BuildOptions
 
 if TYPE_CHECKING:
     from geoprep.build.summary import Summary
+    from geoprep.executors import Executor
     from geoprep.sources.scene import Found
 
 
@@ -68,9 +70,21 @@ something is in its way.
     "one per scene; or masks (--label-values).",
 )
 @options_of(BuildOptions)
-@grouped_option("Store", "--out", type=OutputPath(), help="Default: CITY.zarr")
+@grouped_option(
+    "Store",
+    "--out",
+    type=OutputPath(bucket=True),
+    help="Folder or s3://BUCKET/NAME.zarr; default: CITY.zarr",
+)
 @grouped_option("Store", "--overwrite", is_flag=True, help="Build again, whatever store is there.")
 @grouped_option("Run", "--workers", type=click.IntRange(1), help="Threads; default: one per core.")
+@grouped_option(
+    "Run",
+    "--scheduler",
+    callback=filled,
+    metavar="ADDRESS",
+    help="Dask scheduler whose workers do the work, such as tcp://HOST:8786.",
+)
 @grouped_option("Run", "--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @grouped_option("Run", "--quiet", is_flag=True, help="No progress bar.")
 @click.pass_context
@@ -99,20 +113,43 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
 
 def _build(given: dict[str, Any], quiet: bool) -> tuple[Summary, list[str]]:
     """Build the store; return what was done, and lines that a person should see."""
-    from geoprep.build.run import build
-    from geoprep.cli.progress import build_bar, counting_bar
-    from geoprep.executors.threads import Threads
-    from geoprep.plan.plan import make_plan
+    from geoprep.storage.sinks import check_reachable
 
     options = BuildOptions(**{one.name: given[one.name] for one in fields(BuildOptions)})
-    executor = Threads(given["workers"])
+    if given["out"] is not None:
+        check_reachable(given["out"])
+    with ExitStack() as stack:
+        executor = _executor(given["workers"], given["scheduler"], stack)
+        return _built(given, options, executor, quiet)
+
+
+def _built(
+    given: dict[str, Any], options: BuildOptions, executor: Executor, quiet: bool
+) -> tuple[Summary, list[str]]:
+    from geoprep.build.run import build
+    from geoprep.cli.progress import build_bar, counting_bar
+    from geoprep.plan.plan import make_plan
+
     found, names, out = _sources(given, quiet)
-    found = _fetched(found, out, quiet)
+    if given["scheduler"] is None:  # else what is fetched would be on this machine alone
+        found = _fetched(found, out, quiet)
     with counting_bar("reading inputs once, scenes", quiet) as report:
         plan = make_plan(found, names, options, executor, report)
     with build_bar(quiet) as show:
         summary = build(plan, out, executor, overwrite=given["overwrite"], report=show)
     return summary, [*(note for one in found for note in one.notes), *plan.notes]
+
+
+def _executor(workers: int | None, scheduler: str | None, stack: ExitStack) -> Executor:
+    """Return who runs the tasks; a cluster is left with the stack."""
+    from geoprep.executors import Dask, Threads
+
+    if scheduler is None:
+        return Threads(workers)
+    executor = Dask.connect(scheduler)
+    stack.callback(executor.close)
+    click.echo(f"{executor.workers} threads of {scheduler}; {executor.dashboard}", err=True)
+    return executor
 
 
 def _refuse_contradictions(context: click.Context, given: dict[str, Any]) -> None:
@@ -133,6 +170,8 @@ def _refuse_contradictions(context: click.Context, given: dict[str, Any]) -> Non
     for name in ("source", "product"):
         if images and typed(name):
             raise UsageError(f"--{name} is of a --city; --images says itself where the images are")
+    if given["scheduler"] and given["workers"]:
+        raise UsageError("--workers are threads of this machine: leave it out with a --scheduler")
     if given["labels"] and not images:
         raise UsageError("--labels goes with --images; a city's labels are found by their names")
     if images and given["out"] is None:
@@ -141,11 +180,15 @@ def _refuse_contradictions(context: click.Context, given: dict[str, Any]) -> Non
         raise UsageError("--speed-field reads speeds that are there: leave out --speed-from")
     if typed("speed_unit") and not given["speed_field"]:
         raise UsageError("--speed-unit is that of a --speed-field: name the field")
+    for name in ("split_by", "val", "test", "split_seed"):
+        if given["split_file"] and typed(name):
+            text = name.replace("_", "-")
+            raise UsageError(f"--split-file says itself what is split how: leave out --{text}")
     if typed("block_km") and given["split_by"] != "block":
         raise UsageError("--block-km goes with --split-by block")
 
 
-def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str], Path]:
+def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str], str | Path]:
     """Return what the sources hold, the names of the cities, and where the store goes."""
     if given["images"]:
         from geoprep.sources.patterns import images_and_labels
@@ -166,14 +209,15 @@ def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str]
     return found, names, given["out"] or Path("-".join(names) + ".zarr")
 
 
-def _fetched(found: list[Found], out: Path, quiet: bool) -> list[Found]:
-    """Bring what lies on a server to the disk, beside the store."""
+def _fetched(found: list[Found], out: str | Path, quiet: bool) -> list[Found]:
+    """Bring what lies on a server to the disk, beside the store or, of one in a bucket, here."""
     from geoprep.cli.progress import counting_bar
     from geoprep.sources.download import fetch, remote_scenes
 
     if not any(remote_scenes(one) for one in found):
         return found
-    into = out.with_name(out.name + ".source")
+    place = out if isinstance(out, Path) else Path(out.rstrip("/")).name
+    into = Path(f"{place}.source")
     with counting_bar("downloading scenes", quiet) as report:
         local = [fetch(one, into, report) for one in found]
     click.echo(f"downloaded to {into}: delete it when you need it no more", err=True)

@@ -155,7 +155,7 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     return 1 if result.problems else 0
 
 
-@cli.command(short_help="Draw a store's scenes, or a road network.")
+@cli.command(short_help="Draw a store's scenes, or a road network; or write a page.")
 @click.argument("source", metavar="STORE|NETWORK")
 @click.option("--out", default="preview.png", show_default=True, type=OutputPath())
 @click.option("--scene", "scenes", multiple=True, help="Show this one; repeatable.")
@@ -169,6 +169,7 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     type=click.FloatRange(0, min_open=True),
     help="Metres that its pixels are wide, where the roads have no place on the ground.",
 )
+@click.option("--quiet", is_flag=True, help="No progress bar.")
 def preview(
     source: str,
     out: Path,
@@ -177,11 +178,14 @@ def preview(
     level: int | None,
     over: Path | None,
     pixel_size: float | None,
+    quiet: bool,
 ) -> None:
-    """Make a picture to look at.
+    """Make a picture to look at, or a page to look through.
 
-    Of a store: images, speed masks, overlays. Of a road network (.gpkg, .geojson, .graphml,
-    .parquet): its edges coloured by speed, over an image where one is given.
+    Of a store: images, speed masks, overlays; with --out NAME.html a page of all scenes, with
+    filters, a map and histograms, that any browser opens without a network. Of a road network
+    (.gpkg, .geojson, .graphml, .parquet): its edges coloured by speed, over an image where one is
+    given.
     """
     if source.endswith(NETWORKS):
         if scenes or level is not None:
@@ -190,6 +194,11 @@ def preview(
         return
     if over is not None:
         raise UsageError(f"--over {over} goes with a road network ({', '.join(NETWORKS)})")
+    if out.suffix.lower() in (".html", ".htm"):
+        if scenes:
+            raise UsageError("--scene goes with a picture: a page shows every scene")
+        preview_page(source, out, level, quiet)
+        return
     from geoprep.store import Store
     from geoprep.views.preview import preview as make_sheet
 
@@ -199,15 +208,35 @@ def preview(
     click.echo(f"wrote {written}")
 
 
-@cli.command(short_help="Write a scene back to GeoTIFF, or the footprints of all.")
+def preview_page(source: str, out: Path, level: int | None, quiet: bool) -> None:
+    """Write the page of a store, with a bar."""
+    from geoprep.cli.progress import counting_bar
+    from geoprep.store import Store
+    from geoprep.views.page import make_page
+
+    with counting_bar("drawing scenes", quiet) as advance:
+        written = make_page(Store.open(source), out, level=level, report=advance)
+    click.echo(f"wrote {written}")
+
+
+@cli.command(short_help="Write scenes back to GeoTIFF, or the footprints of all.")
 @STORE
-@click.option("--scene", help="Scene id, or the end of it: chip12.")
+@click.option(
+    "--scene",
+    "--scenes",
+    "scenes",
+    multiple=True,
+    metavar="NAME[,NAME]|all",
+    help="Scene id, or the end of it: chip12; repeatable.",
+)
 @click.option(
     "--footprints",
     type=click.Choice(["scene", "tile"]),
     help="Export the outlines of all scenes, or of all tiles, instead (.geojson or .gpkg).",
 )
-@click.option("--out", required=True, type=OutputPath())
+@click.option(
+    "--out", required=True, type=OutputPath(), help="NAME.tif, or a folder for several scenes."
+)
 @click.option("--level", type=click.IntRange(1), help="Resolution; default: the finest.")
 @click.option(
     "--what",
@@ -224,24 +253,30 @@ def preview(
 )
 def export(
     store: str,
-    scene: str | None,
+    scenes: tuple[str, ...],
     footprints: By | None,
     out: Path,
     level: int | None,
     what: What,
     coding: Coding,
 ) -> None:
-    """Write a scene back to GeoTIFF, image and mask, georeferenced; or the store's footprints."""
+    """Write scenes back to GeoTIFF, image and mask, georeferenced; or the store's footprints.
+
+    Files are tiled, compressed and have overviews (cloud optimised), and are as large as they may:
+    memory is that of some rows of tiles. Scenes without a place on the ground have none there
+    either, and may also be written as NAME.png.
+    """
     from geoprep.store import Store
     from geoprep.views.footprints import export_footprints
-    from geoprep.views.geotiff import export_scene
+    from geoprep.views.geotiff import export_scenes
 
-    if (scene is None) == (footprints is None):
-        raise UsageError("say what to export: --scene NAME, or --footprints scene")
+    names = [name.strip() for text in scenes for name in text.split(",")]
+    if bool(names) == (footprints is not None):
+        raise UsageError("say what to export: --scene NAME (or all), or --footprints scene")
     opened = Store.open(store)
     if footprints is not None:
         written = [export_footprints(opened, out, by=footprints)]
-    elif scene is not None:
-        written = list(export_scene(opened, scene, out, level=level, what=what, coding=coding))
+    else:
+        written = export_scenes(opened, names, out, level=level, what=what, coding=coding)
     for path in written:
         click.echo(f"wrote {path}")

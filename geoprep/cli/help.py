@@ -89,10 +89,11 @@ def filled(
 
 
 class OutputPath(click.Path):
-    """A local path to write to."""
+    """A local path to write to; with ``bucket``, or an ``s3://`` address, which stays a text."""
 
-    def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - click's
+    def __init__(self, *, bucket: bool = False, **kwargs: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(path_type=Path, **kwargs)
+        self._bucket = bucket
 
     def convert(
         self,
@@ -104,6 +105,8 @@ class OutputPath(click.Path):
         text = str(value)
         if not text.strip():
             self.fail("is empty: a variable that is not set?", param, ctx)
+        if self._bucket and text.startswith("s3://"):
+            return text
         if "://" in text:
             self.fail(
                 f"{text}: results are written to a local folder for now; copy them afterwards, "

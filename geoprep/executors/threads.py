@@ -33,14 +33,30 @@ def stopped() -> bool:
 class Executor(Protocol):
     """Runs plain functions on plain, picklable items that return small, picklable records."""
 
-    workers: int
+    @property
+    def workers(self) -> int:
+        """How many tasks may run at a time."""
+        ...
 
     def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return the results in the order of the items; the first exception is raised."""
         ...
 
-    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Yield results as they come; after an exception no further item is begun."""
+    def map_unordered(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        lost: Callable[[T], T] | None = None,
+    ) -> Iterator[R]:
+        """Yield results as they come; after an exception no further item is begun.
+
+        Where a task may take its process down and not the caller's, ``lost`` says what is to be
+        run instead of an item that did so several times.
+        """
+        ...
+
+    def survives(self, function: Callable[[T], object], item: T) -> bool:
+        """Return whether a process can carry out a task, whatever comes of it, and live."""
         ...
 
 
@@ -61,7 +77,12 @@ class Threads:
         with ThreadPoolExecutor(self.workers) as pool:
             return list(pool.map(function, items))
 
-    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    def map_unordered(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        lost: Callable[[T], T] | None = None,
+    ) -> Iterator[R]:
         """Yield results as they come; after an exception no further item is begun.
 
         Leaving the loop early, by an exception or an interrupt, waits for the items in progress;
@@ -83,3 +104,7 @@ class Threads:
                 event.set()
                 for future in running:
                     future.cancel()
+
+    def survives(self, function: Callable[[T], object], item: T) -> bool:
+        """Return True: a task that takes this process down takes the caller along."""
+        return True

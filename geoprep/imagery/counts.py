@@ -8,17 +8,28 @@ from numpy.typing import NDArray
 from geoprep.imagery import kernels
 from geoprep.imagery.pixels import Pixels
 from geoprep.imagery.rescale import SIZES
+from geoprep.imagery.wide import BINS, count_wide, is_held_wide
 from geoprep.speed import NO_DATA, NO_ROAD
 
 
 def count_source(pixels: Pixels) -> NDArray[np.int64]:
-    """Return int64 (band, value): how often each value occurs among valid pixels."""
+    """Return int64 (band, value): how often each value occurs among valid pixels.
+
+    Of wide sources (band, bin), see :mod:`geoprep.imagery.wide`.
+    """
+    if is_held_wide(pixels.values):
+        return count_wide(pixels.values, pixels.valid)
     size = SIZES[pixels.values.dtype.name]
     counts = np.zeros((2, pixels.values.shape[2], size), np.int64)
     bands = kernels.bands_of(pixels.values)
     kernels.count_values(pixels.values, kernels.mask_of(pixels.valid), bands, counts)
     total: NDArray[np.int64] = counts.sum(axis=0)
     return total
+
+
+def add_black(counts: NDArray[np.int64], pixels: int) -> None:
+    """Add pixels that are 0 in all bands to what :func:`count_source` returned."""
+    counts[:, BINS // 2 if counts.shape[1] == BINS else 0] += pixels
 
 
 def count_mask(speed: NDArray[np.uint8]) -> NDArray[np.int64]:

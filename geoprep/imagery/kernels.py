@@ -260,6 +260,67 @@ def map_blocks(
 
 
 @compiled
+def _sum_area(
+    values: NDArray[Any],
+    valid: NDArray[np.uint8],
+    bands: tuple[int, ...],
+    box: tuple[float, float, float, float],
+    sums: NDArray[np.float64],
+) -> float:
+    """Write the sums of the valid values in a box, by area, and return the valid area."""
+    y0, y1, x0, x1 = box
+    masked = valid.shape[0] > 0
+    area = 0.0
+    for k in range(len(bands)):
+        sums[k] = 0.0
+    for i in range(int(np.floor(y0)), min(int(np.ceil(y1)), values.shape[0])):
+        high = min(i + 1.0, y1) - max(float(i), y0)
+        for j in range(int(np.floor(x0)), min(int(np.ceil(x1)), values.shape[1])):
+            if masked and valid[i, j] == 0:
+                continue
+            weight = high * (min(j + 1.0, x1) - max(float(j), x0))
+            area += weight
+            for k in range(len(bands)):
+                sums[k] += weight * values[i, j, k]
+    return area
+
+
+@compiled
+def area_means(
+    values: NDArray[Any],
+    valid: NDArray[np.uint8],
+    bands: tuple[int, ...],
+    ys: NDArray[np.float64],
+    xs: NDArray[np.float64],
+    out: NDArray[np.float64],
+    out_valid: NDArray[np.uint8],
+) -> None:
+    """Average the source area under every output pixel, for values that no table maps.
+
+    Parameters
+    ----------
+    values
+        float32 or float64 (y, x, band).
+    valid, bands, ys, xs
+        As in :func:`map_area_means`.
+    out
+        float64 (y, x, band): the means, 0 where less than half of the area is valid.
+    out_valid
+        uint8 (y, x), at least as large; its upper left is written in any case.
+    """
+    sums = np.zeros(len(bands), np.float64)
+    for r in range(len(ys) - 1):
+        for c in range(len(xs) - 1):
+            box = (ys[r], ys[r + 1], xs[c], xs[c + 1])
+            area = _sum_area(values, valid, bands, box, sums)
+            whole = (box[1] - box[0]) * (box[3] - box[2])
+            keep = area > 0.0 and area >= 0.5 * whole - 1e-9
+            out_valid[r, c] = 1 if keep else 0
+            for k in range(len(bands)):
+                out[r, c, k] = sums[k] / area if keep else 0.0
+
+
+@compiled
 def map_area_means(
     values: NDArray[Any],
     valid: NDArray[np.uint8],
@@ -288,22 +349,9 @@ def map_area_means(
     sums = np.zeros(len(bands), np.float64)
     for r in range(len(ys) - 1):
         y0, y1 = ys[r], ys[r + 1]
-        i0, i1 = int(np.floor(y0)), min(int(np.ceil(y1)), values.shape[0])
         for c in range(len(xs) - 1):
             x0, x1 = xs[c], xs[c + 1]
-            j0, j1 = int(np.floor(x0)), min(int(np.ceil(x1)), values.shape[1])
-            area = 0.0
-            for k in range(len(bands)):
-                sums[k] = 0.0
-            for i in range(i0, i1):
-                high = min(i + 1.0, y1) - max(float(i), y0)
-                for j in range(j0, j1):
-                    if masked and valid[i, j] == 0:
-                        continue
-                    weight = high * (min(j + 1.0, x1) - max(float(j), x0))
-                    area += weight
-                    for k in range(len(bands)):
-                        sums[k] += weight * values[i, j, k]
+            area = _sum_area(values, valid, bands, (y0, y1, x0, x1), sums)
             # The tolerance keeps a block that is exactly half valid on the valid side.
             keep = area > 0.0 and area >= 0.5 * (y1 - y0) * (x1 - x0) - 1e-9
             if masked:

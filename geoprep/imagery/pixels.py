@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -15,20 +16,22 @@ from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
 from geoprep.errors import ImageError
-from geoprep.grid import Grid
+from geoprep.grid import Grid, plain_grid
 from geoprep.imagery import kernels
 from geoprep.imagery.missing import without_specks
 from geoprep.imagery.rescale import SIZES
+from geoprep.imagery.wide import WIDE, find_usable, held_dtype, is_held_wide
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """A window of an image in its own dtype.
+    """A window of an image.
 
     Attributes
     ----------
     values
-        uint8 or uint16 (y, x, band), C-contiguous.
+        uint8 or uint16 (y, x, band), C-contiguous; float32 or float64 of wide sources
+        (:mod:`geoprep.imagery.wide`).
     valid
         uint8 (y, x), 1 where there is imagery; None where that is everywhere.
     """
@@ -53,23 +56,24 @@ def default_bands(dataset: DatasetReader) -> tuple[int, ...]:
     return tuple(i for i in range(1, _band_count(dataset) + 1) if i != alpha)
 
 
-def grid_of(dataset: DatasetReader) -> Grid:
+def grid_of(dataset: DatasetReader, pixel_size_m: float | None = None) -> Grid:
     """Return the grid of an image.
+
+    Parameters
+    ----------
+    pixel_size_m
+        Metres that a pixel is wide in an image without CRS or affine: it gets a plain grid. An
+        image that has both keeps them.
 
     Raises
     ------
     ImageError
-        It has no CRS or no georeference, or one that leads nowhere.
+        It has no CRS or no georeference and no pixel size is given, or one that leads nowhere.
     """
-    if dataset.crs is None:
-        raise ImageError(
-            f"{dataset.name} has no CRS: give it one with `gdal_edit.py -a_srs EPSG:xxxx FILE`"
-        )
-    if dataset.transform.is_identity or dataset.transform.is_degenerate:
-        raise ImageError(
-            f"{dataset.name} has no georeference (affine {tuple(dataset.transform)[:6]}): "
-            "give it one with `gdal_edit.py -a_ullr ULX ULY LRX LRY FILE`"
-        )
+    if dataset.crs is None or dataset.transform.is_identity or dataset.transform.is_degenerate:
+        if pixel_size_m is not None:
+            return plain_grid(dataset.height, dataset.width, pixel_size_m)
+        raise ImageError(f"{dataset.name} {_unplaced(dataset)}")
     epsg = dataset.crs.to_epsg()
     crs = f"EPSG:{epsg}" if epsg else dataset.crs.to_wkt()
     grid = Grid(dataset.height, dataset.width, dataset.transform, crs)
@@ -86,8 +90,37 @@ def grid_of(dataset: DatasetReader) -> Grid:
     return grid
 
 
+def _unplaced(dataset: DatasetReader) -> str:
+    """Return what an image lacks of a place on the ground, and the line that gives it one."""
+    name, out = dataset.name, f"{PurePath(dataset.name).stem}_warped.tif"
+    if dataset.gcps[0]:
+        return (
+            f"has {len(dataset.gcps[0])} ground control points and no affine: rectify it with "
+            f"`gdalwarp -t_srs EPSG:4326 -r bilinear {name} {out}` and take that"
+        )
+    if dataset.rpcs is not None:
+        return (
+            "has RPCs, the camera's model, and no affine: rectify it with "
+            f"`gdalwarp -rpc -to RPC_DEM=DEM.tif -t_srs EPSG:4326 -r bilinear {name} {out}` (on "
+            "flat ground without -to RPC_DEM=...) and take that"
+        )
+    if dataset.crs is None:
+        return (
+            "has no CRS: give it one with `gdal_edit.py -a_srs EPSG:xxxx FILE`, or say how many "
+            "metres its pixels are wide with --pixel-size to take it without a place on the ground"
+        )
+    return (
+        f"has no georeference (affine {tuple(dataset.transform)[:6]}): give it one with "
+        "`gdal_edit.py -a_ullr ULX ULY LRX LRY FILE`, or say how many metres its pixels are wide "
+        "with --pixel-size to take it without a place on the ground"
+    )
+
+
 def check_image(dataset: DatasetReader, bands: Sequence[int]) -> str:
-    """Return the dtype of the bands, or raise ImageError naming what cannot be used."""
+    """Return the dtype of the bands, or raise ImageError naming what cannot be used.
+
+    All real dtypes can: see :mod:`geoprep.imagery.wide` for those of more than 16 bits or a sign.
+    """
     count = _band_count(dataset)
     missing = [b for b in bands if b > count]
     if missing:
@@ -95,13 +128,18 @@ def check_image(dataset: DatasetReader, bands: Sequence[int]) -> str:
             f"{dataset.name} has {count} band(s), not band {missing[0]}: choose with --bands"
         )
     dtypes = {"uint8"} if has_palette(dataset) else {dataset.dtypes[b - 1] for b in bands}
-    if len(dtypes) == 1 and dtypes <= set(SIZES):
+    if len(dtypes) == 1 and dtypes <= {*SIZES, *WIDE}:
         return str(dtypes.pop())
     held = "/".join(sorted(dtypes))
-    fix = "convert with `gdal_translate -ot UInt16 -scale LO HI 0 65535 IN OUT`"
     if "complex" in held:
-        fix = "write what shall be seen of them, such as the amplitude, as a real image first"
-    raise ImageError(f"{dataset.name} holds {held}; geoprep reads uint8 and uint16: {fix}")
+        raise ImageError(
+            f"{dataset.name} holds {held} values, of which nobody can say how bright they are: "
+            "write what shall be seen of them, such as the amplitude, as a real image first"
+        )
+    raise ImageError(
+        f"{dataset.name} holds {held} in the bands that are read; bands of one dtype are read: "
+        "choose with --bands, or convert with `gdal_translate -ot Float32 IN OUT`"
+    )
 
 
 def has_palette(dataset: DatasetReader) -> bool:
@@ -127,7 +165,8 @@ def read_pixels(
     nodata value, in this order. Where a file has none of them, black (0 in every band read) is
     nodata where it hangs together with the image's edge or is a large block
     (:mod:`geoprep.imagery.missing`); black specks are shadows and roofs. A window alone cannot
-    tell: there ``missing`` says it, and without that all black is nodata.
+    tell: there ``missing`` says it, and without that all black is nodata. In signed, 32-bit and
+    floating images a pixel is nodata wherever any band is NaN, infinite or the nodata value.
 
     Parameters
     ----------
@@ -154,12 +193,13 @@ def read_pixels(
             values, valid = _read_bands(dataset, bands, window, nodata)
     except (RasterioError, OSError) as error:
         raise ImageError(f"{dataset.name} cannot be read: {_cause(error)}") from error
-    if nodata is not None or marks_nodata(dataset) or valid.all():
-        return Pixels(values, None if valid.all() else valid)
-    if missing is not None:
-        valid |= missing == 0
-    elif window is None:
-        valid = without_specks(valid)
+    if nodata is None and not marks_nodata(dataset) and not valid.all():
+        if missing is not None:
+            valid |= missing == 0
+        elif window is None:
+            valid = without_specks(valid)
+    if is_held_wide(values):
+        valid &= find_usable(values, dataset.nodata if nodata is None else nodata)
     return Pixels(values, None if valid.all() else valid)
 
 
@@ -174,7 +214,8 @@ def _read_bands(
 ) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     alpha = _alpha_band(dataset)
     wanted = [*bands, *([alpha] if alpha else [])]
-    values = np.empty((*_shape(dataset, window), len(wanted)), dataset.dtypes[bands[0] - 1])
+    dtype = held_dtype(dataset.dtypes[bands[0] - 1])
+    values = np.empty((*_shape(dataset, window), len(wanted)), dtype)
     # Read into the final order of axes: GDAL fills pixel-interleaved buffers directly.
     dataset.read(wanted, out=values.transpose(2, 0, 1), window=window)
     if nodata is not None:
@@ -230,7 +271,7 @@ def find_valid(values: NDArray[Any], bands: int, nodata: float) -> NDArray[np.ui
     Parameters
     ----------
     values
-        uint8 or uint16 (y, x, band), C-contiguous.
+        uint8, uint16 or floats (y, x, band), C-contiguous.
     bands
         How many of its bands are looked at, from the first.
     nodata
@@ -241,6 +282,10 @@ def find_valid(values: NDArray[Any], bands: int, nodata: float) -> NDArray[np.ui
     ndarray
         uint8 (y, x), 1 where there is imagery.
     """
+    if is_held_wide(values):
+        nodata = float(values.dtype.type(nodata))
+        differs = (values[..., :bands] != nodata) & np.isfinite(values[..., :bands])
+        return differs.any(axis=2).view(np.uint8)
     if not 0 <= nodata <= np.iinfo(values.dtype).max or nodata != int(nodata):
         return np.ones(values.shape[:2], np.uint8)  # no pixel can hold it; NaN ends here too
     found = np.empty(values.shape[:2], np.uint8)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.imagery import kernels
 from geoprep.imagery.pixels import Pixels
+from geoprep.imagery.wide import is_held_wide, stretch
 
 
 def pixel_edges(
@@ -38,7 +41,7 @@ def pixel_edges(
 
 def render(
     pixels: Pixels,
-    tables: NDArray[np.uint8],
+    tables: NDArray[Any],
     ys: NDArray[np.float64],
     xs: NDArray[np.float64],
     out: NDArray[np.uint8],
@@ -51,7 +54,8 @@ def render(
     pixels
         The source, or the window of it that the edges refer to.
     tables
-        uint8 (band, value), from :func:`geoprep.imagery.lookup_tables`.
+        uint8 (band, value), or float64 (band, 2) limits for wide values, from
+        :func:`geoprep.imagery.lookup_tables`.
     ys, xs
         From :func:`pixel_edges`. Whole steps of one size take a faster path.
     out
@@ -60,6 +64,9 @@ def render(
     out_valid
         uint8 (y, x), likewise: 1 where there is imagery.
     """
+    if is_held_wide(pixels.values):
+        _stretch_means(pixels, tables, ys, xs, out, out_valid)
+        return
     if pixels.valid is None:
         out_valid[: len(ys) - 1, : len(xs) - 1] = 1
     factor = _whole_step(ys, xs)
@@ -71,6 +78,22 @@ def render(
         values, bands = pixels.values, kernels.bands_of(pixels.values)
         valid = kernels.mask_of(pixels.valid)
         kernels.map_area_means(values, valid, bands, ys, xs, tables, out, out_valid)
+
+
+def _stretch_means(
+    pixels: Pixels,
+    limits: NDArray[Any],
+    ys: NDArray[np.float64],
+    xs: NDArray[np.float64],
+    out: NDArray[np.uint8],
+    out_valid: NDArray[np.uint8],
+) -> None:
+    values, bands = pixels.values, kernels.bands_of(pixels.values)
+    height, width = len(ys) - 1, len(xs) - 1
+    means = np.empty((height, width, len(bands)), np.float64)
+    kernels.area_means(values, kernels.mask_of(pixels.valid), bands, ys, xs, means, out_valid)
+    valid = out_valid[:height, :width, None]
+    out[:height, :width] = stretch(means, limits) * (valid != 0)
 
 
 def map_block_means(

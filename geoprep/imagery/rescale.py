@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+from geoprep.imagery.wide import BINS, stretch, wide_percentile
 
 PERCENTILES = (2.0, 98.0)
 """Of CRESI's create_8bit_images: the shares of a band that become black and white."""
@@ -21,7 +25,9 @@ def percentile_limits(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     Parameters
     ----------
     counts
-        int64 (band, value).
+        int64 (band, value); of wide sources (band, bin), from :func:`geoprep.imagery.count_source`.
+        There all valid values count, negative ones and 0 too, and percentiles are as exact as the
+        bins (:mod:`geoprep.imagery.wide`).
 
     Returns
     -------
@@ -30,6 +36,10 @@ def percentile_limits(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """
     limits = np.empty((len(counts), 2))
     for band, histogram in enumerate(counts):
+        if len(histogram) == BINS:
+            low, high = (wide_percentile(histogram, p) for p in PERCENTILES)
+            limits[band] = low, high if high > low else low + 1.0
+            continue
         below = np.cumsum(histogram[1:])  # value v sits at index v - 1
         low, high = (_percentile(below, p) for p in PERCENTILES)
         low = max(1.0, low)
@@ -49,8 +59,10 @@ def _percentile(below: NDArray[np.int64], percent: float) -> float:
     return b - (b - a) * (1 - part) if part >= 0.5 else a + (b - a) * part
 
 
-def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[np.uint8]:
+def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[Any]:
     """Return uint8 (band, value), the byte for every value a source can hold.
+
+    For wide sources, whose values are too many, the limits themselves.
 
     ``clip(floor((v - lo) * 255 / (hi - lo) + 0.5), 0, 255)`` as GDAL's ``-scale`` computes it,
     except that valid pixels never become 0, which is kept for nodata.
@@ -60,8 +72,10 @@ def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[np.uint8]:
     limits
         float64 (band, 2), from :func:`percentile_limits` or (0, 255) for bytes left as they are.
     dtype
-        ``uint8`` or ``uint16``.
+        Of the source.
     """
+    if dtype not in SIZES:
+        return limits
     table = np.ones((len(limits), SIZES[dtype]), np.uint8)
     for of_band, (low, high) in zip(table, limits.tolist(), strict=True):
         # All but the values between the limits are known: few of 65536, in an 11-bit image.
@@ -72,3 +86,10 @@ def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[np.uint8]:
         of_band[first:last] = np.clip(scaled, 1, 255)
         of_band[last:] = 255
     return table
+
+
+def to_bytes(values: NDArray[Any], tables: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return uint8 (..., band): source values mapped one by one, by what `lookup_tables` made."""
+    if tables.dtype != np.uint8:
+        return stretch(values, tables)
+    return np.stack([table[values[..., k]] for k, table in enumerate(tables)], axis=-1)

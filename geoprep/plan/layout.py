@@ -59,6 +59,10 @@ class Layout:
         """Return height and width; those of most scenes for one that cannot be opened."""
         return self.usual if grid is None else _finest_shape(grid, self.options)
 
+    def target(self, grid: Grid | None) -> Grid | None:
+        """Return the grid of the finest level."""
+        return None if grid is None else grid.resized(*self.shape(grid))
+
     def windows(self, grid: Grid | None) -> tuple[tuple[int, int], ...]:
         """Return the (row, col) of every tile, in pixels of the finest level."""
         return tuple(tile_windows(self.shape(grid), self.tile, self.options.overlap))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from geoprep.errors import UsageError
@@ -87,6 +88,16 @@ class BuildOptions:
             "Source", "For example 5,3,2; from 1.", parse=parse_bands, metavar="N,N,..."
         ),
     )
+    pixel_size: float | None = field(
+        default=None,
+        metadata=_choice(
+            "Source",
+            "Metres that a pixel is wide, of images without a place on the ground (PNG, JPEG): "
+            "they are taken on a plain grid, with masks for labels.",
+            kind=float,
+            metavar="METRES",
+        ),
+    )
     tile: int | None = field(
         default=None,
         metadata=_choice(
@@ -114,7 +125,8 @@ class BuildOptions:
         default="auto",
         metadata=_choice(
             "Pixels",
-            "How values become bytes; auto leaves uint8 alone and stretches uint16 by scene.",
+            "How values become bytes, all but uint8's: between percentiles 2 and 98 of each scene "
+            "or city, or between two values (-25,0). NaN, infinite and nodata values stay missing.",
             metavar="scene|city|none|LO,HI",
         ),
     )
@@ -198,7 +210,8 @@ class BuildOptions:
         ),
     )
     val: float = field(
-        default=0.2, metadata=_choice("Splits", "Share of the scenes that validate.")
+        default=0.2,
+        metadata=_choice("Splits", "Share of the scenes that validate; 1: all, nothing trains."),
     )
     test: float = field(default=0.0, metadata=_choice("Splits", "Share of the scenes that test."))
     split_seed: int = field(
@@ -208,8 +221,20 @@ class BuildOptions:
         default="scene",
         metadata=_choice(
             "Splits",
-            "block keeps neighbouring scenes in one split.",
+            "block keeps neighbouring scenes in one split, and divides those larger than a block "
+            "tile by tile; a training tile that overlaps another split's is left unused.",
             choices=get_args(SplitBy),
+        ),
+    )
+    split_file: str | None = field(
+        default=None,
+        metadata=_choice(
+            "Splits",
+            "Polygons with a column split (train, val, test): a tile is of the area that its "
+            "centre lies in, unused where it reaches into another. Ground in none trains, unless "
+            "some area is train.",
+            kind=str,
+            metavar="AREAS.geojson",
         ),
     )
     block_km: float = field(
@@ -236,6 +261,8 @@ class BuildOptions:
             )
         if self.gsd is not None and not 0 < self.gsd < math.inf:
             raise UsageError(f"--gsd {self.gsd}: the ground sample distance must be above 0 metres")
+        if self.pixel_size is not None and not 0 < self.pixel_size < math.inf:
+            raise UsageError(f"--pixel-size {self.pixel_size}: must be above 0 metres")
 
     @property
     def mask_rule(self) -> MaskRule | None:
@@ -267,8 +294,8 @@ class BuildOptions:
             raise UsageError("--bands counts from 1, as gdalinfo does")
         if not 0 <= self.max_nodata <= 1:
             raise UsageError(f"--max-nodata {self.max_nodata} is a share: use 0 to 1")
-        if not (0 <= self.val < 1 and 0 <= self.test < 1 and self.val + self.test < 1):
-            raise UsageError("--val and --test are shares that leave something to train on")
+        if not (0 <= self.val <= 1 and 0 <= self.test <= 1 and self.val + self.test <= 1):
+            raise UsageError("--val and --test are shares of 0 to 1, together at most 1")
         if not 0 < self.block_km < math.inf:
             raise UsageError(f"--block-km {self.block_km}: must be above 0")
         counts = (self.tile, self.resize, self.levels, self.shard_tiles)
@@ -290,8 +317,11 @@ class BuildOptions:
         )
 
     def to_attrs(self) -> dict[str, Any]:
-        """Return the options as plain JSON values."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        """Return the options as plain JSON values; a store is the same wherever files lie."""
+        named = self.split_file and PurePath(self.split_file).name
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()} | {
+            "split_file": named
+        }
 
 
 def parse_rescale(text: str) -> tuple[float, float] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +11,15 @@ import numpy as np
 from geoprep import __version__
 from geoprep.errors import SourceError, UsageError
 from geoprep.executors.threads import Executor
-from geoprep.grid import Grid, shard_tiles, to_lonlat
+from geoprep.grid import Grid, shard_tiles
+from geoprep.plan.division import Member, divide
 from geoprep.plan.layout import Layout
 from geoprep.plan.masks import check_kinds
 from geoprep.plan.options import BuildOptions, Schema
 from geoprep.plan.probe import Probe, inputs_digest, label_files, of_equal_bands, probe_scene
-from geoprep.plan.shared import judge_shared_roads, open_shared_roads
-from geoprep.plan.splits import assign_splits, blocks
+from geoprep.plan.shared import judge_shared_roads, open_shared_roads, unfit_label
 from geoprep.sources.cities import CITIES
-from geoprep.sources.scene import Found, Scene
+from geoprep.sources.scene import Found
 from geoprep.store.schema import NO_SPEEDS, StoreMeta
 
 
@@ -38,8 +39,8 @@ class PlannedScene:
         (row, col) of every tile, in pixels of the finest level.
     first_tile
         Row of the first of them in the store.
-    split
-        0 train, 1 val, 2 test.
+    splits
+        Of every tile: 0 train, 1 val, 2 test, 3 unused.
     city
         Which of the plan's sources it comes from.
     schema
@@ -55,10 +56,15 @@ class PlannedScene:
     shape: tuple[int, int]
     windows: tuple[tuple[int, int], ...]
     first_tile: int
-    split: int
+    splits: tuple[int, ...]
     city: int
     schema: Schema
     failure: str
+
+    @property
+    def split(self) -> int:
+        """The split of most of its tiles."""
+        return Counter(self.splits).most_common(1)[0][0]
 
     @property
     def target(self) -> Grid | None:
@@ -159,12 +165,13 @@ def make_plan(
     layout = Layout.of([probe.grid for probe in probes], len(usable[0].bands), options)
     rescale = _resolve_rescale(options.rescale, {probe.dtype for probe in usable})
     roads = open_shared_roads(found, options)
+    shared = roads.name if roads else None
     outside, notes = (
         judge_shared_roads(roads, [probe.grid for probe in probes])
         if roads
         else ([""] * len(probes), ())
     )
-    planned = _lay_out(found, cities, probes, layout, roads.name if roads else None, outside)
+    planned, more = _lay_out(found, cities, probes, layout, shared, outside)
     raster = options.mask_rule is not None
     files = [
         [*probe.files, *label_files(scene.label, raster=raster)]
@@ -172,7 +179,7 @@ def make_plan(
     ]
     digest = inputs_digest(
         [f"{scene.id} {probe.facts}" for scene, probe in zip(scenes, probes, strict=True)],
-        [*files, label_files(roads.name)] if roads else files,
+        [*files, *(label_files(name) for name in (shared, options.split_file) if name)],
         executor,
         report,
     )
@@ -196,9 +203,9 @@ def make_plan(
         options=options,
         scenes=tuple(planned),
         tiles=sum(len(scene.windows) for scene in planned),
-        road_file=roads.name if roads else None,
+        road_file=shared,
         orphan_labels=tuple(label for one in found for label in one.orphan_labels),
-        notes=notes,
+        notes=(*notes, *more),
         stamp=f"{__version__} {digest}",
     )
 
@@ -210,15 +217,22 @@ def _lay_out(
     layout: Layout,
     road_file: str | None,
     outside: Sequence[str],
-) -> list[PlannedScene]:
-    """Give every scene its tiles and its split; ``outside`` says why the road file has no roads."""
+) -> tuple[list[PlannedScene], tuple[str, ...]]:
+    """Give every scene its tiles and their splits; return also what a person should know of them.
+
+    ``outside`` says why the road file has no roads.
+    """
     sources = [(scene, city) for city, one in enumerate(found) for scene in one.scenes]
     scenes = [scene for scene, _ in sources]
     labelled = [
         scene.label is not None or (road_file is not None and not why)
         for scene, why in zip(scenes, outside, strict=True)
     ]
-    splits = _splits(scenes, probes, labelled, found, layout.options)
+    members = [
+        Member(scene.id, found[city].origin, probe.grid, has_label)
+        for (scene, city), probe, has_label in zip(sources, probes, labelled, strict=True)
+    ]
+    splits, notes = divide(members, layout)
     planned: list[PlannedScene] = []
     tiles = 0
     for (scene, city), probe, split, why in zip(sources, probes, splits, outside, strict=True):
@@ -230,14 +244,14 @@ def _lay_out(
             shape=layout.shape(probe.grid),
             windows=layout.windows(probe.grid),
             first_tile=tiles,
-            split=int(split),
+            splits=split,
             city=city,
             schema=_schema(cities[city], layout.options),
-            failure=probe.failure or why,
+            failure=probe.failure or why or unfit_label(scene.label, probe.grid),
         )
         planned.append(one)
         tiles += len(one.windows)
-    return planned
+    return planned, notes
 
 
 def _median_gsd(scenes: Sequence[PlannedScene]) -> tuple[float, float]:
@@ -254,43 +268,18 @@ def _schema(city: str, options: BuildOptions) -> Schema:
 
 
 def _resolve_rescale(rule: str, dtypes: set[str]) -> str:
+    there = " and ".join(sorted(dtypes, key=lambda one: (len(one), one)))
     if rule == "auto":
         if len(dtypes) > 1:
             raise UsageError(
-                "some images are uint8 and some uint16: say how they become bytes, "
-                "for example --rescale scene"
+                f"some images are {there.replace(' and ', ' and some ')}: say how they become "
+                "bytes, for example --rescale scene"
             )
         return "none" if dtypes == {"uint8"} else "scene"
-    if rule == "none" and "uint16" in dtypes:
-        raise UsageError("--rescale none needs uint8 images; these are uint16: use scene, or LO,HI")
+    if rule == "none" and dtypes != {"uint8"}:
+        raise UsageError(
+            f"--rescale none needs uint8 images; here are {there}: use scene, or LO,HI"
+        )
     if rule == "city" and len(dtypes) > 1:
-        raise UsageError("--rescale city needs images of one dtype; here are uint8 and uint16")
+        raise UsageError(f"--rescale city needs images of one dtype; here are {there}")
     return rule
-
-
-def _splits(
-    scenes: Sequence[Scene],
-    probes: Sequence[Probe],
-    labelled: Sequence[bool],
-    found: Sequence[Found],
-    options: BuildOptions,
-) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    groups: Sequence[Hashable] = [scene.id for scene in scenes]
-    if options.split_by == "block":
-        areas = [one.origin for one in found for _ in one.scenes]
-        groups = blocks([_centre(probe.grid) for probe in probes], areas, options.block_km)
-    return assign_splits(
-        [str(group) for group in groups],
-        labelled,
-        val=options.val,
-        test=options.test,
-        seed=options.split_seed,
-    )
-
-
-def _centre(grid: Grid | None) -> tuple[float, float]:
-    """Return the longitude and latitude of a scene's centre, NaN when it has none."""
-    if grid is None:
-        return float("nan"), float("nan")
-    lon, lat = to_lonlat(grid.crs).transform(*(grid.transform * (grid.width / 2, grid.height / 2)))
-    return float(lon), float(lat)

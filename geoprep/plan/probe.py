@@ -89,7 +89,8 @@ def _usable(dataset: DatasetReader, product: str | None, options: BuildOptions) 
     names = BAND_NAMES.get(product or "", ())
     if max(bands) > len(names):
         names = imagery.band_names(dataset)
-    return Probe(imagery.grid_of(dataset), dtype, bands, tuple(names[band - 1] for band in bands))
+    grid = imagery.grid_of(dataset, options.pixel_size)
+    return Probe(grid, dtype, bands, tuple(names[band - 1] for band in bands))
 
 
 def of_equal_bands(scenes: Sequence[Scene], probes: Sequence[Probe]) -> list[Probe]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels.roadfile import RoadFile, open_road_file
 from geoprep.plan.options import BuildOptions
 from geoprep.sources.scene import Found
+
+_VECTOR_SUFFIXES: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb", ".csv", ".parquet")
 
 
 def open_shared_roads(found: Sequence[Found], options: BuildOptions) -> RoadFile | None:
@@ -18,6 +21,18 @@ def open_shared_roads(found: Sequence[Found], options: BuildOptions) -> RoadFile
     if len(names) > 1:
         raise UsageError("more than one file of roads for all scenes: build their stores apart")
     return open_road_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None
+
+
+def unfit_label(label: str | None, grid: Grid | None) -> str:
+    """Return why a label cannot be drawn on a scene's grid, or nothing."""
+    if label is None or grid is None or not grid.plain:
+        return ""
+    if not label.lower().endswith(_VECTOR_SUFFIXES):
+        return ""
+    return (
+        f"{label}: roads in coordinates, and the image has no place on the ground to draw them "
+        "in: give it a mask of its own pixels as label, or georeference the image"
+    )
 
 
 def judge_shared_roads(
@@ -37,19 +52,28 @@ def judge_shared_roads(
     LabelError
         It covers no scene at all.
     """
-    inside = [grid is not None and roads.covers(grid.bounds, grid.crs) for grid in grids]
-    usable = sum(grid is not None for grid in grids)
+    inside = [
+        grid is not None and not grid.plain and roads.covers(grid.bounds, grid.crs)
+        for grid in grids
+    ]
+    usable = [grid for grid in grids if grid is not None]
     if not any(inside):
+        if usable and all(grid.plain for grid in usable):
+            raise LabelError(unfit_label(roads.name, usable[0]))
         raise LabelError(
-            f"{roads.name} covers none of the {usable} scenes: its roads are at {roads.place()}. "
-            "Check its CRS; for one file per scene give --labels a folder or a quoted pattern."
+            f"{roads.name} covers none of the {len(usable)} scenes: its roads are at "
+            f"{roads.place()}. Check its CRS; for one file per scene give --labels a folder or a "
+            "quoted pattern."
         )
     why = f"{roads.name}: the scene lies outside the extent of its roads, {roads.place()}"
-    reasons = ["" if grid is None or ok else why for grid, ok in zip(grids, inside, strict=True)]
+    reasons = [
+        "" if grid is None or ok else unfit_label(roads.name, grid) or why
+        for grid, ok in zip(grids, inside, strict=True)
+    ]
     notes = []
     if any(reasons):
         notes.append(
-            f"{roads.name} was read as the roads of all {usable} scenes; "
+            f"{roads.name} was read as the roads of all {len(usable)} scenes; "
             f"{sum(map(bool, reasons))} lie outside its extent and are not labelled. For one file "
             "per scene give --labels a folder or a quoted pattern."
         )

@@ -8,13 +8,13 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-TRAIN, VAL, TEST = 0, 1, 2
+TRAIN, VAL, TEST, UNUSED = 0, 1, 2, 3
 
 
 def assign_splits(
     groups: Sequence[Hashable], labelled: Sequence[bool], *, val: float, test: float, seed: int
 ) -> NDArray[np.uint8]:
-    """Return the split of every scene.
+    """Return the split of every scene, or tile.
 
     Groups are ranked by a hash of their name and the seed; the first ones validate, the next ones
     test, until each split has its share of the scenes. Labelled and unlabelled scenes are divided
@@ -28,7 +28,7 @@ def assign_splits(
         Whether the scene has a label.
     val, test
         Shares of the scenes, 0 to 1. Above 0, such a split gets at least one group, as long as
-        there is one left to train on.
+        there is one left to train on. With a sum of 1 nothing trains.
     seed
         Another seed, another division.
 
@@ -37,7 +37,9 @@ def assign_splits(
     ndarray
         uint8 (scene), 0 train, 1 val, 2 test.
     """
-    splits = np.zeros(len(groups), np.uint8)
+    kept = 0 if val + test >= 1 else 1  # groups left to train on
+    rest = TRAIN if kept else TEST if test > 0 else VAL
+    splits = np.full(len(groups), rest, np.uint8)
     for kind in (True, False):
         members = [i for i, has in enumerate(labelled) if bool(has) is kind]
         by_group: dict[Hashable, list[int]] = {}
@@ -47,11 +49,11 @@ def assign_splits(
         position = 0
         for split, share in ((VAL, val), (TEST, test)):
             wanted, taken = share * len(members), 0
-            while share > 0 and position < len(ranked) - 1:
+            while share > 0 and position < len(ranked) - kept:
                 size = len(by_group[ranked[position]])
                 # Stop where one group more would overshoot by more than it is short now, or where
                 # it is the last but one and the test split has none yet.
-                last = split == VAL and test > 0 and position == len(ranked) - 2
+                last = split == VAL and test > 0 and position == len(ranked) - 1 - kept
                 if taken and (taken + size / 2 > wanted or last):
                     break
                 splits[by_group[ranked[position]]] = split
@@ -60,10 +62,54 @@ def assign_splits(
     return splits
 
 
+def apart(
+    windows: Sequence[tuple[int, int]], splits: tuple[int, ...], tile: int
+) -> tuple[int, ...]:
+    """Return the splits of a scene's tiles without those that overlap a tile of another.
+
+    Parameters
+    ----------
+    windows
+        (row, col) of every tile, row by row.
+    splits
+        Of every tile. One that trains becomes unused where it overlaps one that validates or
+        tests; one that validates where it overlaps one that tests.
+    tile
+        Side in pixels.
+    """
+    if len(set(splits)) == 1:
+        return splits
+    rows, cols = (np.unique(offsets) for offsets in np.array(windows).T)
+    lattice = np.array(splits).reshape(len(rows), len(cols))
+    found = lattice.copy()
+    for split, stronger in ((TRAIN, (VAL, TEST)), (VAL, (TEST,))):
+        near = _touched(np.isin(lattice, stronger), rows, cols, tile)
+        found[(lattice == split) & near] = UNUSED
+    return tuple(int(split) for split in found.ravel())
+
+
+def _touched(
+    marked: NDArray[np.bool_], rows: NDArray[np.int64], cols: NDArray[np.int64], tile: int
+) -> NDArray[np.bool_]:
+    """Return bool (row, col): which tiles of a lattice overlap a marked one."""
+    sums = np.pad(marked.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
+    top, bottom = (
+        np.searchsorted(rows, rows + d, s) for d, s in ((-tile, "right"), (tile, "left"))
+    )
+    left, right = (
+        np.searchsorted(cols, cols + d, s) for d, s in ((-tile, "right"), (tile, "left"))
+    )
+    lower, upper = sums[bottom], sums[top]
+    found: NDArray[np.bool_] = (lower - upper)[:, right] - (lower - upper)[:, left] > 0
+    return found
+
+
 def blocks(
-    lonlat: Sequence[tuple[float, float]], areas: Sequence[str], block_km: float
+    lonlat: Sequence[tuple[float, float]] | NDArray[np.float64],
+    areas: Sequence[str],
+    block_km: float,
 ) -> list[tuple[str, int, int]]:
-    """Return the block of ground in which each scene's centre lies.
+    """Return the block of ground in which the centre of each scene, or tile, lies.
 
     Blocks are ``block_km`` wide near the middle of each area: chips that touch then rarely end up
     in different splits, which would let a model be judged on what it has seen the edge of.

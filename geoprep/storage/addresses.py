@@ -11,6 +11,7 @@ All three end in the file's own name, so ``PurePath(address).stem`` is what one 
 
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -121,8 +122,11 @@ def open_image(address: str) -> Iterator["DatasetReader"]:
         The bucket that holds it cannot be read.
     """
     import rasterio
-    from rasterio.errors import CRSError, RasterioError
+    from rasterio.errors import CRSError, NotGeoreferencedWarning, RasterioError
 
+    # Said by whoever needs a place on the ground, with the file and the fix. Not by
+    # `catch_warnings`: it would put back filters that other threads rely on.
+    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
     try:
         with ExitStack() as stack:
             alone = address.startswith("tar://") or is_remote(address)

@@ -1,4 +1,4 @@
-"""Objects on S3 and on what speaks like it: one client, list a folder, read a file.
+"""Objects on S3 and on what speaks like it: one client, list a folder, read a file, name errors.
 
 Endpoint, region and credentials come from the standard ``AWS_*`` environment variables. Requests
 are unsigned for the public SpaceNet bucket, and wherever no credentials are set: an unsigned
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from geoprep.errors import SourceError
+from geoprep.errors import GeoprepError, OutputError, SourceError
 from geoprep.storage.files import replaced
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def list_objects(address: str) -> list[str]:
 
     bucket, prefix = _split(address)
     keys: list[str] = []
-    with _errors_named(address):
+    with errors_named(address):
         for batch in obstore.list(_store(bucket), prefix=prefix.rstrip("/") or None):
             keys += [item["path"] for item in batch]
             if len(keys) > MAX_OBJECTS:
@@ -116,7 +116,7 @@ def read_object(address: str) -> bytes:
     import obstore
 
     bucket, key = _split(address)
-    with _errors_named(address):
+    with errors_named(address):
         return bytes(obstore.get(_store(bucket), key).bytes())
 
 
@@ -146,7 +146,7 @@ def fetch_object(address: str, path: Path, version: str | None = None) -> str | 
     import obstore
 
     bucket, key = _split(address)
-    with _errors_named(address):
+    with errors_named(address):
         meta = obstore.head(_store(bucket), key)
         if _version(meta) == version:
             return None
@@ -171,7 +171,7 @@ def object_version(address: str) -> str:
     import obstore
 
     bucket, key = _split(address)
-    with _errors_named(address):
+    with errors_named(address):
         return _version(obstore.head(_store(bucket), key))
 
 
@@ -223,7 +223,8 @@ def open_bucket(address: str) -> "S3Store":
             f"s3://{bucket}: cannot be read in a process forked after its parent read from S3. Use "
             "threads, or processes started by spawn or forkserver."
         )
-    return _client(bucket, prefix.strip("/"), _endpoint(), _unsigned(bucket))
+    with errors_named(address):  # of credentials, one half may be set
+        return _client(bucket, prefix.strip("/"), _endpoint(), _unsigned(bucket))
 
 
 def _store(bucket: str) -> "S3Store":
@@ -270,21 +271,54 @@ def _client(bucket: str, prefix: str, endpoint: str | None, unsigned: bool) -> "
 
 
 @contextmanager
-def _errors_named(address: str) -> Iterator[None]:
+def errors_named(address: str, kind: type[GeoprepError] = SourceError) -> Iterator[None]:
+    """Turn what a server refuses into one line that names the address and the fix.
+
+    Parameters
+    ----------
+    address
+        Of what is read or written inside.
+    kind
+        SourceError where it is read, OutputError where it is written.
+    """
     from obstore import exceptions
 
     try:
         yield
     except (FileNotFoundError, PermissionError, exceptions.BaseError) as error:
-        raise SourceError(f"{address}: {explain(error)}") from error
+        words = explain_writing if kind is OutputError else explain
+        raise kind(f"{address}: {words(error)}") from error
+
+
+def explain_writing(error: Exception) -> str:
+    """Return what a server has against an object that is written, and what to do about it."""
+    status, reason = _status(error)
+    if status == "404" or isinstance(error, FileNotFoundError):
+        return "no such bucket. Check its name, or make it: aws s3 mb s3://BUCKET"
+    if status in ("401", "403") or isinstance(error, PermissionError):
+        return (
+            "writing is refused. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of somebody who "
+            "may put, get, list and delete objects there (AWS_SKIP_SIGNATURE=false uses the "
+            "machine's own role)"
+        )
+    if "region" in reason:
+        return f"the bucket is in another region ({reason}): set AWS_REGION"
+    endpoint = _endpoint()
+    where = f"the endpoint {endpoint}" if endpoint else "the network"
+    return f"not writable ({reason}). Check {where}, and run the same command again to carry on"
+
+
+def _status(error: Exception) -> tuple[str, str]:
+    """Return the HTTP status, "" where there is none, and the first line of an error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[0][:300] if lines else type(error).__name__
+    match = re.search(r"status code: (\d{3})", reason)
+    return match[1] if match else "", reason
 
 
 def explain(error: Exception) -> str:
     """Return what went wrong and what to do about it; a listing tells its status in words only."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[0][:300] if lines else type(error).__name__
-    match = re.search(r"status code: (\d{3})", reason)
-    status = match[1] if match else ""
+    status, reason = _status(error)
     if status == "404" or isinstance(error, FileNotFoundError):
         return (
             "no such object or bucket. Check the address; "
@@ -296,6 +330,8 @@ def explain(error: Exception) -> str:
             "(AWS_SKIP_SIGNATURE=false uses the machine's own role); an object that does not exist "
             "in a bucket that may not be listed is refused too."
         )
+    if "Missing" in reason:
+        return f"half of the credentials are not set ({reason}): set or unset all AWS_* of them."
     if "region" in reason:
         return f"the bucket is in another region ({reason}): set AWS_REGION."
     endpoint = _endpoint()

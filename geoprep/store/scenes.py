@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.store.reader import Store
-from geoprep.store.schema import SceneTable, TileTable
+from geoprep.store.schema import SPLIT_NAMES, SceneTable, TileTable
 from geoprep.store.tiles import TileReader
 
 SHOWN = 5
@@ -133,10 +133,16 @@ def valid_fraction(store: Store) -> float:
 
 
 def scene_splits(store: Store) -> NDArray[np.uint8]:
-    """Return uint8 (scene): the split of each scene, which is that of its tiles."""
-    firsts = np.searchsorted(store.tiles.scene, np.arange(len(store.scenes), dtype=np.uint32))
-    splits: NDArray[np.uint8] = store.tiles.split[firsts]
-    return splits
+    """Return uint8 (scene): the split of most of each scene's tiles."""
+    counts = np.zeros((len(store.scenes), len(SPLIT_NAMES)), np.int64)
+    np.add.at(counts, (store.tiles.scene, store.tiles.split), 1)
+    return counts.argmax(axis=1).astype(np.uint8)
+
+
+def split_names(store: Store, scene: int) -> str:
+    """Return the splits that a scene's tiles are in, in words: ``train``, or ``train, val``."""
+    there = np.unique(store.tiles.split[tiles_of(store.tiles, scene)])
+    return ", ".join(SPLIT_NAMES[split] for split in there)
 
 
 def road_shares(

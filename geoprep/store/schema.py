@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 SCHEMA = 1
 SHARD_TILES = 32
 SPLITS = ("train", "val", "test")
+SPLIT_NAMES = (*SPLITS, "unused")
+"""What the numbers of the split column mean; no split of its own is what overlaps two of them."""
 STATUSES = ("ok", "skipped", "failed", "unlabelled")
 CODECS = ("lz4", "zstd")
 PIXEL_ARRAYS: dict[str, int] = {"image": 0, "speed": 255}  # name -> fill value
@@ -170,7 +172,7 @@ class TileTable:
     row, col
         uint32 (tile), offset of the tile in its scene, in pixels of the finest level.
     split
-        uint8 (tile), 0 train, 1 val, 2 test.
+        uint8 (tile), 0 train, 1 val, 2 test, 3 unused: it overlaps a tile of another split.
     transform
         float64 (tile, 6), affine of the finest level, pixel -> CRS of the scene, in the order
         ``a b c d e f`` of rasterio.

@@ -1,4 +1,4 @@
-"""Writing one shard: compress its chunks, checksum them, index them, rename into place.
+"""Writing one shard: compress its chunks, checksum them, index them, hand over the whole file.
 
 The bytes are those of :mod:`geoprep.store.layout`. Chunks are encoded in order, so that the same
 pixels give the same bytes whatever wrote them; the file appears under its final name at once or not
@@ -7,8 +7,6 @@ at all.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,18 +14,20 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from geoprep.storage.sinks import PARTIAL_SUFFIX, DiskFile, Upload
 from geoprep.store.layout import CRC_BYTES, MISSING, checksum, compressor, shard_key
 from geoprep.store.schema import Codec
 
-PARTIAL_SUFFIX = ".partial"
+__all__ = ["PARTIAL_SUFFIX", "ShardFile", "ShardWriter", "digest", "shard_path"]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """What was written: XXH3-128 of the file as hex, and its size in bytes."""
+    """What was written: XXH3-128 of the file as hex, its size in bytes, its tag in a bucket."""
 
     digest: str
     nbytes: int
+    tag: str = ""
 
 
 def shard_path(store: Path, array: str, shard: int) -> Path:
@@ -38,14 +38,13 @@ def shard_path(store: Path, array: str, shard: int) -> Path:
 class ShardWriter:
     """Writes one shard tile by tile: nothing larger than a tile is held in memory.
 
-    The file has a temporary name until :meth:`close` renames it. It is not flushed to the disk
-    here: the build does that before it counts the shard as done, so that the
-    threads that compute never wait for a disk.
+    The file appears under its name when :meth:`close` is called. It is not durable then: the build
+    settles it before it counts the shard as done.
 
     Parameters
     ----------
-    path
-        Final name of the shard.
+    out
+        The file as a sink began it, or a path on a disk.
     shard_tiles
         Chunks in a full shard. Those never added lie past the end of the array and are marked
         missing.
@@ -53,16 +52,13 @@ class ShardWriter:
         How a chunk is compressed.
     """
 
-    def __init__(self, path: Path, shard_tiles: int, codec: Codec) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self._partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+    def __init__(self, out: Path | Upload, shard_tiles: int, codec: Codec) -> None:
         self._encode = compressor(codec).encode
         self._index = np.full((shard_tiles, 2), MISSING, dtype="<u8")
         self._hash = xxhash.xxh3_128()
         self._count = 0
         self._offset = 0
-        self._file = self._partial.open("wb")
+        self._file: Upload = DiskFile(out) if isinstance(out, Path) else out
 
     def add(self, tile: NDArray[np.uint8]) -> None:
         """Append the next tile, uint8, C-contiguous."""
@@ -76,20 +72,17 @@ class ShardWriter:
         self._offset += size
 
     def close(self) -> ShardFile:
-        """Write the index, rename the file into place, and say what was written."""
+        """Write the index, give the file its name, and say what was written."""
         footer = self._index.tobytes()
         self._write(footer)
         self._write(checksum(footer))
-        self._file.close()
-        self._partial.replace(self.path)
+        tag = self._file.close()
         nbytes = self._offset + len(footer) + CRC_BYTES
-        return ShardFile(self._hash.hexdigest(), nbytes)
+        return ShardFile(self._hash.hexdigest(), nbytes, tag)
 
     def abort(self) -> None:
         """Leave nothing behind."""
-        with contextlib.suppress(OSError):  # closing flushes, which a full disk refuses again
-            self._file.close()
-        self._partial.unlink(missing_ok=True)
+        self._file.abort()
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)

@@ -134,7 +134,7 @@ def _without_shards(store: Path) -> tuple[list[Path], list[Path]]:
     for folder, inner, names in os.walk(store):
         here = Path(folder)
         level = here.parent.parent == store and here.parent.name.isdigit()
-        if level and here.name in PIXEL_ARRAYS:
+        if level and here.name in PIXEL_ARRAYS and "c" in inner:  # in a bucket they are elsewhere
             inner.remove("c")
         folders.append(here)
         files += [here / name for name in names]

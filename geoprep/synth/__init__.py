@@ -3,17 +3,14 @@
 For demos and tests where the real imagery is too large to fetch. Roads are found by shape and
 context, not by colour: roofs, parking lots, yards and bare ground share their spectra.
 
-========== =====================================================================================
-frame      the lattice of chips, degrees and metres
-lattice    warped lines along which streets may run
-terrain    zones of density; motorway, river and railway
-kinds      attributes of roads, and what follows from them: width, speed
-network    the connected road network (spurs, connect: parts of it)
-plan       all of the above, plus which chip is empty and which have black borders
-world      what there is to draw in a box (pavement, blocks, buildings, shapes, things)
-render     things to reflectance (spectra, light, trees); products: reflectance to counts
-labels     roads of a chip as GeoJSON; write: files, whole or not at all
-========== =====================================================================================
+======= ========================================================================================
+city/   frame (chips, degrees, metres), lattice and terrain, kinds of roads, the connected network;
+        plan: all of it, plus which chip is empty and which have black borders
+ground/ what there is to draw in a box (world), of what material (spectra)
+image/  things to reflectance (render), reflectance to counts (products)
+labels  roads of a chip as GeoJSON
+write   files, whole or not at all
+======= ========================================================================================
 """
 
 from __future__ import annotations
@@ -25,10 +22,10 @@ from geoprep.errors import UsageError
 from geoprep.executors import Threads
 from geoprep.sources.cities import City
 from geoprep.storage import make_folder
+from geoprep.synth.city.plan import Plan, make_plan
+from geoprep.synth.image.products import PRODUCT_BANDS, draw_products
+from geoprep.synth.image.render import Renderer
 from geoprep.synth.labels import Labels
-from geoprep.synth.plan import Plan, make_plan
-from geoprep.synth.products import PRODUCT_BANDS, draw_products
-from geoprep.synth.render import Renderer
 from geoprep.synth.write import claim_folder, scene_files, write_image, write_json
 
 __all__ = ["PRODUCT_BANDS", "synthesise"]

@@ -10,9 +10,9 @@ from shapely.geometry.base import BaseGeometry
 
 from geoprep.labels.attributes import HIGHWAY_TYPES
 from geoprep.speed import MPS_PER_MPH
-from geoprep.synth.frame import Frame
-from geoprep.synth.kinds import Road
-from geoprep.synth.plan import Plan
+from geoprep.synth.city.frame import Frame
+from geoprep.synth.city.kinds import Road
+from geoprep.synth.city.plan import Plan
 
 CRS84: Final = {"type": "name", "properties": {"name": "urn:ogc:def:crs:OGC:1.3:CRS84"}}
 _FIRST_OSM_ID: Final = 21_000_000

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.storage import make_folder, replaced
-from geoprep.synth.plan import Plan
-from geoprep.synth.products import PRODUCT_BANDS
+from geoprep.synth.city.plan import Plan
+from geoprep.synth.image.products import PRODUCT_BANDS
 
 MANIFEST: Final = "synth.json"
 VERSION: Final = 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyproj
+import shapely
 import zarr
 from numpy.typing import NDArray
 from pyproj.exceptions import CRSError
@@ -16,7 +17,14 @@ from geoprep.errors import StoreError
 from geoprep.grid import Grid, tile_windows
 from geoprep.store.reader import Store
 from geoprep.store.scenes import grid_of, shape_within, tiles_of
-from geoprep.store.schema import SCENE_COLUMNS, SPLITS, STATUSES, TILE_COLUMNS, StoreMeta
+from geoprep.store.schema import (
+    SCENE_COLUMNS,
+    SPLIT_NAMES,
+    SPLITS,
+    STATUSES,
+    TILE_COLUMNS,
+    StoreMeta,
+)
 from geoprep.store.schema import SceneTable as Scenes
 from geoprep.store.schema import TileTable as Tiles
 from geoprep.verify.metadata import chunk_of, table_arrays
@@ -115,8 +123,9 @@ def check_tables(store: Store, tiles: Tiles, scenes: Scenes) -> Iterator[Problem
     if set(range(len(scenes))) != set(tiles.scene.tolist()):
         yield Problem.of("scene", f"tiles name other scenes than the {len(scenes)} that there are")
         return
-    if (tiles.split >= len(SPLITS)).any():
-        yield Problem.of("split", f"values above {len(SPLITS) - 1}")
+    if (tiles.split >= len(SPLIT_NAMES)).any():
+        yield Problem.of("split", f"values above {len(SPLIT_NAMES) - 1}")
+        return
     if len(set(scenes.id.tolist())) != len(scenes):
         yield Problem.of("scenes/id", "two scenes have the same id")
     for name in ("road_fraction", "valid_fraction"):
@@ -140,8 +149,8 @@ def _check_scene(
         yield "scenes/status", f"unknown status {status!r}"
     if status != "ok" and not scenes.reason[index]:
         yield "scenes/reason", f"{status} without a reason"
-    if len(set(tiles.split[rows].tolist())) > 1:
-        yield "split", "tiles of one scene are in different splits"
+    if _in_two_splits(tiles, rows, meta.tile):
+        yield "split", "tiles that overlap are in different splits"
     if status in WITH_PIXELS and not np.isfinite(scenes.limits[index]).all():
         yield "scenes/limits", f"no limits, though the scene is {status}"
     place = np.append(tiles.transform[rows].ravel(), scenes.bounds[index])
@@ -154,7 +163,8 @@ def _check_scene(
         return
     grid = grid_of(tiles, scenes, index, meta.tile)
     try:
-        pyproj.CRS.from_user_input(str(scenes.crs[index]))
+        if str(scenes.crs[index]) or (grid is not None and not _is_plain(grid)):
+            pyproj.CRS.from_user_input(str(scenes.crs[index]))
     except CRSError:
         yield "scenes/crs", f"no known CRS: {str(scenes.crs[index])[:60]!r}"
         return
@@ -163,6 +173,24 @@ def _check_scene(
         yield from faults
         if not faults:
             gsds.append(grid.gsd_m())
+
+
+def _in_two_splits(tiles: Tiles, rows: slice, tile: int) -> bool:
+    """Return whether a pixel of a scene is in tiles of two splits; what is unused is in none."""
+    used = np.flatnonzero(tiles.split[rows] < len(SPLITS)) + rows.start
+    if len(set(tiles.split[used].tolist())) < 2:
+        return False
+    box = [tiles.row[used].astype(float), tiles.col[used].astype(float)]
+    # Touching is no overlap: boxes are drawn in by a quarter of a pixel.
+    ground = shapely.box(box[1] + 0.25, box[0] + 0.25, box[1] + tile - 0.25, box[0] + tile - 0.25)
+    one, other = shapely.STRtree(ground).query(ground, predicate="intersects")
+    return bool((tiles.split[used][one] != tiles.split[used][other]).any())
+
+
+def _is_plain(grid: Grid) -> bool:
+    """Return whether an affine is that of a grid without CRS: metres from its upper left corner."""
+    a, b, c, d, e, f = tuple(grid.transform)[:6]
+    return a > 0 > e and not any((b, c, d, f))
 
 
 def _check_grid(

@@ -14,7 +14,7 @@ from geoprep.palette import (
 from geoprep.views.facts import info, print_info
 from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scene
-from geoprep.views.preview import natural_bands
+from geoprep.views.pixels import natural_bands
 
 __all__ = [
     "GROUND",

@@ -18,12 +18,12 @@ from geoprep.store.scenes import (
     scene_grid,
     scene_issues,
     scene_roads,
-    scene_splits,
+    split_names,
     usable_tiles,
     valid_pixels,
     valid_share,
 )
-from geoprep.store.schema import PIXEL_ARRAYS, SPLITS, STATUSES
+from geoprep.store.schema import PIXEL_ARRAYS, SPLIT_NAMES, SPLITS, STATUSES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,7 +78,11 @@ def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
         "road_fraction": road_fraction(store, usable),
         "valid_fraction": valid / known if known else 0.0,
         "levels": [_level(store, files, level) for level in meta.levels],
-        "splits": {name: _split(store, usable, i) for i, name in enumerate(SPLITS)},
+        "splits": {
+            name: _split(store, usable, i)
+            for i, name in enumerate(SPLIT_NAMES)
+            if name in SPLITS or (store.tiles.split == i).any()
+        },
         "statuses": {status: int((store.scenes.status == status).sum()) for status in STATUSES},
         "issues": [_described(*issue) for issue in scene_issues(store)],
         "statistics": _statistics(store),
@@ -139,12 +143,12 @@ def _split(store: Store, usable: NDArray[np.bool_], split: int) -> dict[str, Any
 
 
 def _scene_table(store: Store) -> list[dict[str, Any]]:
-    roads, splits, scenes = scene_roads(store), scene_splits(store), store.scenes
+    roads, scenes = scene_roads(store), store.scenes
     counts = np.bincount(store.tiles.scene, minlength=len(scenes))
     return [
         {
             **_described(*row),
-            "split": SPLITS[splits[index]],
+            "split": split_names(store, index),
             "tiles": int(counts[index]),
             "road_fraction": float(roads[index]),
             "valid_fraction": valid_share(store, index),

@@ -13,8 +13,8 @@ from geoprep.errors import UsageError
 from geoprep.grid import Grid, to_lonlat
 from geoprep.storage.files import replaced
 from geoprep.store import Store
-from geoprep.store.scenes import scene_grid, scene_roads, tiles_of, valid_share
-from geoprep.store.schema import SPLITS
+from geoprep.store.scenes import scene_grid, scene_roads, split_names, tiles_of, valid_share
+from geoprep.store.schema import SPLIT_NAMES
 
 By = Literal["scene", "tile"]
 SUFFIXES = (".geojson", ".json", ".gpkg")
@@ -27,7 +27,8 @@ def export_footprints(store: Store, out: str | Path, *, by: By = "scene") -> Pat
 
     Properties are ``scene``, ``split``, ``status``, ``reason``, ``road_fraction`` (of the labelled
     pixels) and ``valid_fraction``; tiles also have ``tile`` (their row in the store), ``row`` and
-    ``col``. A scene whose image could not be opened has no geometry.
+    ``col``. A scene whose image could not be opened, or has no place on the ground, has no
+    geometry.
 
     Parameters
     ----------
@@ -39,9 +40,15 @@ def export_footprints(store: Store, out: str | Path, *, by: By = "scene") -> Pat
     Raises
     ------
     UsageError
-        Another suffix, or a folder that does not exist.
+        Another suffix, a folder that does not exist, or no scene has a place on the ground.
     """
     out = Path(out)
+    grids = [scene_grid(store, scene) for scene in range(len(store.scenes))]
+    if all(grid is None or grid.plain for grid in grids):
+        raise UsageError(
+            f"{store.location}: its scenes have no place on the ground, so there are no outlines "
+            "of them: `geoprep info --scenes` lists them"
+        )
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{out}: footprints are written as NAME.geojson or NAME.gpkg")
     features = list(_scenes(store) if by == "scene" else _tiles(store))
@@ -63,7 +70,7 @@ def _scenes(store: Store) -> Iterator[_Feature]:
             "valid_fraction": _number(valid_share(store, index)),
             "tiles": rows.stop - rows.start,
         }
-        yield _outline(scene_grid(store, index)), properties
+        yield outline(scene_grid(store, index)), properties
 
 
 def _tiles(store: Store) -> Iterator[_Feature]:
@@ -72,26 +79,27 @@ def _tiles(store: Store) -> Iterator[_Feature]:
         grid = scene_grid(store, index)
         for i in range(*tiles_of(tiles, index).indices(len(tiles))):
             row, col = int(tiles.row[i]), int(tiles.col[i])
-            outline = None
+            polygon = None
             if grid is not None:  # without what is padded
                 height, width = min(side, grid.height - row), min(side, grid.width - col)
-                outline = _outline(grid.window(row, col, height, width))
+                polygon = outline(grid.window(row, col, height, width))
             properties = {
                 **_common(store, index),
+                "split": SPLIT_NAMES[tiles.split[i]],
                 "tile": i,
                 "row": row,
                 "col": col,
                 "road_fraction": _number(tiles.road_fraction[i]),
                 "valid_fraction": _number(tiles.valid_fraction[i]),
             }
-            yield outline, properties
+            yield polygon, properties
 
 
 def _common(store: Store, index: int) -> dict[str, Any]:
     scenes = store.scenes
     return {
         "scene": str(scenes.id[index]),
-        "split": SPLITS[store.tiles.split[tiles_of(store.tiles, index).start]],
+        "split": split_names(store, index),
         "status": str(scenes.status[index]),
         "reason": str(scenes.reason[index]),
     }
@@ -101,9 +109,9 @@ def _number(value: Any) -> float:  # noqa: ANN401 - any NumPy scalar
     return round(float(value), 6)
 
 
-def _outline(grid: Grid | None) -> shapely.Polygon | None:
-    """Return a grid's corners in longitude and latitude, counterclockwise."""
-    if grid is None:
+def outline(grid: Grid | None) -> shapely.Polygon | None:
+    """Return a grid's corners in longitude and latitude, counterclockwise; None without a place."""
+    if grid is None or grid.plain:
         return None
     corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0)]
     xs, ys = zip(*(grid.transform * corner for corner in corners), strict=True)

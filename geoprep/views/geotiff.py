@@ -1,44 +1,31 @@
-"""A scene of a store as GeoTIFF: what a GIS opens, with every pixel where the source had it."""
+"""Scenes of a store as GeoTIFF: what a GIS opens, with every pixel where the source had it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal
 
 from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.palette import speed_colours
-from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NO_DATA
-from geoprep.storage.files import replaced
+from geoprep.storage.files import make_folder
 from geoprep.store import Store
 from geoprep.store.scenes import (
     find_scene,
     is_aligned,
     level_grid,
-    read_image,
-    read_speed,
-    tiles_of,
+    split_names,
 )
-from geoprep.store.schema import SPLITS
+from geoprep.views.cog import Coding, SceneRaster, write_image, write_speed
 from geoprep.views.footprints import export_footprints
 
-if TYPE_CHECKING:
-    from rasterio.io import DatasetWriter
-
-__all__ = ["export_footprints", "export_scene"]
+__all__ = ["export_footprints", "export_scene", "export_scenes"]
 
 What = Literal["both", "image", "speed"]
-Coding = Literal["mph", "continuous", "binned"]
 
 SUFFIXES = (".tif", ".tiff")
-BLOCK = 256
-COLOURS = ("red", "green", "blue")
+ALL = "all"
 
 
 def export_scene(
@@ -50,11 +37,12 @@ def export_scene(
     what: What = "both",
     coding: Coding = "mph",
 ) -> list[Path]:
-    """Write a scene's image and speed mask as GeoTIFFs.
+    """Write a scene's image and speed mask as cloud optimised GeoTIFFs.
 
     Tiles are put back together without their overlap and padding, in the CRS of the source and
     with its affine (times a power of two at coarser levels). Each file appears under its name at
-    once, or not at all.
+    once, or not at all, and is written some rows of tiles at a time. A scene without a place on the
+    ground has none in its files either; they may be PNG.
 
     Parameters
     ----------
@@ -81,7 +69,7 @@ def export_scene(
     Raises
     ------
     UsageError
-        No such scene, nothing in it to export, or ``out`` is no place for a GeoTIFF.
+        No such scene, nothing in it to export, or ``out`` is no place for a raster.
     StoreError
         No such level, or damaged pixels.
     """
@@ -92,16 +80,67 @@ def export_scene(
         raise UsageError(
             f"{store.location}: its roads have no speeds to export as {coding}: leave out --coding"
         )
-    targets = _targets(Path(out), str(store.scenes.id[index]), what)
+    targets = _targets(Path(out), str(store.scenes.id[index]), what, plain=grid.plain)
     if store.scenes.status[index] == "unlabelled":
         targets.pop("speed", None)
-    tags = _tags(store, index, level)
+    raster = SceneRaster(store, index, level, grid, _tags(store, index, level))
     if "image" in targets:
-        _write_image(targets["image"], read_image(store, index, level), grid, store, tags)
+        write_image(targets["image"], raster)
     if "speed" in targets:
-        speed, has_speeds = read_speed(store, index, level), store.meta.has_speeds
-        _write_speed(targets["speed"], speed, grid, coding, tags, has_speeds=has_speeds)
+        write_speed(targets["speed"], raster, coding)
     return list(targets.values())
+
+
+def export_scenes(
+    store: Store,
+    scenes: Sequence[str],
+    out: str | Path,
+    *,
+    level: int | None = None,
+    what: What = "both",
+    coding: Coding = "mph",
+) -> list[Path]:
+    """Write several scenes, or all, each into files named after it.
+
+    Parameters
+    ----------
+    scenes
+        Ids, or ends of them; ``all`` stands for every scene that has what is asked for.
+    out
+        A folder, made when absent; of one scene that is named, as for :func:`export_scene`.
+    level, what, coding
+        As for :func:`export_scene`.
+
+    Returns
+    -------
+    list of Path
+        The files written.
+
+    Raises
+    ------
+    UsageError
+        As for :func:`export_scene`; or ``out`` names a file, and there are several scenes.
+    StoreError
+        No such level, or damaged pixels.
+    """
+    names = _chosen(store, what) if ALL in scenes else list(scenes)
+    if len(scenes) > 1 or ALL in scenes:
+        if Path(out).suffix.lower() in (*SUFFIXES, ".png"):
+            raise UsageError(f"{out}: several scenes go into a folder: give one")
+        make_folder(Path(out))
+    written = [
+        export_scene(store, name, out, level=level, what=what, coding=coding) for name in names
+    ]
+    return [path for paths in written for path in paths]
+
+
+def _chosen(store: Store, what: What) -> list[str]:
+    """Return the ids of all scenes that have what is asked for."""
+    wanted = ("ok",) if what == "speed" else ("ok", "unlabelled")
+    found = [str(one) for one in store.scenes.id[[s in wanted for s in store.scenes.status]]]
+    if not found:
+        raise UsageError(f"{store.location}: no scene has anything to export")
+    return found
 
 
 def _exportable(store: Store, index: int, level: int, what: What) -> Grid:
@@ -127,88 +166,22 @@ def _exportable(store: Store, index: int, level: int, what: What) -> Grid:
     return grid
 
 
-def _targets(out: Path, scene: str, what: What) -> dict[str, Path]:
+def _targets(out: Path, scene: str, what: What, *, plain: bool) -> dict[str, Path]:
     """Return the file of every product that is wanted."""
     if out.is_dir():
         out = out / f"{scene}.tif"
-    if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{out}: scenes are exported as GeoTIFF: call the file NAME.tif")
+    if out.suffix.lower() not in (*SUFFIXES, *([".png"] if plain else [])):
+        or_png = " or, without a place on the ground, NAME.png" if plain else ""
+        raise UsageError(f"{out}: scenes are exported as GeoTIFF: call the file NAME.tif{or_png}")
     if what == "both":
         return {"image": out, "speed": out.with_name(f"{out.stem}_speed{out.suffix}")}
     return {what: out}
 
 
 def _tags(store: Store, index: int, level: int) -> dict[str, str]:
-    split = store.tiles.split[tiles_of(store.tiles, index).start]
     return {
         "SCENE": str(store.scenes.id[index]),
-        "SPLIT": SPLITS[split],
+        "SPLIT": split_names(store, index),
         "LEVEL": str(level),
         "TIFFTAG_SOFTWARE": f"geoprep {__version__}",
     }
-
-
-def _write_image(
-    path: Path, image: NDArray[np.uint8], grid: Grid, store: Store, tags: Mapping[str, str]
-) -> None:
-    from rasterio.enums import ColorInterp
-
-    names = [band.lower() for band in store.meta.bands]
-    with _create(path, grid, image.shape[2], 0) as raster:
-        raster.colorinterp = [
-            ColorInterp[name] if name in COLOURS else ColorInterp.gray for name in names
-        ]
-        raster.update_tags(**tags)
-        raster.descriptions = store.meta.bands
-        raster.write(np.moveaxis(image, 2, 0))
-
-
-def _write_speed(
-    path: Path,
-    speed: NDArray[np.uint8],
-    grid: Grid,
-    coding: Coding,
-    tags: Mapping[str, str],
-    *,
-    has_speeds: bool,
-) -> None:
-    tables = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
-    nodata = NO_DATA if coding == "mph" else None
-    with _create(path, grid, 1, nodata) as raster:
-        raster.update_tags(**tags, SPEED_CODING=coding)
-        if coding == "mph":
-            colours = speed_colours().tolist()
-            raster.write_colormap(1, {i: (*rgb, 255) for i, rgb in enumerate(colours)})
-            raster.units = ["mph" if has_speeds else ""]
-        raster.descriptions = [f"speed, {coding}" if has_speeds else "road"]
-        raster.write(tables[coding][speed] if coding in tables else speed, 1)
-
-
-@contextmanager
-def _create(path: Path, grid: Grid, bands: int, nodata: int | None) -> Iterator[DatasetWriter]:
-    """Open a tiled, compressed uint8 GeoTIFF for writing; it appears when all went well.
-
-    It is put together in memory: of a disk that fills up, GDAL tells the terminal, not us.
-    """
-    import rasterio
-
-    profile: dict[str, Any] = {
-        "driver": "GTiff",
-        "dtype": "uint8",
-        "height": grid.height,
-        "width": grid.width,
-        "count": bands,
-        "crs": grid.crs,
-        "transform": grid.transform,
-        "nodata": nodata,
-        "compress": "deflate",
-        "predictor": 2 if bands > 1 else 1,
-        "interleave": "pixel",
-        "bigtiff": "if_safer",
-    }
-    if min(grid.height, grid.width) >= BLOCK:  # tiles of a smaller raster would be mostly padding
-        profile |= {"tiled": True, "blockxsize": BLOCK, "blockysize": BLOCK}
-    with replaced(path) as partial, rasterio.MemoryFile() as memory:
-        with memory.open(**profile) as raster:
-            yield raster
-        partial.write_bytes(memory.getbuffer())

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.speed import NO_DATA, NO_ROAD, UNKNOWN_SPEED
+from geoprep.speed import NO_DATA
 from geoprep.storage.files import replaced
 from geoprep.store import Store
 from geoprep.store.scenes import (
     find_scene,
-    read_image,
-    read_speed,
     road_fraction,
     scene_grid,
     scene_roads,
@@ -25,18 +23,20 @@ from geoprep.store.scenes import (
     scene_splits,
     valid_share,
 )
-from geoprep.store.schema import SPLITS, STATUSES
+from geoprep.store.schema import SPLIT_NAMES, SPLITS, STATUSES
+from geoprep.views.pixels import (
+    aspect_of,
+    brightness_table,
+    natural_bands,
+    north_up,
+    read_thinned,
+)
 
 if TYPE_CHECKING:
     from geoprep.views.sheet import SceneView
 
 COLUMNS = ("image", "speed", "overlay")
 SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
-DARK = 0.45
-"""Median brightness below which pictures are brightened, up to there."""
-MOST_GAMMA = 2.0
-STRIP_TILES = 8
-"""Rows of tiles in memory at once; those at the edge of a strip are read twice."""
 
 
 def preview(
@@ -79,13 +79,13 @@ def preview(
         raise UsageError(f"columns {', '.join(columns)}: use some of {', '.join(COLUMNS)}")
     chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
     grids = [scene_grid(store, scene) for scene in chosen]
-    layout = sheet.lay_out([_aspect(grid) for grid in grids], columns)
+    layout = sheet.lay_out([aspect_of(grid) for grid in grids], columns)
     level = (
         _fitting_level(store, grids, layout.panel_pixels)
         if level is None
         else store.check_level(level)
     )
-    brighten = _brightness_table(store)
+    brighten = brightness_table(store)
     views = [
         _view(store, scene, grid, level, layout.panel_pixels, brighten)
         for scene, grid in zip(chosen, grids, strict=True)
@@ -129,14 +129,6 @@ def _spread(members: NDArray[np.intp], roads: NDArray[np.float64], take: int) ->
     return [ranked[round(float(step))] for step in steps]
 
 
-def _aspect(grid: Grid | None) -> float:
-    """Return height over width on the ground: pixels need not be square there."""
-    if grid is None:
-        return 1.0
-    gsd_x, gsd_y = grid.gsd_m()
-    return grid.height * gsd_y / (grid.width * gsd_x)
-
-
 def _fitting_level(store: Store, grids: Sequence[Grid | None], pixels: int) -> int:
     """Return the coarsest level at which every scene is at least as wide as its panel."""
     widths = [grid.width for grid in grids if grid is not None]
@@ -144,36 +136,6 @@ def _fitting_level(store: Store, grids: Sequence[Grid | None], pixels: int) -> i
         if min(widths, default=pixels) * level // store.meta.tile >= pixels:
             return level
     return store.meta.levels[0]
-
-
-def natural_bands(names: Sequence[str]) -> tuple[int, ...]:
-    """Return the bands to show as red, green and blue: by name, else the first three, else one."""
-    lower = [name.lower() for name in names]
-    if {"red", "green", "blue"} <= set(lower):
-        return lower.index("red"), lower.index("green"), lower.index("blue")
-    return (0, 1, 2) if len(names) > 2 else (0,)
-
-
-def _brightness_table(store: Store) -> NDArray[np.uint8]:
-    """Return uint8 (256): how values are shown; the same for all bands and scenes of the store.
-
-    The middle 98 % of the training pixels fill the range; dark imagery is brightened by a gamma
-    that lifts its median, bright imagery is left as it is.
-    """
-    counts = store.histogram_band[list(natural_bands(store.meta.bands)), 1:].sum(axis=0)
-    below = np.cumsum(counts, dtype=np.float64)
-    values = np.arange(256, dtype=np.float64)
-    if not below[-1]:
-        return values.astype(np.uint8)
-    low, median, high = (
-        1 + np.searchsorted(below, share * below[-1]) for share in (0.01, 0.5, 0.99)
-    )
-    scaled = np.clip((values - low) / max(1, high - low), 0, 1)
-    gamma = 1.0
-    if 0 < (middle := scaled[median]) < DARK:
-        gamma = min(MOST_GAMMA, np.log(middle) / np.log(DARK))
-    table: NDArray[np.uint8] = np.round(255 * scaled ** (1 / gamma)).astype(np.uint8)
-    return table
 
 
 def _view(
@@ -190,23 +152,20 @@ def _view(
     status = str(store.scenes.status[scene])
     if status in ("ok", "unlabelled"):
         step = max(1, scene_shape(store, scene, level)[1] // (2 * pixels))
-        image, speed = _read_thinned(store, scene, level, step)
+        image, speed = read_thinned(store, scene, level, step)
     else:  # nothing was stored, so nothing is read
-        size = (max(1, round(pixels * _aspect(grid))), pixels)
+        size = (max(1, round(pixels * aspect_of(grid))), pixels)
         image = np.zeros((*size, len(store.meta.bands)), np.uint8)
         speed = np.full(size, NO_DATA, np.uint8)
     rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
     width = None
     if grid is not None:
         width = grid.width * grid.gsd_m()[0]
-        flips = (
-            slice(None, None, -1 if grid.transform.e > 0 else 1),
-            slice(None, None, -1 if grid.transform.a < 0 else 1),
-        )
+        flips = north_up(grid)
         rgb, image, speed = rgb[flips], image[flips], speed[flips]
     return SceneView(
         id=str(store.scenes.id[scene]),
-        split=SPLITS[scene_splits(store)[scene]],
+        split=SPLIT_NAMES[scene_splits(store)[scene]],
         status=status,
         reason=str(store.scenes.reason[scene]),
         road_fraction=float(scene_roads(store)[scene]),
@@ -214,52 +173,9 @@ def _view(
         rgb=np.broadcast_to(rgb, (*rgb.shape[:2], 3)),
         nodata=(image == 0).all(axis=2),
         speed=speed,
-        aspect=_aspect(grid),
+        aspect=aspect_of(grid),
         width_m=width,
     )
-
-
-def _read_thinned(
-    store: Store, scene: int, level: int, step: int
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Read a scene some rows of tiles at a time, so that a large one need not fit into memory."""
-    height = scene_shape(store, scene, level)[0]
-    strip = step * -(-STRIP_TILES * level // step)
-    images, speeds = [], []
-    for top in range(0, height, strip):
-        rows = range(top, top + strip)
-        images.append(_thinned_image(read_image(store, scene, level, rows), step))
-        speeds.append(_thinned_speed(read_speed(store, scene, level, rows), step))
-    return np.concatenate(images), np.concatenate(speeds)
-
-
-def _blocks(values: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
-    """Return (y, step, x, step, ...): square blocks, what does not fill one cut off."""
-    height, width = values.shape[0] // step, values.shape[1] // step
-    cut = values[: height * step, : width * step]
-    return cut.reshape(height, step, width, step, *values.shape[2:])
-
-
-def _thinned_image(image: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
-    if step == 1:
-        return image
-    mean: NDArray[np.float64] = _blocks(image, step).mean(axis=(1, 3))
-    return np.ceil(mean).astype(np.uint8)  # rounded up: what has some imagery is not "no data"
-
-
-def _thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
-    """Thin a mask so that no road gets lost: the fastest of a block, no data only if all of it.
-
-    A road of unknown speed gives way to one whose speed is known.
-    """
-    if step == 1:
-        return speed
-    blocks = _blocks(speed, step)
-    known = np.where(blocks < UNKNOWN_SPEED, blocks, NO_ROAD)
-    fastest: NDArray[np.uint8] = known.max(axis=(1, 3))
-    fastest[(fastest == NO_ROAD) & (blocks == UNKNOWN_SPEED).any(axis=(1, 3))] = UNKNOWN_SPEED
-    fastest[(blocks == NO_DATA).all(axis=(1, 3))] = NO_DATA
-    return fastest
 
 
 def _header(store: Store, level: int) -> tuple[str, str, str]:

@@ -41,7 +41,7 @@ BEST_HEIGHT = 12.0
 ASPECTS = (0.3, 2.5)
 
 INK, FAINT, PAPER = "#14171e", "#6b7280", "#ffffff"
-SPLIT_COLOURS = {"train": "#2563a8", "val": "#b4540a", "test": "#0f766e"}
+SPLIT_COLOURS = {"train": "#2563a8", "val": "#b4540a", "test": "#0f766e", "unused": "#6b7280"}
 BAD = "#b3261e"
 NEARLY_ALL = 0.995
 STRIPE = 0.07

@@ -1,14 +1,18 @@
-"""Threads that read tiles ahead, into memory that is used again and again."""
+"""Memory for tiles that come and go, and threads that read them ahead into it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loaders.ahead import Beside
+from geoprep.errors import UsageError
+from loaders.ahead import Ahead, Beside, Crew
+from loaders.batch import Batch, Ring, as_items, copy_windows, put_windows
+from loaders.sampling import Windows
 from loaders.stream.window import ReadPlan
 
 
@@ -34,7 +38,7 @@ class ReadAhead(Beside):
     """
 
     def __init__(self, plan: ReadPlan, read: Callable[[int, int], None], threads: int) -> None:
-        self._plan = plan
+        self.plan = plan
         self._read = read
         self._changed = threading.Condition()
         self._there = np.zeros(len(plan.tile), np.bool_)
@@ -109,11 +113,113 @@ class ReadAhead(Beside):
     def _claim(self) -> tuple[int, int] | None:
         """Return the next visits to read, once their slots are free; None at the end."""
         with self._changed:
-            if self._next == len(self._plan.reads):
+            if self._next == len(self.plan.reads):
                 return None
-            first, last = self._plan.reads[self._next].tolist()
+            first, last = self.plan.reads[self._next].tolist()
             self._next += 1
-            before = self._plan.before[first:last]
+            before = self.plan.before[first:last]
             while not self._stopped and self._left[before].any():
                 self._changed.wait()
             return None if self._stopped else (first, last)
+
+
+class Room:
+    """A limit of memory, and the tiles of whichever epoch is running.
+
+    Parameters
+    ----------
+    limit
+        Bytes of tiles, batches, and what threads read.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._tiles = np.empty(0, np.uint8)
+        self._crew: Crew[Any, Any] | None = None
+        self._ring: Ring | None = None
+
+    def enter(self, ring: Ring, tiles: int, beside: int) -> NDArray[np.uint8]:
+        """Return memory for tiles; what was there before is over.
+
+        Parameters
+        ----------
+        ring
+            Buffers of the batches; those of the loader before are let go.
+        tiles
+            Bytes of tiles.
+        beside
+            Bytes of batches and of what threads read.
+
+        Raises
+        ------
+        UsageError
+            An epoch is running.
+        """
+        if self._crew is not None and not self._crew.over:
+            if self._crew.owner() is not None and not self._crew.closed:
+                raise UsageError(
+                    "these tiles are in the middle of an epoch: end that iteration, or open them a "
+                    "second time, with memory of their own"
+                )
+            self._crew.closed = True
+            self._crew.wait()
+        self._crew = None  # which knows the memory
+        if self._ring is not None and self._ring is not ring:
+            self._ring.clear()
+        self._ring = ring
+        if not tiles <= len(self._tiles) <= self.limit - beside:
+            self._tiles = np.empty(0, np.uint8)  # first, or both would be held
+            self._tiles = np.empty(tiles, np.uint8)
+        return self._tiles
+
+    def leave_to(self, epoch: Ahead[Any, Any]) -> None:
+        """Say which epoch is running in the memory."""
+        self._crew = epoch.crew
+
+
+class Filling:
+    """Fills batches from tiles that come and go.
+
+    Parameters
+    ----------
+    tiles
+        What reads them.
+    image, speed
+        uint8 (slot, y, x, band) and (slot, y, x), where they are read to.
+    windows
+        Of samples, by their place in the part of the epoch that the tiles are read for.
+    take
+        Gives a batch of so many samples to fill.
+    """
+
+    def __init__(
+        self,
+        tiles: ReadAhead,
+        image: NDArray[np.uint8],
+        speed: NDArray[np.uint8],
+        windows: Callable[[slice], Windows],
+        take: Callable[[int], Batch],
+    ) -> None:
+        self._tiles, self._plan = tiles, tiles.plan
+        self._items, self._speed = as_items(image), speed
+        self._windows, self._take = windows, take
+
+    def __call__(self, part: tuple[int, int]) -> Batch:
+        """Return the batch of samples ``first`` up to ``last``."""
+        rows, done = slice(*part), 0
+        visits = self._plan.visit[rows]
+        try:
+            w = self._windows(rows)
+            batch = self._take(len(w))
+            while done < len(visits):
+                # As soon as tiles are there: the last may need the place of the first.
+                now = slice(done, done + self._tiles.take(visits[done:]))
+                slot = self._plan.slot[visits[now]]
+                there = Windows(slot, w.y[now], w.x[now], w.op[now], w.key[now])
+                copy_windows(self._items, self._speed, there, batch, now)
+                self._tiles.give_back(visits[now])
+                done = now.stop
+        finally:  # after an error, or others would wait for these places for ever
+            self._tiles.give_back(visits[done:])
+        put_windows(batch, w)
+        return batch

@@ -1,25 +1,31 @@
-"""Tiles that stay in their store, and the memory that their loaders share."""
+"""Tiles that stay in their store, and batches of them while tiles come and go.
+
+Every tile is read and decoded once per epoch, so ``crops_per_tile`` divides that work; in any
+further epoch it is done again. The order of samples is that of :mod:`loaders.stream.window`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
+from loaders.ahead import Ahead
+from loaders.batch import Batch, Request
 from loaders.chunks import ChunkReader, Piece
-from loaders.feed import Request
-from loaders.limits import amount, available_memory, memory_limit
-from loaders.sampling import Sampling
-from loaders.selection import Folds, Plan, Split, plan_load
-from loaders.stream.feed import StreamFeed
-from loaders.stream.room import Room
-from loaders.stream.window import LEAST_LANE, WindowSampling, WindowShape
-from loaders.table import Origin, Tiles, open_stores, read_table
+from loaders.memory import amount, available_memory, memory_limit
+from loaders.sampling import Sampling, Step, Windows
+from loaders.selection import Plan, Split, plan_load
+from loaders.stream.readahead import Filling, ReadAhead, Room
+from loaders.stream.window import LEAST_LANE, WindowSampling, WindowShape, plan_reads
+from loaders.table import Origin, Tiles, read_table
 
 LANES = 8
 """Lanes by default: 2, 4 or 8 ranks then read disjoint parts of the store."""
@@ -82,22 +88,14 @@ class StreamTiles(Tiles):
 
         Parameters
         ----------
-        stores
-            A store or several: opened, a local path or an address. Several are one data set.
-        split
-            ``train``, ``val``, ``test`` or ``all``.
-        level
-            Tile side in pixels; None for the finest.
+        stores, split, level, bands, folds, fold, split_seed
+            As for `RamTiles.load`.
         ram_limit
             What loaders of these tiles may hold, tiles and batches together: an amount such as
             ``4GiB``, a share of the available memory such as 0.25, or other tiles, to share their
             memory with: validation, say, that of training. It decides the window over which
             samples are shuffled, and so their order. Ranks whose number divides ``lanes`` share
             it; no process ever holds more.
-        bands
-            Names of the bands to keep, in this order; None for all.
-        folds, fold, split_seed
-            Cut train and val anew as fold ``fold`` of ``folds``; the test split stays.
         lanes
             Parts of the store that are read side by side. Ranks whose number divides it read
             disjoint tiles; others read some tiles several times.
@@ -112,8 +110,7 @@ class StreamTiles(Tiles):
             The limit is too small for a window or larger than memory, no tile is usable, or the
             arguments do not fit together.
         """
-        cut = None if folds is None else Folds(folds, fold, split_seed)
-        plan = plan_load(open_stores(stores), split, level, bands, cut)
+        plan = plan_load(stores, split, level, bands, folds, fold, split_seed)
         if threads is None:
             remote = any("://" in store.location for store in plan.stores)
             threads = REMOTE_THREADS if remote else READ_THREADS
@@ -203,11 +200,126 @@ class StreamTiles(Tiles):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_again, (self.plan, self.ram_limit, self.lanes, self.threads)
+        again = partial(StreamTiles, lanes=self.lanes, threads=self.threads)
+        return again, (self.plan, self.ram_limit)
 
     def _held(self) -> str:
         return f"{amount(self.nbytes)} through {amount(self.ram_limit)} of memory"
 
 
-def _open_again(plan: Plan, ram_limit: int, lanes: int, threads: int) -> StreamTiles:
-    return StreamTiles(plan, ram_limit, lanes=lanes, threads=threads)
+class StreamFeed:
+    """Reads tiles ahead, and fills batches from them.
+
+    Parameters
+    ----------
+    tiles
+        In their store.
+    request
+        What is wanted; its sampling is a `WindowSampling`.
+
+    Raises
+    ------
+    UsageError
+        Window and batches do not fit into the limit.
+    """
+
+    def __init__(self, tiles: StreamTiles, request: Request) -> None:
+        self.tiles = tiles
+        self.request = request
+        self.sampling = cast(WindowSampling, request.sampling)
+        self._ring = request.ring()
+        shape = self.sampling.shape
+        self._beside = self._beside_of(shape)
+        self._slots = self._slots_within(tiles.room.limit, shape)
+        if not self._slots:
+            raise self._too_small(shape)
+        self._held = self._slots * self._lanes_and_need(shape)[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held at most: tiles, batches, and what threads read."""
+        return self._held * self.tiles.tile_bytes + self._beside
+
+    def batches(self, epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
+        """Return an iterator over the batch of every step; tiles are read meanwhile.
+
+        Raises
+        ------
+        UsageError
+            Another epoch is running in the same memory.
+        """
+        if not steps:
+            return iter(())
+        tiles, request, sampling = self.tiles, self.request, self.sampling
+        memory = tiles.room.enter(self._ring, self._held * tiles.tile_bytes, self._beside)
+        image, speed = self._carved(memory)
+        positions = np.arange(len(sampling), dtype=np.int64)
+        each = [positions[step.positions] for step in steps]
+        positions = np.concatenate(each)
+        samples = sampling.order(epoch)[positions]
+        plan = plan_reads(sampling, epoch, positions, samples, tiles.rows, self._slots)
+
+        def read(first: int, last: int) -> None:
+            tile, slot = int(plan.tile[first]), int(plan.slot[first])
+            tiles.read(tile, last - first, slot, image, speed)
+
+        def windows(part: slice) -> Windows:
+            return sampling.windows(epoch, samples[part])
+
+        ahead = ReadAhead(plan, read, tiles.threads)
+        filled: Ahead[tuple[int, int], Batch] = Ahead(
+            Filling(ahead, image, speed, windows, partial(request.take, self._ring)),
+            pairwise(np.cumsum([0, *map(len, each)]).tolist()),
+            threads=request.threads,
+            ahead=request.prefetch,
+            beside=ahead,
+        )
+        tiles.room.leave_to(filled)
+        return filled
+
+    def _carved(self, memory: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return memory as images and masks, uint8 (slot, y, x, band) and (slot, y, x)."""
+        side, bands = self.tiles.side, self.request.bands
+        slots, pixels = len(memory) // self.tiles.tile_bytes, side * side
+        image, speed = memory[: slots * pixels * bands], memory[slots * pixels * bands :]
+        return (
+            image.reshape(slots, side, side, bands),
+            speed[: slots * pixels].reshape(slots, side, side),
+        )
+
+    def _beside_of(self, shape: WindowShape) -> int:
+        """Return the bytes of batches, and of what threads read."""
+        batches = self._ring.nbytes * (self.request.prefetch + 3)
+        return batches + self.tiles.reading_bytes(shape.run)
+
+    def _lanes_and_need(self, shape: WindowShape) -> tuple[int, int]:
+        """Return the lanes of this rank, and the tiles that each of them must hold."""
+        if self.sampling.shuffle:
+            return shape.lanes_of_rank(self.request.schedule.world_size), shape.lane_tiles
+        return 1, 2 * shape.run
+
+    def _slots_within(self, limit: int, shape: WindowShape) -> int:
+        """Return the tiles that each lane of this rank can hold, 0 if those are too few."""
+        lanes, need = self._lanes_and_need(shape)
+        parts = shape.lanes if self.sampling.shuffle else self.request.schedule.world_size
+        size, tiles = self.tiles.tile_bytes, len(self.tiles)
+        room = (limit - self._beside_of(shape)) // size // lanes
+        share = min(limit // size // parts, -(-tiles // lanes) + 1)
+        return min(max(share, need), room) if room >= need else 0
+
+    def _too_small(self, shape: WindowShape) -> UsageError:
+        """Return the refusal of a limit, with figures, and with one that is enough."""
+        tiles = self.tiles
+        limit = enough = tiles.room.limit
+        mine = shape == tiles.shape  # else that of a state, which stays as it is
+        while not self._slots_within(enough, tiles.shape_within(enough) if mine else shape):
+            enough += -(-limit // 20)
+        lanes, need = self._lanes_and_need(shape)
+        least = lanes * need * tiles.tile_bytes + self._beside
+        return UsageError(
+            f"ram_limit of {amount(limit)} is too small: {lanes * need} tiles of "
+            f"{amount(tiles.tile_bytes)} must be held at a time, which with "
+            f"{amount(self._beside)} of batches and reading makes {amount(least)}. Raise it in "
+            f"StreamTiles.open to {-(-enough // 10**6)} MB, or take a smaller batch_size, crop or "
+            "prefetch, or fewer lanes"
+        )

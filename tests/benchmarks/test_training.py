@@ -22,8 +22,8 @@ from benchmarks.loading.throughput import close
 from geoprep.speed import BIN_TABLE
 from geoprep.store import Store
 from training.config import Config
-from training.errors import TrainingError
 from training.fit import COMMAND
+from training.module import TrainingError
 
 BATCH, CROP = 2, 32
 
@@ -43,7 +43,7 @@ def small(monkeypatch):
             nn.Conv2d(bands, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Conv2d(8, channels, 1)
         )
 
-    monkeypatch.setattr("training.run.build_network", build)
+    monkeypatch.setattr("training.module.build_network", build)
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from helpers.painted import paint, painted_speed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loaders.gather import as_items, copy_window, gather, symmetry, window_affine
+from loaders.batch import as_items, copy_window, gather, symmetry
 from loaders.sampling import Sampling
+from loaders.table import window_affine
 
 
 @st.composite

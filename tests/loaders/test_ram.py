@@ -13,8 +13,8 @@ from helpers.painted import paint
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import Store
-from loaders import RamTiles, ram
-from loaders.limits import Available
+from loaders import RamTiles, ram, selection
+from loaders.memory import Available
 
 MakeStore = Callable[..., Path]
 
@@ -115,9 +115,9 @@ def test_what_does_not_fit_is_refused_before_loading(
     store_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def little() -> Available:
-        return Available(ram.RESERVE + 100_000, "the control group /sys/fs/cgroup/job")
+        return Available(selection.RESERVE + 100_000, "the control group /sys/fs/cgroup/job")
 
-    monkeypatch.setattr(ram, "available_memory", little)
+    monkeypatch.setattr(selection, "available_memory", little)
     monkeypatch.setattr(ram, "read_all", None)  # nothing may be read
     with pytest.raises(UsageError) as refusal:
         RamTiles.load(store_path)

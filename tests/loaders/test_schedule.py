@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
-from loaders.schedule import Schedule
+from loaders.sampling import Schedule
 
 sizes = st.integers(1, 200), st.integers(1, 9), st.integers(1, 5)
 

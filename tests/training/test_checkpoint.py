@@ -9,8 +9,7 @@ import torch
 
 from geoprep.errors import UsageError
 from training import checkpoint as module
-from training.checkpoint import Checkpoint, Facts, load, load_network, save
-from training.errors import CheckpointError
+from training.checkpoint import Checkpoint, CheckpointError, Facts, load, load_network, save
 from training.model import build_network
 
 FACTS = Facts(

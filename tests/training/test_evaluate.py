@@ -14,11 +14,10 @@ from training.checkpoint import Checkpoint, Facts, save
 from training.data import make_prep
 from training.engine.native import choose_engine
 from training.evaluate import main
-from training.evaluation import evaluate_runner
-from training.losses import make_loss
+from training.evaluation import evaluate, evaluate_runner, examples, predicted_speed
+from training.losses import RoadLoss
 from training.module import Trainable
 from training.prediction.runner import open_runner
-from training.validate import evaluate, examples, predicted_speed
 
 MODEL = "helpers.tiny:build"
 FP32 = ("--precision", "fp32", "--device", "cpu", "--quiet", "--model", MODEL)
@@ -74,7 +73,7 @@ def figures_of(tmp_path, *words):
 def test_it_says_what_training_said(network, checkpoint, store_path, tmp_path, capsys):
     engine = choose_engine("native", "cpu", "fp32", "off")
     tiles = RamTiles.load(store_path, "val")
-    trainable = Trainable(make_prep(FACTS, engine), network, make_loss())
+    trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
     said = evaluate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
     path = checkpoint(threshold=said["threshold"])
     found = figures_of(tmp_path, path, store_path)
@@ -181,7 +180,7 @@ def test_tiles_are_padded_by_mirroring_as_in_a_map(checkpoint, network, tmp_path
 def test_validation_while_training_pads_as_a_map_does(checkpoint, network, tmp_path):
     odd = write_store(tmp_path / "odd.zarr", levels=(40, 20))
     engine = choose_engine("native", "cpu", "fp32", "off")
-    trainable = Trainable(make_prep(FACTS, engine), network, make_loss())
+    trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
     tiles = RamTiles.load(odd, "val")
     said = evaluate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
     found = judge(checkpoint(level=40), [odd])
@@ -224,7 +223,7 @@ def test_requests_that_cannot_be_carried_out(
 def test_examples_show_what_a_map_would(network, store_path):
     engine = choose_engine("native", "cpu", "fp32", "off")
     tiles = RamTiles.load(store_path, "val")
-    trainable = Trainable(make_prep(FACTS, engine), network, make_loss())
+    trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
     (example,) = examples(trainable, engine, FACTS, tiles, [1])
     assert example.has_speed
     assert (example.prediction[example.truth == 255] == 255).all()

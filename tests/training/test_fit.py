@@ -15,7 +15,7 @@ from helpers.stores import write_store
 
 from geoprep.store import Store
 from loaders import Folds, StreamTiles, select
-from loaders.limits import Available
+from loaders.memory import Available
 from training.checkpoint import load, load_network
 from training.fit import main
 from training.monitor import callbacks
@@ -144,13 +144,29 @@ def signal_self():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_stages_change_resolution_and_windows(fit, tmp_path):
+def test_a_batch_that_no_epoch_fills_is_refused_with_what_fits(fit, tmp_path, capfd):
+    out = tmp_path / "run"
+    small = ("--model", "helpers.tiny:build", "--crop", "32", "--crops-per-tile", "2")
+    assert fit("--out", out, "--batch-size", 10000, network=small) == 2
+    said = capfd.readouterr().err
+    assert "48 samples, 2 per tile of 24" in said
+    assert "drop_last" not in said
+    fits = re.search(r"--batch-size (\d+) is the most that fits", said)[1]
+    assert fit("--out", out, "--epochs", 1, "--batch-size", fits, network=small) == 0
+    assert "1 step per epoch" in capfd.readouterr().out
+    # What else is wrong is said as it is.
+    assert fit("--out", out, "--overwrite", "--min-road", 0.99) == 2
+    assert "--batch-size" not in capfd.readouterr().err
+
+
+def test_stages_change_resolution_and_windows(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--stages", "32@32:1,64@32:1", "--pictures", 0) == 0
     assert [row["level"] for row in rows(out)] == ["32", "64"]
     facts = load(out / "best.pt").facts
     assert (facts.level, facts.gsd_m) == (64, (0.5, 0.5))
     assert not (out / "pictures").exists()
+    assert f"in {out}: curves.png, metrics.csv, tensorboard\n" in capfd.readouterr().out
 
 
 def test_a_loss_that_is_no_number_stops_the_run(fit, tmp_path, capfd):
@@ -158,7 +174,7 @@ def test_a_loss_that_is_no_number_stops_the_run(fit, tmp_path, capfd):
     network = ("--model", "helpers.tiny:explosive", *STATEFUL[2:])
     assert fit("--out", out, "--epochs", 1, "--log-every", 3, network=network) == 1
     said = capfd.readouterr().err
-    assert "the loss is not a number (step 5, epoch 1, seed 0)" in said
+    assert "the loss is not a number (step 5, epoch 1, seed 0); no checkpoint was written" in said
     assert "start again with a smaller --lr" in said
     assert not (out / "last.pt").exists()
 
@@ -170,7 +186,7 @@ def test_an_infinite_gradient_stops_the_run_before_its_step(fit, tmp_path, capfd
     assert fit("--out", out, "--epochs", 1, "--save-every", 1, network=network) == 1
     said = capfd.readouterr().err
     assert "the gradient is not finite, though the loss is (step 5, epoch 1" in said
-    assert f"--resume {out}" in said
+    assert f"the last checkpoint is of step 4: --resume {out}" in said
     kept = load(out)
     assert kept.progress["step"] == 4
     assert all(value.isfinite().all() for value in kept.network.values())
@@ -205,7 +221,7 @@ def test_what_does_not_fit_a_run_is_refused_on_resume(fit, tmp_path, capfd):
     assert "--model helpers.tiny:build" in capfd.readouterr().err
     network = SMALL[:2]
     assert fit("--resume", out, store=None, network=network) == 2
-    assert "all 1 epochs of this run are done" in capfd.readouterr().err
+    assert "this run is done, with 1 epoch: more of them" in capfd.readouterr().err
     assert fit("--resume", out, "--targets", "binary", store=None, network=network) == 2
     assert "--targets was bins and cannot become binary" in capfd.readouterr().err
     other = write_store(tmp_path / "other.zarr", scenes=4, bands=("pan",))
@@ -299,7 +315,8 @@ def test_other_ways_to_the_tiles(fit, tmp_path, options):
 def test_profile_says_where_a_step_goes_and_writes_nothing(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--profile", "--accumulate", 2, "--ema", "0.9") == 0
-    said = capfd.readouterr().out
+    said, aside = capfd.readouterr()
+    assert "profiler_start" not in aside
     # The step of training: as many batches, averaged weights, and what is compiled.
     assert "a step of 8 images" in said
     assert "averaged weights" in said
@@ -364,7 +381,7 @@ def finished(tmp_path_factory, store_path):
     out = tmp_path_factory.mktemp("finished") / "run"
     random, threads = torch.get_rng_state(), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.start.keep_memory", lambda: "as it is")
+        patch.setattr("training.loop.keep_memory", lambda: "as it is")
         options = ("--crop", "32", "--crops-per-tile", "1", "--compile", "off", "--threads", "1")
         assert main([str(store_path), *SMALL, *options, "--epochs", "1", "--out", str(out)]) == 0
     torch.set_rng_state(random)
@@ -471,7 +488,9 @@ def test_streams_share_one_limit(fit, tmp_path, monkeypatch):
 def test_the_header_says_what_an_epoch_really_has(fit, tmp_path, capfd):
     whole = ("--model", "helpers.tiny:build", "--crop", "64", "--batch-size", "4")
     assert fit("--out", tmp_path / "a", "--epochs", 1, network=whole) == 0
-    assert "24 per epoch, 1 per tile (no window is smaller" in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert "24 per epoch, 1 per tile (no window is smaller" in said
+    assert re.search(r"learning .* 1 epoch; seed 0", said)
     few = ("--min-road", "0.178", "--crop", "64", "--batch-size", "1")
     assert fit("--out", tmp_path / "b", "--epochs", 1, *few, network=SMALL) == 0
     found = re.search(

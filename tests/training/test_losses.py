@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from geoprep.errors import UsageError
-from training.losses import channel_share, channel_weights, make_loss
+from training.losses import RoadLoss, channel_share, channel_weights
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def _reference(logits, target, valid, gamma):
 
 @pytest.mark.parametrize(("name", "gamma"), [("focal-dice", 2), ("bce-dice", 0)])
 def test_the_loss_follows_its_formula(batch, name, gamma):
-    parts = make_loss(name)(*batch)
+    parts = RoadLoss(name)(*batch)
     main, dice = _reference(*batch, gamma)
     torch.testing.assert_close(parts.main.double(), main, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(parts.dice.double(), dice, rtol=1e-5, atol=1e-7)
@@ -43,18 +42,16 @@ def test_the_loss_follows_its_formula(batch, name, gamma):
 def test_invalid_pixels_count_nothing(batch, name):
     logits, target, valid = batch
     other = torch.where(valid[:, None], logits, 9.0), torch.where(valid[:, None], target, 1.0)
-    torch.testing.assert_close(
-        make_loss(name)(logits, target, valid), make_loss(name)(*other, valid)
-    )
+    torch.testing.assert_close(RoadLoss(name)(logits, target, valid), RoadLoss(name)(*other, valid))
     logits.requires_grad_()
-    make_loss(name)(logits, target, valid).total.backward()
+    RoadLoss(name)(logits, target, valid).total.backward()
     assert not logits.grad[(~valid)[:, None].expand_as(logits)].any()
 
 
 def test_nothing_valid_is_no_loss(batch):
     logits, target, valid = batch
     logits.requires_grad_()
-    parts = make_loss()(logits, target, torch.zeros_like(valid))
+    parts = RoadLoss()(logits, target, torch.zeros_like(valid))
     parts.total.backward()
     assert parts.total.item() == 0
     assert not logits.grad.any()
@@ -65,7 +62,7 @@ def test_nothing_valid_is_no_loss(batch):
 def test_extreme_logits_stay_finite(name, size):
     logits = torch.full((1, 1, 2, 2), size, requires_grad=True)
     target = torch.tensor([[[[0.0, 1.0], [0.4, 1.0]]]])
-    parts = make_loss(name)(logits, target, torch.ones(1, 2, 2, dtype=torch.bool))
+    parts = RoadLoss(name)(logits, target, torch.ones(1, 2, 2, dtype=torch.bool))
     parts.total.backward()
     assert torch.isfinite(torch.stack(parts)).all()
     assert torch.isfinite(logits.grad).all()
@@ -75,7 +72,7 @@ def test_a_soft_target_is_learnt_as_it_is():
     """The baseline's focal term is least at 0 or 1 whatever the target; this one at the target."""
     p = torch.linspace(0.05, 0.95, 19)
     target, valid = torch.full((1, 1, 1, 1), 0.4), torch.ones(1, 1, 1, dtype=torch.bool)
-    losses = [make_loss()(torch.logit(v).view(1, 1, 1, 1), target, valid).main for v in p]
+    losses = [RoadLoss()(torch.logit(v).view(1, 1, 1, 1), target, valid).main for v in p]
     assert p[torch.stack(losses).argmin()].item() == pytest.approx(0.4)
 
 
@@ -83,27 +80,20 @@ def test_bf16_logits_are_taken_in_fp32(batch):
     logits, target, valid = batch
     low = logits.bfloat16()
     torch.testing.assert_close(
-        make_loss()(low, target.bfloat16(), valid), make_loss()(low.float(), target, valid)
+        RoadLoss()(low, target.bfloat16(), valid), RoadLoss()(low.float(), target, valid)
     )
 
 
 def test_channel_weights_count_in_both_parts(batch):
     logits, target, valid = batch
-    only = make_loss(channel_weights=torch.tensor([3.0, 0.0, 0.0]))(logits, target, valid)
-    alone = make_loss()(logits[:, :1], target[:, :1], valid)
+    only = RoadLoss(channel_weights=torch.tensor([3.0, 0.0, 0.0]))(logits, target, valid)
+    alone = RoadLoss()(logits[:, :1], target[:, :1], valid)
     torch.testing.assert_close(only.main, alone.main)
     torch.testing.assert_close(only.dice, alone.dice, rtol=1e-4, atol=0)
 
 
 def test_equal_weights_change_nothing(batch):
-    torch.testing.assert_close(
-        make_loss(channel_weights=torch.ones(3))(*batch), make_loss()(*batch)
-    )
-
-
-def test_an_unknown_loss_is_refused():
-    with pytest.raises(UsageError, match="focal-dice, bce-dice"):
-        make_loss("mse")
+    torch.testing.assert_close(RoadLoss(channel_weights=torch.ones(3))(*batch), RoadLoss()(*batch))
 
 
 def _store(**pixels_by_mph):

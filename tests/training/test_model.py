@@ -9,7 +9,11 @@ from torch import nn
 from torch.nn import functional
 
 from geoprep.errors import UsageError
-from training.model import UpConv, build_network, is_code, parameter_count, set_prior
+from training.model import UpConv, build_network, is_code, set_prior
+
+
+def parameter_count(network):
+    return sum(p.numel() for p in network.parameters())
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
 from loaders import available_memory, usable_cpus
+from training.engine.native import Engine
 
 # Numbers of glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -37,17 +37,6 @@ _ISA = (
     ("BF16", "bf16"),
 )
 """Instruction sets that decide how fast a convolution is, and their flags in /proc/cpuinfo."""
-
-
-class _EngineFacts(Protocol):
-    """An engine, as far as it matters here."""
-
-    @property
-    def reason(self) -> str: ...
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
 
 
 def keep_memory(reserve: int | None = None) -> str:
@@ -146,7 +135,7 @@ def instruction_sets(cpuinfo: str | None = None) -> tuple[str, ...]:
     return tuple(name for name, flag in _ISA if flag in flags)
 
 
-def describe(engine: _EngineFacts) -> list[tuple[str, str]]:
+def describe(engine: Engine) -> list[tuple[str, str]]:
     """Return rows for the header of a run: what computes, with what.
 
     Parameters
@@ -163,13 +152,18 @@ def describe(engine: _EngineFacts) -> list[tuple[str, str]]:
         ("engine", engine.reason),
         ("device", _device_name(engine.device)),
         ("instructions", cpu),
-        ("threads", f"{torch.get_num_threads()} of {usable_cpus()} processors"),
+        ("threads", f"{torch.get_num_threads()} of {usable_cpus()} processors, {waiting()}"),
     ]
 
 
 def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"cuda, {torch.cuda.get_device_name(device)}"
-    if device.type == "xpu":
-        return f"xpu, {torch.xpu.get_device_name(device)}"
-    return str(device)
+    if device.type == "cpu":
+        return "cpu"
+    return f"{device.type}, {torch.get_device_module(device).get_device_name(device)}"
+
+
+def waiting() -> str:
+    """Return how threads wait for work, which decides what a run loses beside other processes."""
+    spins = os.environ.get("GOMP_SPINCOUNT")
+    policy = os.environ.get("OMP_WAIT_POLICY", "as OpenMP has it").lower()
+    return f"waiting {policy if spins is None else f'with GOMP_SPINCOUNT={spins}'}"

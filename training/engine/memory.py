@@ -1,9 +1,11 @@
-"""What a run will need in memory, estimated before its first step: it warns, and never refuses."""
+"""What a run will need in memory, which warns and never refuses; the batch size that is fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import copy
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,11 +13,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from loaders import PAD_TO, available_memory
+from geoprep.store import Store
+from loaders import PAD_TO, Batch, available_memory, select, this_rank
 from training.config import Config
+from training.data import facts_of, folds_of, windows_per_tile
+from training.distributed import largest
 from training.engine.native import Engine
-from training.module import Trainable
-from training.optim import STATE_PER_PARAMETER
+from training.module import Stepper, Trainable, make_trainable, prepare
+from training.optim import STATE_PER_PARAMETER, make_optimizer
 from training.run import Run
 
 _SIDES = (64, 128)
@@ -23,6 +28,18 @@ _SIDES = (64, 128)
 
 _LOSS_BYTES = 6 * 4
 """What the loss holds per logit at once: fp32 logit, target, probability and three between."""
+
+SIZES = (2, 4, 8, 16, 32, 64, 128)
+"""Batches to choose from. From two: BatchNorm needs something to average over."""
+
+STEPS_PER_EPOCH = 16
+"""At least so many: larger batches are faster by per cents, and learning goes by steps."""
+
+_TIE = 0.02
+"""Rates this close are noise; of two alike the larger batch has the better statistics."""
+
+_GIVE_UP = 0.9
+"""A size below this share of the best rate ends the search: larger ones only get slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +124,7 @@ def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) ->
     Parameters
     ----------
     trainable
-        Where it will run; two small images are put through its network.
+        Where it will run; two small images are put through a copy of its network.
     config
         Optimizer, averaged weights.
     engine
@@ -116,15 +133,14 @@ def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) ->
         Of the images, in pixels.
     """
     network, optim = trainable.network, config.optim
-    bands = len(trainable.prep.normalize.centre.flatten())
+    bands = trainable.prep.normalize.centre.numel()
     try:
         fixed, pixel = measure_activations(network, bands=bands, dtype=engine.dtype)
     except (RuntimeError, ValueError):  # a network that takes no small images
         fixed, pixel = 0, 0.0
-    device = next(network.parameters()).device
     parameters = sum(p.numel() * 4 for p in network.parameters())
     copies = 2 + bool(optim.ema) + STATE_PER_PARAMETER[optim.optimizer]
-    available, limited_by = _available(device)
+    available, limited_by = _available(engine.device)
     return Estimate(
         tiles=0,
         state=copies * parameters,
@@ -159,11 +175,17 @@ def measure_activations(network: nn.Module, *, bands: int, dtype: torch.dtype) -
     Parameters
     ----------
     network
-        Its buffers and the random state are as before afterwards.
+        A copy of it is used.
     bands, dtype
         Of the image; parameters stay fp32.
     """
-    small, large = (_kept(network, bands, side, dtype) for side in _SIDES)
+    tried = copy.deepcopy(network).train()
+    for module in tried.modules():
+        # Behind a global pooling BatchNorm has one value per channel, which it cannot average
+        # over. It keeps as much for the backward pass either way.
+        if isinstance(module, _BatchNorm):
+            module.eval()
+    small, large = (_kept(tried, bands, side, dtype) for side in _SIDES)
     areas = [side * side for side in _SIDES]
     pixel = (sum(large) - sum(small)) / (areas[1] - areas[0])
     fixed = max(0, int(sum(small) - pixel * areas[0]))
@@ -186,33 +208,9 @@ def _kept(network: nn.Module, bands: int, side: int, dtype: torch.dtype) -> list
     image = torch.zeros(1, bands, side, side, device=device)
     image = image.to(dtype).contiguous(memory_format=torch.channels_last)
     bf16 = torch.autocast(device.type, dtype=dtype) if dtype != torch.float32 else nullcontext()
-    with _single_images(network), saved_tensors_hooks(note, lambda tensor: tensor), bf16:
+    with torch.random.fork_rng(), saved_tensors_hooks(note, lambda tensor: tensor), bf16:
         logits: Tensor = network(image)
     return [*seen.values(), logits.numel() * _LOSS_BYTES]
-
-
-@contextmanager
-def _single_images(network: nn.Module) -> Iterator[None]:
-    """Let a network in training mode take one image and remember nothing of it.
-
-    BatchNorm is in evaluation mode meanwhile: behind a global pooling it has one value per
-    channel, which it cannot average over. It keeps as much for the backward pass either way.
-    """
-    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    modes = [(module, module.training) for module in network.modules()]
-    network.train()
-    for module in network.modules():
-        if isinstance(module, _BatchNorm):
-            module.eval()
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        with torch.no_grad():
-            for name, buffer in network.named_buffers():
-                buffer.copy_(before[name])
 
 
 def _available(device: torch.device) -> tuple[int, str]:
@@ -227,3 +225,107 @@ def _available(device: torch.device) -> tuple[int, str]:
 
 def _gib(nbytes: int) -> str:
     return f"{nbytes / 2**30:.2f}"
+
+
+def choose_batch_size(
+    config: Config, engine: Engine, stores: Sequence[Store]
+) -> tuple[Config, str | None]:
+    """Return settings whose batch size is a number, and where it was to be found, what was weighed.
+
+    Parameters
+    ----------
+    config, engine, stores
+        Of the run; ``batch_size`` may be ``auto``. All ranks take what the first one measured.
+    """
+    if config.sampling.batch_size != "auto":
+        return config, None
+    trainable = make_trainable(config, facts_of(config, stores), engine, stores)
+    finest = stores[0].meta.levels[0]
+    side = max(stage_side(stage.crop, stage.level or finest) for stage in config.stages)
+    fits = estimate(trainable.to(engine.device), config, engine, side).largest_batch
+    samples = _samples(config, stores)
+    learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.optim.accumulate)
+    most = max(SIZES[0], min(fits, learns))
+    rates = measure_rates(step_timer(trainable, engine, config, side), most)
+    chosen = int(largest([0 if this_rank()[0] else fastest(rates)], engine.device)[0])
+    tried = ", ".join(f"{size}: {rate:.1f}" for size, rate in rates.items())
+    bound = (
+        f"more than {fits} may not fit into memory"
+        if fits < learns
+        else f"more than {learns} would leave fewer than {STEPS_PER_EPOCH} steps per epoch"
+    )
+    said = (
+        f"batch size {chosen} is the fastest here (images/s by size: {tried}); of {samples} "
+        f"samples per epoch, {bound}"
+    )
+    return replace(config, sampling=replace(config.sampling, batch_size=chosen)), said
+
+
+def measure_rates(seconds: Callable[[int], float], most: int) -> dict[int, float]:
+    """Return the images per second by batch size, until larger ones only get slower.
+
+    Parameters
+    ----------
+    seconds
+        Takes a batch size and returns seconds per step.
+    most
+        The largest size to try.
+    """
+    rates: dict[int, float] = {}
+    for size in SIZES:
+        if size > most or (rates and rates[max(rates)] < _GIVE_UP * max(rates.values())):
+            break
+        rates[size] = size / seconds(size)
+    return rates
+
+
+def fastest(rates: dict[int, float]) -> int:
+    """Return the size of the highest rate; of rates alike the largest size."""
+    return max(size for size, rate in rates.items() if rate >= (1 - _TIE) * max(rates.values()))
+
+
+def step_timer(
+    trainable: Trainable, engine: Engine, config: Config, side: int, repeats: int = 3
+) -> Callable[[int], float]:
+    """Return a function that measures the seconds of a training step by batch size.
+
+    Steps are taken by a copy that is thrown away, and nothing is compiled, which costs all sizes
+    the same. The fastest of ``repeats`` counts, after one that does not.
+    """
+    plain = replace(engine, compile_mode="off")
+    module = copy.deepcopy(trainable).train()
+    optimizer = prepare(module, plain, make_optimizer(config.optim.optimizer, lr=0.0))
+    stepper = Stepper(module, optimizer, plain, config.optim.clip)
+    bands = trainable.prep.normalize.centre.numel()
+
+    def seconds(batch_size: int) -> float:
+        batch = _noise(batch_size, side, bands)
+        return min([_seconds(stepper, batch) for _ in range(repeats + 1)][1:])
+
+    return seconds
+
+
+def _seconds(stepper: Stepper, batch: Batch) -> float:
+    begun = time.perf_counter()
+    stepper([batch])
+    if stepper.engine.device.type != "cpu":
+        torch.accelerator.synchronize(stepper.engine.device)
+    return time.perf_counter() - begun
+
+
+def _noise(count: int, side: int, bands: int) -> Batch:
+    """Return a batch without meaning."""
+    random = torch.Generator().manual_seed(count)
+    shape = (count, side, side)
+    image = torch.randint(1, 256, (*shape, bands), dtype=torch.uint8, generator=random)
+    speed = torch.randint(0, 255, shape, dtype=torch.uint8, generator=random)
+    number = torch.arange(count)
+    return Batch(image.permute(0, 3, 1, 2), speed, number, torch.zeros(count, 3).int(), number)
+
+
+def _samples(config: Config, stores: Sequence[Store]) -> int:
+    """Return the samples of an epoch, of the stage that has fewest."""
+    cut = folds_of(config.data)
+    tiles = sum(len(select(store, "train", cut).tiles) for store in stores)
+    finest = stores[0].meta.levels[0]
+    return tiles * min(windows_per_tile(config, s, s.level or finest) for s in config.stages)

@@ -1,4 +1,4 @@
-"""How a step is carried out: device, precision, memory format, compiler.
+"""How a step is carried out: device, precision, compiler.
 
 ``native`` is PyTorch's own path: oneDNN on a CPU, bf16 autocast, channels last, fused optimizers.
 ``ipex`` is Intel's retired extension, see `training.engine.ipex`.
@@ -7,18 +7,19 @@
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
+import importlib.util
+import os
+import shutil
 from collections.abc import Callable
-from typing import ClassVar, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from geoprep.errors import UsageError
-from training.engine import ipex as engine_ipex
-from training.engine.compiled import missing_compiler
-from training.module import Trainable
-from training.optim import MakeOptimizer
+from training.engine import ipex
 
 EngineName = Literal["auto", "native", "ipex"]
 DeviceName = Literal["auto", "cpu", "cuda", "xpu"]
@@ -28,71 +29,29 @@ CompileMode = Literal["loss", "model", "off"]
 DTYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-class Engine(ABC):
+@dataclass(frozen=True, slots=True)
+class Engine:
     """A way to carry out training steps.
-
-    Parameters
-    ----------
-    device
-        Where to compute.
-    dtype
-        Of the convolutions: ``torch.bfloat16`` or ``torch.float32``.
-    compile_mode
-        What of a step to compile; ``off`` is what it becomes where there is no compiler.
-    why
-        Why this engine was taken.
 
     Attributes
     ----------
     name
         ``native`` or ``ipex``.
+    device
+        Where to compute.
+    dtype
+        Of the convolutions: ``torch.bfloat16`` or ``torch.float32``.
+    compile_mode
+        What of a step to compile; ``off`` where there is no compiler.
     reason
         One line for the run's header: which engine, why, and what is compiled.
     """
 
-    name: ClassVar[str]
-
-    def __init__(
-        self, device: torch.device, dtype: torch.dtype, compile_mode: CompileMode, why: str
-    ) -> None:
-        lacking = None if compile_mode == "off" else missing_compiler(device)
-        self.device = device
-        self.dtype = dtype
-        self.compile_mode: CompileMode = "off" if lacking else compile_mode
-        self._why = why
-        self.reason = f"{self.name}: {why}" + (f"; nothing compiled, {lacking}" if lacking else "")
-
-    def prepare(
-        self, trainable: Trainable, make_optimizer: MakeOptimizer
-    ) -> tuple[Trainable, Optimizer]:
-        """Return the module on the device, as this engine runs it, and its optimizer.
-
-        The module is changed in place; names in its ``state_dict`` stay what they were.
-
-        Parameters
-        ----------
-        trainable
-            In training mode, parameters in fp32.
-        make_optimizer
-            Called once the parameters are in place, see `training.optim`.
-        """
-        trainable = trainable.to(device=self.device)
-        trainable = trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own stubs lack this form
-        optimizer = make_optimizer(p for p in trainable.parameters() if p.requires_grad)
-        optimizer = self._optimize(trainable, optimizer)
-        if self.compile_mode != "off":
-            trainable.compile_loss()
-        if self.compile_mode == "model":
-            trainable.compile_network()
-        return trainable, optimizer
-
-    def uncompiled(self) -> Self:
-        """Return the same engine without the compiler, for a few steps only."""
-        return type(self)(self.device, self.dtype, "off", self._why)
-
-    @abstractmethod
-    def _optimize(self, trainable: Trainable, optimizer: Optimizer) -> Optimizer:
-        """Change the network in place and return the optimizer that goes with it."""
+    name: EngineName
+    device: torch.device
+    dtype: torch.dtype
+    compile_mode: CompileMode
+    reason: str
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         """Return the context for a forward pass; backward pass and optimizer run outside it."""
@@ -100,26 +59,11 @@ class Engine(ABC):
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
-
-class NativeEngine(Engine):
-    """PyTorch itself."""
-
-    name = "native"
-
-    def _optimize(self, trainable: Trainable, optimizer: Optimizer) -> Optimizer:
-        return optimizer
-
-
-class IpexEngine(Engine):
-    """Intel's extension: its fused optimizer, and weights laid out for its kernels."""
-
-    name = "ipex"
-
-    def _optimize(self, trainable: Trainable, optimizer: Optimizer) -> Optimizer:
-        trainable.network, optimizer = engine_ipex.optimize(
-            trainable.network, optimizer, self.dtype
-        )
-        return optimizer
+    def optimize(self, network: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Return network and optimizer as this engine runs them; the network may be changed."""
+        if self.name == "ipex":
+            return ipex.optimize(network, optimizer, self.dtype)
+        return network, optimizer
 
 
 def choose_device(name: DeviceName = "auto") -> torch.device:
@@ -128,7 +72,7 @@ def choose_device(name: DeviceName = "auto") -> torch.device:
     Raises
     ------
     UsageError
-        The name is unknown, or there is no such device.
+        There is no such device.
     """
     there: dict[str, Callable[[], bool]] = {
         "cuda": torch.cuda.is_available,
@@ -137,8 +81,6 @@ def choose_device(name: DeviceName = "auto") -> torch.device:
     }
     if name == "auto":
         return torch.device(next(kind for kind, has in there.items() if has()))
-    if name not in there:
-        raise UsageError(f"--device {name} is not one of {', '.join(get_args(DeviceName))}")
     if not there[name]():
         raise UsageError(
             f"--device {name}: torch {torch.__version__} sees none; install the driver and a "
@@ -170,30 +112,45 @@ def choose_engine(
     Raises
     ------
     UsageError
-        A name is unknown, or what was asked for is not there; says how to install it.
+        What was asked for is not there; says how to install it.
     """
-    for flag, value, names in (
-        ("--engine", name, EngineName),
-        ("--precision", precision, Precision),
-        ("--compile", compile_mode, CompileMode),
-    ):
-        if value not in get_args(names):
-            raise UsageError(f"{flag} {value} is not one of {', '.join(get_args(names))}")
-    place, dtype = choose_device(device), DTYPES[precision]
+    place = choose_device(device)
+    taken, why = _which(name, place)
+    lacking = None if compile_mode == "off" else missing_compiler(place)
+    reason = f"{taken}: {why}" + (f"; nothing compiled, {lacking}" if lacking else "")
+    return Engine(taken, place, DTYPES[precision], "off" if lacking else compile_mode, reason)
+
+
+def _which(name: EngineName, device: torch.device) -> tuple[EngineName, str]:
+    """Return the engine to take, and why."""
     if name == "native":
-        return NativeEngine(place, dtype, compile_mode, "as asked for")
-    if place.type != "cpu":
+        return "native", "as asked for"
+    if device.type != "cpu":
         if name == "ipex":
             raise UsageError(
-                f"--engine ipex is for --device cpu here; take native for {place.type}"
+                f"--engine ipex is for --device cpu here; take native for {device.type}"
             )
-        return NativeEngine(place, dtype, compile_mode, f"PyTorch's own path on {place.type}")
-    missing = engine_ipex.problem()
+        return "native", f"PyTorch's own path on {device.type}"
+    missing = ipex.problem()
     if missing is None:
-        why = (
-            "as asked for" if name == "ipex" else "installed and working; --engine native is level"
-        )
-        return IpexEngine(place, dtype, compile_mode, why)
+        asked = name == "ipex"
+        return "ipex", "as asked for" if asked else "installed and working; native is level"
     if name == "ipex":
         raise UsageError(missing)
-    return NativeEngine(place, dtype, compile_mode, f"Intel's extension {engine_ipex.state()}")
+    return "native", f"Intel's extension {ipex.state()}"
+
+
+def missing_compiler(device: torch.device) -> str | None:
+    """Return what torch.compile lacks on this machine, or None where it lacks nothing.
+
+    Parameters
+    ----------
+    device
+        A CPU needs a C++ compiler, an accelerator needs Triton.
+    """
+    if device.type != "cpu":
+        return None if importlib.util.find_spec("triton") else "since Triton is not installed"
+    wanted = os.environ.get("CXX") or "g++"
+    if shutil.which(wanted):
+        return None
+    return f"since there is no C++ compiler ({wanted}); install g++ for slightly faster steps"

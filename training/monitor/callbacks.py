@@ -4,21 +4,98 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
-from loaders import is_distributed, this_rank
+import torch
+
+from loaders import Batch, is_distributed, this_rank
 from training.checkpoint import BEST, LAST
-from training.config import parse_every
+from training.config import counted, parse_every
 from training.distributed import add_up, is_first, largest
-from training.errors import TrainingError
+from training.evaluation import evaluate, examples
+from training.module import Taken, TrainingError, not_finite
 from training.monitor.console import Console, left
 from training.monitor.pictures import choose_tiles, draw_curves, draw_examples
 from training.monitor.signals import Stopped, StopSignals
 from training.run import Group, Run
-from training.step import PARTS, Reading
-from training.validate import evaluate, examples
+
+PARTS = ("loss", "main", "dice")
+
+
+class Reading(NamedTuple):
+    """What the meter says about the steps since it was last read.
+
+    Attributes
+    ----------
+    rows
+        Loss, main part and dice of every batch.
+    counts
+        Samples in every batch.
+    seconds, waited
+        Wall time, and the part of it spent waiting for batches.
+    bad
+        What is wrong with the first step that is not finite, and how many steps came after it;
+        None where all are.
+    """
+
+    rows: list[list[float]]
+    counts: list[int]
+    seconds: float
+    waited: float
+    bad: tuple[str, int] | None
+
+    @property
+    def samples(self) -> int:
+        """Samples in all batches."""
+        return sum(self.counts)
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over samples."""
+        total = sum(n * row[0] for n, row in zip(self.counts, self.rows, strict=True))
+        return total / max(self.samples, 1)
+
+
+class Meter:
+    """Collects losses without waiting for the device."""
+
+    def __init__(self) -> None:
+        self._taken: list[Taken] = []
+        self._waited = 0.0
+        self._since = time.perf_counter()
+
+    def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield batches, counting the time that each is waited for."""
+        self._since = time.perf_counter()
+        asked = time.perf_counter()
+        for batch in batches:
+            self._waited += time.perf_counter() - asked
+            yield batch
+            del batch  # or its buffer would stay taken while the next one is waited for
+            asked = time.perf_counter()
+
+    def add(self, taken: Taken) -> None:
+        """Take note of a step."""
+        self._taken.append(taken)
+
+    def read(self) -> Reading:
+        """Wait for the device and return what came since the last reading."""
+        now, taken = time.perf_counter(), self._taken
+        every = [torch.stack([*parts]).float() for step in taken for parts in step.parts]
+        rows: list[list[float]] = torch.stack(every).tolist() if every else []
+        norms = torch.stack([step.norm for step in taken]).tolist() if taken else []
+        counts = [count for step in taken for count in step.counts]
+        bad = None
+        first = next((i for i, norm in enumerate(norms) if not math.isfinite(norm)), None)
+        if first is not None:
+            losses = [float(parts.total) for parts in taken[first].parts]
+            bad = not_finite(losses), len(taken) - 1 - first
+        reading = Reading(rows, counts, now - self._since, self._waited, bad)
+        self._taken, self._waited, self._since = [], 0.0, now
+        return reading
 
 
 class Callbacks:
@@ -36,8 +113,11 @@ class Callbacks:
 
     def __init__(self, run: Run, console: Console, stop: StopSignals) -> None:
         self.run, self.console, self.stop = run, console, stop
+        self.meter = Meter()
         self._steps, self._interval = parse_every(run.config.output.save_every)
         self._saved = self._began = time.monotonic()
+        there = (run.folder / LAST).exists()
+        self._saved_step = run.progress.step if there else None
         self._began_at = math.nan
         self._road_iou = math.nan
 
@@ -87,14 +167,14 @@ class Callbacks:
 
     def _save(self) -> None:
         self.run.save()
-        self._saved = time.monotonic()
+        self._saved, self._saved_step = time.monotonic(), self.run.progress.step
 
     def _read(self) -> tuple[Reading, int, bool]:
         """Return what the meter says, the signal to stop at or 0, and whether to save.
 
         All ranks return the same wishes.
         """
-        run, reading = self.run, self.run.meter.read()
+        run, reading = self.run, self.meter.read()
         wishes = [
             float(reading.bad is not None),
             float(self.stop.number),
@@ -123,10 +203,11 @@ class Callbacks:
     def _error(self, what: str, step: int) -> TrainingError:
         run = self.run
         where = f"step {step}, epoch {run.progress.epoch + 1}, seed {run.config.optim.seed}"
-        again = "start again" if not (run.folder / LAST).exists() else f"--resume {run.folder}"
+        again = "no checkpoint was written: start again"
+        if self._saved_step is not None:
+            again = f"the last checkpoint is of step {self._saved_step}: --resume {run.folder}"
         return TrainingError(
-            f"{what} ({where}), and nothing was saved since: {again} with a smaller --lr or "
-            "--clip, or with --precision fp32"
+            f"{what} ({where}); {again} with a smaller --lr or --clip, or with --precision fp32"
         )
 
     def _show(self, reading: Reading, done: float) -> None:
@@ -253,14 +334,14 @@ class Callbacks:
         if not is_first() or not progress.history:
             return
         draw_curves(run.folder / "curves.png", progress.history)
-        if run.out_of_patience:
-            self.console.line(
-                f"stopped early: no better road IoU in {run.config.optim.patience} epochs"
-            )
+        patience = run.config.optim.patience
+        if patience and run.out_of_patience:
+            self.console.line(f"stopped early: no better road IoU in {counted(patience, 'epoch')}")
         if not math.isnan(progress.best):
             self.console.line(
                 f"best road IoU {progress.best:.3f} after epoch {progress.best_epoch + 1}: "
                 f"{run.folder / BEST}"
             )
-        made = "curves.png, metrics.csv, pictures/ and tensorboard/"
-        self.console.line(f"{made} are in {run.folder}")
+        made = ("curves.png", "metrics.csv", "pictures", "tensorboard")
+        there = ", ".join(name for name in made if (run.folder / name).exists())
+        self.console.line(f"in {run.folder}: {there}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loaders import this_rank
+from training.config import counted
 from training.engine.host import describe
 from training.run import Run
 
@@ -40,7 +41,7 @@ def _tiles(run: Run) -> str:
     data, facts = run.data, run.facts
     validation = 0 if data.validation_tiles is None else len(data.validation_tiles)
     parts = [
-        f"{len(data.tiles)} tiles to learn from, {validation or 'none'} to validate on",
+        f"{counted(len(data.tiles), 'tile')} to learn from, {validation or 'none'} to validate on",
         f"{facts.level} x {facts.level} pixels of {_metres(facts.gsd_m)}",
         f"bands {', '.join(facts.bands)}",
     ]
@@ -70,7 +71,10 @@ def _samples(run: Run) -> str:
     step += [f"{ranks} ranks"] if ranks > 1 else []
     step += [f"{every} batches per step"] if every > 1 else []
     together = f" = {size * ranks * every} per step" if len(step) > 1 else ""
-    parts += [f"{' x '.join(step)}{together}", f"{-(-len(loader) // every)} steps per epoch"]
+    parts += [
+        f"{' x '.join(step)}{together}",
+        f"{counted(-(-len(loader) // every), 'step')} per epoch",
+    ]
     return ", ".join(parts)
 
 
@@ -95,5 +99,5 @@ def _learning(run: Run) -> str:
     averaged = f", averaged weights (decay {optim.ema:g})" if optim.ema else ""
     return (
         f"{run.config.network.loss}; {optim.optimizer}, {optim.schedule} up to {optim.lr:g}, "
-        f"{run.config.epochs} epochs{averaged}; seed {optim.seed}"
+        f"{counted(run.config.epochs, 'epoch')}{averaged}; seed {optim.seed}"
     )

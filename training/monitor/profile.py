@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
@@ -138,6 +139,8 @@ def measure(run: Run) -> Profile:
     run
         With its tiles loaded; its weights change.
     """
+    # torch's profiler tells the terminal when it starts and stops, unless only errors count.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")
     run.module.train()
     batches = _forever(run)
     _take(run, batches, WARM_UP)

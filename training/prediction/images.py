@@ -42,13 +42,16 @@ class ReadOptions:
     rescale
         ``checkpoint``, ``scene``, ``none`` or ``LO,HI``.
     allow_no_crs
-        Whether an image without a place on the ground is taken.
+        Whether an image without a place on the ground is taken, as it is.
+    pixel_size
+        Metres that a pixel of such an image is wide, or None: it is resampled like any other.
     """
 
     gsd: str = "checkpoint"
     bands: tuple[int, ...] = ()
     rescale: str = "checkpoint"
     allow_no_crs: bool = False
+    pixel_size: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +134,24 @@ def inspect(address: str, facts: Facts, options: ReadOptions, version: str = "")
                 "say how to make bytes of it, with --rescale scene or LO,HI"
             )
         lengths = int(dataset.height), int(dataset.width)
-        if dataset.crs is None and options.allow_no_crs:
+        if dataset.crs is None and options.allow_no_crs and options.pixel_size is None:
             height, width, scales, transform = *lengths, (1.0, 1.0), dataset.transform
             crs, gsd = None, None
         else:
             try:
-                grid = imagery.grid_of(dataset)
+                grid = imagery.grid_of(dataset, options.pixel_size)
             except ImageError as error:
-                raise ImageError(f"{error}; --allow-no-crs maps an image without CRS") from error
+                if dataset.crs is not None:
+                    raise
+                raise ImageError(f"{error}; --allow-no-crs maps it as it is") from error
             ratios = _ratios(grid.gsd_m(), facts.gsd_m, options.gsd)
             height, scale_y = _resampled(lengths[0], ratios[1], options.gsd)
             width, scale_x = _resampled(lengths[1], ratios[0], options.gsd)
             scales = scale_y, scale_x
             transform = grid.transform * Affine.scale(scale_x, scale_y)
-            crs = dataset.crs.to_wkt()
+            if grid.plain:  # a map of it has no place on the ground either
+                transform = Affine.identity()
+            crs = None if grid.plain else dataset.crs.to_wkt()
             x, y = grid.gsd_m()
             gsd = x * scale_x, y * scale_y
     version = version or file_version(address)

@@ -11,7 +11,16 @@ import rasterio
 from numpy.typing import NDArray
 from PIL import Image
 
-from geoprep.imagery import Pixels, count_source, lookup_tables, percentile_limits
+from geoprep.imagery import (
+    Pixels,
+    count_source,
+    find_usable,
+    held_dtype,
+    is_held_wide,
+    lookup_tables,
+    percentile_limits,
+    to_bytes,
+)
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage import open_image, replaced
 from geoprep.views import GROUND, NODATA_GREYS, SPEED_COLOURS, natural_bands, speed_colours
@@ -136,11 +145,15 @@ def _brightened(
     shown = natural_bands(names)
     with bounded_cache(), open_image(source.address) as dataset:
         read: Any = dataset.read([source.bands[i] for i in shown], out_shape=(len(shown), *shape))
-    values = np.ascontiguousarray(np.moveaxis(read, 0, 2))
-    counts = count_source(Pixels(values, np.empty((0, 0), np.uint8)))
-    tables = lookup_tables(percentile_limits(counts), source.dtype)
-    bands = [table[values[..., i]] for i, table in enumerate(tables)]
-    return np.stack(bands * (3 // len(bands)), axis=-1).astype(np.float32)
+        nodata = dataset.nodata
+    values = np.ascontiguousarray(np.moveaxis(read, 0, 2), held_dtype(source.dtype))
+    valid = None
+    if is_held_wide(values):
+        usable = find_usable(values, nodata)
+        values[~usable] = 0
+        valid = usable.view(np.uint8)
+    tables = lookup_tables(percentile_limits(count_source(Pixels(values, valid))), source.dtype)
+    return np.repeat(to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)
 
 
 def _shrunk(height: int, width: int) -> tuple[int, int]:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from loaders import Normalize
 from training.checkpoint import Facts, Weights, load_network
-from training.engine.compiled import missing_compiler
-from training.engine.native import DeviceName, choose_device
+from training.engine.native import DeviceName, choose_device, missing_compiler
 
 Compile = Literal["auto", "on", "off"]
 Precision = Literal["auto", "bf16", "fp32"]

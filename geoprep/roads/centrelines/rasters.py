@@ -6,16 +6,18 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
+from geoprep.roads.centrelines.cover import Cover
+from geoprep.roads.centrelines.pixels import ArrayPixels, FilePixels, Files, Pixels, drawn_on
 from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NO_DATA
 
 Kind = Literal["probability", "speed", "mask"]
@@ -24,18 +26,8 @@ KINDS: Final[tuple[Kind, ...]] = ("probability", "speed", "mask")
 _SAMPLED: Final = 1024
 """Pixels a side that are looked at to tell a mask from probabilities."""
 _MOST_SPEEDS: Final = 24
-_CACHE_BYTES: Final = 64 << 20
-
-
-class Pixels(Protocol):
-    """Bands of pixels, read by the window."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width."""
-
-    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
-        """Return the pixels (y, x) of a window of one band, counted from 1."""
+MOST_MPH: Final = 100
+"""Values up to here may be speeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +53,7 @@ class RoadRaster:
     speed
         Band of speeds in mph; 0 for none.
     one
-        Value that means a probability of 1.
+        Value that means a probability of 1; of what looks like a mask, its value on roads.
     nodata
         Value that means that nothing is known.
     image_shape
@@ -93,24 +85,24 @@ class RoadRaster:
         """Height and width in pixels."""
         return self.pixels.shape
 
+    @property
+    def cover(self) -> Cover:
+        """Which pixels there are."""
+        return self.pixels.cover
+
     def evidence(self, top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
         """Return the probability of a road, 0..255, of a window that may reach past the border.
 
         Beyond the border every pixel is like the nearest one within. No data is no road.
         """
-        (y0, y1, above, below), (x0, x1, before, behind) = (
-            _within(start, count, whole)
-            for start, count, whole in zip((top, left), (height, width), self.shape, strict=True)
-        )
-        values = self._evidence(self.road[0], y0, x0, y1 - y0, x1 - x0)
+        window = (top, left, height, width)
+        values = self._evidence(self.road[0], window)
         for band in self.road[1:]:
-            np.maximum(values, self._evidence(band, y0, x0, y1 - y0, x1 - x0), out=values)
-        if not any((above, below, before, behind)):
-            return values
-        return np.pad(values, ((above, below), (before, behind)), mode="edge")
+            np.maximum(values, self._evidence(band, window), out=values)
+        return values
 
-    def _evidence(self, band: int, *window: int) -> NDArray[np.uint8]:
-        values = self.pixels.read(band, *window)
+    def _evidence(self, band: int, window: tuple[int, int, int, int]) -> NDArray[np.uint8]:
+        values = drawn_on(self.pixels, band, window)
         if self.kind == "probability" and values.dtype == np.uint8 and self.one == 255:
             if self.nodata is not None and 0 <= self.nodata <= 255:
                 values[values == self.nodata] = 0
@@ -129,56 +121,6 @@ class RoadRaster:
                 "with --kind mask or --kind speed"
             )
         return np.rint(scaled).astype(np.uint8)
-
-
-def _within(start: int, count: int, whole: int) -> tuple[int, int, int, int]:
-    """Return the part of a stretch that lies within 0..whole, and what is missing either side."""
-    first, last = min(max(start, 0), whole - 1), max(min(start + count, whole), 1)
-    before = min(max(first - start, 0), count - 1)
-    return first, last, before, count - before - (last - first)
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayPixels:
-    """Bands in memory: (band, y, x)."""
-
-    bands: NDArray[Any]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width."""
-        return cast(tuple[int, int], self.bands.shape[1:])
-
-    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
-        """Return a copy of a window."""
-        return self.bands[band - 1, top : top + height, left : left + width].copy()
-
-
-class FilePixels:
-    """Bands of an open rasterio dataset."""
-
-    def __init__(self, name: str, dataset: Any) -> None:  # noqa: ANN401 - rasterio has no types
-        self._name, self._dataset = name, dataset
-        self.shape = (int(dataset.height), int(dataset.width))
-
-    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
-        """Return a window.
-
-        Raises
-        ------
-        ImageError
-            The file is damaged.
-        """
-        from rasterio.errors import RasterioError
-        from rasterio.windows import Window
-
-        try:
-            pixels: NDArray[Any] = self._dataset.read(band, window=Window(left, top, width, height))
-        except RasterioError as error:
-            raise ImageError(
-                f"{self._name}: damaged, band {band} cannot be read: {error}"
-            ) from error
-        return pixels
 
 
 @contextmanager
@@ -206,17 +148,24 @@ def open_raster(
     UsageError
         It has no place and no pixel size is given, or both.
     """
+    with closing(Files()) as files:
+        yield described(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
+
+
+def described(
+    path: Path, files: Files, *, kind: Kind | None, band: int | None, pixel_size_m: float | None
+) -> RoadRaster:
+    """Return what `open_raster` does, of a file that ``files`` open when it is read."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
-    with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES), warnings.catch_warnings():
+    with rasterio.Env(), warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         try:
-            dataset = rasterio.open(path)
+            dataset = files.get(path)
         except RasterioError as error:
             raise ImageError(f"{path}: not readable as a raster: {error}") from error
-        with dataset:
-            yield _described(path, dataset, kind, band, pixel_size_m)
+        return _described(path, dataset, FilePixels(path, files), kind, band, pixel_size_m)
 
 
 def array_raster(
@@ -226,12 +175,13 @@ def array_raster(
     size = (pixel_size_m, pixel_size_m)
     one = 255.0 if values.dtype == np.uint8 else 1.0
     raster = RoadRaster(name, ArrayPixels(values[None]), size, None, kind, (1,), one=one)
-    return replace(raster, speed=1, nodata=NO_DATA) if kind == "speed" else raster
+    return as_speeds(raster) if kind == "speed" else raster
 
 
 def _described(
     path: Path,
     dataset: Any,  # noqa: ANN401 - rasterio has no types
+    pixels: Pixels,
     kind: Kind | None,
     band: int | None,
     pixel_size_m: float | None,
@@ -240,7 +190,6 @@ def _described(
     if band is not None and not 1 <= band <= dataset.count:
         raise UsageError(f"{path}: has no band {band}: it has {dataset.count}")
     place, gsd = _place(path, dataset, pixel_size_m)
-    pixels = FilePixels(str(path), dataset)
     whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
     one = float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0
     raster = RoadRaster(
@@ -258,9 +207,16 @@ def _described(
     if kind is None and band is None and dataset.count > 1:
         return _of_bands(raster, names, dataset)
     chosen = band or 1
-    kind = kind or _kind(raster, dataset, chosen)
-    raster = replace(raster, kind=kind, road=(chosen,))
-    return replace(raster, speed=chosen, nodata=NO_DATA) if kind == "speed" else raster
+    raster = replace(raster, kind=kind or raster.kind, road=(chosen,))
+    if kind is None:
+        looks, one = _look(raster, dataset, chosen)
+        raster = replace(raster, kind=looks, one=one)
+    return as_speeds(raster) if raster.kind == "speed" else raster
+
+
+def as_speeds(raster: RoadRaster) -> RoadRaster:
+    """Return a raster of one band, read as speeds in mph."""
+    return replace(raster, kind="speed", speed=raster.road[0], nodata=NO_DATA)
 
 
 def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401
@@ -291,20 +247,20 @@ def _of_bands(raster: RoadRaster, names: Sequence[str], dataset: Any) -> RoadRas
     )
 
 
-def _kind(raster: RoadRaster, dataset: Any, band: int) -> Kind:  # noqa: ANN401
-    """Tell by its words or its values what a single band holds."""
+def _look(raster: RoadRaster, dataset: Any, band: int) -> tuple[Kind, float]:  # noqa: ANN401
+    """Tell by its words or its values what a single band holds, and which value means 1."""
     if dataset.descriptions[band - 1] == "road" or dataset.units[band - 1] == "probability":
-        return "probability"
+        return "probability", raster.one
     if dataset.descriptions[band - 1] == "speed" or dataset.units[band - 1] == "mph":
-        return "speed"
+        return "speed", raster.one
     shape = tuple(min(side, _SAMPLED) for side in raster.shape)
     values = np.unique(dataset.read(band, out_shape=shape))
     values = values[np.isfinite(values) & (values != 0)]
     if len(values) <= 1:
-        return "mask"
+        return "mask", float(values.max(initial=0))
     speeds = values[values != NO_DATA]
-    whole = bool((speeds == np.round(speeds)).all() and speeds.max() <= 100)
-    return "speed" if whole and len(speeds) <= _MOST_SPEEDS else "probability"
+    whole = bool((speeds == np.round(speeds)).all() and speeds.max() <= MOST_MPH)
+    return ("speed" if whole and len(speeds) <= _MOST_SPEEDS else "probability"), raster.one
 
 
 def _place(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
+from geoprep.executors import Threads
 from geoprep.roads.centrelines.cleaning import Sizes, clean
 from geoprep.roads.centrelines.kernels import PASSES, thin
 from geoprep.roads.centrelines.options import Tracing
@@ -18,7 +19,7 @@ from geoprep.roads.centrelines.rasters import RoadRaster
 
 BLOCK: Final = 4096
 """Pixels a side that are thinned at a time, beside their margin: 0.3 GB."""
-_BEYOND_M: Final = 10.0
+BEYOND_M: Final = 10.0
 """How far roads are drawn on past the raster's border, so that their thinned ends lie out there."""
 _DENSEST: Final = 0.05
 """Metres of road per square metre beyond which a large raster is no map: old towns have less."""
@@ -62,6 +63,7 @@ def skeleton(
     options: Tracing,
     *,
     block: int = BLOCK,
+    workers: int = 1,
     advance: Callable[[int, int], None] | None = None,
 ) -> Skeleton:
     """Return the centre lines of a raster's roads, one pixel wide, corners touching.
@@ -74,6 +76,8 @@ def skeleton(
     ----------
     block
         Pixels a side.
+    workers
+        Threads; each holds a block.
     advance
         Called with blocks done and in all.
 
@@ -82,22 +86,24 @@ def skeleton(
     ImageError
         The raster is noise, or road all over.
     """
-    blocks = [
-        (top, left)
-        for top in range(0, raster.shape[0], block)
-        for left in range(0, raster.shape[1], block)
-    ]
+    blocks = raster.cover.blocks(block, _beyond(raster) // 2)
     found: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = []
-    road_seen = 0
-    for done, (top, left) in enumerate(blocks, 1):
-        at, evidence, roads = _thinned(raster, options, top, left, block)
+    road_seen, pixels = 0, 0
+
+    def thinned(at: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
+        return _thinned(raster, options, *at, block)
+
+    for done, (at, evidence, roads) in enumerate(
+        Threads(workers).map_unordered(thinned, blocks), 1
+    ):
         found.append((at, evidence))
         road_seen += roads
-        _refuse_noise(raster, sum(len(at) for at, _ in found), done / len(blocks))
+        pixels += len(at)
+        _refuse_noise(raster, pixels, done / len(blocks))
         if advance is not None:
             advance(done, len(blocks))
     at, first = np.unique(np.concatenate([at for at, _ in found]), return_index=True)
-    if road_seen and not len(at) and road_seen >= raster.shape[0] * raster.shape[1] // 2:
+    if road_seen and not len(at) and road_seen >= raster.cover.area // 2:
         raise ImageError(
             f"{raster.name}: road all over, nothing of it narrower than "
             f"{options.max_width_m:g} m: is the mask inverted, or its background not 0?"
@@ -109,7 +115,7 @@ def skeleton(
 
 def _refuse_noise(raster: RoadRaster, pixels: int, share: float) -> None:
     """Raise ImageError where there is far more road than on any ground."""
-    area = raster.shape[0] * raster.shape[1] * share
+    area = raster.cover.area * share
     if pixels > max(_FEW, _DENSEST * area * min(raster.gsd_m)):
         raise ImageError(
             f"{raster.name}: this is noise, not roads: {pixels / area:.0%} of it are centre lines; "
@@ -117,12 +123,16 @@ def _refuse_noise(raster: RoadRaster, pixels: int, share: float) -> None:
         )
 
 
+def _beyond(raster: RoadRaster) -> int:
+    return ceil(BEYOND_M / min(raster.gsd_m))
+
+
 def _thinned(
     raster: RoadRaster, options: Tracing, top: int, left: int, block: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
     """Return flat indices and evidence of a block's skeleton, and how many pixels are road."""
     limits = sizes(raster, options)
-    beyond = ceil(_BEYOND_M / min(raster.gsd_m))
+    beyond = _beyond(raster)
     around = 2 * limits.depth + 16
     spans = [
         _Span.of(start, block, whole, beyond, around, limits.margin)
@@ -136,8 +146,8 @@ def _thinned(
     lines = np.pad(road[down.thin, across.thin].view(np.uint8), 1)
     thin(lines, PASSES)
     row, col = np.nonzero(lines[1:-1, 1:-1][down.kept, across.kept])
-    row = np.clip(row + down.first, 0, raster.shape[0] - 1)
-    col = np.clip(col + across.first, 0, raster.shape[1] - 1)
+    row, col, near = raster.cover.moved_onto(row + down.first, col + across.first, beyond // 2)
+    row, col = row[near], col[near]
     values = evidence[row - down.read, col - across.read]
     return row * raster.shape[1] + col, values, seen
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.sampling import evidence_along
 from geoprep.roads.network import RoadNetwork
+from geoprep.roads.shapes import points
 from geoprep.roads.tracing.pruning import degrees
 from geoprep.roads.tracing.splitting import joined_at_ends
 
@@ -29,11 +30,7 @@ _PARALLEL: Final = 0.05
 
 def at_border(xy: Floats, raster: RoadRaster) -> NDArray[np.bool_]:
     """Return which points of the plane lie in the outermost pixels, bool (point,)."""
-    size = np.array(raster.gsd_m)
-    near = np.abs(xy * [1, -1])
-    far = size * raster.shape[::-1] - near
-    outer: NDArray[np.bool_] = (np.minimum(near, far) < 1.01 * size).any(axis=1)
-    return outer
+    return raster.cover.is_outermost(xy * [1, -1] / raster.gsd_m, 1.01)
 
 
 def cut_off(network: RoadNetwork, raster: RoadRaster) -> NDArray[np.bool_]:
@@ -96,13 +93,13 @@ def _meet_within(one: Floats, other: Floats, raster: RoadRaster) -> bool:
         return False
     far = ((b - a)[0] * db[1] - (b - a)[1] * db[0]) / across
     back = ((b - a)[0] * da[1] - (b - a)[1] * da[0]) / across
-    return bool(far > 0 and back > 0 and _depth(a + far * da, raster) > 0)
+    return bool(far > 0 and back > 0 and _depth((a + far * da)[None], raster)[0] > 0)
 
 
 def _depth(xy: Floats, raster: RoadRaster) -> Floats:
     """Return how far points lie within the border, in metres."""
-    size, near = np.array(raster.gsd_m) * raster.shape[::-1], xy * [1, -1]
-    depth: Floats = np.minimum(near, size - near).min(axis=-1)
+    gap = shapely.distance(raster.cover.border(raster.gsd_m), points(xy))
+    depth: Floats = np.where(raster.cover.is_within(xy, raster.gsd_m), gap, -gap)
     return depth
 
 
@@ -166,13 +163,8 @@ def _straightened(
 
 def _on_border(xy: Floats, raster: RoadRaster) -> Floats:
     """Return the points of the border that are nearest to points within."""
-    size = np.array(raster.gsd_m) * raster.shape[::-1]
-    low, high = np.array([0, -size[1]]), np.array([size[0], 0])
-    gaps = np.concatenate([xy - low, high - xy], axis=1)
-    side = gaps.argmin(axis=1)
-    moved, row = xy.copy(), np.arange(len(xy))
-    moved[row, side % 2] = np.concatenate([low, high])[side]
-    return moved
+    way = shapely.shortest_line(points(xy), raster.cover.border(raster.gsd_m))
+    return shapely.get_coordinates(shapely.get_point(way, 1))
 
 
 def _straight_start(xy: Floats, raster: RoadRaster) -> Floats | None:
@@ -180,12 +172,11 @@ def _straight_start(xy: Floats, raster: RoadRaster) -> Floats | None:
     ray = _ray(xy, raster)
     if ray is None:
         return None
-    size = np.array(raster.gsd_m) * raster.shape[::-1]
     start, ahead = ray
-    with np.errstate(divide="ignore", invalid="ignore"):
-        to_side = np.concatenate([-start / ahead, (size * [1, -1] - start) / ahead])
-    reach = np.min(to_side, where=to_side > 0, initial=np.inf)
-    if reach > _FARTHEST_M:
+    on = shapely.LineString([start, start + _FARTHEST_M * ahead])
+    met = shapely.intersection(on, raster.cover.border(raster.gsd_m))
+    if met.is_empty:
         return None
+    reach = shapely.distance(shapely.Point(start), met)
     kept = xy[np.argmax(_depth(xy, raster) >= _DISTURBED_M) :]
     return np.concatenate([[start + reach * ahead], kept])

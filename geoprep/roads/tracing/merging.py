@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.shapes import points
+from geoprep.roads.tracing.bridges import separated
 from geoprep.roads.tracing.pruning import degrees
 from geoprep.roads.tracing.repair import merged_junctions
+from geoprep.roads.tracing.speeds import handed_on
 from geoprep.roads.tracing.splitting import joined_at_ends, with_joins
 
 _SEEN_M: Final = 6.0
@@ -32,10 +34,10 @@ class Sheet:
     """The network of one raster and the ground that the raster covers, in one CRS."""
 
     network: RoadNetwork
-    outline: shapely.Polygon
+    outline: shapely.Geometry
 
 
-def merged(sheets: Sequence[Sheet]) -> RoadNetwork:
+def merged(sheets: Sequence[Sheet], *, motorway_mph: float) -> RoadNetwork:
     """Return one network of several.
 
     Where rasters overlap the first one counts. Of the next, what lies on ground that is covered
@@ -46,6 +48,8 @@ def merged(sheets: Sequence[Sheet]) -> RoadNetwork:
     ----------
     sheets
         All in the same CRS.
+    motorway_mph
+        As in `Tracing`: a crossing at a border is known for what it is once its arms are joined.
     """
     if len(sheets) == 1:
         return sheets[0].network
@@ -58,11 +62,12 @@ def merged(sheets: Sequence[Sheet]) -> RoadNetwork:
         part, cut = _rest(sheet, [(parts[i], outlines[i]) for i in near[near < number].tolist()])
         parts.append(part)
         cuts.append(cut)
-    return merged_junctions(_tied(_together(parts), np.concatenate(cuts), outlines))
+    tied = merged_junctions(_tied(_together(parts), np.concatenate(cuts), outlines))
+    return separated(replace(tied, speed_mph=handed_on(tied, tied.speed_mph)), motorway_mph)
 
 
 def _rest(
-    sheet: Sheet, others: Sequence[tuple[RoadNetwork, shapely.Polygon]]
+    sheet: Sheet, others: Sequence[tuple[RoadNetwork, shapely.Geometry]]
 ) -> tuple[RoadNetwork, NDArray[np.float64]]:
     """Return what a sheet adds to others, and the places where its roads were cut."""
     network, nowhere = sheet.network, np.empty((0, 2))
@@ -119,7 +124,7 @@ def _tied(
 ) -> RoadNetwork:
     """Join the dead ends that cutting made, then those left where two rasters meet."""
     network = _joined_to_nearest(network, lambda xy: _is_among(xy, cuts))
-    borders = shapely.STRtree(shapely.get_exterior_ring(outlines))
+    borders = shapely.STRtree(shapely.boundary(outlines))
 
     def between_two(xy: NDArray[np.float64]) -> NDArray[np.bool_]:
         met, _ = borders.query(points(xy), predicate="dwithin", distance=_BORDER_M)

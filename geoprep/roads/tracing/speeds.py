@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import shapely
@@ -48,7 +48,7 @@ def edge_speeds(network: RoadNetwork, raster: RoadRaster) -> Floats:
     slowness = np.bincount(edge[known], weights=1 / mph[known], minlength=len(network.lines))
     with np.errstate(invalid="ignore", divide="ignore"):
         speeds: Floats = count / slowness
-    return _handed_on(network, speeds)
+    return handed_on(network, speeds)
 
 
 def _samples(network: RoadNetwork) -> tuple[Floats, NDArray[np.int64]]:
@@ -66,9 +66,12 @@ def _samples(network: RoadNetwork) -> tuple[Floats, NDArray[np.int64]]:
 
 def _likeliest(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Floats:
     """Return the mph of the likeliest bin around every sample, 0 where none is likely at all."""
-    shares = np.empty((len(xy), len(raster.classes)))
-    for number, (band, _) in enumerate(raster.classes):
-        shares[:, number] = values_at(raster, xy, partial(raster.pixels.read, band))
+
+    def bins(*window: int) -> NDArray[Any]:
+        bands = [raster.pixels.read(band, *window) for band, _ in raster.classes]
+        return np.moveaxis(np.stack(bands), 0, -1)
+
+    shares = values_at(raster, xy, bins).astype(np.float64)
     if raster.nodata is not None:
         shares[shares == raster.nodata] = 0
     sums = np.concatenate([np.zeros((1, shares.shape[1])), np.cumsum(shares, axis=0)])
@@ -86,7 +89,7 @@ def _pixel_speeds(raster: RoadRaster, xy: Floats) -> Floats:
     return np.where(np.isfinite(mph) & (mph < UNKNOWN_SPEED), mph, NO_ROAD)
 
 
-def _handed_on(network: RoadNetwork, speeds: Floats) -> Floats:
+def handed_on(network: RoadNetwork, speeds: Floats) -> Floats:
     """Give edges of unknown speed the mean of their neighbours', weighted by length."""
     count, length = len(network.nodes), network.length_m
     for _ in range(_ROUNDS):

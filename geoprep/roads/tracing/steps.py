@@ -35,6 +35,7 @@ def trace(
     options: Tracing | None = None,
     *,
     block: int = BLOCK,
+    workers: int = 1,
     advance: Advance | None = None,
 ) -> RoadNetwork:
     """Return the road network that a raster shows, with the speeds that it knows.
@@ -45,6 +46,8 @@ def trace(
         Default: `Tracing()`.
     block
         Pixels a side that are thinned at a time.
+    workers
+        Threads that thin blocks, with the same result however many; each holds a block.
     advance
         Called with blocks done and in all.
 
@@ -60,7 +63,7 @@ def trace(
         The raster is damaged, noise, or road all over.
     """
     options = options or Tracing()
-    lines = skeleton(raster, options, block=block, advance=advance)
+    lines = skeleton(raster, options, block=block, workers=workers, advance=advance)
     certain = options.certain if raster.kind == "probability" else 0.0
     network = pixel_network(lines, raster.gsd_m, certain=certain)
     network = parted(network, raster)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -12,14 +13,17 @@ import shapely
 
 from geoprep.crs import LONLAT, transformer
 from geoprep.errors import SourceError, UsageError
+from geoprep.executors import Threads, usable_cores
 from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster, Tracing, open_raster
-from geoprep.roads.centrelines.rasters import Kind
+from geoprep.roads.centrelines.pixels import Files
+from geoprep.roads.centrelines.rasters import MOST_MPH, Kind, as_speeds, described
 from geoprep.roads.formats.spacenet import ImageRoads, image_id
 from geoprep.roads.ground import in_crs, utm_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.tracing.merging import Sheet, merged
-from geoprep.roads.tracing.steps import trace
+from geoprep.roads.tracing.mosaics import mosaic, mosaics
+from geoprep.roads.tracing.steps import Advance, trace
 
 GEOTIFF: Final = (".tif", ".tiff")
 SUFFIXES: Final = (*GEOTIFF, ".png", ".jp2", ".vrt", ".img")
@@ -53,18 +57,22 @@ def vectorize(
     kind: Kind | None = None,
     band: int | None = None,
     pixel_size_m: float | None = None,
-    advance: Callable[[int, int], None] | None = None,
+    workers: int | None = None,
+    advance: Advance | None = None,
 ) -> RoadNetwork:
     """Return one road network of maps, masks or probability rasters, connected across borders.
 
     Parameters
     ----------
     paths
-        Rasters of neighbouring or overlapping ground; where they overlap, the first one counts.
+        Rasters of neighbouring or overlapping ground. Those on one grid of pixels are traced as one
+        raster; of others the networks are joined. Where they overlap, the first one counts.
     options, kind, band, pixel_size_m
-        As in `trace` and `open_raster`, the same for all.
+        As in `trace` and `centrelines.open_raster`, the same for all.
+    workers
+        Threads; default: one per core. The network is the same however many there are.
     advance
-        Called with rasters done and in all; for a single one, with its blocks.
+        Called with rasters done and in all; for those of one grid that touch, with their blocks.
 
     Returns
     -------
@@ -78,20 +86,59 @@ def vectorize(
     ImageError
         A raster is damaged, noise, road all over, or of bands that nobody can tell apart.
     """
-    sheets: list[tuple[RoadNetwork, Grid]] = []
-    for done, path in enumerate(paths, 1):
-        alone = len(paths) == 1
-        with open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) as raster:
-            if not alone:
-                _placed(raster)
-            network = trace(raster, options, advance=advance if alone else None)
-            if alone:
-                return network
-            sheets.append((network, _placed(raster)))
+    with closing(Files()) as files:
+        rasters = [
+            described(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
+            for path in paths
+        ]
+        if len(rasters) == 1:
+            return trace(rasters[0], options, workers=_threads(workers), advance=advance)
+        grids = [_placed(raster) for raster in rasters]
+        rasters = rasters if kind else _alike(rasters)
+        parts = mosaics(rasters)
+        whole = [mosaic([rasters[number] for number in part]) for part in parts]
+        networks = _each(whole, options, _threads(workers), advance)
+    crs = _common_crs(grids)
+    return merged(
+        [
+            Sheet(in_crs(network, crs), shapely.union_all([_outline(grids[i], crs) for i in part]))
+            for network, part in zip(networks, parts, strict=True)
+        ],
+        motorway_mph=(options or Tracing()).motorway_mph,
+    )
+
+
+def _alike(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
+    """Return rasters of which what looks like a mask holds one speed if others hold several."""
+    if all(raster.kind != "speed" for raster in rasters):
+        return list(rasters)
+    return [
+        as_speeds(raster) if raster.kind == "mask" and raster.one <= MOST_MPH else raster
+        for raster in rasters
+    ]
+
+
+def _threads(workers: int | None) -> int:
+    return workers or usable_cores()
+
+
+def _each(
+    rasters: Sequence[RoadRaster], options: Tracing | None, workers: int, advance: Advance | None
+) -> list[RoadNetwork]:
+    """Return the networks of rasters, several at a time; where they are few, blocks of each."""
+    if len(rasters) < workers:
+        tell = advance if len(rasters) == 1 else None
+        return [trace(one, options, workers=workers, advance=tell) for one in rasters]
+
+    def traced(number: int) -> tuple[int, RoadNetwork]:
+        return number, trace(rasters[number], options)
+
+    found: dict[int, RoadNetwork] = {}
+    for number, network in Threads(workers).map_unordered(traced, range(len(rasters))):
+        found[number] = network
         if advance is not None:
-            advance(done, len(paths))
-    crs = _common_crs([grid for _, grid in sheets])
-    return merged([Sheet(in_crs(network, crs), _outline(grid, crs)) for network, grid in sheets])
+            advance(len(found), len(rasters))
+    return [found[number] for number in range(len(rasters))]
 
 
 def vectorize_apart(
@@ -101,7 +148,8 @@ def vectorize_apart(
     kind: Kind | None = None,
     band: int | None = None,
     pixel_size_m: float | None = None,
-    advance: Callable[[int, int], None] | None = None,
+    workers: int | None = None,
+    advance: Advance | None = None,
 ) -> Iterator[ImageRoads]:
     """Yield the network of every raster by itself, as SpaceNet's tables hold them.
 
@@ -109,13 +157,18 @@ def vectorize_apart(
 
     Parameters and errors are those of `vectorize`; rasters need no place on the ground.
     """
-    for done, path in enumerate(paths, 1):
+
+    def alone(path: Path) -> ImageRoads:
         with open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) as raster:
             network = trace(raster, options)
             place, gsd = raster.image
-            yield ImageRoads(image_id(path.name), network, gsd, place)
+            return ImageRoads(image_id(path.name), network, gsd, place)
+
+    some = 4 * _threads(workers)
+    for first in range(0, len(paths), some):
+        yield from Threads(_threads(workers)).map_ordered(alone, paths[first : first + some])
         if advance is not None:
-            advance(done, len(paths))
+            advance(min(first + some, len(paths)), len(paths))
 
 
 def _placed(raster: RoadRaster) -> Grid:

@@ -12,12 +12,14 @@ import rasterio
 from affine import Affine
 from helpers.factory import PLACES, Place, build_of, plan_of, texture, tree_digest, write_image
 from helpers.factory import write_scene as write_vector_scene
+from PIL import Image
 from rich.console import Console
 
 from geoprep.build.run import build
 from geoprep.errors import StoreError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.labels.majority import majority
+from geoprep.palette import UNKNOWN_COLOUR
 from geoprep.plan.options import BuildOptions
 from geoprep.sources.scene import Scene
 from geoprep.speed import NO_DATA, UNKNOWN_SPEED
@@ -27,7 +29,9 @@ from geoprep.verify import verify
 from geoprep.verify.pixels import _speed_faults
 from geoprep.views.facts import info, render
 from geoprep.views.geotiff import export_scene
-from geoprep.views.preview import _thinned_speed
+from geoprep.views.page.pictures import _png
+from geoprep.views.page.records import _legend
+from geoprep.views.pixels import thinned_speed
 
 SIDE = 96
 
@@ -168,7 +172,17 @@ def test_what_people_read_of_it_names_no_speed(masked):
 def test_a_thinned_mask_keeps_roads_and_known_speeds_before_unknown():
     blocks = [[254, 30], [254, 0], [254, 255], [255, 255], [0, 255]]
     mask = np.array([[b for block in blocks for b in (block[0], block[1])]] * 2, np.uint8)
-    assert _thinned_speed(mask, 2).tolist() == [[30, 254, 254, 255, 0]]
+    assert thinned_speed(mask, 2).tolist() == [[30, 254, 254, 255, 0]]
+
+
+def test_the_page_has_a_colour_of_its_own_for_them(masked):
+    assert list(_legend(info(masked))["bins"]) == ["0"]
+    assert _legend(info(masked))["bins"]["0"]["label"] == "road"
+    bytes_ = np.array([[0, 25, 253, 254]], np.uint8)
+    with Image.open(io.BytesIO(_png(bytes_))) as picture:
+        assert np.asarray(picture).tolist() == [[0, 25, 252, 254]]
+        shown = np.asarray(picture.convert("RGB"))[0, 3]
+    assert tuple(shown.tolist()) == UNKNOWN_COLOUR
 
 
 def test_verify_finds_a_speed_in_a_store_whose_roads_have_none(masked):

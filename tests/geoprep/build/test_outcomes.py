@@ -76,7 +76,7 @@ def damaged_scenes(folder):
     gone = scene("gone")
     Path(gone.label).unlink()
     floats = Scene(
-        "floats", str(write_image(folder / "floats.tif", pixels.astype("float32"))), None
+        "floats", str(write_image(folder / "floats.tif", pixels.astype("complex64"))), None
     )
     no_crs = Place(None, PLACES["utm"].transform)
     nowhere = Scene("nowhere", str(write_image(folder / "nowhere.tif", pixels, no_crs)), None)
@@ -88,7 +88,7 @@ def damaged_scenes(folder):
         not_json: "not_json.geojson",
         one_feature: "one_feature.geojson",
         gone: "gone.geojson",
-        floats: "floats.tif holds float32",
+        floats: "floats.tif holds complex64",
         nowhere: "nowhere.tif has no CRS",
     }
 

@@ -24,7 +24,7 @@ def world(tmp_path_factory):
     """Return scenes, a builder of their store, what it must look like, and its number of events."""
     folder = tmp_path_factory.mktemp("world")
     scenes = row_of_scenes(folder / "scenes", 6, [(96, 96), (64, 80)], "uint16")
-    scenes.append(write_scene(folder / "scenes", "floats", texture(96, 96).astype("float32")))
+    scenes.append(write_scene(folder / "scenes", "floats", texture(96, 96).astype("complex64")))
     with Builder(scenes, **OPTIONS) as builder:
         ending = builder.build(folder / "whole.zarr")
         assert ending.state == "built", ending

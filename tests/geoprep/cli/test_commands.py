@@ -57,7 +57,7 @@ def own(scenes, *more):
         (["--labels", " "], "is empty"),
         (["--images", ""], "is empty"),
         (["--out", ""], "is empty"),
-        (["--out", "s3://bucket/a.zarr"], "local folder for now"),
+        (["--out", "gs://bucket/a.zarr"], "local folder for now"),
         (["--tile", "100000"], "256 MiB are the most"),
         (["--resize", "100000"], "256 MiB are the most"),
         (["--levels", "20"], "at most 10"),

@@ -184,14 +184,12 @@ def test_images_without_a_place_on_earth_are_refused_by_name(tmp_path, values, p
     assert "gdal_edit.py" in str(error.value)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int16", "uint32", "complex64"])
-def test_other_dtypes_are_refused_with_the_command_that_helps(tmp_path, values, dtype):
-    path = write_image(tmp_path / "odd.tif", values.astype(dtype))
-    helps = "amplitude" if dtype == "complex64" else "gdal_translate"
-    with open_image(str(path)) as dataset, pytest.raises(ImageError, match=dtype) as error:
+def test_complex_values_are_refused_with_what_helps(tmp_path, values):
+    path = write_image(tmp_path / "odd.tif", values.astype("complex64"))
+    with open_image(str(path)) as dataset, pytest.raises(ImageError, match="complex64") as error:
         imagery.check_image(dataset, (1, 2, 3))
     assert "odd.tif" in str(error.value)
-    assert helps in str(error.value)
+    assert "amplitude" in str(error.value)
 
 
 def test_a_band_that_is_not_there_is_refused_by_number(tmp_path, values):

@@ -112,8 +112,9 @@ def test_ground_sample_distance_is_that_of_the_finest_level(tmp_path):
         ({"bands": ()}, "--bands"),
         ({"bands": (0, 1)}, "--bands"),
         ({"max_nodata": 1.1}, "--max-nodata"),
-        ({"val": 1.0}, "--val"),
-        ({"val": 0.6, "test": 0.5}, "--val and --test"),
+        ({"val": 1.1}, "--val"),
+        ({"pixel_size": 0.0}, "--pixel-size"),
+        ({"val": 0.6, "test": 0.6}, "--val and --test"),
         ({"test": -0.1}, "--val and --test"),
         ({"block_km": 0.0}, "--block-km"),
         ({"tile": 0}, "--tile"),
@@ -229,7 +230,7 @@ def unusable(folder):
     empty = image(folder, "empty", texture(64, 64))
     truncate(empty.image, 0.0)
     return {
-        image(folder, "floats", texture(64, 64).astype("float32")): "float32",
+        image(folder, "radar", texture(64, 64).astype("complex64")): "complex64",
         image(folder, "no_crs", texture(64, 64), Place(None, PLACES["utm"].transform)): "no CRS",
         image(folder, "off_earth", texture(64, 64), off_earth): "nowhere on Earth",
         image(folder, "local", texture(64, 64), local): "nowhere on Earth",
@@ -254,7 +255,7 @@ def test_images_that_cannot_be_used_keep_their_place_and_say_why(tmp_path):
 
 
 def test_no_usable_image_at_all_is_an_error_that_quotes_the_first(tmp_path):
-    with pytest.raises(SourceError, match=r"none of 7 images.*float32"):
+    with pytest.raises(SourceError, match=r"none of 7 images.*complex64"):
         plan_of(list(unusable(tmp_path)))
 
 

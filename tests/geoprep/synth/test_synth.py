@@ -21,9 +21,9 @@ from rasterio.features import rasterize
 from geoprep.errors import UsageError
 from geoprep.sources.cities import CITIES, get_city
 from geoprep.synth import synthesise
-from geoprep.synth.frame import PIXEL_DEG, make_frame
-from geoprep.synth.kinds import Kind
-from geoprep.synth.plan import make_plan
+from geoprep.synth.city.frame import PIXEL_DEG, make_frame
+from geoprep.synth.city.kinds import Kind
+from geoprep.synth.city.plan import make_plan
 
 MOSCOW = get_city("moscow")
 SMALL: dict[str, Any] = {"scenes": 9, "seed": 0, "size": 325}

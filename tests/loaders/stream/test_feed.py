@@ -159,13 +159,13 @@ def test_a_state_goes_on_where_it_was_taken(large: Path, stop: int, batch: int, 
 def tiles_read(loader: BatchLoader) -> list[int]:
     """Return the tiles that a loader reads from its store to the end of the epoch."""
     found: list[int] = []
-    straight = loader.feed.source.read
+    straight = loader.feed.tiles.read
 
     def noted(first: int, count: int, *where: Any) -> None:
         found.extend(range(first, first + count))
         straight(first, count, *where)
 
-    loader.feed.source.read = noted  # type: ignore[method-assign]
+    loader.feed.tiles.read = noted  # type: ignore[method-assign]
     for _ in loader:
         pass
     return found
@@ -176,7 +176,7 @@ def test_a_tile_is_read_once_an_epoch_whatever_its_crops(large: Path):
     counts = np.bincount(tiles_read(loader))
     assert len(counts) == 160
     assert counts.min() == 1
-    assert counts.sum() <= 160 + loader.feed.source.shape.lanes - 1  # in two lanes where one is cut
+    assert counts.sum() <= 160 + loader.feed.tiles.shape.lanes - 1  # in two lanes where one is cut
 
 
 def test_going_on_reads_the_window_and_what_follows_only(large: Path):
@@ -249,7 +249,7 @@ def test_no_more_pixels_are_allocated_than_the_limit(make_store: MakeStore):
 
 def tiles_held(loader: BatchLoader) -> np.ndarray:
     """Return the memory that holds a loader's tiles."""
-    held: np.ndarray = loader.feed.source.room._tiles  # type: ignore[attr-defined]
+    held: np.ndarray = loader.feed.tiles.room._tiles  # type: ignore[attr-defined]
     return held
 
 

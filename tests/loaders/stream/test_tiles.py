@@ -16,8 +16,8 @@ from moto.server import ThreadedMotoServer
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import Store
-from loaders import BatchLoader, RamTiles, limits
-from loaders.limits import Available, memory_limit
+from loaders import BatchLoader, RamTiles, memory
+from loaders.memory import Available, memory_limit
 from loaders.stream import StreamTiles
 from loaders.stream import tiles as stream
 
@@ -45,7 +45,7 @@ def test_a_limit_is_an_amount(given_limit: str | int, nbytes: int):
 
 
 def test_a_limit_may_be_a_share(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "available_memory", lambda: Available(1000, "the machine"))
+    monkeypatch.setattr(memory, "available_memory", lambda: Available(1000, "the machine"))
     assert memory_limit(0.25) == 250
     assert memory_limit(1.0) == 1000
 
@@ -153,11 +153,11 @@ JOB = """
 import sys
 import torch.distributed as dist
 
-from loaders import StreamTiles, limits
-from loaders.limits import Available
+from loaders import StreamTiles, memory
+from loaders.memory import Available
 
 dist.init_process_group("gloo")
-limits.available_memory = lambda: Available(1_000_000 * (1 + dist.get_rank()), "this machine")
+memory.available_memory = lambda: Available(1_000_000 * (1 + dist.get_rank()), "this machine")
 tiles = StreamTiles.open(sys.argv[1], ram_limit=0.5)
 with open(f"{sys.argv[2]}/{dist.get_rank()}.txt", "w") as file:
     file.write(f"{tiles.ram_limit} {tiles.shape}")

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from loaders.sampling import Sampling
-from loaders.schedule import Schedule
+from loaders.sampling import Sampling, Schedule
 from loaders.stream.window import (
     LEAST_LANE,
     ReadPlan,

@@ -12,9 +12,9 @@ from torch import nn
 from loaders.device import DevicePrep, Normalize, SpeedTarget
 from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine
-from training.losses import make_loss
+from training.losses import RoadLoss
 from training.model import UpConv
-from training.module import Trainable
+from training.module import Trainable, prepare
 from training.optim import make_optimizer
 
 pytestmark = pytest.mark.skipif(
@@ -45,10 +45,10 @@ def _filled(up):
 def _prepared(engine, weights=None):
     torch.manual_seed(0)
     prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3, engine.dtype), SpeedTarget())
-    trainable = Trainable(prep, _network(), make_loss())
+    trainable = Trainable(prep, _network(), RoadLoss())
     if weights is not None:
         trainable.network.load_state_dict(weights)
-    return engine.prepare(trainable, make_optimizer(lr=0.01, weight_decay=0.01))
+    return trainable, prepare(trainable, engine, make_optimizer(lr=0.01, weight_decay=0.01))
 
 
 def _batch():

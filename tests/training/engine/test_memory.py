@@ -9,10 +9,16 @@ from torch import nn
 
 from training.config import Config
 from training.engine import memory
-from training.engine.batchsize import fastest, measure_rates, step_timer
-from training.engine.memory import Estimate, estimate, measure_activations
+from training.engine.memory import (
+    Estimate,
+    estimate,
+    fastest,
+    measure_activations,
+    measure_rates,
+    step_timer,
+)
 from training.engine.native import choose_engine
-from training.losses import make_loss
+from training.losses import RoadLoss
 from training.module import Trainable
 
 GIB = 2**30
@@ -37,7 +43,7 @@ def _estimate(available=10 * GIB, per_sample=GIB):
 
 
 def _trainable(network, prep):
-    return Trainable(prep, network, make_loss())
+    return Trainable(prep, network, RoadLoss())
 
 
 def test_activations_of_a_known_network():

@@ -31,7 +31,7 @@ from geoprep.views import NODATA_GREYS, SPEED_COLOURS
 from training import predict as command
 from training.checkpoint import Checkpoint, save
 from training.engine import host
-from training.engine.compiled import missing_compiler
+from training.engine.native import missing_compiler
 from training.prediction.cog.journal import folder_of
 from training.prediction.images import ReadOptions, inspect
 from training.prediction.mapping import Mapper

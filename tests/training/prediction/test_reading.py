@@ -145,6 +145,19 @@ def test_image_without_crs_is_refused_with_the_way_out(tmp_path):
     assert (source.crs, source.gsd_m) == (None, None)
 
 
+def test_image_without_crs_is_resampled_by_its_pixel_size(tmp_path):
+    path = str(write_image(tmp_path / "a.tif", pixels(80, 60), crs=None))
+    metres = FACTS.gsd_m[0]
+    source = inspect(path, FACTS, ReadOptions(pixel_size=metres / 2))
+    assert (source.height, source.width, source.scales) == (40, 30, (2.0, 2.0))
+    assert source.gsd_m == pytest.approx((metres, metres))
+    assert (source.crs, source.transform) == (None, Affine.identity())  # nor has its map a place
+    placed = str(write_image(tmp_path / "b.tif", pixels(80, 60)))
+    assert inspect(placed, FACTS, ReadOptions(pixel_size=99)) == inspect(
+        placed, FACTS, ReadOptions()
+    )
+
+
 def test_limits_of_a_scene_are_those_a_store_would_take(tmp_path, monkeypatch):
     monkeypatch.setattr(images_module, "_READ_BYTES", 50 * 70 * 8)
     values = pixels(300, 70, dtype="uint16", top=2000)

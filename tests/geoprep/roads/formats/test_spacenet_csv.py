@@ -11,7 +11,7 @@ from helpers.roads import network, traced
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster
-from geoprep.roads.centrelines.rasters import ArrayPixels
+from geoprep.roads.centrelines.pixels import ArrayPixels
 from geoprep.roads.formats import ImageRoads, write_csv
 from geoprep.roads.tracing import trace
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import shapely
 from affine import Affine
-from helpers.roads import degree_counts, drawn, write_raster
+from helpers.roads import degree_counts, drawn, network, write_raster
 
 from geoprep.errors import SourceError, UsageError
 from geoprep.roads.tracing import rasters_in, vectorize
+from geoprep.roads.tracing.merging import Sheet, merged
 from geoprep.roads.tracing.pruning import components
 
 LINES = [
@@ -32,6 +33,16 @@ def pieces(folder, windows, *, crs="EPSG:32637", lines=LINES, size=400):
     return rasters_in(folder)
 
 
+def joined(paths, windows):
+    """Join the networks of rasters, as those of different pixels are joined."""
+    sheets = []
+    for path, (top, left, height, width) in zip(paths, windows, strict=True):
+        west, north = 400_000 + left, 6_000_000 - top
+        outline = shapely.box(west, north - height, west + width, north)
+        sheets.append(Sheet(vectorize([path], kind="speed"), outline))
+    return merged(sheets, motorway_mph=60)
+
+
 @pytest.mark.parametrize(
     "windows",
     [
@@ -41,11 +52,11 @@ def pieces(folder, windows, *, crs="EPSG:32637", lines=LINES, size=400):
     ],
     ids=["abutting", "overlapping", "along a road"],
 )
-def test_pieces_are_one_network_like_the_whole(tmp_path, windows):
+def test_pieces_traced_apart_are_one_network_like_the_whole(tmp_path, windows):
     (tmp_path / "whole").mkdir()
     whole = vectorize(pieces(tmp_path / "whole", [(0, 0, 400, 400)]), kind="speed")
     (tmp_path / "parts").mkdir()
-    parts = vectorize(pieces(tmp_path / "parts", windows), kind="speed")
+    parts = joined(pieces(tmp_path / "parts", windows), windows)
     assert len(np.unique(components(parts))) == 1
     assert parts.crs == whole.crs == "EPSG:32637"
     assert parts.length_m.sum() == pytest.approx(whole.length_m.sum(), rel=0.03)
@@ -56,6 +67,19 @@ def test_pieces_are_one_network_like_the_whole(tmp_path, windows):
     assert np.nanmax(np.abs(parts.speed_mph - 30)) < 1e-6
     assert set(degree_counts(parts)) == set(degree_counts(whole))
     assert abs(len(parts.nodes) - len(whole.nodes)) <= 2
+
+
+def test_a_crossing_at_a_border_stays_a_bridge_where_networks_are_joined():
+    """The motorway runs 3 m within one sheet, what crosses it ends at the border."""
+    one = network(
+        [(0, 3), (100, 3)], [(100, 3), (200, 3)], [(100, 90), (100, 3)], speeds=[65, 65, 30]
+    )
+    other = network([(100, -90), (100, 0)], speeds=[30])
+    sheets = [Sheet(one, shapely.box(0, 0, 200, 90)), Sheet(other, shapely.box(0, -90, 200, 0))]
+    made = merged(sheets, motorway_mph=60)
+    assert degree_counts(made) == {1: 4}
+    assert np.sort(made.speed_mph).round(1).tolist() == [30, 65]
+    assert degree_counts(merged(sheets, motorway_mph=70)) == {1: 4, 4: 1}
 
 
 def test_rasters_of_two_zones_meet(tmp_path):

@@ -5,7 +5,8 @@ import pytest
 from helpers.roads import drawn, network
 
 from geoprep.roads.centrelines import array_raster
-from geoprep.roads.centrelines.rasters import ArrayPixels, RoadRaster
+from geoprep.roads.centrelines.pixels import ArrayPixels
+from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.speeds import edge_speeds
 

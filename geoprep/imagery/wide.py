@@ -1,0 +1,102 @@
+"""Signed, 32-bit and floating imagery: values too many for a table, counted and mapped by range.
+
+Counts are one histogram per band over the values as 32-bit floats in ascending order, 2,048 bins
+per factor of two: 8 MB per band whatever the image, and the same in whatever order its strips are
+counted. Percentiles are interpolated within a bin, whose width is at most 1/2,048 of the value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SINGLE: Final = ("int8", "int16", "float32")
+_DOUBLE: Final = ("int32", "uint32", "int64", "uint64", "float64")
+WIDE: Final = (*_SINGLE, *_DOUBLE)
+"""Source dtypes that have no table of bytes."""
+
+_DROPPED_BITS: Final = 12
+BINS: Final = 1 << (32 - _DROPPED_BITS)
+
+
+def held_dtype(dtype: str) -> str:
+    """Return the dtype in which values of a source are held: one that has all of them, or NaN."""
+    if dtype in _SINGLE:
+        return "float32"
+    return "float64" if dtype in _DOUBLE else dtype
+
+
+def is_held_wide(values: NDArray[Any]) -> bool:
+    """Return whether values were read from a wide source."""
+    return values.dtype.kind == "f"
+
+
+def find_usable(values: NDArray[Any], nodata: float | None) -> NDArray[np.bool_]:
+    """Return bool (y, x): where no band is NaN, infinite or ``nodata``.
+
+    One band is enough, since a marker such as -9999 is no value of the others either.
+    """
+    usable: NDArray[np.bool_] = np.isfinite(values).all(axis=2)
+    if nodata is not None and np.isfinite(nodata):
+        usable &= (values != values.dtype.type(nodata)).all(axis=2)
+    return usable
+
+
+def count_wide(values: NDArray[Any], valid: NDArray[np.uint8] | None) -> NDArray[np.int64]:
+    """Return int64 (band, BINS): how often values of each bin occur among valid pixels."""
+    counts = np.zeros((values.shape[2], BINS), np.int64)
+    for band, of_band in enumerate(counts):
+        chosen = values[..., band]
+        chosen = chosen.ravel() if valid is None else chosen[valid != 0]
+        np.add(of_band, np.bincount(_bins(chosen), minlength=BINS), out=of_band)
+    return counts
+
+
+def _bins(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the bins of finite values: the bits of floats, made to ascend with them."""
+    bits = np.clip(values, -_LARGEST, _LARGEST).astype(np.float32).view(np.uint32)
+    ascending = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+    return (ascending >> _DROPPED_BITS).astype(np.int64)
+
+
+_LARGEST: Final = float(np.finfo(np.float32).max)
+
+
+def _edge(number: int) -> float:
+    """Return the least value of a bin."""
+    ascending = np.array([min(number, BINS - 1) << _DROPPED_BITS], np.uint32)
+    bits = np.where(ascending >> 31, ascending ^ np.uint32(1 << 31), ~ascending)
+    return float(bits.astype(np.uint32).view(np.float32)[0])
+
+
+def wide_percentile(histogram: NDArray[np.int64], percent: float) -> float:
+    """Return a percentile of the values counted, taken as evenly spread within their bins.
+
+    Parameters
+    ----------
+    histogram
+        int64 (BINS).
+    percent
+        0 to 100.
+    """
+    below = np.cumsum(histogram)
+    if not below[-1]:
+        return 0.0
+    position = percent / 100 * float(below[-1] - 1)
+    found = int(np.searchsorted(below, position, side="right"))
+    before = float(below[found] - histogram[found])
+    share = (position - before + 0.5) / float(histogram[found])
+    low, high = _edge(found), _edge(found + 1)
+    if not np.isfinite(high):
+        return low
+    return low + (high - low) * min(share, 1.0)
+
+
+def stretch(values: NDArray[Any], limits: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return the bytes of values (..., band), 1 to 255, by the formula of the store format."""
+    low, high = limits[:, 0], limits[:, 1]
+    scaled = np.floor((values - low) * 255 / (high - low) + 0.5)
+    bytes_: NDArray[np.uint8] = np.clip(scaled, 1, 255).astype(np.uint8)
+    return bytes_

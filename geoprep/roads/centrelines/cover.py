@@ -1,0 +1,141 @@
+"""Which pixels of a plane there are: boxes of rasters, and what borders on nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+Box = tuple[int, int, int, int]
+"""Top, left, bottom, right in pixels, the last two not included."""
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """The pixels of one or more boxes.
+
+    Attributes
+    ----------
+    boxes
+        They may overlap.
+    """
+
+    boxes: tuple[Box, ...]
+
+    @classmethod
+    def joining(cls, boxes: Ints, gap: int) -> Cover:
+        """Return the pixels of boxes and of gaps no wider than ``gap`` between two of them."""
+        tree = shapely.STRtree(_polygons(boxes))
+        one, other = tree.query(_polygons(boxes), predicate="dwithin", distance=gap)
+        a, b = boxes[one[one < other]], boxes[other[one < other]]
+        low, high = np.maximum(a[:, :2], b[:, :2]), np.minimum(a[:, 2:], b[:, 2:])
+        apart = low - high
+        # Side by side: apart along one axis, with some length in common along the other.
+        between = ((apart > 0).sum(axis=1) == 1) & ((apart < 0).sum(axis=1) == 1)
+        fill = np.concatenate([np.minimum(low, high), np.maximum(low, high)], axis=1)[between]
+        return cls(tuple(map(tuple, np.concatenate([boxes, fill]).tolist())))
+
+    @property
+    def area(self) -> float:
+        """Number of pixels."""
+        return float(_outline(self.boxes).area)
+
+    def border(self, size: tuple[float, float]) -> shapely.Geometry:
+        """Return the line between what is covered and what is not.
+
+        Parameters
+        ----------
+        size
+            Width and height of a pixel in the plane, where x goes right and y up.
+        """
+        return _border(self.boxes, size)
+
+    def is_within(self, xy: Floats, size: tuple[float, float]) -> NDArray[np.bool_]:
+        """Return which points of the plane are covered, bool (point,)."""
+        met: NDArray[np.bool_] = shapely.intersects_xy(_placed(self.boxes, size), xy)
+        return met
+
+    def is_outermost(self, xy: Floats, pixels: float) -> NDArray[np.bool_]:
+        """Return which points, in pixels (column, row), lie nearer to the border than that."""
+        border = self.border((1.0, -1.0))
+        corners = shapely.get_coordinates(border)
+        near = np.zeros(len(xy), np.bool_)
+        for values, lines in zip(xy.T, corners.T, strict=True):
+            places = np.unique(lines)
+            right = np.searchsorted(places, values).clip(1, len(places) - 1)
+            gap = np.minimum(np.abs(values - places[right]), np.abs(values - places[right - 1]))
+            near |= gap < pixels
+        maybe = np.flatnonzero(near)  # far from every straight part, extended: far from the border
+        near[maybe] = shapely.dwithin(border, shapely.points(xy[maybe]), pixels)
+        return near
+
+    def moved_onto(self, row: Ints, col: Ints, reach: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        """Return the nearest covered pixels, and which of them are no farther than ``reach``.
+
+        Distances are counted along the longer axis.
+        """
+        far = np.full(len(row), reach + 1)
+        to_row, to_col = row.copy(), col.copy()
+        for top, left, bottom, right in self._near(row, col, reach):
+            at_row, at_col = row.clip(top, bottom - 1), col.clip(left, right - 1)
+            gap = np.maximum(np.abs(at_row - row), np.abs(at_col - col))
+            nearer = gap < far
+            to_row[nearer], to_col[nearer] = at_row[nearer], at_col[nearer]
+            far = np.minimum(far, gap)
+        return to_row, to_col, far <= reach
+
+    def _near(self, row: Ints, col: Ints, reach: int) -> list[Box]:
+        """Return the boxes near any of some pixels."""
+        if not len(row):
+            return []
+        low, high = (row.min() - reach, col.min() - reach), (row.max() + reach, col.max() + reach)
+        boxes = np.array(self.boxes)
+        met = (boxes[:, :2] <= high).all(axis=1) & (boxes[:, 2:] > low).all(axis=1)
+        return [self.boxes[number] for number in np.flatnonzero(met).tolist()]
+
+    def blocks(self, side: int, reach: int) -> list[tuple[int, int]]:
+        """Return top and left of the blocks, ``side`` pixels a side, that the boxes lie in."""
+        found: set[tuple[int, int]] = set()
+        for top, left, bottom, right in self.boxes:
+            rows = range(max(top - reach, 0) // side, (bottom + reach - 1) // side + 1)
+            columns = range(max(left - reach, 0) // side, (right + reach - 1) // side + 1)
+            found.update((row * side, column * side) for row in rows for column in columns)
+        height, width = (max(box[i] for box in self.boxes) for i in (2, 3))
+        return sorted((row, column) for row, column in found if row < height and column < width)
+
+
+def within(start: int, count: int, whole: int) -> tuple[int, int, int, int]:
+    """Return the part of a stretch that lies within 0..whole, and what is missing either side."""
+    first, last = min(max(start, 0), whole - 1), max(min(start + count, whole), 1)
+    before = min(max(first - start, 0), count - 1)
+    return first, last, before, count - before - (last - first)
+
+
+def _polygons(boxes: Ints) -> NDArray[np.object_]:
+    top, left, bottom, right = np.asarray(boxes, np.float64).T
+    return np.asarray(shapely.box(left, top, right, bottom), object)
+
+
+@lru_cache(maxsize=64)
+def _outline(boxes: tuple[Box, ...]) -> shapely.Geometry:
+    return shapely.union_all(_polygons(np.array(boxes)))
+
+
+@lru_cache(maxsize=64)
+def _placed(boxes: tuple[Box, ...], size: tuple[float, float]) -> shapely.Geometry:
+    wide, high = size
+    placed = shapely.transform(_outline(boxes), lambda xy: xy * [wide, -high])
+    shapely.prepare(placed)
+    return placed
+
+
+@lru_cache(maxsize=64)
+def _border(boxes: tuple[Box, ...], size: tuple[float, float]) -> shapely.Geometry:
+    border = shapely.boundary(_placed(boxes, size))
+    shapely.prepare(border)
+    return border

@@ -1,0 +1,122 @@
+"""What makes a set of roads one network: shared vertices, one part, a road for every chip."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import shapely
+
+from geoprep.synth.city.kinds import DRIVEWAY, Road
+from geoprep.synth.city.lattice import Points
+
+_ENOUGH_M = 12.0
+_TRIES = 400
+_FIRST_STREET = 1_000_000
+
+
+class DisjointSets:
+    """Union-find over anything hashable."""
+
+    def __init__(self) -> None:
+        self._parent: dict[Hashable, Hashable] = {}
+
+    def find(self, item: Hashable) -> Hashable:
+        """Return the representative of the set that an item is in."""
+        root = item
+        while (parent := self._parent.setdefault(root, root)) != root:
+            root = parent
+        while item != root:
+            self._parent[item], item = root, self._parent[item]
+        return root
+
+    def join(self, a: Hashable, b: Hashable) -> bool:
+        """Unite two sets; return whether they were apart before."""
+        a, b = self.find(a), self.find(b)
+        self._parent[a] = b
+        return a != b
+
+
+def largest_part(roads: list[Road]) -> list[Road]:
+    """Return the roads of the longest connected part: shared vertices connect, nothing else."""
+    sets = DisjointSets()
+    for k, road in enumerate(roads):
+        for x, y in shapely.get_coordinates(road.line).tolist():
+            sets.join(("road", k), (x, y))
+    length: defaultdict[Hashable, float] = defaultdict(float)
+    for k, road in enumerate(roads):
+        # A motorway without a ramp must not win against the streets beside it.
+        weight = 0.1 if road.kind.highway == "motorway" else 1.0
+        length[sets.find(("road", k))] += weight * road.line.length
+    best = max(length, key=lambda part: length[part]) if length else None
+    return [road for k, road in enumerate(roads) if sets.find(("road", k)) == best]
+
+
+def reach_boxes(
+    boxes: Sequence[shapely.Polygon],
+    roads: list[Road],
+    area: shapely.Geometry,
+    rng: np.random.Generator,
+) -> list[Road]:
+    """Return one service road for each box that has none, from the nearest place of the network.
+
+    Boxes hang together side by side, so all are reached. ``area`` is where roads may lie if it
+    can be arranged; the boxes are where they may lie at all.
+    """
+    added = [] if roads else [_first_road(boxes[0])]
+    waiting = _unreached(boxes, roads + added)
+    for within in (area, shapely.union_all(boxes)):
+        before = -1
+        while len(waiting) != before:
+            # A box behind another may be reached once that one is.
+            before, still = len(waiting), []
+            for k in waiting:
+                road = _way_to(_goal(boxes[k], rng), roads + added, within, len(added))
+                if road is None:
+                    still.append(k)
+                else:
+                    added.append(road)
+            waiting = still
+    return added
+
+
+def _unreached(boxes: Sequence[shapely.Polygon], roads: list[Road]) -> list[int]:
+    """Return which boxes have hardly any road, or none."""
+    lines = np.array([road.line for road in roads], dtype=object)
+    box, line = shapely.STRtree(lines).query(boxes, predicate="intersects")
+    inside = shapely.length(shapely.intersection(np.array(boxes)[box], lines[line]))
+    length = np.bincount(box, inside, len(boxes))
+    enough = min(_ENOUGH_M, 0.05 * boxes[0].length)
+    return [int(k) for k in np.flatnonzero(length < enough)]
+
+
+def _first_road(box: shapely.Polygon) -> Road:
+    x0, y0, x1, y1 = box.bounds
+    ends = np.array([[x0, (y0 + y1) / 2], [(x0 + x1) / 2, (y0 + y1) / 2]])
+    return Road(shapely.LineString(ends), DRIVEWAY, False, _FIRST_STREET)
+
+
+def _goal(box: shapely.Polygon, rng: np.random.Generator) -> Points:
+    x0, y0, x1, y1 = box.bounds
+    goal: Points = np.array([x0, y0]) + rng.uniform(0.4, 0.6, 2) * np.array([x1 - x0, y1 - y0])
+    return goal
+
+
+def _way_to(goal: Points, roads: list[Road], area: shapely.Geometry, count: int) -> Road | None:
+    """Return the shortest straight service road from a vertex of the network to a place.
+
+    It leaves from a street and crosses nothing; where that cannot be, it crosses motorways as a
+    bridge; at last it leaves from anywhere and crosses anything.
+    """
+    streets = [road for road in roads if not road.kind.highway.startswith("motorway")]
+    ground = [road for road in streets if not road.bridge]
+    for starts, barriers in ((ground, roads), (ground, streets), (roads, [])):
+        vertices = shapely.get_coordinates([road.line for road in starts])
+        lines = np.array([road.line for road in barriers], dtype=object)
+        for start in vertices[np.argsort(np.hypot(*(vertices - goal).T))[:_TRIES]]:
+            free = shapely.LineString((start + 0.02 * (goal - start), goal))
+            if shapely.covers(area, free) and not shapely.intersects(lines, free).any():
+                line = shapely.LineString((start, *np.linspace(start, goal, 4)[1:]))
+                return Road(line, DRIVEWAY, barriers is not roads, _FIRST_STREET + 1 + count)
+    return None

@@ -1,0 +1,219 @@
+"""The skeleton of a synthetic city: a warped lattice of lines along which streets may run.
+
+Lattice coordinates ``(u, v)`` are metres along an orthogonal grid of irregular spacing around the
+centre of the area; a smooth warp bends it, and a rotation turns it. Everything that follows the
+grain of the city (streets, motorway, river, railway, blocks) is placed in these coordinates, so
+that neighbours never cross by accident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.synth.city.frame import Frame
+
+Rank = Literal["motorway", "primary", "secondary", "tertiary", "minor"]
+Points = NDArray[np.float64]
+
+SPACING_M = (82.0, 138.0)
+"""Least and greatest distance between neighbouring lines."""
+_VERTEX_M = 7.0
+_MARGIN_M = 320.0
+_JITTER_M = 5.0
+# Each wave bends the grid by at most this slope; three of them stay well short of a fold.
+_WAVE_SLOPE = 0.13
+
+
+class Edge(NamedTuple):
+    """A stretch of a lattice line between neighbouring nodes.
+
+    ``axis`` 0: along column ``i``, from node (i, j) to (i, j + 1); 1: along row ``j``, from node
+    (i, j) to (i + 1, j).
+    """
+
+    axis: int
+    i: int
+    j: int
+
+    @property
+    def ends(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The two nodes."""
+        step = (0, 1) if self.axis == 0 else (1, 0)
+        return (self.i, self.j), (self.i + step[0], self.j + step[1])
+
+    @property
+    def line(self) -> tuple[int, int]:
+        """Which line it lies on: axis and index."""
+        return (0, self.i) if self.axis == 0 else (1, self.j)
+
+
+@dataclass(frozen=True, slots=True)
+class Warp:
+    """A smooth map from lattice coordinates to metres of the frame."""
+
+    centre: Points
+    turn: Points
+    waves: Points
+    phases: Points
+    shifts: Points
+
+    def __call__(self, uv: Points) -> Points:
+        """Map points (..., 2)."""
+        angle = uv @ self.waves.T + self.phases
+        bent = uv + np.sin(angle) @ self.shifts
+        moved: Points = bent @ self.turn.T + self.centre
+        return moved
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """Lines, nodes (column, row, 2) in metres, and the rank of every line.
+
+    ``middle`` is the central row; ``rail`` and ``river`` say after which column the railway and
+    after which row the river runs.
+    """
+
+    u: Points
+    v: Points
+    nodes: Points
+    warp: Warp
+    columns: tuple[Rank, ...]
+    rows: tuple[Rank, ...]
+    curves: dict[Edge, Points]
+    middle: int
+    rail: int
+    river: int
+
+    def rank(self, edge: Edge) -> Rank:
+        """Return the rank of the line that an edge lies on."""
+        return self.columns[edge.i] if edge.axis == 0 else self.rows[edge.j]
+
+    def path(self, axis: int, between: int, wobble: Points) -> Points:
+        """Return a curve that runs midway between line ``between`` and the next, all the way.
+
+        ``wobble`` holds two amplitudes in metres, for waves of 170 and 410 m.
+        """
+        here, along = (self.u, self.v) if axis == 0 else (self.v, self.u)
+        t = np.arange(along[0], along[-1], _VERTEX_M)
+        swing = wobble[0] * np.sin(t / 170 * 2 * np.pi) + wobble[1] * np.sin(t / 410 * 2 * np.pi)
+        across = (here[between] + here[between + 1]) / 2 + swing
+        uv = np.stack((across, t) if axis == 0 else (t, across), axis=1)
+        return self.warp(uv)
+
+    def block(self, i: int, j: int) -> Points:
+        """Return the ring (n, 2) of the block between columns i, i+1 and rows j, j+1."""
+        sides = (
+            self.curves[Edge(1, i, j)],
+            self.curves[Edge(0, i + 1, j)],
+            self.curves[Edge(1, i, j + 1)][::-1],
+            self.curves[Edge(0, i, j)][::-1],
+        )
+        return np.concatenate([side[:-1] for side in sides])
+
+
+def make_lattice(frame: Frame, rng: np.random.Generator) -> Lattice:
+    """Draw the lattice of a city that covers its frame with room to spare."""
+    width, height = frame.extent
+    turn = np.deg2rad(rng.uniform(6, 28) * rng.choice([-1, 1]) + 90 * rng.integers(2))
+    c, s = np.cos(turn), np.sin(turn)
+    u = _lines(0.5 * (width * abs(c) + height * abs(s)) + _MARGIN_M, rng)
+    v = _lines(0.5 * (width * abs(s) + height * abs(c)) + _MARGIN_M, rng)
+    warp = _make_warp(np.array([width, height]) / 2, np.array([[c, -s], [s, c]]), rng)
+    motorway, side = _place_motorway(u, min(width, height), rng)
+    middle = int(np.argmin(np.abs(v)))
+    columns = tuple(_column_rank(side * (i - motorway)) for i in range(len(u)))
+    rows = tuple(_row_rank(j - middle) for j in range(len(v)))
+    nodes = warp(np.stack(np.meshgrid(u, v, indexing="ij"), axis=-1))
+    jitter = rng.normal(0, _JITTER_M, nodes.shape).clip(-2 * _JITTER_M, 2 * _JITTER_M)
+    calm = np.array([rank == "motorway" for rank in columns])
+    nodes += np.where(calm[:, None, None], 0.0, jitter)
+    rail = int(np.clip(motorway + (2 if side > 0 else -3), 0, len(u) - 2))
+    river = int(np.clip(middle + rng.choice([-4, -3, 2, 3]), 0, len(v) - 2))
+    return Lattice(u, v, nodes, warp, columns, rows, _curves(nodes), middle, rail, river)
+
+
+def _make_warp(centre: Points, turn: Points, rng: np.random.Generator) -> Warp:
+    length = rng.uniform(480, 1100, 3)
+    heading, push = rng.uniform(0, 2 * np.pi, (2, 3))
+    waves = (2 * np.pi / length * np.stack((np.cos(heading), np.sin(heading)))).T
+    size = _WAVE_SLOPE * length / (2 * np.pi)
+    shifts = (size * np.stack((np.cos(push), np.sin(push)))).T
+    return Warp(centre, turn, waves, rng.uniform(0, 2 * np.pi, 3), shifts)
+
+
+def _lines(reach: float, rng: np.random.Generator) -> Points:
+    count = int(reach / SPACING_M[0]) + 2
+    steps = rng.uniform(*SPACING_M, (2, count))
+    ahead, behind = np.cumsum(steps[0]), -np.cumsum(steps[1])
+    ahead, behind = ahead[ahead < reach + SPACING_M[1]], behind[behind > -reach - SPACING_M[1]]
+    return np.concatenate((behind[::-1], [0.0], ahead))
+
+
+def _place_motorway(u: Points, short: float, rng: np.random.Generator) -> tuple[int, int]:
+    """Return the motorway's column and on which side of it (+1, -1) most of the city lies.
+
+    It passes the centre at a fifth of the shorter side of the area, so that its interchange with
+    the central row lies inside however small the city is.
+    """
+    column = int(np.argmin(np.abs(u - 0.2 * short * rng.choice([-1, 1]))))
+    return column, 1 if u[column] < 0 else -1
+
+
+def _column_rank(k: int) -> Rank:
+    if k % 40 == 0:
+        return "motorway"
+    if k % 7 == 5:
+        return "primary"
+    if k % 7 == 2:
+        return "secondary"
+    return "tertiary" if k % 7 == 4 else "minor"
+
+
+def _row_rank(k: int) -> Rank:
+    if k % 8 == 0:
+        return "primary"
+    if k % 8 == 4:
+        return "secondary"
+    return "tertiary" if k % 4 == 2 else "minor"
+
+
+def _curves(nodes: Points) -> dict[Edge, Points]:
+    """Return the curve of every edge: Catmull-Rom splines along the lines, ends exact."""
+    curves: dict[Edge, Points] = {}
+    columns, rows, _ = nodes.shape
+    for i in range(columns):
+        for j, curve in enumerate(spline(nodes[i])):
+            curves[Edge(0, i, j)] = curve
+    for j in range(rows):
+        for i, curve in enumerate(spline(nodes[:, j])):
+            curves[Edge(1, i, j)] = curve
+    return curves
+
+
+def spline(knots: Points) -> list[Points]:
+    """Return one curve (n, 2) per gap between knots (k, 2), smooth across the knots.
+
+    Ends are the knots themselves, bit for bit, so that roads which meet share a vertex.
+    """
+    tangent = np.gradient(knots, axis=0)
+    return [
+        hermite(knots[k], knots[k + 1], tangent[k], tangent[k + 1]) for k in range(len(knots) - 1)
+    ]
+
+
+def hermite(start: Points, end: Points, leave: Points, arrive: Points) -> Points:
+    """Return a cubic (n, 2) between two points with given tangents, a vertex every few metres."""
+    count = max(3, int(np.hypot(*(end - start)) / _VERTEX_M) + 1)
+    t = np.linspace(0, 1, count)[:, None]
+    curve = (
+        (2 * t**3 - 3 * t**2 + 1) * start
+        + (t**3 - 2 * t**2 + t) * leave
+        + (3 * t**2 - 2 * t**3) * end
+        + (t**3 - t**2) * arrive
+    )
+    curve[0], curve[-1] = start, end
+    return curve

@@ -1,0 +1,127 @@
+"""Which chips a synthetic city has: their numbers, the one without roads, the black borders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import shapely
+
+from geoprep.sources.cities import City
+from geoprep.synth.city.connect import DisjointSets
+from geoprep.synth.city.frame import Frame, generator, make_frame
+from geoprep.synth.city.kinds import Road
+from geoprep.synth.city.lattice import Lattice, Points, make_lattice
+from geoprep.synth.city.network import build_network
+from geoprep.synth.city.terrain import Corridors, Zones, make_corridors, make_zones
+
+PLAN, STREET, ROAD, BLOCK, SCENE, NOISE = range(6)
+"""Streams of random numbers: what is drawn in one never moves another."""
+
+_FEWEST_FOR_GAPS = 4
+"""Cities of fewer chips have roads in every chip and no black borders."""
+_BORDER_SHARE = 8
+_WEIGHTS = {"motorway": 50.0, "primary": 10.0, "secondary": 4.0, "tertiary": 2.0, "minor": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All of a city that does not depend on a single chip.
+
+    Attributes
+    ----------
+    numbers : tuple of int
+        The number of each chip in file names, ascending with gaps.
+    empty : int or None
+        Index of the chip that no road enters.
+    borders : dict
+        Index of a chip -> polygon in metres where it is black.
+    """
+
+    city: City
+    seed: int
+    frame: Frame
+    lattice: Lattice
+    zones: Zones
+    corridors: Corridors
+    roads: list[Road]
+    numbers: tuple[int, ...]
+    empty: int | None
+    borders: dict[int, shapely.Polygon]
+
+
+def make_plan(city: City, scenes: int, seed: int, size: int) -> Plan:
+    """Plan a city: the same arguments give the same plan."""
+    frame = make_frame(city, scenes, size)
+    rng = generator(seed, city, PLAN)
+    lattice = make_lattice(frame, rng)
+    zones = make_zones(frame, rng)
+    corridors = make_corridors(lattice, rng)
+    empty = _choose_empty(frame, lattice, rng)
+    roads = build_network(frame, lattice, zones, corridors, empty, rng)
+    numbers = tuple(int(n) for n in np.cumsum(rng.choice([1, 2, 3], scenes, p=[0.7, 0.2, 0.1])) - 1)
+    borders = _draw_borders(frame, empty, rng)
+    return Plan(city, seed, frame, lattice, zones, corridors, roads, numbers, empty, borders)
+
+
+def _choose_empty(frame: Frame, lattice: Lattice, rng: np.random.Generator) -> int | None:
+    """Return the chip that costs the network least when no road may enter it."""
+    if frame.scenes < _FEWEST_FOR_GAPS:
+        return None
+    curves = [shapely.LineString(curve) for curve in lattice.curves.values()]
+    weights = np.array([_WEIGHTS[lattice.rank(edge)] for edge in lattice.curves])
+    boxes = frame.boxes()
+    chip, curve = shapely.STRtree(curves).query(boxes, predicate="intersects")
+    cost = np.bincount(chip, weights[curve], frame.scenes)
+    ranking = np.argsort(cost + rng.random(frame.scenes))
+    return next(int(k) for k in ranking if _stays_whole(frame, int(k)))
+
+
+def _stays_whole(frame: Frame, without: int) -> bool:
+    """Return whether the other chips still hang together, side by side."""
+    sets = DisjointSets()
+    joins = 0
+    for k in range(frame.scenes):
+        for other in (k + 1, k + frame.cols):
+            beside = other == k + frame.cols or other % frame.cols != 0
+            if beside and other < frame.scenes and without not in (k, other):
+                joins += sets.join(k, other)
+    return joins == frame.scenes - 2
+
+
+def _draw_borders(
+    frame: Frame, empty: int | None, rng: np.random.Generator
+) -> dict[int, shapely.Polygon]:
+    """Cut slanted, irregular strips off about one in eight chips, all at the area's edge."""
+    if frame.scenes < _FEWEST_FOR_GAPS:
+        return {}
+    count = max(1, round(frame.scenes / _BORDER_SHARE))
+    outer = [k for k in range(frame.scenes) if k != empty and _outer_sides(frame, k)]
+    chosen = rng.permutation(outer)[:count]
+    return {int(k): _border(frame, int(k), rng) for k in sorted(chosen)}
+
+
+def _outer_sides(frame: Frame, index: int) -> list[int]:
+    """Return on which sides (0 west, 1 east, 2 north, 3 south) a chip has no neighbour."""
+    row, col = divmod(index, frame.cols)
+    below = index + frame.cols >= frame.scenes
+    right = col == frame.cols - 1 or index == frame.scenes - 1
+    return [side for side, out in enumerate((col == 0, right, row == 0, below)) if out]
+
+
+def _border(frame: Frame, index: int, rng: np.random.Generator) -> shapely.Polygon:
+    """Return a strip along one outer side, deeper at one end, stepped like a mosaic's edge."""
+    side = int(rng.choice(_outer_sides(frame, index)))
+    ends = rng.permutation([rng.uniform(0.02, 0.12), rng.uniform(0.16, 0.4)])
+    t = np.linspace(0, 1, 9)
+    depth = (ends[0] + (ends[1] - ends[0]) * t + rng.normal(0, 0.008, 9)).clip(0.01, 0.45)
+    strip = np.concatenate((np.stack((depth, t), 1), [[-0.1, 1.0], [-0.1, 0.0]]))
+    return shapely.Polygon(_placed(strip, side, frame.bounds(index)))
+
+
+def _placed(strip: Points, side: int, box: tuple[float, float, float, float]) -> Points:
+    """Map a strip at the west side of the unit square to a side of a box."""
+    depth, t = strip.T
+    x, y = [(depth, t), (1 - depth, t), (t, depth), (t, 1 - depth)][side]
+    x0, y0, x1, y1 = box
+    return np.stack((x0 + x * (x1 - x0), y0 + y * (y1 - y0)), axis=1)

@@ -1,0 +1,1 @@
+"""Shapes to pixels: reflectance under sun, haze and trees (``render``), counts (``products``)."""

@@ -1,0 +1,87 @@
+"""From reflectance to the files' numbers: PS-RGB, PS-MS and PAN as SpaceNet delivers them."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.synth.ground.spectra import BANDS, RGB_BANDS
+from geoprep.synth.image.light import Field, strips
+from geoprep.synth.image.render import PAN, Renderer, Scene
+
+PRODUCT_BANDS: Final[dict[str, tuple[int, ...]]] = {
+    "PS-RGB": RGB_BANDS,
+    "PS-MS": tuple(range(len(BANDS))),
+    "PAN": (PAN,),
+}
+"""Bands of every product that can be drawn, in file order."""
+
+_TOP_11_BIT: Final = 2047
+# Counts at zero reflectance, and counts per unit of reflectance, by band (panchromatic last):
+# close to the ranges of the SpaceNet 3 cities in 11-bit counts.
+_DARK_COUNTS: Final = (150, 112, 86, 52, 24, 28, 14, 6, 70)
+_COUNTS: Final = (1350, 2500, 3600, 3700, 3450, 3700, 3800, 3200, 3300)
+_STEPS: Final = 2048
+
+Count = TypeVar("Count", np.uint8, np.uint16)
+
+
+def dtype_of(product: str, mission: str) -> str:
+    """Return ``uint8`` for the stretched PS-RGB of SpaceNet 5, else ``uint16`` (11 bits)."""
+    return "uint8" if product == "PS-RGB" and mission == "SN5" else "uint16"
+
+
+def draw_products(
+    renderer: Renderer, index: int, products: tuple[str, ...]
+) -> dict[str, NDArray[np.uint8] | NDArray[np.uint16]]:
+    """Return the pixels (band, y, x) of one chip in every product: 0 is nodata and only that.
+
+    A band is drawn once and goes into every product that has it, so all show the same scene.
+    """
+    scene = renderer.scene(index)
+    mission, size = renderer.plan.city.mission, renderer.plan.frame.size
+    out: dict[str, NDArray[np.uint8] | NDArray[np.uint16]] = {
+        product: np.empty((len(PRODUCT_BANDS[product]), size, size), dtype_of(product, mission))
+        for product in products
+    }
+    for band in range(PAN + 1):
+        users = [product for product in products if band in PRODUCT_BANDS[product]]
+        if not users:
+            continue
+        value = renderer.band(scene, band, index)
+        for product in users:
+            stretch = _to_8_bit if out[product].dtype == np.uint8 else _to_11_bit
+            out[product][PRODUCT_BANDS[product].index(band)] = stretch(value, scene, band)
+    return out
+
+
+def _to_8_bit(value: Field, scene: Scene, band: int) -> NDArray[np.uint8]:
+    """Stretch to 1..255 with the chip's own range and gamma, alike for all bands."""
+    light = scene.light
+    curve = np.linspace(0, 1, _STEPS) ** light.gamma
+    table = np.clip(np.rint(255 * curve), 1, 255).astype(np.uint8)
+    out = np.empty(value.shape, dtype=np.uint8)
+    scale = np.float32((_STEPS - 1) / (light.bright - light.dark))
+    for rows in strips(len(value)):
+        steps = (value[rows] - np.float32(light.dark)) * scale
+        np.clip(steps, 0, _STEPS - 1, out=steps)
+        np.take(table, steps.astype(np.uint16), out=out[rows], mode="clip")
+    return _blacken(out, scene)
+
+
+def _to_11_bit(value: Field, scene: Scene, band: int) -> NDArray[np.uint16]:
+    """Scale to 11-bit counts, 1..2047."""
+    out = np.empty(value.shape, dtype=np.uint16)
+    for rows in strips(len(value)):
+        counts = value[rows] * np.float32(_COUNTS[band])
+        counts += np.float32(_DARK_COUNTS[band] + 0.5)
+        out[rows] = np.clip(counts, 1, _TOP_11_BIT)
+    return _blacken(out, scene)
+
+
+def _blacken(pixels: NDArray[Count], scene: Scene) -> NDArray[Count]:
+    if scene.black is not None:
+        pixels[scene.black] = 0
+    return pixels

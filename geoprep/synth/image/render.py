@@ -1,0 +1,300 @@
+"""One chip as pixels: what stands where, its shadow, its light, the sensor.
+
+All bands see the same scene: one raster of things, one of heights, one of shadow; a band is a
+lookup of the things' reflectance, textured, blurred by the optics, plus its own noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import shapely
+from affine import Affine
+from numpy.typing import NDArray
+from rasterio.features import rasterize
+from shapely.geometry.base import BaseGeometry
+
+from geoprep.synth.city.frame import generator
+from geoprep.synth.city.plan import NOISE, SCENE, Plan
+from geoprep.synth.ground.spectra import (
+    BANDS,
+    DRYNESS,
+    INDEX,
+    MATERIALS,
+    patches,
+    reflectance,
+    variation,
+)
+from geoprep.synth.ground.things import DECK, Things
+from geoprep.synth.ground.world import World
+from geoprep.synth.image.light import (
+    HAZE,
+    SKYLIGHT,
+    Field,
+    Light,
+    Noise,
+    draw_light,
+    lookup,
+    make_noise,
+    strips,
+)
+from geoprep.synth.image.trees import UNIT_M, TreeSprites
+
+PAN = len(BANDS)
+"""Index of the panchromatic band behind the eight others."""
+
+_SHADE_STEP_M = 0.3
+_SHADE_DOUBLINGS = 7
+_SELF_SHADE = int(0.5 / UNIT_M)
+_BIG = 60
+_NOISE = np.float32(0.0035)
+DECK_M = 6.0
+"""Height of a bridge above what it crosses."""
+
+T = TypeVar("T", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A chip before the sensor.
+
+    Attributes
+    ----------
+    ids : ndarray of uint16 (y, x)
+        Row of ``table`` that each pixel shows; shaded pixels use the table's second half.
+    texture : ndarray of float32 (y, x)
+        Relative brightness.
+    table : ndarray of float32 (2 n, 9)
+        Reflectance per band and panchromatic, lit and shaded.
+    """
+
+    ids: NDArray[np.uint16]
+    texture: Field
+    table: Field
+    light: Light
+    black: NDArray[np.bool_] | None
+
+
+class Renderer:
+    """Draws the chips of one city; holds what they share."""
+
+    def __init__(self, plan: Plan) -> None:
+        frame = plan.frame
+        self.plan = plan
+        self.world = World(plan)
+        rng = generator(plan.seed, plan.city, NOISE)
+        self.noise: Noise = make_noise(frame.size, frame.px, frame.py, rng)
+        self._sprites = TreeSprites(frame.px, frame.py, rng)
+        bands = reflectance(DRYNESS.get(plan.city.name, 0.0))
+        # The panchromatic band sees 450 to 800 nm: blue to red edge.
+        self._reflectance = np.column_stack((bands, bands[:, 1:6].mean(axis=1)))
+        self._variation = variation()
+        self._other, self._bare = patches()
+
+    def scene(self, index: int) -> Scene:
+        """Compose one chip; depends on the plan and the index alone."""
+        frame = self.plan.frame
+        rng = generator(self.plan.seed, self.plan.city, SCENE, index)
+        light = draw_light(rng)
+        things = self.world.things(frame.bounds(index))
+        to_metres = frame.to_pixels(index)
+        ids = _burn(things, to_metres, frame.size)
+        size = frame.size
+        medium = self.noise.window(self.noise.medium, size, rng)
+        coarse = self.noise.window(self.noise.coarse, size, rng)
+        white = self.noise.window(self.noise.white, size, rng)
+        self._let_through(ids, things, 0.69 * medium + 0.61 * coarse + 0.38 * white)
+        units = lookup(_heights(things), ids)
+        crowns = self._sprites.stamp(things.trees, to_metres, size)
+        tree = crowns > units
+        np.maximum(units, crowns, out=units)
+        np.copyto(ids, (crowns & 1) + np.uint16(INDEX["crown"] + 1), where=tree, casting="unsafe")
+        texture = self._texture(ids, things, (white, medium, coarse))
+        _shade_crowns(texture, crowns, tree, light, to_metres)
+        table = self._table(things, light)
+        shaded = _shadow(units, light, to_metres) | self._below_bridges(things, light, to_metres)
+        ids += shaded * np.uint16(len(table) // 2)
+        return Scene(ids, texture, table, light, self._black(index, to_metres))
+
+    def band(self, scene: Scene, band: int, index: int) -> Field:
+        """Return one band (y, x) as reflectance with haze and noise, before any scaling."""
+        size = self.plan.frame.size
+        rng = generator(self.plan.seed, self.plan.city, NOISE, index, band)
+        noise = self.noise.window(self.noise.white, size, rng)
+        table = np.ascontiguousarray(scene.table[:, band])
+        out = np.empty((size, size), dtype=np.float32)
+        for rows in strips(size):
+            first, last = max(rows.start - 1, 0), min(rows.stop + 1, size)
+            value = np.take(table, scene.ids[first:last], mode="clip")
+            value *= scene.texture[first:last]
+            out[rows] = _optics(value, first < rows.start, last > rows.stop)
+            out[rows] += _NOISE * noise[rows]
+        return out
+
+    def _let_through(self, ids: NDArray[np.uint16], things: Things, patch: Field) -> None:
+        """Replace patches of a material by what shows through it: weeds, bald spots, puddles."""
+        count = len(MATERIALS)
+        bare = np.concatenate(([9.0], self._bare, self._bare[things.material])).astype(np.float32)
+        other = np.concatenate(([0], self._other + 1, self._other[things.material] + 1))
+        bare[: count + 1] = 9.0
+        through = patch > lookup(bare, ids)
+        ids[through] = other.astype(np.uint16)[ids[through]]
+
+    def _texture(
+        self, ids: NDArray[np.uint16], things: Things, fields: tuple[Field, Field, Field]
+    ) -> Field:
+        """Return the relative brightness of each pixel within its material."""
+        own = self._variation[things.material]
+        amounts = np.concatenate((np.zeros((1, 3), np.float32), self._variation, own))
+        texture = np.empty(ids.shape, dtype=np.float32)
+        for rows in strips(len(ids)):
+            part = np.ones_like(texture[rows])
+            for k, field in enumerate(fields):
+                part += field[rows] * np.take(amounts[:, k], ids[rows], mode="clip")
+            np.maximum(part, 0.2, out=texture[rows])
+        return texture
+
+    def _table(self, things: Things, light: Light) -> Field:
+        """Return the reflectance of every id: none, bare materials, things; lit, then shaded."""
+        towards = math.atan2(light.sun[1], light.sun[0])
+        slope = np.cos(things.facing - towards)
+        gain = things.gain * (1 + 0.28 * np.nan_to_num(slope))
+        own = self._reflectance[things.material] * gain[:, None]
+        lit = np.concatenate((np.zeros((1, PAN + 1), np.float32), self._reflectance, own))
+        both = np.concatenate((lit, lit * SKYLIGHT)) * light.gain + light.haze * HAZE
+        return both.astype(np.float32)
+
+    def _below_bridges(
+        self, things: Things, light: Light, to_metres: Affine
+    ) -> NDArray[np.bool_] | bool:
+        """Return where bridges shade what they cross, but not their own ramps."""
+        decks = things.geometry[things.layer == DECK]
+        if not len(decks):
+            return False
+        c, shape = self.plan.corridors, (self.plan.frame.size,) * 2
+        below = _mask([c.motorway, c.river, c.rail], to_metres, shape)
+        deck = _mask(decks, to_metres, shape)
+        reach = -DECK_M / light.rise * light.sun
+        moved = _moved(deck, round(reach[1] / to_metres.e), round(reach[0] / to_metres.a))
+        shaded: NDArray[np.bool_] = moved & below & ~deck
+        return shaded
+
+    def _black(self, index: int, to_metres: Affine) -> NDArray[np.bool_] | None:
+        border = self.plan.borders.get(index)
+        if border is None:
+            return None
+        return _mask([border], to_metres, (self.plan.frame.size,) * 2)
+
+
+def _mask(
+    shapes: Iterable[BaseGeometry], to_metres: Affine, shape: tuple[int, int]
+) -> NDArray[np.bool_]:
+    pairs = [(geometry, 1) for geometry in shapes]
+    mask: NDArray[np.uint8] = rasterize(pairs, shape, transform=to_metres, dtype="uint8")
+    return mask.astype(bool)
+
+
+def _burn(things: Things, to_metres: Affine, size: int) -> NDArray[np.uint16]:
+    """Draw all things in their order; a pixel holds the id of the last that covers its centre."""
+    shapes = things.geometry.copy()
+    big = shapely.get_num_coordinates(shapes) > _BIG
+    x0, y0 = to_metres @ (0, 0)
+    x1, y1 = to_metres @ (size, size)
+    shapes[big] = shapely.clip_by_rect(shapes[big], x0 - 1, y0 - 1, x1 + 1, y1 + 1)
+    first = len(MATERIALS) + 1
+    pairs = [(shape, first + k) for k, shape in enumerate(_mappings(shapes)) if shape is not None]
+    ground = INDEX["meadow"] + 1
+    burnt: NDArray[np.uint16] = rasterize(
+        pairs, (size, size), fill=ground, transform=to_metres, dtype="uint16"
+    )
+    return burnt
+
+
+def _mappings(shapes: NDArray[np.object_]) -> list[dict[str, Any] | None]:
+    """Return shapes as GeoJSON, None where empty; plain polygons, nearly all, are made at once."""
+    plain = (shapely.get_type_id(shapes) == shapely.GeometryType.POLYGON) & ~shapely.is_empty(
+        shapes
+    )
+    plain &= shapely.get_num_interior_rings(shapes) == 0
+    counts = shapely.get_num_coordinates(shapes[plain])
+    points = shapely.get_coordinates(shapes[plain]).tolist()
+    ends = np.cumsum(counts).tolist()
+    rings = iter(points[end - n : end] for n, end in zip(counts.tolist(), ends, strict=True))
+    return [
+        {"type": "Polygon", "coordinates": [next(rings)]}
+        if simple
+        else (None if shape.is_empty else shape.__geo_interface__)
+        for shape, simple in zip(shapes, plain.tolist(), strict=True)
+    ]
+
+
+def _heights(things: Things) -> NDArray[np.int16]:
+    """Return the height of every id, in `UNIT_M` with the lowest bit clear."""
+    heights = np.concatenate((np.zeros(len(MATERIALS) + 1, np.float32), things.height))
+    return ((heights / UNIT_M).astype(np.int16) // 2) * np.int16(2)
+
+
+def _shade_crowns(
+    texture: Field,
+    crowns: NDArray[np.int16],
+    tree: NDArray[np.bool_],
+    light: Light,
+    to_metres: Affine,
+) -> None:
+    """Brighten the sunny side of tree crowns and darken the other."""
+    dx = round(0.6 * light.sun[0] / to_metres.a)
+    dy = round(0.6 * light.sun[1] / to_metres.e)
+    tilt = (crowns - _moved(crowns, -dy, -dx)).astype(np.float32)
+    tilt *= UNIT_M / 0.6 * 0.22
+    np.clip(tilt, -0.45, 0.4, out=tilt)
+    tilt += 1.0
+    np.multiply(texture, tilt, out=texture, where=tree)
+
+
+def _shadow(units: NDArray[np.int16], light: Light, to_metres: Affine) -> NDArray[np.bool_]:
+    """Return where something nearer to the sun stands in its way.
+
+    The height of the shadow's upper surface is the greatest of all heights towards the sun, each
+    lowered by the distance; doubling the reach takes seven passes for 38 m.
+    """
+    surface = units.copy()
+    drop = _SHADE_STEP_M * light.rise / UNIT_M
+    for k in range(_SHADE_DOUBLINGS):
+        reach = _SHADE_STEP_M * 2**k
+        dx = round(-reach * light.sun[0] / to_metres.a)
+        dy = round(-reach * light.sun[1] / to_metres.e)
+        lowered = _moved(surface, dy, dx) - np.int16(round(drop * 2**k))
+        np.maximum(surface, lowered, out=surface)
+    return surface > units + np.int16(_SELF_SHADE)
+
+
+def _moved(field: NDArray[T], dy: int, dx: int) -> NDArray[T]:
+    """Return a raster moved by whole pixels, zeros coming in."""
+    out = np.zeros_like(field)
+    h, w = field.shape
+    if abs(dy) < h and abs(dx) < w:
+        out[max(dy, 0) : h + min(dy, 0), max(dx, 0) : w + min(dx, 0)] = field[
+            max(-dy, 0) : h + min(-dy, 0), max(-dx, 0) : w + min(-dx, 0)
+        ]
+    return out
+
+
+def _optics(value: Field, above: bool, below: bool) -> Field:
+    """Blur by the telescope: binomial, wider along x where pixels are narrower on the ground.
+
+    ``above`` and ``below`` say whether the strip's first and last rows are only neighbours.
+    """
+    for _ in range(2):
+        value[:, 1:] += value[:, :-1]
+        value[:, 0] *= 2
+        value[:, :-1] += value[:, 1:]
+        value[:, -1] *= 2
+    padded = np.pad(value, ((not above, not below), (0, 0)), mode="edge")
+    blurred = padded[:-2] + padded[2:]
+    blurred += 2 * padded[1:-1]
+    blurred *= np.float32(1 / 64)
+    return blurred

@@ -1,0 +1,161 @@
+"""Rasters of a scene written in strips: cloud optimised GeoTIFF, or PNG without a place."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import OutputError, UsageError
+from geoprep.grid import Grid
+from geoprep.palette import speed_colours
+from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NO_DATA
+from geoprep.storage.files import replaced
+from geoprep.store import Store
+from geoprep.store.scenes import read_image, read_speed
+
+if TYPE_CHECKING:
+    from rasterio.io import DatasetWriter
+
+Coding = Literal["mph", "continuous", "binned"]
+
+BLOCK = 512
+COLOURS = ("red", "green", "blue")
+MOST_IN_MEMORY = 64 << 20
+"""Bytes of pixels of a raster that is put together in memory, where no disk can fill up."""
+_CACHE_MB = 64
+_MOST_PNG_BANDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SceneRaster:
+    """What is written: a scene at a level, on its grid there."""
+
+    store: Store
+    scene: int
+    level: int
+    grid: Grid
+    tags: Mapping[str, str]
+
+    def strips(self) -> Iterator[range]:
+        """Yield the rows of every row of tiles."""
+        step = self.level - self.store.meta.overlap * self.level // self.store.meta.tile
+        for top in range(0, self.grid.height, step):
+            yield range(top, min(top + step, self.grid.height))
+
+
+def write_image(path: Path, raster: SceneRaster) -> None:
+    """Write uint8 bands with nodata 0; overviews are averages."""
+    from rasterio.enums import ColorInterp
+
+    bands = raster.store.meta.bands
+    if path.suffix.lower() == ".png" and len(bands) > _MOST_PNG_BANDS:
+        raise UsageError(f"{path}: {len(bands)} bands do not fit into a PNG: call it NAME.tif")
+    names = [band.lower() for band in bands]
+    with _created(path, raster.grid, len(bands), 0, "average") as file:
+        file.colorinterp = [
+            ColorInterp[name] if name in COLOURS else ColorInterp.gray for name in names
+        ]
+        file.update_tags(**raster.tags)
+        file.descriptions = bands
+        for rows in raster.strips():
+            image = read_image(raster.store, raster.scene, raster.level, rows)
+            _put(file, rows, np.moveaxis(image, 2, 0))
+
+
+def write_speed(path: Path, raster: SceneRaster, coding: Coding) -> None:
+    """Write the mask in a coding; overviews take one pixel of four, since speeds have no mean."""
+    tables = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
+    nodata = NO_DATA if coding == "mph" else None
+    has_speeds = raster.store.meta.has_speeds
+    with _created(path, raster.grid, 1, nodata, "nearest") as file:
+        file.update_tags(**raster.tags, SPEED_CODING=coding)
+        if coding == "mph":
+            colours = speed_colours().tolist()
+            file.write_colormap(1, {i: (*rgb, 255) for i, rgb in enumerate(colours)})
+            file.units = ["mph" if has_speeds else ""]
+        file.descriptions = [f"speed, {coding}" if has_speeds else "road"]
+        for rows in raster.strips():
+            speed = read_speed(raster.store, raster.scene, raster.level, rows)
+            _put(file, rows, (tables[coding][speed] if coding in tables else speed)[None])
+
+
+def _put(file: DatasetWriter, rows: range, values: NDArray[np.uint8]) -> None:
+    from rasterio.windows import Window
+
+    file.write(values, window=Window(0, rows.start, values.shape[2], len(rows)))
+
+
+@contextmanager
+def _created(
+    path: Path, grid: Grid, bands: int, nodata: int | None, overviews: str
+) -> Iterator[DatasetWriter]:
+    """Open a raster to be written; when all went well, its final form appears at ``path``.
+
+    GDAL writes the final form from a plain one: in memory where it is small, since of a disk that
+    fills up GDAL tells the terminal, not us; else beside the target.
+    """
+    import rasterio
+    from rasterio.shutil import copy
+
+    place = {} if grid.plain else {"crs": grid.crs, "transform": grid.transform}
+    profile: dict[str, Any] = {
+        **{"driver": "GTiff", "dtype": "uint8", "height": grid.height, "width": grid.width},
+        **{"count": bands, "nodata": nodata, "compress": "lzw", "interleave": "pixel"},
+        **{"bigtiff": "if_safer", **place},
+    }
+    if min(grid.height, grid.width) >= BLOCK:
+        profile |= {"tiled": True, "blockxsize": BLOCK, "blockysize": BLOCK}
+    small = grid.height * grid.width * bands <= MOST_IN_MEMORY
+    with ExitStack() as stack:
+        partial = stack.enter_context(replaced(path))
+        stack.enter_context(rasterio.Env(GDAL_CACHEMAX=_CACHE_MB, GDAL_PAM_ENABLED="NO"))
+        _keep_quiet()
+        if small:
+            memory = stack.enter_context(rasterio.MemoryFile())
+            final = stack.enter_context(rasterio.MemoryFile(ext=path.suffix))
+            rough, made = memory.name, final.name
+        else:
+            _require_room(path, grid.height * grid.width * bands)
+            rough = str(partial.with_suffix(".rough"))
+            stack.callback(Path(rough).unlink, missing_ok=True)
+            made = str(partial)
+        with rasterio.open(rough, "w", **profile) as file:
+            yield file
+        copy(rough, made, **_final_form(path, bands, overviews))
+        if small:
+            partial.write_bytes(final.getbuffer())
+
+
+def _final_form(path: Path, bands: int, overviews: str) -> dict[str, Any]:
+    if path.suffix.lower() == ".png":
+        return {"driver": "PNG"}
+    return {
+        **{"driver": "COG", "compress": "deflate", "predictor": "yes" if bands > 1 else "no"},
+        **{"blocksize": BLOCK, "overview_resampling": overviews, "bigtiff": "if_safer"},
+        **{"overview_compress": "deflate", "num_threads": "all_cpus"},
+    }
+
+
+def _require_room(path: Path, size: int) -> None:
+    free = shutil.disk_usage(path.parent).free
+    if free < size:
+        raise OutputError(
+            f"{path} cannot be written: up to {size / 1e9:.1f} GB are needed beside it meanwhile, "
+            f"{free / 1e9:.1f} GB are free. Free some, or choose another place"
+        )
+
+
+def _keep_quiet() -> None:
+    """Say nothing of rasters that have no place on the ground, and shall have none."""
+    import warnings
+
+    from rasterio.errors import NotGeoreferencedWarning
+
+    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)

@@ -1,0 +1,166 @@
+"""What a page tells of a store and its scenes, as JSON that a script element may hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.palette import (
+    GROUND,
+    NODATA_GREYS,
+    SPEED_COLOURS,
+    UNKNOWN_COLOUR,
+    bin_label,
+    speed_bin,
+)
+from geoprep.store import Store
+from geoprep.store.scenes import scene_grid, scene_roads, scene_shape, scene_splits, valid_share
+from geoprep.store.schema import NO_SPEEDS, SPLITS, STATUSES
+from geoprep.views.facts import info
+from geoprep.views.footprints import outline
+from geoprep.views.page.pictures import shown_step
+from geoprep.views.pixels import aspect_of, natural_bands
+
+APART = 0.5
+"""Degrees between scenes that belong to different areas, each with a map of its own."""
+BUILT = ("ok", "unlabelled")
+"""Statuses of scenes that have pixels."""
+
+
+def page_data(store: Store, level: int) -> dict[str, Any]:
+    """Return everything but pictures: the store's facts, its legend and a row per scene.
+
+    The rows are under ``scenes``, in the order of the store; ``ring`` holds the corners in
+    longitude and latitude, None without a place, and ``area`` the number of its map.
+    """
+    facts = info(store)
+    scenes = list(_scenes(store, level))
+    areas = areas_of(scenes)
+    for scene, area in zip(scenes, areas, strict=True):
+        scene["area"] = area
+    bands = [store.meta.bands[i] for i in natural_bands(store.meta.bands)]
+    return {
+        "title": ", ".join(city.replace("_", " ").title() for city in store.meta.cities),
+        "facts": {
+            key: facts[key]
+            for key in ("version", "gsd_m", "tile", "overlap", "rescale", "tiles", "km2",
+                        "bytes", "road_fraction", "valid_fraction", "statistics")
+        },
+        "level": level,
+        "shown": f"level {level}, bands {', '.join(bands)}, brightness adjusted for display",
+        "splits": list(SPLITS),
+        "statuses": list(STATUSES),
+        "legend": _legend(facts),
+        "bands": _curves(store.histogram_band),
+        "speeds": [
+            {"mph": int(mph), "pixels": pixels, "bin": speed_bin(int(mph))}
+            for mph, pixels in facts["speeds"].items()
+        ] + [{"mph": "unknown", "pixels": pixels, "bin": 0}
+             for pixels in [facts["unknown_speed"]] if pixels],
+        "areas": [_area_name(scenes, area) for area in range(max(areas, default=-1) + 1)],
+        "scenes": scenes,
+    }  # fmt: skip
+
+
+def script_json(data: object) -> str:
+    """Return JSON that no text in it can end the element of, nor begin a comment or another."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    # A name of a file that is no UTF-8 holds halves of surrogate pairs, which no UTF-8 can hold.
+    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
+
+
+def _scenes(store: Store, level: int) -> Iterator[dict[str, Any]]:
+    roads, splits, scenes = scene_roads(store), scene_splits(store), store.scenes
+    for index in range(len(scenes)):
+        grid, status = scene_grid(store, index), str(scenes.status[index])
+        polygon = outline(grid)
+        shape = scene_shape(store, index, level)
+        yield {
+            "id": str(scenes.id[index]),
+            "split": SPLITS[splits[index]],
+            "status": status,
+            "reason": str(scenes.reason[index]),
+            "road": round(float(roads[index]), 5),
+            "valid": round(valid_share(store, index), 4),
+            "width": shape[1],
+            "height": shape[0],
+            "step": shown_step(*shape),
+            "aspect": round(aspect_of(grid), 4),
+            "metres": round(grid.width * grid.gsd_m()[0], 2) if grid is not None else None,
+            "crs": "" if grid is None else grid.crs.split("\n")[0][:60],
+            "ring": _ring(polygon.exterior.coords) if polygon is not None else None,
+            "built": status in BUILT,
+        }
+
+
+def _ring(coords: Sequence[tuple[float, ...]]) -> list[list[float]]:
+    return [[round(float(value), 7) for value in point] for point in coords[:-1]]
+
+
+def areas_of(scenes: Sequence[dict[str, Any]]) -> list[int]:
+    """Return the area of each scene, -1 without a place: scenes near each other are of one area.
+
+    Areas are cut where, along longitude or latitude, `APART` degrees hold nothing.
+    """
+    places = [i for i, scene in enumerate(scenes) if scene["ring"]]
+    centres = np.array([np.mean(scenes[i]["ring"], axis=0) for i in places]).reshape(-1, 2)
+    columns = [_runs(centres[:, axis]) for axis in (0, 1)]
+    found: dict[tuple[int, int], int] = {}
+    areas = [-1] * len(scenes)
+    for i, key in zip(places, zip(*columns, strict=True), strict=True):
+        areas[i] = found.setdefault(key, len(found))
+    return areas
+
+
+def _runs(values: NDArray[np.float64]) -> list[int]:
+    """Return for each value the number of the run without gaps that it lies in."""
+    order = np.argsort(values)
+    numbers = np.zeros(len(values), np.int64)
+    numbers[order] = np.cumsum(np.diff(values[order], prepend=values[order[:1]]) > APART)
+    result: list[int] = numbers.tolist()
+    return result
+
+
+def _area_name(scenes: Sequence[dict[str, Any]], area: int) -> str:
+    """Return the words that all ids of an area begin with."""
+    ids = [scene["id"] for scene in scenes if scene["area"] == area]
+    columns = zip(*(re.split(r"[\W_]+", one) for one in ids), strict=False)
+    words = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+    return " ".join(words) or f"area {area + 1}"
+
+
+def _curves(counts: NDArray[np.uint64]) -> list[list[int]]:
+    result: list[list[int]] = counts[:, 1:].tolist()
+    return result
+
+
+def _legend(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the colours of bins 1 to 7 with their names; the slowest only where it occurs.
+
+    Bin 0 is a road of unknown speed; alone where a store has no speeds.
+    """
+    first = 1 if any(speed_bin(int(mph)) == 1 for mph in facts["speeds"]) else 2
+    has_speeds = facts["speed_unit"] != NO_SPEEDS
+    unknown = {"label": "unknown" if has_speeds else "road", "colour": _css(UNKNOWN_COLOUR)}
+    return {
+        "ground": _css(GROUND),
+        "nodata": [_css(grey) for grey in NODATA_GREYS],
+        "bins": ({"0": unknown} if facts["unknown_speed"] or not has_speeds else {})
+        | {
+            str(number): {"label": bin_label(number), "colour": _css(SPEED_COLOURS[number - 1])}
+            for number in range(first, len(SPEED_COLOURS) + 1)
+            if has_speeds
+        },
+    }
+
+
+def _css(colour: Sequence[int]) -> str:
+    return f"rgb({colour[0]},{colour[1]},{colour[2]})"

@@ -1,0 +1,184 @@
+"""Putting a page together: scenes are encoded some at a time, the file appears when it is whole."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import IO, Any
+
+from geoprep.errors import UsageError
+from geoprep.executors import Executor, Threads
+from geoprep.storage.files import make_folder, replaced, written
+from geoprep.store import Store
+from geoprep.store.schema import PIXEL_ARRAYS
+from geoprep.views.page.pictures import ScenePictures, scene_pictures
+from geoprep.views.page.records import page_data, script_json
+from geoprep.views.pixels import brightness_table
+
+SUFFIXES = (".html", ".htm")
+MOST_PIXELS = 128_000_000
+"""Above so many pixels of pictures (75 chips of 1300 x 1300: some 60 MB) they lie beside the page,
+in the folder ``NAME_files``."""
+PER_ROUND = 16
+"""Scenes per worker that are encoded before they are written, and so in memory."""
+KINDS = {"image": "jpg", "mask": "png", "thumb": "jpg", "roads": "png"}
+SCRIPTS = ("base.js", "charts.js", "map.js", "viewer.js", "main.js")
+MIME = {"jpg": "image/jpeg", "png": "image/png"}
+
+
+def make_page(
+    store: Store,
+    out: str | Path,
+    *,
+    level: int | None = None,
+    executor: Executor | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Write a page to look through a whole store: thumbnails, filters, a map, every scene large.
+
+    It asks the network for nothing. Where the scenes have more than `MOST_PIXELS`, their pictures
+    lie in a folder beside it, ``NAME_files``, which goes where the page goes.
+
+    Parameters
+    ----------
+    out
+        ``.html``; it appears at once, or not at all.
+    level
+        Resolution of the pictures. None: the finest.
+    executor
+        Encodes the scenes; by default one thread per core.
+    report
+        Called with the scenes done and the scenes there are.
+
+    Raises
+    ------
+    UsageError
+        Another suffix, no such level, or a folder that does not exist.
+    StoreError
+        Damaged pixels.
+    OutputError
+        The disk is full, or fails.
+    """
+    out = Path(out)
+    if out.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{out}: a page is called NAME.html")
+    level = store.check_level(level)
+    data = page_data(store, level)
+    pixels = sum(one["width"] * one["height"] / one["step"] ** 2 for one in data["scenes"])
+    encoded = _encoded(store, level, data["scenes"], executor or Threads(), report)
+    with replaced(out) as page:
+        if pixels <= MOST_PIXELS:
+            _write(page, {**data, "folder": ""}, _inline(encoded))
+            return out
+        with _asset_folder(out, data, store) as (folder, name):
+            _fill(folder, encoded)
+            _write(page, {**data, "folder": name}, ())
+    _remove_older(out, name)
+    return out
+
+
+def _encoded(
+    store: Store,
+    level: int,
+    scenes: Sequence[dict[str, Any]],
+    executor: Executor,
+    report: Callable[[int, int], None] | None,
+) -> Iterator[tuple[int, ScenePictures]]:
+    """Yield the pictures of all scenes that have any, in the order of the store."""
+    for name in PIXEL_ARRAYS:  # tables are read here, once, and not by every thread
+        store.layout(level, name)
+    encode = partial(scene_pictures, store, level=level, brighten=brightness_table(store))
+    built = [index for index, scene in enumerate(scenes) if scene["built"]]
+    step = PER_ROUND * executor.workers
+    for first in range(0, len(built), step):
+        some = built[first : first + step]
+        yield from zip(some, executor.map_ordered(encode, some), strict=True)
+        if report:
+            report(min(first + step, len(built)), len(built))
+
+
+def _inline(encoded: Iterator[tuple[int, ScenePictures]]) -> Iterator[str]:
+    """Yield elements that hold pictures as text: a browser decodes what it shows, and no more."""
+    for index, pictures in encoded:
+        for kind, suffix in KINDS.items():
+            text = base64.b64encode(getattr(pictures, kind)).decode("ascii")
+            yield f'<script type="{MIME[suffix]}" id="{kind}-{index}">{text}</script>\n'
+
+
+def _fill(folder: Path, encoded: Iterator[tuple[int, ScenePictures]]) -> None:
+    with written(folder):
+        for index, pictures in encoded:
+            for kind, suffix in KINDS.items():
+                (folder / f"{kind}-{index}.{suffix}").write_bytes(getattr(pictures, kind))
+
+
+@contextmanager
+def _asset_folder(out: Path, data: dict[str, Any], store: Store) -> Iterator[tuple[Path, str]]:
+    """Yield a folder to fill and its name relative to the page; it is renamed when it is full.
+
+    Each page has one of its own, named by its content, so that the page that is there before is
+    whole until the new one takes its place.
+    """
+    seen = script_json([data, store.root.attrs.asdict()]).encode()
+    digest = hashlib.sha256(seen).hexdigest()[:16]
+    parent = make_folder(out.with_name(f"{out.stem}_files"))
+    partial_folder, final = parent / f".{digest}.partial", parent / digest
+    with written(parent):
+        shutil.rmtree(partial_folder, ignore_errors=True)
+        partial_folder.mkdir()
+        try:
+            yield partial_folder, f"{parent.name}/{digest}"
+            shutil.rmtree(final, ignore_errors=True)
+            partial_folder.rename(final)
+        finally:
+            shutil.rmtree(partial_folder, ignore_errors=True)
+
+
+def _remove_older(out: Path, name: str) -> None:
+    """Remove the pictures of pages that this one has replaced."""
+    kept = Path(name).name
+    for folder in out.with_name(f"{out.stem}_files").iterdir():
+        own = len(folder.name) == len(kept) and set(folder.name) <= set("0123456789abcdef")
+        if own and folder.name != kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(path: Path, data: dict[str, Any], blocks: Iterator[str] | Sequence[str]) -> None:
+    """Write the page: its frame, the data, the pictures, and last the script that shows them."""
+    style = _asset("page.css")
+    script = '"use strict";\n{\n' + "\n".join(map(_asset, SCRIPTS)) + "}\n"
+    frame = _asset("page.html")
+    for name, text in {
+        "TITLE": html.escape(data["title"]),
+        "STYLE_HASH": _hash(style),
+        "SCRIPT_HASH": _hash(script),
+        "STYLE": style,
+    }.items():
+        frame = frame.replace(f"{{{{{name}}}}}", text)
+    head, tail = frame.split("{{DATA}}")
+    with path.open("w", encoding="utf-8") as file:
+        file.write(head)
+        file.write(f'<script type="application/json" id="data">{script_json(data)}</script>\n')
+        _copy(blocks, file)
+        file.write(tail.replace("{{SCRIPT}}", script))
+
+
+def _copy(blocks: Iterator[str] | Sequence[str], file: IO[str]) -> None:
+    for block in blocks:
+        file.write(block)
+
+
+def _asset(name: str) -> str:
+    return files("geoprep.views.page").joinpath("browser", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """Return what the policy of the page allows to run: this text and no other."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

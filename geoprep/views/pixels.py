@@ -1,0 +1,108 @@
+"""Pixels of a store as people see them: bands, brightness, orientation, and not too many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.grid import Grid
+from geoprep.speed import NO_DATA, NO_ROAD, UNKNOWN_SPEED
+from geoprep.store import Store
+from geoprep.store.scenes import read_image, read_speed, scene_shape
+
+DARK = 0.45
+"""Median brightness below which pictures are brightened, up to there."""
+MOST_GAMMA = 2.0
+STRIP_TILES = 8
+"""Rows of tiles in memory at once; those at the edge of a strip are read twice."""
+
+
+def aspect_of(grid: Grid | None) -> float:
+    """Return height over width on the ground: pixels need not be square there."""
+    if grid is None:
+        return 1.0
+    gsd_x, gsd_y = grid.gsd_m()
+    return grid.height * gsd_y / (grid.width * gsd_x)
+
+
+def north_up(grid: Grid | None) -> tuple[slice, slice]:
+    """Return the slices of rows and columns that put north on top and west on the left."""
+    if grid is None:
+        return slice(None), slice(None)
+    return (
+        slice(None, None, -1 if grid.transform.e > 0 else 1),
+        slice(None, None, -1 if grid.transform.a < 0 else 1),
+    )
+
+
+def natural_bands(names: Sequence[str]) -> tuple[int, ...]:
+    """Return the bands to show as red, green and blue: by name, else the first three, else one."""
+    lower = [name.lower() for name in names]
+    if {"red", "green", "blue"} <= set(lower):
+        return lower.index("red"), lower.index("green"), lower.index("blue")
+    return (0, 1, 2) if len(names) > 2 else (0,)
+
+
+def brightness_table(store: Store) -> NDArray[np.uint8]:
+    """Return uint8 (256): how values are shown; the same for all bands and scenes of the store.
+
+    The middle 98 % of the training pixels fill the range; dark imagery is brightened by a gamma
+    that lifts its median, bright imagery is left as it is.
+    """
+    counts = store.histogram_band[list(natural_bands(store.meta.bands)), 1:].sum(axis=0)
+    below = np.cumsum(counts, dtype=np.float64)
+    values = np.arange(256, dtype=np.float64)
+    if not below[-1]:
+        return values.astype(np.uint8)
+    low, median, high = (
+        1 + np.searchsorted(below, share * below[-1]) for share in (0.01, 0.5, 0.99)
+    )
+    scaled = np.clip((values - low) / max(1, high - low), 0, 1)
+    gamma = 1.0
+    if 0 < (middle := scaled[median]) < DARK:
+        gamma = min(MOST_GAMMA, np.log(middle) / np.log(DARK))
+    table: NDArray[np.uint8] = np.round(255 * scaled ** (1 / gamma)).astype(np.uint8)
+    return table
+
+
+def read_thinned(
+    store: Store, scene: int, level: int, step: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Read a scene some rows of tiles at a time, so that a large one need not fit into memory."""
+    height = scene_shape(store, scene, level)[0]
+    strip = step * -(-STRIP_TILES * level // step)
+    images, speeds = [], []
+    for top in range(0, height, strip):
+        rows = range(top, top + strip)
+        images.append(thinned_image(read_image(store, scene, level, rows), step))
+        speeds.append(thinned_speed(read_speed(store, scene, level, rows), step))
+    return np.concatenate(images), np.concatenate(speeds)
+
+
+def _blocks(values: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
+    """Return (y, step, x, step, ...): square blocks, what does not fill one cut off."""
+    height, width = values.shape[0] // step, values.shape[1] // step
+    cut = values[: height * step, : width * step]
+    return cut.reshape(height, step, width, step, *values.shape[2:])
+
+
+def thinned_image(image: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
+    """Return the means of square blocks, uint8 (y, x, band); what does not fill one is cut off."""
+    if step == 1:
+        return image
+    mean: NDArray[np.float64] = _blocks(image, step).mean(axis=(1, 3))
+    return np.ceil(mean).astype(np.uint8)  # rounded up: what has some imagery is not "no data"
+
+
+def thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
+    """Thin a mask so that no road gets lost: the fastest of a block, no data only if all of it."""
+    if step == 1:
+        return speed
+    blocks = _blocks(speed, step)
+    known = np.where(blocks < UNKNOWN_SPEED, blocks, NO_ROAD)
+    fastest: NDArray[np.uint8] = known.max(axis=(1, 3))
+    fastest[(fastest == NO_ROAD) & (blocks == UNKNOWN_SPEED).any(axis=(1, 3))] = UNKNOWN_SPEED
+    fastest[(blocks == NO_DATA).all(axis=(1, 3))] = NO_DATA
+    return fastest

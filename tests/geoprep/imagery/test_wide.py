@@ -1,0 +1,148 @@
+"""Signed, 32-bit and floating imagery: exact where it can be, bounded where it is not."""
+
+import numpy as np
+import pytest
+import rasterio
+from helpers.factory import PLACES, build_of, plan_of, texture, write_image, write_scene
+
+from geoprep import imagery
+from geoprep.errors import SourceError, UsageError
+from geoprep.imagery.pixels import Pixels
+from geoprep.imagery.wide import BINS, WIDE, held_dtype
+from geoprep.sources.scene import Scene
+from geoprep.store.scenes import read_image
+from geoprep.verify.report import verify
+
+RANGES = {
+    "int16": (-1500, 700),
+    "int32": (-(10**7), 10**6),
+    "uint32": (5, 4 * 10**9),
+    "float32": (-25.5, 3.25),
+    "float64": (273.0, 311.0),
+}
+
+
+def spread(dtype, low, high, shape=(90, 70, 3), seed=0):
+    """Return values of a dtype between two, some of them often."""
+    ground = texture(*shape, seed=seed).astype(np.float64) / 255
+    return (low + ground * (high - low)).astype(dtype)
+
+
+def expected_bytes(values, limits):
+    low, high = np.asarray(limits).T
+    scaled = np.floor((values.astype(np.float64) - low) * 255 / (high - low) + 0.5)
+    return np.clip(scaled, 1, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("dtype", RANGES)
+def test_limits_are_the_percentiles_to_within_a_bin(dtype):
+    low, high = RANGES[dtype]
+    values = spread(dtype, low, high)
+    held = values.astype(held_dtype(dtype))
+    found = imagery.percentile_limits(imagery.count_source(Pixels(held)))
+    exact = np.percentile(values.reshape(-1, 3), (2, 98), axis=0).T
+    np.testing.assert_allclose(found, exact, rtol=1 / 2048, atol=abs(high - low) / 500)
+
+
+def test_counts_are_the_same_in_any_strips_and_leave_out_what_is_missing():
+    values = spread("float32", -3, 5)
+    values[10:20, :, 1] = np.nan
+    valid = imagery.find_usable(values, None).view(np.uint8)
+    whole = imagery.count_source(Pixels(values, valid))
+    parts = [
+        imagery.count_source(Pixels(values[s], valid[s])) for s in (slice(0, 33), slice(33, 90))
+    ]
+    np.testing.assert_array_equal(whole, sum(parts))
+    assert whole.shape == (3, BINS)
+    assert (whole.sum(axis=1) == 80 * 70).all()
+
+
+def test_every_real_dtype_is_read_and_others_get_a_word(tmp_path):
+    for dtype in WIDE:
+        path = write_image(tmp_path / f"{dtype}.tif", spread(dtype, 1, 100))
+        assert plan_of([Scene("s", str(path), None)]).meta.rescale == "scene"
+    path = write_image(tmp_path / "c.tif", spread("float32", 1, 9).astype("complex64"))
+    with pytest.raises(SourceError, match=r"complex64 values.*amplitude"):
+        plan_of([Scene("s", str(path), None)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "nodata"), [("int16", -9999), ("float32", np.nan), ("float32", -1e30)]
+)
+def test_bytes_follow_the_formula_and_missing_stays_missing(tmp_path, dtype, nodata):
+    values = spread(dtype, *RANGES[dtype])
+    values[:30, :40, 1] = nodata  # in one band alone
+    values[50, 50] = 0  # black, and no speck of nodata: the file has a tag
+    if dtype == "float32":
+        values[60, 60, 0] = np.inf
+    missing = ~np.isfinite(values).all(axis=2) | (values == nodata).any(axis=2)
+    scene = write_scene(tmp_path, "s", values, PLACES["utm"], nodata=nodata)
+    store = build_of(tmp_path / "s.zarr", [scene], rescale="-20,3", tile=32, levels=2)
+    image = read_image(store, 0)
+    np.testing.assert_array_equal((image == 0).all(axis=2), missing)
+    expected = expected_bytes(values[~missing], [(-20, 3)] * 3)
+    np.testing.assert_array_equal(image[~missing], expected)
+    assert verify(store.location).problems == ()
+
+
+def test_coarser_levels_average_values_not_bytes(tmp_path):
+    values = np.zeros((64, 64, 1), np.float32)
+    values[::2, ::2] = 100.0  # far above the limits: an average of bytes would be 64
+    values += 1.0
+    scene = write_scene(tmp_path, "s", values, PLACES["utm"], labelled=False)
+    store = build_of(tmp_path / "s.zarr", [scene], rescale="0,51", tile=64, levels=2)
+    assert (read_image(store, 0, 32) == 130).all()  # a mean of 26 of 51
+
+
+@pytest.mark.parametrize("rescale", ["scene", "city"])
+def test_shards_of_one_scene_agree_and_nan_specks_stay_missing(tmp_path, rescale):
+    values = spread("float32", *RANGES["float32"], shape=(200, 150, 3))
+    values[40, 40] = np.nan
+    values[100, 100] = 0.0  # an untagged black speck is imagery
+    values[:, :20] = 0.0  # black at the edge is not
+    scene = write_scene(tmp_path, "s", values, PLACES["utm"])
+    several = build_of(tmp_path / "a.zarr", [scene], rescale=rescale, tile=50, shard_tiles=2)
+    whole = build_of(tmp_path / "b.zarr", [scene], rescale=rescale, tile=50, shard_tiles=32)
+    np.testing.assert_array_equal(read_image(several, 0), read_image(whole, 0))
+    np.testing.assert_allclose(several.scenes.limits, whole.scenes.limits)
+    missing = (read_image(several, 0) == 0).all(axis=2)
+    assert missing[:, :20].all()
+    assert missing[:, 20:].sum() == 1
+    assert missing[40, 40]
+    assert verify(several.location).problems == ()
+
+
+def test_rules_that_do_not_fit_name_the_dtypes(tmp_path):
+    scenes = [
+        Scene(dtype, str(write_image(tmp_path / f"{dtype}.tif", spread(dtype, 1, 9))), None)
+        for dtype in ("int16", "float32")
+    ]
+    with pytest.raises(
+        UsageError, match=r"some images are int16 and some float32.*--rescale scene"
+    ):
+        plan_of(scenes)
+    with pytest.raises(
+        UsageError, match="city needs images of one dtype; here are int16 and float32"
+    ):
+        plan_of(scenes, rescale="city")
+    with pytest.raises(UsageError, match="none needs uint8 images; here are int16"):
+        plan_of(scenes[:1], rescale="none")
+
+
+def test_prediction_reads_floats_as_a_store_does(tmp_path):
+    from helpers.predict_cases import FACTS
+
+    from training.prediction import images
+    from training.prediction.reader import read_window_rows
+    from training.prediction.windows import plan_axis
+
+    values = spread("float32", 0.02, 0.31)
+    path = write_image(tmp_path / "a.tif", values, PLACES["utm"])
+    options = images.ReadOptions(rescale="scene", gsd="image")
+    source = images.inspect(str(path), FACTS, options)
+    limits = images.scene_limits(source)
+    rows = plan_axis(source.height, 128, 16), plan_axis(source.width, 128, 16)
+    (row,) = read_window_rows(source, limits, *rows)
+    np.testing.assert_array_equal(row.image[:90, :70], expected_bytes(values, limits))
+    with rasterio.open(path) as file:
+        assert file.dtypes[0] == source.dtype == "float32"

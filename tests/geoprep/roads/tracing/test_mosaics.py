@@ -1,0 +1,137 @@
+"""A city cut into maps by any grid has the network of the city in one piece."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import rasterio
+import shapely
+from affine import Affine
+from helpers.roads import degree_counts, drawn, network, write_raster
+
+from geoprep.roads.apls import apls
+from geoprep.roads.tracing import rasters_in, vectorize
+
+SIDE = 600
+STREETS = {
+    30: [[(-10, -100), (610, -130)], [(120, 10), (100, -610)], [(500, 10), (505, -610)]],
+    25: [[(-10, -300), (610, -290)], [(205, -125), (195, -300)]],
+    35: [[(300, 10), (310, -610)], [(-10, -520), (610, -440)]],
+}
+MOTORWAY = [(-10, -30), (400, -210), (610, -560)]
+TINY = tuple(range(0, 601, 75))
+
+
+@pytest.fixture(scope="module")
+def city():
+    """Speeds of streets, and of a motorway that crosses six of them on bridges."""
+    burned = [drawn(lines, (SIDE, SIDE), width=5, value=mph) for mph, lines in STREETS.items()]
+    return np.maximum.reduce([*burned, drawn([MOTORWAY], (SIDE, SIDE), width=8, value=65)])
+
+
+def written(folder, city, windows, off=0.0):
+    """Write windows (top, left, bottom, right) as rasters of 1 m, every other one off the grid."""
+    folder.mkdir()
+    for number, (top, left, bottom, right) in enumerate(windows):
+        x, y = (places + off * (number % 2) for places in (left, top))
+        place = Affine(1, 0, 400_000 + x, 0, -1, 6_000_000 - y)
+        write_raster(folder / f"{number:03}.tif", city[top:bottom, left:right], transform=place)
+    return rasters_in(folder)
+
+
+@pytest.fixture(scope="module")
+def whole(city, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    made = vectorize(written(folder / "maps", city, [(0, 0, SIDE, SIDE)]))
+    # Six streets cross the motorway, eight more crossings and four forks are junctions.
+    assert degree_counts(made)[1] == 14
+    assert np.isfinite(made.speed_mph).all()
+    return made
+
+
+def cut(rows, columns, overlap=0):
+    """Return the windows of a grid, each grown by an overlap."""
+    return [
+        (max(a - overlap, 0), max(c - overlap, 0), min(b + overlap, SIDE), min(d + overlap, SIDE))
+        for a, b in pairwise(rows)
+        for c, d in pairwise(columns)
+    ]
+
+
+CUTS = {
+    "even": ((0, 200, 400, 600),) * 2,
+    "odd": ((0, 137, 290, 451, 600),) * 2,
+    "tiny": (TINY, TINY),
+    "at junctions": ((0, 106, 297, 455, 600), (0, 112, 200, 305, 502, 600)),
+    "at bridges": ((0, 86, 166, 290, 388, 600), (0, 114, 303, 385, 503, 600)),
+    "along roads": ((0, 114, 122, 295, 600), (0, 110, 305, 600)),
+}
+
+
+@pytest.mark.parametrize("overlap", [0, 23])
+@pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
+def test_pieces_have_the_network_of_the_whole(tmp_path, city, whole, cuts, overlap):
+    made = vectorize(written(tmp_path / "maps", city, cut(*cuts, overlap)))
+    assert degree_counts(made) == degree_counts(whole)
+    assert made.length_m.sum() == pytest.approx(whole.length_m.sum(), rel=5e-4)
+    for weight in ("length", "time"):
+        assert apls(whole, made, weight=weight).score >= 0.999
+
+
+def test_pieces_off_the_grid_have_the_same_roads(tmp_path, city, whole):
+    made = vectorize(written(tmp_path / "maps", city, cut(TINY, TINY), off=0.4))
+    assert degree_counts(made) == degree_counts(whole)
+    assert apls(whole, made).score >= 0.98
+
+
+def test_any_number_of_workers_makes_the_same(tmp_path, city):
+    apart = [(0, 0, 150, 150), (0, 300, 150, 450), (300, 0, 450, 150), (300, 150, 450, 300)]
+    paths = written(tmp_path / "maps", city, apart)
+    one, three = (vectorize(paths, workers=workers) for workers in (1, 3))
+    assert shapely.to_wkb(one.lines).tolist() == shapely.to_wkb(three.lines).tolist()
+    assert np.array_equal(one.speed_mph, three.speed_mph)
+
+
+def test_a_road_goes_on_over_a_gap_of_pixels_between_maps(tmp_path):
+    road = drawn([[(-10, -45), (310, -55)]], (100, 300), width=5)
+    near = vectorize(written(tmp_path / "a", road, [(0, 0, 100, 100), (0, 104, 100, 300)]))
+    assert degree_counts(near) == {1: 2}
+    far = vectorize(written(tmp_path / "b", road, [(0, 0, 100, 60), (0, 104, 100, 300)]))
+    assert degree_counts(far) == {1: 4}
+
+
+def test_missing_pieces_leave_roads_that_end_at_their_border(tmp_path):
+    lines = [[(-10, -150), (310, -150)], [(150, 10), (150, -310)]]
+    mask = drawn(lines, (300, 300), width=5)
+    windows = [(0, 0, 100, 100), (0, 100, 100, 200), (100, 0, 200, 100), (100, 200, 200, 300)]
+    windows += [(100, 100, 200, 200), (200, 0, 300, 100), (200, 200, 300, 300)]
+    made = vectorize(written(tmp_path / "maps", mask, windows), kind="mask")
+    truth = network(
+        [(400_000, 5_999_850), (400_150, 5_999_850)],
+        [(400_300, 5_999_850), (400_150, 5_999_850)],
+        [(400_150, 6_000_000), (400_150, 5_999_850)],
+        [(400_150, 5_999_800), (400_150, 5_999_850)],
+        crs="EPSG:32637",
+    )
+    assert degree_counts(made) == {1: 4, 4: 1}
+    assert apls(truth, made).score > 0.99
+    assert made.length_m.sum() == pytest.approx(500, abs=2)
+
+
+def test_what_overlaps_comes_from_the_raster_that_reaches_farther_around_it(tmp_path):
+    road = drawn([[(-10, -50), (410, -50)]], (100, 400), width=5)
+    blind = road.copy()
+    blind[:, 190:] = 0  # sees nothing in its last metres
+    windows = [(0, 0, 100, 200), (0, 150, 100, 400)]
+    paths = written(tmp_path / "maps", road, windows)
+    with rasterio.open(paths[0], "r+") as file:
+        file.write(blind[:, :200], 1)
+    made = vectorize(paths, kind="mask")
+    assert degree_counts(made) == {1: 2}
+    assert made.length_m.sum() == pytest.approx(400, abs=1)
+
+
+def test_pieces_with_one_speed_are_speeds_beside_others(tmp_path, city):
+    """A piece with a single street looks like a mask by itself."""
+    made = vectorize(written(tmp_path / "maps", city, [(60, 0, 140, 90), (60, 90, 140, 330)]))
+    assert np.isfinite(made.speed_mph).all()

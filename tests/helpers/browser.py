@@ -1,0 +1,56 @@
+"""A real browser without a window, for pages: what it made of one, and what it complained of."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+class Browser:
+    """Opens files; ``network`` says what a page asked of one, ``complaints`` what it said."""
+
+    def __init__(self, program, folder):
+        self._command = [
+            program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+            "--disable-background-networking", "--disable-component-update", "--no-first-run",
+            f"--user-data-dir={folder}/profile", "--enable-logging=stderr",
+            f"--log-net-log={folder}/net.json", "--virtual-time-budget=3000",
+        ]  # fmt: skip
+        self._net = folder / "net.json"
+        self.complaints = []
+        self.network = ""
+
+    def _open(self, page, fragment, *options):
+        url = f"{page.resolve().as_uri()}#{fragment}"
+        done = subprocess.run(
+            [*self._command, *options, url],
+            capture_output=True,
+            timeout=60,
+            check=True,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+        said = done.stderr.decode(errors="replace").splitlines()
+        self.complaints = [line for line in said if "CONSOLE" in line]
+        self.network = self._net.read_text(errors="replace")
+        return done.stdout.decode()
+
+    def dom(self, page, fragment=""):
+        """Return the document as it is after its scripts have run."""
+        return self._open(page, fragment, "--dump-dom")
+
+    def picture(self, page, fragment, path, size=(1400, 900)):
+        """Write what is seen to a PNG."""
+        sides = ",".join(map(str, size))
+        self._open(page, fragment, f"--window-size={sides}", f"--screenshot={path}")
+        return path
+
+
+def find_browser(folder):
+    """Return a browser, or skip the test where there is none."""
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip(f"no browser here ({', '.join(NAMES)})")
+    return Browser(program, folder)

@@ -1,0 +1,64 @@
+"""An S3 endpoint on this machine, and what lies in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "someone",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_REGION": "us-east-1",
+}
+
+
+@contextmanager
+def s3_endpoint(*buckets: str) -> Iterator[str]:
+    """Serve S3 with some empty buckets; yield the address."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    client = client_of(f"http://{host}:{port}")
+    for bucket in buckets:
+        client.create_bucket(Bucket=bucket)
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def client_of(endpoint: str) -> Any:
+    """Return boto3's client, which knows nothing of ours."""
+    names = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
+    return boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **names)
+
+
+def use_endpoint(patch: pytest.MonkeyPatch, endpoint: str, **more: str) -> None:
+    """Set this machine's AWS settings to these alone."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        patch.delenv(name)
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": endpoint, **more}.items():
+        patch.setenv(name, value)
+
+
+def objects(endpoint: str, bucket: str, prefix: str) -> dict[str, bytes]:
+    """Return name -> bytes of every object below a folder."""
+    client, found = client_of(endpoint), {}
+    for page in client.get_paginator("list_objects_v2").paginate(
+        Bucket=bucket, Prefix=f"{prefix}/"
+    ):
+        for item in page.get("Contents", []):
+            body = client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
+            found[item["Key"].removeprefix(f"{prefix}/")] = body
+    return found
+
+
+def object_digests(endpoint: str, bucket: str, prefix: str) -> dict[str, str]:
+    """Return what ``helpers.factory.tree_digest`` returns of a folder, but for its folders."""
+    found = objects(endpoint, bucket, prefix)
+    return {name: hashlib.sha256(body).hexdigest() for name, body in sorted(found.items())}
