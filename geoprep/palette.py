@@ -13,12 +13,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NO_DATA, NO_ROAD
+from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NO_DATA, NO_ROAD, UNKNOWN_SPEED
 
 GROUND: Final = (20, 23, 30)
 """No road."""
 NODATA_GREYS: Final = ((152, 155, 161), (174, 177, 183))
 """No data: stripes of these two."""
+UNKNOWN_COLOUR: Final = (84, 196, 168)
+"""A road of unknown speed: none of the colours of speeds."""
 
 SPEED_COLOURS: Final = (
     (30, 74, 150),
@@ -36,6 +38,7 @@ def speed_colours() -> NDArray[np.uint8]:
     """Return uint8 (256, 3): mask byte -> colour."""
     bins = np.array([GROUND, *SPEED_COLOURS], np.uint8)
     table: NDArray[np.uint8] = bins[BIN_TABLE]
+    table[UNKNOWN_SPEED] = UNKNOWN_COLOUR
     table[NO_DATA] = NODATA_GREYS[1]
     return table
 
@@ -49,5 +52,5 @@ def bin_label(number: int) -> str:
 
 
 def speed_bin(mph: int) -> int:
-    """Return the bin 1..7 of a speed in mph, 0 for no road and no data."""
+    """Return the bin 1..7 of a speed in mph, 0 for what has no speed."""
     return int(BIN_TABLE[mph if NO_ROAD <= mph <= NO_DATA else NO_DATA])

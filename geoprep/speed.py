@@ -129,8 +129,9 @@ def _bin_table() -> NDArray[np.uint8]:
 
 
 def _binary_table() -> NDArray[np.uint8]:
-    byte = np.arange(256)
-    return ((byte != NO_ROAD) & (byte != NO_DATA)).astype(np.uint8)
+    road = np.ones(256, np.uint8)
+    road[[NO_ROAD, NO_DATA]] = 0
+    return road
 
 
 def _frozen(table: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from geoprep.errors import UsageError
-from geoprep.speed import BIN_TABLE, BINARY_TABLE, CHANNEL_TABLE, CONTINUOUS_TABLE, NO_DATA
+from geoprep.speed import (
+    BIN_TABLE,
+    BINARY_TABLE,
+    CHANNEL_TABLE,
+    CONTINUOUS_TABLE,
+    NO_DATA,
+    UNKNOWN_SPEED,
+)
 from geoprep.store import Store
 from loaders.batch import Batch
 from loaders.selection import band_places, open_stores
@@ -51,7 +58,7 @@ class Prepared(NamedTuple):
     target
         Depends on the kind, see `DevicePrep`.
     valid
-        bool (n, y, x), where the label is known; never on padding.
+        bool (n, y, x), where the target is known; never on padding.
     """
 
     image: Tensor
@@ -163,7 +170,10 @@ class SpeedTarget(nn.Module):
         ``bins``: (n, 8, y, x), CRESI's seven ten-mph bins, exclusive, and any road, 0 or 1.
         ``continuous``: (n, 1, y, x), CRESI's continuous coding, 0 to 1.
         ``binary``: (n, 1, y, x), 1 on roads.
-        ``class``: int64 (n, y, x), 0 no road, 1..7 the bin, `IGNORE_INDEX` no data.
+        ``class``: int64 (n, y, x), 0 no road, 1..7 the bin, `IGNORE_INDEX` where that is unknown.
+
+        A road of unknown speed is one to ``binary``; the others know nothing there (`valid`), also
+        where ``bins`` calls it any road.
     dtype
         Of all but ``class``.
     """
@@ -182,6 +192,12 @@ class SpeedTarget(nn.Module):
         """Channels a model needs for this target."""
         return {"bins": 8, "class": 8}.get(self.targets, 1)
 
+    def valid(self, speed: Tensor) -> Tensor:
+        """Return where the target of uint8 (n, y, x) is known, bool of the same shape."""
+        if self.targets == "binary":
+            return speed != NO_DATA
+        return speed < UNKNOWN_SPEED
+
     def forward(self, speed: Tensor) -> Tensor:
         """Return the target of uint8 (n, y, x)."""
         # An embedding with int32 indexes is four times as fast as indexing with int64 (measured).
@@ -193,7 +209,7 @@ def _table(targets: Targets, dtype: torch.dtype) -> Tensor:
     """Return the lookup table of a target, (256, channel)."""
     if targets == "class":
         classes = BIN_TABLE.astype(np.float32)
-        classes[NO_DATA] = IGNORE_INDEX
+        classes[[UNKNOWN_SPEED, NO_DATA]] = IGNORE_INDEX
         return torch.from_numpy(classes)[:, None]
     values = {
         "bins": CHANNEL_TABLE,
@@ -335,7 +351,9 @@ class DevicePrep(nn.Module):
         gain = bias = None
         if self.jitter is not None and self.training:
             gain, bias = self.jitter(part("key"), image.shape[1])
-        return Prepared(self.normalize(image, gain, bias), self.target(speed), speed != NO_DATA)
+        return Prepared(
+            self.normalize(image, gain, bias), self.target(speed), self.target.valid(speed)
+        )
 
     def pad(self, image: Tensor) -> Tensor:
         """Return uint8 (n, band, y, x) with sides that are multiples of ``pad_to``, by mirroring.

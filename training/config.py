@@ -179,8 +179,10 @@ class NetworkConfig:
         least=0,
         most=1,
     )
-    targets: Literal["bins", "continuous", "binary"] = option(
-        "bins", "Seven ten-mph bins and any road, one speed channel, or any road only."
+    targets: Literal["auto", "bins", "continuous", "binary"] = option(
+        "auto",
+        "Seven ten-mph bins and any road, one speed channel, or any road only; auto: bins, and "
+        "binary where the roads of a store have no speeds.",
     )
     loss: Literal["focal-dice", "bce-dice"] = option(
         "focal-dice", "Focal loss or cross-entropy, and soft dice."

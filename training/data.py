@@ -115,7 +115,7 @@ def facts_of(config: Config, stores: Sequence[Store]) -> Facts:
     """Return what prediction will need to know, for the finest level."""
     bands = band_names(config.data, stores)
     mean, std = band_statistics(stores, bands)
-    targets = config.network.targets
+    targets = targets_of(config, stores)
     meta = stores[0].meta
     return Facts(
         network=config.network.model,
@@ -133,6 +133,26 @@ def facts_of(config: Config, stores: Sequence[Store]) -> Facts:
         folds=config.data.folds,
         fold=None if config.data.folds is None else config.data.fold,
     )
+
+
+def targets_of(config: Config, stores: Sequence[Store]) -> Targets:
+    """Return what a network shall learn: by default all that the labels of every store say.
+
+    Raises
+    ------
+    UsageError
+        Speeds are asked for, and the roads of a store have none.
+    """
+    wanted = config.network.targets
+    without = [store.location for store in stores if not store.meta.has_speeds]
+    if wanted == "auto":
+        return "binary" if without else "bins"
+    if without and wanted != "binary":
+        raise UsageError(
+            f"--targets {wanted}: the roads of {', '.join(without)} have no speeds (built from "
+            "masks of roads): use --targets binary, or build from labels with speeds"
+        )
+    return wanted
 
 
 def shared_limits(stores: Sequence[Store], bands: Sequence[str]) -> tuple[tuple[float, float], ...]:
@@ -208,7 +228,7 @@ def make_prep(facts: Facts, engine: Engine, jitter: float = 0.0) -> DevicePrep:
 
 
 def check_store(facts: Facts, stores: Sequence[Store], where: str) -> None:
-    """Refuse stores that do not have the bands a network was trained on.
+    """Refuse stores that do not have the bands, or the speeds, that a network was trained on.
 
     Raises
     ------
@@ -216,6 +236,11 @@ def check_store(facts: Facts, stores: Sequence[Store], where: str) -> None:
         They do not.
     """
     for store in stores:
+        if facts.targets != "binary" and not store.meta.has_speeds:
+            raise UsageError(
+                f"{where} was trained on {facts.targets} of speed; the roads of {store.location} "
+                "have no speeds: train one with --targets binary, or use a store with speeds"
+            )
         lacking = [band for band in facts.bands if band not in store.meta.bands]
         if lacking:
             raise UsageError(

@@ -90,7 +90,8 @@ def evaluate(
             metrics.update(logits.float().sigmoid(), there.speed)
             if loss is not None:
                 target = trainable.prep.target(there.speed)
-                parts: LossParts = loss(logits, target, there.speed != NO_DATA)
+                valid = trainable.prep.target.valid(there.speed)
+                parts: LossParts = loss(logits, target, valid)
                 total, tiles = total + len(there) * parts.total.double(), tiles + len(there)
     results = {name: value.item() for name, value in metrics.compute().items()}
     if loss is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from geoprep.errors import UsageError
-from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NO_DATA
+from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NO_DATA, UNKNOWN_SPEED
 from training.decode import default_threshold, road_probability, speed_bin, speed_mph
 
 CLASSES = BIN_COUNT + 1
@@ -102,7 +102,8 @@ class RoadMetrics(Metric):
         probabilities
             (n, channel, y, x); what is beyond the label's size is padding and left out.
         speed
-            uint8 (n, y, x), mph; 0 no road, 255 no data.
+            uint8 (n, y, x), mph; 0 no road, 254 a road of unknown speed (left out unless targets
+            are binary), 255 no data.
         group
             int64 (n,), group of each tile; None where there is one.
         """
@@ -116,9 +117,10 @@ class RoadMetrics(Metric):
         score = road_probability(probabilities)
         found = (score >= self.threshold).long()
         if self.targets == "binary":
-            truth = (truth > 0).long()
+            truth = ((speed > 0) & labelled).long()
         else:
             found *= speed_bin(probabilities, self.targets)
+            valid &= speed != UNKNOWN_SPEED  # which bin it should have found, nobody knows
         if group is None:
             group = torch.zeros(len(speed), dtype=torch.int64, device=speed.device)
         cell = (group.view(-1, 1, 1) * CLASSES + truth) * CLASSES + found

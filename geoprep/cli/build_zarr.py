@@ -236,8 +236,8 @@ def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str]
 
         masks = bool(given["label_values"] or given["label_speeds"])
         images, labels = _brought(given, quiet)
-        found = images_and_labels(images, labels, masks=masks)
-        return [found], ["custom"], given["out"]
+        own = images_and_labels(images, labels, masks=masks)
+        return [own], ["custom"], given["out"]
     from geoprep.cli.progress import counting_bar
     from geoprep.sources.cities import get_city
     from geoprep.sources.spacenet import find_scenes

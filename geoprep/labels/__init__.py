@@ -7,7 +7,7 @@ of vectors; :func:`read_mask`, :class:`MaskRule`, :func:`majority` of rasters.
 from geoprep.labels.codes import MaskRule
 from geoprep.labels.majority import majority
 from geoprep.labels.masks import SpeedPolygons, burn, speed_polygons
-from geoprep.labels.rasters import Part, mask_values, read_mask
+from geoprep.labels.rasters import Part, has_place, mask_values, read_mask
 from geoprep.labels.reading import read_roads
 from geoprep.labels.rule import SpeedRule
 from geoprep.labels.table import Roads
@@ -19,6 +19,7 @@ __all__ = [
     "SpeedPolygons",
     "SpeedRule",
     "burn",
+    "has_place",
     "majority",
     "mask_values",
     "read_mask",

@@ -180,11 +180,10 @@ def _with_areas(
     areas_of: list[int] = []
     for index, feature in enumerate(features):
         geometry = feature.get("geometry")
-        kind = geometry.get("type") if isinstance(geometry, dict) else None
-        if kind not in _AREAS:
+        if not isinstance(geometry, dict) or geometry.get("type") not in _AREAS:
             continue
         try:
-            found = _polygons(kind, geometry.get("coordinates"))
+            found = _polygons(geometry["type"], geometry.get("coordinates"))
         except (TypeError, LookupError, ValueError, OverflowError):
             notes[index] = "geometry malformed"
             continue

@@ -94,6 +94,12 @@ def mask_values(label: str) -> str:
     return " and ".join(shown) + (" and more" if len(values) > len(shown) else "")
 
 
+def has_place(label: str) -> bool:
+    """Return whether a mask says where it lies on the ground."""
+    with _opened(label) as dataset:
+        return dataset.crs is not None or not dataset.transform.is_identity
+
+
 @contextmanager
 def _opened(label: str) -> Iterator[DatasetReader]:
     try:

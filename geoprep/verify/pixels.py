@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep import imagery
-from geoprep.speed import NO_DATA
+from geoprep.speed import NO_DATA, UNKNOWN_SPEED
 from geoprep.storage.folders import StoreFiles
 from geoprep.store.layout import pixel_layouts
 from geoprep.store.schema import PIXEL_ARRAYS, StoreMeta, TileTable
@@ -81,7 +82,8 @@ def check_job(job: ShardJob, files: StoreFiles, meta: StoreMeta, tables: Tables)
         if image is None or speed is None:
             found.skipped += count is not None
             continue
-        for name, message in _faults(image, speed, tables.status_of(tile)):
+        faults = chain(_faults(image, speed, tables.status_of(tile)), _speed_faults(speed, meta))
+        for name, message in faults:
             report(f"{job.level}/{name}", tile, message)
         if count is not None:
             trained = tables.status_of(tile) == "ok" and tables.split_of(tile) == TRAIN
@@ -108,6 +110,13 @@ def _faults(
         yield "image", f"pixels in a scene that is {status}"
     if status != "ok" and (speed != NO_DATA).any():
         yield "speed", f"labelled pixels in a scene that is {status}"
+
+
+def _speed_faults(speed: NDArray[np.uint8], meta: StoreMeta) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the speeds of a store whose roads have none."""
+    known = 0 if meta.has_speeds else int(np.count_nonzero((speed > 0) & (speed < UNKNOWN_SPEED)))
+    if known:
+        yield "speed", f"{known} pixels have a speed in a store whose roads have none"
 
 
 def check_statistics(found: Findings, tables: Tables) -> Iterator[Problem]:

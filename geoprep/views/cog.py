@@ -73,13 +73,14 @@ def write_speed(path: Path, raster: SceneRaster, coding: Coding) -> None:
     """Write the mask in a coding; overviews take one pixel of four, since speeds have no mean."""
     tables = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
     nodata = NO_DATA if coding == "mph" else None
+    has_speeds = raster.store.meta.has_speeds
     with _created(path, raster.grid, 1, nodata, "nearest") as file:
         file.update_tags(**raster.tags, SPEED_CODING=coding)
         if coding == "mph":
             colours = speed_colours().tolist()
             file.write_colormap(1, {i: (*rgb, 255) for i, rgb in enumerate(colours)})
-            file.units = ["mph"]
-        file.descriptions = [f"speed, {coding}"]
+            file.units = ["mph" if has_speeds else ""]
+        file.descriptions = [f"speed, {coding}" if has_speeds else "road"]
         for rows in raster.strips():
             speed = read_speed(raster.store, raster.scene, raster.level, rows)
             _put(file, rows, (tables[coding][speed] if coding in tables else speed)[None])

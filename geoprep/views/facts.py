@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.palette import SPEED_COLOURS, bin_label, speed_bin
-from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.palette import SPEED_COLOURS, UNKNOWN_COLOUR, bin_label, speed_bin
+from geoprep.speed import NO_ROAD, UNKNOWN_SPEED
 from geoprep.storage.folders import StoreFiles
 from geoprep.store import Store
 from geoprep.store.scenes import (
@@ -49,13 +49,13 @@ def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
     -------
     dict
         Keys ``store``, ``schema``, ``version``, ``cities``, ``bands``, ``gsd_m``, ``tile``,
-        ``overlap``, ``rescale``, ``codec``, ``tiles``, ``scenes``, ``bytes`` (on disk), ``km2``
-        (of imagery), ``road_fraction`` (of the labelled pixels of ``ok`` scenes),
+        ``overlap``, ``rescale``, ``codec``, ``speed_unit``, ``tiles``, ``scenes``, ``bytes`` (on
+        disk), ``km2`` (of imagery), ``road_fraction`` (of the labelled pixels of ``ok`` scenes),
         ``valid_fraction`` (of the pixels of all scenes), ``levels``, ``splits``, ``statuses``,
         ``issues`` (scenes that are not as they should be), ``statistics`` (mean and standard
         deviation of every band over the valid training pixels, 1 to 255), ``speeds`` (pixels per
-        mph over the training tiles), ``notes`` (counted fallbacks of the build) and, if asked for,
-        ``scene_table``.
+        mph over the training tiles), ``unknown_speed`` (pixels of roads without one), ``notes``
+        (counted fallbacks of the build) and, if asked for, ``scene_table``.
     """
     meta, files = store.meta, StoreFiles(store.location)
     usable, pixels = usable_tiles(store), valid_pixels(store)
@@ -86,7 +86,9 @@ def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
         "statuses": {status: int((store.scenes.status == status).sum()) for status in STATUSES},
         "issues": [_described(*issue) for issue in scene_issues(store)],
         "statistics": _statistics(store),
+        "speed_unit": meta.speed_unit,
         "speeds": _speeds(store),
+        "unknown_speed": int(store.histogram_speed[UNKNOWN_SPEED]),
         "notes": dict(meta.build.get("notes", {})),
     }
     return {**facts, "scene_table": _scene_table(store)} if scenes else facts
@@ -174,7 +176,7 @@ def _statistics(store: Store) -> list[dict[str, Any]]:
 
 def _speeds(store: Store) -> dict[str, int]:
     counts = store.histogram_speed
-    return {str(mph): int(counts[mph]) for mph in range(NO_ROAD + 1, NO_DATA) if counts[mph]}
+    return {str(mph): int(counts[mph]) for mph in range(NO_ROAD + 1, UNKNOWN_SPEED) if counts[mph]}
 
 
 def print_info(store: Store, *, scenes: bool = False) -> None:
@@ -192,7 +194,7 @@ def render(facts: dict[str, Any]) -> RenderableType:
 
     parts: list[RenderableType] = [_heading(facts), _levels_table(facts), _splits_table(facts)]
     parts.append(_bands_table(facts))
-    if facts["speeds"]:
+    if facts["speeds"] or facts["unknown_speed"]:
         parts.append(_speeds_table(facts))
     if facts["notes"]:
         notes = (f"  {count} × {note}" for note, count in facts["notes"].items())
@@ -266,17 +268,19 @@ def _speeds_table(facts: dict[str, Any]) -> Table:
     from rich.text import Text
 
     counts = {int(mph): pixels for mph, pixels in facts["speeds"].items()}
-    total = sum(counts.values())
+    total = sum(counts.values()) + facts["unknown_speed"]
     rows = [(str(mph), speed_bin(mph), pixels) for mph, pixels in counts.items()]
     if len(rows) > SHOWN_SPEEDS:
         binned = Counter[int]()
         for mph, pixels in counts.items():
             binned[speed_bin(mph)] += pixels
         rows = [(bin_label(number), number, binned[number]) for number in sorted(binned)]
+    if facts["unknown_speed"]:
+        rows.append(("unknown", 0, facts["unknown_speed"]))
     table = _table(">mph", ">share of road", "")
     most = max(pixels for _, _, pixels in rows)
     for label, number, pixels in rows:
-        red, green, blue = SPEED_COLOURS[number - 1]
+        red, green, blue = SPEED_COLOURS[number - 1] if number else UNKNOWN_COLOUR
         bar = "█" * max(1, round(BAR_WIDTH * pixels / most))
         table.add_row(label, f"{pixels / total:.1%}", Text(bar, f"rgb({red},{green},{blue})"))
     return table

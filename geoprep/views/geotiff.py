@@ -57,7 +57,8 @@ def export_scene(
         ``image`` is uint8 with nodata 0; ``speed`` is uint8 with one band. Of an unlabelled scene,
         ``both`` is the image alone.
     coding
-        Of the mask: ``mph`` (0 no road, nodata 255, with a colour table), or the grey values of
+        Of the mask: ``mph`` (0 no road, 254 a road of unknown speed, nodata 255, with a colour
+        table), or the grey values of
         the CRESI tools, ``continuous`` or ``binned``, which have no nodata: it becomes 0.
 
     Returns
@@ -75,6 +76,10 @@ def export_scene(
     index = find_scene(store, scene)
     level = store.check_level(level)
     grid = _exportable(store, index, level, what)
+    if coding != "mph" and what != "image" and not store.meta.has_speeds:
+        raise UsageError(
+            f"{store.location}: its roads have no speeds to export as {coding}: leave out --coding"
+        )
     targets = _targets(Path(out), str(store.scenes.id[index]), what, plain=grid.plain)
     if store.scenes.status[index] == "unlabelled":
         targets.pop("speed", None)

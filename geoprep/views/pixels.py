@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.grid import Grid
-from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.speed import NO_DATA, NO_ROAD, UNKNOWN_SPEED
 from geoprep.store import Store
 from geoprep.store.scenes import read_image, read_speed, scene_shape
 
@@ -101,6 +101,8 @@ def thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
     if step == 1:
         return speed
     blocks = _blocks(speed, step)
-    fastest: NDArray[np.uint8] = np.where(blocks == NO_DATA, NO_ROAD, blocks).max(axis=(1, 3))
+    known = np.where(blocks < UNKNOWN_SPEED, blocks, NO_ROAD)
+    fastest: NDArray[np.uint8] = known.max(axis=(1, 3))
+    fastest[(fastest == NO_ROAD) & (blocks == UNKNOWN_SPEED).any(axis=(1, 3))] = UNKNOWN_SPEED
     fastest[(blocks == NO_DATA).all(axis=(1, 3))] = NO_DATA
     return fastest

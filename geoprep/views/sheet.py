@@ -7,13 +7,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.palette import GROUND, NODATA_GREYS, SPEED_COLOURS, bin_label, speed_colours
-from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.palette import (
+    GROUND,
+    NODATA_GREYS,
+    SPEED_COLOURS,
+    UNKNOWN_COLOUR,
+    bin_label,
+    speed_colours,
+)
+from geoprep.speed import NO_DATA, NO_ROAD, UNKNOWN_SPEED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -184,13 +191,25 @@ def _draw_header(figure: Figure, layout: Layout, header: tuple[str, str, str]) -
     _text(figure, layout, MARGIN, layout.page_height - 0.22, note, fontsize=8.5, color=FAINT)
 
 
+_WITHOUT_SPEEDS: Final = 2
+"""Boxes of the key where no road has a speed: no road, and road."""
+
+
+def _boxes(used: set[int]) -> list[tuple[str, tuple[int, int, int]]]:
+    """Return label and colour of the boxes of the key for the bytes of some masks."""
+    ground, unknown = ("no road", GROUND), UNKNOWN_SPEED in used
+    if unknown and not used - {NO_ROAD, UNKNOWN_SPEED, NO_DATA}:
+        return [ground, ("road", UNKNOWN_COLOUR)]
+    bins = range(1 if 1 in used else 2, len(SPEED_COLOURS) + 1)
+    more = [("unknown", UNKNOWN_COLOUR)] if unknown else []
+    return [ground, *((bin_label(i), SPEED_COLOURS[i - 1]) for i in bins), *more]
+
+
 def _draw_legend(figure: Figure, layout: Layout, views: Sequence[SceneView]) -> None:
     """Draw the key of speeds, right of the title: one box per bin, slow to fast, then no data."""
     from matplotlib.patches import Rectangle
 
-    used = {1} & set(np.unique(np.concatenate([v.speed.ravel() for v in views])).tolist())
-    bins = range(1 if used else 2, len(SPEED_COLOURS) + 1)
-    boxes = [("no road", GROUND), *((bin_label(i), SPEED_COLOURS[i - 1]) for i in bins)]
+    boxes = _boxes(set(np.unique(np.concatenate([v.speed.ravel() for v in views])).tolist()))
     width, height = 0.56, 0.2
     total = (len(boxes) + 1) * width + 0.15
     axes = _axes(figure, layout, PAGE - MARGIN - total, MARGIN - 0.02, total, 0.5)
@@ -204,7 +223,8 @@ def _draw_legend(figure: Figure, layout: Layout, views: Sequence[SceneView]) -> 
     hatch = _hatch((40, 112), width, width * 40 / 112)
     axes.imshow(hatch, extent=(at, at + width, 0.06 + height, 0.06), aspect="auto")
     axes.text(at + width / 2, 0.4, "no data", ha="center", fontsize=8.5, color=INK)
-    axes.text(-0.1, 0.06 + height / 2, "mph", ha="right", va="center", fontsize=9, color=FAINT)
+    unit = "mph" if len(boxes) > _WITHOUT_SPEEDS else ""
+    axes.text(-0.1, 0.06 + height / 2, unit, ha="right", va="center", fontsize=9, color=FAINT)
     axes.set_xlim(0, total)
     axes.set_ylim(0.5, 0)
 

@@ -37,10 +37,12 @@ def write_store(
     gsd_m=(0.5, 0.5),
     limits=(0.0, 0.0),
     order=None,
+    speed_unit="mph",
 ):
     """Write a store of four tiles per scene; ``splits`` repeats over the scenes.
 
-    ``order`` puts the bands, with their pixels, into another order.
+    ``order`` puts the bands, with their pixels, into another order. With the speed unit ``none``
+    nobody knows the speed of any road.
     """
     tiles = 4 * scenes
     order = list(range(len(bands)) if order is None else order)
@@ -54,10 +56,13 @@ def write_store(
         overlap=0,
         rescale=rescale,
         levels=tuple(levels),
+        speed_unit=speed_unit,
     )
     create_store(path, meta, tiles)
     image, speed = draw_tiles(tiles, levels[0], len(bands), seed)
     image = np.ascontiguousarray(image[..., order])
+    if speed_unit == "none":
+        speed[(speed > 0) & (speed < 255)] = 254
     for level in levels:
         step = levels[0] // level
         _write(path, f"{level}/image", image[:, ::step, ::step], meta)

@@ -120,8 +120,23 @@ def test_continuous_and_binary_are_their_tables():
 def test_classes_are_bins_and_no_data_is_ignored_by_losses():
     target = SpeedTarget("class")(EVERY_BYTE)
     assert (target.dtype, target.shape) == (torch.int64, (1, 16, 16))
-    assert target.view(-1)[:255].tolist() == BIN_TABLE[:255].tolist()
+    assert target.view(-1)[:254].tolist() == BIN_TABLE[:254].tolist()
     assert target.view(-1)[255] == IGNORE_INDEX == torch.nn.CrossEntropyLoss().ignore_index
+
+
+@pytest.mark.parametrize(
+    ("targets", "known"), [("binary", True), ("bins", False), ("continuous", False)]
+)
+def test_a_road_of_unknown_speed_is_a_road_and_teaches_no_speed(targets: str, known: bool):
+    speed = torch.tensor([[[0, 25, 254, 255]]], dtype=torch.uint8)
+    image = torch.full((1, 3, 1, 4), 9, dtype=torch.uint8)
+    prep = DevicePrep(Normalize([0.0] * 3, [1.0] * 3), SpeedTarget(targets), pad_to=1)
+    ready = prep({"image": image, "speed": speed})
+    assert ready.valid[0, 0].tolist() == [True, True, known, False]
+    assert ready.target[0, -1, 0, 2] == (targets != "continuous")
+    if targets == "bins":
+        assert not ready.target[0, :7, 0, 2].any()
+    assert SpeedTarget("class")(speed)[0, 0].tolist() == [0, 3, IGNORE_INDEX, IGNORE_INDEX]
 
 
 def test_channels_are_those_of_the_target():
@@ -164,7 +179,7 @@ def test_valid_is_where_the_label_is_known(store_path: Path):
     prep = DevicePrep.from_store(tiles.store, targets="class")
     for batch in BatchLoader(tiles, 8, crop=32):
         prepared = prep(batch)
-        assert torch.equal(prepared.valid, batch.speed != 255)
+        assert torch.equal(prepared.valid, batch.speed < 254)
         assert torch.equal(prepared.valid, prepared.target != IGNORE_INDEX)
 
 

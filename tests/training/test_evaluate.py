@@ -232,3 +232,9 @@ def test_examples_show_what_a_map_would(network, store_path):
     binary = replace(FACTS, targets="binary", channels=1, class_mph=())
     assert (predicted_speed(logits, binary)[0, 0] > 0).all()
     assert (predicted_speed(-logits - 1, binary) == 0).all()
+
+
+def test_a_network_of_speeds_is_not_judged_on_roads_without(checkpoint, tmp_path, capfd):
+    store = write_store(tmp_path / "masks.zarr", scenes=2, splits=(1,), speed_unit="none")
+    assert main([str(checkpoint()), str(store), *FP32]) == 2
+    assert "masks.zarr have no speeds: train one with --targets binary" in capfd.readouterr().err

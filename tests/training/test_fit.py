@@ -274,6 +274,27 @@ def test_a_store_without_validation_tiles_trains_all_the_same(fit, tmp_path):
     assert (out / "best.pt").exists()
 
 
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    """A store whose roads have no speeds."""
+    return write_store(tmp_path_factory.mktemp("masked") / "m.zarr", scenes=4, speed_unit="none")
+
+
+def test_a_store_without_speeds_is_learned_as_binary_and_the_header_says_so(fit, tmp_path, masked):
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1, store=masked) == 0
+    assert load(out / "best.pt").facts.targets == "binary"
+    assert "(binary: the roads of a store have no speeds)" in (out / "log.txt").read_text()
+    assert fit("--resume", out, "--epochs", 2, store=masked) == 0
+
+
+@pytest.mark.parametrize("targets", ["bins", "continuous"])
+def test_speeds_of_a_store_that_has_none_cannot_be_learned(fit, tmp_path, masked, targets, capfd):
+    assert fit("--out", tmp_path / "run", "--targets", targets, store=masked) == 2
+    assert "m.zarr have no speeds" in (said := capfd.readouterr().err)
+    assert "use --targets binary" in said
+
+
 @pytest.mark.parametrize("targets", ["binary", "continuous"])
 def test_other_targets_train(fit, tmp_path, targets):
     out = tmp_path / "run"

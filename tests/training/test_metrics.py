@@ -112,6 +112,22 @@ def test_other_targets_judge_what_they_know(targets):
     assert found.get("speed_mae_mph", 0) < 0.1
 
 
+def test_roads_of_unknown_speed_are_roads_to_binary_targets_and_left_out_of_others():
+    probability, speed = draw()
+    unknown = torch.where((speed > 0) & (speed < 255), torch.tensor(254, dtype=torch.uint8), speed)
+    one, other = (RoadMetrics("binary") for _ in range(2))
+    one.update(probability[:, 7:], speed)
+    other.update(probability[:, 7:], unknown)
+    assert computed(one) == computed(other)
+    some, without = unknown.clone(), unknown.clone()
+    some[0], without[0] = speed[0], speed[0]
+    without[without == 254] = 255
+    one, other = (RoadMetrics("bins", MPH) for _ in range(2))
+    one.update(probability, some)
+    other.update(probability, without)
+    assert computed(one) == pytest.approx(computed(other), nan_ok=True)
+
+
 def test_nothing_to_judge_is_not_a_number():
     metric = RoadMetrics("bins", MPH)
     metric.update(torch.zeros(1, 8, 4, 4), torch.full((1, 4, 4), 255, dtype=torch.uint8))

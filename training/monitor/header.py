@@ -84,8 +84,14 @@ def _network(run: Run) -> str:
     made = "".join(f"; {note}" for note in run.notes)
     return (
         f"{facts.network}, {parameters / 1e6:.1f} M parameters, {len(facts.bands)} bands -> "
-        f"{facts.channels} channels ({facts.targets}){made}"
+        f"{facts.channels} channels ({facts.targets}{_why_binary(run)}){made}"
     )
+
+
+def _why_binary(run: Run) -> str:
+    """Return why a network learns no speeds though nobody said so, or nothing."""
+    chosen = run.config.network.targets == "auto" and run.facts.targets == "binary"
+    return ": the roads of a store have no speeds" if chosen else ""
 
 
 def _learning(run: Run) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.palette import NODATA_GREYS, speed_colours
-from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.speed import NO_DATA, NO_ROAD, UNKNOWN_SPEED
 from geoprep.store import Store
 from geoprep.store.scenes import scene_grid, scene_shape
 from geoprep.views.pixels import (
@@ -25,6 +25,7 @@ THUMB_SIDE = 256
 MOST_SIDE = 4096
 """Pixels of the longer side of a picture; browsers refuse or crawl not far above."""
 QUALITY = {"image": 85, "thumb": 72}
+_STRIPE = UNKNOWN_SPEED - 1
 STRIPES = 24
 """Stripes of the no-data hatch along the shorter side of a picture."""
 
@@ -100,13 +101,13 @@ def _jpeg(rgb: NDArray[np.uint8], nodata: NDArray[np.bool_], quality: int) -> by
 
 
 def _png(speed: NDArray[np.uint8]) -> bytes:
-    """Return a mask whose bytes are mph, but for 254 (one with 253), which is the other stripe."""
+    """Return a mask of the store's bytes, but for 253 (one with 252), which is the other stripe."""
     from PIL import Image
 
-    indices = np.where(speed == NO_DATA - 1, np.uint8(NO_DATA - 2), speed)
-    indices[(speed == NO_DATA) & (stripes(speed.shape) == 0)] = NO_DATA - 1
+    indices = np.where(speed == _STRIPE, np.uint8(_STRIPE - 1), speed)
+    indices[(speed == NO_DATA) & (stripes(speed.shape) == 0)] = _STRIPE
     colours = speed_colours()
-    colours[NO_DATA - 1] = NODATA_GREYS[0]
+    colours[_STRIPE] = NODATA_GREYS[0]
     picture = Image.fromarray(indices).convert("P")
     picture.putpalette(colours.tobytes())
     out = io.BytesIO()

@@ -11,10 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.palette import GROUND, NODATA_GREYS, SPEED_COLOURS, bin_label, speed_bin
+from geoprep.palette import (
+    GROUND,
+    NODATA_GREYS,
+    SPEED_COLOURS,
+    UNKNOWN_COLOUR,
+    bin_label,
+    speed_bin,
+)
 from geoprep.store import Store
 from geoprep.store.scenes import scene_grid, scene_roads, scene_shape, scene_splits, valid_share
-from geoprep.store.schema import SPLITS, STATUSES
+from geoprep.store.schema import NO_SPEEDS, SPLITS, STATUSES
 from geoprep.views.facts import info
 from geoprep.views.footprints import outline
 from geoprep.views.page.pictures import shown_step
@@ -49,12 +56,13 @@ def page_data(store: Store, level: int) -> dict[str, Any]:
         "shown": f"level {level}, bands {', '.join(bands)}, brightness adjusted for display",
         "splits": list(SPLITS),
         "statuses": list(STATUSES),
-        "legend": _legend(facts["speeds"]),
+        "legend": _legend(facts),
         "bands": _curves(store.histogram_band),
         "speeds": [
             {"mph": int(mph), "pixels": pixels, "bin": speed_bin(int(mph))}
             for mph, pixels in facts["speeds"].items()
-        ],
+        ] + [{"mph": "unknown", "pixels": pixels, "bin": 0}
+             for pixels in [facts["unknown_speed"]] if pixels],
         "areas": [_area_name(scenes, area) for area in range(max(areas, default=-1) + 1)],
         "scenes": scenes,
     }  # fmt: skip
@@ -134,15 +142,22 @@ def _curves(counts: NDArray[np.uint64]) -> list[list[int]]:
     return result
 
 
-def _legend(speeds: dict[str, int]) -> dict[str, Any]:
-    """Return the colours of bins 1 to 7 with their names; the slowest only where it occurs."""
-    first = 1 if any(speed_bin(int(mph)) == 1 for mph in speeds) else 2
+def _legend(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the colours of bins 1 to 7 with their names; the slowest only where it occurs.
+
+    Bin 0 is a road of unknown speed; alone where a store has no speeds.
+    """
+    first = 1 if any(speed_bin(int(mph)) == 1 for mph in facts["speeds"]) else 2
+    has_speeds = facts["speed_unit"] != NO_SPEEDS
+    unknown = {"label": "unknown" if has_speeds else "road", "colour": _css(UNKNOWN_COLOUR)}
     return {
         "ground": _css(GROUND),
         "nodata": [_css(grey) for grey in NODATA_GREYS],
-        "bins": {
+        "bins": ({"0": unknown} if facts["unknown_speed"] or not has_speeds else {})
+        | {
             str(number): {"label": bin_label(number), "colour": _css(SPEED_COLOURS[number - 1])}
             for number in range(first, len(SPEED_COLOURS) + 1)
+            if has_speeds
         },
     }
 

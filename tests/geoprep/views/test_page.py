@@ -14,7 +14,7 @@ from PIL import Image
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.executors import Threads
 from geoprep.palette import GROUND, SPEED_COLOURS
-from geoprep.speed import NO_DATA
+from geoprep.speed import NO_DATA, UNKNOWN_SPEED
 from geoprep.store import SPLITS, Store
 from geoprep.store.scenes import find_scene, read_speed, scene_splits
 from geoprep.views.page import make_page, writing
@@ -75,7 +75,7 @@ def test_mask_of_a_page_holds_the_speeds_of_the_store(store, page):
     mask = block(page, f"mask-{scene}")
     known = speed != NO_DATA
     np.testing.assert_array_equal(mask[known], speed[known])
-    assert set(np.unique(mask[~known])) <= {NO_DATA - 1, NO_DATA}
+    assert set(np.unique(mask[~known])) <= {UNKNOWN_SPEED - 1, NO_DATA}
 
 
 @pytest.mark.parametrize("scene", ["utm_north", "utm_south"])

@@ -144,14 +144,15 @@ function pointed(u, v) {
   const { width, height } = VIEW.pixels.canvas;
   const [red, green, blue, opacity] = VIEW.pixels.getImageData(Math.floor(u * width), Math.floor(v * height), 1, 1).data;
   const colour = `rgb(${red},${green},${blue})`;
-  const bin = Object.values(DATA.legend.bins).find((one) => one.colour === colour);
-  return `${where}: ${!opacity ? "no road" : bin ? `${bin.label} mph` : "no data"}`;
+  const [number, bin] = Object.entries(DATA.legend.bins).find(([, one]) => one.colour === colour) || [];
+  const named = number === "0" ? "road, speed unknown" : bin ? `${bin.label} mph` : "no data";
+  return `${where}: ${opacity ? named : "no road"}`;
 }
 
 function startViewer() {
   const bins = Object.values(DATA.legend.bins).map((bin) => [bin.colour, bin.label]);
   keyed($("legend"), [[DATA.legend.ground, "no road"], ...bins, ["nodata", "no data"]]);
-  $("legend").prepend("mph");
+  if (bins.length > 1) $("legend").prepend("mph");
   DIALOG.style.setProperty("--ground", DATA.legend.ground);
   $("close").addEventListener("click", closeScene);
   DIALOG.addEventListener("cancel", (event) => { event.preventDefault(); closeScene(); });

@@ -1,0 +1,207 @@
+"""Masks as labels: where they lie, and what is read of them."""
+
+import numpy as np
+import pytest
+import rasterio
+from affine import Affine
+from hypothesis import given
+from hypothesis import strategies as st
+from rasterio.warp import Resampling, calculate_default_transform, reproject
+
+from geoprep.errors import LabelError
+from geoprep.grid import Grid
+from geoprep.labels import MaskRule, Part, rasters, read_mask
+from geoprep.labels.majority import majority
+from geoprep.speed import NO_DATA, UNKNOWN_SPEED
+
+UTM = "EPSG:32637"
+GRID = Grid(80, 100, Affine(0.5, 0, 412_000, 0, -0.5, 6_174_000), UTM)
+WHOLE = Part(0, 0, 80, 100)
+RULE = MaskRule("1")
+
+
+def drawn(height=80, width=100):
+    mask = np.zeros((height, width), np.uint8)
+    mask[20:27] = 1
+    mask[:, 61:66] = 1
+    mask[50:60, 10:20] = 9
+    return mask
+
+
+def write(path, mask, transform=None, crs=None, driver=None, **profile):
+    count = 1 if mask.ndim == 2 else len(mask)
+    height, width = mask.shape[-2:]
+    place = {} if transform is None else {"transform": transform}
+    with rasterio.open(
+        path,
+        "w",
+        driver=driver or ("PNG" if path.suffix == ".png" else "GTiff"),
+        height=height,
+        width=width,
+        count=count,
+        dtype=mask.dtype,
+        crs=crs,
+        **place,
+        **profile,
+    ) as file:
+        file.write(mask, 1) if count == 1 else file.write(mask)
+    return str(path)
+
+
+def expected(mask):
+    return np.where(mask == 1, UNKNOWN_SPEED, 0).astype(np.uint8)
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+@pytest.mark.parametrize("name", ["a_mask.png", "a_mask.tif"])
+def test_a_mask_without_a_place_lies_on_its_image_pixel_by_pixel(tmp_path, name):
+    label = write(tmp_path / name, drawn())
+    codes, notes = read_mask(label, RULE, GRID, WHOLE)
+    np.testing.assert_array_equal(codes, expected(drawn()))
+    assert notes == {}
+    part, _ = read_mask(label, RULE, GRID, Part(15, 40, 30, 50))
+    np.testing.assert_array_equal(part, expected(drawn())[15:45, 40:90])
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_a_mask_without_a_place_and_of_another_size_is_refused(tmp_path):
+    label = write(tmp_path / "a_mask.png", drawn(40, 50))
+    with pytest.raises(LabelError, match=r"50 x 40 pixels and its image 100 x 80.*a georeference"):
+        read_mask(label, RULE, GRID, WHOLE)
+
+
+def test_only_the_window_is_read(tmp_path, monkeypatch):
+    label = write(tmp_path / "a.tif", drawn(), GRID.transform, UTM)
+    read = []
+    usual = rasters._pixels
+    monkeypatch.setattr(rasters, "_pixels", lambda d, w, n: read.append(w) or usual(d, w, n))
+    read_mask(label, RULE, GRID, Part(8, 16, 24, 32))
+    assert [(w.row_off, w.col_off, w.height, w.width) for w in read] == [(8, 16, 24, 32)]
+
+
+def test_a_mask_of_other_pixels_gives_the_nearest(tmp_path):
+    """Half as fine, and shifted by whole pixels of its own: 5 m to the west and north."""
+    coarse = drawn()[::2, ::2]
+    shifted = GRID.transform * Affine.translation(-10, -10) * Affine.scale(2)
+    padded = np.pad(coarse, ((5, 0), (5, 0)))
+    label = write(tmp_path / "a.tif", padded, shifted, UTM)
+    codes, _ = read_mask(label, RULE, GRID, WHOLE)
+    np.testing.assert_array_equal(codes, expected(coarse.repeat(2, axis=0).repeat(2, axis=1)))
+
+
+def test_a_mask_in_another_crs_is_put_onto_the_image_as_gdal_does(tmp_path):
+    place, width, height = calculate_default_transform(UTM, "EPSG:4326", 100, 80, *GRID.bounds)
+    mask = np.full((height, width), 7, np.uint8)
+    reproject(
+        drawn(), mask, src_transform=GRID.transform, src_crs=UTM, dst_transform=place,
+        dst_crs="EPSG:4326", dst_nodata=7, resampling=Resampling.nearest,
+    )  # fmt: skip
+    label = write(tmp_path / "a.tif", mask, place, "EPSG:4326", nodata=7)
+    codes, _ = read_mask(label, RULE, GRID, WHOLE)
+    back = np.full((80, 100), NO_DATA, np.uint8)
+    reproject(
+        mask, back, src_transform=place, src_crs="EPSG:4326", src_nodata=7,
+        dst_transform=GRID.transform, dst_crs=UTM, dst_nodata=NO_DATA,
+    )  # fmt: skip
+    np.testing.assert_array_equal(codes == UNKNOWN_SPEED, back == 1)
+    np.testing.assert_array_equal(codes == NO_DATA, back == NO_DATA)
+    assert ((codes == UNKNOWN_SPEED) == (drawn() == 1)).mean() > 0.95
+    pieces = [read_mask(label, RULE, GRID, Part(row, 0, 40, 100))[0] for row in (0, 40)]
+    assert (np.concatenate(pieces) != codes).mean() < 0.001  # GDAL bends the way in between
+
+
+def test_what_a_mask_does_not_reach_is_unknown(tmp_path):
+    moved = GRID.transform * Affine.translation(30, 0)
+    label = write(tmp_path / "a.tif", drawn(), moved, UTM)
+    codes, _ = read_mask(label, RULE, GRID, WHOLE)
+    assert (codes[:, :30] == NO_DATA).all()
+    np.testing.assert_array_equal(codes[:, 30:], expected(drawn())[:, :70])
+
+
+def test_a_mask_with_a_finer_pixel_is_read_in_parts(tmp_path, monkeypatch):
+    fine = drawn().repeat(4, axis=0).repeat(4, axis=1)
+    label = write(tmp_path / "a.tif", fine, GRID.transform * Affine.scale(0.25), UTM)
+    monkeypatch.setattr(rasters, "_MOST_PIXELS", 30_000)
+    codes, _ = read_mask(label, RULE, GRID, WHOLE)
+    np.testing.assert_array_equal(codes, expected(drawn()))
+
+
+def test_a_mask_that_lies_elsewhere_is_refused_with_both_places(tmp_path):
+    label = write(tmp_path / "a.tif", drawn(), GRID.transform * Affine.translation(900, 0), UTM)
+    with pytest.raises(LabelError, match=r"a\.tif: the mask lies elsewhere, at 412450.*412000"):
+        read_mask(label, RULE, GRID, WHOLE)
+
+
+def test_a_tag_of_0_is_noticed(tmp_path):
+    label = write(tmp_path / "a.tif", drawn(), GRID.transform, UTM, nodata=0)
+    codes, notes = read_mask(label, RULE, GRID, WHOLE)
+    np.testing.assert_array_equal(codes, expected(drawn()))
+    assert notes == {"mask tagged nodata 0, read as no road": 1}
+
+
+def test_palette_and_alpha_are_found_in_the_file(tmp_path):
+    path = tmp_path / "a.tif"
+    profile = {"height": 80, "width": 100, "count": 1, "dtype": "uint8", "photometric": "palette"}
+    with rasterio.open(
+        path, "w", driver="GTiff", crs=UTM, transform=GRID.transform, **profile
+    ) as file:  # fmt: skip
+        file.write(drawn(), 1)
+        file.write_colormap(1, {0: (0, 0, 0), 1: (255, 0, 0), 9: (0, 255, 0)})
+    codes, _ = read_mask(str(path), MaskRule("#ff0000", nodata="#00ff00"), GRID, WHOLE)
+    assert (codes == UNKNOWN_SPEED).sum() == (drawn() == 1).sum()
+    assert (codes == NO_DATA).sum() == (drawn() == 9).sum()
+    grey = np.where(drawn() == 1, 255, 0).astype(np.uint8)
+    layers = np.stack([grey, grey, grey, np.where(drawn() == 9, 0, 255).astype(np.uint8)])
+    label = write(tmp_path / "b.tif", layers, GRID.transform, UTM, photometric="rgb", alpha="yes")
+    both, _ = read_mask(label, MaskRule("255"), GRID, WHOLE)
+    np.testing.assert_array_equal(both, codes)
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing"])
+def test_a_mask_that_cannot_be_read_is_refused_by_its_name(tmp_path, damage):
+    label = write(tmp_path / "a.tif", drawn(), GRID.transform, UTM)
+    path = tmp_path / "a.tif"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:3000])
+    else:
+        path.unlink()
+    with pytest.raises(LabelError, match=r"a\.tif.*It is a label"):
+        read_mask(label, RULE, GRID, WHOLE)
+
+
+# --- coarser levels -----------------------------------------------------------------------------
+
+
+def plain_majority(block):
+    """What the docstring says, in as many words."""
+    known = block[block != NO_DATA]
+    if not len(known):
+        return NO_DATA
+    roads = known[known != 0]
+    if 2 * len(roads) < len(known):
+        return 0
+    values, times = np.unique(roads, return_counts=True)
+    return int(values[times == times.max()].max())
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 3))
+def test_a_coarser_pixel_is_what_most_known_ones_say(seed, factor, kinds):
+    choices = np.array([0, UNKNOWN_SPEED, NO_DATA, 25, 45], np.uint8)[: 2 + kinds]
+    codes = np.random.default_rng(seed).choice(choices, (12, 24))
+    out = np.zeros((20, 30), np.uint8)
+    ys, xs = (np.arange(0, side + 1, factor, dtype=float) for side in codes.shape)
+    majority(codes, ys, xs, out)
+    for i in range(12 // factor):
+        for j in range(24 // factor):
+            block = codes[i * factor : (i + 1) * factor, j * factor : (j + 1) * factor]
+            assert out[i, j] == plain_majority(block)
+    assert not out[12 // factor :].any()
+
+
+def test_finer_pixels_have_the_code_of_the_one_they_lie_in():
+    codes = np.array([[0, 254], [255, 30]], np.uint8)
+    out = np.zeros((5, 5), np.uint8)
+    edges = np.linspace(0, 2, 6)
+    majority(codes, edges, edges, out)
+    near = [0, 0, 1, 1, 1]  # the middle of the third lies on the border
+    np.testing.assert_array_equal(out, codes[np.ix_(near, near)])
