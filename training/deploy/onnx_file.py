@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.storage import replaced
+from training.checkpoint import CheckpointError
 from training.deploy.graph import IMAGE, PROBABILITY, example, exported, module_of, quiet
 from training.deploy.record import KEY, Record, needed
-from training.errors import CheckpointError
 from training.prediction.runner import Runner
 
 if TYPE_CHECKING:

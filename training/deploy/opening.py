@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from geoprep.errors import UsageError
-from training.checkpoint import BEST, Facts, Weights
+from training.checkpoint import BEST, CheckpointError, Facts, Weights
 from training.deploy import onnx_file, openvino_file, torch_file
 from training.deploy.record import Record
 from training.engine.native import DeviceName
-from training.errors import CheckpointError
 from training.prediction.runner import Compile, Precision, Runner, open_runner
 
 SUFFIXES = (torch_file.SUFFIX, onnx_file.SUFFIX, openvino_file.SUFFIX)

@@ -14,10 +14,10 @@ import xxhash
 from torch import Tensor, nn
 
 from geoprep.storage import replaced
+from training.checkpoint import CheckpointError
 from training.deploy.graph import quiet
 from training.deploy.onnx_file import model_of
 from training.deploy.record import KEY, Record, needed
-from training.errors import CheckpointError
 from training.prediction.runner import Runner
 
 SUFFIX = ".xml"

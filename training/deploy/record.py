@@ -12,8 +12,7 @@ from typing import Any, Literal, get_args
 
 from geoprep import __version__
 from geoprep.errors import UsageError
-from training.checkpoint import Facts
-from training.errors import CheckpointError
+from training.checkpoint import CheckpointError, Facts
 
 KEY = "geoprep"
 """Name of the record in a file."""

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from geoprep.storage import replaced
+from training.checkpoint import CheckpointError
 from training.deploy.graph import exported, in_bf16, module_of, plain_module, quantised
 from training.deploy.record import KEY, Record
-from training.engine.compiled import missing_compiler
-from training.errors import CheckpointError
+from training.engine.native import missing_compiler
 from training.prediction.runner import Compile, CompiledRunner, ModuleRunner, Runner
 
 SUFFIX = ".pt2"
