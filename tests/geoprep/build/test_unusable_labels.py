@@ -232,7 +232,8 @@ def test_features_of_the_one_file_that_are_no_roads_are_told_once(tmp_path):
     scenes = row_of_scenes(tmp_path, 1, SIDE)
     features = [HERE, other("Point", coordinates=[X, Y]), other("Point", coordinates=[X, Y])]
     plan, _ = build_with_roads(tmp_path / "a.zarr", scenes, features)
-    assert plan.notes == (f"{tmp_path}/roads.geojson: features left out: 2 x geometry Point",)
+    told = [note for note in plan.notes if "left out" in note]  # the other is of the split
+    assert told == [f"{tmp_path}/roads.geojson: features left out: 2 x geometry Point"]
 
 
 # Part of a file lost

@@ -12,7 +12,14 @@ from matplotlib.image import imread
 from skimage.color import deltaE_ciede2000, rgb2lab
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.palette import GROUND, SPEED_COLOURS, bin_label, speed_bin, speed_colours
+from geoprep.palette import (
+    GROUND,
+    SPEED_COLOURS,
+    UNKNOWN_COLOUR,
+    bin_label,
+    speed_bin,
+    speed_colours,
+)
 from geoprep.plan.options import BuildOptions
 from geoprep.store import Store, scenes
 from geoprep.views import export_scene, pixels, sheet
@@ -243,8 +250,9 @@ def test_colours_keep_their_order_for_all_eyes(eyes):
 def test_every_speed_has_the_colour_and_label_of_its_bin():
     table = speed_colours()
     assert tuple(table[0]) == GROUND
-    for mph in range(1, 255):
+    for mph in range(1, 254):
         assert tuple(table[mph]) == SPEED_COLOURS[speed_bin(mph) - 1]
+    assert tuple(table[254]) == UNKNOWN_COLOUR
     assert [bin_label(speed_bin(mph)) for mph in (9, 15, 20, 21, 45, 60, 65, 80)] == [
         "≤ 10", "11–20", "11–20", "21–30", "41–50", "51–60", "> 60", "> 60",
     ]  # fmt: skip
