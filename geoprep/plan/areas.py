@@ -95,6 +95,7 @@ def _outlines(
     top, left = np.array(windows, np.float64).T
     bottom, right = np.minimum(top + tile, grid.height), np.minimum(left + tile, grid.width)
     cols, rows = np.stack([left, right, right, left]), np.stack([top, top, bottom, bottom])
-    xs, ys = grid.transform * (cols, rows)
-    rings = shapely.polygons(np.stack([xs.T, ys.T], axis=-1))
+    a, b, c, d, e, f = tuple(grid.transform)[:6]
+    xs, ys = a * cols + b * rows + c, d * cols + e * rows + f
+    rings = np.asarray(shapely.polygons(np.stack([xs.T, ys.T], axis=-1)), object)
     return reproject(rings, grid.crs, LONLAT)
