@@ -163,7 +163,9 @@ def _measure(result: Result, files: dict[str, Path], scale: Scale, repeats: int)
         for name, rounds in interleave(ask, repeats).items():
             _record(result, name, rounds, scale)
     base = result.figures.get(f"{BASE}.rate{scale.counts[-1]}")
-    for name in talks if base else ():
+    if base is None:
+        return
+    for name in talks:
         gains = ratios(result[f"{name}.rate{scale.counts[-1]}"].values, base.values)
         result.add(
             f"{name}.gain",

@@ -128,7 +128,7 @@ def _compare(request: Request) -> int:
     for flag, given in (("--csv", request.csv), ("--scenes", request.scenes)):
         if given:
             raise UsageError(f"{flag} is for one network: leave out --compare")
-    files = [network_file(Path(name)) for name in (request.checkpoint, *request.stores)]
+    files = [network_file(file) for file in (request.checkpoint, *map(Path, request.stores))]
     networks = [(file, *_opened(request, file)) for file in files]
     table = Table("network", "runs as", "road IoU", "drop", "bin IoU", "drop", "Mpx/s", "MB")
     rows = []

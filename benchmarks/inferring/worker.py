@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.machine import resident
 from training.deploy.opening import open_network
 from training.engine.host import keep_memory
-from training.prediction.runner import Runner
+from training.prediction.runner import Compile, Runner
 
 _ENOUGH = 10**12
 """Pixels that pay for compiling."""
@@ -24,7 +24,7 @@ def main(task: dict[str, Any]) -> None:
     """Answer every line of standard input; the first answer is how long it took to load."""
     keep_memory(1 << 30)
     began = time.perf_counter()
-    mode = "on" if task["compiled"] else "off"
+    mode: Compile = "on" if task["compiled"] else "off"
     runner, facts = open_network(
         Path(task["file"]), precision=task["precision"], compile_mode=mode, device="cpu"
     )

@@ -166,6 +166,7 @@ def test_tiles_are_padded_by_mirroring_as_in_a_map(checkpoint, network, tmp_path
 
     class Watched:
         device = torch.device("cpu")
+        fixed_batch = False
 
         def __call__(self, image):
             seen.append(image)
@@ -175,6 +176,24 @@ def test_tiles_are_padded_by_mirroring_as_in_a_map(checkpoint, network, tmp_path
     image = torch.from_numpy(RamTiles.load(odd, "val").image[0].copy()).permute(2, 0, 1)
     wanted = torch.nn.functional.pad(image[None].float(), (0, 24, 0, 24), mode="reflect")
     assert torch.equal(seen[0][0].float(), wanted[0])
+
+
+def test_batches_are_filled_up_where_all_must_have_one_size(checkpoint, network, store_path):
+    runner, facts = open_runner(checkpoint(), device="cpu", precision="fp32", model=MODEL)
+    seen = []
+
+    class Fixed:
+        device = torch.device("cpu")
+        fixed_batch = True
+
+        def __call__(self, image):
+            seen.append(len(image))
+            return runner(image)
+
+    found = evaluate_runner(Fixed(), facts, [store_path], batch_size=3)
+    assert seen == [3, 3, 3]  # of 8 tiles
+    wanted = evaluate_runner(runner, facts, [store_path], batch_size=4)
+    assert found.metrics["road_iou"] == pytest.approx(wanted.metrics["road_iou"], abs=1e-6)
 
 
 def test_validation_while_training_pads_as_a_map_does(checkpoint, network, tmp_path):

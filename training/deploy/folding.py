@@ -44,7 +44,8 @@ class PhasedUp(nn.Module):
         """Return (n, outputs, 2 y, 2 x), nothing in it below 0."""
         n, _, rows, columns = x.shape
         # ReLU is here, though it comes later as well, since it joins the convolution here.
-        phases = functional.relu(self.conv(x)).unflatten(1, (2, 2, self.outputs))
+        phases = functional.relu(self.conv(x))
+        phases = phases.view(n, 2, 2, self.outputs, rows + 1, columns + 1)
         lines = [
             torch.stack([phases[:, r, c, :, r : r + rows, c : c + columns] for c in (0, 1)], 4)
             for r in (0, 1)

@@ -18,7 +18,7 @@ from training.deploy.record import KEY, Record, needed
 from training.prediction.runner import Runner
 
 if TYPE_CHECKING:
-    import onnx
+    from onnx import ModelProto
 
 SUFFIX = ".onnx"
 _OPSET = 18
@@ -64,7 +64,7 @@ class OnnxRunner:
         return torch.from_numpy(self._session.run([PROBABILITY], {IMAGE: values})[0])
 
 
-def model_of(network: nn.Module, record: Record) -> onnx.ModelProto:
+def model_of(network: nn.Module, record: Record) -> ModelProto:
     """Return a network as an ONNX model in fp32, with its record.
 
     Raises
@@ -86,7 +86,7 @@ def model_of(network: nn.Module, record: Record) -> onnx.ModelProto:
             verbose=False,
         )
     assert made is not None
-    proto: onnx.ModelProto = made.model_proto
+    proto: ModelProto = made.model_proto
     _name_axes(proto)
     onnx.helper.set_model_props(proto, {KEY: record.to_json()})
     return proto
@@ -136,7 +136,7 @@ def read(path: Path) -> tuple[OnnxRunner, Record]:
     return OnnxRunner(session, record.precision), record
 
 
-def _name_axes(model: onnx.ModelProto) -> None:
+def _name_axes(model: ModelProto) -> None:
     """Give the free axes the names that everyone knows; torch calls one ``32*y``."""
     for value, names in ((model.graph.input[0], "n_yx"), (model.graph.output[0], "nyx_")):
         for axis, name in zip(value.type.tensor_type.shape.dim, names, strict=True):
@@ -145,9 +145,7 @@ def _name_axes(model: onnx.ModelProto) -> None:
     del model.graph.value_info[:]  # they speak of the old names
 
 
-def _quantise(
-    model: onnx.ModelProto, tiles: Sequence[Tensor], record: Record, target: Path
-) -> None:
+def _quantise(model: ModelProto, tiles: Sequence[Tensor], record: Record, target: Path) -> None:
     """Write an INT8 model: convolutions between pairs of quantising and dequantising nodes."""
     from onnxruntime import quantization
 

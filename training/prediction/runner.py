@@ -211,6 +211,11 @@ class CompiledRunner(ModuleRunner):
         )
         self._frozen: Callable[[Tensor], Any] = torch.compile(plain.module, dynamic=False)
 
+    @property
+    def description(self) -> str:
+        """See `Runner`."""
+        return f"{super().description}, compiled"
+
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
         """See `Runner`."""
         del pixels

@@ -94,11 +94,11 @@ def export(folder):
     [
         ("fp32.pt2", 1e-5),
         ("fp32.onnx", 1e-5),
-        ("bf16.pt2", 0.02),
-        ("bf16.xml", 0.02),
         ("int8.onnx", 0.005),
-        ("int8.xml", 0.005),
-        ("int8.pt2", 0.005),
+        pytest.param("bf16.pt2", 0.02, marks=pytest.mark.slow),
+        pytest.param("bf16.xml", 0.02, marks=pytest.mark.slow),
+        pytest.param("int8.xml", 0.005, marks=pytest.mark.slow),
+        pytest.param("int8.pt2", 0.005, marks=pytest.mark.slow),
     ],
 )
 def test_every_format_gives_the_answers_of_the_checkpoint(export, plain, name, most):
@@ -148,7 +148,10 @@ def file_suffix(name):
     return name[name.rindex(".") :]
 
 
-@pytest.mark.parametrize("name", ["fp32.pt2", "bf16.pt2", "int8.pt2"])
+@pytest.mark.parametrize(
+    "name",
+    ["fp32.pt2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bf16.pt2", "int8.pt2"))],
+)
 def test_nothing_in_a_torch_file_is_pickled(export, name):
     with zipfile.ZipFile(export(name)) as archive:
         for entry in archive.infolist():
@@ -157,7 +160,9 @@ def test_nothing_in_a_torch_file_is_pickled(export, name):
             assert start not in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"), entry
 
 
-@pytest.mark.parametrize("name", ["fp32.pt2", "fp32.onnx", "int8.xml"])
+@pytest.mark.parametrize(
+    "name", ["fp32.pt2", "fp32.onnx", pytest.param("int8.xml", marks=pytest.mark.slow)]
+)
 def test_no_file_tells_where_training_data_was(export, name):
     assert b"secret.zarr" not in export(name).read_bytes()
 
@@ -194,7 +199,9 @@ def test_folding_changes_no_function(doubling):
         torch.testing.assert_close(result(image), network(image), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["fp32.pt2", "fp32.onnx", "bf16.xml"])
+@pytest.mark.parametrize(
+    "name", ["fp32.pt2", "fp32.onnx", pytest.param("bf16.xml", marks=pytest.mark.slow)]
+)
 def test_a_damaged_file_is_one_line(export, tmp_path, name):
     file = tmp_path / name
     data = bytearray(export(name).read_bytes())
@@ -207,6 +214,7 @@ def test_a_damaged_file_is_one_line(export, tmp_path, name):
         load_runner(file)
 
 
+@pytest.mark.slow
 def test_a_flipped_weight_is_found(export, tmp_path):
     from training.checkpoint import CheckpointError
 
@@ -305,6 +313,7 @@ def test_the_summary_says_size_runner_and_agreement(folder, tmp_path, capsys):
     assert "road masks with an IoU of 1.000" in said
 
 
+@pytest.mark.slow
 def test_the_record_is_plain(export):
     with zipfile.ZipFile(export("int8.pt2")) as archive:
         (name,) = [n for n in archive.namelist() if n.endswith("/extra/geoprep")]
