@@ -16,6 +16,7 @@ from geoprep.build.run import build
 from geoprep.executors import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
+from geoprep.roads.centrelines import open_raster
 from geoprep.roads.formats import write_network
 from geoprep.roads.scoring import Settings, mean_scores, scenes_of, score_scenes
 from geoprep.roads.tracing import vectorize
@@ -64,7 +65,7 @@ def measure_whole(
     seconds, square_km, gsd_m = _map(checkpoint, images, work / "maps")
     announce("vectorizing")
     maps = sorted((work / "maps").glob("*.tif"))
-    vectorize(maps[:1])  # loads libraries
+    write_network(vectorize(maps[:1]), work / "one.gpkg")  # loads libraries
     start = time.perf_counter()
     write_network(vectorize(maps), work / "city.gpkg")
     traced = time.perf_counter() - start
@@ -117,8 +118,6 @@ def _map(checkpoint: Path, images: Sequence[Path], out: Path) -> tuple[float, fl
     stats = [outcome.stats for outcome in outcomes if outcome.stats is not None]
     if len(stats) < len(images):
         raise RuntimeError(next(outcome.error for outcome in outcomes if outcome.error))
-    from geoprep.roads.centrelines import open_raster
-
     square_km = 0.0
     for outcome in outcomes:
         with open_raster(outcome.target, pixel_size_m=None) as raster:

@@ -43,7 +43,7 @@ class Cover:
     @property
     def area(self) -> float:
         """Number of pixels."""
-        return float(_outline(self.boxes).area)
+        return float(shapely.area(_outline(self.boxes)))
 
     def border(self, size: tuple[float, float]) -> shapely.Geometry:
         """Return the line between what is covered and what is not.

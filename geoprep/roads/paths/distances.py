@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Weight = Literal["length", "time"]
+_FEW_NODES: Final = 32
+"""Up to here a matrix is done before a sparse one is made."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +71,8 @@ class Track:
 
         For networks of a chip: memory grows with the square of the nodes.
         """
+        if len(self.nodes) <= _FEW_NODES:
+            return _between_few(self)
         from scipy.sparse.csgraph import dijkstra
 
         found: NDArray[np.float64] = dijkstra(graph_of(self)[0])
@@ -123,6 +127,18 @@ def track_of(
         per_m = 1 / (network.speed_mph * METRES_PER_SECOND_PER_MPH)
     cost = (along if lengths_m is None else lengths_m) * per_m
     return Track(network.nodes, network.ends, cost, per_m, along)
+
+
+def _between_few(track: Track) -> NDArray[np.float64]:
+    """Return shortest distances between all of a few nodes, by way of one after another (Floyd)."""
+    count, (start, stop) = len(track.nodes), track.ends.T
+    found = np.full((count, count), np.inf)
+    np.minimum.at(found, (start, stop), track.cost)
+    np.minimum.at(found, (stop, start), track.cost)
+    np.fill_diagonal(found, 0.0)
+    for node in range(count):
+        np.minimum(found, found[:, node, None] + found[node], out=found)
+    return found
 
 
 def graph_of(track: Track) -> tuple[csr_array, NDArray[np.int64]]:

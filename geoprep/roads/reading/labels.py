@@ -51,7 +51,7 @@ def read_labels(
     Raises
     ------
     LabelError
-        The file cannot be used.
+        The file cannot be used, or a road in it lies nowhere.
     """
     path = Path(path)
     try:

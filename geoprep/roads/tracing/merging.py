@@ -78,7 +78,7 @@ def _rest(
     roads = np.concatenate([part.lines[shapely.intersects(near, part.lines)] for part, _ in others])
     seen = shapely.union_all(
         [
-            *(outline.buffer(-_RIM_M) for _, outline in others),
+            *(shapely.buffer(outline, -_RIM_M) for _, outline in others),
             *shapely.buffer(roads, _SEEN_M, quad_segs=4),
         ]
     )

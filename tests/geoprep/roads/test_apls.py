@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 
 import networkx as nx
@@ -324,3 +325,19 @@ def test_networks_that_cannot_be_scored_are_named():
         apls(road, road, snap_m=0)
     with pytest.raises(UsageError, match="speed that no car drives"):
         apls(road, replace(road, speed_mph=np.array([0.0])))
+
+
+def test_a_few_nodes_have_the_distances_of_many(monkeypatch):
+    """Small networks go another way through the same numbers: loops, parallels, parts, 0 m."""
+    distances = import_module("geoprep.roads.paths.distances")
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        count = int(rng.integers(1, 12))
+        ends = rng.integers(0, count, (int(rng.integers(1, 20)), 2))
+        cost = np.round(rng.uniform(0, 9, len(ends)), 1)
+        ones = np.ones(len(ends))
+        few = distances.Track(np.zeros((count, 2)), ends, cost, ones, cost).between_nodes
+        with monkeypatch.context() as patch:
+            patch.setattr(distances, "_FEW_NODES", 0)
+            many = distances.Track(np.zeros((count, 2)), ends, cost, ones, cost).between_nodes
+        assert np.allclose(few, many, rtol=1e-12, atol=0)

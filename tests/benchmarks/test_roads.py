@@ -1,0 +1,21 @@
+"""From images to scored networks: the part of the roads' benchmark that needs a network."""
+
+import json
+
+import pytest
+
+from benchmarks.roads import main
+
+
+@pytest.mark.slow
+def test_images_become_scored_networks_by_one_command(tmp_path):
+    """A network of a few steps finds no roads; what is recorded is what a real run records."""
+    report = tmp_path / "roads.json"
+    assert main(["--end-to-end", "--quick", "--level", "256", "--json", str(report)]) == 0
+    recorded = json.loads(report.read_text())["figures"]
+    figures = {name: one["values"][0] for name, one in recorded.items()}
+    rates = [figures[f"end_to_end.256.{name}"] for name in ("mapping", "vectorizing")]
+    whole = figures["end_to_end.256.image_to_graph"]
+    assert 0 < whole < min(rates)
+    assert 1 / whole == pytest.approx(1 / rates[0] + 1 / rates[1])
+    assert 0 <= figures["end_to_end.256.apls"] <= 100
