@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.faults import jobs
 from benchmarks.faults.children import Child, Ending, run
@@ -45,7 +46,7 @@ def outputs(world: World) -> list[Output]:
     """Return every command that writes."""
 
     def command(name: str, made: str, *arguments: str) -> Output:
-        def start(folder: Path, **how: int) -> Ending:
+        def start(folder: Path, **how: Any) -> Ending:  # noqa: ANN401 - as of `run`
             return run(jobs.command, *arguments, "--out", str(folder / made), **how)
 
         return Output(name, start, made)
