@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import resource
 import signal
+import struct
 import time
 import traceback
 from collections.abc import Callable
@@ -17,8 +19,8 @@ from typing import Any, Self
 from benchmarks.machine import resident
 from geoprep.errors import GeoprepError
 
-NOBODY = 65534
-"""User that owns nothing: root may read and write whatever its mode is."""
+_CAPABILITIES = struct.pack("<Ii", 0x20080522, 0), bytes(24)
+"""Header (version 3, this thread) and contents (none at all) of capset(2)."""
 TIMEOUT = 120.0
 
 
@@ -62,8 +64,8 @@ class Child:
         Picklable; what it returns too.
     memory
         Bytes of address space that it may take beyond what it begins with.
-    user
-        Number of the user that it becomes.
+    powerless
+        Without root's privileges: else modes of files mean nothing to it.
     """
 
     def __init__(
@@ -71,13 +73,13 @@ class Child:
         function: Callable[..., Any],
         *arguments: Any,  # noqa: ANN401 - the function's own
         memory: int = 0,
-        user: int = 0,
+        powerless: bool = False,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["benchmarks.faults.warm"])
         self._receive, send = context.Pipe(duplex=False)
         self._process: BaseProcess = context.Process(
-            target=_work, args=(send, function, arguments, memory, user)
+            target=_work, args=(send, function, arguments, memory, powerless)
         )
         self._process.start()
         send.close()
@@ -123,10 +125,10 @@ def run(
     kill_after: float | None = None,
     timeout: float = TIMEOUT,
     memory: int = 0,
-    user: int = 0,
+    powerless: bool = False,
 ) -> Ending:
     """Run a function in a child to its end."""
-    child = Child(function, *arguments, memory=memory, user=user)
+    child = Child(function, *arguments, memory=memory, powerless=powerless)
     return child.end(kill_after=kill_after, timeout=timeout)
 
 
@@ -135,16 +137,14 @@ def _work(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     memory: int,
-    user: int,
+    powerless: bool,
 ) -> None:
     _keep_quiet()
     if memory:
         most = resident("VmSize") + memory
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    if user:
-        os.setgroups([])
-        os.setgid(user)
-        os.setuid(user)
+    if powerless and ctypes.CDLL(None).capset(*_CAPABILITIES):
+        raise RuntimeError("root's privileges cannot be given up")
     send.send("ready")
     try:
         how, answer = "done", function(*arguments)

@@ -186,7 +186,7 @@ def ram_tiles(store: Path) -> dict[str, Any]:
     """Return all tiles of all levels from memory."""
     from loaders import RamTiles
 
-    result = {}
+    result: dict[str, Any] = {}
     for level in Store.open(store).meta.levels:
         tiles = RamTiles.load(store, "all", level, share=False, progress=False)
         result |= {f"ram{level}.image": tiles.image, f"ram{level}.speed": tiles.speed}

@@ -81,7 +81,7 @@ def _sort_out(entries: list[os.DirEntry[str]], city: City, result: Walk) -> list
     """Keep what belongs to the city and return the folders to look into."""
     below = []
     for entry in entries:
-        if entry.is_dir():
+        if _is_folder(entry):
             if not _SKIPPED.fullmatch(entry.name) and not _other_area(entry.name, city):
                 below.append(Path(entry.path))
         elif file_role(city, entry.path) is not None:
@@ -89,6 +89,13 @@ def _sort_out(entries: list[os.DirEntry[str]], city: City, result: Walk) -> list
         elif is_archive(Path(entry.name)) and _archive_of(entry.name, city):
             result.archives.append(entry.path)
     return below
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself: whoever opens it says so
+        return False
 
 
 def _other_area(name: str, city: City) -> bool:

@@ -9,9 +9,11 @@ An address is a plain string, so that scenes travel to other processes:
 All three end in the file's own name, so ``PurePath(address).stem`` is what one expects.
 """
 
+import errno
 import os
 import re
 import warnings
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -55,6 +57,13 @@ def is_local(address: str) -> bool:
     return not is_remote(address) and _member(address) is None
 
 
+def _require_end(path: str) -> None:
+    """Raise OSError at a pipe or a device: to open one may take for ever, to read it too."""
+    mode = os.stat(path).st_mode  # noqa: PTH116 - of a name that may be anything
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "a pipe or a device, not a file", path)
+
+
 def content_digest(address: str) -> str:
     """Return the XXH3-128 of what is at an address, read a mebibyte at a time.
 
@@ -71,6 +80,7 @@ def content_digest(address: str) -> str:
         return digest.hexdigest()
     member = _member(address)
     try:
+        _require_end(member.archive if member else address)
         with Path(member.archive if member else address).open("rb", buffering=0) as stream:
             stream.seek(member.offset if member else 0)
             left = member.size if member else os.fstat(stream.fileno()).st_size
@@ -95,6 +105,7 @@ def read_bytes(address: str) -> bytes:
     member = _member(address)
     try:
         if member is None:
+            _require_end(address)
             return Path(address).read_bytes()
         with Path(member.archive).open("rb") as stream:
             data = os.pread(stream.fileno(), member.size, member.offset)
@@ -140,8 +151,18 @@ def open_image(address: str) -> Iterator["DatasetReader"]:
                 memory = stack.enter_context(rasterio.MemoryFile(read_object(address)))
                 yield stack.enter_context(memory.open())
             else:
+                _require_image(address)
                 yield stack.enter_context(rasterio.open(_gdal_path(address)))
     except (RasterioError, CRSError, UnicodeError) as error:  # the last: a name that is no UTF-8
+        raise ImageError(_complaint(address, error)) from error
+
+
+def _require_image(address: str) -> None:
+    """Raise ImageError where GDAL would wait for ever; what is not there it tells itself."""
+    try:
+        if is_local(address) and os.path.lexists(address):
+            _require_end(address)
+    except OSError as error:
         raise ImageError(_complaint(address, error)) from error
 
 

@@ -96,7 +96,7 @@ def _scenes(store: Store, level: int) -> Iterator[dict[str, Any]]:
             "aspect": round(aspect_of(grid), 4),
             "metres": round(grid.width * grid.gsd_m()[0], 2) if grid is not None else None,
             "crs": "" if grid is None else grid.crs.split("\n")[0][:60],
-            "ring": _ring(polygon.exterior.coords) if polygon is not None else None,
+            "ring": _ring(list(polygon.exterior.coords)) if polygon is not None else None,
             "built": status in BUILT,
         }
 

@@ -72,6 +72,13 @@ def test_a_city_is_found_from_its_folder_and_from_above(make, folder):
         assert found.notes == ()
 
 
+def test_a_link_to_itself_is_a_scene_that_cannot_be_opened(make):
+    data = make(*chips("AOI_7_Moscow", 1))
+    image = data / chips("AOI_7_Moscow", 2, labels=False)[0]
+    image.symlink_to(image)
+    assert str(image) in [scene.image for scene in find_scenes(MOSCOW, data).scenes]
+
+
 def test_the_products_own_folder_brings_the_labels_beside_it(make):
     data = make(*chips("AOI_7_Moscow", 1))
     found = find_scenes(MOSCOW, data / "AOI_7_Moscow" / "PS-RGB")

@@ -1,5 +1,6 @@
 """One way to open what a scene points to, and errors that name it."""
 
+import os
 import pickle
 import tarfile
 import threading
@@ -14,7 +15,7 @@ from rasterio.transform import Affine
 
 from geoprep.errors import ImageError, SourceError
 from geoprep.sources.tar import index_tar
-from geoprep.storage.addresses import member_address, open_image, read_bytes
+from geoprep.storage.addresses import content_digest, member_address, open_image, read_bytes
 
 
 def write_image(path, seed=0, **profile):
@@ -113,6 +114,20 @@ def test_something_that_is_no_image_is_named(tmp_path, data):
     complaint = pytest.raises(ImageError, match=r"bad\.tif: cannot be read as an image \(.+\)")
     with complaint, open_image(str(path)):
         pass
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "loop"])
+def test_what_has_no_end_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "odd.tif"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else path)
+    with pytest.raises(ImageError, match=r"odd\.tif: "), open_image(str(path)):
+        pass
+    for read in (read_bytes, content_digest):
+        with pytest.raises(SourceError, match=r"odd\.tif: cannot be read"):
+            read(str(path))
 
 
 def test_damage_met_while_reading_is_named_too(tmp_path):
