@@ -82,7 +82,7 @@ class Dask:
     @property
     def workers(self) -> int:
         """Threads of all workers."""
-        return max(1, sum(self._client.nthreads().values()))
+        return max(1, sum(int(count) for count in self._client.nthreads().values()))
 
     @property
     def dashboard(self) -> str:

@@ -13,11 +13,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from geoprep.errors import OutputError
 from geoprep.storage.disk import flush_shards
 from geoprep.storage.objects import errors_named, open_bucket
+
+if TYPE_CHECKING:
+    from obstore import PutMode
 
 PARTIAL_SUFFIX = ".partial"
 _PART = 16 << 20
@@ -210,7 +213,7 @@ class Bucket:
 
         with self._named(name):
             try:
-                mode = "create" if tag is None else {"e_tag": tag}
+                mode: PutMode = "create" if tag is None else {"e_tag": tag}
                 return _tag(obstore.put(self._client, name, data, mode=mode))
             except (AlreadyExistsError, PreconditionError):
                 pass  # or it was ourselves: an answer was lost, and the client asked again

@@ -70,8 +70,8 @@ class Stopping(Threads):
         super().__init__(1)
         self.after = after
 
-    def map_unordered(self, function, items):
-        for count, result in enumerate(super().map_unordered(function, items)):
+    def map_unordered(self, function, items, *more):
+        for count, result in enumerate(super().map_unordered(function, items, *more)):
             if function is run.build_shard and count == self.after:
                 raise KeyboardInterrupt
             yield result
@@ -108,8 +108,8 @@ def test_an_interrupted_build_is_no_store_and_is_finished(world, endpoint, bucke
     built = []
 
     class Counting(Threads):
-        def map_unordered(self, function, items):
-            for result in super().map_unordered(function, items):
+        def map_unordered(self, function, items, *more):
+            for result in super().map_unordered(function, items, *more):
                 built.append(function.__name__)
                 yield result
 
@@ -137,8 +137,8 @@ from geoprep.sources.scene import Scene
 from helpers.factory import plan_of
 
 class Dying(Threads):
-    def map_unordered(self, function, items):
-        for count, result in enumerate(super().map_unordered(function, items)):
+    def map_unordered(self, function, items, *more):
+        for count, result in enumerate(super().map_unordered(function, items, *more)):
             if function is run.build_shard and count == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield result

@@ -257,7 +257,7 @@ class Shuffled(Threads):
     def map_ordered(self, function, items):
         return super().map_ordered(function, pickle.loads(pickle.dumps(items)))
 
-    def map_unordered(self, function, items):
+    def map_unordered(self, function, items, *more):
         items = pickle.loads(pickle.dumps(list(items)))
         random.Random(self.workers).shuffle(items)
         results = [pickle.loads(pickle.dumps(function(item))) for item in items]
