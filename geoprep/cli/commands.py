@@ -21,7 +21,8 @@ from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
     from geoprep.views.footprints import By
-    from geoprep.views.geotiff import Coding, What
+    from geoprep.views.cog import Coding
+    from geoprep.views.geotiff import What
 
 NETWORKS = (".gpkg", ".geojson", ".graphml", ".parquet", ".csv")
 STORE = click.argument("store", metavar="STORE")

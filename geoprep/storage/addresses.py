@@ -12,8 +12,8 @@ All three end in the file's own name, so ``PurePath(address).stem`` is what one 
 import errno
 import os
 import re
-import warnings
 import stat
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

@@ -136,7 +136,8 @@ def scene_splits(store: Store) -> NDArray[np.uint8]:
     """Return uint8 (scene): the split of most of each scene's tiles."""
     counts = np.zeros((len(store.scenes), len(SPLIT_NAMES)), np.int64)
     np.add.at(counts, (store.tiles.scene, store.tiles.split), 1)
-    return counts.argmax(axis=1).astype(np.uint8)
+    most: NDArray[np.uint8] = counts.argmax(axis=1).astype(np.uint8)
+    return most
 
 
 def split_names(store: Store, scene: int) -> str:
