@@ -20,8 +20,8 @@ from geoprep.cli.roads import preview_network, vectorize
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
-    from geoprep.views.footprints import By
     from geoprep.views.cog import Coding
+    from geoprep.views.footprints import By
     from geoprep.views.geotiff import What
 
 NETWORKS = (".gpkg", ".geojson", ".graphml", ".parquet", ".csv")
