@@ -3,7 +3,16 @@
 Imports alone: whoever forks a process that has worked gets threads that do not run.
 """
 
-import zarrs  # noqa: F401 - all of this for those who come after
+from importlib import import_module
 
-import training.fit
-import training.predict  # noqa: F401
+LIBRARIES = (
+    *("matplotlib.backends.backend_agg", "matplotlib.figure", "obstore", "PIL.Image", "rasterio"),
+    *("rich.progress", "torch.utils.tensorboard", "zarr", "zarrs"),
+)
+OURS = (
+    *("geoprep.build.run", "geoprep.cli.commands", "geoprep.verify", "geoprep.views.page"),
+    *("geoprep.views.preview", "loaders.stream", "training.fit", "training.predict"),
+)
+
+for name in (*LIBRARIES, *OURS):
+    import_module(name)
