@@ -41,12 +41,7 @@ class Unread(Threads):
         """Return a probe per scene, in a row along the equator and up."""
         return [_probe(i) for i in range(len(items))]  # type: ignore[misc]  # probes are asked for
 
-    def map_unordered(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T],
-        lost: Callable[[T], T] | None = None,
-    ) -> Iterator[R]:
+    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield (number, digest) of files that nobody reads."""
         for item in items:
             yield (item[0], f"{item[0]:032x}")  # type: ignore[index,misc]  # (number, files)

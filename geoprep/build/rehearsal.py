@@ -36,7 +36,7 @@ class Rehearsal:
     disk_bytes
         Of the store, by how well the sampled tiles were compressed.
     free_bytes
-        On the disk that it would go to.
+        On the disk that it would go to; None for a bucket, which has no end.
     seconds
         Wall time by the rate at which the sampled scene was built, on so many workers.
     workers
@@ -57,7 +57,7 @@ class Rehearsal:
     splits: dict[str, int]
     memory_bytes: dict[str, int]
     disk_bytes: int
-    free_bytes: int
+    free_bytes: int | None
     seconds: float
     workers: int
     sample: tuple[str, int]
@@ -70,7 +70,7 @@ class Rehearsal:
         return asdict(self)
 
 
-def rehearse(plan: Plan, out: Path, workers: int) -> Rehearsal:
+def rehearse(plan: Plan, out: str | Path, workers: int) -> Rehearsal:
     """Build some tiles of one scene in a temporary folder, and reckon what all would take.
 
     The scene is the middle one by size of those that can be built, labelled ones before others. It
@@ -82,8 +82,9 @@ def rehearse(plan: Plan, out: Path, workers: int) -> Rehearsal:
     StoreError
         The disk is too small however well the store is compressed.
     """
-    free = free_bytes(out)
-    require_room(plan, out, free)
+    free = free_bytes(out) if isinstance(out, Path) else None
+    if free is not None:
+        require_room(plan, out, free)
     sample = _sample(plan)
     index, scene = sample
     record, seconds = _tried(plan, index, scene)
@@ -109,7 +110,7 @@ def rehearse(plan: Plan, out: Path, workers: int) -> Rehearsal:
     )
 
 
-def require_room(plan: Plan, out: Path, free: int) -> None:
+def require_room(plan: Plan, out: str | Path, free: int) -> None:
     """Refuse a store that cannot fit on its disk however well it is compressed.
 
     Raises

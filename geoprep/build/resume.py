@@ -17,6 +17,9 @@ from geoprep.store.shards import PARTIAL_SUFFIX, digest, shard_path
 
 State = Literal["none", "incomplete", "complete"]
 
+_TOLD = ("rescale", "levels", "tile", "overlap", "shard_tiles")
+"""Options that decide an attribute of the same name, which is compared in their place."""
+
 
 def existing(out: Path, plan: Plan, *, overwrite: bool) -> State:
     """Say what is at ``out``; refuse what is not ours to touch, remove what may be overwritten.
@@ -93,7 +96,7 @@ def _differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
     defaults = BuildOptions().to_attrs()
     for key, value in mine["build"]["options"].items():
         there = before.get(key, defaults.get(key))  # younger than the store: it had the default
-        if there != value and key not in ("rescale", "levels", "tile", "overlap"):
+        if there != value and key not in _TOLD:
             found.append(f"{key} {there} there, {value} now")
     if isinstance(built, dict) and built.get("inputs") != mine["build"]["inputs"]:
         found.append("the images or labels have changed")

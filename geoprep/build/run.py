@@ -23,7 +23,7 @@ from geoprep.build.survey import Known, survey
 from geoprep.build.target import target_of
 from geoprep.build.tasks import build_shard, try_scenes
 from geoprep.errors import StoreError
-from geoprep.executors import Executor
+from geoprep.executors import Dask, Executor
 from geoprep.plan import Plan, PlannedScene
 from geoprep.storage.sinks import open_sink
 from geoprep.store.layout import shard_key
@@ -125,8 +125,7 @@ def _built(
         report(Progress("build", done, total, read, before))
     todo = (shard for shard in range(plan.shards) if shard not in kept)
     tasks = shard_tasks(plan, out, todo, known)
-    lost = partial(_without_killers, executor)
-    for record in executor.map_unordered(build_shard, tasks, lost):
+    for record in _records(executor, tasks):
         sink.settle(shard_key(name, record.shard) for name in record.files)
         yield record
         done += _pixels(plan, [record.shard])
@@ -135,7 +134,14 @@ def _built(
             report(Progress("build", done, total, read, before))
 
 
-def _without_killers(executor: Executor, task: ShardTask) -> ShardTask:
+def _records(executor: Executor, tasks: Iterable[ShardTask]) -> Iterator[ShardRecord]:
+    """Yield the records of shards; what a cluster's workers die over is looked into."""
+    if isinstance(executor, Dask):
+        return executor.map_unordered(build_shard, tasks, partial(_without_killers, executor))
+    return executor.map_unordered(build_shard, tasks)
+
+
+def _without_killers(executor: Dask, task: ShardTask) -> ShardTask:
     """Return a task whose scenes a worker survives; what GDAL dies of has failed, and alone."""
     parts = []
     for part in task.parts:

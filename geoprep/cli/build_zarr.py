@@ -140,8 +140,7 @@ def _rehearse(given: dict[str, Any], quiet: bool) -> int:
     found, names, out = _sources(given, quiet)
     executor = Threads(given["workers"])
     plan = make_plan(found, names, options, executor, read_inputs=False)
-    room = out if isinstance(out, Path) else Path.cwd()
-    result = rehearse(plan, room, executor.workers)
+    result = rehearse(plan, out, executor.workers)
     if given["as_json"]:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:

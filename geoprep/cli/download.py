@@ -55,5 +55,4 @@ def download(
         done = published.download(files, dest, report)
     size = f"{done.nbytes / 1e9:.3f} GB in {dest}"
     click.echo(f"{done.fetched} files fetched, {done.kept} were there: {size}")
-    if not archives:
-        click.echo(f"next: geoprep build-zarr --city {known.name} --source {dest}")
+    click.echo(f"next: geoprep build-zarr --city {known.name} --source {dest}")

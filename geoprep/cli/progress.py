@@ -125,13 +125,14 @@ def print_rehearsal(result: Rehearsal, notes: list[str]) -> None:
     table.add_row("scenes", f"{result.scenes:,} ({result.unlabelled:,} without a label)")
     table.add_row("tiles", f"{result.tiles:,} of {levels} pixels ({splits})")
     table.add_row("on disk", f"about {result.disk_bytes / 1e6:,.1f} MB")
-    table.add_row("free there", f"{result.free_bytes / 1e6:,.1f} MB")
+    if result.free_bytes is not None:
+        table.add_row("free there", f"{result.free_bytes / 1e6:,.1f} MB")
     table.add_row("in memory", memory)
     table.add_row("time", f"about {result.seconds:,.1f} s on {result.workers} threads")
     scene, tiles = result.sample
     table.add_row("reckoned by", f"{tiles} tiles of {scene}, built for a trial")
     console.print(table)
-    if result.disk_bytes > result.free_bytes:
+    if result.free_bytes is not None and result.disk_bytes > result.free_bytes:
         console.print("[red]the disk is too small[/]: free some, or use a larger --gsd")
     failures = [f"{name}: {reason}" for name, reason in result.failures]
     _print_list(console, "would fail", failures)

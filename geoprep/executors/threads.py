@@ -42,21 +42,8 @@ class Executor(Protocol):
         """Return the results in the order of the items; the first exception is raised."""
         ...
 
-    def map_unordered(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T],
-        lost: Callable[[T], T] | None = None,
-    ) -> Iterator[R]:
-        """Yield results as they come; after an exception no further item is begun.
-
-        Where a task may take its process down and not the caller's, ``lost`` says what is to be
-        run instead of an item that did so several times.
-        """
-        ...
-
-    def survives(self, function: Callable[[T], object], item: T) -> bool:
-        """Return whether a process can carry out a task, whatever comes of it, and live."""
+    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Yield results as they come; after an exception no further item is begun."""
         ...
 
 
@@ -77,12 +64,7 @@ class Threads:
         with ThreadPoolExecutor(self.workers) as pool:
             return list(pool.map(function, items))
 
-    def map_unordered(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T],
-        lost: Callable[[T], T] | None = None,
-    ) -> Iterator[R]:
+    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield results as they come; after an exception no further item is begun.
 
         Leaving the loop early, by an exception or an interrupt, waits for the items in progress;
@@ -104,7 +86,3 @@ class Threads:
                 event.set()
                 for future in running:
                     future.cancel()
-
-    def survives(self, function: Callable[[T], object], item: T) -> bool:
-        """Return True: a task that takes this process down takes the caller along."""
-        return True

@@ -77,4 +77,4 @@ def dask_cluster(
         for process in reversed(cluster.processes):
             process.terminate()
         for process in cluster.processes:
-            process.wait(20)
+            process.wait(120)

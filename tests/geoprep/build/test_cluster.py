@@ -135,11 +135,12 @@ def test_a_scene_that_kills_its_worker_fails_alone(world, tmp_path, monkeypatch)
 
 
 def test_no_scheduler_and_no_workers_are_one_line(monkeypatch, tmp_path):
-    monkeypatch.setattr("geoprep.executors.cluster._CONNECTING", "1s")
-    with pytest.raises(
-        UsageError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 "
-    ) as e:
-        Dask.connect("tcp://127.0.0.1:9")
+    with monkeypatch.context() as hasty:
+        hasty.setattr("geoprep.executors.cluster._CONNECTING", "1s")
+        with pytest.raises(
+            UsageError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 "
+        ) as e:
+            Dask.connect("tcp://127.0.0.1:9")
     assert "\n" not in str(e.value)
     with (
         dask_cluster(tmp_path, workers=0) as empty,

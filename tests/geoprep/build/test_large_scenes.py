@@ -1,5 +1,6 @@
 """A scene that lies in several shards: the same pixels as in one, each thing done once."""
 
+import threading
 import time
 from dataclasses import replace
 
@@ -137,11 +138,14 @@ def test_one_scene_moves_the_bar(mosaic, tmp_path, monkeypatch):
 
 def test_tasks_end_at_their_next_stage_when_the_build_is_left():
     ended = []
+    all_begun = threading.Barrier(3, timeout=60)  # one that has not begun is never run
+    too_late = time.monotonic() + 60
 
     def endless(number):
         record = ShardRecord(number)
+        all_begun.wait()
         try:
-            while number:
+            while number and time.monotonic() < too_late:
                 with record.stage("decode"):
                     time.sleep(0.01)
         except Stopped:
@@ -153,11 +157,9 @@ def test_tasks_end_at_their_next_stage_when_the_build_is_left():
         for _ in Threads(3).map_unordered(endless, [0, 1, 2]):
             raise KeyboardInterrupt
 
-    started = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         leave()
     assert sorted(ended) == [1, 2]
-    assert time.perf_counter() - started < 10
     with ShardRecord(0).stage("decode"):  # outside of any executor
         pass
 

@@ -65,6 +65,7 @@ def test_a_store_that_cannot_fit_is_stopped_in_both(scenes, tmp_path, monkeypatc
     with pytest.raises(StoreError, match=r"GB free: use a larger --gsd"):
         build(plan, tmp_path / "s.zarr", Threads(1))
     assert not (tmp_path / "s.zarr").exists()
+    assert rehearse(plan, "s3://own/s.zarr", 1).free_bytes is None, "no disk of this machine"
 
 
 def test_drawing_images_far_finer_than_they_are_is_refused(scenes):

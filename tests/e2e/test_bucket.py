@@ -1,0 +1,190 @@
+"""Cities from a bucket and stores in one, as a user meets them: no disk between the commands."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from helpers.buckets import KEYS, client_of, objects, s3_endpoint, use_endpoint
+
+from geoprep.cli.commands import cli
+from geoprep.sources.cities import BUCKET, CITIES
+from geoprep.store import Store
+from geoprep.synth import synthesise
+from loaders import BatchLoader, RamTiles, StreamTiles
+
+REPO = Path(__file__).resolve().parents[2]
+MOSCOW = CITIES["moscow"]
+STORE = "s3://own/two.zarr"
+BOTH = ["--city", "moscow", "--city", "mumbai"]
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    with s3_endpoint("own", BUCKET) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def cities(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cities")
+    for name in ("moscow", "mumbai"):
+        synthesise(folder, CITIES[name], scenes=4, seed=1, size=520)
+    return folder
+
+
+@pytest.fixture
+def s3(endpoint, monkeypatch):
+    use_endpoint(monkeypatch, endpoint)
+    return endpoint
+
+
+def geoprep(*words, status=0):
+    done = CliRunner().invoke(cli, [str(word) for word in words], standalone_mode=False)
+    assert done.exception is None, (words, done.output, done.exception)
+    assert (done.return_value or 0) == status, (words, done.output)
+    return done
+
+
+@pytest.fixture(scope="module")
+def built(endpoint, cities, tmp_path_factory):
+    """Return the same two cities on the disk; the store in the bucket is `STORE`."""
+    local = tmp_path_factory.mktemp("store") / "two.zarr"
+    with pytest.MonkeyPatch.context() as patch:
+        use_endpoint(patch, endpoint)
+        for out in (STORE, local):
+            said = geoprep("build-zarr", *BOTH, "--source", cities, "--tile", "260", "--out", out)
+            assert "8 ok" in said.output
+    return local
+
+
+def test_a_store_in_a_bucket_is_looked_at_as_any_other(s3, built, tmp_path):
+    facts = json.loads(geoprep("info", STORE, "--json").stdout)
+    here = json.loads(geoprep("info", built, "--json").stdout)
+    assert {k for k, v in facts.items() if here[k] != v} <= {"store", "path"}
+    assert "32 tiles" in geoprep("info", STORE).stdout
+    assert "sound" in geoprep("verify", STORE).stdout
+    geoprep("preview", STORE, "--out", tmp_path / "two.html")
+    page = (tmp_path / "two.html").read_text()
+    assert all(name in page for name in Store.open(built).scenes.id)
+    geoprep("export", STORE, "--scene", "all", "--out", tmp_path / "tifs")
+    geoprep("export", built, "--scene", "all", "--out", tmp_path / "same")
+    written = sorted(path.name for path in (tmp_path / "tifs").iterdir())
+    assert len(written) == 16
+    for name in written:
+        a, b = (tmp_path / folder / name for folder in ("tifs", "same"))
+        assert a.read_bytes() == b.read_bytes()
+
+
+def test_a_flipped_bit_in_a_bucket_is_found_and_not_delivered(s3, built):
+    for name, body in objects(s3, "own", "two.zarr").items():
+        client_of(s3).put_object(Bucket="own", Key=f"hurt.zarr/{name}", Body=body)
+    key = "hurt.zarr/260/image/c/0/0/0/0"
+    body = bytearray(client_of(s3).get_object(Bucket="own", Key=key)["Body"].read())
+    body[len(body) // 2] ^= 1
+    client_of(s3).put_object(Bucket="own", Key=key, Body=bytes(body))
+    assert "260/image" in geoprep("verify", "s3://own/hurt.zarr", status=1).output
+    with pytest.raises(Exception, match=r"s3://own/hurt\.zarr"):
+        RamTiles.load("s3://own/hurt.zarr", split="all")
+
+
+def test_loaders_give_the_batches_of_a_store_on_a_disk(s3, built):
+    for tiles, same in (
+        (RamTiles.load(STORE, split="train"), RamTiles.load(built, split="train")),
+        (StreamTiles.open(STORE, split="train"), StreamTiles.open(built, split="train")),
+    ):
+        loaders = [BatchLoader(one, batch_size=5, crop=64, seed=3) for one in (tiles, same)]
+        count = 0
+        for a, b in zip(*loaders, strict=True):
+            assert a.image.equal(b.image)
+            assert a.speed.equal(b.speed)
+            count += len(a.image)
+        assert count > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("residency", ["ram", "stream"])
+def test_a_network_learns_from_a_bucket_and_goes_on(s3, built, tmp_path, residency):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")} | KEYS
+    env |= {"AWS_ENDPOINT_URL": s3, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'tests'}"}
+
+    def fit(*words):
+        command = [sys.executable, "-m", "training.fit", *words, "--model", "helpers.tiny:build"]
+        command.append("--quiet")
+        return subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+
+    common = ["--device", "cpu", "--compile", "off", "--threads", "1", "--residency", residency]
+    common += ["--crop", "64", "--crops-per-tile", "1", "--batch-size", "6", "--pictures", "0"]
+    done = fit(STORE, *common, "--epochs", "1")
+    assert done.returncode == 0, done.stderr
+    assert f"data         {STORE}" in done.stdout
+    assert "epoch 1/1  loss" in done.stdout
+    again = fit("--resume", "runs/two", "--epochs", "2")
+    assert again.returncode == 0, again.stderr
+    assert "epoch 2/2  loss" in again.stdout
+
+
+# From the public bucket's layout to a store
+
+
+@pytest.fixture
+def public(s3, cities, monkeypatch):
+    """Serve Moscow as the public bucket does, to somebody without an account."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for path in (cities / MOSCOW.aoi).rglob("*.*"):
+        _publish(s3, f"{MOSCOW.folder}{path.relative_to(cities / MOSCOW.aoi)}", path.read_bytes())
+    return s3
+
+
+def _publish(endpoint, key, body):
+    client_of(endpoint).put_object(Bucket=BUCKET, Key=key, Body=body, ACL="public-read")
+
+
+def test_a_city_is_downloaded_and_built(public, cities, tmp_path):
+    ask = ["download", "--city", "moscow", "--dest", tmp_path / "data"]
+    said = geoprep(*ask, "--dry-run").stdout
+    files = [path for path in (cities / MOSCOW.aoi).rglob("*.*") if path.name != "synth.json"]
+    size = sum(path.stat().st_size for path in files)
+    megabytes = size // 10**6
+    assert f"{len(files)} objects, {size / 1e9:.3f} GB" in said
+    assert not (tmp_path / "data").exists()
+    done = geoprep(*ask)
+    assert re.search(rf"downloading, MB .* {megabytes}/{megabytes} .* left 0:00:0", done.stderr)
+    source = re.search(r"next: geoprep (build-zarr .*)", done.stdout)[1].split()
+    rehearsed = geoprep(*source, "--dry-run").stdout
+    assert "4 (0 without a label)" in rehearsed
+    assert "4 ok" in geoprep(*source, "--out", tmp_path / "a.zarr").stdout
+    geoprep("build-zarr", "--city", "moscow", "--source", cities, "--out", tmp_path / "b.zarr")
+    a, b = (Store.open(tmp_path / name) for name in ("a.zarr", "b.zarr"))
+    assert a.scenes.id.tolist() == b.scenes.id.tolist()
+    assert np.array_equal(a.tiles.road_fraction, b.tiles.road_fraction)
+
+
+def test_an_archive_is_downloaded_and_built(public, cities, tmp_path, monkeypatch):
+    (known,) = [one for one in MOSCOW.archives if one.holds != "test"]
+    packed = tmp_path / "packed.tar.gz"
+    with tarfile.open(packed, "w:gz") as tar:
+        tar.add(cities / MOSCOW.aoi, MOSCOW.aoi)
+    body = packed.read_bytes()
+    md5 = hashlib.md5(body, usedforsecurity=False).hexdigest()
+    own = replace(MOSCOW, archives=(replace(known, md5=md5),))
+    monkeypatch.setitem(CITIES, "moscow", own)
+    _publish(public, f"spacenet/{MOSCOW.mission}_roads/tarballs/{known.name}", body)
+    ask = ["download", "--city", "moscow", "--archives", "--dest", tmp_path / "data"]
+    assert f"{len(body):,}  s3://" in geoprep(*ask, "--dry-run").stdout
+    done = geoprep(*ask)
+    megabytes = len(body) // 10**6
+    assert re.search(rf"downloading, MB .* {megabytes}/{megabytes} .* left", done.stderr)
+    source = re.search(r"next: geoprep (build-zarr .*)", done.stdout)[1].split()
+    assert "4 ok" in geoprep(*source, "--out", tmp_path / "a.zarr").stdout
