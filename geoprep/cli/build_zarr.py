@@ -6,7 +6,7 @@ import json
 from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from geoprep.build.summary import Summary
     from geoprep.executors import Executor
     from geoprep.sources.scene import Found
+
+
+_OF_MASKS: Final = ("label_values", "label_speeds")
+_OF_VECTORS: Final = (
+    *("buffer", "width_field"),
+    *("speed_from", "speed_field", "speed_unit", "schema"),
+)
 
 
 @click.command(
@@ -227,6 +234,18 @@ def _refuse_contradictions(context: click.Context, given: dict[str, Any]) -> Non
             raise UsageError(f"--split-file says itself what is split how: leave out --{text}")
     if typed("block_km") and given["split_by"] != "block":
         raise UsageError("--block-km goes with --split-by block")
+    for name in _OF_VECTORS:
+        if typed(name) and (mask := _mask_option(given)):
+            text = name.replace("_", "-")
+            raise UsageError(
+                f"--{text} is of roads drawn as lines; {mask} says that labels are "
+                f"masks: leave out one of them"
+            )
+
+
+def _mask_option(given: dict[str, Any]) -> str:
+    """Return the option that says that labels are masks, or nothing."""
+    return next((f"--{name.replace('_', '-')}" for name in _OF_MASKS if given[name]), "")
 
 
 def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str], str | Path]:

@@ -84,6 +84,8 @@ def print_summary(summary: Summary, notes: list[str]) -> None:
     console = Console(highlight=False)
     for note in notes:
         console.print("[yellow]note[/]", Text(note), soft_wrap=True)
+    for warning in summary.warnings:
+        console.print("[yellow]warning[/]", Text(warning), soft_wrap=True)
     if summary.state == "unchanged":
         console.print(f"[green]complete already[/] {summary.store}: nothing to do")
     else:

@@ -222,7 +222,8 @@ class BuildOptions:
         metadata=_choice(
             "Splits",
             "block keeps neighbouring scenes in one split, and divides those larger than a block "
-            "tile by tile; a training tile that overlaps another split's is left unused.",
+            "tile by tile; a training tile that overlaps another split's is left unused. Ground "
+            "that several images show is not looked for.",
             choices=get_args(SplitBy),
         ),
     )
@@ -232,7 +233,7 @@ class BuildOptions:
             "Splits",
             "Polygons with a column split (train, val, test): a tile is of the area that its "
             "centre lies in, unused where it reaches into another. Ground in none trains, unless "
-            "some area is train.",
+            "some area is train; ground that several images show is not looked for.",
             kind=str,
             metavar="AREAS.geojson",
         ),

@@ -67,6 +67,10 @@ def own(scenes, *more):
         (["--bands", "red"], "5,3,2"),
         (["--split-file", "a.geojson", "--val", "0.1"], "leave out --val"),
         (["--pixel-size", "-1"], "--pixel-size -1"),
+        (["--label-values", "255", "--buffer", "3"], "--buffer is of roads drawn as lines"),
+        (["--label-values", "255", "--width-field", "w"], "leave out one of them"),
+        (["--label-speeds", "bins", "--speed-from", "field"], "--label-speeds says that labels"),
+        (["--label-values", "1", "--schema", "osm"], "--schema is of roads drawn as lines"),
     ],
 )
 def test_what_has_no_effect_or_cannot_be_held_is_refused(geoprep, scenes, tmp_path, more, says):
