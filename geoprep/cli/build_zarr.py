@@ -46,6 +46,7 @@ Other imagery than SpaceNet's:
            --pixel-size 0.5                          pictures without a place on the ground
   --images dem.tif --rescale 100,900 --nodata -9999  any real dtype, between two values
   --images mosaic.tif --labels roads.gpkg --split-by block --block-km 0.5
+                                                     one image, its tiles divided
   --dry-run                                          what any of it would make and take
 \b
 Exit status: 0 all went well; 1 some scenes failed (the store is complete with the rest, and
@@ -116,6 +117,12 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
 
     Can be stopped at any moment and run again: finished work is kept, and the result is the same to
     the last byte.
+
+    \b
+      geoprep build-zarr --city moscow
+      geoprep build-zarr --images 'scenes/*.tif' --labels roads.gpkg --out mine.zarr
+
+    Which options a data set wants is in docs/recipes.md; more examples are below.
     """
     _refuse_contradictions(context, given)
     quiet = given["quiet"] or given["as_json"]

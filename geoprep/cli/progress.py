@@ -108,7 +108,7 @@ def print_summary(summary: Summary, notes: list[str]) -> None:
     _print_list(console, "labels without an image", list(summary.orphan_labels))
     _print_list(
         console,
-        "road attributes that fell back to a default",
+        "noticed in the labels, and what fell back to a default",
         [f"{count} x {what}" for what, count in summary.notes.items()],
     )
 
