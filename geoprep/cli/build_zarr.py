@@ -123,7 +123,7 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
       geoprep build-zarr --images 'scenes/*.tif' --labels roads.gpkg --out mine.zarr
 
     Which options a data set wants is in docs/recipes.md; more examples are below.
-    """
+    """  # noqa: D301 - click's own mark, which keeps lines as they are
     _refuse_contradictions(context, given)
     quiet = given["quiet"] or given["as_json"]
     try:
