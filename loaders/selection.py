@@ -76,7 +76,8 @@ def select(store: Store, split: Split, folds: Folds | None = None) -> Selection:
     store
         The store; its split column is not changed by ``folds``.
     split
-        ``train``, ``val``, ``test``, or ``all`` for the three together.
+        ``train``, ``val``, ``test``, or ``all`` for the three together: tiles that the split leaves
+        unused, since they overlap those of another or reach into its ground, are in none.
     folds
         Cut train and val anew; ``test`` stays as it is.
 
@@ -99,7 +100,8 @@ def _in_split(store: Store, split: Split, folds: Folds | None) -> NDArray[np.boo
     """Return whether each tile is in the split, bool (tile,)."""
     splits = store.tiles.split
     if split == "all":
-        return np.ones(len(splits), np.bool_)
+        used: NDArray[np.bool_] = splits < len(SPLITS)
+        return used
     if folds is not None:
         splits = _refold(store, folds)
     inside: NDArray[np.bool_] = splits == SPLITS.index(split)

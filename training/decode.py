@@ -12,7 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, CONTINUOUS_MAX_MPH, NO_DATA
+from geoprep.speed import (
+    BIN_COUNT,
+    BIN_TABLE,
+    BIN_WIDTH_MPH,
+    CONTINUOUS_MAX_MPH,
+    MAX_MPH,
+    NO_DATA,
+)
 from geoprep.store import Store
 
 SLOWEST_MPH = 7.5
@@ -100,10 +107,10 @@ def speed_byte(
     Returns
     -------
     Tensor
-        mph rounded half up, 1..254, on roads; 0 beside them; 255 where the network's output is
+        mph rounded half up, 1..253, on roads; 0 beside them; 255 where the network's output is
         not a number.
     """
-    mph = (speed_mph(probabilities, targets, class_mph) + 0.5).floor().clamp(1, NO_DATA - 1)
+    mph = (speed_mph(probabilities, targets, class_mph) + 0.5).floor().clamp(1, MAX_MPH)
     road = road_probability(probabilities) >= threshold
     known = probabilities.sum(dim=1).isfinite()
     return torch.where(known, mph.nan_to_num() * road, float(NO_DATA)).to(torch.uint8)

@@ -161,7 +161,9 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
         return Config.from_flat(given), []
     bands = ",".join(saved.facts.bands)  # by name: a store may have them in another order by now
     before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
-    notes = list(_changes(before, given))
+    if given.get("targets") == "auto":  # as before, whatever stores say by now
+        given = {k: v for k, v in given.items() if k != "targets"}
+    notes = list(_changes(before | {"targets": saved.facts.targets}, given))
     if saved.optimizer is None:
         notes.append("this checkpoint holds weights alone: optimizer and random numbers start anew")
     trusted(saved.facts.network, given.get("model"), given["resume"])

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import islice
+from typing import Final, Literal
 
 from geoprep.build.records import ShardRecord
+from geoprep.errors import GeoprepError
+from geoprep.labels import mask_values
 from geoprep.plan.plan import Plan
 from geoprep.storage import StoreFiles
 from geoprep.store import Store
 from geoprep.store.scenes import road_fraction, scene_issues, valid_fraction
 from geoprep.store.schema import SPLIT_NAMES, SPLITS
+
+_MASKS_LOOKED_AT: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class Summary:
         (scene id, status, reason) of every scene that is not as it should be.
     notes
         Counted fallbacks of road attributes.
+    warnings
+        What is built as asked and most likely not as meant.
     road_fraction
         Share of the labelled pixels that is road, over the tiles of scenes that are ``ok``.
     valid_fraction
@@ -55,6 +62,7 @@ class Summary:
     source_bytes: int = 0
     seconds: float = 0.0
     stages: dict[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def summarise(
@@ -106,4 +114,31 @@ def summarise(
         source_bytes=source_bytes,
         seconds=seconds,
         stages=dict(stages),
+        warnings=tuple(_roadless_masks(plan, store)),
+    )
+
+
+def _roadless_masks(plan: Plan, store: Store) -> Iterator[str]:
+    """Yield a warning where no mask of a whole build has a road.
+
+    One mask without any is a scene without roads; all of them are a wrong word for what is road.
+    """
+    options, usable = plan.options, store.scenes.status == "ok"
+    if options.mask_rule is None or not usable.any() or store.tiles.road_fraction.any():
+        return
+    masks = dict.fromkeys(
+        scene.label for scene, ok in zip(plan.scenes, usable, strict=True) if ok and scene.label
+    )
+    asked = (
+        f"--label-speeds {options.label_speeds}"
+        if options.label_values is None
+        else f"--label-values {options.label_values}"
+    )
+    try:
+        found = f": they hold {mask_values(*islice(masks, _MASKS_LOOKED_AT))}"
+    except GeoprepError:  # masks that only the workers of a cluster reach
+        found = ""
+    yield (
+        f"no road in any mask ({len(masks)}) by {asked}{found}. If that is not so on the ground, "
+        "say it otherwise and build again with --overwrite"
     )

@@ -4,6 +4,8 @@ Face: :func:`main`. Rooms are imported inside the commands, so that ``--help`` l
 """
 
 import sys
+from collections.abc import Callable
+from types import TracebackType
 
 __all__ = ["main"]
 
@@ -14,17 +16,34 @@ Interrupted. What was finished is kept: run the same command again to carry on.
 
 def main() -> None:
     """Run the command line; errors are one message, exit statuses those of the help texts."""
+    hidden: list[BaseException] = []
+    sys.excepthook = _without_interrupts(hidden)
     try:
         # Inside, since importing takes a tenth of a second in which Ctrl-C can be pressed too.
         from geoprep.cli.running import run
 
         status = run()
     except BaseException as error:
-        if not _is_interrupt(error):
+        if not _is_interrupt(error) and not hidden:
             raise
         sys.stderr.write(_INTERRUPTED)
         status = 130
     sys.exit(status)
+
+
+def _without_interrupts(hidden: list[BaseException]) -> Callable[..., None]:
+    """Return a hook for errors that keeps Ctrl-C off the screen and notes it.
+
+    NumPy's C interface prints what ends its import, and raises an ImportError with no cause.
+    """
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            hidden.append(error)
+        else:
+            sys.__excepthook__(kind, error, trace)
+
+    return hook
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

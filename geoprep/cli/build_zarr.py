@@ -6,7 +6,7 @@ import json
 from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from geoprep.build.summary import Summary
     from geoprep.executors import Executor
     from geoprep.sources.scene import Found
+
+
+_OF_MASKS: Final = ("label_values", "label_speeds")
+_OF_VECTORS: Final = (
+    *("buffer", "width_field"),
+    *("speed_from", "speed_field", "speed_unit", "schema"),
+)
 
 
 @click.command(
@@ -39,6 +46,7 @@ Other imagery than SpaceNet's:
            --pixel-size 0.5                          pictures without a place on the ground
   --images dem.tif --rescale 100,900 --nodata -9999  any real dtype, between two values
   --images mosaic.tif --labels roads.gpkg --split-by block --block-km 0.5
+                                                     one image, its tiles divided
   --dry-run                                          what any of it would make and take
 \b
 Exit status: 0 all went well; 1 some scenes failed (the store is complete with the rest, and
@@ -109,7 +117,13 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
 
     Can be stopped at any moment and run again: finished work is kept, and the result is the same to
     the last byte.
-    """
+
+    \b
+      geoprep build-zarr --city moscow
+      geoprep build-zarr --images 'scenes/*.tif' --labels roads.gpkg --out mine.zarr
+
+    Which options a data set wants is in docs/recipes.md; more examples are below.
+    """  # noqa: D301 - click's own mark, which keeps lines as they are
     _refuse_contradictions(context, given)
     quiet = given["quiet"] or given["as_json"]
     try:
@@ -226,6 +240,18 @@ def _refuse_contradictions(context: click.Context, given: dict[str, Any]) -> Non
             raise UsageError(f"--split-file says itself what is split how: leave out --{text}")
     if typed("block_km") and given["split_by"] != "block":
         raise UsageError("--block-km goes with --split-by block")
+    for name in _OF_VECTORS:
+        if typed(name) and (mask := _mask_option(given)):
+            text = name.replace("_", "-")
+            raise UsageError(
+                f"--{text} is of roads drawn as lines; {mask} says that labels are "
+                f"masks: leave out one of them"
+            )
+
+
+def _mask_option(given: dict[str, Any]) -> str:
+    """Return the option that says that labels are masks, or nothing."""
+    return next((f"--{name.replace('_', '-')}" for name in _OF_MASKS if given[name]), "")
 
 
 def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str], str | Path]:

@@ -84,6 +84,8 @@ def print_summary(summary: Summary, notes: list[str]) -> None:
     console = Console(highlight=False)
     for note in notes:
         console.print("[yellow]note[/]", Text(note), soft_wrap=True)
+    for warning in summary.warnings:
+        console.print("[yellow]warning[/]", Text(warning), soft_wrap=True)
     if summary.state == "unchanged":
         console.print(f"[green]complete already[/] {summary.store}: nothing to do")
     else:
@@ -106,7 +108,7 @@ def print_summary(summary: Summary, notes: list[str]) -> None:
     _print_list(console, "labels without an image", list(summary.orphan_labels))
     _print_list(
         console,
-        "road attributes that fell back to a default",
+        "noticed in the labels, and what fell back to a default",
         [f"{count} x {what}" for what, count in summary.notes.items()],
     )
 

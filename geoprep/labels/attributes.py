@@ -74,11 +74,14 @@ PAVED_SURFACES: Final = frozenset(
     | {"cobblestone", "bricks", "brick", "grass_paver", "metal", "metal_grid", "wood", "rubber"}
 )
 
-PROPERTY_NAMES: Final = frozenset(
+ROAD_FIELDS: Final = frozenset(
     {"road_type", "lane_numbe", "lane_number", "paved"}
-    | {"highway", "fclass", "class", "type", "lanes", "surface", "tunnel"}
-    | {"inferred_speed_mph", "inferred_speed_mps", "OBJECTID", "osm_id"}
+    | {"highway", "fclass", "class", "lanes", "surface", "tunnel"}
+    | {"inferred_speed_mph", "inferred_speed_mps"}
 )
+"""Properties that speak of roads; a ``type``, a number or an id buildings have as well."""
+
+PROPERTY_NAMES: Final = ROAD_FIELDS | {"type", "OBJECTID", "osm_id"}
 """All property names that this module looks at: what a reader of big files has to read."""
 
 _NULL_TEXTS: Final = frozenset({"", "none", "null", "nan", "n/a"})

@@ -81,17 +81,22 @@ def read_mask(
         return out, notes
 
 
-def mask_values(label: str) -> str:
-    """Return the values in the middle of a mask, in words, for a person to choose from."""
+def mask_values(*labels: str) -> str:
+    """Return the values in the middle of masks, in words, for a person to choose from."""
+    values = sorted(set[tuple[float, ...]]().union(*map(_values_in_the_middle, labels)))
+    shown = [",".join(f"{part:g}" for part in value) for value in values[:6]]
+    return " and ".join(shown) + (" and more" if len(values) > len(shown) else "")
+
+
+def _values_in_the_middle(label: str) -> set[tuple[float, ...]]:
     from rasterio.windows import Window
 
     side = 1024
     with _opened(label) as dataset:
         height, width = min(side, dataset.height), min(side, dataset.width)
         window = Window((dataset.width - width) // 2, (dataset.height - height) // 2, width, height)
-        values = np.unique(dataset.read(window=window).reshape(dataset.count, -1).T, axis=0)
-    shown = [",".join(f"{part:g}" for part in value) for value in values[:6].tolist()]
-    return " and ".join(shown) + (" and more" if len(values) > len(shown) else "")
+        values = dataset.read(window=window).reshape(dataset.count, -1).T
+    return set(map(tuple, np.unique(values, axis=0).tolist()))
 
 
 def has_place(label: str) -> bool:

@@ -43,7 +43,7 @@ class SpeedRule:
     """How the speed of a road is found.
 
     Naming a `speed_field` means ``speed_from="field"``. In that mode a value that is absent, cannot
-    be read, or lies outside 0..254 mph falls back to the attributes, and is counted. Without a
+    be read, or lies outside 0..253 mph falls back to the attributes, and is counted. Without a
     `speed_field` the fields of SpaceNet are taken (`SPEED_FIELDS`), whose names give their units.
     A value may carry its own unit, as OpenStreetMap's ``maxspeed`` does ("30 mph").
 

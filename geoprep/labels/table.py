@@ -13,11 +13,16 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.crs import is_geographic
-from geoprep.labels.attributes import Properties
+from geoprep.labels.attributes import ROAD_FIELDS, Properties
 from geoprep.labels.rule import SpeedRule, road_speeds, road_widths
 
 _MAX_LON_DEG: Final = 360.0
 _MAX_LAT_DEG: Final = 90.0
+_AREA: Final = 2
+"""Dimensions of a polygon, as shapely counts them."""
+
+NAMELESS_AREA: Final = "area in a file without road attributes, taken for a road of default speed"
+"""Such a file may be of road areas, and may be of buildings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,8 @@ class RoadTable:
         CRS of the lines.
     width
         Float64 (n,): full width of each feature in metres, NaN where none is told.
+    file_notes
+        What was noticed of the file, and is of no one feature.
     """
 
     lines: NDArray[np.object_]
@@ -77,10 +84,11 @@ class RoadTable:
     notes: tuple[tuple[str, ...], ...]
     crs: str
     width: NDArray[np.float64]
+    file_notes: tuple[str, ...] = ()
 
     def roads(self) -> Roads:
-        """Return all roads, and the notes of all features."""
-        return self._of(np.arange(len(self.lines)), _count(self.notes))
+        """Return all roads, and the notes of all features and of the file."""
+        return self._of(np.arange(len(self.lines)), _count([*self.notes, self.file_notes]))
 
     def roads_at(self, chosen: NDArray[np.intp]) -> Roads:
         """Return the roads among the chosen lines, and the notes of the features they are part of.
@@ -144,14 +152,18 @@ def build_table(
     lines, feature = lines[fine], feature[fine]
     has_line = np.zeros(len(problems), dtype=bool)
     has_line[feature] = True
+    areas = np.zeros(len(problems), dtype=bool)
+    areas[feature[shapely.get_dimensions(lines) == _AREA]] = True
     speeds = road_speeds(properties, rule, name)
     widths, untold = road_widths(properties, rule, name)
-    lined = np.zeros(len(problems), dtype=bool)
-    lined[feature[shapely.get_dimensions(lines) == 1]] = True
+    nameless = not rule.fields and not any(ROAD_FIELDS & each.keys() for each in properties)
     notes = []
     for i, (problem, speed) in enumerate(zip(problems, speeds, strict=True)):
-        found = [problem, *(speed.notes if has_line[i] else ())]
-        if lined[i] and math.isfinite(speed.mph):  # the width of an area does not matter
+        said = (NAMELESS_AREA,) if nameless and areas[i] else speed.notes
+        found = [problem, *(said if has_line[i] else ())]
+        if (
+            has_line[i] and not areas[i] and math.isfinite(speed.mph)
+        ):  # the width of an area does not matter
             found.append(untold[i])
         notes.append(tuple(filter(None, found)))
     mph = np.array([speed.mph for speed in speeds], dtype=np.float64)

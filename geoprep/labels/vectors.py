@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -26,6 +27,10 @@ SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
 
 _SHAPE_HEADER: Final = 100
 _TABLE_HEADER: Final = 32
+
+# Kinds of layers; None is a table without geometry, "Unknown" may hold anything, lines included.
+_LINE: Final = ("LineString", "Unknown", "Geometry")
+_AREA: Final = ("Polygon",)
 
 _TAKEN: Final = (
     shapely.GeometryType.LINESTRING,
@@ -57,7 +62,7 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
             return parse_geojson(_bytes_of(source), rule, name)
         if source.suffix.lower() == ".shp":
             _require_whole_shapefile(source)
-    info = _line_layer(source, name)
+    info, unread = _line_layer(source, name)
     _require_crs(info["crs"], name)
     require_speed_field(list(info["fields"]), rule, name)
     wanted = {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields, rule.width_field}
@@ -72,7 +77,8 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
     )
     lines, feature, notes = _lines(wkb)
     properties = _rows(list(meta["fields"]), values, len(notes))
-    return build_table(lines, feature, notes, properties, info["crs"], rule, name)
+    table = build_table(lines, feature, notes, properties, info["crs"], rule, name)
+    return replace(table, file_notes=unread)
 
 
 def _bytes_of(path: Path, most: int = -1) -> bytes:
@@ -110,20 +116,27 @@ def _require_size(path: Path, expected: int) -> None:
         )
 
 
-def _line_layer(source: Path | bytes, name: str) -> dict[str, Any]:
-    """Return what pyogrio knows of the first layer that can hold lines, else of areas."""
-    layers = _ogr(pyogrio.list_layers, source, name)
-    # None: a table without geometry. "Unknown" may hold anything, lines included.
-    for kinds in (("LineString", "Unknown", "Geometry"), ("Polygon",)):
-        for layer, kind in layers:
-            if kind is not None and any(word in kind for word in kinds):
-                info: dict[str, Any] = _ogr(pyogrio.read_info, source, name, layer=layer)
-                return info
+def _line_layer(source: Path | bytes, name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return what pyogrio knows of the first layer that can hold lines, else of areas.
+
+    Also a note where other layers might hold roads as well, which are not read.
+    """
+    layers = _ogr(pyogrio.list_layers, source, name).tolist()
+    several = [[each for each in layers if _is_of(each[1], kinds)] for kinds in (_LINE, _AREA)]
+    if roads := several[0] + several[1]:
+        info: dict[str, Any] = _ogr(pyogrio.read_info, source, name, layer=roads[0][0])
+        others = ", ".join(f"{layer} ({kind})" for layer, kind in roads[1:])
+        note = f"layer {roads[0][0]} ({roads[0][1]}) taken as roads, others not read: {others}"
+        return info, (note,) if others else ()
     there = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in layers) or "none"
     raise LabelError(
         f"{name}: no layer of lines or areas; layers: {there}. Give a file of road centre "
         "lines, or of the areas of roads"
     )
+
+
+def _is_of(kind: str | None, words: tuple[str, ...]) -> bool:
+    return kind is not None and any(word in kind for word in words)
 
 
 def _require_crs(crs: str | None, name: str) -> None:

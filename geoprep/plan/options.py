@@ -30,6 +30,10 @@ MOST_BUFFER_M: Final = 100.0
 MOST_SHARD_TILES: Final = 10_000
 """A shard ends in an index of 16 bytes per tile, written whole however few tiles there are."""
 
+_LINES: Final = "Labels that are lines or areas"
+_MASKS: Final = "Labels that are masks"
+"""Headings of the help text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -146,7 +150,7 @@ class BuildOptions:
     speed_from: SpeedFrom = field(
         default="attributes",
         metadata=_choice(
-            "Roads",
+            _LINES,
             "Recompute from type, lanes and surface, or read the speed that is there.",
             choices=get_args(SpeedFrom),
         ),
@@ -154,27 +158,36 @@ class BuildOptions:
     speed_field: str | None = field(
         default=None,
         metadata=_choice(
-            "Roads", "Name of the field that holds the speed.", kind=str, metavar="NAME"
+            _LINES,
+            "Name of the field that holds the speed.",
+            kind=str,
+            metavar="NAME",
         ),
     )
     speed_unit: SpeedUnit = field(
         default="mph",
-        metadata=_choice("Roads", "Unit of that field.", choices=get_args(SpeedUnit)),
+        metadata=_choice(_LINES, "Unit of that field.", choices=get_args(SpeedUnit)),
     )
     schema: Schema = field(
         default="auto",
-        metadata=_choice("Roads", "How road attributes are spelled.", choices=get_args(Schema)),
+        metadata=_choice(
+            _LINES,
+            "How road attributes are spelled.",
+            choices=get_args(Schema),
+        ),
     )
     buffer: float = field(
         default=2.0,
         metadata=_choice(
-            "Roads", "Half the width of a road that a line stands for.", metavar="METRES"
+            _LINES,
+            "Half the width of a road that a line stands for.",
+            metavar="METRES",
         ),
     )
     width_field: str | None = field(
         default=None,
         metadata=_choice(
-            "Roads",
+            _LINES,
             "Field of the full width of a road in metres; --buffer where it says nothing.",
             kind=str,
             metavar="NAME",
@@ -183,8 +196,8 @@ class BuildOptions:
     label_values: str | None = field(
         default=None,
         metadata=_choice(
-            "Roads",
-            "Labels are masks: what is road in them, such as 255, '>127', 1,2,5 or a colour, "
+            _MASKS,
+            "What is road in them, such as 255, '>127', 1,2,5 or a colour, "
             "#ff0000 or 255,0,0; the rest is no road.",
             kind=str,
             metavar="VALUES",
@@ -193,8 +206,8 @@ class BuildOptions:
     label_speeds: LabelSpeeds | None = field(
         default=None,
         metadata=_choice(
-            "Roads",
-            "Labels are rasters of speeds, or of CRESI's ten-mph bins (1 to 7, 36 to 252, or one "
+            _MASKS,
+            "Their values are speeds, or CRESI's ten-mph bins (1 to 7, 36 to 252, or one "
             "band per bin); 0 is no road.",
             choices=get_args(LabelSpeeds),
         ),
@@ -202,8 +215,8 @@ class BuildOptions:
     label_nodata: str | None = field(
         default=None,
         metadata=_choice(
-            "Roads",
-            "What is unknown in masks, written as --label-values; default: their nodata tag, "
+            _MASKS,
+            "What is unknown in them, written as --label-values; default: their nodata tag, "
             "unless it is 0.",
             kind=str,
             metavar="VALUES",
@@ -222,7 +235,8 @@ class BuildOptions:
         metadata=_choice(
             "Splits",
             "block keeps neighbouring scenes in one split, and divides those larger than a block "
-            "tile by tile; a training tile that overlaps another split's is left unused.",
+            "tile by tile; a training tile that overlaps another split's is left unused. Ground "
+            "that several images show is not looked for.",
             choices=get_args(SplitBy),
         ),
     )
@@ -232,7 +246,7 @@ class BuildOptions:
             "Splits",
             "Polygons with a column split (train, val, test): a tile is of the area that its "
             "centre lies in, unused where it reaches into another. Ground in none trains, unless "
-            "some area is train.",
+            "some area is train; ground that several images show is not looked for.",
             kind=str,
             metavar="AREAS.geojson",
         ),

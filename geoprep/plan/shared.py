@@ -77,6 +77,7 @@ def judge_shared_roads(
             f"{sum(map(bool, reasons))} lie outside its extent and are not labelled. For one file "
             "per scene give --labels a folder or a quoted pattern."
         )
+    notes += [f"{roads.name}: {note}" for note in roads.table.file_notes]
     if left_out := roads.table.lineless():
         listed = ", ".join(f"{count} x {what}" for what, count in left_out.items())
         notes.append(f"{roads.name}: features left out: {listed}")

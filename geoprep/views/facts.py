@@ -198,7 +198,9 @@ def render(facts: dict[str, Any]) -> RenderableType:
         parts.append(_speeds_table(facts))
     if facts["notes"]:
         notes = (f"  {count} × {note}" for note, count in facts["notes"].items())
-        parts.append(Text("road attributes that fell back to a default\n" + "\n".join(notes)))
+        parts.append(
+            Text("noticed in the labels, and what fell back to a default\n" + "\n".join(notes))
+        )
     if "scene_table" in facts:
         parts.append(_scenes_table(facts["scene_table"]))
     if facts["issues"]:

@@ -31,6 +31,13 @@ def test_splits_part_the_tiles(with_test: Store):
     assert set.union(*parts) == scenes(with_test, "all") == set(range(23))
 
 
+def test_tiles_that_the_split_leaves_unused_are_not_among_all(make_store: MakeStore):
+    """They show ground that other tiles show: figures would count it twice."""
+    store = Store.open(make_store(scenes=6, splits=(0, 1, 3), levels=(16,)))
+    assert scenes(store, "all") == {0, 1, 3, 4}
+    assert select(store, "all").left_out == {}
+
+
 @pytest.mark.parametrize("count", [2, 5])
 def test_folds_part_train_and_val_and_leave_test_alone(with_test: Store, count: int):
     free = scenes(with_test, "train") | scenes(with_test, "val")

@@ -267,11 +267,15 @@ def test_patience_ends_a_run_early(fit, tmp_path, capfd):
     assert max(ious[-2:]) <= max(ious[:-2])
 
 
-def test_a_store_without_validation_tiles_trains_all_the_same(fit, tmp_path):
+def test_a_store_without_validation_tiles_trains_all_the_same(fit, tmp_path, capfd):
     out = tmp_path / "run"
     only = write_store(tmp_path / "only.zarr", scenes=2, splits=(0,))
     assert fit("--out", out, "--epochs", 1, store=only) == 0
     assert (out / "best.pt").exists()
+    said = capfd.readouterr().out
+    assert said.count("none to validate on (best.pt is that of the last epoch)") == 1
+    assert "nan" not in said
+    assert not said.split("epoch 1/")[1].splitlines()[0].endswith("best")
 
 
 @pytest.fixture(scope="module")

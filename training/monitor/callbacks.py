@@ -313,7 +313,10 @@ class Callbacks:
     def _tell(self, row: dict[str, float], best: bool) -> None:
         progress = self.run.progress
         shown = {"val_loss": "val", "road_iou": "road IoU", "bin_iou": "bin IoU"}
-        figures = [f"{label} {row[name]:.3f}" for name, label in shown.items() if name in row]
+        judges = self.run.data.validation is not None  # that none does, the header says once
+        figures = [
+            f"{label} {row[name]:.3f}" for name, label in shown.items() if judges and name in row
+        ]
         if "speed_mae_mph" in row:
             figures.append(f"speed error {row['speed_mae_mph']:.1f} mph")
         self.console.end_bar()
@@ -321,7 +324,7 @@ class Callbacks:
             f"epoch {progress.epoch}/{self.run.config.epochs}  loss {row['loss']:.4f}  "
             + "".join(f"{figure}  " for figure in figures)
             + f"{row['images_per_s']:.1f} images/s  data wait {row['data_wait']:.1%}"
-            + ("  best" if best else "")
+            + ("  best" if best and judges else "")
         )
         self.console.table(progress.history)
         timing = ("epoch", "images_per_s", "data_wait", "seconds", "lr", "loss", "level", "step")

@@ -40,8 +40,10 @@ def _tiles(run: Run) -> str:
     """Return how many tiles there are, how large, how they are cut, and what was left out."""
     data, facts = run.data, run.facts
     validation = 0 if data.validation_tiles is None else len(data.validation_tiles)
+    judges = f"{validation or 'none'} to validate on"
     parts = [
-        f"{counted(len(data.tiles), 'tile')} to learn from, {validation or 'none'} to validate on",
+        f"{counted(len(data.tiles), 'tile')} to learn from, {judges}"
+        + ("" if validation else " (best.pt is that of the last epoch)"),
         f"{facts.level} x {facts.level} pixels of {_metres(facts.gsd_m)}",
         f"bands {', '.join(facts.bands)}",
     ]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
-from geoprep.speed import NO_DATA
+from geoprep.speed import MAX_MPH, NO_DATA
 from training.prediction.windows import Axis
 
 Part = tuple[int, int, int, int]
@@ -236,7 +236,7 @@ def to_bytes(
         Least probability of any road for a speed.
     out
         uint8 (band, y, x), written: any road times 255, rounded half up, at most 254; the speed
-        of the most likely class, 1..254, or 0 where there is no road; the other channels as the
+        of the most likely class, 1..253, or 0 where there is no road; the other channels as the
         first. 255 in every band where there is no imagery or a channel is not finite.
     """
     top, bottom, first, last = part
@@ -262,7 +262,7 @@ def to_bytes(
                 for k in range(classes):
                     if row[x * channels + k] > likeliest:
                         likeliest = row[x * channels + k]
-                        speed = int(min(max(class_mph[k] + 0.5, 1.0), 254.0))
+                        speed = int(min(max(class_mph[k] + 0.5, 1.0), MAX_MPH))
             out[1, y, begin + x] = speed
         finite = largest < np.uint32(0x7F800000)  # the exponent of infinity and of no number
         for x in range(width):

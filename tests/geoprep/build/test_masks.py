@@ -1,5 +1,6 @@
 """Stores whose labels are rasters."""
 
+import contextlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from PIL import Image
 from rich.console import Console
 
 from geoprep.build.run import build
+from geoprep.cli.progress import print_summary
 from geoprep.errors import StoreError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.labels.majority import majority
@@ -135,6 +137,29 @@ def test_a_mask_that_cannot_be_used_fails_its_scene_alone(tmp_path):
     assert "bad_mask.tif" in store.scenes.reason[1]
     assert str(tmp_path) not in " ".join(store.scenes.reason)
     assert (store.speed()[...][:2] == NO_DATA).all()
+
+
+def summary_of(folder, scenes, **options):
+    return build(plan_of(scenes, **options), folder, Threads(1))
+
+
+def test_masks_none_of_which_has_a_road_are_said_with_the_values_that_they_hold(tmp_path):
+    """225 for 255 would be a store without roads, built as asked."""
+    scenes = [scene_of(tmp_path, name, drawn(i)) for i, name in enumerate("ab")]
+    (warning,) = summary_of(tmp_path / "a.zarr", scenes, label_values="225").warnings
+    assert "no road in any mask (2) by --label-values 225: they hold 0 and 100 and 255" in warning
+    again = summary_of(tmp_path / "a.zarr", scenes, label_values="225")
+    assert (again.state, again.warnings) == ("unchanged", (warning,))
+    console = io.StringIO()
+    with contextlib.redirect_stdout(console):
+        print_summary(again, [])
+    assert "warning no road in any mask" in console.getvalue()
+
+
+def test_a_mask_without_a_road_among_others_is_a_scene_without_roads(tmp_path):
+    masks = {"a": drawn(1), "fields": np.zeros((SIDE, SIDE), np.uint8)}
+    scenes = [scene_of(tmp_path, name, mask) for name, mask in masks.items()]
+    assert summary_of(tmp_path / "a.zarr", scenes, **ROADS).warnings == ()
 
 
 # --- the store says so --------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from helpers.factory import PLACES, row_of_scenes, texture, write_image, write_roads
 
+from geoprep.cli import main
 from geoprep.cli.running import run
 from geoprep.store import Store
 
@@ -67,6 +68,10 @@ def own(scenes, *more):
         (["--bands", "red"], "5,3,2"),
         (["--split-file", "a.geojson", "--val", "0.1"], "leave out --val"),
         (["--pixel-size", "-1"], "--pixel-size -1"),
+        (["--label-values", "255", "--buffer", "3"], "--buffer is of roads drawn as lines"),
+        (["--label-values", "255", "--width-field", "w"], "leave out one of them"),
+        (["--label-speeds", "bins", "--speed-from", "field"], "--label-speeds says that labels"),
+        (["--label-values", "1", "--schema", "osm"], "--schema is of roads drawn as lines"),
     ],
 )
 def test_what_has_no_effect_or_cannot_be_held_is_refused(geoprep, scenes, tmp_path, more, says):
@@ -225,6 +230,26 @@ def test_ctrl_c_is_one_line_from_the_beginning_on(scenes, tmp_path, after):
     assert "Traceback" not in err
     assert ("Interrupted." in err) == (process.returncode == 130)
     assert Path(tmp_path / "in").exists()
+
+
+def test_ctrl_c_that_an_import_prints_and_hides_is_one_line(monkeypatch, capsys):
+    """As NumPy's C interface does of an interrupt while another library imports it."""
+
+    def broken():
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            sys.excepthook(type(error), error, None)
+        raise ImportError("numpy._core.multiarray failed to import")
+
+    monkeypatch.setattr("geoprep.cli.running.run", broken)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.strip().splitlines() == [
+        "Interrupted. What was finished is kept: run the same command again to carry on."
+    ]
 
 
 def test_dry_run_builds_nothing_and_says_what_would_fail(geoprep, scenes, tmp_path):

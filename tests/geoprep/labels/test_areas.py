@@ -11,6 +11,9 @@ from rasterio.features import rasterize
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule, burn, read_roads, speed_polygons
+from geoprep.labels.roadfile import open_road_file
+from geoprep.labels.table import NAMELESS_AREA
+from geoprep.plan.shared import judge_shared_roads
 
 UTM = "EPSG:32637"
 GRID = Grid(60, 80, Affine(0.5, 0, 412_000, 0, -0.5, 6_174_000), UTM)
@@ -141,3 +144,39 @@ def test_a_wide_road_beside_the_scene_reaches_into_it(label):
     rule = SpeedRule(width_field="width")
     roads = read_roads(path, rule=rule, bounds=GRID.bounds, bounds_crs=UTM)
     assert widths(mask_of(roads)) == [16]
+
+
+def test_areas_of_a_file_that_says_nothing_of_roads_are_taken_and_noted(tmp_path):
+    """Footprints of buildings look the same: whoever gives them as labels reads this."""
+    path = tmp_path / "a.geojson"
+    shape = {"type": "Polygon", "coordinates": YARD}
+    document = {
+        "type": "FeatureCollection",
+        "features": [
+            {"type": "Feature", "properties": {"osm_id": "1", "type": "house"}, "geometry": shape}
+        ],
+        "crs": {"type": "name", "properties": {"name": UTM}},
+    }
+    path.write_text(json.dumps(document))
+    roads = read_roads(path)
+    assert roads.mph.tolist() == [20.0]
+    assert roads.notes == {NAMELESS_AREA: 1}
+
+
+def test_layers_of_roads_that_are_not_read_are_named(tmp_path, label):
+    geopandas = pytest.importorskip("geopandas")
+    path = tmp_path / "roads.gpkg"
+    for layer, feature in (
+        ("areas", ("Polygon", YARD, {})),
+        ("lines", road(15)),
+        ("paths", road(20)),
+    ):
+        geopandas.read_file(label(feature)).to_file(path, layer=layer)
+    note = (
+        "layer lines (LineString) taken as roads, others not read: paths (LineString), "
+        "areas (Polygon)"
+    )
+    assert read_roads(path).notes == {note: 1}
+    file = open_road_file(path, SpeedRule())
+    assert file.roads_within(GRID.bounds, UTM, 2.0).notes == {}
+    assert judge_shared_roads(file, [GRID]) == ([""], (f"{path}: {note}",))

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
+from geoprep.speed import MAX_MPH
 from training.decode import speed_byte
 from training.prediction.blend import RowBlender, to_bytes
 from training.prediction.cog.writer import halve
@@ -107,6 +108,17 @@ def test_bytes_are_rounded_and_255_is_kept_for_no_data():
     out = np.zeros((3, 1, 4), np.uint8)
     assert to_bytes(sums, (0, 1, 0, 4), 0, valid, np.array([20], np.float32), 0.5, out) == 0
     assert out[:, 0].T.tolist() == [[0, 0, 0], [254, 20, 128], [77, 0, 51], [255, 255, 255]]
+
+
+def test_no_speed_of_a_map_is_the_byte_of_an_unknown_one():
+    """Also not where a network was trained on speeds that no mask holds."""
+    ones = np.ones((1, 1, 2), np.float32)
+    out = np.zeros((3, 1, 1), np.uint8)
+    valid = np.ones((1, 1), np.uint8)
+    assert to_bytes(ones, (0, 1, 0, 1), 0, valid, np.array([300], np.float32), 0.5, out) == 0
+    assert out[1, 0, 0] == MAX_MPH
+    decoded = speed_byte(torch.ones(1, 2, 1, 1), "bins", (300.0,), 0.5)
+    assert decoded.tolist() == [[[MAX_MPH]]]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
