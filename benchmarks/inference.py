@@ -125,7 +125,7 @@ def _judge(
     """
     announce("judging on validation tiles")
     exported = {name: file for name, file in files.items() if FORMS[name].file}
-    for python in dict.fromkeys([sys.executable, *(FORMS[name].python for name in exported)]):
+    for python in dict.fromkeys(FORMS[name].python for name in exported):
         some = {name: file for name, file in exported.items() if FORMS[name].python == python}
         out = work / "compared.json"
         command = [python, "-m", "training.evaluate", "--compare", str(checkpoint)]

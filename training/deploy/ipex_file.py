@@ -71,7 +71,7 @@ def read(path: Path) -> tuple[IpexRunner, Record]:
     extra: dict[str, Any] = {KEY: ""}
     try:
         check_sums(path)
-        module = torch.jit.load(str(path), _extra_files=extra)
+        module = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]  # torch's
     except Exception as error:  # torch raises of everything at a file that is not one
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
@@ -93,7 +93,7 @@ def _quantised(module: nn.Module, tiles: Sequence[Tensor]) -> torch.jit.ScriptMo
         watched(tile)
     with torch.autocast("cpu", torch.bfloat16):
         converted: Callable[..., Any] = convert(watched)
-        traced = torch.jit.trace(converted, (tiles[0],), check_trace=False)
+        traced = torch.jit.trace(converted, (tiles[0],), check_trace=False)  # type: ignore[no-untyped-call]  # torch's
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced)
     return frozen
 

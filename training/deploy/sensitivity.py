@@ -32,9 +32,7 @@ _OUTPUTS = {nn.Conv2d: 0, nn.ConvTranspose2d: 1, nn.Linear: 0}
 
 def layers_of(module: nn.Module) -> dict[str, _Layer]:
     """Return the layers that a quantiser rounds, by name, such as ``network.head``."""
-    return {
-        name: layer for name, layer in module.named_modules() if isinstance(layer, tuple(_OUTPUTS))
-    }
+    return {name: part for name, part in module.named_modules() if isinstance(part, _Layer)}
 
 
 def named_layers(network: nn.Module, facts: Facts, names: Iterable[str]) -> tuple[str, ...]:
