@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -125,20 +124,28 @@ def _judge(
     """
     announce("judging on validation tiles")
     exported = {name: file for name, file in files.items() if FORMS[name].file}
-    out = work / "compared.json"
-    command = [sys.executable, "-m", "training.evaluate", "--compare", str(checkpoint)]
-    command += [*map(str, exported.values()), "--on", store, "--precision", "fp32"]
-    try:
-        run([*command, "--json", str(out)])
-    except ChildError as error:
-        result.notes.append(f"nothing was judged: {error}")
-        return
-    for name, row in zip(("fp32", *exported), json.loads(out.read_text()), strict=True):
-        most = LARGEST_DROP if name.endswith("int8") else None
-        result.add(f"{name}.road_iou", "", [row["metrics"]["road_iou"]])
-        result.add(f"{name}.drop", "", [row["drop"]["road_iou"]], at_most=most)
-        if "bin_iou" in row["drop"]:
-            result.add(f"{name}.bin_iou", "", [row["metrics"]["bin_iou"]])
+    for python in dict.fromkeys(FORMS[name].python for name in exported):
+        some = {name: file for name, file in exported.items() if FORMS[name].python == python}
+        out = work / "compared.json"
+        command = [python, "-m", "training.evaluate", "--compare", str(checkpoint)]
+        command += [*map(str, some.values()), "--on", store, "--precision", "fp32"]
+        try:
+            run([*command, "--json", str(out)])
+        except ChildError as error:
+            result.notes.append(f"nothing was judged of {', '.join(some)}: {error}")
+            continue
+        rows = zip(("fp32", *some), json.loads(out.read_text()), strict=True)
+        for name, row in rows:
+            if f"{name}.road_iou" not in result.figures:
+                _judged(result, name, row)
+
+
+def _judged(result: Result, name: str, row: dict[str, dict[str, float]]) -> None:
+    most = LARGEST_DROP if name.endswith("int8") else None
+    result.add(f"{name}.road_iou", "", [row["metrics"]["road_iou"]])
+    result.add(f"{name}.drop", "", [row["drop"]["road_iou"]], at_most=most)
+    if "bin_iou" in row["drop"]:
+        result.add(f"{name}.bin_iou", "", [row["metrics"]["bin_iou"]])
 
 
 def _measure(result: Result, files: dict[str, Path], scale: Scale, repeats: int) -> None:
@@ -147,7 +154,7 @@ def _measure(result: Result, files: dict[str, Path], scale: Scale, repeats: int)
         talks = {}
         for name, file in files.items():
             announce(f"loading {FORMS[name].title}")
-            command = [sys.executable, "-m", WORKER, json.dumps(task_of(FORMS[name], file))]
+            command = [FORMS[name].python, "-m", WORKER, json.dumps(task_of(FORMS[name], file))]
             talk = stack.enter_context(Conversation(command))
             try:
                 load = talk.answer()["load_s"]
@@ -159,9 +166,9 @@ def _measure(result: Result, files: dict[str, Path], scale: Scale, repeats: int)
             talks[name] = talk
             note = "with the first batch of each size, which may compile"
             result.add(f"{name}.load", "s", [load], note=note)
-        ask = {name: partial(_one_round, talk, scale) for name, talk in talks.items()}
+        ask = {name: partial(one_round, talk, scale) for name, talk in talks.items()}
         for name, rounds in interleave(ask, repeats).items():
-            _record(result, name, rounds, scale)
+            record(result, name, rounds, scale)
     base = result.figures.get(f"{BASE}.rate{scale.counts[-1]}")
     if base is None:
         return
@@ -176,7 +183,8 @@ def _measure(result: Result, files: dict[str, Path], scale: Scale, repeats: int)
         )
 
 
-def _one_round(talk: Conversation, scale: Scale) -> dict[str, list[float]]:
+def one_round(talk: Conversation, scale: Scale) -> dict[str, list[float]]:
+    """Return latencies in s, and per batch size Mpx/s and peak bytes, of one turn of a form."""
     latency = talk.ask("latency", count=1, side=scale.side, times=scale.times)["seconds"]
     answers = [
         talk.ask("rate", count=count, side=scale.side, seconds=scale.seconds)
@@ -189,9 +197,10 @@ def _one_round(talk: Conversation, scale: Scale) -> dict[str, list[float]]:
     }
 
 
-def _record(
+def record(
     result: Result, name: str, rounds: Sequence[dict[str, list[float]]], scale: Scale
 ) -> None:
+    """Record the turns of one form, as `one_round` gives them."""
     for share in (50, 99):
         found = [float(np.percentile(one["latency"], share)) * 1e3 for one in rounds]
         result.add(f"{name}.p{share}", "ms", found, note=f"one tile of {scale.side}")

@@ -30,6 +30,7 @@ Turn a checkpoint into a file that runs without this package, smaller and faster
   fp32, bf16, int8   a .pt2 file of torch.export, which torch alone runs
   onnx               a .onnx file for ONNX Runtime and many others; fp32, or INT8
   openvino           a .xml file, with a .bin beside it, for OpenVINO; bf16, or INT8
+  ipex-int8          a .ipex file for Intel's extension, in its own environment (make ipex)
 
 In every one goes an image uint8 (n, band, y, x) and out come probabilities float32
 (n, y, x, channel): normalisation is inside. Sides are multiples of 32. What the network is for, its
@@ -45,6 +46,7 @@ Needs: pip install geoprep[deploy]
 
 """
 SUFFIXES = {"fp32": ".pt2", "bf16": ".pt2", "int8": ".pt2", "onnx": ".onnx", "openvino": ".xml"}
+SUFFIXES |= {"ipex-int8": ".ipex"}
 _COMPARED = 4
 """Tiles on which the file is compared with its checkpoint."""
 
@@ -68,7 +70,7 @@ class Network:
 class Written:
     """File: what is written."""
 
-    format: Literal["fp32", "bf16", "int8", "onnx", "openvino"] = option(
+    format: Literal["fp32", "bf16", "int8", "onnx", "openvino", "ipex-int8"] = option(
         "bf16", "Of the file, see above."
     )
     int8: bool = option(False, "INT8 also for onnx and openvino.")
@@ -87,8 +89,9 @@ class Calibration:
     seed: int = option(0, "Decides which.", "N", least=0)
     keep_float: str | None = option(
         None,
-        "Layers that are not to be in INT8, by name, such as network.head.",
-        "LAYER,...",
+        "Layers that are not to be in INT8, by name, such as network.head; auto: those whose INT8 "
+        "does most harm, until the mean difference of probabilities is at most 0.01.",
+        "auto|LAYER,...",
     )
 
 
@@ -107,6 +110,7 @@ def export(request: Request) -> int:
     from training.checkpoint import load_network
     from training.deploy.calibration import training_tiles
     from training.deploy.opening import network_file
+    from training.deploy.record import Record, versions
     from training.prediction.product import file_hash
 
     out, precision = check(request)
@@ -118,7 +122,15 @@ def export(request: Request) -> int:
         _say(f"reading tiles of {request.calibrate}")
         tiles = training_tiles([request.calibrate], facts, request.tiles, request.seed)
     ranges = tiles if precision == "int8" else []
-    record = _record(request, facts, precision, file_hash(file), len(ranges))
+    kept = _kept(request, network, facts, ranges)
+    record = Record(
+        facts=facts,
+        precision=precision,
+        checkpoint=file_hash(file),
+        calibration=len(ranges),
+        kept=kept,
+        versions=versions("torch"),
+    )
     with_ = f", ranges from {len(ranges)} tiles" if ranges else ""
     _say(f"{facts.network} of {file} in {precision}{with_}")
     _write(request.format, out, network, record, ranges)
@@ -146,33 +158,39 @@ def check(request: Request) -> tuple[Path, Precision]:
         raise UsageError(f"{out} exists: --overwrite replaces it")
     if request.int8 and kind in ("fp32", "bf16"):
         raise UsageError(f"--format {kind} and --int8 are two precisions: take --format int8")
-    whole = request.int8 or kind == "int8"
+    whole = request.int8 or kind in ("int8", "ipex-int8")
+    if request.keep_float is not None and not whole:
+        raise UsageError(f"--keep-float is for INT8, which --format {kind} alone is not")
     if whole and not request.calibrate:
         raise UsageError("INT8 takes its ranges from tiles: --calibrate STORE names the store")
     usual: dict[str, Precision] = {"bf16": "bfloat16", "openvino": "bfloat16"}
     return out, "int8" if whole else usual.get(kind, "float32")
 
 
-def _record(
-    request: Request, facts: Facts, precision: Precision, digest: str, tiles: int
-) -> Record:
-    from training.deploy.record import Record, versions
+def _kept(
+    request: Request, network: nn.Module, facts: Facts, tiles: list[Tensor]
+) -> tuple[str, ...]:
+    """Return the layers that are not to be in INT8, by name, and say which."""
+    from training.deploy.sensitivity import AUTO, BOUND, layers_to_keep, named_layers
 
-    kept = tuple(name for name in (request.keep_float or "").split(",") if name)
-    return Record(
-        facts=facts,
-        precision=precision,
-        checkpoint=digest,
-        calibration=tiles,
-        kept=kept if precision == "int8" else (),
-        versions=versions("torch"),
-    )
+    if request.keep_float is None:
+        return ()
+    if request.keep_float != AUTO:
+        names = [name for name in request.keep_float.split(",") if name]
+        kept, why = named_layers(network, facts, names), "as asked"
+    else:
+        _say("rounding one layer after the other")
+        kept, apart = layers_to_keep(network, facts, tiles)
+        why = f"probabilities {apart:.2g} apart, at most {BOUND:g}"
+    _say(f"left in float: {', '.join(kept) or 'no layer'} ({why})")
+    return kept
 
 
 def _write(kind: str, out: Path, network: nn.Module, record: Record, tiles: list[Tensor]) -> None:
-    from training.deploy import onnx_file, openvino_file, torch_file
+    from training.deploy import ipex_file, onnx_file, openvino_file, torch_file
 
     writers = {"onnx": onnx_file.write, "openvino": openvino_file.write}
+    writers["ipex-int8"] = ipex_file.write
     writers.get(kind, torch_file.write)(out, network, record, tiles)
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import run
+from benchmarks.child import ChildError, run
+from benchmarks.fitting.rungs import IPEX_PYTHON
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class Form:
     options: Mapping[str, str]
     compiled: bool = False
 
+    @property
+    def python(self) -> str:
+        """The interpreter it runs in: Intel's extension has an environment of its own."""
+        return str(IPEX_PYTHON) if self.file.endswith(".ipex") else sys.executable
+
 
 FORMS: dict[str, Form] = {
     "fp32": Form("checkpoint, fp32", "", {"precision": "fp32"}),
@@ -43,6 +49,7 @@ FORMS: dict[str, Form] = {
     "onnx-int8": Form("ONNX Runtime INT8", "int8.onnx", {"format": "onnx", "int8": ""}),
     "openvino-bf16": Form("OpenVINO bf16", "bf16.xml", {"format": "openvino"}),
     "openvino-int8": Form("OpenVINO INT8 (NNCF)", "int8.xml", {"format": "openvino", "int8": ""}),
+    "ipex-int8": Form("IPEX INT8", "int8.ipex", {"format": "ipex-int8"}),
 }
 BASE = "bf16-compiled"
 """What INT8 is promised to be twice as fast as."""
@@ -56,10 +63,12 @@ def file_of(form: Form, checkpoint: Path, store: str, work: Path, tiles: int) ->
     ChildError
         It cannot be made here.
     """
+    if not Path(form.python).exists():
+        raise ChildError("`make ipex` makes its environment")
     if not form.file:
         return checkpoint
-    words = [word for name, value in form.options.items() for word in (f"--{name}", value) if word]
-    command = [sys.executable, "-m", "training.export", str(checkpoint), *words]
+    words = [w for name, value in form.options.items() for w in (f"--{name}", value) if w]
+    command = [form.python, "-m", "training.export", str(checkpoint), *words]
     command += ["--calibrate", store, "--tiles", str(tiles), "--out", str(work / form.file)]
     run(command)
     return work / form.file

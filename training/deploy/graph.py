@@ -93,7 +93,7 @@ def quantised(
     tiles
         uint8 (n, band, y, x) each.
     kept
-        Parts of names of modules that stay as they are.
+        Names of modules that stay as they are.
 
     Raises
     ------

@@ -92,6 +92,12 @@ def model_of(network: nn.Module, record: Record) -> ModelProto:
     return proto
 
 
+def nodes_of(model: ModelProto, layers: Sequence[str]) -> list[str]:
+    """Return the names of the nodes that carry out layers: those that take their kernels."""
+    kernels = {f"{name}.weight" for name in layers}
+    return [node.name for node in model.graph.node if kernels & set(node.input)]
+
+
 def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> Record:
     """Write a network as ONNX; the arguments are those of `training.deploy.torch_file.write`.
 
@@ -171,14 +177,8 @@ def _quantise(model: ModelProto, tiles: Sequence[Tensor], record: Record, target
                 per_channel=True,
                 activation_type=quantization.QuantType.QUInt8,
                 weight_type=quantization.QuantType.QInt8,
-                nodes_to_exclude=[n.name for n in model.graph.node if _is_kept(n, record.kept)],
+                nodes_to_exclude=nodes_of(model, record.kept),
             )
     found = onnx.load(str(target))
     onnx.helper.set_model_props(found, {KEY: record.to_json()})
     onnx.save(found, str(target))
-
-
-def _is_kept(node: Any, kept: Sequence[str]) -> bool:  # noqa: ANN401 - protobuf
-    """Whether a node is of a module that stays as it is: by the name of its weights."""
-    parts = {part for name in node.input for part in (name, name.rpartition(".")[0])}
-    return any(part == name or part.endswith(f".{name}") for part in parts for name in kept)

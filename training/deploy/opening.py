@@ -7,12 +7,12 @@ from pathlib import Path
 
 from geoprep.errors import UsageError
 from training.checkpoint import BEST, CheckpointError, Facts, Weights
-from training.deploy import onnx_file, openvino_file, torch_file
+from training.deploy import ipex_file, onnx_file, openvino_file, torch_file
 from training.deploy.record import Record
 from training.engine.native import DeviceName
 from training.prediction.runner import Compile, Precision, Runner, open_runner
 
-SUFFIXES = (torch_file.SUFFIX, onnx_file.SUFFIX, openvino_file.SUFFIX)
+SUFFIXES = (torch_file.SUFFIX, onnx_file.SUFFIX, openvino_file.SUFFIX, ipex_file.SUFFIX)
 
 
 def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Runner, Record]:
@@ -37,6 +37,7 @@ def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Ru
         torch_file.SUFFIX: lambda: torch_file.read(path, compile_mode),
         onnx_file.SUFFIX: lambda: onnx_file.read(path),
         openvino_file.SUFFIX: lambda: openvino_file.read(path),
+        ipex_file.SUFFIX: lambda: ipex_file.read(path),
     }
     if path.suffix not in kinds:
         raise UsageError(f"{path} is no exported network: they end in {', '.join(SUFFIXES)}")

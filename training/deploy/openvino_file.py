@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from geoprep.storage import replaced
 from training.checkpoint import CheckpointError
 from training.deploy.graph import quiet
-from training.deploy.onnx_file import model_of
+from training.deploy.onnx_file import model_of, nodes_of
 from training.deploy.record import KEY, Record, needed
 from training.prediction.runner import Runner
 
@@ -89,10 +90,11 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
     onnx = needed("onnx", _WHAT)
     with TemporaryDirectory(dir=path.parent, prefix=".openvino-") as folder, quiet():
         source, made = Path(folder) / "model.onnx", Path(folder) / "model.xml"
-        onnx.save(model_of(network, record), str(source))
+        proto = model_of(network, record)
+        onnx.save(proto, str(source))
         model = openvino.Core().read_model(str(source))
         if record.precision == "int8":
-            model = _quantised(model, tiles, record)
+            model = _quantised(model, tiles, nodes_of(proto, record.kept))
         record = _save(openvino, model, record, made)
         for old, new in ((made.with_suffix(".bin"), _weights(path)), (made, path)):
             with replaced(new) as partial:
@@ -137,7 +139,8 @@ def _save(openvino: Any, model: Any, record: Record, path: Path) -> Record:  # n
     return record
 
 
-def _quantised(model: Any, tiles: Sequence[Tensor], record: Record) -> Any:  # noqa: ANN401
+def _quantised(model: Any, tiles: Sequence[Tensor], kept: Sequence[str]) -> Any:  # noqa: ANN401
+    """Return a model in INT8, but for nodes; one with a bias is two of OpenVINO's."""
     import logging
     import os
 
@@ -145,13 +148,13 @@ def _quantised(model: Any, tiles: Sequence[Tensor], record: Record) -> Any:  # n
     os.environ.setdefault("NNCF_CI", "1")
     nncf = needed("nncf", "INT8 for OpenVINO")
     logging.getLogger("nncf").setLevel(logging.ERROR)
-    kept = [rf".*{name.replace('.', '[./]')}.*" for name in record.kept]
+    patterns = [rf"{re.escape(name)}(/WithoutBiases)?" for name in kept]
     return nncf.quantize(
         model,
         nncf.Dataset([np.ascontiguousarray(tile.numpy()) for tile in tiles]),
         preset=nncf.QuantizationPreset.MIXED,
         subset_size=len(tiles),
-        ignored_scope=nncf.IgnoredScope(patterns=kept, validate=False) if kept else None,
+        ignored_scope=nncf.IgnoredScope(patterns=patterns) if patterns else None,
     )
 
 

@@ -93,7 +93,7 @@ def read(path: Path, compile_mode: Compile = "auto") -> tuple[ExportedRunner, Re
 
     extra = {KEY: ""}
     try:
-        _check_sums(path)
+        check_sums(path)
         program = torch.export.load(path, extra_files=extra)
     except Exception as error:  # torch raises of everything at a file that is not one
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -107,8 +107,14 @@ def read(path: Path, compile_mode: Compile = "auto") -> tuple[ExportedRunner, Re
     return runner, record
 
 
-def _check_sums(path: Path) -> None:
-    """Raise at a damaged byte, which torch would take for a weight."""
+def check_sums(path: Path) -> None:
+    """Raise at a damaged byte, which torch would take for a weight.
+
+    Raises
+    ------
+    UsageError
+        A checksum is not that of its bytes.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()

@@ -22,7 +22,7 @@ RETIRED = (
     "Intel retired the extension after 2.8 (archived, its README says to use PyTorch directly): "
     "--engine native needs nothing of it"
 )
-_INSTALL = f"pip install torch=={VERSION} {PACKAGE}=={VERSION}, or make ipex"
+INSTALL = f"pip install torch=={VERSION} {PACKAGE}=={VERSION}, or make ipex"
 
 
 def state() -> str:
@@ -46,7 +46,7 @@ def problem() -> str | None:
     found = state()
     if found == "works":
         return None
-    return f"--engine ipex: {PACKAGE} {found}; {_INSTALL}. {RETIRED}"
+    return f"--engine ipex: {PACKAGE} {found}; {INSTALL}. {RETIRED}"
 
 
 def optimize(
@@ -69,6 +69,13 @@ def optimize(
         network, optimizer=optimizer, dtype=dtype, inplace=True, weights_prepack=False
     )
     return network, optimizer
+
+
+def quantisers() -> tuple[Any, Any, Any]:
+    """Return the extension's ``prepare`` and ``convert``, and its settings for static INT8."""
+    quantization = _module().quantization
+    settings = quantization.default_static_qconfig_mapping
+    return quantization.prepare, quantization.convert, settings
 
 
 def _module() -> Any:  # noqa: ANN401  # the extension carries no types

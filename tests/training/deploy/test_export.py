@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import rasterio
 import torch
+from helpers.deploy_cases import FACTS, IMAGE
 from helpers.predict_cases import pixels, write_image
-from helpers.stores import draw_tiles, write_store
+from helpers.stores import write_store
 from helpers.tiny import normed
 
-from training.checkpoint import Checkpoint, Facts, save
+from geoprep.errors import UsageError
+from training.checkpoint import Checkpoint, save
 from training.deploy.folding import folded
 from training.deploy.opening import load_runner, open_network
 from training.evaluate import main as evaluate
@@ -25,22 +27,6 @@ from training.prediction.runner import NativeRunner
 
 MODEL = ("--model", "helpers.tiny:normed")
 CPU = torch.device("cpu")
-FACTS = Facts(
-    network=MODEL[1],
-    bands=("red", "green", "blue"),
-    channels=8,
-    targets="bins",
-    mean=(60.0, 70.0, 80.0),
-    std=(30.0, 25.0, 20.0),
-    rescale="none",
-    gsd_m=(0.5, 0.5),
-    level=64,
-    class_mph=(5.5, 15.5, 25.0, 35.0, 45.0, 55.0, 65.0),
-    limits=((0.0, 10.0), (1.0, 11.0), (2.0, 12.0)),
-    threshold=0.4,
-    stores=("/home/someone/secret.zarr",),
-)
-IMAGE = torch.from_numpy(draw_tiles(3, 64, 3, seed=9)[0][:, :, :32]).permute(0, 3, 1, 2)
 FP32 = ("fp32.pt2", "fp32.onnx")
 
 
@@ -296,9 +282,19 @@ def test_a_missing_package_is_one_line(folder, tmp_path, monkeypatch, capsys, wo
     assert not list(tmp_path.iterdir())
 
 
-def test_options_of_checkpoints_are_refused(export):
-    from geoprep.errors import UsageError
+def test_without_the_extension_its_format_is_one_line(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("training.engine.ipex.state", lambda: "is not installed")
+    words = ("--format", "ipex-int8", "--calibrate", folder / "tiny.zarr")
+    line = (folder / "best.pt", *MODEL, *words, "--out", tmp_path / "x.ipex")
+    assert main([str(word) for word in line]) == 2
+    assert "intel-extension-for-pytorch is not installed" in capsys.readouterr().err
+    assert not (tmp_path / "x.ipex").exists()
+    (tmp_path / "x.ipex").write_bytes(b"")
+    with pytest.raises(UsageError, match="intel-extension-for-pytorch is not installed"):
+        load_runner(tmp_path / "x.ipex")
 
+
+def test_options_of_checkpoints_are_refused(export):
     with pytest.raises(UsageError, match="--precision bf16 is for checkpoints"):
         open_network(export("fp32.pt2"), precision="bf16")
 

@@ -7,15 +7,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.deploy_cases import FACTS, IMAGE
+from helpers.stores import write_store
+from helpers.tiny import normed
 from torch import nn
 
 from loaders.device import DevicePrep, Normalize, SpeedTarget
+from training.checkpoint import Checkpoint, CheckpointError, save
+from training.deploy.opening import load_runner
 from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine
+from training.export import main as export
 from training.losses import RoadLoss
 from training.model import UpConv
 from training.module import Trainable, prepare
 from training.optim import make_optimizer
+from training.prediction.runner import NativeRunner
 
 pytestmark = pytest.mark.skipif(
     engine_ipex.state() != "works",
@@ -128,6 +135,31 @@ def test_auto_takes_it_and_says_so():
     engine = choose_engine("auto", "cpu")
     assert engine.name == "ipex"
     assert "installed and working" in engine.reason
+
+
+def test_int8_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
+    """By the command, into a file that another reader opens; its layers are fused in INT8."""
+    torch.manual_seed(0)
+    network = normed(3, 8).eval()
+    save(tmp_path / "best.pt", Checkpoint(facts=FACTS, network=network.state_dict()))
+    words = [tmp_path / "best.pt", "--model", FACTS.network, "--format", "ipex-int8", "--tiles", 8]
+    words += ["--calibrate", write_store(tmp_path / "tiny.zarr"), "--out", tmp_path / "x.ipex"]
+    assert export([str(word) for word in (*words, "--keep-float", "network")]) == 2
+    assert "IPEX quantises all layers or none" in capsys.readouterr().err
+    assert export([str(word) for word in words]) == 0
+    assert "int8 on cpu, IPEX" in capsys.readouterr().out
+    runner, record = load_runner(tmp_path / "x.ipex")
+    assert (record.precision, record.calibration, record.facts.bands) == ("int8", 8, FACTS.bands)
+    plain = NativeRunner(network, FACTS, device=torch.device("cpu"), precision="fp32")
+    for image in (IMAGE, IMAGE, IMAGE[:1, :, :32]):  # it is fused in its second call
+        apart = (runner(image) - plain(image)).abs()
+        assert 0 < apart.mean() < 0.005
+    # Rounded to 8 bits, unlike an answer in bf16.
+    assert "quantize_per_tensor" in str(runner.module.graph)
+    data = bytearray((tmp_path / "x.ipex").read_bytes())
+    (tmp_path / "half.ipex").write_bytes(data[: len(data) // 2])
+    with pytest.raises(CheckpointError, match=r"half\.ipex is damaged"):
+        load_runner(tmp_path / "half.ipex")
 
 
 @pytest.mark.slow

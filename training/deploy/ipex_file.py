@@ -1,0 +1,104 @@
+"""A `.ipex` file: TorchScript in INT8 by Intel's extension, which it needs to be read again.
+
+The extension is retired and lives in an environment of its own, see `training.engine.ipex`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from geoprep.errors import UsageError
+from geoprep.storage import replaced
+from training.checkpoint import CheckpointError
+from training.deploy.graph import module_of, quiet
+from training.deploy.record import KEY, Record
+from training.deploy.torch_file import check_sums
+from training.engine import ipex
+from training.prediction.runner import ModuleRunner, Runner
+
+SUFFIX = ".ipex"
+
+
+class IpexRunner(ModuleRunner):
+    """A frozen trace whose INT8 parts the extension fuses, anew for every shape of batch."""
+
+    @property
+    def description(self) -> str:
+        """See `Runner`."""
+        return f"{super().description}, IPEX"
+
+    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
+        """See `Runner`."""
+        del pixels
+        return self, ""
+
+
+def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> Record:
+    """Write a network; the arguments are those of `training.deploy.torch_file.write`.
+
+    Raises
+    ------
+    UsageError
+        The extension does not work here, or layers are to be left in float: it has one setting for
+        all of them.
+    """
+    _check_extension()
+    if record.kept:
+        raise UsageError("--keep-float: IPEX quantises all layers or none; --format int8 can")
+    with torch.no_grad(), quiet():
+        traced = _quantised(module_of(network, record.facts), tiles)
+    with replaced(path) as partial:
+        torch.jit.save(traced, str(partial), _extra_files={KEY: record.to_json()})
+    return record
+
+
+def read(path: Path) -> tuple[IpexRunner, Record]:
+    """Return the runner of a file and what it is.
+
+    Raises
+    ------
+    UsageError
+        The extension does not work here.
+    CheckpointError
+        The file is damaged, or not one of `write`.
+    """
+    _check_extension()
+    extra: dict[str, Any] = {KEY: ""}
+    try:
+        check_sums(path)
+        module = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]  # torch's
+    except Exception as error:  # torch raises of everything at a file that is not one
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"{path} is damaged or not an exported network ({first}): export it again"
+        ) from error
+    said = extra[KEY]
+    record = Record.from_json(said.decode() if isinstance(said, bytes) else said, path)
+    runner = IpexRunner(
+        torch.jit.freeze(module.eval()), device=torch.device("cpu"), precision=record.precision
+    )
+    return runner, record
+
+
+def _quantised(module: nn.Module, tiles: Sequence[Tensor]) -> torch.jit.ScriptModule:
+    """Return a frozen trace in INT8, and in bf16 where nothing is quantised."""
+    prepare, convert, settings = ipex.quantisers()
+    watched = prepare(module, settings, example_inputs=(tiles[0],), inplace=False)
+    for tile in tiles:
+        watched(tile)
+    with torch.autocast("cpu", torch.bfloat16):
+        converted: Callable[..., Any] = convert(watched)
+        traced = torch.jit.trace(converted, (tiles[0],), check_trace=False)  # type: ignore[no-untyped-call]  # torch's
+        frozen: torch.jit.ScriptModule = torch.jit.freeze(traced)
+    return frozen
+
+
+def _check_extension() -> None:
+    found = ipex.state()
+    if found != "works":
+        raise UsageError(f"INT8 by IPEX: {ipex.PACKAGE} {found}; {ipex.INSTALL}. {ipex.RETIRED}")
