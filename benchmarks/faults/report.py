@@ -19,7 +19,7 @@ it again to see the same for another version or machine.
 MOST_SHOWN = 3
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
     """One kind of fault.
 
