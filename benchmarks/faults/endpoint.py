@@ -16,7 +16,8 @@ KINDS = ("503", "reset", "truncate", "pause", "stall")
 """What may happen to a request and leave its answer one that can be told from a right one."""
 STALL = 1.5
 """Seconds that an answer stands still."""
-BUCKET = "spacenet-dataset"
+BUCKET, OWN = "spacenet-dataset", "stores"
+"""The public one that is read unsigned, and one that is written to."""
 KEYS = {
     "AWS_ACCESS_KEY_ID": "someone",
     "AWS_SECRET_ACCESS_KEY": "secret",
@@ -26,25 +27,25 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The bucket, through the proxy and past it."""
+    """The buckets, through the proxy and past it."""
 
     proxy: Proxy
     client: Any
 
     def objects(self, prefix: str) -> dict[str, bytes]:
-        """Return name -> bytes of every object below a key."""
+        """Return name -> bytes of every object of ours below a key."""
         found = {}
         pages = self.client.get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket=BUCKET, Prefix=prefix):
+        for page in pages.paginate(Bucket=OWN, Prefix=prefix):
             for item in page.get("Contents", []):
-                body = self.client.get_object(Bucket=BUCKET, Key=item["Key"])["Body"].read()
+                body = self.client.get_object(Bucket=OWN, Key=item["Key"])["Body"].read()
                 found[item["Key"].removeprefix(prefix)] = body
         return found
 
     def remove(self, prefix: str) -> None:
-        """Delete every object below a key."""
+        """Delete every object of ours below a key."""
         for name in self.objects(prefix):
-            self.client.delete_object(Bucket=BUCKET, Key=prefix + name)
+            self.client.delete_object(Bucket=OWN, Key=prefix + name)
 
 
 @contextmanager
@@ -71,7 +72,8 @@ def endpoint(source: Path, key: str, share: float, seed: str) -> Iterator[Endpoi
     names = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
     client = boto3.client("s3", endpoint_url=address, region_name="us-east-1", **names)
     try:
-        client.create_bucket(Bucket=BUCKET)
+        for bucket in (BUCKET, OWN):
+            client.create_bucket(Bucket=bucket)
         for path in sorted(source.rglob("*")):
             if path.is_file():
                 name, body = f"{key}{path.relative_to(source)}", path.read_bytes()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.faults import jobs
 from benchmarks.faults.children import Ending, run
-from benchmarks.faults.endpoint import BUCKET, KINDS, Endpoint, endpoint, use
+from benchmarks.faults.endpoint import BUCKET, KINDS, OWN, Endpoint, endpoint, use
 from benchmarks.faults.jobs import World, differences
 from benchmarks.faults.report import Row, timed
 from geoprep.sources import CITIES
@@ -69,7 +69,7 @@ def _into_bucket(
 ) -> list[str]:
     """Build into the bucket; look past the proxy at what is there, and leave nothing."""
     prefix = f"{out.name}.zarr/"
-    task = build, place.proxy.address, str(world.source), f"s3://{BUCKET}/{prefix}"
+    task = build, place.proxy.address, str(world.source), f"s3://{OWN}/{prefix}"
     endings = [run(*task, kill_after=moment) for moment in kills]
     wrong = [str(one) for one in endings if not one.orderly]
     wrong += _finished(run(*task))
@@ -114,10 +114,12 @@ def download(address: str, out: Path) -> int:
 
 def _fetched(world: World, out: Path) -> list[str]:
     """Return what differs between the files that were served and those that arrived, by name."""
-    wanted, found = (
-        {Path(name).name: value for name, value in jobs.digest(place).items()}
-        for place in (world.source, out)
-    )
+    wanted = {
+        path.name: value
+        for folder in ("PS-RGB", "geojson_roads_speed")
+        for path, value in ((Path(k), v) for k, v in jobs.digest(world.source / folder).items())
+    }
+    found = {Path(name).name: value for name, value in jobs.digest(out).items()}
     return differences({name: found[name] for name in found if name in wanted}, wanted)
 
 
