@@ -189,8 +189,14 @@ def fetch_object(address: str, path: Path, version: str | None = None) -> str | 
             for start in range(0, meta["size"], PIECE):
                 part = (start, min(start + PIECE, meta["size"]))
                 options: GetOptions = {"range": part, "if_match": meta["e_tag"]}
-                file.write(whole(lambda o=options: obstore.get(client, key, options=o).bytes()))
+                file.write(_piece(client, key, options))
     return _version(meta)
+
+
+def _piece(client: "S3Store", key: str, options: "GetOptions") -> bytes:
+    import obstore
+
+    return whole(lambda: bytes(obstore.get(client, key, options=options).bytes()))
 
 
 def object_version(address: str) -> str:
