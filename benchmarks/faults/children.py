@@ -39,12 +39,15 @@ class Ending:
         From its first line of work on.
     peak
         Bytes of memory it held at most; 0 where it could not tell.
+    said
+        Last line on its standard error, where it came to an end.
     """
 
     how: str
     answer: Any = None
     seconds: float = 0.0
     peak: int = 0
+    said: str = ""
 
     @property
     def orderly(self) -> bool:
@@ -52,7 +55,8 @@ class Ending:
         return self.how in ("done", "told", "killed")
 
     def __str__(self) -> str:
-        return f"{self.how}: {str(self.answer).strip().splitlines()[-1]:.300}"
+        told = str(self.answer).strip().splitlines()[-1:] + [self.said] * bool(self.answer)
+        return f"{self.how}: {' '.join(told):.400}"
 
 
 class Child:
@@ -96,9 +100,9 @@ class Child:
         answered = self._receive.poll(max(0.0, self._start + patience - time.monotonic()))
         seconds = time.monotonic() - self._start
         try:
-            how, answer, peak = self._receive.recv() if answered else ("", None, 0)
+            how, answer, *more = self._receive.recv() if answered else ("", None)
         except EOFError:
-            how, answer, peak = "died", None, 0
+            how, answer, more = "died", None, []
         if not answered:
             how = "hung" if kill_after is None else "killed"
         if how in ("hung", "killed"):
@@ -108,7 +112,7 @@ class Child:
         if how == "died":
             answer = f"status {self._process.exitcode}"
         self._receive.close()
-        return Ending(how, answer, seconds, peak)
+        return Ending(how, answer, seconds, *more)
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +143,7 @@ def _work(
     memory: int,
     powerless: bool,
 ) -> None:
-    _keep_quiet()
+    said = _keep_quiet()
     if memory:
         most = resident("VmSize") + memory
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -152,13 +156,20 @@ def _work(
         how, answer = "told", f"{type(error).__name__}: {error}"
     except BaseException:
         how, answer = "raised", traceback.format_exc()
-    send.send((how, answer, resident()))
+    send.send((how, answer, resident(), _last_line(said)))
     send.close()
     os.kill(os.getpid(), signal.SIGKILL)  # nothing of what ends a process is of interest
 
 
-def _keep_quiet() -> None:
-    """Send what libraries print to nowhere; what matters is told through the pipe."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nowhere, stream)
+def _keep_quiet() -> int:
+    """Send what is printed to nowhere, errors to a file without a name; return the file."""
+    nowhere, said = os.open(os.devnull, os.O_RDWR), os.memfd_create("said")
+    for stream, target in enumerate((nowhere, nowhere, said)):
+        os.dup2(target, stream)
+    return said
+
+
+def _last_line(file: int) -> str:
+    size = os.fstat(file).st_size
+    text = os.pread(file, 2000, max(0, size - 2000)).decode(errors="replace")
+    return " ".join(text.strip().splitlines()[-1:])

@@ -28,6 +28,7 @@ from geoprep.verify import verify
 # Shards that cut scenes, and limits of a whole city: a survey, then many shards.
 OPTIONS: dict[str, Any] = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
 SEEN_FIRST = 9
+EPOCHS = 2
 
 
 def network(bands: int, channels: int) -> nn.Module:
@@ -100,16 +101,19 @@ def build_store(
 
 
 def fit_network(store: Path, out: Path) -> int:
-    """Train two short epochs, or go on with the run that is there; return the exit status."""
+    """Train two short epochs, or go on with what is left of them; return the exit status."""
+    from training.checkpoint import load
     from training.fit import main
 
     torch.set_num_threads(1)
     usual = ("--device", "cpu", "--compile", "off", "--threads", "1", "--loader-threads", "1")
     model = ("--model", "benchmarks.faults.jobs:network", "--quiet")
     if (out / "last.pt").exists():
+        if load(out / "last.pt").progress["epoch"] == EPOCHS:
+            return 0  # killed when all was done: `fit` says so and asks for more epochs
         return main(["--resume", str(out), *model])
     shape = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "16", "--save-every", "2")
-    start = ("--epochs", "2", "--out", str(out), "--overwrite")
+    start = ("--epochs", str(EPOCHS), "--out", str(out), "--overwrite")
     return main([str(store), *usual, *model, *shape, *start])
 
 

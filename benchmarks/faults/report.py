@@ -19,7 +19,7 @@ it again to see the same for another version or machine.
 MOST_SHOWN = 3
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
     """One kind of fault.
 
@@ -78,6 +78,7 @@ def write_report(path: Path, rows: Iterable[Row], settings: dict[str, object]) -
         f"Run on {time.strftime('%Y-%m-%d')}, {told}: {sum(row.tried for row in rows):,} faults in "
         f"{sum(row.seconds for row in rows) / 60:.1f} minutes, "
         f"{sum(len(row.found) for row in rows)} of them not survived.",
+        *_sizes(settings),
         f"{facts['processor']}, {facts['cores']} cores, {facts['system']}, Python "
         f"{facts['python']}; {libraries}.",
         "",
@@ -91,6 +92,16 @@ def write_report(path: Path, rows: Iterable[Row], settings: dict[str, object]) -
         lines += [f"- **{row.what}**: {one}" for row in found for one in row.found[:MOST_SHOWN]]
     with replaced(path) as partial:
         partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _sizes(settings: dict[str, object]) -> list[str]:
+    """Return what a reader must know of a campaign that was not whole."""
+    if settings.get("scale", 1.0) == 1.0:
+        return []
+    return [
+        f"**Not a whole campaign**: about {settings['scale']:.0%} of its tries, and at least one "
+        "of each kind; `--scale 1` tries all."
+    ]
 
 
 def _line(row: Row) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from geoprep.errors import SourceError, StoreError
-from geoprep.storage.objects import explain, open_bucket, s3_address
+from geoprep.storage.objects import explain, open_bucket, s3_address, whole
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -40,8 +41,8 @@ class StoreFiles:
         import obstore
 
         with self._errors_named(self.location):
-            found = {m["path"]: m["size"] for batch in obstore.list(self._client) for m in batch}
-        return dict(sorted(found.items()))
+            items = whole(lambda: [*chain.from_iterable(obstore.list(self._client))])
+        return dict(sorted((item["path"], item["size"]) for item in items))
 
     def read(self, name: str) -> bytes:
         """Return the bytes of one file.
@@ -54,14 +55,16 @@ class StoreFiles:
         import obstore
 
         with self._errors_named(f"{self.location}/{name}"):
-            return obstore.get(self._client, name).bytes().to_bytes()
+            return whole(lambda: obstore.get(self._client, name).bytes().to_bytes())
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Return some bytes of one file; fewer where it ends before; raises as :meth:`read`."""
         import obstore
 
         with self._errors_named(f"{self.location}/{name}"):
-            return obstore.get_range(self._client, name, start=start, end=stop).to_bytes()
+            return whole(
+                lambda: obstore.get_range(self._client, name, start=start, end=stop).to_bytes()
+            )
 
     def read_end(self, name: str, nbytes: int) -> bytes:
         """Return the last bytes of one file; raises as :meth:`read`."""

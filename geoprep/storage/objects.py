@@ -7,12 +7,14 @@ request to a private bucket fails at once, looking for credentials nobody has ta
 
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from geoprep.errors import GeoprepError, OutputError, SourceError
@@ -38,6 +40,7 @@ _CREDENTIALS = (
 )
 PIECE = 16 << 20
 """Bytes of an object in memory while it is copied."""
+Answer = TypeVar("Answer")
 _used_in: dict[str, int] = {}
 _FALSE = ("0", "false", "no", "off")
 
@@ -90,18 +93,21 @@ def list_metadata(address: str) -> list[tuple[str, int, str]]:
     import obstore
 
     bucket, prefix = _split(address)
-    found: list[tuple[str, int, str]] = []
+
+    def listed() -> list[tuple[str, int, str]]:
+        batches = obstore.list(_store(bucket), prefix=prefix.rstrip("/") or None)
+        items = islice(chain.from_iterable(batches), MAX_OBJECTS + 1)
+        return [
+            (f"s3://{bucket}/{item['path']}", item["size"], item["e_tag"] or "") for item in items
+        ]
+
     with errors_named(address):
-        for batch in obstore.list(_store(bucket), prefix=prefix.rstrip("/") or None):
-            found += [
-                (f"s3://{bucket}/{item['path']}", item["size"], item["e_tag"] or "")
-                for item in batch
-            ]
-            if len(found) > MAX_OBJECTS:
-                raise SourceError(
-                    f"{address}: more than {MAX_OBJECTS:,} objects: give the folder that "
-                    "holds the scenes of one area"
-                )
+        found = whole(listed)
+    if len(found) > MAX_OBJECTS:
+        raise SourceError(
+            f"{address}: more than {MAX_OBJECTS:,} objects: give the folder that holds the scenes "
+            "of one area"
+        )
     return sorted(found)
 
 
@@ -143,7 +149,7 @@ def read_object(address: str) -> bytes:
 
     bucket, key = _split(address)
     with errors_named(address):
-        return bytes(obstore.get(_store(bucket), key).bytes())
+        return whole(lambda: bytes(obstore.get(_store(bucket), key).bytes()))
 
 
 def fetch_object(address: str, path: Path, version: str | None = None) -> str | None:
@@ -173,7 +179,8 @@ def fetch_object(address: str, path: Path, version: str | None = None) -> str | 
 
     bucket, key = _split(address)
     with errors_named(address):
-        meta = obstore.head(_store(bucket), key)
+        client = _store(bucket)
+        meta = obstore.head(client, key)
         if _version(meta) == version:
             return None
         with replaced(path) as partial, partial.open("wb") as file:
@@ -182,8 +189,14 @@ def fetch_object(address: str, path: Path, version: str | None = None) -> str | 
             for start in range(0, meta["size"], PIECE):
                 part = (start, min(start + PIECE, meta["size"]))
                 options: GetOptions = {"range": part, "if_match": meta["e_tag"]}
-                file.write(obstore.get(_store(bucket), key, options=options).bytes())
+                file.write(_piece(client, key, options))
     return _version(meta)
+
+
+def _piece(client: "S3Store", key: str, options: "GetOptions") -> bytes:
+    import obstore
+
+    return whole(lambda: bytes(obstore.get(client, key, options=options).bytes()))
 
 
 def object_version(address: str) -> str:
@@ -295,6 +308,26 @@ def _client(bucket: str, prefix: str, endpoint: str | None, unsigned: bool) -> "
             "backoff": {"init_backoff": timedelta(milliseconds=200)},
         },
     )
+
+
+def whole(ask: Callable[[], Answer]) -> Answer:
+    """Return an answer, asked for again where it breaks off: the client retries its beginning only.
+
+    Parameters
+    ----------
+    ask
+        May be called several times; takes in all of the answer.
+    """
+    from obstore.exceptions import GenericError
+
+    for attempt in range(RETRIES):
+        try:
+            return ask()
+        except GenericError as error:
+            if "response body" not in str(error):
+                raise
+            time.sleep(0.2 * 2**attempt)
+    return ask()
 
 
 @contextmanager

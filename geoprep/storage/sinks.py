@@ -12,15 +12,16 @@ import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from geoprep.errors import OutputError
 from geoprep.storage.disk import flush_shards
-from geoprep.storage.objects import errors_named, open_bucket
+from geoprep.storage.objects import errors_named, open_bucket, whole
 
 if TYPE_CHECKING:
-    from obstore import PutMode
+    from obstore import GetResult, PutMode
 
 PARTIAL_SUFFIX = ".partial"
 _PART = 16 << 20
@@ -226,8 +227,7 @@ class Bucket:
 
         with self._named(name):
             try:
-                found = obstore.get(self._client, name)
-                return bytes(found.bytes()), _tag(found.meta)
+                return whole(lambda: _content(obstore.get(self._client, name)))
             except FileNotFoundError as error:
                 if "NoSuchBucket" in str(error):
                     raise
@@ -238,16 +238,17 @@ class Bucket:
         import obstore
 
         with self._named(name):
-            return obstore.get_range(self._client, name, start=start, end=stop).to_bytes()
+            return whole(
+                lambda: obstore.get_range(self._client, name, start=start, end=stop).to_bytes()
+            )
 
     def tags(self) -> dict[str, str]:
         """Return the ETag of every object, by name."""
         import obstore
 
         with self._named(""):
-            return {
-                item["path"]: _tag(item) for batch in obstore.list(self._client) for item in batch
-            }
+            items = whole(lambda: [*chain.from_iterable(obstore.list(self._client))])
+        return {item["path"]: _tag(item) for item in items}
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects, as many per request as the server takes."""
@@ -270,6 +271,10 @@ class Bucket:
     def _named(self, name: str) -> Iterator[None]:
         with errors_named(f"{self.location}/{name}".rstrip("/"), OutputError):
             yield
+
+
+def _content(found: GetResult) -> tuple[bytes, str]:
+    return bytes(found.bytes()), _tag(found.meta)
 
 
 def _tag(meta: object) -> str:

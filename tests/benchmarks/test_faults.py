@@ -59,7 +59,9 @@ def test_the_table_names_what_was_lost(tmp_path):
     bad.count([])
     bad.count(["x.zarr: gone", "and more"])
     write_report(
-        tmp_path / "r.md", [good, bad, Row("c", "four", "", skipped="no root")], {"seed": 3}
+        tmp_path / "r.md",
+        [good, bad, Row("c", "four", "", skipped="no root")],
+        {"seed": 3, "scale": 0.25},
     )
     text = (tmp_path / "r.md").read_text()
     assert "| one / two | all is well | 1 | 1 |  |" in text
@@ -67,6 +69,7 @@ def test_the_table_names_what_was_lost(tmp_path):
     assert "not tried here: no root" in text
     assert "- **three**: x.zarr: gone; and more" in text
     assert "seed 3" in text
+    assert "**Not a whole campaign**: about 25%" in text
 
 
 @pytest.mark.parametrize("kind", ["image", "label"])

@@ -19,6 +19,8 @@ class Browser:
         self._command = [
             program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
             "--disable-background-networking", "--disable-component-update", "--no-first-run",
+            "--disable-sync", "--disable-default-apps", "--disable-extensions", "--no-pings",
+            "--disable-client-side-phishing-detection", "--disable-domain-reliability",
             f"--user-data-dir={folder}/profile", "--enable-logging=stderr",
             f"--log-net-log={folder}/net.json", "--virtual-time-budget=3000",
         ]  # fmt: skip
@@ -37,9 +39,9 @@ class Browser:
         )
         said = done.stderr.decode(errors="replace").splitlines()
         self.complaints = [line for line in said if "CONSOLE" in line]
-        # What the browser asks for by itself has no origin.
+        # A page of a file has the origin "null"; what the browser asks for by itself has another.
         events = [one.get("params", {}) for one in json.loads(self._net.read_text())["events"]]
-        own = [one for one in events if one.get("initiator", "not an origin") != "not an origin"]
+        own = [one for one in events if one.get("initiator") == "null" and "url" in one]
         self.asked = [one["url"] for one in own if not one["url"].startswith("file:")]
         return done.stdout.decode()
 

@@ -101,7 +101,7 @@ def test_without_an_accelerator_a_device_must_be_named(
 def test_offsets_of_many_large_tiles_do_not_overflow():
     tiles = RamTiles.from_arrays(np.ones((2, 64, 64, 3), np.uint8), np.ones((2, 64, 64), np.uint8))
     resident = DeviceTiles(tiles, "cpu")
-    resident.side = 60_000  # as if: 3.6e9 pixels a tile
+    resident.side = 60_000  # as if: 3.6e9 pixels per tile
     one = torch.ones(1, dtype=torch.int64)
     last = resident._pixels(one, one * 59_999, one * 59_999, one * 0, 1)
     assert int(last) == 2 * 60_000**2 - 1

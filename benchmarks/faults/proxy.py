@@ -5,8 +5,9 @@
         ...
         proxy.faults  # how often each kind happened
 
-Also a program: ``python -m helpers.faulty http://127.0.0.1:5000 --seed 1 --rate 0.3`` prints the
-address to use, and serves until it is ended.
+Also a program, which prints the address to use and serves until it is ended::
+
+    python -m benchmarks.faults.proxy http://127.0.0.1:5000 --seed 1 --rate 0.3
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import argparse
 import http.client
 import random
+import socket
+import struct
 import threading
 import time
 from collections import Counter
@@ -23,9 +26,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-KINDS = ("drop", "stall", "truncate", "short", "503", "flip")
-"""Hang up before an answer; say nothing for a while; hang up in mid-body; send less and say so;
-answer 503; change a byte of the body (of GET alone, and only where asked for)."""
+KINDS = ("drop", "stall", "truncate", "short", "503", "flip", "reset", "pause")
+"""Hang up before an answer; say nothing for a while, then hang up; hang up in mid-body; send less
+and say so; answer 503; change a byte of the body (both of GET alone); reset the connection; stand
+still in mid-body and go on."""
 _HOP = ("connection", "transfer-encoding", "content-length", "server", "date")
 
 
@@ -44,7 +48,7 @@ class Proxy:
     """
 
     upstream: str
-    seed: int = 0
+    seed: int | str = 0
     rate: float = 0.2
     kinds: Sequence[str] = KINDS[:5]
     stall: float = 2.0
@@ -88,8 +92,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if kind == "stall":
             time.sleep(self.proxy.stall)
-        if kind in ("drop", "stall"):
-            self.close_connection = True
+        if kind in ("drop", "stall", "reset"):
+            self._hang_up(reset=kind == "reset")
             return
         url = urlsplit(self.proxy.upstream)
         there = http.client.HTTPConnection(url.hostname or "", url.port or 80, timeout=60)
@@ -117,10 +121,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        if kind == "truncate":
-            data, self.close_connection = data[: len(data) // 2], True
+        half = len(data) // 2
         with suppress(OSError):  # whoever asked may have left
+            if kind == "truncate":
+                data, self.close_connection = data[:half], True
+            if kind == "pause":
+                self.wfile.write(data[:half])
+                self.wfile.flush()
+                time.sleep(self.proxy.stall)
+                data = data[half:]
             self.wfile.write(data)
+
+    def _hang_up(self, *, reset: bool) -> None:
+        """Close before an answer; at once and without goodbye where that is asked for."""
+        self.close_connection = True
+        if reset:
+            at_once = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            self.connection.close()
 
 
 @contextmanager
