@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import subprocess
@@ -75,6 +76,7 @@ def test_shared_pages_count_once_over_the_tree_but_twice_as_resident():
 
 
 def test_sampler_sees_a_peak_that_is_over_when_it_stops():
+    gc.collect()  # what earlier tests left is not to go meanwhile
     with MemorySampler(interval=0.005) as sampler:
         base = sampler.sample()[os.getpid()]
         block = np.ones(SIZE, np.uint8)
