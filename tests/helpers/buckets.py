@@ -30,6 +30,10 @@ def s3_endpoint(*buckets: str) -> Iterator[str]:
     client = client_of(f"http://{host}:{port}")
     for bucket in buckets:
         client.create_bucket(Bucket=bucket)
+        # All servers of one process hold one set of buckets: a module before may have filled it.
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+            for item in page.get("Contents", []):
+                client.delete_object(Bucket=bucket, Key=item["Key"])
     yield f"http://{host}:{port}"
     server.stop()
 

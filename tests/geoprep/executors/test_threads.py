@@ -9,8 +9,16 @@ import pytest
 from geoprep.executors.threads import Threads
 
 
+@pytest.fixture
 def pool_threads():
-    return [t for t in threading.enumerate() if t.name.startswith("ThreadPoolExecutor")]
+    """Return what finds the threads of pools that a test has begun and left."""
+
+    def found():
+        now = [t for t in threading.enumerate() if t.name.startswith("ThreadPoolExecutor")]
+        return set(now) - before
+
+    before = set(threading.enumerate())  # other libraries keep pools of their own
+    return found
 
 
 def double(x):
@@ -58,7 +66,7 @@ def test_items_are_taken_only_as_workers_get_free():
     assert taken == list(range(30))
 
 
-def test_an_exception_reaches_the_caller_and_nothing_more_is_begun():
+def test_an_exception_reaches_the_caller_and_nothing_more_is_begun(pool_threads):
     begun = []
 
     def fails_at_three(x):
@@ -78,7 +86,7 @@ def test_an_exception_in_order_reaches_the_caller():
         Threads(2).map_ordered(lambda x: 1 // x, [1, 0, 2])
 
 
-def test_leaving_the_loop_waits_for_what_is_in_progress():
+def test_leaving_the_loop_waits_for_what_is_in_progress(pool_threads):
     started, ended = [], []
 
     def work(x):
@@ -98,7 +106,7 @@ def test_leaving_the_loop_waits_for_what_is_in_progress():
     assert not pool_threads()
 
 
-def test_items_that_cannot_be_made_are_an_error_too():
+def test_items_that_cannot_be_made_are_an_error_too(pool_threads):
     def items():
         yield 1
         raise OSError("no more")
