@@ -3,7 +3,9 @@
 Face: :func:`main`. Rooms are imported inside the commands, so that ``--help`` loads none of them.
 """
 
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import TracebackType
 
@@ -18,6 +20,7 @@ def main() -> None:
     """Run the command line; errors are one message, exit statuses those of the help texts."""
     hidden: list[BaseException] = []
     sys.excepthook = _without_interrupts(hidden)
+    sys.unraisablehook = _interrupt_again
     try:
         # Inside, since importing takes a tenth of a second in which Ctrl-C can be pressed too.
         from geoprep.cli.running import run
@@ -44,6 +47,18 @@ def _without_interrupts(hidden: list[BaseException]) -> Callable[..., None]:
             sys.__excepthook__(kind, error, trace)
 
     return hook
+
+
+def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
+    """Send Ctrl-C once more where Python could not raise it: in a callback, such as an import's."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        main_thread = threading.main_thread().ident
+        # Not here, where it would be lost again; and a signal, since the main thread may sleep.
+        timer = threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

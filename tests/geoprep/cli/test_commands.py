@@ -232,6 +232,34 @@ def test_ctrl_c_is_one_line_from_the_beginning_on(scenes, tmp_path, after):
     assert Path(tmp_path / "in").exists()
 
 
+LOST = """
+import sys, time, weakref
+from geoprep import cli
+from geoprep.cli import running
+
+class Thing:
+    pass
+
+def raises(_):
+    raise KeyboardInterrupt
+
+def run():
+    thing = Thing()
+    held = weakref.ref(thing, raises)
+    del thing
+    time.sleep(30)
+
+running.run = run
+cli.main()
+"""
+
+
+def test_ctrl_c_that_a_callback_swallows_arrives_all_the_same():
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=25)
+    assert done.returncode == 130
+    assert done.stderr.strip().startswith("Interrupted.")
+
+
 def test_ctrl_c_that_an_import_prints_and_hides_is_one_line(monkeypatch, capsys):
     """As NumPy's C interface does of an interrupt while another library imports it."""
 
@@ -244,6 +272,7 @@ def test_ctrl_c_that_an_import_prints_and_hides_is_one_line(monkeypatch, capsys)
 
     monkeypatch.setattr("geoprep.cli.running.run", broken)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
