@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from geoprep.executors import stopped
 from geoprep.grid import Grid
 from geoprep.plan.options import BuildOptions, Schema
+from geoprep.plan.plan import Plan, PlannedScene
 from geoprep.store.schema import StoreMeta
 
 
@@ -104,8 +105,24 @@ class ScenePart:
     windows: tuple[tuple[int, int], ...]
     whole: bool
     counted: tuple[bool, ...]
-    known: Outcome | None
+    known: Outcome | None = None
     missing: str | None = None
+
+    @classmethod
+    def of(cls, index: int, scene: PlannedScene, low: int, high: int) -> ScenePart:
+        """Return some tiles of a scene, from ``low`` to before ``high``; nothing is decided yet."""
+        windows = scene.windows[low:high]
+        return cls(
+            index=index,
+            image=scene.image,
+            label=scene.label,
+            schema=scene.schema,
+            grid=scene.grid,
+            shape=scene.shape,
+            windows=windows,
+            whole=len(windows) == len(scene.windows),
+            counted=tuple(split == 0 for split in scene.splits[low:high]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +136,19 @@ class ShardTask:
     options: BuildOptions
     road_file: str | None
     parts: tuple[ScenePart, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, store: str, shard: int, parts: Iterable[ScenePart]) -> ShardTask:
+        """Return the task of a shard of a plan."""
+        return cls(
+            stamp=plan.stamp,
+            store=store,
+            shard=shard,
+            meta=plan.meta,
+            options=plan.options,
+            road_file=plan.road_file,
+            parts=tuple(parts),
+        )
 
 
 class Stopped(Exception):  # noqa: N818 - no error: whoever asked has left

@@ -153,30 +153,13 @@ def _sample(plan: Plan) -> tuple[int, PlannedScene]:
 def _tried(plan: Plan, index: int, scene: PlannedScene) -> tuple[ShardRecord, float]:
     """Build tiles from the scene's middle; return the record and the seconds of one thread."""
     middle = max(0, (len(scene.windows) - MOST_SAMPLED) // 2)
-    windows = scene.windows[middle : middle + MOST_SAMPLED]
-    part = ScenePart(
-        index=index,
-        image=scene.image,
-        label=scene.label,
-        schema=scene.schema,
-        grid=scene.grid,
-        shape=scene.shape,
-        windows=windows,
-        whole=len(windows) == len(scene.windows),
-        counted=(True,) * len(windows),
-        known=None,
-    )
+    part = ScenePart.of(index, scene, middle, middle + MOST_SAMPLED)
+    part = replace(part, counted=(True,) * len(part.windows))  # the dearer of the two
     with tempfile.TemporaryDirectory(prefix="geoprep-") as folder:
+        task = ShardTask.of(plan, folder, 0, [part])
+        meta = replace(plan.meta, shard_tiles=len(part.windows))
+        task = replace(task, stamp=folder, meta=meta)
         for _ in range(2):
-            task = ShardTask(
-                stamp=folder,
-                store=folder,
-                shard=0,
-                meta=replace(plan.meta, shard_tiles=len(windows)),
-                options=plan.options,
-                road_file=plan.road_file,
-                parts=(part,),
-            )
             start = time.perf_counter()
             try:
                 record = build_shard(task)

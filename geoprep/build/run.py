@@ -175,31 +175,11 @@ def _shard_task(
     for i, scene in _scenes_between(plan, start, stop, firsts):
         low = max(start - scene.first_tile, 0)
         high = min(stop - scene.first_tile, len(scene.windows))
-        windows = scene.windows[low:high]
-        told = known.get(i)
-        part = ScenePart(
-            index=i,
-            image=scene.image,
-            label=scene.label,
-            schema=scene.schema,
-            grid=scene.grid,
-            shape=scene.shape,
-            windows=windows,
-            whole=len(windows) == len(scene.windows),
-            counted=tuple(split == 0 for split in scene.splits[low:high]),
-            known=told.outcome if told else None,
-            missing=told.missing if told else None,
-        )
+        part, told = ScenePart.of(i, scene, low, high), known.get(i)
+        if told:
+            part = replace(part, known=told.outcome, missing=told.missing)
         parts.append(part)
-    return ShardTask(
-        stamp=plan.stamp,
-        store=out,
-        shard=shard,
-        meta=plan.meta,
-        options=plan.options,
-        road_file=plan.road_file,
-        parts=tuple(parts),
-    )
+    return ShardTask.of(plan, out, shard, parts)
 
 
 def _scenes_between(
