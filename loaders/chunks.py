@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import ne
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.abc.store import Store as ZarrStore
-from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError
 from geoprep.store import MISSING, REPAIR, PixelLayout, Store, without_checksum
@@ -134,7 +132,8 @@ class ChunkReader:
         self.bands = None if chosen == tuple(range(len(names))) else chosen
         layouts = store.layout(level, "image"), store.layout(level, "speed")
         self.decoders = Decoder(layouts[0], self.bands), Decoder(layouts[1])
-        files = _files(store.root.store)
+        remote = "://" in store.location
+        files: _Files = _RemoteFiles(store) if remote else _LocalFiles(Path(store.location))
         self._image, self._speed = (_Shards(layout, files) for layout in layouts)
 
     def read(self, piece: Piece, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
@@ -166,6 +165,8 @@ class ChunkReader:
         for shards in (self._image, self._speed):
             try:
                 sizes.append(shards.entries(piece.rows)[:, 1].astype(np.int64))
+            except StoreError:
+                raise
             except Exception as error:
                 raise self._unreadable(shards, piece.rows, error) from error
         return np.stack(sizes, axis=1)
@@ -200,7 +201,7 @@ class ChunkReader:
             for chunk in shards.chunks(rows):
                 use(done, chunk)
                 done += 1
-        except MemoryError:
+        except (MemoryError, StoreError):  # the second says which file, and what to do
             raise
         except Exception as error:  # codecs raise RuntimeError or ValueError, stores their own
             raise self._unreadable(shards, rows[done:], error) from error
@@ -327,42 +328,24 @@ class _LocalFiles:
 
 
 class _RemoteFiles:
-    """An object store, asked through obstore, whose calls let other threads run."""
+    """An object store, whose calls let other threads run."""
 
     call_bytes = 48 << 20  # a shard of 32 tiles of 650 x 650 x 3 in one request
     gap_bytes = 5 << 20  # between two ranges: sooner sent along than asked for once more
 
-    def __init__(self, store: Any) -> None:  # noqa: ANN401 - one of obstore's many classes
-        self._store = store
+    def __init__(self, store: Store) -> None:
+        self._files = store.files()
 
     def ranges(self, key: str, ranges: Ranges) -> list[Bytes]:
-        import obstore
-
         starts, ends = [a for a, _ in ranges], [b for _, b in ranges]
         # All gaps together are no wider than what is wanted: that bounds what is held.
         gaps = max(1, sum(map(ne, ends, starts[1:])))
         gap = min(self.gap_bytes, (sum(ends) - sum(starts)) // gaps)
-        found = obstore.get_ranges(self._store, key, starts=starts, ends=ends, coalesce=gap)
-        return [np.frombuffer(memoryview(one), np.uint8) for one in found]
+        found = self._files.ranges(key, ranges, gap)
+        return [np.frombuffer(one, np.uint8) for one in found]
 
     def end(self, key: str, nbytes: int) -> Bytes:
-        import obstore
-        from obstore.exceptions import NotSupportedError
-
-        try:
-            found = obstore.get(self._store, key, options={"range": {"suffix": nbytes}})
-            return np.frombuffer(memoryview(found.bytes()), np.uint8)
-        except NotSupportedError:  # Azure counts no range from the end
-            size = int(obstore.head(self._store, key)["size"])
-            return self.ranges(key, [(max(0, size - nbytes), size)])[0]
-
-
-def _files(store: ZarrStore) -> _Files:
-    if isinstance(store, LocalStore):
-        return _LocalFiles(store.root)
-    if isinstance(store, ObjectStore):
-        return _RemoteFiles(store.store)
-    raise StoreError(f"{store} is neither a folder nor an object store: open it by its address")
+        return np.frombuffer(self._files.end(key, nbytes), np.uint8)
 
 
 def read_all(

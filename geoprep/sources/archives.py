@@ -27,7 +27,7 @@ from geoprep.sources.tar import (
     plain_files,
 )
 from geoprep.sources.unpack import Extracted, once, write_member
-from geoprep.storage.objects import is_remote
+from geoprep.storage.s3 import is_remote
 from geoprep.storage.web import fetch_file, is_web
 
 SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".zip")

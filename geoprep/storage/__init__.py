@@ -9,7 +9,8 @@ from geoprep.storage.addresses import open_image, read_bytes
 from geoprep.storage.disk import flush
 from geoprep.storage.files import local_path, make_folder, replaced
 from geoprep.storage.folders import StoreFiles
-from geoprep.storage.objects import fetch_object, is_remote, object_version
+from geoprep.storage.objects import fetch_object, object_version
+from geoprep.storage.s3 import is_remote
 
 __all__ = [
     "StoreFiles",

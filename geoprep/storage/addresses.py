@@ -23,7 +23,8 @@ from urllib.parse import unquote
 import xxhash
 
 from geoprep.errors import ImageError, SourceError
-from geoprep.storage.objects import is_remote, read_object
+from geoprep.storage.objects import read_object
+from geoprep.storage.s3 import is_remote
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader

@@ -1,24 +1,20 @@
-"""Objects on S3 and on what speaks like it: one client, list a folder, read a file, name errors.
+"""Objects on S3 and on what speaks like it: one client, list a folder, read a file, ask again."""
 
-Endpoint, region and credentials come from the standard ``AWS_*`` environment variables. Requests
-are unsigned for the public SpaceNet bucket, and wherever no credentials are set: an unsigned
-request to a private bucket fails at once, looking for credentials nobody has takes seconds.
-"""
-
+import asyncio
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
-from geoprep.errors import GeoprepError, OutputError, SourceError
+from geoprep.errors import SourceError
 from geoprep.storage.files import replaced
+from geoprep.storage.s3 import endpoint as server
+from geoprep.storage.s3 import errors_named, is_unsigned, split_address
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -26,50 +22,16 @@ if TYPE_CHECKING:
 
 # The bucket's largest city folder has some 8,000 objects; a listing brings 1,000 per request.
 MAX_OBJECTS = 100_000
-# Doubling waits from 0.2 s on: some five seconds until a network that is down is reported.
+# Doubling waits: some five seconds until a network that is down is reported.
 RETRIES = 6
+# Seconds of the first wait.
+BACKOFF = 0.2
 # Seconds without a byte until a connection is given up.
 STALL = 30
-PUBLIC_BUCKETS = ("spacenet-dataset",)
-"""Buckets that anybody may read, and whose requests are never signed."""
-_CREDENTIALS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
 PIECE = 16 << 20
 """Bytes of an object in memory while it is copied."""
 Answer = TypeVar("Answer")
 _used_in: dict[str, int] = {}
-_FALSE = ("0", "false", "no", "off")
-
-
-def is_remote(address: str) -> bool:
-    """Return whether an address is an object's, not a file's."""
-    return address.startswith(("s3://", "http://", "https://"))
-
-
-def s3_address(address: str) -> str:
-    """Return ``s3://bucket/key`` for an S3 address in any of its usual web forms.
-
-    Raises
-    ------
-    SourceError
-        A web address that is not S3's.
-    """
-    if address.startswith("s3://"):
-        return address
-    url = urlsplit(address)
-    host, path = url.netloc, url.path.lstrip("/")
-    if match := re.fullmatch(r"(.+)\.s3[.-](?:[a-z0-9-]+\.)?amazonaws\.com", host):
-        return f"s3://{match[1]}/{path}"
-    if re.fullmatch(r"s3[.-](?:[a-z0-9-]+\.)?amazonaws\.com", host):
-        return f"s3://{path}"
-    raise SourceError(
-        f"{address}: only S3 is read over the network. Download it first, or for another object "
-        "store give s3://BUCKET/PREFIX and set AWS_ENDPOINT_URL."
-    )
 
 
 def list_objects(address: str) -> list[str]:
@@ -92,7 +54,7 @@ def list_metadata(address: str) -> list[tuple[str, int, str]]:
     """Return address, bytes and ETag of everything under a folder, as :func:`list_objects`."""
     import obstore
 
-    bucket, prefix = _split(address)
+    bucket, prefix = split_address(address)
 
     def listed() -> list[tuple[str, int, str]]:
         batches = obstore.list(_store(bucket), prefix=prefix.rstrip("/") or None)
@@ -115,7 +77,7 @@ def read_metadata(address: str) -> tuple[int, str]:
     """Return the bytes and the ETag of one object; raises as :func:`read_object`."""
     import obstore
 
-    bucket, key = _split(address)
+    bucket, key = split_address(address)
     with errors_named(address):
         meta = obstore.head(_store(bucket), key)
     return meta["size"], meta["e_tag"] or ""
@@ -123,7 +85,7 @@ def read_metadata(address: str) -> tuple[int, str]:
 
 def open_object(address: str) -> tuple["S3Store", str]:
     """Return the client of an object's bucket, and its key."""
-    bucket, key = _split(address)
+    bucket, key = split_address(address)
     return _store(bucket), key
 
 
@@ -147,7 +109,7 @@ def read_object(address: str) -> bytes:
     """
     import obstore
 
-    bucket, key = _split(address)
+    bucket, key = split_address(address)
     with errors_named(address):
         return whole(lambda: bytes(obstore.get(_store(bucket), key).bytes()))
 
@@ -177,7 +139,7 @@ def fetch_object(address: str, path: Path, version: str | None = None) -> str | 
     """
     import obstore
 
-    bucket, key = _split(address)
+    bucket, key = split_address(address)
     with errors_named(address):
         client = _store(bucket)
         meta = obstore.head(client, key)
@@ -209,7 +171,7 @@ def object_version(address: str) -> str:
     """
     import obstore
 
-    bucket, key = _split(address)
+    bucket, key = split_address(address)
     with errors_named(address):
         return _version(obstore.head(_store(bucket), key))
 
@@ -233,13 +195,6 @@ def _one_of(part: str) -> str:
     return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
 
 
-def _split(address: str) -> tuple[str, str]:
-    bucket, _, key = s3_address(address).removeprefix("s3://").partition("/")
-    if not bucket:
-        raise SourceError(f"{address}: no bucket in it; give s3://BUCKET/PREFIX.")
-    return bucket, key
-
-
 def open_bucket(address: str) -> "S3Store":
     """Return this process's client for a bucket or a folder of it, shared by all threads.
 
@@ -256,32 +211,18 @@ def open_bucket(address: str) -> "S3Store":
     SourceError
         No bucket is named, or this process was forked from one that reads from S3.
     """
-    bucket, prefix = _split(address)
+    bucket, prefix = split_address(address)
     if _used_in.setdefault("pid", os.getpid()) != os.getpid():
         raise SourceError(
             f"s3://{bucket}: cannot be read in a process forked after its parent read from S3. Use "
             "threads, or processes started by spawn or forkserver."
         )
     with errors_named(address):  # of credentials, one half may be set
-        return _client(bucket, prefix.strip("/"), _endpoint(), _unsigned(bucket))
+        return _client(bucket, prefix.strip("/"), server(), is_unsigned(bucket))
 
 
 def _store(bucket: str) -> "S3Store":
     return open_bucket(f"s3://{bucket}")
-
-
-def _endpoint() -> str | None:
-    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-    return next((os.environ[name] for name in names if os.environ.get(name)), None)
-
-
-def _unsigned(bucket: str) -> bool:
-    if bucket in PUBLIC_BUCKETS:
-        return True
-    wish = os.environ.get("AWS_SKIP_SIGNATURE")
-    if wish is not None:
-        return wish.lower() not in _FALSE
-    return not any(os.environ.get(name) for name in _CREDENTIALS)
 
 
 @lru_cache(maxsize=32)
@@ -305,95 +246,55 @@ def _client(bucket: str, prefix: str, endpoint: str | None, unsigned: bool) -> "
         retry_config={
             "max_retries": RETRIES,
             "retry_timeout": timedelta(seconds=60),
-            "backoff": {"init_backoff": timedelta(milliseconds=200)},
+            "backoff": {"init_backoff": timedelta(seconds=BACKOFF)},
         },
     )
 
 
+class CutShortError(Exception):
+    """An answer has fewer bytes than it says."""
+
+
 def whole(ask: Callable[[], Answer]) -> Answer:
-    """Return an answer, asked for again where it breaks off: the client retries its beginning only.
+    """Return an answer, asked for again where it breaks off or is cut short.
+
+    The client goes on by itself where an answer breaks off, some times; not where the object has no
+    ETag, in a listing, or where a server sends less than was asked for and says so.
 
     Parameters
     ----------
     ask
-        May be called several times; takes in all of the answer.
+        May be called several times; takes in all of the answer, or raises `CutShortError`.
     """
-    from obstore.exceptions import GenericError
-
     for attempt in range(RETRIES):
         try:
             return ask()
-        except GenericError as error:
-            if "response body" not in str(error):
+        except Exception as error:
+            if not _broke_off(error):
                 raise
-            time.sleep(0.2 * 2**attempt)
+            time.sleep(_wait(attempt))
     return ask()
 
 
-@contextmanager
-def errors_named(address: str, kind: type[GeoprepError] = SourceError) -> Iterator[None]:
-    """Turn what a server refuses into one line that names the address and the fix.
-
-    Parameters
-    ----------
-    address
-        Of what is read or written inside.
-    kind
-        SourceError where it is read, OutputError where it is written.
-    """
-    from obstore import exceptions
-
-    try:
-        yield
-    except (FileNotFoundError, PermissionError, exceptions.BaseError) as error:
-        words = explain_writing if kind is OutputError else explain
-        raise kind(f"{address}: {words(error)}") from error
+async def whole_later(ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Return an answer as :func:`whole`, to who awaits it."""
+    for attempt in range(RETRIES):
+        try:
+            return await ask()
+        except Exception as error:
+            if not _broke_off(error):
+                raise
+            await asyncio.sleep(_wait(attempt))
+    return await ask()
 
 
-def explain_writing(error: Exception) -> str:
-    """Return what a server has against an object that is written, and what to do about it."""
-    status, reason = _status(error)
-    if status == "404" or isinstance(error, FileNotFoundError):
-        return "no such bucket. Check its name, or make it: aws s3 mb s3://BUCKET"
-    if status in ("401", "403") or isinstance(error, PermissionError):
-        return (
-            "writing is refused. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of somebody who "
-            "may put, get, list and delete objects there (AWS_SKIP_SIGNATURE=false uses the "
-            "machine's own role)"
-        )
-    if "region" in reason:
-        return f"the bucket is in another region ({reason}): set AWS_REGION"
-    endpoint = _endpoint()
-    where = f"the endpoint {endpoint}" if endpoint else "the network"
-    return f"not writable ({reason}). Check {where}, and run the same command again to carry on"
+def _wait(attempt: int) -> float:
+    return BACKOFF * 2.0**attempt
 
 
-def _status(error: Exception) -> tuple[str, str]:
-    """Return the HTTP status, "" where there is none, and the first line of an error."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[0][:300] if lines else type(error).__name__
-    match = re.search(r"status code: (\d{3})", reason)
-    return match[1] if match else "", reason
+def _broke_off(error: Exception) -> bool:
+    from obstore.exceptions import GenericError
 
-
-def explain(error: Exception) -> str:
-    """Return what went wrong and what to do about it; a listing tells its status in words only."""
-    status, reason = _status(error)
-    if status == "404" or isinstance(error, FileNotFoundError):
-        return (
-            "no such object or bucket. Check the address; "
-            "`aws s3 ls --no-sign-request` lists a public folder."
-        )
-    if status in ("401", "403") or isinstance(error, PermissionError):
-        return (
-            "access refused. For a private bucket set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
-            "(AWS_SKIP_SIGNATURE=false uses the machine's own role); an object that does not exist "
-            "in a bucket that may not be listed is refused too."
-        )
-    if "Missing" in reason:
-        return f"half of the credentials are not set ({reason}): set or unset all AWS_* of them."
-    if "region" in reason:
-        return f"the bucket is in another region ({reason}): set AWS_REGION."
-    endpoint = _endpoint()
-    where = f"the network and the endpoint {endpoint}" if endpoint else "the network"
-    return f"not readable ({reason}). Check {where}, or download the files and give their folder."
+    if isinstance(error, GenericError):
+        return "response body" in str(error)
+    return isinstance(error, CutShortError)

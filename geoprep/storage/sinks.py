@@ -18,7 +18,8 @@ from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from geoprep.errors import OutputError
 from geoprep.storage.disk import flush_shards
-from geoprep.storage.objects import errors_named, open_bucket, whole
+from geoprep.storage.objects import open_bucket, whole
+from geoprep.storage.s3 import errors_named
 
 if TYPE_CHECKING:
     from obstore import GetResult, PutMode

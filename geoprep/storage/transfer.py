@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Literal
 from geoprep.errors import SourceError
 from geoprep.storage.disk import flush
 from geoprep.storage.files import written
-from geoprep.storage.objects import errors_named, list_metadata, open_object, read_metadata
+from geoprep.storage.objects import list_metadata, open_object, read_metadata
+from geoprep.storage.s3 import errors_named
 
 if TYPE_CHECKING:
     from obstore import GetOptions

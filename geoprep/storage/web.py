@@ -9,7 +9,7 @@ from typing import Any
 
 from geoprep.errors import SourceError
 from geoprep.storage.files import replaced
-from geoprep.storage.objects import s3_address
+from geoprep.storage.s3 import s3_address
 
 _SCHEMES = ("http://", "https://", "gs://")
 

@@ -19,7 +19,8 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.storage.folders import open_files, store_errors
+from geoprep.storage.folders import StoreFiles, open_files, store_errors
+from geoprep.storage.objects import whole_later
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
     SCENE_COLUMNS,
@@ -140,6 +141,10 @@ class Store:
             )
         return layout
 
+    def files(self) -> StoreFiles:
+        """Return the files as bytes; what breaks off on its way is asked for again."""
+        return StoreFiles(self.location)
+
     def check_level(self, level: int | None) -> int:
         """Return the level, the finest for None, or raise UsageError naming those there are."""
         level = self.meta.levels[0] if level is None else level
@@ -200,11 +205,15 @@ class _NothingMissing(ZarrStore):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        found: Buffer | None = await super().get(  # type: ignore[safe-super]
-            key, prototype or default_buffer_prototype(), byte_range
-        )
+        found = await self._found(key, prototype or default_buffer_prototype(), byte_range)
         if found is None and "/c/" in key:
             raise StoreError(f"{self.location}/{key} is missing. {REPAIR}")
+        return found
+
+    async def _found(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
+    ) -> Buffer | None:
+        found: Buffer | None = await super().get(key, prototype, byte_range)  # type: ignore[safe-super]  # of the other base
         return found
 
 
@@ -213,7 +222,13 @@ class _Folder(_NothingMissing, LocalStore):
 
 
 class _Objects(_NothingMissing, ObjectStore[Any]):
-    """A folder on an object store."""
+    """A folder on an object store, whose answers may break off."""
+
+    async def _found(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
+    ) -> Buffer | None:
+        inherited = super()._found
+        return await whole_later(lambda: inherited(key, prototype, byte_range))
 
 
 def _open_root(location: str) -> zarr.Group:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
+from functools import partial, partialmethod
 from pathlib import Path
 
+import numpy as np
 import pytest
-from helpers.buckets import Bucket
+from helpers.buckets import Bucket, use_endpoint
 
+from benchmarks.faults.proxy import Proxy, faulty_proxy
 from geoprep.errors import StoreError
+from geoprep.storage import objects
 from loaders import BatchLoader, RamTiles, StreamTiles
 
 MakeStore = Callable[..., Path]
@@ -68,3 +73,34 @@ def test_a_stream_asks_for_an_index_once_and_for_runs_of_tiles(remote: str, buck
     # One more where memory is filled from its start again, in the middle of a run.
     assert reads <= min(second.values()) <= max(second.values()) <= reads + 1
     assert sum(first.values()) <= 6 * (1 + reads) + 2
+
+
+LOADS = {
+    "pixels": RamTiles.load,
+    "compressed": partial(RamTiles.load, keep="compressed"),
+    "stream": partial(StreamTiles.open, ram_limit="5MB", lanes=1),
+}
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_an_endpoint_that_stumbles_gives_the_right_pixels(
+    remote: str, monkeypatch: pytest.MonkeyPatch, load: str
+):
+    here = RamTiles.load(remote, "train")
+    kinds = ("drop", "reset", "truncate", "short", "503", "stall")
+    monkeypatch.setattr(objects, "BACKOFF", 0.01)
+    monkeypatch.setattr(Proxy, "fate", partialmethod(of_ranges, Proxy.fate))
+    server = os.environ["AWS_ENDPOINT_URL"]
+    with faulty_proxy(server, seed=load, rate=0.5, kinds=kinds, stall=0.1) as proxy:
+        use_endpoint(monkeypatch, proxy.address)
+        there = LOADS[load](remote, "train")
+        for tile in range(0, len(here), 9):
+            for one, other in zip(here.pixels(tile), there.pixels(tile), strict=True):
+                assert np.array_equal(one, other)
+    assert proxy.faults.total() > 10
+
+
+def of_ranges(proxy: Proxy, fate: Callable[[Proxy, str, str], str], method: str, what: str) -> str:
+    """Send less than was asked for, and say so, only where a range was asked for."""
+    kind = fate(proxy, method, what)
+    return "503" if kind == "short" and what.endswith(" None") else kind

@@ -9,6 +9,7 @@ from geoprep.storage import objects as remote
 from geoprep.storage.sinks import Bucket
 
 DATA = bytes(range(256)) * 40
+PARTS = [(3, 99), (9000, 9100), (120, 130), (3, 99)]
 
 
 def fetched(address, tmp_path):
@@ -23,6 +24,8 @@ READS = {
     "sizes": lambda _: StoreFiles("s3://cities/in").sizes,
     "read": lambda _: StoreFiles("s3://cities/in").read("a.bin"),
     "read_range": lambda _: StoreFiles("s3://cities/in").read_range("a.bin", 3, 99),
+    "read_end": lambda _: StoreFiles("s3://cities/in").read_end("a.bin", 99),
+    "ranges": lambda _: [*map(bytes, StoreFiles("s3://cities/in").ranges("a.bin", PARTS, 50))],
     "bucket read": lambda _: Bucket("s3://cities/in").read("a.bin"),
     "bucket read_range": lambda _: Bucket("s3://cities/in").read_range("a.bin", 3, 99),
     "bucket tags": lambda _: Bucket("s3://cities/in").tags(),
@@ -38,6 +41,7 @@ def server():
 
 @pytest.mark.parametrize("name", READS)
 def test_an_answer_that_breaks_off_is_asked_for_again(server, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(remote, "BACKOFF", 0.01)
     use_endpoint(monkeypatch, server)
     right = READS[name](tmp_path)
     with faulty_proxy(server, rate=1.0, kinds=("truncate",), once=True) as proxy:

@@ -19,6 +19,7 @@ from geoprep.sources.spacenet import find_scenes
 from geoprep.storage import StoreFiles
 from geoprep.storage import objects as remote
 from geoprep.storage.addresses import open_image, read_bytes
+from geoprep.storage.s3 import s3_address
 from geoprep.store import Store
 from geoprep.store.scenes import read_image
 from geoprep.verify import verify
@@ -235,7 +236,7 @@ def test_a_server_that_does_not_answer_is_one_line(s3, monkeypatch):
     ],
 )
 def test_web_addresses_of_s3(web, expected):
-    assert remote.s3_address(web) == expected
+    assert s3_address(web) == expected
 
 
 @pytest.mark.parametrize("web", ["https://example.com/x.tif", "http://s3.evil.com/b", "s3://"])
