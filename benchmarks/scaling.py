@@ -2,7 +2,12 @@
 
 Three things grow with the number of scenes and not with the number of machines: the plan, the
 scheduler's and the client's work per task, and the tables at the end. They are measured here with
-scenes that are not there: images are neither read nor written.
+scenes that are not there: images are neither read nor written. Of a cluster, memory and processor
+time of the client, the scheduler and the workers are told ten times on the way::
+
+    dask scheduler --host 127.0.0.1 --port 8786 &
+    dask worker tcp://127.0.0.1:8786 --nthreads 1 &  # as many as wanted
+    python -m benchmarks.scaling --scheduler tcp://127.0.0.1:8786
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +36,8 @@ from geoprep.store.writer import create_store
 
 T = TypeVar("T")
 R = TypeVar("R")
+Used = dict[str, float]
+Watch = Callable[[], dict[str, Used]]
 SIDE = 1300
 STEP = SIDE * 2.7e-6
 
@@ -104,33 +112,63 @@ def measure(scenes: int, shards: int, scheduler: str | None) -> dict[str, Any]:
         "plan_seconds": time.perf_counter() - start,
         "plan_peak_mb": _peak_mb(),
     }
-    executor = Dask.connect(scheduler) if scheduler else Threads()
-    count, start = min(shards, plan.shards), time.perf_counter()
-    records, histograms = {}, Histograms(3)
+    with ExitStack() as stack:
+        executor, watch = _executor(scheduler, stack)
+        return result | _tasks(plan, min(shards, plan.shards), executor, watch)
+
+
+def _executor(scheduler: str | None, stack: ExitStack) -> tuple[Dask | Threads, Watch]:
+    if scheduler is None:
+        return Threads(), lambda: {"client": _used()}
+    from distributed import Client
+
+    client = stack.enter_context(Client(scheduler, set_as_default=False))
+
+    def watch() -> dict[str, Used]:
+        workers = {f"worker {i}": one for i, one in enumerate(client.run(_used).values())}
+        return {"client": _used(), "scheduler": client.run_on_scheduler(_used), **workers}
+
+    return Dask(client), watch
+
+
+def _tasks(plan: Plan, count: int, executor: Dask | Threads, watch: Watch) -> dict[str, Any]:
+    """Return what it took to send tasks, to journal their records and to write the tables."""
+    records, histograms, waiting = {}, Histograms(3), 0.0
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "a.zarr") as journal:
         store = Path(folder) / "a.zarr"
         tasks = shard_tasks(plan, str(store), range(count), {})
-        waiting = 0.0
-        for record in executor.map_unordered(pretend, tasks):
+        used, start = [{"tasks": 0, **watch()}], time.perf_counter()
+        for done, record in enumerate(executor.map_unordered(pretend, tasks), start=1):
             before = time.perf_counter()
             journal.write({"stamp": plan.stamp, "shard": record.to_json()})
             waiting += time.perf_counter() - before
             records[record.shard] = histograms.take(record)
+            if done % max(1, count // 10) == 0:
+                used.append({"tasks": done, **watch()})
         seconds = time.perf_counter() - start
-        result |= {
+        result: dict[str, Any] = {
             "tasks": count,
             "task_ms": 1000 * seconds / count,
             "journal_ms": 1000 * waiting / count,
-            "tasks_peak_mb": _peak_mb(),
+            "used": used,
         }
         if count == plan.shards:
             start = time.perf_counter()
             create_store(store, plan.meta, plan.tiles)
             finish(plan, store, records, histograms)
             result |= {"tables_seconds": time.perf_counter() - start, "peak_mb": _peak_mb()}
-    if isinstance(executor, Dask):
-        executor.close()
     return result
+
+
+def _used() -> Used:
+    """Return what the process that runs this holds, and the processor time it took."""
+    import psutil
+
+    times = psutil.Process().cpu_times()
+    return {
+        "rss_mb": round(psutil.Process().memory_info().rss / 1e6, 1),
+        "cpu_seconds": round(times.user + times.system, 2),
+    }
 
 
 def _peak_mb() -> float:

@@ -228,6 +228,8 @@ class SurveyTask:
     missing
         File of bits, a row per row of the scene, for where it is black; None where that is known
         at once.
+    failure
+        Why the scene has failed already: nothing is read then.
     """
 
     index: int
@@ -236,6 +238,7 @@ class SurveyTask:
     nodata: float | None
     rows: tuple[int, int] | None
     missing: str | None
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from geoprep.build.journal import Journal
 from geoprep.build.records import Outcome, Progress, Report, SurveyRecord, SurveyTask
 from geoprep.build.scene import too_empty
 from geoprep.build.tasks import survey_rows
-from geoprep.executors import Executor
+from geoprep.executors import Dask, Executor
 from geoprep.plan import Plan, PlannedScene
 
 _STRIP_VALUES = 32 << 20
@@ -137,9 +138,10 @@ def _looked_at(
         for index, scene in todo.items():
             strips = list(_strips(plan, index, scene, folder))
             open_scenes[index] = _Findings(len(strips))
-            yield from strips
+            for strip in strips:  # by now another may have failed
+                yield replace(strip, failure=open_scenes[index].failure)
 
-    for record in executor.map_unordered(survey_rows, tasks()):
+    for record in _records(executor, tasks()):
         index, rows = record.task.index, record.task.rows
         open_scenes[index].add(record)
         done += _pixels(todo[index], rows)
@@ -148,6 +150,20 @@ def _looked_at(
             report(Progress("survey", done, total, read))
         if open_scenes[index].left == 0:
             yield index, open_scenes.pop(index)
+
+
+def _records(executor: Executor, tasks: Iterator[SurveyTask]) -> Iterator[SurveyRecord]:
+    """Yield what was found; what a cluster's workers die over has failed."""
+    if isinstance(executor, Dask):
+        return executor.map_unordered(survey_rows, tasks, partial(_without_killer, executor))
+    return executor.map_unordered(survey_rows, tasks)
+
+
+def _without_killer(executor: Dask, task: SurveyTask) -> SurveyTask:
+    if executor.survives(survey_rows, task):
+        return task
+    why = f"{task.image}: reading it ends the process; fetch the scene again"
+    return replace(task, failure=why)
 
 
 def _pixels(scene: PlannedScene, rows: tuple[int, int] | None = None) -> int:

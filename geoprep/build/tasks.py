@@ -92,6 +92,8 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
     """Look at some rows of a scene, or all: their histogram, and how much is imagery."""
     if stopped():
         raise Stopped
+    if task.failure:
+        return SurveyRecord(task, failure=task.failure)
     try:
         with open_image(task.image) as dataset:
             window = None

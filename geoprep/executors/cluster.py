@@ -23,6 +23,8 @@ R = TypeVar("R")
 
 PER_THREAD = 2
 """Tasks in flight per thread of a worker: one that runs, one that waits on the spot."""
+_BLAMED = 3
+"""Times that workers may die over one task, or over others beside it, until that is the end."""
 _BATCH = 64
 _LEAVING = 120.0
 _CONNECTING = "15s"
@@ -114,18 +116,19 @@ class Dask:
         Parameters
         ----------
         lost
-            Returns what is to be run instead of an item that several workers died over; without
-            it, or where that kills again, UsageError is raised.
+            Returns what is to be run instead of an item that several workers died over, the same
+            item where another was to blame; without it, or where that goes on, UsageError is
+            raised.
         """
         from distributed import KilledWorker, as_completed
 
         queue = iter(items)
-        running: dict[Future[R], tuple[T, bool]] = {}
+        running: dict[Future[R], tuple[T, int]] = {}
         arriving = as_completed([], loop=self._client.loop)
 
-        def begin(item: T, *, again: bool = False) -> None:
+        def begin(item: T, blamed: int = 0) -> None:
             future = self._client.submit(function, item, pure=False)
-            running[future] = item, again
+            running[future] = item, blamed
             arriving.add(future)
 
         try:
@@ -133,16 +136,16 @@ class Dask:
                 begin(item)
             while running:
                 future = next(arriving)
-                item, again = running.pop(future)
+                item, blamed = running.pop(future)
                 try:
                     result = future.result()
                 except RuntimeError as error:
                     _refuse_unreadable(error)
                     raise
                 except KilledWorker as error:
-                    if lost is None or again:
+                    if lost is None or blamed == _BLAMED:
                         raise UsageError(_deadly(error)) from error
-                    begin(lost(item), again=True)
+                    begin(lost(item), blamed + 1)
                     continue
                 # Refill before the result is handed on, so that no worker waits for the caller.
                 room = PER_THREAD * self.workers - len(running)

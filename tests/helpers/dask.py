@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +31,13 @@ class Cluster:
         command = [sys.executable, "-m", "dask", *arguments]
         with log.open("wb") as out:
             self.processes.append(
-                subprocess.Popen(command, stderr=out, stdout=out, env=self.environment)
+                subprocess.Popen(
+                    command,
+                    stderr=out,
+                    stdout=out,
+                    env=self.environment,
+                    start_new_session=True,
+                )
             )
         return log
 
@@ -77,4 +84,9 @@ def dask_cluster(
         for process in reversed(cluster.processes):
             process.terminate()
         for process in cluster.processes:
-            process.wait(120)
+            # A nanny that was just starting its worker again waits for the scheduler for ever.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -10,7 +10,7 @@ from helpers import deadly
 from helpers.dask import dask_cluster
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
 
-from geoprep.build import run
+from geoprep.build import run, survey
 from geoprep.build.run import build
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
@@ -40,6 +40,13 @@ def world(tmp_path_factory):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     with dask_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory):
+    """Return a cluster that gives a task up with the first worker that dies over it."""
+    with dask_cluster(tmp_path_factory.mktemp("fragile"), failures=0) as running:
         yield running
 
 
@@ -114,16 +121,18 @@ def test_a_worker_may_be_killed_in_mid_build(world, executor, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_a_scene_that_kills_its_worker_fails_alone(world, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "options",
+    [{"rescale": "scene", "shard_tiles": 12}, {"rescale": "city", "shard_tiles": 3}],
+    ids=["build", "survey"],
+)
+def test_a_scene_that_kills_its_worker_fails_alone(world, fragile, tmp_path, monkeypatch, options):
     scenes, _ = world
+    monkeypatch.setattr(survey, "survey_rows", deadly.survey_rows)
     monkeypatch.setattr(run, "build_shard", deadly.build_shard)
     monkeypatch.setattr(run, "try_scenes", deadly.try_scenes)
-    (tmp_path / "logs").mkdir()
-    with (
-        dask_cluster(tmp_path / "logs", failures=0) as cluster,
-        contextlib.closing(Dask.connect(cluster.address)) as executor,
-    ):
-        build(plan_of(scenes, tile=32, shard_tiles=12), tmp_path / "a.zarr", executor)
+    with contextlib.closing(Dask.connect(fragile.address)) as executor:
+        build(plan_of(scenes, tile=32, **options), tmp_path / "a.zarr", executor)
     table = Store.open(tmp_path / "a.zarr").scenes
     failed = {
         name: reason
