@@ -48,7 +48,9 @@ def download(
     if dry_run:
         for one in files:
             click.echo(f"{one.remote.size:>14,}  {one.remote.address} -> {one.path}")
-        click.echo(f"{len(files)} objects, {total / 1e9:.3f} GB")
+        coming = published.to_come(files)
+        left = f"of which {coming / 1e9:.3f} GB are to come"
+        click.echo(f"{len(files)} objects, {total / 1e9:.3f} GB, {left}")
         published.check_room(files, dest)
         return
     with counting_bar("downloading, MB", quiet, per=10**6) as report:

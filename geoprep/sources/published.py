@@ -13,7 +13,7 @@ from geoprep.executors.threads import Threads
 from geoprep.sources.cities import BUCKET, City, FileRole, canonical_product, file_role
 from geoprep.sources.scene import natural_key
 from geoprep.storage.files import written
-from geoprep.storage.transfer import Remote, ask_remote, bring, list_remote, present
+from geoprep.storage.transfer import Remote, ask_remote, bring, list_remote, missing
 
 CONNECTIONS = 8
 _ARCHIVES_AT_A_TIME = 2
@@ -95,14 +95,19 @@ def archives(city: City, dest: Path) -> list[Wanted]:
     return [Wanted(ask_remote(f"{mission}/{a.name}", a.md5), dest / a.name) for a in listed]
 
 
+def to_come(files: Sequence[Wanted]) -> int:
+    """Return the bytes that are not here yet, by the sizes of files alone."""
+    return sum(missing(one.remote, one.path) for one in files)
+
+
 def check_room(files: Sequence[Wanted], dest: Path) -> None:
     """Raise OutputError where a disk has less room than is still to come."""
-    missing = sum(one.remote.size - present(one.remote, one.path) for one in files)
+    coming = to_come(files)
     place = next(one for one in (dest, *dest.parents) if one.is_dir())
     free = shutil.disk_usage(place).free
-    if missing > free:
+    if coming > free:
         raise OutputError(
-            f"{dest}: {missing / 1e9:.1f} GB are to come, and {free / 1e9:.1f} GB are free: free "
+            f"{dest}: {coming / 1e9:.1f} GB are to come, and {free / 1e9:.1f} GB are free: free "
             "some, choose another --dest, or fewer --scenes"
         )
 

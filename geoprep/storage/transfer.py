@@ -79,8 +79,7 @@ def bring(
         return "kept"
     with written(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        version = re.sub(r"\W", "", remote.etag)[:16]
-        part = path.with_name(f".{path.name}.{version}.part")
+        part = _part(remote, path)
         for _ in range(ATTEMPTS):
             _fill(remote, part, report)
             if _is_it(remote, part):
@@ -95,13 +94,27 @@ def bring(
     )
 
 
-def present(remote: Remote, path: Path) -> int:
-    """Return how many bytes of an object are here, whole or in part, by their number alone."""
-    version = re.sub(r"\W", "", remote.etag)[:16]
-    for one in (path, path.with_name(f".{path.name}.{version}.part")):
-        with suppress(OSError):
-            return min(one.stat().st_size, remote.size)
+def missing(remote: Remote, path: Path) -> int:
+    """Return how many bytes of an object are still to come, by the sizes of what is here alone.
+
+    A file of another size is fetched again whole, and is there until the new one is.
+    """
+    if _size(path) == remote.size:
+        return 0
+    there = _size(_part(remote, path))
+    return remote.size - (there if there <= remote.size else 0)
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
     return 0
+
+
+def _part(remote: Remote, path: Path) -> Path:
+    """Return where this version of an object is put together."""
+    version = re.sub(r"\W", "", remote.etag)[:16]
+    return path.with_name(f".{path.name}.{version}.part")
 
 
 def _fill(remote: Remote, part: Path, report: Callable[[int], None]) -> None:
