@@ -6,9 +6,12 @@ import errno
 import os
 import re
 import shutil
-import threading
+import socket
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache, lru_cache
+from itertools import count
 from pathlib import Path
 
 from geoprep.errors import GeoprepError, OutputError, UsageError
@@ -19,6 +22,7 @@ _REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG),
     *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOENT),
 )
+_numbers = count()
 _NEARLY_FULL = 1 << 20
 """Free bytes below which a library that gives no reason has met a full disk."""
 
@@ -44,7 +48,8 @@ def replaced(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; it becomes ``path`` when all went well.
 
     Nobody ever sees half a file under its final name, and a failure leaves what was there before.
-    Any number of threads and processes may do this in one folder.
+    Any number of threads and processes may do this in one folder. What killed processes of this
+    machine left in it is removed.
 
     Raises
     ------
@@ -54,10 +59,11 @@ def replaced(path: Path) -> Iterator[Path]:
         The disk is full, or fails.
     """
     require_folder(path)
-    name = f".{path.stem}.{os.getpid()}.{threading.get_ident()}.partial{path.suffix}"
+    name = f".{path.stem}.{_machine()}-{os.getpid()}-{next(_numbers)}.partial{path.suffix}"
     partial = path.with_name(name)
     with written(path):
         try:
+            _sweep(path.parent.absolute())
             partial.touch()  # refused at once, not after an hour of work
             partial.unlink()
             yield partial
@@ -66,6 +72,32 @@ def replaced(path: Path) -> Iterator[Path]:
         finally:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+
+@cache
+def _machine() -> str:
+    """Return eight hex digits for this machine: on a disk that several share, others write too."""
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
+@lru_cache(maxsize=1024)
+def _sweep(folder: Path) -> None:
+    """Remove what writers that are no more left in a folder; once per process and folder."""
+    left = re.compile(rf"\..*\.{_machine()}-(\d+)-\d+\.partial.*")
+    with suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208 - as text
+            if (match := left.fullmatch(name)) and not _runs(int(match[1])):
+                (folder / name).unlink()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
 
 
 def require_folder(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -142,10 +143,10 @@ def _asset_folder(out: Path, data: dict[str, Any], store: Store) -> Iterator[tup
 
 
 def _remove_older(out: Path, name: str) -> None:
-    """Remove the pictures of pages that this one has replaced."""
+    """Remove the pictures of pages that this one has replaced, and of those never finished."""
     kept = Path(name).name
     for folder in out.with_name(f"{out.stem}_files").iterdir():
-        own = len(folder.name) == len(kept) and set(folder.name) <= set("0123456789abcdef")
+        own = re.fullmatch(r"[0-9a-f]{16}|\.[0-9a-f]{16}\.partial", folder.name)
         if own and folder.name != kept:
             shutil.rmtree(folder, ignore_errors=True)
 

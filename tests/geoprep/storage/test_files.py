@@ -3,6 +3,9 @@
 import errno
 import gc
 import os
+import re
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -59,6 +62,29 @@ def test_threads_write_one_file_without_meeting(tmp_path):
         thread.join()
     assert path.read_text() in {str(i) * 1000 for i in range(4)}
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path):
+    path = tmp_path / "a.html"
+    half = (
+        "import os, sys; from pathlib import Path; from geoprep.storage import replaced\n"
+        "with replaced(Path(sys.argv[1])) as partial:\n"
+        "    partial.write_text('half'), print(os.getpid(), flush=True), os.kill(os.getpid(), 9)"
+    )
+    dead = subprocess.run([sys.executable, "-c", half, path], stdout=subprocess.PIPE, check=False)
+    (left,) = tmp_path.iterdir()
+    pid = f"-{int(dead.stdout)}-"
+    assert pid in left.name
+    kept = {
+        left.with_name(left.name.replace(pid, f"-{os.getpid()}-")),  # of a writer that runs
+        left.with_name(re.sub(r"\.[0-9a-f]{8}-", ".00000000-", left.name)),  # of another machine
+        left.with_name(f"my{left.name}"),
+    }
+    for one in kept:
+        one.write_text("another's")
+    with replaced(path) as partial:
+        partial.write_text("whole")
+    assert {*tmp_path.iterdir()} == {path, *kept}
 
 
 @pytest.mark.parametrize(
