@@ -6,7 +6,7 @@ import json
 from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 from click.core import ParameterSource
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from geoprep.sources.scene import Found
 
 
+Sources: TypeAlias = "tuple[list[Found], list[str], str | Path]"
+"""What the sources hold, the names of the cities, and where the store goes."""
 _OF_MASKS: Final = ("label_values", "label_speeds")
 _OF_VECTORS: Final = (
     *("buffer", "width_field"),
@@ -165,24 +167,21 @@ def _rehearse(given: dict[str, Any], quiet: bool) -> int:
 
 def _build(given: dict[str, Any], quiet: bool) -> tuple[Summary, list[str]]:
     """Build the store; return what was done, and lines that a person should see."""
-    from geoprep.storage.sinks import check_reachable
-
     options = BuildOptions(**{one.name: given[one.name] for one in fields(BuildOptions)})
-    if given["out"] is not None:
-        check_reachable(given["out"])
+    sources = _checked_sources(given, quiet)
     with ExitStack() as stack:
         executor = _executor(given["workers"], given["scheduler"], stack)
-        return _built(given, options, executor, quiet)
+        return _built(given, sources, options, executor, quiet)
 
 
 def _built(
-    given: dict[str, Any], options: BuildOptions, executor: Executor, quiet: bool
+    given: dict[str, Any], sources: Sources, options: BuildOptions, executor: Executor, quiet: bool
 ) -> tuple[Summary, list[str]]:
     from geoprep.build.run import build
     from geoprep.cli.progress import build_bar, counting_bar
     from geoprep.plan.plan import make_plan
 
-    found, names, out = _sources(given, quiet)
+    found, names, out = sources
     if given["scheduler"] is None:
         found = _fetched(found, out, quiet)
     else:  # workers read for themselves, and are in other folders
@@ -254,7 +253,31 @@ def _mask_option(given: dict[str, Any]) -> str:
     return next((f"--{name.replace('_', '-')}" for name in _OF_MASKS if given[name]), "")
 
 
-def _sources(given: dict[str, Any], quiet: bool) -> tuple[list[Found], list[str], str | Path]:
+def _checked_sources(given: dict[str, Any], quiet: bool) -> Sources:
+    """Return the sources, and ask for the bucket: what fails at once comes before what takes long.
+
+    A source that is not here is named before any server is asked; a bucket that refuses us before
+    an archive is unpacked or anything is downloaded.
+    """
+    from geoprep.storage.sinks import check_reachable
+
+    named = [one for one in (given["source"], *given["images"], given["labels"]) if one]
+    if given["out"] is not None and any(map(_takes_long, named)):
+        check_reachable(given["out"])
+    sources = _sources(given, quiet)
+    check_reachable(sources[2])
+    return sources
+
+
+def _takes_long(source: str) -> bool:
+    """Return whether a source is on a server, or an archive."""
+    from geoprep.sources.archives import INSIDE, SUFFIXES
+
+    place = source.partition(INSIDE)[0]
+    return "://" in place or (place.lower().endswith(SUFFIXES) and Path(place).is_file())
+
+
+def _sources(given: dict[str, Any], quiet: bool) -> Sources:
     """Return what the sources hold, the names of the cities, and where the store goes."""
     if given["images"]:
         from geoprep.sources.patterns import images_and_labels

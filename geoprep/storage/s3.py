@@ -91,15 +91,16 @@ def errors_named(address: str, kind: type[GeoprepError] = SourceError) -> Iterat
     try:
         yield
     except (FileNotFoundError, PermissionError, exceptions.BaseError) as error:
-        words = explain_writing if kind is OutputError else explain
-        raise kind(f"{address}: {words(error)}") from error
+        words = _explain_writing(error, address) if kind is OutputError else explain(error)
+        raise kind(f"{address}: {words}") from error
 
 
-def explain_writing(error: Exception) -> str:
+def _explain_writing(error: Exception, address: str) -> str:
     """Return what a server has against an object that is written, and what to do about it."""
     status, reason = _status(error)
     if status == "404" or isinstance(error, FileNotFoundError):
-        return "no such bucket. Check its name, or make it: aws s3 mb s3://BUCKET"
+        bucket = split_address(address)[0]
+        return f"no such bucket. Check its name, or make it: aws s3 mb s3://{bucket}"
     if status in ("401", "403") or isinstance(error, PermissionError):
         return (
             "writing is refused. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of somebody who "
@@ -108,17 +109,32 @@ def explain_writing(error: Exception) -> str:
         )
     if "region" in reason:
         return f"the bucket is in another region ({reason}): set AWS_REGION"
+    return f"not writable ({reason}). {_where()}, and run the same command again to carry on"
+
+
+def _where() -> str:
     place = endpoint()
-    where = f"the endpoint {place}" if place else "the network"
-    return f"not writable ({reason}). Check {where}, and run the same command again to carry on"
+    if place:
+        return f"Check the network and the endpoint {place} (AWS_ENDPOINT_URL)"
+    return "Check the network, set AWS_ENDPOINT_URL for a bucket that is not Amazon's"
 
 
 def _status(error: Exception) -> tuple[str, str]:
     """Return the HTTP status, "" where there is none, and the first line of an error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[0][:300] if lines else type(error).__name__
+    reason = lines[0] if lines else type(error).__name__
     match = re.search(r"status code: (\d{3})", reason)
-    return match[1] if match else "", reason
+    return match[1] if match else "", _plain(reason)[:300]
+
+
+def _plain(reason: str) -> str:
+    """Return a client's error without the story of its retries: who did not do what."""
+    told = re.search(r"Error performing \w+ (\w+://[^/\s]+)\S* in .*? - (.*)", reason)
+    if told is None:
+        return re.sub(r"^Generic S3 error: ", "", reason)
+    if "error sending request" in told[2]:
+        return f"no answer from {told[1]}"
+    return f"{told[1]}: {told[2]}"
 
 
 def explain(error: Exception) -> str:
@@ -139,6 +155,4 @@ def explain(error: Exception) -> str:
         return f"half of the credentials are not set ({reason}): set or unset all AWS_* of them."
     if "region" in reason:
         return f"the bucket is in another region ({reason}): set AWS_REGION."
-    place = endpoint()
-    where = f"the network and the endpoint {place}" if place else "the network"
-    return f"not readable ({reason}). Check {where}, or download the files and give their folder."
+    return f"not readable ({reason}). {_where()}, or download the files and give their folder."

@@ -250,18 +250,41 @@ def test_what_is_no_store_is_left_alone(world, endpoint, bucket):
 
 def test_errors_are_one_line_with_the_fix(endpoint, monkeypatch):
     use_endpoint(monkeypatch, endpoint)
-    with pytest.raises(OutputError, match=r"s3://nowhere/a\.zarr/.*no such bucket.*aws s3 mb") as e:
+    with pytest.raises(
+        OutputError, match=r"s3://nowhere/a\.zarr/.*no such bucket.*mb s3://nowhere"
+    ) as e:
         sinks.check_reachable("s3://nowhere/a.zarr")
     assert "\n" not in str(e.value)
     use_endpoint(monkeypatch, "http://127.0.0.1:9")
     monkeypatch.setattr(remote, "RETRIES", 1)
     remote._client.cache_clear()
-    with pytest.raises(OutputError, match=r"not writable.*endpoint http://127\.0\.0\.1:9") as e:
+    told = r"a\.zarr/x: not writable \(no answer from http://127\.0\.0\.1:9\)\. .*AWS_ENDPOINT_URL"
+    with pytest.raises(OutputError, match=told) as e:
         sinks.Bucket("s3://own/a.zarr").put("x", b"")
     assert "\n" not in str(e.value)
+    assert "retries" not in str(e.value)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(SourceError, match="half of the credentials"):
         sinks.Bucket("s3://own/a.zarr")
+
+
+def test_a_source_that_is_not_here_is_named_before_a_bucket_is_asked(
+    endpoint, bucket, tmp_path, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(sinks, "check_reachable", asked.append)
+    packed = tmp_path / "a.zip"
+    for source in (
+        ["--city", "moscow", "--source", str(tmp_path / "nope")],
+        ["--images", str(tmp_path / "nope" / "*.tif")],
+        ["--images", str(packed)],
+    ):
+        done = CliRunner().invoke(cli, ["build-zarr", *source, "--out", bucket, "--quiet"])
+        assert "nope" in str(done.exception) or "a.zip" in str(done.exception)
+        assert not asked
+    packed.write_bytes(b"not yet opened")
+    CliRunner().invoke(cli, ["build-zarr", "--images", str(packed), "--out", bucket, "--quiet"])
+    assert asked == [bucket]
 
 
 @pytest.mark.parametrize(("status", "says"), [(403, "writing is refused"), (503, "not writable")])
