@@ -81,7 +81,7 @@ class StoreFiles:
     def end(self, name: str, nbytes: int) -> memoryview:
         """Return the last bytes of one file, in one request; raises as :meth:`ranges`."""
         import obstore
-        from obstore.exceptions import NotSupportedError
+        from obstore.exceptions import GenericError, NotSupportedError
 
         def ask() -> memoryview:
             found = obstore.get(self._client, name, options={"range": {"suffix": nbytes}})
@@ -91,8 +91,11 @@ class StoreFiles:
         with store_errors(f"{self.location}/{name}"):
             try:
                 return whole(ask)
-            except NotSupportedError:  # Azure counts no range from the end
+            # Azure counts no range from the end, and nobody one of an empty object.
+            except (NotSupportedError, GenericError):
                 size = int(obstore.head(self._client, name)["size"])
+                if not size:
+                    return memoryview(b"")
                 return self.ranges(name, [(max(0, size - nbytes), size)], 0)[0]
 
     def ranges(self, name: str, ranges: Sequence[Range], gap: int) -> list[memoryview]:

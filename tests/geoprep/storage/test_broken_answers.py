@@ -48,3 +48,9 @@ def test_an_answer_that_breaks_off_is_asked_for_again(server, tmp_path, monkeypa
         use_endpoint(monkeypatch, proxy.address)
         assert READS[name](tmp_path) == right
         assert proxy.faults["truncate"] >= 1
+
+
+def test_the_end_of_an_empty_object_is_nothing(server, monkeypatch):
+    use_endpoint(monkeypatch, server)
+    client_of(server).put_object(Bucket="cities", Key="out/empty", Body=b"")
+    assert StoreFiles("s3://cities/out").read_end("empty", 9) == b""
