@@ -88,8 +88,8 @@ def test_a_build_killed_right_before_its_commit_is_finished_to_the_same_bytes(
     def die(_):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("geoprep.store.writer.flush_all", die)
+    monkeypatch.setattr("geoprep.store.writer.flush_all", die)
+    with pytest.raises(KeyboardInterrupt):
         build(plan_of(scenes, **OPTIONS), out, Threads(2))
     assert_finishes(builder, out, expected)
 
