@@ -38,6 +38,7 @@ def server():
 
 @pytest.mark.parametrize("name", READS)
 def test_an_answer_that_breaks_off_is_asked_for_again(server, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(remote, "RETRIES", 1)  # obstore's too, which wait twice as long each time
     use_endpoint(monkeypatch, server)
     right = READS[name](tmp_path)
     with faulty_proxy(server, rate=1.0, kinds=("truncate",), once=True) as proxy:
