@@ -5,12 +5,14 @@ TORCH_INDEX ?=
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 DEMO = demo
-# Of the demo: scenes, and times that training sees each of their tiles.
+# Of the demo: scenes, pixels per side of each, and times that training sees each of their tiles.
 SCENES = 48
+SIZE = 1300
 EPOCHS = 3
 # Tests run in as many processes as there are cores, files kept whole: their fixtures are built once.
+# The longest come first, as tests/conftest.py says; xdist would begin with those of most tests.
 # One thread computes in each: two processes of two threads wait for each other.
-SPREAD ?= -n auto --dist loadfile
+SPREAD ?= -n auto --dist loadfile --no-loadscope-reorder
 test test-wheel-%: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
@@ -19,7 +21,7 @@ BENCH ?=
 .SECONDARY:
 
 demo: .venv/.core
-	.venv/bin/geoprep synth --city moscow --scenes $(SCENES) --out $(DEMO)/data
+	.venv/bin/geoprep synth --city moscow --scenes $(SCENES) --size $(SIZE) --out $(DEMO)/data
 	.venv/bin/geoprep build-zarr --city moscow --source $(DEMO)/data --out $(DEMO)/moscow.zarr
 	.venv/bin/geoprep verify $(DEMO)/moscow.zarr
 	.venv/bin/geoprep info $(DEMO)/moscow.zarr

@@ -17,6 +17,21 @@ REPO = Path(__file__).resolve().parents[1]
 sys.path.append(str(REPO))
 
 
+# Files that take longest, so that no process is left alone with one of them at the end.
+FIRST = (
+    *("e2e/test_readme.py", "e2e/test_demo.py", "benchmarks/test_faults.py"),
+    *("e2e/test_fit_command.py", "benchmarks/test_inference.py", "benchmarks/test_preprocess.py"),
+    *("benchmarks/test_loaders.py", "training/deploy/test_export.py", "e2e/test_recipes.py"),
+    *("e2e/test_bucket.py", "benchmarks/test_roads.py", "benchmarks/test_training.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the longest files first, all others in their order."""
+    places = {str(REPO / "tests" / name): place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(str(item.path), len(FIRST)))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Return the folder of real SpaceNet samples, or skip: the project never depends on it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -247,6 +248,34 @@ def check_store(facts: Facts, stores: Sequence[Store], where: str) -> None:
                 f"{where} was trained on bands {', '.join(facts.bands)}; {store.location} has "
                 f"{', '.join(store.meta.bands)}: use a store with the same bands, or train on this"
             )
+
+
+def tiles_of(
+    facts: Facts,
+    stores: Sequence[str | Path],
+    split: Split = "train",
+    *,
+    progress: bool | None = False,
+) -> RamTiles:
+    """Return tiles for a network: of its bands and its level, split by its folds.
+
+    Parameters
+    ----------
+    progress
+        Whether to draw a bar; None: on a terminal.
+
+    Raises
+    ------
+    StoreError, UsageError
+        A store cannot be used, or does not belong to the network.
+    """
+    opened = open_stores(stores)
+    check_store(facts, opened, "the network")
+    folds = facts.folds if split in ("train", "val") else None
+    fold = (facts.fold or 0) if folds is not None else 0
+    return RamTiles.load(
+        opened, split, facts.level, bands=facts.bands, folds=folds, fold=fold, progress=progress
+    )
 
 
 def load_split(

@@ -20,10 +20,9 @@ from loaders import (
     RamTiles,
     SpeedTarget,
     Split,
-    open_stores,
 )
 from training.checkpoint import Facts
-from training.data import Tiles, check_store, differences
+from training.data import Tiles, differences, tiles_of
 from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
 from training.distributed import add_up, share_buffers
 from training.engine.native import Engine
@@ -226,17 +225,12 @@ def evaluate_runner(
     StoreError, UsageError
         A store cannot be used, or does not belong to the network.
     """
-    opened = open_stores(stores)
-    check_store(facts, opened, "the network")
     facts = replace(facts, level=facts.level if level is None else level)
-    folds, fold = (facts.folds, facts.fold or 0) if split in ("train", "val") else (None, 0)
-    show = False if quiet else None
-    tiles = RamTiles.load(
-        opened, split, facts.level, bands=facts.bands, folds=folds, fold=fold, progress=show
-    )
-    which = "" if folds is None else f" of fold {fold} of {folds}, as in training"
+    tiles = tiles_of(facts, stores, split, progress=False if quiet else None)
+    folds = facts.folds if split in ("train", "val") else None
+    which = "" if folds is None else f" of fold {facts.fold or 0} of {folds}, as in training"
     title = f"{len(tiles)} {split} tiles{which}, {facts.level} x {facts.level} pixels"
-    notes = differences(facts, opened)
+    notes = differences(facts, tiles.stores)
     if split in ("train", "all"):
         which = "these tiles" if split == "train" else "part of these tiles"
         notes.append(f"the network has learned from {which}, if its stores are the same")

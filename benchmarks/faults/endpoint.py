@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +27,57 @@ KEYS = {
 }
 
 
+_one = threading.Lock()
+
+
+@contextmanager
+def s3_server(*buckets: str) -> Iterator[str]:
+    """Serve S3 with some empty buckets and no others; yield the address.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        moto, which is for development, is not installed.
+    RuntimeError
+        Another one is open in this process. All of them hold one set of buckets, so what lies in
+        them is forgotten here, and this would take it from the other.
+    """
+    from moto.server import ThreadedMotoServer
+
+    if not _one.acquire(blocking=False):
+        raise RuntimeError("an S3 endpoint is open in this process: close it first")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request, otherwise
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        address = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+        urllib.request.urlopen(f"{address}/moto-api/reset", b"").close()
+        for bucket in buckets:
+            client_of(address).create_bucket(Bucket=bucket)
+        yield address
+    finally:
+        server.stop()
+        _one.release()
+
+
+def client_of(address: str) -> Any:  # noqa: ANN401 - boto3 makes its classes as it runs
+    """Return boto3's client, which knows nothing of ours."""
+    import boto3
+
+    names = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
+    return boto3.client("s3", endpoint_url=address, region_name="us-east-1", **names)
+
+
+def objects_below(client: Any, bucket: str, prefix: str) -> dict[str, bytes]:  # noqa: ANN401
+    """Return name -> bytes of every object below a key."""
+    found = {}
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+        for item in page.get("Contents", []):
+            body = client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
+            found[item["Key"].removeprefix(prefix)] = body
+    return found
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """The buckets, through the proxy and past it."""
@@ -34,13 +87,7 @@ class Endpoint:
 
     def objects(self, prefix: str) -> dict[str, bytes]:
         """Return name -> bytes of every object of ours below a key."""
-        found = {}
-        pages = self.client.get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket=OWN, Prefix=prefix):
-            for item in page.get("Contents", []):
-                body = self.client.get_object(Bucket=OWN, Key=item["Key"])["Body"].read()
-                found[item["Key"].removeprefix(prefix)] = body
-        return found
+        return objects_below(self.client, OWN, prefix)
 
     def remove(self, prefix: str) -> None:
         """Delete every object of ours below a key."""
@@ -62,26 +109,14 @@ def endpoint(source: Path, key: str, share: float, seed: str) -> Iterator[Endpoi
     ModuleNotFoundError
         moto, which is for development, is not installed.
     """
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request, otherwise
-    right = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    right.start()
-    address = f"http://127.0.0.1:{right.get_host_and_port()[1]}"
-    names = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
-    client = boto3.client("s3", endpoint_url=address, region_name="us-east-1", **names)
-    try:
-        for bucket in (BUCKET, OWN):
-            client.create_bucket(Bucket=bucket)
+    with s3_server(BUCKET, OWN) as address:
+        client = client_of(address)
         for path in sorted(source.rglob("*")):
             if path.is_file():
                 name, body = f"{key}{path.relative_to(source)}", path.read_bytes()
                 client.put_object(Bucket=BUCKET, Key=name, Body=body, ACL="public-read")
         with faulty_proxy(address, seed=seed, rate=share, kinds=KINDS, stall=STALL) as proxy:
             yield Endpoint(proxy, client)
-    finally:
-        right.stop()
 
 
 def use(address: str) -> None:

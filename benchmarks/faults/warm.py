@@ -5,14 +5,20 @@ Imports alone: whoever forks a process that has worked gets threads that do not 
 
 from importlib import import_module
 
+from numba.core.registry import cpu_target
+
 LIBRARIES = (
     *("matplotlib.backends.backend_agg", "matplotlib.figure", "obstore", "PIL.Image", "rasterio"),
-    *("rich.progress", "torch.utils.tensorboard", "zarr", "zarrs"),
+    *("pyogrio", "rich.progress", "torch.utils.tensorboard", "zarr", "zarrs"),
 )
 OURS = (
     *("geoprep.build.run", "geoprep.cli.commands", "geoprep.verify", "geoprep.views.page"),
-    *("geoprep.views.preview", "loaders.stream", "training.fit", "training.predict"),
+    *("geoprep.views.preview", "loaders.stream", "training.fit", "training.loop"),
+    *("training.predict", "training.prediction.job", "training.prediction.report"),
 )
 
 for name in (*LIBRARIES, *OURS):
     import_module(name)
+# What numba imports when a function of its own is first called.
+cpu_target.typing_context.refresh()
+cpu_target.target_context.refresh()

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import click
 from click.core import ParameterSource
 
-from geoprep.cli.help import GroupedCommand, OutputPath, filled, grouped_option, options_of
+from geoprep.cli.help import (
+    QUIET,
+    WORKERS,
+    GroupedCommand,
+    OutputPath,
+    filled,
+    grouped_option,
+    options_of,
+)
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.plan.options import BuildOptions
 
@@ -96,7 +104,7 @@ something is in its way.
     help="Folder or s3://BUCKET/NAME.zarr; default: CITY.zarr",
 )
 @grouped_option("Store", "--overwrite", is_flag=True, help="Build again, whatever store is there.")
-@grouped_option("Run", "--workers", type=click.IntRange(1), help="Threads; default: one per core.")
+@WORKERS
 @grouped_option(
     "Run",
     "--scheduler",
@@ -112,7 +120,7 @@ something is in its way.
     "rate on one scene, and which scenes would fail.",
 )
 @grouped_option("Run", "--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@grouped_option("Run", "--quiet", is_flag=True, help="No progress bar.")
+@QUIET
 @click.pass_context
 def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 - options by name
     """Turn imagery and road labels into one uint8 Zarr store.

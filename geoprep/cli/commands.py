@@ -15,7 +15,7 @@ from geoprep import __version__
 from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
 from geoprep.cli.graphs import route, score
-from geoprep.cli.help import OutputPath
+from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, OutputPath
 from geoprep.cli.roads import preview_network, vectorize
 from geoprep.errors import UsageError
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 NETWORKS = (".gpkg", ".geojson", ".graphml", ".parquet", ".csv")
 STORE = click.argument("store", metavar="STORE")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 
 
 HELP = """Satellite imagery and road labels to uint8 Zarr stores, offline and once.
@@ -73,8 +72,8 @@ cli.add_command(route)
 @click.option(
     "--size", default=1300, show_default=True, type=click.IntRange(64, 4096), help="Pixels."
 )
-@click.option("--workers", type=click.IntRange(1), help="Threads; default: one per core.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@WORKERS
+@QUIET
 def synth(
     city: str,
     scenes: int,
@@ -136,8 +135,8 @@ def info(store: str, scenes: bool, as_json: bool) -> None:
 
 @cli.command(short_help="Read every chunk against checksums and statistics.")
 @STORE
-@click.option("--workers", type=click.IntRange(1), help="Threads; default: one per core.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@WORKERS
+@QUIET
 @JSON
 def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     """Read every chunk of a store against its checksums, hashes and statistics.
@@ -169,10 +168,10 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
 @click.option("--over", type=click.Path(path_type=Path), help="Image below the roads of a NETWORK.")
 @click.option(
     "--pixel-size",
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     help="Metres that its pixels are wide, where the roads have no place on the ground.",
 )
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@QUIET
 def preview(
     source: str,
     out: Path,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from geoprep.cli.help import OutputPath, filled
+from geoprep.cli.help import QUIET, OutputPath, filled
 
 
 @click.command(short_help="Bring a SpaceNet city from the public bucket.")
@@ -16,7 +16,7 @@ from geoprep.cli.help import OutputPath, filled
 @click.option("--scenes", type=click.IntRange(1), help="Only so many, labelled ones first.")
 @click.option("--archives", is_flag=True, help="The tarballs instead, all products in them.")
 @click.option("--dry-run", is_flag=True, help="List objects and bytes; fetch nothing.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@QUIET
 def download(
     city: str,
     product: str,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from geoprep.cli.help import GroupedCommand, grouped_option
+from geoprep.cli.help import JSON, POSITIVE, QUIET, GroupedCommand, grouped_option
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _PATH = click.Path(path_type=Path)
 @grouped_option(
     _WHAT,
     "--pixel-size",
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     help="Metres that a pixel is wide, for tables without images.",
 )
 @grouped_option(
@@ -53,7 +53,7 @@ _PATH = click.Path(path_type=Path)
     "--snap",
     default=4.0,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     help="Metres that control points may lie apart; published figures used 4 or 5.",
 )
 @grouped_option(
@@ -75,7 +75,7 @@ _PATH = click.Path(path_type=Path)
     "--topo-radius",
     default=150.0,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     help="Metres to follow roads; 300 for scenes of 2 km.",
 )
 @grouped_option(
@@ -85,8 +85,8 @@ _PATH = click.Path(path_type=Path)
 @grouped_option(
     _RUN, "--threads", type=click.IntRange(1), help="For cities; default: one per core."
 )
-@grouped_option(_RUN, "--quiet", is_flag=True, help="No progress bar.")
-@grouped_option(_RUN, "--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@QUIET
+@JSON
 def score(**given: Any) -> None:  # noqa: ANN401 - click hands options over by name
     """Compare networks, scene by scene."""
     from geoprep.cli.progress import counting_bar
@@ -191,10 +191,10 @@ def _place(_: click.Context, option: click.Parameter, text: str) -> tuple[float,
     "--within",
     default=100.0,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     help="Metres that a place may lie from the nearest road.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@JSON
 def route(
     network: Path,
     start: tuple[float, float],

@@ -44,6 +44,17 @@ def grouped_option(section: str, *args: str, **kwargs: Any) -> Callable[[F], F]:
     return click.option(*args, cls=GroupedOption, section=section, **kwargs)
 
 
+# Options of several commands; the section is one of help texts that have sections.
+POSITIVE = click.FloatRange(0, min_open=True)
+WORKERS = grouped_option(
+    "Run", "--workers", type=click.IntRange(1), help="Threads; default: one per core."
+)
+QUIET = grouped_option("Run", "--quiet", is_flag=True, help="No progress bar.")
+JSON = grouped_option(
+    "Run", "--json", "as_json", is_flag=True, help="Print one JSON document instead."
+)
+
+
 def options_of(record: type) -> Callable[[F], F]:
     """Return a decorator that gives a command one option per field of a dataclass.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from geoprep.cli.help import GroupedCommand, grouped_option
+from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, GroupedCommand, grouped_option
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ geoprep vectorize mask.png --pixel-size 1 --out roads.graphml    for networkx
 geoprep vectorize maps/ --out roads.csv                 SpaceNet's table, image by image
 """
 _INPUT, _ROADS, _REPAIR = "What the rasters are", "What is a road", "What is mended"
-_RUN = "Run"
 
 
 @click.command(cls=GroupedCommand, help=HELP, short_help="Turn maps or masks into a road network.")
@@ -43,7 +42,7 @@ _RUN = "Run"
 @grouped_option(
     _INPUT,
     "--pixel-size",
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     help="Metres that a pixel is wide, for rasters without a place on the ground.",
 )
 @grouped_option(
@@ -87,9 +86,9 @@ _RUN = "Run"
     help="What crosses a faster road does so on a bridge, without a junction.",
 )
 @grouped_option(_REPAIR, "--no-repair", is_flag=True, help="Close no gaps.")
-@grouped_option(_RUN, "--workers", type=click.IntRange(1), help="Threads; default: one per core.")
-@grouped_option(_RUN, "--quiet", is_flag=True, help="No progress bar.")
-@grouped_option(_RUN, "--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@WORKERS
+@QUIET
+@JSON
 def vectorize(
     rasters: tuple[Path, ...],
     out: Path,

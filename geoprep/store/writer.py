@@ -86,7 +86,8 @@ def finish_store(
     ledger
         Array name, such as ``650/image``, to uint8 (shard, 16), XXH3-128 of every shard.
     """
-    root = zarr.open_group(path, mode="r+")
+    # Of a build that was killed right before its commit the consolidated metadata are there.
+    root = zarr.open_group(path, mode="r+", use_consolidated=False)
     for name, (dtype, dims) in TILE_COLUMNS.items():
         write_table_array(root, name, getattr(tiles, name), dtype, dims)
     for name, (dtype, dims) in SCENE_COLUMNS.items():
@@ -102,7 +103,8 @@ def finish_store(
 
 def _commit(path: Path, meta: StoreMeta) -> None:
     done = replace(meta, complete=True).to_attrs()
-    ledger = zarr.open_group(path, mode="r+").require_group("ledger")
+    root = zarr.open_group(path, mode="r+", use_consolidated=False)
+    ledger = root.require_group("ledger")
     # The root's attribute gets a digest as well, where consolidation covers it.
     seal = digest(json.dumps(done, sort_keys=True).encode())
     ledger.update_attributes({"meta": seal, "files": dict(sorted(_file_digests(path)))})

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from benchmarks.faults import flipped, jobs, killed, mutated, objects, places, together
+from benchmarks.faults import endpoint, flipped, jobs, killed, mutated, objects, places, together
 from benchmarks.faults.children import run
 from benchmarks.faults.jobs import World
 from benchmarks.faults.mutations import MUTATIONS
@@ -120,5 +120,6 @@ def test_two_builds_at_once_leave_one_store(world, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [killed, places, objects, together], ids=lambda p: p.__name__[18:])
-def test_a_few_of_each_part(world, part):
+def test_a_few_of_each_part(world, part, monkeypatch):
+    monkeypatch.setattr(endpoint, "STALL", 0.3)  # seconds that add up, and no client gives up in
     assert_survived(part.rows(world, 2, 1))

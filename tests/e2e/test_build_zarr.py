@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import rasterio
+from helpers.buckets import client_of, s3_endpoint, use_endpoint
 
 from geoprep.sources.cities import CITIES
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
@@ -135,29 +136,13 @@ def test_multispectral_bands(tmp_path):
 
 
 def test_from_s3(city, tmp_path, monkeypatch):
-    boto3 = pytest.importorskip("boto3")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
-        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
-        client.create_bucket(Bucket="imagery")
+    with s3_endpoint("imagery") as endpoint:
+        use_endpoint(monkeypatch, endpoint)
         for path in city.rglob("*.*"):
-            client.upload_file(str(path), "imagery", f"sn5/{path.relative_to(city)}")
-        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        monkeypatch.setenv("AWS_REGION", "us-east-1")
+            client_of(endpoint).upload_file(str(path), "imagery", f"sn5/{path.relative_to(city)}")
         common = ["build-zarr", "--city", "moscow", "--out"]
         done = geoprep(*common, tmp_path / "s3.zarr", "--source", "s3://imagery/sn5")
         assert done.returncode == 0, done.stderr
-    finally:
-        server.stop()
     assert geoprep(*common, tmp_path / "local.zarr", "--source", city).returncode == 0
     remote, local = Store.open(tmp_path / "s3.zarr"), Store.open(tmp_path / "local.zarr")
     assert np.array_equal(remote.image()[:], local.image()[:])

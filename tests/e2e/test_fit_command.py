@@ -13,6 +13,7 @@ import torch
 from helpers.stores import write_store
 
 from training.checkpoint import load
+from training.evaluate import main as evaluate
 from training.fit import main
 
 REPO = Path(__file__).resolve().parents[2]
@@ -100,10 +101,10 @@ def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here):
     # They judge it as one process does, each on its share of the tiles.
     judge = ("ranks/best.pt", store, "--model", "helpers.tiny:build", "--precision", "fp32")
     judge = (*judge, "--threads", "1", "--quiet", "--json")
-    for name, start in (("one.json", ("-m",)), ("two.json", launch)):
-        judged = run(*judge, name, folder=tmp_path, module=(*start, "training.evaluate"))
-        assert judged.returncode == 0, judged.stderr
-        assert judged.stdout.count("road IoU") == 1
+    assert evaluate([*map(str, judge), "one.json"]) == 0
+    judged = run(*judge, "two.json", folder=tmp_path, module=(*launch, "training.evaluate"))
+    assert judged.returncode == 0, judged.stderr
+    assert judged.stdout.count("road IoU") == 1
     one, two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
     assert two["tiles"] == one["tiles"] > 1
     assert two["metrics"] == pytest.approx(one["metrics"], nan_ok=True)

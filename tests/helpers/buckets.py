@@ -7,41 +7,20 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from werkzeug.serving import WSGIRequestHandler
 
-KEYS = {
-    "AWS_ACCESS_KEY_ID": "someone",
-    "AWS_SECRET_ACCESS_KEY": "secret",
-    "AWS_REGION": "us-east-1",
-}
+from benchmarks.faults.endpoint import KEYS, client_of, objects_below, s3_server
+from geoprep.storage import objects as remote
 
 
 @contextmanager
 def s3_endpoint(*buckets: str) -> Iterator[str]:
-    """Serve S3 with some empty buckets; yield the address."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    client = client_of(f"http://{host}:{port}")
-    for bucket in buckets:
-        client.create_bucket(Bucket=bucket)
-        # All servers of one process hold one set of buckets: a module before may have filled it.
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
-            for item in page.get("Contents", []):
-                client.delete_object(Bucket=bucket, Key=item["Key"])
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-def client_of(endpoint: str) -> Any:
-    """Return boto3's client, which knows nothing of ours."""
-    names = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
-    return boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **names)
+    """Serve S3 with some empty buckets and no others, one at a time; yield the address."""
+    with s3_server(*buckets) as address:
+        yield address
+    remote._client.cache_clear()  # their connections are dead, and the port may come again
 
 
 def use_endpoint(patch: pytest.MonkeyPatch, endpoint: str, **more: str) -> None:
@@ -54,14 +33,7 @@ def use_endpoint(patch: pytest.MonkeyPatch, endpoint: str, **more: str) -> None:
 
 def objects(endpoint: str, bucket: str, prefix: str) -> dict[str, bytes]:
     """Return name -> bytes of every object below a folder."""
-    client, found = client_of(endpoint), {}
-    for page in client.get_paginator("list_objects_v2").paginate(
-        Bucket=bucket, Prefix=f"{prefix}/"
-    ):
-        for item in page.get("Contents", []):
-            body = client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
-            found[item["Key"].removeprefix(f"{prefix}/")] = body
-    return found
+    return objects_below(client_of(endpoint), bucket, f"{prefix}/")
 
 
 def object_digests(endpoint: str, bucket: str, prefix: str) -> dict[str, str]:

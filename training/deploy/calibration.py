@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from loaders import BatchLoader, DevicePrep, Normalize, RamTiles, SpeedTarget, open_stores
+from loaders import BatchLoader, DevicePrep, Normalize, SpeedTarget
 from training.checkpoint import Facts
-from training.data import check_store
+from training.data import tiles_of
 
 TILES = 100
 """More change no range by a step of the quantiser."""
@@ -38,17 +38,7 @@ def training_tiles(
     StoreError, UsageError
         A store cannot be used, or does not belong to the network.
     """
-    opened = open_stores(stores)
-    check_store(facts, opened, "the network")
-    tiles = RamTiles.load(
-        opened,
-        "train",
-        facts.level,
-        bands=facts.bands,
-        folds=facts.folds,
-        fold=facts.fold or 0,
-        progress=False,
-    )
+    tiles = tiles_of(facts, stores)
     pad = DevicePrep(Normalize(facts.mean, facts.std), SpeedTarget("binary")).pad
     loader = BatchLoader(tiles, 1, shuffle=True, seed=seed, drop_last=False)
     # Buffers of the loader are used again.

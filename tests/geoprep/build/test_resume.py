@@ -78,6 +78,22 @@ def test_a_build_may_be_killed_before_any_change_of_a_file(world, tmp_path, part
         shutil.rmtree(out)
 
 
+def test_a_build_killed_right_before_its_commit_is_finished_to_the_same_bytes(
+    world, tmp_path, monkeypatch
+):
+    """All metadata are in the root's by then, though the store says that it is incomplete."""
+    scenes, builder, expected, _ = world
+    out = tmp_path / "a.zarr"
+
+    def die(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("geoprep.store.writer.flush_all", die)
+    with pytest.raises(KeyboardInterrupt):
+        build(plan_of(scenes, **OPTIONS), out, Threads(2))
+    assert_finishes(builder, out, expected)
+
+
 @pytest.mark.slow
 def test_a_build_may_be_killed_over_and_over(world, tmp_path):
     _, builder, expected, events = world

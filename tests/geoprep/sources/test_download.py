@@ -2,38 +2,23 @@
 
 import os
 
-import boto3
 import obstore
 import pytest
-from moto.server import ThreadedMotoServer
+from helpers.buckets import client_of, s3_endpoint, use_endpoint
 
 from geoprep.sources.download import fetch, remote_scenes
 from geoprep.sources.scene import Found, Scene
 from geoprep.storage import objects
 
-KEYS = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
-
-
-@pytest.fixture(scope="module")
-def endpoint():
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
 
 @pytest.fixture
-def bucket(endpoint, monkeypatch):
+def bucket(monkeypatch):
     """Return a client, for an empty bucket called `imagery`."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **KEYS)
-    client.create_bucket(Bucket="imagery")
-    for item in client.list_objects_v2(Bucket="imagery").get("Contents", []):
-        client.delete_object(Bucket="imagery", Key=item["Key"])
-    return client
+    with s3_endpoint("imagery") as address:
+        use_endpoint(monkeypatch, address)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        yield client_of(address)
 
 
 def put(client, **objects):

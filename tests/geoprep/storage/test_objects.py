@@ -5,11 +5,10 @@ import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import boto3
 import numpy as np
 import pytest
 import rasterio
-from moto.server import ThreadedMotoServer
+from helpers.buckets import client_of, s3_endpoint
 from rasterio.transform import Affine
 
 from geoprep.errors import ImageError, SourceError, StoreError
@@ -42,12 +41,9 @@ def no_credentials(monkeypatch):
 
 @pytest.fixture(scope="module")
 def server():
-    """An empty S3 endpoint; yields its address."""
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    yield f"http://{host}:{port}"
-    moto.stop()
+    """An S3 endpoint with two empty buckets; yields its address."""
+    with s3_endpoint(BUCKET, "own") as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +54,7 @@ def pixels():
 @pytest.fixture(scope="module")
 def filled(server, pixels):
     """Put three chips and two labels into the public bucket's layout, and one private object."""
-    client = boto3.client(
-        "s3",
-        endpoint_url=server,
-        aws_access_key_id="someone",
-        aws_secret_access_key="secret",
-        region_name="us-east-1",
-    )
-    client.create_bucket(Bucket=BUCKET)
-    client.create_bucket(Bucket="own")
+    client = client_of(server)
     with rasterio.MemoryFile() as memory:
         profile = {"driver": "GTiff", "height": 40, "width": 50, "count": 3, "dtype": "uint16"}
         place = {"crs": "EPSG:4326", "transform": Affine(2.7e-6, 0, 37.0, 0, -2.7e-6, 55.0)}
@@ -181,8 +169,7 @@ def test_credentials_are_used_where_there_are_any(s3, monkeypatch):
 @pytest.fixture(scope="module")
 def store_in_bucket(server, filled, small_store):
     """A private store in a bucket, as `aws s3 sync` would put it there."""
-    keys = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
-    client = boto3.client("s3", endpoint_url=server, region_name="us-east-1", **keys)
+    client = client_of(server)
     for path in small_store.rglob("*"):
         if path.is_file():
             key = f"stores/small.zarr/{path.relative_to(small_store).as_posix()}"

@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import random
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from helpers.buckets import s3_endpoint, use_endpoint
 
 from geoprep.errors import StoreError
 from geoprep.plan.options import BuildOptions
@@ -402,21 +402,9 @@ def test_damage_in_one_table_hides_none_in_another(store_copy):
 @pytest.mark.slow
 def test_store_on_an_object_store_is_verified_where_it_lies(small_store, monkeypatch):
     import obstore
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        for name, value in {
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_ACCESS_KEY_ID": "someone",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-        }.items():
-            monkeypatch.setenv(name, value)
-        make_bucket = urllib.request.Request(f"http://{host}:{port}/bucket", method="PUT")
-        urllib.request.urlopen(make_bucket).close()
+    with s3_endpoint("bucket") as endpoint:
+        use_endpoint(monkeypatch, endpoint)
         address = "s3://bucket/stores/small.zarr"
         client = open_bucket(address)
         for file in small_store.rglob("*"):
@@ -428,5 +416,3 @@ def test_store_on_an_object_store_is_verified_where_it_lies(small_store, monkeyp
         obstore.put(client, "64/image/c/0/0/0/0", bytes(shard))
         (problem,) = verify(address, workers=2).problems
         assert (problem.array, problem.shard, problem.scene) == ("64/image", 0, "city_0")
-    finally:
-        server.stop()

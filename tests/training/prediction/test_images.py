@@ -1,17 +1,16 @@
 """``training.predict`` from checkpoint and images to maps, in this process."""
 
 import json
-import os
 import tracemalloc
 from dataclasses import replace
 from types import MappingProxyType
 from xml.etree import ElementTree
 
-import boto3
 import numpy as np
 import pytest
 import rasterio
 import torch
+from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.predict_cases import (
     FACTS,
     GSD,
@@ -24,7 +23,6 @@ from helpers.predict_cases import (
     probabilities,
     write_image,
 )
-from moto.server import ThreadedMotoServer
 
 from geoprep.storage import addresses, objects
 from geoprep.views import NODATA_GREYS, SPEED_COLOURS
@@ -360,27 +358,17 @@ def test_tags_tell_how_the_map_was_made(run, checkpoint, tmp_path):
 
 
 @pytest.fixture
-def bucket(tmp_path, monkeypatch):
+def bucket(monkeypatch):
     """A bucket of a server on this machine: a function that puts a file there."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    who = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
-    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", **who)
-    client.create_bucket(Bucket="own")
+    with s3_endpoint("own") as address:
+        use_endpoint(monkeypatch, address)
 
-    def put(key, path):
-        client.put_object(Bucket="own", Key=key, Body=path.read_bytes(), ACL="public-read")
-        return f"s3://own/{key}"
+        def put(key, path):
+            body = path.read_bytes()
+            client_of(address).put_object(Bucket="own", Key=key, Body=body)
+            return f"s3://own/{key}"
 
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    objects._client.cache_clear()
-    yield put
-    objects._client.cache_clear()
-    server.stop()
+        yield put
 
 
 def test_image_on_a_server_is_copied_and_left_nowhere(

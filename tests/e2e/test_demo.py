@@ -1,0 +1,27 @@
+"""`make demo`, of scenes of a quarter and one epoch."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_make_demo_makes_what_it_says(tmp_path):
+    """Run the target itself, in the environment that is there."""
+    if not (REPO / ".venv" / ".core").exists():
+        pytest.skip("the tests do not run in the environment that `make` sets up")
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    make = ["make", "-C", REPO, "demo", "EPOCHS=1", "SCENES=44", "SIZE=650"]
+    done = subprocess.run(
+        [*make, f"DEMO={tmp_path}/demo"], env=env, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for made in ("data/AOI_7_Moscow", "moscow.zarr", "preview.png", "run/best.pt", "maps"):
+        assert (tmp_path / "demo" / made).exists()
+        assert Path(made).name in done.stdout
+    assert len(list((tmp_path / "demo" / "maps").glob("*.tif"))) == 1
+    assert len(list((tmp_path / "demo" / "maps").glob("*.png"))) == 1
