@@ -252,7 +252,7 @@ def check_store(facts: Facts, stores: Sequence[Store], where: str) -> None:
 
 def tiles_of(
     facts: Facts,
-    stores: Sequence[str | Path],
+    stores: Sequence[str | Path | Store],
     split: Split = "train",
     *,
     progress: bool | None = False,
