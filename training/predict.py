@@ -194,7 +194,7 @@ def predict(request: Request) -> int:
         from training.prediction.instances import run_instances
 
         return run_instances(request, _instance, request.instances, request.device)
-    allocator = host.keep_memory(_RESERVE)
+    allocator = host.keep_memory(_RESERVE, one_heap=True)
     job, header = make_job(request)
     with Screen(quiet=request.quiet) as screen:
         for line in (*header, f"allocator: {allocator}"):
@@ -208,7 +208,7 @@ def _instance(request: Request, turn: tuple[int, int], since: float, reporter: R
     """Do the part of one process among several."""
     from training.engine import host
 
-    host.keep_memory(_RESERVE)
+    host.keep_memory(_RESERVE, one_heap=True)
     job, header = make_job(request)
     if turn[0] == 0:
         for line in header:

@@ -4,7 +4,10 @@ import json
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from helpers.tiny import normed
 
 from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, save
+from training.deploy import openvino_file
 from training.deploy.folding import folded
 from training.deploy.opening import load_runner, open_network
 from training.evaluate import main as evaluate
@@ -26,6 +30,55 @@ from training.predict import main as predict
 from training.prediction.runner import NativeRunner
 
 MODEL = ("--model", "helpers.tiny:normed")
+
+
+class FakeModel:
+    """Stands in for OpenVINO: its answers are the first band, twice."""
+
+    seen: ClassVar[list] = []
+
+    def clone(self):
+        return self
+
+    def reshape(self, shape):
+        self.shape = tuple(shape)
+
+    def output(self, number):
+        return self
+
+    def get_partial_shape(self):
+        return [None, None, None, SimpleNamespace(get_length=lambda: 2)]
+
+    def create_infer_request(self):
+        return FakeRequest()
+
+
+class FakeRequest:
+    def set_input_tensor(self, values):
+        self.image = values
+
+    def set_output_tensor(self, values):
+        self.result = values
+
+    def start_async(self):
+        FakeModel.seen.append(self.image.shape)
+        self.result[...] = self.image[:, 0, :, :, None]
+
+    def wait(self):
+        pass
+
+
+class FakeOpenvino:
+    @staticmethod
+    def Tensor(values, shared_memory):  # noqa: N802 - OpenVINO's name
+        assert shared_memory
+        return values
+
+    @staticmethod
+    def Core():  # noqa: N802 - OpenVINO's name
+        return SimpleNamespace(compile_model=lambda model, *_: model)
+
+
 CPU = torch.device("cpu")
 FP32 = ("fp32.pt2", "fp32.onnx")
 
@@ -98,6 +151,39 @@ def test_every_format_gives_the_answers_of_the_checkpoint(export, plain, name, m
         assert (apart.mean() if "int8" in name else apart.max()) < most
     assert record.facts == replace(FACTS, stores=())
     assert record.precision in runner.description
+
+
+@pytest.mark.slow
+def test_for_large_jobs_openvino_has_a_model_per_shape_and_a_thread_per_window(export):
+    plain, _ = load_runner(export("int8.xml"))
+    assert plain.for_pixels(1_000_000)[0] is plain
+    fitted, _ = plain.for_pixels(10**9)
+    assert fitted.for_pixels(0)[0] is fitted is plain.for_pixels(10**9)[0]
+    assert fitted.at_once == torch.get_num_threads()
+    assert load_runner(export("int8.xml"), compile_mode="on")[0].for_pixels(0)[0].identity == {
+        "precision": "int8", "compiled": True,
+    }  # fmt: skip
+    off, _ = load_runner(export("int8.xml"), compile_mode="off")
+    assert off.for_pixels(10**12)[0] is off
+    images = [IMAGE, IMAGE.flip(0), IMAGE[:1], IMAGE[1:, :, :32], IMAGE[:, :, :, :32].flip(3)]
+    images = [image.contiguous(memory_format=torch.channels_last) for image in images]
+    with ThreadPoolExecutor(4) as pool:  # more than it asked for, in shapes of many kinds
+        found = list(pool.map(fitted, images * 8))
+    for image, answer in zip(images * 8, found, strict=True):
+        torch.testing.assert_close(answer, plain(image), atol=0.01, rtol=0)
+
+
+def test_openvino_splits_a_batch_between_threads(monkeypatch):
+    """One part per thread where it divides; nothing is copied; a request has one part at a time."""
+    monkeypatch.setattr(openvino_file, "needed", lambda *_: FakeOpenvino)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    runner = openvino_file.FittedRunner(FakeModel(), "int8")
+    for count, parts in ((4, 2), (2, 2), (1, 1), (3, 1)):
+        FakeModel.seen.clear()
+        image = IMAGE[:1].repeat(count, 1, 1, 1) + torch.arange(count).view(-1, 1, 1, 1).byte()
+        found = runner(image)
+        assert FakeModel.seen == [(count // parts, *IMAGE.shape[1:])] * parts
+        torch.testing.assert_close(found[..., 0], image[:, 0].float())
 
 
 @pytest.mark.parametrize("name", FP32)
@@ -351,7 +437,7 @@ def test_comparing_needs_a_store_and_forms_of_one_network(folder, export, tmp_pa
 def test_predict_maps_with_an_exported_file_as_with_its_checkpoint(
     folder, export, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("training.engine.host.keep_memory", lambda *_: "as it is")
+    monkeypatch.setattr("training.engine.host.keep_memory", lambda *_, **__: "as it is")
     image = write_image(tmp_path / "scene.tif", pixels(100, 120, top=180))
     usual = ("--gsd", "image", "--window", 64, "--overlap", 32, "--quiet")
     maps = []
