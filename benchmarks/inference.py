@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -198,17 +198,29 @@ def _load(
 
 def _measure(result: Result, talks: dict[str, Conversation], scale: Scale, repeats: int) -> None:
     """Record latency, rates and memory of every form, in turns."""
-    ask: dict[str, Callable[[], dict[str, Any]]] = {
-        name: partial(one_round, talk, scale) for name, talk in talks.items()
-    }
-    for name, rounds in interleave(ask, repeats).items():
+    ask = {name: partial(_round_or_note, result, name, talk, scale) for name, talk in talks.items()}
+    turns = interleave(ask, repeats)
+    whole = {name: [one for one in rounds if one] for name, rounds in turns.items()}
+    whole = {name: rounds for name, rounds in whole.items() if len(rounds) == repeats}
+    for name, rounds in whole.items():
         record(result, name, rounds, scale)
-    if BASE not in talks:
+    if BASE not in whole:
         return
-    for name in talks:
+    for name in whole:
         gains = ratios(result[f"{name}.rate"].values, result[f"{BASE}.rate"].values)
         least = GAIN if name in PROMISED else None
         result.add(f"{name}.gain", "", gains, at_least=least, note=f"times {FORMS[BASE].title}")
+
+
+def _round_or_note(
+    result: Result, name: str, talk: Conversation, scale: Scale
+) -> dict[str, Any] | None:
+    """Return a turn of a form; of one that fails a note remains, and the others go on."""
+    try:
+        return one_round(talk, scale)
+    except ChildError as error:
+        result.notes.append(f"{name} failed: {error}")
+        return None
 
 
 def one_round(talk: Conversation, scale: Scale) -> dict[str, Any]:

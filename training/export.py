@@ -91,7 +91,8 @@ class Calibration:
     keep_float: str | None = option(
         None,
         "Layers that are not to be in INT8, by name, such as network.head; auto: those whose INT8 "
-        "does most harm, until the mean difference of probabilities is at most 0.01.",
+        "does most harm, until the mean difference of probabilities is at most 0.01, which is "
+        "two or three of the steps in which maps hold them.",
         "auto|LAYER,...",
     )
 
@@ -149,10 +150,16 @@ def check(request: Request) -> tuple[Path, Precision]:
         Options do not go together, or the file is there or cannot be written.
     """
     out, kind = request.out, request.format
+    if request.checkpoint.suffix in SUFFIXES.values():
+        raise UsageError(
+            f"{request.checkpoint} was exported already: name the checkpoint it was made from"
+        )
     if out is None:
         raise UsageError(f"--out FILE is missing: such as moscow{SUFFIXES[kind]}")
     if out.suffix != SUFFIXES[kind]:
-        raise UsageError(f"--out {out}: files of --format {kind} end in {SUFFIXES[kind]}")
+        fitting = [name for name, suffix in SUFFIXES.items() if suffix == out.suffix]
+        other = f"; {out.suffix} is of --format {' or '.join(fitting)}" if fitting else ""
+        raise UsageError(f"--out {out}: files of --format {kind} end in {SUFFIXES[kind]}{other}")
     if not out.parent.is_dir():
         raise UsageError(f"{out}: the folder {out.parent} does not exist: create it first")
     if out.exists() and not request.overwrite:

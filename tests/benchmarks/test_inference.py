@@ -100,6 +100,22 @@ def test_files_are_kept_per_checkpoint_store_and_tiles_and_made_once(tmp_path, m
     assert file == folders[0] / "int8.onnx"
 
 
+def test_a_form_that_fails_on_the_way_leaves_a_note_and_the_others_their_figures():
+    class Dying(Talk):
+        def ask(self, do, **arguments):
+            if do == "map" and self.maps:
+                raise ChildError("no space left")
+            return super().ask(do, **arguments)
+
+    result = Result("inference", {"quick": False})
+    talks = {BASE: Talk(2.0), "pt2-int8": Talk(5.0), "openvino-int8": Dying(1.0)}
+    benchmark._measure(result, talks, benchmark.Scale(), 2)
+    assert result.notes == ["openvino-int8 failed: no space left"]
+    assert result["pt2-int8.gain"].values == (2.5, 2.5)
+    assert result["pt2-int8.gain"].met
+    assert not result.named("openvino-int8")
+
+
 def test_forms_are_chosen_by_name(capsys):
     chosen = benchmark._arguments(["--only", "openvino-int8,fp32", "--only", "bf16"]).only
     assert chosen == ["fp32", "bf16", "openvino-int8"]

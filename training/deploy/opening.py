@@ -66,6 +66,8 @@ def open_network(
     CheckpointError
         The file cannot be used.
     """
+    if path.suffix == ".bin" and path.with_suffix(openvino_file.SUFFIX).exists():
+        raise UsageError(f"{path} holds weights alone: name {path.with_suffix('.xml')} beside it")
     if path.suffix not in SUFFIXES:
         return open_runner(
             path,

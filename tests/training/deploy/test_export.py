@@ -326,7 +326,10 @@ def test_a_file_of_someone_else_is_refused(tmp_path):
     ("words", "message"),
     [
         (("--format", "int8", "--out", "x.pt2"), "--calibrate STORE"),
-        (("--format", "onnx", "--out", "x.pt2"), "end in .onnx"),
+        (("--format", "onnx", "--out", "x.pt2"), "end in .onnx; .pt2 is of --format fp32 or bf16"),
+        (("--out", "x.xml"), "end in .pt2; .xml is of --format openvino"),
+        (("--out", "x.tif"), "end in .pt2\n"),
+        (("--format", "ipex-bf16", "--int8", "--out", "x.ipex"), "--format ipex-int8"),
         (("--format", "fp32", "--int8", "--out", "x.pt2"), "--format int8"),
         (("--format", "fp32", "--out", "nowhere/x.pt2"), "does not exist"),
         (("--format", "fp32"), "--out FILE is missing"),
@@ -337,6 +340,20 @@ def test_requests_that_make_no_sense(folder, tmp_path, monkeypatch, capsys, word
     assert main([str(folder / "best.pt"), *MODEL, *words]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_no_network_is_told_what_is(folder, tmp_path, capsys):
+    for name in ("x.xml", "x.bin"):
+        (tmp_path / name).write_bytes(b"<net>")
+    store = str(folder / "tiny.zarr")
+    assert main([str(tmp_path / "x.xml"), "--out", str(tmp_path / "x.pt2")]) == 2
+    assert "was exported already: name the checkpoint" in capsys.readouterr().err
+    assert evaluate([str(tmp_path / "x.bin"), store]) == 2
+    assert f"name {tmp_path / 'x.xml'} beside it" in capsys.readouterr().err
+    assert evaluate([str(folder / "best.pt")]) == 2
+    assert "name a store as well" in capsys.readouterr().err
+    assert evaluate(["--compare", str(folder / "best.pt"), "--on", store]) == 2
+    assert "give two networks and a store" in capsys.readouterr().err
 
 
 def test_what_is_there_is_not_replaced_unasked(folder, tmp_path, capsys):
