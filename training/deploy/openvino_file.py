@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -33,6 +34,9 @@ WORTH_FITTING = 20_000_000
 """Pixels of one shape of batch from which on a model of that shape pays: it takes half a second to
 make, and saves a twentieth, since OpenVINO turns probabilities round in memory, twice, where it
 does not know their shape (measured on two cores, ResNet34-UNet in INT8)."""
+
+_MOST_AT_ONCE = 4
+"""Batches at a time, on however many cores: windows of 1024 take a quarter of a GiB each."""
 
 _SHAPES = 3
 """Of batches that models are kept for: those of a large image, and its last batch in a row."""
@@ -84,15 +88,15 @@ class OpenvinoRunner:
 
 
 class FittedRunner(OpenvinoRunner):
-    """The same model compiled for each shape of batch, every thread at windows of its own.
+    """The same model compiled for each shape of batch, for several batches at a time.
 
     Threads that share no layer do not wait for each other, least of all where other work takes
-    turns with one of them. So a single window has a single thread.
+    turns with one of them. So a single window has its share of the threads: one, up to four cores.
     """
 
     def __init__(self, model: Any, precision: str) -> None:  # noqa: ANN401 - it has no types
         super().__init__(model, precision, "on")
-        self.at_once = torch.get_num_threads()
+        self.at_once = _at_once()
         self._of_shape = lru_cache(_SHAPES)(self._requests)
         self._compiling = Lock()
 
@@ -117,6 +121,10 @@ class FittedRunner(OpenvinoRunner):
         return requests.infer(image, parts)
 
 
+def _at_once() -> int:
+    return min(torch.get_num_threads(), _MOST_AT_ONCE)
+
+
 class _Requests:
     """What a compiled model is asked through, by several threads at once.
 
@@ -125,16 +133,15 @@ class _Requests:
     model, precision
         See `OpenvinoRunner`.
     shape
-        Of the batches: then each thread computes on its own. None: of any, by all threads.
+        Of the batches: then threads compute several at a time. None: of any, by all threads.
     """
 
     def __init__(self, model: Any, precision: str, shape: tuple[int, ...] | None = None) -> None:  # noqa: ANN401
         self._openvino = needed("openvino", _WHAT)
-        threads = torch.get_num_threads()
         settings = {
-            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "INFERENCE_PRECISION_HINT": _HINTS[precision],
-            "NUM_STREAMS": 1 if shape is None else threads,
+            "NUM_STREAMS": 1 if shape is None else _at_once(),
             "ENABLE_CPU_PINNING": False,
         }
         if shape is not None:
@@ -143,7 +150,7 @@ class _Requests:
         self._channels = model.output(0).get_partial_shape()[3].get_length()
         compiled = self._openvino.Core().compile_model(model, "CPU", settings)
         self._free: SimpleQueue[Any] = SimpleQueue()
-        for _ in range(threads):
+        for _ in range(_at_once()):
             self._free.put(compiled.create_infer_request())
         self._taking = Lock()
 
@@ -157,15 +164,13 @@ class _Requests:
         tensors = [[self._openvino.Tensor(x, shared_memory=True) for x in pair] for pair in pairs]
         with self._taking:
             taken = [self._free.get() for _ in range(parts)]
-        try:
+        with ExitStack() as ends:  # all of them, whichever fails
             for request, (one, other) in zip(taken, tensors, strict=True):
+                ends.callback(self._free.put, request)
                 request.set_input_tensor(one)
                 request.set_output_tensor(other)
                 request.start_async()
-        finally:
-            for request in taken:
-                request.wait()
-                self._free.put(request)
+                ends.callback(request.wait)
         return result
 
 
