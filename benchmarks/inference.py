@@ -115,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ExitStack() as stack:
             talks = _load(result, stack, files, image, work, scale)
             _measure(result, talks, scale, given.repeats)
+            if given.json:
+                result.write(given.json)  # should judging be broken off
             if given.checkpoint is not None:
                 _judge(result, talks, store)
     return conclude(result, given, print_tables, draw)
