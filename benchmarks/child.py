@@ -131,7 +131,7 @@ class Conversation:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def ask(self, do: str, **arguments: float) -> dict[str, Any]:
+    def ask(self, do: str, **arguments: float | str) -> dict[str, Any]:
         """Tell the child to do something, and return its answer."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # the answer will tell why

@@ -47,7 +47,9 @@ class Tiles:
     """Tiles: what it is judged on."""
 
     stores: tuple[str, ...] = argument(
-        "One or more stores; with --compare the networks to compare with the first.", "STORE"
+        "One or more stores; with --compare the networks to compare with the first.",
+        "STORE",
+        default=(),
     )
     compare: bool = option(
         False,
@@ -93,6 +95,8 @@ def evaluate(request: Request) -> int:
     if request.compare or request.on:
         set_threads(request.threads)
         return _compare(request)
+    if not request.stores:
+        raise UsageError("name a store as well: training.evaluate NETWORK STORE")
     with joined(request.device):
         set_threads(request.threads)
         runner, facts = request.open("auto")
@@ -123,8 +127,8 @@ def _compare(request: Request) -> int:
     from training.deploy.comparison import compare
     from training.deploy.opening import network_file
 
-    if not (request.compare and request.on):
-        raise UsageError("--compare NETWORK NETWORK ... --on STORE: give both")
+    if not (request.compare and request.on and request.stores):
+        raise UsageError("--compare NETWORK NETWORK ... --on STORE: give two networks and a store")
     for flag, given in (("--csv", request.csv), ("--scenes", request.scenes)):
         if given:
             raise UsageError(f"{flag} is for one network: leave out --compare")

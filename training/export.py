@@ -30,7 +30,8 @@ Turn a checkpoint into a file that runs without this package, smaller and faster
   fp32, bf16, int8   a .pt2 file of torch.export, which torch alone runs
   onnx               a .onnx file for ONNX Runtime and many others; fp32, or INT8
   openvino           a .xml file, with a .bin beside it, for OpenVINO; bf16, or INT8
-  ipex-int8          a .ipex file for Intel's extension, in its own environment (make ipex)
+  ipex-bf16,         a .ipex file for Intel's extension, in its own environment (make ipex)
+  ipex-int8
 
 In every one goes an image uint8 (n, band, y, x) and out come probabilities float32
 (n, y, x, channel): normalisation is inside. Sides are multiples of 32. What the network is for, its
@@ -46,7 +47,7 @@ Needs: pip install geoprep[deploy]
 
 """
 SUFFIXES = {"fp32": ".pt2", "bf16": ".pt2", "int8": ".pt2", "onnx": ".onnx", "openvino": ".xml"}
-SUFFIXES |= {"ipex-int8": ".ipex"}
+SUFFIXES |= {"ipex-bf16": ".ipex", "ipex-int8": ".ipex"}
 _COMPARED = 4
 """Tiles on which the file is compared with its checkpoint."""
 
@@ -70,7 +71,7 @@ class Network:
 class Written:
     """File: what is written."""
 
-    format: Literal["fp32", "bf16", "int8", "onnx", "openvino", "ipex-int8"] = option(
+    format: Literal["fp32", "bf16", "int8", "onnx", "openvino", "ipex-bf16", "ipex-int8"] = option(
         "bf16", "Of the file, see above."
     )
     int8: bool = option(False, "INT8 also for onnx and openvino.")
@@ -90,7 +91,8 @@ class Calibration:
     keep_float: str | None = option(
         None,
         "Layers that are not to be in INT8, by name, such as network.head; auto: those whose INT8 "
-        "does most harm, until the mean difference of probabilities is at most 0.01.",
+        "does most harm, until the mean difference of probabilities is at most 0.01, which is "
+        "two or three of the steps in which maps hold them.",
         "auto|LAYER,...",
     )
 
@@ -148,22 +150,29 @@ def check(request: Request) -> tuple[Path, Precision]:
         Options do not go together, or the file is there or cannot be written.
     """
     out, kind = request.out, request.format
+    if request.checkpoint.suffix in SUFFIXES.values():
+        raise UsageError(
+            f"{request.checkpoint} was exported already: name the checkpoint it was made from"
+        )
     if out is None:
         raise UsageError(f"--out FILE is missing: such as moscow{SUFFIXES[kind]}")
     if out.suffix != SUFFIXES[kind]:
-        raise UsageError(f"--out {out}: files of --format {kind} end in {SUFFIXES[kind]}")
+        fitting = [name for name, suffix in SUFFIXES.items() if suffix == out.suffix]
+        other = f"; {out.suffix} is of --format {' or '.join(fitting)}" if fitting else ""
+        raise UsageError(f"--out {out}: files of --format {kind} end in {SUFFIXES[kind]}{other}")
     if not out.parent.is_dir():
         raise UsageError(f"{out}: the folder {out.parent} does not exist: create it first")
     if out.exists() and not request.overwrite:
         raise UsageError(f"{out} exists: --overwrite replaces it")
-    if request.int8 and kind in ("fp32", "bf16"):
-        raise UsageError(f"--format {kind} and --int8 are two precisions: take --format int8")
+    if request.int8 and kind in ("fp32", "bf16", "ipex-bf16"):
+        right = "ipex-int8" if kind == "ipex-bf16" else "int8"
+        raise UsageError(f"--format {kind} and --int8 are two precisions: take --format {right}")
     whole = request.int8 or kind in ("int8", "ipex-int8")
     if request.keep_float is not None and not whole:
         raise UsageError(f"--keep-float is for INT8, which --format {kind} alone is not")
     if whole and not request.calibrate:
         raise UsageError("INT8 takes its ranges from tiles: --calibrate STORE names the store")
-    usual: dict[str, Precision] = {"bf16": "bfloat16", "openvino": "bfloat16"}
+    usual: dict[str, Precision] = dict.fromkeys(("bf16", "openvino", "ipex-bf16"), "bfloat16")
     return out, "int8" if whole else usual.get(kind, "float32")
 
 
@@ -190,7 +199,7 @@ def _write(kind: str, out: Path, network: nn.Module, record: Record, tiles: list
     from training.deploy import ipex_file, onnx_file, openvino_file, torch_file
 
     writers = {"onnx": onnx_file.write, "openvino": openvino_file.write}
-    writers["ipex-int8"] = ipex_file.write
+    writers |= dict.fromkeys(("ipex-bf16", "ipex-int8"), ipex_file.write)
     writers.get(kind, torch_file.write)(out, network, record, tiles)
 
 

@@ -55,6 +55,10 @@ def start(given: Mapping[str, Any]) -> int:
         resume = given.get("resume")
         saved = None if resume is None else of_first(lambda: load(resume))
         config, notes = _settings(given, saved)
+        if said := _finished(config, saved):
+            if is_first():
+                print(said)
+            return 0
         folder = _folder(config)
         if not config.output.profile:
             of_first(lambda: _check_free(folder, config))
@@ -155,7 +159,7 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
     Raises
     ------
     UsageError
-        One cannot be changed, or nothing is left to do.
+        One cannot be changed.
     """
     if saved is None:
         return Config.from_flat(given), []
@@ -175,13 +179,20 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
     if given.get("model") not in (None, saved.facts.network):
         raise UsageError(_unchangeable("model", saved.facts.network, given["model"]))
     config = Config.from_flat({**before, **given})
-    done = Progress.from_plain(saved.progress).epoch
-    if done >= config.epochs:
-        raise UsageError(
-            f"this run is done, with {counted(done, 'epoch')}: more of them with --epochs, or "
-            "start a new run without --resume"
-        )
     return config, notes
+
+
+def _finished(config: Config, saved: Checkpoint | None) -> str:
+    """Return what to say of a run that has nothing left to do; nothing where it has."""
+    done = 0 if saved is None else Progress.from_plain(saved.progress).epoch
+    if done < config.epochs:
+        return ""
+    longer = "--stages with more epochs" if config.optim.stages else f"--epochs {2 * done}"
+    return (
+        f"{config.output.resume} is finished, with {counted(done, 'epoch')}: nothing was done. To "
+        f"train longer add {longer} (the learning rate then takes the course of so many), or start "
+        "a new run without --resume"
+    )
 
 
 def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import xxhash
 
 from benchmarks.child import ChildError, run
 from benchmarks.fitting.rungs import IPEX_PYTHON
@@ -22,41 +23,60 @@ class Form:
         For people.
     file
         Its name; empty for the checkpoint.
-    options
-        Of `training.export`, or of the runner of a checkpoint.
-    compiled
-        Whether it is compiled before it runs.
+    export
+        Options of `training.export` that make the file.
+    runs
+        Options of `training.predict` that choose the runner.
     """
 
     title: str
-    file: str
-    options: Mapping[str, str]
-    compiled: bool = False
+    file: str = ""
+    export: Mapping[str, str] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
 
     @property
     def python(self) -> str:
         """The interpreter it runs in: Intel's extension has an environment of its own."""
         return str(IPEX_PYTHON) if self.file.endswith(".ipex") else sys.executable
 
+    @property
+    def whole(self) -> bool:
+        """Whether it computes in whole numbers."""
+        return self.file.startswith("int8")
+
+
+_PLAIN, _COMPILED = ("--compile", "off"), ("--compile", "on")
+_BF16 = ("--precision", "bf16")
 
 FORMS: dict[str, Form] = {
-    "fp32": Form("checkpoint, fp32", "", {"precision": "fp32"}),
-    "bf16": Form("checkpoint, bf16 autocast", "", {"precision": "bf16"}),
-    "bf16-compiled": Form("checkpoint, bf16 compiled", "", {"precision": "bf16"}, compiled=True),
-    "pt2-bf16": Form("torch.export bf16", "bf16.pt2", {"format": "bf16"}, compiled=True),
-    "pt2-int8": Form("torch.export INT8 (PT2E)", "int8.pt2", {"format": "int8"}, compiled=True),
+    "fp32": Form("checkpoint, fp32", runs=("--precision", "fp32", *_PLAIN)),
+    "bf16": Form("checkpoint, bf16 autocast", runs=(*_BF16, *_PLAIN)),
+    "bf16-compiled": Form("checkpoint, bf16 compiled", runs=(*_BF16, *_COMPILED)),
+    "pt2-bf16": Form("torch.export bf16", "bf16.pt2", {"format": "bf16"}, _COMPILED),
+    "pt2-int8": Form("torch.export INT8 (PT2E)", "int8.pt2", {"format": "int8"}, _COMPILED),
     "onnx-fp32": Form("ONNX Runtime fp32", "fp32.onnx", {"format": "onnx"}),
     "onnx-int8": Form("ONNX Runtime INT8", "int8.onnx", {"format": "onnx", "int8": ""}),
     "openvino-bf16": Form("OpenVINO bf16", "bf16.xml", {"format": "openvino"}),
     "openvino-int8": Form("OpenVINO INT8 (NNCF)", "int8.xml", {"format": "openvino", "int8": ""}),
+    "ipex-bf16": Form("IPEX bf16", "bf16.ipex", {"format": "ipex-bf16"}),
     "ipex-int8": Form("IPEX INT8", "int8.ipex", {"format": "ipex-int8"}),
 }
 BASE = "bf16-compiled"
 """What INT8 is promised to be twice as fast as."""
+PROMISED = ("pt2-int8", "openvino-int8")
 
 
-def file_of(form: Form, checkpoint: Path, store: str, work: Path, tiles: int) -> Path:
-    """Return the file of a form, made by the command that a user runs.
+def exports_of(folder: Path, checkpoint: Path, store: str, tiles: int) -> Path:
+    """Return the folder for the files of one checkpoint, whose ranges come from one store."""
+    known = xxhash.xxh3_64(checkpoint.read_bytes())
+    known.update(f"{Path(store).resolve()} {tiles}".encode())
+    found = folder / known.hexdigest()
+    found.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def file_of(form: Form, checkpoint: Path, store: str, exports: Path, tiles: int) -> Path:
+    """Return the file of a form, made by the command that a user runs, unless it is there.
 
     Raises
     ------
@@ -67,11 +87,12 @@ def file_of(form: Form, checkpoint: Path, store: str, work: Path, tiles: int) ->
         raise ChildError("`make ipex` makes its environment")
     if not form.file:
         return checkpoint
-    words = [w for name, value in form.options.items() for w in (f"--{name}", value) if w]
-    command = [form.python, "-m", "training.export", str(checkpoint), *words]
-    command += ["--calibrate", store, "--tiles", str(tiles), "--out", str(work / form.file)]
-    run(command)
-    return work / form.file
+    file = exports / form.file
+    if not file.exists():
+        words = [w for name, value in form.export.items() for w in (f"--{name}", value) if w]
+        command = [form.python, "-m", "training.export", str(checkpoint), *words]
+        run([*command, "--calibrate", store, "--tiles", str(tiles), "--out", str(file)])
+    return file
 
 
 def size_of(file: Path) -> int:
@@ -80,7 +101,20 @@ def size_of(file: Path) -> int:
     return file.stat().st_size + (beside.stat().st_size if file.suffix == ".xml" else 0)
 
 
-def task_of(form: Form, file: Path) -> dict[str, Any]:
-    """Return what `benchmarks.inferring.worker` is told."""
-    precision = "auto" if form.file else form.options["precision"]
-    return {"file": str(file), "precision": precision, "compiled": form.compiled}
+def task_of(form: Form, file: Path, image: Path, out: Path, shape: tuple[int, int]) -> list[str]:
+    """Return what `benchmarks.inferring.worker` is told: the words of `training.predict`.
+
+    Parameters
+    ----------
+    form, file
+        What runs.
+    image
+        To be mapped.
+    out
+        Folder for its map.
+    shape
+        Windows per batch, and their side.
+    """
+    count, side = (str(number) for number in shape)
+    words = [str(file), str(image), "--out", str(out), "--gsd", "image", "--overwrite"]
+    return [*words, "--batch-size", count, "--window", side, *form.runs]

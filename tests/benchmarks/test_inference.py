@@ -17,6 +17,9 @@ from benchmarks.inferring import forms, worker
 from benchmarks.inferring.forms import BASE, FORMS
 from training.checkpoint import Checkpoint, save
 from training.model import build_network
+from training.prediction.windows import WindowGrid
+
+IPEX = {"ipex-bf16", "ipex-int8"}
 
 
 class Doubler:
@@ -31,15 +34,18 @@ class Doubler:
 
 
 class Talk:
-    """A child that answers as one would whose rates are known."""
+    """A child that answers as one would whose rates are known; it grows with every map."""
 
     def __init__(self, speed):
-        self.speed = speed
+        self.speed, self.maps = speed, 0
 
     def ask(self, do, **arguments):
         if do == "latency":
             return {"seconds": [k / self.speed for k in range(1, 101)]}
-        return {"mpx_s": self.speed * arguments["count"], "peak": 2**30}
+        if do == "map":
+            self.maps += 1
+            return {"network_mpx_s": 3 * self.speed, "image_mpx_s": 2 * self.speed}
+        return {"mpx_s": self.speed * arguments["count"], "peak": 2**30 * (1 + self.maps)}
 
 
 def test_a_rate_counts_every_pixel_and_takes_two_batches_at_least():
@@ -48,26 +54,80 @@ def test_a_rate_counts_every_pixel_and_takes_two_batches_at_least():
     assert image.is_contiguous(memory_format=torch.channels_last)
     found = worker.rate(runner, image, 0)
     assert runner.seen == [(2, 3, 32, 32)] * 2
-    assert found > 0
+    assert found["mpx_s"] > 0
 
 
-def test_latencies_are_percentiles_and_areas_are_what_the_largest_batch_covers():
+def test_latencies_are_percentiles_areas_those_of_batches_and_a_share_is_of_the_bare_rate():
     result = Result("inference", {"quick": False})
-    scale = benchmark.Scale(counts=(1, 4))
-    found = benchmark.one_round(Talk(10.0), scale)
-    benchmark.record(result, "fp32", [found], scale)
-    assert result["fp32.p50"].values == (pytest.approx(50.5 / 10 * 1e3),)
-    assert result["fp32.p99"].values == (
-        pytest.approx(float(np.percentile(range(1, 101), 99)) * 100),
-    )
-    assert result["fp32.rate4"].values == (40.0,)
-    assert result["fp32.area"].values == (pytest.approx(40 * 0.3**2 * 3600),)
-    assert result["fp32.memory"].values == (1.0,)
+    scale, talk = benchmark.Scale(), Talk(10.0)
+    benchmark.record(result, "fp32", [benchmark.one_round(talk, scale) for _ in range(2)], scale)
+    assert result["fp32.p50"].median == pytest.approx(50.5 / 10 * 1e3)
+    assert result["fp32.p99"].median == pytest.approx(np.percentile(range(1, 101), 99) * 100)
+    assert result["fp32.rate"].values == (40.0, 40.0)
+    assert result["fp32.area"].median == pytest.approx(40 * 0.3**2 * 3600)
+    assert result["fp32.maps"].median == pytest.approx(20 * 0.3**2 * 3600)
+    assert result["fp32.share"].median == pytest.approx(0.75)
+    assert result["fp32.share"].met is False
+    assert result["fp32.memory"].values == (1.0,)  # of the network, not of making maps
+
+
+@pytest.mark.parametrize("scale", [benchmark.Scale(), benchmark.QUICK])
+def test_windows_of_the_image_that_is_mapped_fill_the_batches_that_are_timed(scale):
+    grid = WindowGrid.over(*scale.image, scale.side, benchmark.OVERLAP, scale.count)
+    assert grid.shape == (scale.count, scale.side, scale.side)
+    rows, columns = scale.batches
+    assert (len(grid.rows.starts), len(grid.columns.starts)) == (rows, columns * scale.count)
+
+
+def test_files_are_kept_per_checkpoint_store_and_tiles_and_made_once(tmp_path, monkeypatch):
+    (tmp_path / "best.pt").write_bytes(b"one")
+    (tmp_path / "other.pt").write_bytes(b"other")
+    cases = [("best.pt", "x.zarr", 4), ("other.pt", "x.zarr", 4), ("best.pt", "y.zarr", 4)]
+    cases.append(("best.pt", "x.zarr", 5))
+    folders = [forms.exports_of(tmp_path, tmp_path / c, store, n) for c, store, n in cases]
+    assert len(set(folders)) == 4
+    assert forms.exports_of(tmp_path, tmp_path / "best.pt", "x.zarr", 4) == folders[0]
+    made = []
+
+    def export(command):
+        made.append(command)
+        Path(command[command.index("--out") + 1]).write_bytes(b"")
+
+    monkeypatch.setattr(forms, "run", export)
+    for _ in range(2):
+        file = forms.file_of(FORMS["onnx-int8"], tmp_path / "best.pt", "x.zarr", folders[0], 4)
+    assert len(made) == 1
+    assert file == folders[0] / "int8.onnx"
+
+
+def test_a_form_that_fails_on_the_way_leaves_a_note_and_the_others_their_figures():
+    class Dying(Talk):
+        def ask(self, do, **arguments):
+            if do == "map" and self.maps:
+                raise ChildError("no space left")
+            return super().ask(do, **arguments)
+
+    result = Result("inference", {"quick": False})
+    talks = {BASE: Talk(2.0), "pt2-int8": Talk(5.0), "openvino-int8": Dying(1.0)}
+    benchmark._measure(result, talks, benchmark.Scale(), 2)
+    assert result.notes == ["openvino-int8 failed: no space left"]
+    assert result["pt2-int8.gain"].values == (2.5, 2.5)
+    assert result["pt2-int8.gain"].met
+    assert not result.named("openvino-int8")
+
+
+def test_forms_are_chosen_by_name(capsys):
+    chosen = benchmark._arguments(["--only", "openvino-int8,fp32", "--only", "bf16"]).only
+    assert chosen == ["fp32", "bf16", "openvino-int8"]
+    assert benchmark._arguments([]).only == list(FORMS)
+    with pytest.raises(SystemExit):
+        benchmark._arguments(["--only", "int9"])
+    assert "--only int9: there are fp32, bf16," in capsys.readouterr().err
 
 
 def test_forms_of_the_extension_run_where_it_is(monkeypatch, tmp_path):
     monkeypatch.setattr(forms, "IPEX_PYTHON", tmp_path / "python")
-    assert {name for name, form in FORMS.items() if form.python != sys.executable} == {"ipex-int8"}
+    assert {name for name, form in FORMS.items() if form.python != sys.executable} == IPEX
     with pytest.raises(ChildError, match="make ipex"):
         forms.file_of(FORMS["ipex-int8"], Path("best.pt"), "x.zarr", tmp_path, 4)
 
@@ -76,9 +136,12 @@ def test_every_form_is_a_format_of_export():
     from training.export import SUFFIXES
 
     exported = [form for form in FORMS.values() if form.file]
-    assert {form.options["format"] for form in exported} == set(SUFFIXES) - {"fp32"}
-    assert all(form.file.endswith(SUFFIXES[form.options["format"]]) for form in exported)
-    assert FORMS[BASE].compiled
+    assert {form.export["format"] for form in exported} == set(SUFFIXES) - {"fp32"}
+    assert all(form.file.endswith(SUFFIXES[form.export["format"]]) for form in exported)
+    assert {form.export["format"] for form in exported if form.whole} == {
+        *("int8", "onnx", "openvino", "ipex-int8"),
+    }
+    assert FORMS[BASE].runs[-2:] == ("--compile", "on")
 
 
 @pytest.mark.slow
@@ -92,15 +155,17 @@ def test_a_checkpoint_is_judged_and_timed_beside_its_exports(tmp_path):
     save(tmp_path / "best.pt", Checkpoint(facts=facts, network=network.state_dict()))
     store = write_store(tmp_path / "tiny.zarr")
     report = tmp_path / "inference.json"
-    only = [word for name in ("fp32", "onnx-int8") for word in ("--only", name)]
+    only = ["--only", "fp32,onnx-int8", "--exports", str(tmp_path / "exports")]
     words = [str(tmp_path / "best.pt"), str(store), "--quick", "--repeats", "1", *only]
     assert benchmark.main([*words, "--work", str(tmp_path), "--json", str(report)]) == 0
     recorded = json.loads(report.read_text())
     figures = {name: one["values"] for name, one in recorded["figures"].items()}
-    assert figures["fp32.drop"] == [0]
+    assert figures["fp32.road_iou_drop"] == figures["fp32.bin_iou_drop"] == [0]
     assert 0 <= figures["fp32.road_iou"][0] <= 1
-    assert abs(figures["onnx-int8.drop"][0]) < 0.2
+    assert abs(figures["onnx-int8.road_iou_drop"][0]) < 0.2
     assert 0.2 < figures["onnx-int8.size"][0] / figures["fp32.size"][0] < 0.3
     for name in ("fp32", "onnx-int8"):
         assert figures[f"{name}.p99"][0] >= figures[f"{name}.p50"][0] > 0
-        assert figures[f"{name}.rate2"][0] > 0
+        assert figures[f"{name}.rate"][0] > 0
+        assert figures[f"{name}.share"][0] > 0
+    assert [file.name for file in tmp_path.glob("exports/*/*")] == ["int8.onnx"]

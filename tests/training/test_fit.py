@@ -222,8 +222,12 @@ def test_what_does_not_fit_a_run_is_refused_on_resume(fit, tmp_path, capfd):
     assert fit("--resume", out, store=None, network=()) == 2
     assert "--model helpers.tiny:build" in capfd.readouterr().err
     network = SMALL[:2]
-    assert fit("--resume", out, store=None, network=network) == 2
-    assert "this run is done, with 1 epoch: more of them" in capfd.readouterr().err
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    assert fit("--resume", out, store=None, network=network) == 0
+    said = capfd.readouterr().out
+    assert f"{out} is finished, with 1 epoch: nothing was done. To train longer" in said
+    assert "--epochs 2" in said
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
     assert fit("--resume", out, "--targets", "binary", store=None, network=network) == 2
     assert "--targets was bins and cannot become binary" in capfd.readouterr().err
     other = write_store(tmp_path / "other.zarr", scenes=4, bands=("pan",))

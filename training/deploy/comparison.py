@@ -55,6 +55,7 @@ class Timed:
         self._runner = runner
         self.identity, self.description = runner.identity, runner.description
         self.device, self.fixed_batch = runner.device, runner.fixed_batch
+        self.at_once = runner.at_once
         self._pixels, self._seconds, self._shape = 0, 0.0, torch.Size()
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:

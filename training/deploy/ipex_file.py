@@ -1,4 +1,4 @@
-"""A `.ipex` file: TorchScript in INT8 by Intel's extension, which it needs to be read again.
+"""A `.ipex` file: TorchScript in bf16 or INT8 by Intel's extension, which it needs to run.
 
 The extension is retired and lives in an environment of its own, see `training.engine.ipex`.
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from geoprep.errors import UsageError
 from geoprep.storage import replaced
 from training.checkpoint import CheckpointError
-from training.deploy.graph import module_of, quiet
+from training.deploy.graph import example, module_of, quiet
 from training.deploy.record import KEY, Record
 from training.deploy.torch_file import check_sums
 from training.engine import ipex
@@ -25,7 +25,7 @@ SUFFIX = ".ipex"
 
 
 class IpexRunner(ModuleRunner):
-    """A frozen trace whose INT8 parts the extension fuses, anew for every shape of batch."""
+    """A frozen trace whose parts the extension fuses, anew for every shape of batch."""
 
     @property
     def description(self) -> str:
@@ -51,7 +51,8 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
     if record.kept:
         raise UsageError("--keep-float: IPEX quantises all layers or none; --format int8 can")
     with torch.no_grad(), quiet():
-        traced = _quantised(module_of(network, record.facts), tiles)
+        module = module_of(network, record.facts)
+        traced = _quantised(module, tiles) if tiles else _in_bf16(module, example(record.facts))
     with replaced(path) as partial:
         torch.jit.save(traced, str(partial), _extra_files={KEY: record.to_json()})
     return record
@@ -91,9 +92,18 @@ def _quantised(module: nn.Module, tiles: Sequence[Tensor]) -> torch.jit.ScriptMo
     watched = prepare(module, settings, example_inputs=(tiles[0],), inplace=False)
     for tile in tiles:
         watched(tile)
+    return _frozen(convert(watched), tiles[0])
+
+
+def _in_bf16(module: nn.Module, image: Tensor) -> torch.jit.ScriptModule:
+    """Return a frozen trace in bf16."""
+    return _frozen(ipex.optimize_inference(module), image)
+
+
+def _frozen(module: Callable[..., Any], image: Tensor) -> torch.jit.ScriptModule:
+    """Return the trace of a module under autocast, its weights constants."""
     with torch.autocast("cpu", torch.bfloat16):
-        converted: Callable[..., Any] = convert(watched)
-        traced = torch.jit.trace(converted, (tiles[0],), check_trace=False)  # type: ignore[no-untyped-call]  # torch's
+        traced = torch.jit.trace(module, (image,), check_trace=False)  # type: ignore[no-untyped-call]  # torch's
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced)
     return frozen
 
@@ -101,4 +111,4 @@ def _quantised(module: nn.Module, tiles: Sequence[Tensor]) -> torch.jit.ScriptMo
 def _check_extension() -> None:
     found = ipex.state()
     if found != "works":
-        raise UsageError(f"INT8 by IPEX: {ipex.PACKAGE} {found}; {ipex.INSTALL}. {ipex.RETIRED}")
+        raise UsageError(f"a .ipex file: {ipex.PACKAGE} {found}; {ipex.INSTALL}. {ipex.RETIRED}")

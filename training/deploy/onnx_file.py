@@ -37,6 +37,7 @@ class OnnxRunner:
     """
 
     fixed_batch = False
+    at_once = 1
     device = torch.device("cpu")
 
     def __init__(self, session: Any, precision: str) -> None:  # noqa: ANN401 - it has no types

@@ -23,7 +23,7 @@ def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Ru
     path
         A file with one of `SUFFIXES`.
     compile_mode
-        See `training.prediction.runner.ModuleRunner`; ``.pt2`` files alone are compiled.
+        See `training.prediction.runner.ModuleRunner`; for ``.pt2`` and ``.xml`` files.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Ru
     kinds: dict[str, Callable[[], tuple[Runner, Record]]] = {
         torch_file.SUFFIX: lambda: torch_file.read(path, compile_mode),
         onnx_file.SUFFIX: lambda: onnx_file.read(path),
-        openvino_file.SUFFIX: lambda: openvino_file.read(path),
+        openvino_file.SUFFIX: lambda: openvino_file.read(path, compile_mode),
         ipex_file.SUFFIX: lambda: ipex_file.read(path),
     }
     if path.suffix not in kinds:
@@ -66,6 +66,8 @@ def open_network(
     CheckpointError
         The file cannot be used.
     """
+    if path.suffix == ".bin" and path.with_suffix(openvino_file.SUFFIX).exists():
+        raise UsageError(f"{path} holds weights alone: name {path.with_suffix('.xml')} beside it")
     if path.suffix not in SUFFIXES:
         return open_runner(
             path,

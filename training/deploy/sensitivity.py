@@ -19,7 +19,11 @@ from training.checkpoint import Facts
 from training.deploy.graph import module_of
 
 BOUND = 0.01
-"""Mean difference of probabilities from the float network that INT8 may have on average."""
+"""Mean difference of probabilities from the float network that INT8 may have.
+
+A choice, not a measurement: maps hold probabilities in steps of 1 / 255, and this is two and a half
+of them. It says nothing of roads; `training.evaluate --compare` does.
+"""
 
 AUTO = "auto"
 TRIED, SIDE = 4, 192

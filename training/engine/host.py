@@ -20,6 +20,7 @@ from training.engine.native import Engine
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
 _M_MMAP_MAX = -4
+_M_ARENA_MAX = -8
 _TOP_PAD = 64 << 20
 _MADV_HUGEPAGE = 14
 _HUGE_PAGE = 2 << 20
@@ -39,7 +40,7 @@ _ISA = (
 """Instruction sets that decide how fast a convolution is, and their flags in /proc/cpuinfo."""
 
 
-def keep_memory(reserve: int | None = None) -> str:
+def keep_memory(reserve: int | None = None, *, one_heap: bool = False) -> str:
     """Let the C library keep freed memory for the next step, in huge pages where it can.
 
     Call it once, before the first large tensor.
@@ -49,6 +50,9 @@ def keep_memory(reserve: int | None = None) -> str:
     reserve
         Bytes of address space to lay out for huge pages: about what a step uses. Memory is taken
         only as it is touched. None: a quarter of what is available.
+    one_heap
+        Whether all threads share this heap, which alone keeps its memory: for large tensors made in
+        several threads.
 
     Returns
     -------
@@ -61,7 +65,8 @@ def keep_memory(reserve: int | None = None) -> str:
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt") or not hasattr(libc, "gnu_get_libc_version"):
         return "the system's, as it is"
-    options = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, _TOP_PAD))
+    options = [(_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, _TOP_PAD)]
+    options += [(_M_ARENA_MAX, 1)] if one_heap else []
     if not all(libc.mallopt(*option) for option in options):
         return "glibc, as it is: it refused mallopt"
     nbytes = available_memory().nbytes // 4 if reserve is None else reserve

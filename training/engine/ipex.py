@@ -71,6 +71,15 @@ def optimize(
     return network, optimizer
 
 
+def optimize_inference(network: nn.Module) -> nn.Module:
+    """Return a copy of a network in eval mode as the extension rewrites it for bf16."""
+    # Weights laid out in blocks are not in a trace: freezing lays them out where it is run.
+    rewritten: nn.Module = _module().optimize(
+        network, dtype=torch.bfloat16, inplace=False, weights_prepack=False
+    )
+    return rewritten
+
+
 def quantisers() -> tuple[Any, Any, Any]:
     """Return the extension's ``prepare`` and ``convert``, and its settings for static INT8."""
     quantization = _module().quantization

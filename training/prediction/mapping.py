@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -154,10 +157,15 @@ class Mapper:
             first = grid.rows.first_touching(writer.next_row)
             limits = np.array(journal.settled["limits"])
             rows = read_window_rows(source, limits, grid.rows, grid.columns, first)
-            with closing(ahead(rows)) as coming, self._blender(grid) as blender:
-                for row in coming:
-                    self._predict(row, grid, runner, blender, stats, report)
-                    _put(row, grid, blender, writer, stats)
+            with (
+                closing(ahead(rows)) as coming,
+                self._blender(grid) as blender,
+                closing(self._answers(_batches(coming, grid, runner), runner)) as answers,
+            ):
+                for batch, answer in answers:
+                    self._blend(batch, answer, grid, blender, stats, report)
+                    if batch.last:
+                        _put(batch.row, grid, blender, writer, stats)
                 stats.lost = blender.lost
         report(grid.pixels)
 
@@ -171,49 +179,99 @@ class Mapper:
             usable_cores(),
         )
 
-    def _predict(
-        self,
-        row: WindowRow,
-        grid: WindowGrid,
-        runner: Runner,
-        blender: RowBlender,
-        stats: MapStats,
-        report: Report,
-    ) -> None:
-        """Put the windows of a row that have imagery through the network, batch by batch."""
-        starts, side = grid.columns.starts, grid.columns.side
-        full = [i for i, x in enumerate(starts) if row.valid[:, x : x + side].any()]
-        for first in range(0, len(full), grid.batch):
-            chosen = full[first : first + grid.batch]
-            # The last batch of a row is filled up where all must have one size.
-            count = grid.batch if runner.fixed_batch else len(chosen)
-            image = np.zeros((count, grid.rows.side, side, row.image.shape[2]), np.uint8)
-            for window, index in zip(image, chosen, strict=False):
-                window[...] = row.image[:, starts[index] : starts[index] + side]
-            blender.add(
-                row.number, chosen, self._forward(image, runner, stats)[: len(chosen)], row.valid
-            )
-            stats.network_pixels += len(chosen) * grid.window_pixels * len(VIEWS[self.options.tta])
-            report((row.number * len(starts) + chosen[-1] + 1) * grid.window_pixels)
+    def _answers(
+        self, batches: Iterator[_Batch], runner: Runner
+    ) -> Generator[tuple[_Batch, _Answer], None, None]:
+        """Yield batches with what the network says of them, in order."""
+        count = runner.at_once
+        if count == 1:
+            for batch in batches:
+                yield batch, self._forward(batch, runner)
+            return
+        pool, waiting = ThreadPoolExecutor(count, "predict-network"), deque[_Waiting]()
+        try:
+            for batch in batches:
+                waiting.append((batch, pool.submit(self._forward, batch, runner)))
+                # One that no thread has begun with, for when the first of them is done.
+                if len(waiting) > count + 1:
+                    yield _finished(waiting)
+            while waiting:
+                yield _finished(waiting)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
-    def _forward(
-        self, image: NDArray[np.uint8], runner: Runner, stats: MapStats
-    ) -> NDArray[np.float32]:
-        """Return fp32 (n, y, x, channel), probabilities of uint8 (n, y, x, band)."""
+    def _forward(self, batch: _Batch, runner: Runner) -> _Answer:
         began = time.perf_counter()
+        image = batch.image
         windows = torch.from_numpy(image).permute(0, 3, 1, 2)
+        wanted = (*image.shape[:3], self.facts.channels)
+        if not len(image):
+            return _Answer(np.zeros(wanted, np.float32), 0.0)
         result = mean_of_views(runner, windows, self.options.tta)
         found: NDArray[np.float32] = result.cpu().numpy()
-        wanted = (*image.shape[:3], self.facts.channels)
         if found.shape != wanted:
             raise UsageError(
                 f"the network {self.facts.network} returns {found.shape} for {len(image)} windows, "
                 f"not {wanted} (window, y, x, channel): its factory does not fit the checkpoint"
             )
-        seconds = time.perf_counter() - began
-        stats.first_seconds = stats.first_seconds or seconds
-        stats.forward_seconds += seconds
-        return found
+        return _Answer(found, (time.perf_counter() - began) / runner.at_once)
+
+    def _blend(
+        self,
+        batch: _Batch,
+        answer: _Answer,
+        grid: WindowGrid,
+        blender: RowBlender,
+        stats: MapStats,
+        report: Report,
+    ) -> None:
+        """Add the windows of a batch to the map."""
+        row, columns = batch.row, batch.columns
+        stats.first_seconds = stats.first_seconds or answer.seconds
+        stats.forward_seconds += answer.seconds
+        if columns:
+            blender.add(row.number, columns, answer.probabilities[: len(columns)], row.valid)
+            stats.network_pixels += len(columns) * grid.window_pixels * len(VIEWS[self.options.tta])
+            report((row.number * len(grid.columns.starts) + columns[-1] + 1) * grid.window_pixels)
+
+
+class _Batch(NamedTuple):
+    """Windows of one row, their columns, uint8 (n, y, x, band), and whether no more follow."""
+
+    row: WindowRow
+    columns: list[int]
+    image: NDArray[np.uint8]
+    last: bool
+
+
+class _Answer(NamedTuple):
+    """fp32 (n, y, x, channel), and the seconds that it took."""
+
+    probabilities: NDArray[np.float32]
+    seconds: float
+
+
+_Waiting = tuple[_Batch, Future[_Answer]]
+
+
+def _finished(waiting: deque[_Waiting]) -> tuple[_Batch, _Answer]:
+    batch, coming = waiting.popleft()
+    return batch, coming.result()
+
+
+def _batches(rows: Iterable[WindowRow], grid: WindowGrid, runner: Runner) -> Iterator[_Batch]:
+    """Yield the windows that have imagery; a row without any is an empty batch."""
+    starts, side = grid.columns.starts, grid.columns.side
+    for row in rows:
+        full = [i for i, x in enumerate(starts) if row.valid[:, x : x + side].any()]
+        for first in range(0, max(len(full), 1), grid.batch):
+            chosen = full[first : first + grid.batch]
+            # The last batch of a row is filled up where all must have one size.
+            count = grid.batch if runner.fixed_batch and chosen else len(chosen)
+            image = np.zeros((count, grid.rows.side, side, row.image.shape[2]), np.uint8)
+            for window, index in zip(image, chosen, strict=False):
+                window[...] = row.image[:, starts[index] : starts[index] + side]
+            yield _Batch(row, chosen, image, first + grid.batch >= len(full))
 
 
 def _put(

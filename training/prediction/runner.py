@@ -50,6 +50,11 @@ class Runner(Protocol):
         """Whether a batch is filled up, since it must always have as many windows."""
         ...
 
+    @property
+    def at_once(self) -> int:
+        """How many threads call it, each with a batch of its own, where it is to be fast."""
+        ...
+
     def __call__(self, image: Tensor) -> Tensor:
         """Return fp32 (n, y, x, channel), probabilities, on the runner's device.
 
@@ -106,6 +111,7 @@ class ModuleRunner:
     """
 
     fixed_batch = False
+    at_once = 1
 
     def __init__(
         self,

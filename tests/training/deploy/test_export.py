@@ -4,7 +4,10 @@ import json
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from helpers.tiny import normed
 
 from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, save
+from training.deploy import openvino_file
 from training.deploy.folding import folded
 from training.deploy.opening import load_runner, open_network
 from training.evaluate import main as evaluate
@@ -26,6 +30,56 @@ from training.predict import main as predict
 from training.prediction.runner import NativeRunner
 
 MODEL = ("--model", "helpers.tiny:normed")
+
+
+class FakeModel:
+    """Stands in for OpenVINO: its answers are the first band, twice."""
+
+    seen: ClassVar[list] = []
+
+    def clone(self):
+        return self
+
+    def reshape(self, shape):
+        self.shape = tuple(shape)
+
+    def output(self, number):
+        return self
+
+    def get_partial_shape(self):
+        return [None, None, None, SimpleNamespace(get_length=lambda: 2)]
+
+    def create_infer_request(self):
+        return FakeRequest()
+
+
+class FakeRequest:
+    def set_input_tensor(self, values):
+        self.image = values
+
+    def set_output_tensor(self, values):
+        self.result = values
+
+    def start_async(self):
+        FakeModel.seen.append(self.image.shape)
+        self.result[...] = self.image[:, 0, :, :, None]
+
+    def wait(self):
+        if self.image[0, 0, 0, 0] == 0:
+            raise RuntimeError("black")
+
+
+class FakeOpenvino:
+    @staticmethod
+    def Tensor(values, shared_memory):  # noqa: N802 - OpenVINO's name
+        assert shared_memory
+        return values
+
+    @staticmethod
+    def Core():  # noqa: N802 - OpenVINO's name
+        return SimpleNamespace(compile_model=lambda model, *_: model)
+
+
 CPU = torch.device("cpu")
 FP32 = ("fp32.pt2", "fp32.onnx")
 
@@ -98,6 +152,44 @@ def test_every_format_gives_the_answers_of_the_checkpoint(export, plain, name, m
         assert (apart.mean() if "int8" in name else apart.max()) < most
     assert record.facts == replace(FACTS, stores=())
     assert record.precision in runner.description
+
+
+@pytest.mark.slow
+def test_for_large_jobs_openvino_has_a_model_per_shape_and_a_thread_per_window(export):
+    plain, _ = load_runner(export("int8.xml"))
+    assert plain.for_pixels(1_000_000)[0] is plain
+    fitted, _ = plain.for_pixels(10**9)
+    assert fitted.for_pixels(0)[0] is fitted is plain.for_pixels(10**9)[0]
+    assert fitted.at_once == min(torch.get_num_threads(), 4)
+    assert load_runner(export("int8.xml"), compile_mode="on")[0].for_pixels(0)[0].identity == {
+        "precision": "int8", "compiled": True,
+    }  # fmt: skip
+    off, _ = load_runner(export("int8.xml"), compile_mode="off")
+    assert off.for_pixels(10**12)[0] is off
+    images = [IMAGE, IMAGE.flip(0), IMAGE[:1], IMAGE[1:, :, :32], IMAGE[:, :, :, :32].flip(3)]
+    images = [image.contiguous(memory_format=torch.channels_last) for image in images]
+    with ThreadPoolExecutor(4) as pool:  # more than it asked for, in shapes of many kinds
+        found = list(pool.map(fitted, images * 8))
+    for image, answer in zip(images * 8, found, strict=True):
+        torch.testing.assert_close(answer, plain(image), atol=0.01, rtol=0)
+
+
+def test_openvino_splits_a_batch_between_threads(monkeypatch):
+    """One part per thread where it divides; nothing is copied; a request has one part at a time."""
+    monkeypatch.setattr(openvino_file, "needed", lambda *_: FakeOpenvino)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    runner = openvino_file.FittedRunner(FakeModel(), "int8")
+    for count, parts in ((4, 2), (2, 2), (1, 1), (3, 1)):
+        FakeModel.seen.clear()
+        image = (
+            IMAGE[:1].repeat(count, 1, 1, 1) + torch.arange(1, count + 1).view(-1, 1, 1, 1).byte()
+        )
+        found = runner(image)
+        assert FakeModel.seen == [(count // parts, *IMAGE.shape[1:])] * parts
+        torch.testing.assert_close(found[..., 0], image[:, 0].float())
+    for _ in range(3):  # what fails holds nothing up
+        with pytest.raises(RuntimeError, match="black"):
+            runner(torch.zeros_like(IMAGE[:1]).repeat(2, 1, 1, 1))
 
 
 @pytest.mark.parametrize("name", FP32)
@@ -240,7 +332,10 @@ def test_a_file_of_someone_else_is_refused(tmp_path):
     ("words", "message"),
     [
         (("--format", "int8", "--out", "x.pt2"), "--calibrate STORE"),
-        (("--format", "onnx", "--out", "x.pt2"), "end in .onnx"),
+        (("--format", "onnx", "--out", "x.pt2"), "end in .onnx; .pt2 is of --format fp32 or bf16"),
+        (("--out", "x.xml"), "end in .pt2; .xml is of --format openvino"),
+        (("--out", "x.tif"), "end in .pt2\n"),
+        (("--format", "ipex-bf16", "--int8", "--out", "x.ipex"), "--format ipex-int8"),
         (("--format", "fp32", "--int8", "--out", "x.pt2"), "--format int8"),
         (("--format", "fp32", "--out", "nowhere/x.pt2"), "does not exist"),
         (("--format", "fp32"), "--out FILE is missing"),
@@ -251,6 +346,20 @@ def test_requests_that_make_no_sense(folder, tmp_path, monkeypatch, capsys, word
     assert main([str(folder / "best.pt"), *MODEL, *words]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_no_network_is_told_what_is(folder, tmp_path, capsys):
+    for name in ("x.xml", "x.bin"):
+        (tmp_path / name).write_bytes(b"<net>")
+    store = str(folder / "tiny.zarr")
+    assert main([str(tmp_path / "x.xml"), "--out", str(tmp_path / "x.pt2")]) == 2
+    assert "was exported already: name the checkpoint" in capsys.readouterr().err
+    assert evaluate([str(tmp_path / "x.bin"), store]) == 2
+    assert f"name {tmp_path / 'x.xml'} beside it" in capsys.readouterr().err
+    assert evaluate([str(folder / "best.pt")]) == 2
+    assert "name a store as well" in capsys.readouterr().err
+    assert evaluate(["--compare", str(folder / "best.pt"), "--on", store]) == 2
+    assert "give two networks and a store" in capsys.readouterr().err
 
 
 def test_what_is_there_is_not_replaced_unasked(folder, tmp_path, capsys):
@@ -351,7 +460,7 @@ def test_comparing_needs_a_store_and_forms_of_one_network(folder, export, tmp_pa
 def test_predict_maps_with_an_exported_file_as_with_its_checkpoint(
     folder, export, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("training.engine.host.keep_memory", lambda *_: "as it is")
+    monkeypatch.setattr("training.engine.host.keep_memory", lambda *_, **__: "as it is")
     image = write_image(tmp_path / "scene.tif", pixels(100, 120, top=180))
     usual = ("--gsd", "image", "--window", 64, "--overlap", 32, "--quiet")
     maps = []

@@ -64,19 +64,27 @@ def test_a_preloaded_allocator_is_left_alone(monkeypatch):
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="needs glibc's allocator"
 )
-@pytest.mark.parametrize("reserve", [0, 256 << 20])
-def test_freed_memory_stays_with_the_process(reserve):
-    """Pages written once are not faulted in again: neither taken anew nor returned."""
+@pytest.mark.parametrize(
+    ("given", "fill"),
+    [("0", "fill()"), (f"{256 << 20}", "fill()"), ("0, one_heap=True", "threaded()")],
+)
+def test_freed_memory_stays_with_the_process(given, fill):
+    """Pages written once are not faulted in again: neither taken anew nor returned.
+
+    Nor by another thread, where all share one heap.
+    """
     code = (
-        "import ctypes, resource\n"
+        "import ctypes, resource, threading\n"
         "from training.engine.host import keep_memory\n"
-        f"line = keep_memory({reserve})\n"
+        f"line = keep_memory({given})\n"
         "def fill():\n"
         "    block = ctypes.create_string_buffer(64 << 20)\n"
         "    ctypes.memset(block, 1, len(block))\n"
-        "fill()\n"
+        "def threaded():\n"
+        "    thread = threading.Thread(target=fill); thread.start(); thread.join()\n"
+        f"{fill}\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
-        "for _ in range(5): fill()\n"
+        f"for _ in range(5): {fill}\n"
         "print(line, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, sep='|')\n"
     )
     done = subprocess.run(

@@ -1,6 +1,8 @@
 """``training.predict`` from checkpoint and images to maps, in this process."""
 
 import json
+import threading
+import time
 import tracemalloc
 from dataclasses import replace
 from types import MappingProxyType
@@ -24,6 +26,7 @@ from helpers.predict_cases import (
     write_image,
 )
 
+from geoprep.errors import UsageError
 from geoprep.storage import addresses, objects
 from geoprep.views import NODATA_GREYS, SPEED_COLOURS
 from training import predict as command
@@ -44,7 +47,7 @@ MODEL = "helpers.predict_cases:"
 def run(monkeypatch, capsys):
     """Run the command; return its status and what it printed."""
     # The allocator's settings would stay for all tests after these.
-    monkeypatch.setattr(host, "keep_memory", lambda reserve: "as it is")
+    monkeypatch.setattr(host, "keep_memory", lambda *_, **__: "as it is")
 
     def run(*args, network="pointwise"):
         consent = ("--model", f"{MODEL}{network}") if network else ()
@@ -150,28 +153,40 @@ class Brightness:
     identity = MappingProxyType({"runner": "brightness"})
     description, device, fixed_batch = "brightness", torch.device("cpu"), True
 
-    def __init__(self):
+    def __init__(self, at_once=1):
         self.shapes = set()
+        self.at_once, self.most = at_once, 0
+        self._callers, self._counting = 0, threading.Lock()
+
+    def _count(self, more):
+        with self._counting:
+            self._callers += more
+            self.most = max(self.most, self._callers)
 
     def for_pixels(self, pixels):
         return self, ""
 
     def __call__(self, image):
         self.shapes.add(tuple(image.shape))
+        self._count(1)
+        time.sleep(0.01 * (self.at_once > 1))
+        self._count(-1)
         grey = image.float().mean(dim=1) / 255
         bins = [(grey * 7).floor() == k for k in range(7)]
         return torch.stack([*bins, grey], dim=-1).float()
 
 
-def test_anything_that_turns_windows_into_probabilities_makes_maps(tmp_path):
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_anything_that_turns_windows_into_probabilities_makes_maps(tmp_path, at_once):
+    """Called by one thread, or by as many as it asks for."""
     grey = np.linspace(1, 254, 150 * 130).astype(np.uint8).reshape(150, 130)
     image = write_image(tmp_path / "scene.tif", np.repeat(grey[..., None], 3, axis=2))
     reading = ReadOptions()
     options = MapOptions(
-        checkpoint="none", reading=reading, window=64, overlap=0, batch=2, tta="none",
+        checkpoint="none", reading=reading, window=32, overlap=0, batch=2, tta="none",
         threshold=0.5, compression="zstd",
     )  # fmt: skip
-    runner, mapper = Brightness(), Mapper(FACTS, options)
+    runner, mapper = Brightness(at_once), Mapper(FACTS, options)
     target = tmp_path / "map.tif"
     mapper.run(inspect(str(image), FACTS, reading), target, runner, lambda done: None)
     found = read(target)
@@ -179,8 +194,23 @@ def test_anything_that_turns_windows_into_probabilities_makes_maps(tmp_path):
     mph = np.floor(np.array(MPH) + 0.5)[(grey * (7 / 255)).astype(int).clip(0, 6)]
     np.testing.assert_array_equal(found[1], np.where(grey >= 128, mph, 0))
     assert len(runner.shapes) == 1  # batches are filled up
+    assert runner.most == at_once
     with rasterio.open(target) as dataset:
         assert json.loads(dataset.tags()["PREDICTION"])["runner"] == "brightness"
+
+
+def test_what_goes_wrong_in_one_of_several_threads_ends_the_map(tmp_path):
+    image = write_image(tmp_path / "scene.tif", pixels(64, 200))
+    options = MapOptions(
+        checkpoint="none", reading=ReadOptions(), window=32, overlap=0, batch=1, tta="none",
+        threshold=0.5, compression="zstd",
+    )  # fmt: skip
+    runner, mapper = Brightness(2), Mapper(replace(FACTS, channels=9), options)
+    source, target = inspect(str(image), FACTS, ReadOptions()), tmp_path / "map.tif"
+    with pytest.raises(UsageError, match="its factory does not fit the checkpoint"):
+        mapper.run(source, target, runner, lambda done: None)
+    assert not target.exists()
+    assert not [t for t in threading.enumerate() if t.name.startswith("predict-network")]
 
 
 class Killed(BaseException):
