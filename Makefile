@@ -5,10 +5,12 @@ TORCH_INDEX ?=
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 DEMO = demo
-# Of the demo: scenes, pixels per side of each, and times that training sees each of their tiles.
+# Of the demo: scenes, pixels per side of each and of a tile, which halves twice, and times that
+# training sees each tile.
 SCENES = 48
 SIZE = 1300
-EPOCHS = 3
+TILE = 652
+EPOCHS = 6
 # Tests run in as many processes as there are cores, files kept whole: their fixtures are built once.
 # The longest come first, as tests/conftest.py says; xdist would begin with those of most tests.
 # One thread computes in each: two processes of two threads wait for each other.
@@ -22,11 +24,11 @@ BENCH ?=
 
 demo: .venv/.core
 	.venv/bin/geoprep synth --city moscow --scenes $(SCENES) --size $(SIZE) --out $(DEMO)/data
-	.venv/bin/geoprep build-zarr --city moscow --source $(DEMO)/data --out $(DEMO)/moscow.zarr
+	.venv/bin/geoprep build-zarr --city moscow --source $(DEMO)/data --tile $(TILE) --levels 3 --out $(DEMO)/moscow.zarr
 	.venv/bin/geoprep verify $(DEMO)/moscow.zarr
 	.venv/bin/geoprep info $(DEMO)/moscow.zarr
 	.venv/bin/geoprep preview $(DEMO)/moscow.zarr --out $(DEMO)/preview.png
-	.venv/bin/python -m training.fit $(DEMO)/moscow.zarr --level 325 --batch-size 4 --channel-weights auto --jitter 0 --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
+	.venv/bin/python -m training.fit $(DEMO)/moscow.zarr --level 163 --crop 160 --batch-size 4 --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
 	.venv/bin/python -m training.evaluate $(DEMO)/run/best.pt $(DEMO)/moscow.zarr --split val
 	.venv/bin/python -m training.predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_chip55.tif --out $(DEMO)/maps --overlay
 	.venv/bin/geoprep vectorize $(DEMO)/maps --out $(DEMO)/roads.gpkg
@@ -34,7 +36,7 @@ demo: .venv/.core
 	.venv/bin/geoprep score --truth $(DEMO)/data/AOI_7_Moscow/geojson_roads_speed/*_chip55.geojson --proposal $(DEMO)/roads.gpkg --images $(DEMO)/data/AOI_7_Moscow/PS-RGB
 	@printf '\nMade in ./$(DEMO):\n'
 	@printf '  %-14s %s\n' data/ 'a synthetic city: GeoTIFF chips and GeoJSON roads in SpaceNet 5 layout' \
-		moscow.zarr 'the same as uint8 tiles and speed masks, two levels' \
+		moscow.zarr 'the same as uint8 tiles and speed masks, three levels' \
 		preview.png 'what it looks like: open it' \
 		run/ 'a trained ResNet34-UNet: best.pt, curves.png, a picture an epoch' \
 		maps/ 'roads and speeds of a chip that was not trained on: a GeoTIFF and a picture' \

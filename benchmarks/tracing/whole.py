@@ -29,8 +29,8 @@ from training.predict import COMMAND, Request, make_job
 
 SCENES = 48
 EPOCHS = 3
-DEMO_OPTIONS = ("--batch-size", "4", "--channel-weights", "auto", "--jitter", "0")
-"""Those of ``make demo``, whose scenes, split and epochs these are too."""
+OPTIONS = ("--batch-size", "4")
+"""Of training; scenes and split are those of ``make demo``."""
 _CITY = "moscow"
 _TIMED = 2
 
@@ -47,7 +47,7 @@ def measure_whole(
     level
         Side of the tiles to train on: 650 is 0.3 m, 325 is 0.6 m.
     model
-        Checkpoint or run; None: trained here as ``make demo`` does, at that level.
+        Checkpoint or run; None: trained here, at that level.
     area
         Folder of a city in SpaceNet's layout, which ``model`` was trained on with the default
         split; None: the demo's synthetic city.
@@ -86,9 +86,9 @@ def _build(area: Path, store: Path) -> Path:
 
 
 def _train(store: Path, out: Path, level: int, *, quick: bool) -> Path:
-    """Train as the demo does; return the best checkpoint."""
+    """Train at a level; return the best checkpoint."""
     announce(f"training at level {level}")
-    options = [*DEMO_OPTIONS, "--level", str(level), "--out", str(out), "--quiet"]
+    options = [*OPTIONS, "--level", str(level), "--out", str(out), "--quiet"]
     length = ["--epochs", "1", "--crop", "64"] if quick else ["--epochs", str(EPOCHS)]
     run([sys.executable, "-m", "training.fit", str(store), *options, *length])
     return out / BEST

@@ -336,12 +336,15 @@ def test_the_city_is_learnt_as_the_demo_does(tmp_path):
     made = tmp_path / "Makefile"
     made.write_text(
         "EPOCHS = 3\nSIZE ?= 4\ndemo: x\n"
-        "\tpython -m training.fit a.zarr --epochs $(EPOCHS) --batch-size $(SIZE) --out r\n"
+        "\tgeoprep build-zarr --city moscow --source $(DEMO)/data --tile 64 --out a.zarr\n"
+        "\tpython -m training.fit $(DEMO)/moscow.zarr --epochs $(EPOCHS) --batch-size $(SIZE) "
+        "--out r\n"
     )
-    assert learning.demo_options(made) == ["--epochs", "3", "--batch-size", "4"]
+    assert learning.demo_options(makefile=made) == ["--epochs", "3", "--batch-size", "4"]
+    assert learning.demo_options(learning.BUILD, made) == ["--tile", "64"]
     made.write_text("demo:\n")
     with pytest.raises(ChildError, match="--recipe"):
-        learning.demo_options(made)
+        learning.demo_options(makefile=made)
 
 
 def test_the_demo_of_this_project_trains_with_settings_that_exist():
