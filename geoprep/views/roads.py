@@ -17,6 +17,7 @@ from geoprep.palette import GROUND, SPEED_COLOURS, bin_label
 from geoprep.roads.network import RoadNetwork
 from geoprep.speed import BIN_TABLE, to_byte
 from geoprep.storage.files import replaced
+from geoprep.views.sheet import save
 
 SUFFIXES: Final = (".png", ".pdf", ".svg", ".jpg")
 _PIXELS: Final = 1600
@@ -184,7 +185,7 @@ def _draw(path: Path, network: RoadNetwork, backdrop: _Backdrop) -> None:
             labelcolor="white",
             fontsize=10,
         )
-    figure.savefig(path, dpi=_PIXELS / _INCHES)
+    save(figure, path, dpi=_PIXELS / _INCHES)
 
 
 def _shown_metres(network: RoadNetwork, backdrop: _Backdrop) -> NDArray[np.float64]:

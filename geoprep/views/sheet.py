@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Sequence
@@ -159,7 +160,17 @@ def draw(
                 axes = _axes(figure, layout, at, top + CAPTION, layout.panel, height)
                 _draw_panel(axes, layout, view, name, labelled=row == 0, scale=i == 0)
         top += CAPTION + height + ROW_GAP
-    figure.savefig(path, dpi=DPI)
+    save(figure, path, dpi=DPI)
+
+
+def save(figure: Figure, path: Path, *, dpi: float) -> None:
+    """Write a figure in the format of a file's suffix.
+
+    By way of memory, since matplotlib leaves a PDF open that a full disk cuts short.
+    """
+    page = io.BytesIO()
+    figure.savefig(page, format=path.suffix[1:] or None, dpi=dpi)
+    path.write_bytes(page.getbuffer())
 
 
 def _axes(

@@ -137,8 +137,6 @@ OUTPUTS = {
 }
 
 
-# matplotlib leaves the file of a page to the collector, and Python 3.13 says what became of that.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("write", OUTPUTS.values(), ids=OUTPUTS)
 def test_a_full_disk_is_one_line_and_nothing_half_written(small_store, tmp_path, capfd, write):
     store = Store.open(small_store)
