@@ -170,7 +170,7 @@ def save(figure: Figure, path: Path, *, dpi: float) -> None:
     """
     page = io.BytesIO()
     figure.savefig(page, format=path.suffix[1:] or None, dpi=dpi)
-    path.write_bytes(page.getbuffer())
+    path.write_bytes(page.getvalue())
 
 
 def _axes(
