@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -44,6 +43,7 @@ from benchmarks.loading.data import Sizes, synthetic_store
 from benchmarks.plots import draw_panels, draw_rows
 from benchmarks.tables import conclude, print_figures, print_machine
 from geoprep.executors import usable_cores
+from training.cli import wait_passively
 
 WORKER = "benchmarks.inferring.worker"
 GAIN = 2.0
@@ -98,8 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings["network"] = str(given.checkpoint or "random weights")
     result = Result("inference", settings)
     print_machine(result)
-    if "GOMP_SPINCOUNT" not in os.environ:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the commands do
+    wait_passively()
     with tempfile.TemporaryDirectory(dir=given.work, prefix="inference-") as folder, showing():
         work = Path(folder)
         store, checkpoint = given.store, given.checkpoint
