@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import random
+import re
 import socket
 import struct
 import threading
@@ -44,7 +45,7 @@ class Proxy:
     stall
         Seconds of silence.
     once
-        Whether a request (its method, path and range) fails no more than one time.
+        Whether a request (its method, path and range; of any upload) fails no more than one time.
     """
 
     upstream: str
@@ -85,7 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
     def forward(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if length else None
-        what = f"{self.command} {self.path} {self.headers.get('Range')}"
+        path = re.sub("uploadId=[^&]*", "", self.path)
+        what = f"{self.command} {path} {self.headers.get('Range')}"
         kind = self.proxy.fate(self.command, what)
         if kind == "503":
             self._answer(503, [], b"", "")

@@ -255,22 +255,26 @@ class CutShortError(Exception):
     """An answer has fewer bytes than it says."""
 
 
-def whole(ask: Callable[[], Answer]) -> Answer:
+def whole(ask: Callable[[], Answer], *, lost: bool = False) -> Answer:
     """Return an answer, asked for again where it breaks off or is cut short.
 
     The client goes on by itself where an answer breaks off, some times; not where the object has no
-    ETag, in a listing, or where a server sends less than was asked for and says so.
+    ETag, in a listing, or where a server sends less than was asked for and says so. Nor where no
+    answer comes to a request that may mean something else the second time: a conditional PUT, a
+    POST.
 
     Parameters
     ----------
     ask
         May be called several times; takes in all of the answer, or raises `CutShortError`.
+    lost
+        Whether to ask again where no answer came, and the client did not.
     """
     for attempt in range(RETRIES):
         try:
             return ask()
         except Exception as error:
-            if not _broke_off(error):
+            if not (_broke_off(error) or (lost and _is_lost(error))):
                 raise
             time.sleep(_wait(attempt))
     return ask()
@@ -298,3 +302,9 @@ def _broke_off(error: Exception) -> bool:
     if isinstance(error, GenericError):
         return "response body" in str(error)
     return isinstance(error, CutShortError)
+
+
+def _is_lost(error: Exception) -> bool:
+    """Return whether no answer came, and the client has not asked as often as it may."""
+    told = str(error)
+    return "error sending request" in told and f"after {RETRIES} retries" not in told

@@ -22,7 +22,7 @@ from geoprep.storage.objects import open_bucket, whole
 from geoprep.storage.s3 import errors_named
 
 if TYPE_CHECKING:
-    from obstore import GetResult, PutMode
+    from obstore import GetResult, PutMode, PutResult
 
 PARTIAL_SUFFIX = ".partial"
 _PART = 16 << 20
@@ -155,9 +155,8 @@ class _Object:
 
     def close(self) -> str:
         with self._file:
-            size = self._file.tell()
-            self._file.seek(0)
-            if size <= _PART:
+            if self._file.tell() <= _PART:
+                self._file.seek(0)
                 return self._bucket.put(self._name, self._file.read())
             return self._bucket.send(self._name, cast("IO[bytes]", self._file))
 
@@ -198,9 +197,12 @@ class Bucket:
         """Write an object in parts; return its ETag."""
         import obstore
 
+        def sent() -> PutResult:
+            file.seek(0)
+            return obstore.put(self._client, name, file, chunk_size=_PART, max_concurrency=4)
+
         with self._named(name):
-            done = obstore.put(self._client, name, file, chunk_size=_PART, max_concurrency=4)
-        return _tag(done)
+            return _tag(whole(sent, lost=True))
 
     def put_if(self, name: str, data: bytes, tag: str | None) -> str | None:
         """Write an object if it still is the one with this ETag, or None: if there is none.
@@ -213,12 +215,13 @@ class Bucket:
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
+        mode: PutMode = "create" if tag is None else {"e_tag": tag}
         with self._named(name):
             try:
-                mode: PutMode = "create" if tag is None else {"e_tag": tag}
-                return _tag(obstore.put(self._client, name, data, mode=mode))
+                put = whole(lambda: obstore.put(self._client, name, data, mode=mode), lost=True)
+                return _tag(put)
             except (AlreadyExistsError, PreconditionError):
-                pass  # or it was ourselves: an answer was lost, and the client asked again
+                pass  # or it was ourselves: an answer was lost, and we asked again
         found = self.read(name)
         return found[1] if found is not None and found[0] == data else None
 
@@ -257,7 +260,7 @@ class Bucket:
 
         if names := list(names):
             with self._named(""):
-                obstore.delete(self._client, names)
+                whole(lambda: obstore.delete(self._client, names), lost=True)
 
     def put_all(self, files: dict[str, Path]) -> None:
         """Write files of this machine to objects, some at a time."""

@@ -1,4 +1,6 @@
-"""Answers of an object store that break off half-way are asked for again."""
+"""Answers of an object store that break off half-way, or never come, are asked for again."""
+
+import io
 
 import pytest
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
@@ -32,6 +34,17 @@ READS = {
 }
 
 
+LARGE = bytes(17 << 20)  # more than goes into one request
+WRITES = {
+    "put": (lambda bucket: bucket.put("new", DATA), DATA),
+    "put_if none": (lambda bucket: bucket.put_if("new", DATA, None), DATA),
+    "put_if the same": (lambda bucket: bucket.put_if("old", DATA, bucket.read("old")[1]), DATA),
+    "put_if another": (lambda bucket: bucket.put_if("old", DATA, '"other"'), b"old"),
+    "send": (lambda bucket: bucket.send("new", io.BytesIO(LARGE)), LARGE),
+    "delete": (lambda bucket: bucket.delete(["old"]), None),
+}
+
+
 @pytest.fixture(scope="module")
 def server():
     with s3_endpoint("cities") as address:
@@ -48,6 +61,23 @@ def test_an_answer_that_breaks_off_is_asked_for_again(server, tmp_path, monkeypa
         use_endpoint(monkeypatch, proxy.address)
         assert READS[name](tmp_path) == right
         assert proxy.faults["truncate"] >= 1
+
+
+@pytest.mark.parametrize("kind", ["reset", "drop", "stall", "truncate"])
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_whose_answer_is_lost_is_done_once(server, monkeypatch, name, kind):
+    monkeypatch.setattr(remote, "BACKOFF", 0.01)
+    folder, (write, left) = f"s3://cities/{name} {kind}", WRITES[name]
+    use_endpoint(monkeypatch, server)
+    Bucket(folder).put("old", b"old")
+    with faulty_proxy(server, rate=1.0, kinds=(kind,), once=True, stall=0.01) as proxy:
+        use_endpoint(monkeypatch, proxy.address)
+        tag = write(Bucket(folder))
+        assert proxy.faults[kind] >= 1
+    use_endpoint(monkeypatch, server)
+    found = {key: Bucket(folder).read(key) for key in ("old", "new")}
+    assert left in [one and one[0] for one in found.values()]
+    assert tag in [one and one[1] for one in found.values()]
 
 
 def test_the_end_of_an_empty_object_is_nothing(server, monkeypatch):
