@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from geoprep.errors import GeoprepError
@@ -87,6 +87,13 @@ def parallel(module: nn.Module, device: torch.device) -> nn.Module:
 def add_up(values: Sequence[float], device: torch.device) -> list[float]:
     """Return the sums over ranks; alone, the values themselves."""
     return _reduced(values, device, dist.ReduceOp.SUM)
+
+
+def add_up_in_place(counts: Iterable[Tensor]) -> None:
+    """Give every rank the sums over ranks; alone, they are what they are."""
+    if is_distributed():
+        for count in counts:
+            dist.all_reduce(count)
 
 
 def largest(values: Sequence[float], device: torch.device) -> list[float]:

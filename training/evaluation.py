@@ -24,7 +24,7 @@ from loaders import (
 from training.checkpoint import Facts
 from training.data import Tiles, differences, tiles_of
 from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
-from training.distributed import add_up, share_buffers
+from training.distributed import add_up, add_up_in_place, share_buffers
 from training.engine.native import Engine
 from training.losses import LossParts
 from training.metrics import RoadMetrics, Sweep
@@ -92,6 +92,7 @@ def evaluate(
                 valid = trainable.prep.target.valid(there.speed)
                 parts: LossParts = loss(logits, target, valid)
                 total, tiles = total + len(there) * parts.total.double(), tiles + len(there)
+    add_up_in_place(metrics.counts())
     results = {name: value.item() for name, value in metrics.compute().items()}
     if loss is None:
         return results
@@ -264,12 +265,11 @@ def _evaluation(
     notes: list[str],
 ) -> Evaluation:
     """Return the figures of all ranks together."""
+    add_up_in_place(metrics.counts())
     whole = _plain(metrics.compute())
-    with metrics.sync_context():
-        each = [_plain(figures) for figures in metrics.by_group()]
-        sweep = Sweep(*(values.cpu() for values in metrics.sweep()))
-        lost = int(metrics.lost)
-    if lost:
+    each = [_plain(figures) for figures in metrics.by_group()]
+    sweep = Sweep(*(values.cpu() for values in metrics.sweep()))
+    if lost := int(metrics.lost):
         notes.append(f"the network gave no number for {lost:,} labelled pixels: left out")
     counts = torch.bincount(scene_of, minlength=len(names)).tolist()
     scenes = tuple(Scene(*one) for one in zip(names, counts, each, strict=True))

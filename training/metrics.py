@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
-from torchmetrics import Metric
+from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NO_DATA, UNKNOWN_SPEED
@@ -40,7 +39,7 @@ def bin_names() -> tuple[str, ...]:
     return (*names, f"iou_{lows[-1]}+")
 
 
-class RoadMetrics(Metric):
+class RoadMetrics(nn.Module):
     """Road IoU and F1, IoU per speed bin, and the mean error of speed on road pixels.
 
     A pixel is what a map says of it: road from the threshold on, of the most likely bin. Pixels
@@ -60,8 +59,7 @@ class RoadMetrics(Metric):
         Number of groups, such as scenes, that figures are wanted of one by one.
     """
 
-    full_state_update = False
-    higher_is_better = True
+    bins: Tensor
     confusion: Tensor
     error: Tensor
     roads: Tensor
@@ -75,9 +73,8 @@ class RoadMetrics(Metric):
         *,
         threshold: float | None = None,
         groups: int = 1,
-        **options: Any,  # noqa: ANN401 - torchmetrics'
     ) -> None:
-        super().__init__(**options)
+        super().__init__()
         if targets not in TARGETS:
             raise UsageError(f"targets={targets!r} is not one of {', '.join(TARGETS)}")
         self.targets = targets
@@ -91,8 +88,13 @@ class RoadMetrics(Metric):
             "scores": (2, STEPS),
             "lost": (),
         }
+        self._counted = tuple(shapes)
         for name, shape in shapes.items():
-            self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.int64), persistent=False)
+
+    def counts(self) -> Iterator[Tensor]:
+        """Yield all that is counted, int64: what ranks add up, in place, before they compute."""
+        return (getattr(self, name) for name in self._counted)
 
     def update(self, probabilities: Tensor, speed: Tensor, group: Tensor | None = None) -> None:
         """Count a batch, without waiting for the device.
@@ -112,8 +114,7 @@ class RoadMetrics(Metric):
         valid = labelled & known
         self.lost += (labelled & ~known).sum()
         probabilities = probabilities.nan_to_num()
-        table: Tensor = self.bins  # type: ignore[assignment]  # a buffer
-        truth = table[speed.int()]
+        truth = self.bins[speed.int()]
         score = road_probability(probabilities)
         found = (score >= self.threshold).long()
         if self.targets == "binary":

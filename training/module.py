@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo.exc import TorchDynamoException
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
@@ -63,6 +62,9 @@ class Compiled:
     def __call__(self, *args: Tensor) -> Any:  # noqa: ANN401 - what the plain callable returns
         """Return what the plain callable returns, but for rounding."""
         if self._compiled is not None:
+            # Here: the compiler takes seconds to import, and not every run has one.
+            from torch._dynamo.exc import TorchDynamoException
+
             try:
                 return self._compiled(*args)
             except TorchDynamoException as error:
