@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.painted import painted_speed
-from helpers.streams import loader_threads, threads_end
+from helpers.streams import assert_leaves_no_thread, loader_threads, threads_end
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -250,18 +250,7 @@ def test_released_buffers_are_used_again(painted: RamTiles):
 
 def test_a_loop_that_breaks_or_raises_leaves_no_thread(painted: RamTiles):
     loader = BatchLoader(painted, 4, threads=4, **TRAIN)
-    for _ in loader:
-        break
-    assert threads_end()
-
-    def fail(error: type[BaseException]) -> None:
-        for _ in loader:
-            raise error("on purpose")
-
-    for error in (ValueError, KeyboardInterrupt):
-        with pytest.raises(error):
-            fail(error)
-        assert threads_end()
+    assert_leaves_no_thread(loader)
     batches = iter(loader)
     next(batches)
     assert loader_threads() != []

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.painted import painted_speed
-from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, samples, threads_end
+from helpers.streams import (
+    LARGE,
+    SMALL,
+    TILE,
+    TRAIN,
+    assert_leaves_no_thread,
+    digest,
+    samples,
+    threads_end,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -317,19 +326,7 @@ def spoilt(make_store: MakeStore) -> Path:
 
 def test_a_loop_that_breaks_or_raises_leaves_no_thread(large: Path):
     loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, threads=3, **TRAIN)
-    for _ in loader:
-        break
-    assert threads_end()
-
-    def fail(error: type[BaseException]) -> None:
-        for _ in loader:
-            raise error("on purpose")
-
-    for error in (ValueError, KeyboardInterrupt):
-        with pytest.raises(error):
-            fail(error)
-        assert threads_end()
-    assert len(list(loader)) == len(loader)
+    assert_leaves_no_thread(loader)
 
 
 def test_many_epochs_leak_neither_threads_nor_descriptors(large: Path):

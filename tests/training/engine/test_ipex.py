@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.deploy_cases import FACTS, IMAGE
+from helpers.steps import batch, losses
 from helpers.stores import write_store
 from helpers.tiny import normed
 from torch import nn
@@ -58,30 +59,10 @@ def _prepared(engine, weights=None):
     return trainable, prepare(trainable, engine, make_optimizer(lr=0.01, weight_decay=0.01))
 
 
-def _batch():
-    generator = torch.Generator().manual_seed(1)
-    image = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8, generator=generator)
-    speed = torch.zeros(2, 64, 64, dtype=torch.uint8)
-    speed[:, 4:9], speed[:, :, 20:24], speed[0, :2] = 25, 45, 255
-    return image.permute(0, 3, 1, 2), speed, torch.arange(2)
-
-
-def _train(engine, module, optimizer, steps):
-    losses = []
-    for _ in range(steps):
-        with engine.autocast():
-            parts = module(*_batch())
-        parts.total.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(parts.total.item())
-    return losses
-
-
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 1e-2)])
 def test_both_engines_train_to_the_same_loss(precision, tolerance):
     curves = [
-        _train(engine, *_prepared(engine), steps=8)
+        losses(engine, *_prepared(engine), steps=8, side=64)
         for engine in (choose_engine(name, "cpu", precision, "off") for name in ("native", "ipex"))
     ]
     assert curves[1] == pytest.approx(curves[0], rel=tolerance)
@@ -92,7 +73,7 @@ def test_both_engines_train_to_the_same_loss(precision, tolerance):
 def test_checkpoints_hold_fp32_under_the_names_of_the_network(precision):
     engine = choose_engine("ipex", "cpu", precision, "off")
     module, optimizer = _prepared(engine)
-    _train(engine, module, optimizer, steps=1)
+    losses(engine, module, optimizer, steps=1, side=64)
     saved = module.network.state_dict()
     assert list(saved) == list(_network().state_dict())
     assert {v.dtype for v in saved.values() if v.is_floating_point()} == {torch.float32}
@@ -103,12 +84,12 @@ def test_checkpoints_hold_fp32_under_the_names_of_the_network(precision):
 def test_a_resumed_run_equals_one_that_was_not_stopped(precision):
     engine = choose_engine("ipex", "cpu", precision, "off")
     module, optimizer = _prepared(engine)
-    _train(engine, module, optimizer, steps=2)
+    losses(engine, module, optimizer, steps=2, side=64)
     weights = {name: value.clone() for name, value in module.network.state_dict().items()}
     again, its_optimizer = _prepared(engine, weights)
     its_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    expected = _train(engine, module, optimizer, steps=2)
-    assert _train(engine, again, its_optimizer, steps=2) == expected
+    expected = losses(engine, module, optimizer, steps=2, side=64)
+    assert losses(engine, again, its_optimizer, steps=2, side=64) == expected
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -116,7 +97,7 @@ def test_weights_loaded_later_are_the_ones_it_computes_with(precision):
     """Averaged weights are put in and taken out again while a run goes on."""
     engine = choose_engine("ipex", "cpu", precision, "off")
     module, optimizer = _prepared(engine)
-    _train(engine, module, optimizer, steps=1)
+    losses(engine, module, optimizer, steps=1, side=64)
     averaged = {
         name: value * 0.9 if value.is_floating_point() else value
         for name, value in module.network.state_dict().items()
@@ -127,8 +108,9 @@ def test_weights_loaded_later_are_the_ones_it_computes_with(precision):
     module.eval()
     plain.eval()
     with torch.no_grad(), engine.autocast():
-        expected = plain(module.prep.normalize(_batch()[0]))
-        torch.testing.assert_close(module.logits(_batch()[0]), expected, rtol=0.02, atol=0.02)
+        image = batch(side=64)[0]
+        expected = plain(module.prep.normalize(image))
+        torch.testing.assert_close(module.logits(image), expected, rtol=0.02, atol=0.02)
 
 
 def test_auto_takes_it_and_says_so():
@@ -137,11 +119,29 @@ def test_auto_takes_it_and_says_so():
     assert "installed and working" in engine.reason
 
 
-def test_int8_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
-    """By the command, into a file that another reader opens; its layers are fused in INT8."""
+def _saved(path):
+    """Return an untrained network that is also a checkpoint."""
     torch.manual_seed(0)
     network = normed(3, 8).eval()
-    save(tmp_path / "best.pt", Checkpoint(facts=FACTS, network=network.state_dict()))
+    save(path, Checkpoint(facts=FACTS, network=network.state_dict()))
+    return network
+
+
+def test_bf16_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
+    network = _saved(tmp_path / "best.pt")
+    words = [tmp_path / "best.pt", "--model", FACTS.network, "--format", "ipex-bf16"]
+    assert export([str(word) for word in (*words, "--out", tmp_path / "x.ipex")]) == 0
+    assert "bf16 on cpu, IPEX" in capsys.readouterr().out
+    runner, record = load_runner(tmp_path / "x.ipex")
+    assert (record.precision, record.calibration, record.facts.bands) == ("bf16", 0, FACTS.bands)
+    plain = NativeRunner(network, FACTS, device=torch.device("cpu"), precision="fp32")
+    for image in (IMAGE, IMAGE, IMAGE[:1, :, :32]):
+        assert 0 < (runner(image) - plain(image)).abs().max() < 0.02
+
+
+def test_int8_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
+    """By the command, into a file that another reader opens; its layers are fused in INT8."""
+    network = _saved(tmp_path / "best.pt")
     words = [tmp_path / "best.pt", "--model", FACTS.network, "--format", "ipex-int8", "--tiles", 8]
     words += ["--calibrate", write_store(tmp_path / "tiny.zarr"), "--out", tmp_path / "x.ipex"]
     assert export([str(word) for word in (*words, "--keep-float", "network")]) == 2

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from helpers.steps import batch, losses
 from torch import nn
+from torch._dynamo.exc import TorchDynamoException
 
 from geoprep.errors import UsageError
 from loaders.device import DevicePrep, Normalize, SpeedTarget
-from training import module as module_file
 from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine, missing_compiler
 from training.losses import RoadLoss
@@ -26,26 +27,10 @@ def _trainable(targets="bins", dtype=torch.float32):
     return Trainable(prep, network, RoadLoss())
 
 
-def _batch(n=2, side=32):
-    generator = torch.Generator().manual_seed(1)
-    image = torch.randint(0, 256, (n, side, side, 3), dtype=torch.uint8, generator=generator)
-    speed = torch.zeros(n, side, side, dtype=torch.uint8)
-    speed[:, 4:9], speed[:, :, 20:24], speed[0, :2] = 25, 45, 255
-    return image.permute(0, 3, 1, 2), speed, torch.arange(n)
-
-
-def _losses(engine, steps=4, name="adamw"):
+def _losses(engine, name="adamw"):
     module = _trainable(dtype=engine.dtype)
     optimizer = prepare(module, engine, make_optimizer(name, lr=0.01, weight_decay=0.01))
-    losses = []
-    for _ in range(steps):
-        with engine.autocast():
-            parts = module(*_batch())
-        parts.total.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(parts.total.item())
-    return losses
+    return losses(engine, module, optimizer, steps=4)
 
 
 @pytest.fixture
@@ -61,8 +46,8 @@ def test_bf16_learns_what_fp32_learns():
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_other_optimizers_learn(name):
-    losses = _losses(choose_engine("native", "cpu", "fp32", "off"), name=name)
-    assert losses[-1] < losses[0]
+    found = _losses(choose_engine("native", "cpu", "fp32", "off"), name=name)
+    assert found[-1] < found[0]
 
 
 def test_only_scalars_come_back_and_they_are_fp32():
@@ -70,7 +55,7 @@ def test_only_scalars_come_back_and_they_are_fp32():
     module = _trainable()
     prepare(module, engine, make_optimizer(lr=0.01))
     with engine.autocast():
-        parts = module(*_batch())
+        parts = module(*batch())
     assert all(part.shape == () and part.dtype == torch.float32 for part in parts)
 
 
@@ -93,7 +78,7 @@ def test_weight_decay_is_for_kernels_alone():
 
 def test_logits_of_a_whole_tile_have_its_size():
     module = _trainable().eval()
-    image = _batch(side=40)[0]
+    image = batch(side=40)[0]
     logits = module.logits(image)
     assert logits.shape == (2, 8, 40, 40)
     inside = module.logits(image[..., :32, :32])
@@ -102,7 +87,7 @@ def test_logits_of_a_whole_tile_have_its_size():
 
 def test_padding_of_a_whole_tile_counts_nothing():
     module = _trainable().eval()
-    image, speed, key = _batch(side=40)
+    image, speed, key = batch(side=40)
     expected = module.loss(module.logits(image), module.prep.target(speed), speed != 255)
     torch.testing.assert_close(module(image, speed, key), expected)
 
@@ -125,7 +110,7 @@ def test_validation_runs_what_is_not_compiled():
     module = _trainable()
     module.compile_parts("loss")
     module._fast_loss = lambda *_: pytest.fail("compiled loss in evaluation")
-    module.eval()(*_batch())
+    module.eval()(*batch())
 
 
 def test_without_a_compiler_nothing_is_compiled_and_it_says_so(monkeypatch):
@@ -139,7 +124,7 @@ def test_without_a_compiler_nothing_is_compiled_and_it_says_so(monkeypatch):
 def test_a_compiler_that_fails_warns_once_and_the_plain_loss_goes_on(monkeypatch):
     def broken(*_args, **_options):
         calls.append(1)
-        raise module_file.TorchDynamoException("cc1plus: out of memory\nand much more")
+        raise TorchDynamoException("cc1plus: out of memory\nand much more")
 
     calls = []
     monkeypatch.setattr(torch, "compile", lambda plain, **_: broken)
