@@ -164,9 +164,10 @@ class _Requests:
         tensors = [[self._openvino.Tensor(x, shared_memory=True) for x in pair] for pair in pairs]
         with self._taking:
             taken = [self._free.get() for _ in range(parts)]
-        with ExitStack() as ends:  # all of them, whichever fails
-            for request, (one, other) in zip(taken, tensors, strict=True):
+        with ExitStack() as ends:  # last in, first out: waited for, then free, whichever fails
+            for request in taken:
                 ends.callback(self._free.put, request)
+            for request, (one, other) in zip(taken, tensors, strict=True):
                 request.set_input_tensor(one)
                 request.set_output_tensor(other)
                 request.start_async()
