@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import shapely
 
-from geoprep.crs import LONLAT, reproject, transformer
+from geoprep.crs import reproject, transformer
 from geoprep.roads.network import RoadNetwork
 
 _ZONE_DEG: Final = 6
@@ -37,12 +36,3 @@ def in_crs(network: RoadNetwork, crs: str) -> RoadNetwork:
     x, y = transformer(network.crs, crs).transform(*network.nodes.T)
     lines = reproject(network.lines, network.crs, crs)
     return replace(network, nodes=np.column_stack([x, y]), lines=lines, crs=crs)
-
-
-def middle_lonlat(network: RoadNetwork) -> tuple[float, float]:
-    """Return longitude and latitude of the middle of a network's bounds."""
-    if network.crs is None or not len(network.lines):
-        raise ValueError("the network has no place on the ground")
-    west, south, east, north = shapely.total_bounds(network.lines).tolist()
-    lon, lat = transformer(network.crs, LONLAT).transform((west + east) / 2, (south + north) / 2)
-    return float(lon), float(lat)

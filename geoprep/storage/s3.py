@@ -91,25 +91,8 @@ def errors_named(address: str, kind: type[GeoprepError] = SourceError) -> Iterat
     try:
         yield
     except (FileNotFoundError, PermissionError, exceptions.BaseError) as error:
-        words = _explain_writing(error, address) if kind is OutputError else explain(error)
+        words = explain(error, writing_to=address if kind is OutputError else "")
         raise kind(f"{address}: {words}") from error
-
-
-def _explain_writing(error: Exception, address: str) -> str:
-    """Return what a server has against an object that is written, and what to do about it."""
-    status, reason = _status(error)
-    if status == "404" or isinstance(error, FileNotFoundError):
-        bucket = split_address(address)[0]
-        return f"no such bucket. Check its name, or make it: aws s3 mb s3://{bucket}"
-    if status in ("401", "403") or isinstance(error, PermissionError):
-        return (
-            "writing is refused. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of somebody who "
-            "may put, get, list and delete objects there (AWS_SKIP_SIGNATURE=false uses the "
-            "machine's own role)"
-        )
-    if "region" in reason:
-        return f"the bucket is in another region ({reason}): set AWS_REGION"
-    return f"not writable ({reason}). {_where()}, and run the same command again to carry on"
 
 
 def _where() -> str:
@@ -137,15 +120,32 @@ def _plain(reason: str) -> str:
     return f"{told[1]}: {told[2]}"
 
 
-def explain(error: Exception) -> str:
-    """Return what went wrong and what to do about it; a listing tells its status in words only."""
+def explain(error: Exception, *, writing_to: str = "") -> str:
+    """Return what went wrong and what to do about it; a listing tells its status in words only.
+
+    Parameters
+    ----------
+    error
+        Of the client.
+    writing_to
+        Address that was written to; "" where something was read.
+    """
     status, reason = _status(error)
     if status == "404" or isinstance(error, FileNotFoundError):
+        if writing_to:
+            bucket = split_address(writing_to)[0]
+            return f"no such bucket. Check its name, or make it: aws s3 mb s3://{bucket}"
         return (
             "no such object or bucket. Check the address; "
             "`aws s3 ls --no-sign-request` lists a public folder."
         )
     if status in ("401", "403") or isinstance(error, PermissionError):
+        if writing_to:
+            return (
+                "writing is refused. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of somebody "
+                "who may put, get, list and delete objects there (AWS_SKIP_SIGNATURE=false uses "
+                "the machine's own role)"
+            )
         return (
             "access refused. For a private bucket set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
             "(AWS_SKIP_SIGNATURE=false uses the machine's own role); an object that does not exist "
@@ -155,4 +155,6 @@ def explain(error: Exception) -> str:
         return f"half of the credentials are not set ({reason}): set or unset all AWS_* of them."
     if "region" in reason:
         return f"the bucket is in another region ({reason}): set AWS_REGION."
+    if writing_to:
+        return f"not writable ({reason}). {_where()}, and run the same command again to carry on"
     return f"not readable ({reason}). {_where()}, or download the files and give their folder."
