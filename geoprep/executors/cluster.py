@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from geoprep.errors import UsageError
 
@@ -95,12 +96,38 @@ class Dask:
         """Leave the cluster; it goes on."""
         self._client.close()
 
-    def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Return the results in the order of the items; the first exception is raised."""
+    def map_ordered(
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        lost: Callable[[T], R] | None = None,
+    ) -> list[R]:
+        """Return the results in the order of the items; the first exception is raised.
+
+        Parameters
+        ----------
+        lost
+            Returns the result of an item that workers died over; without it UsageError is raised.
+        """
         size = max(1, min(_BATCH, len(items) // (PER_THREAD * self.workers)))
-        batches = [(i, items[i : i + size]) for i in range(0, len(items), size)]
-        found: dict[int, list[R]] = dict(self.map_unordered(partial(_each, function), batches))
-        return [result for first, _ in batches for result in found[first]]
+        batches: list[_Batch[T, R]] = [
+            _Batch(first, dict(enumerate(items[first : first + size])))
+            for first in range(0, len(items), size)
+        ]
+        spared = None if lost is None else partial(self._spared, function, lost)
+        found = dict(self.map_unordered(partial(_each, function), batches, spared))
+        return [result for batch in batches for result in found[batch.first]]
+
+    def _spared(
+        self, function: Callable[[T], R], lost: Callable[[T], R], batch: _Batch[T, R]
+    ) -> _Batch[T, R]:
+        """Return a batch none of whose items ends a worker."""
+        known = dict(batch.known)
+        for place, item in batch.items.items():
+            if not self.survives(function, item):
+                known[place] = lost(item)
+        items = {place: item for place, item in batch.items.items() if place not in known}
+        return _Batch(batch.first, items, known)
 
     def map_unordered(
         self,
@@ -179,8 +206,24 @@ class Dask:
                 self._client.cancel(running)
 
 
-def _each(function: Callable[[T], R], batch: tuple[int, Sequence[T]]) -> tuple[int, list[R]]:
-    return batch[0], [function(item) for item in batch[1]]
+@dataclass(frozen=True)
+class _Batch(Generic[T, R]):
+    """Items by their place, and the results of those that are not to be run.
+
+    Attributes
+    ----------
+    first
+        Place of its first item among all.
+    """
+
+    first: int
+    items: dict[int, T]
+    known: dict[int, R] = field(default_factory=dict)
+
+
+def _each(function: Callable[[T], R], batch: _Batch[T, R]) -> tuple[int, list[R]]:
+    found = batch.known | {place: function(item) for place, item in batch.items.items()}
+    return batch.first, [found[place] for place in sorted(found)]
 
 
 def _check_versions(client: Client) -> None:

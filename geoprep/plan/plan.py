@@ -16,7 +16,7 @@ from geoprep.plan.division import Member, divide
 from geoprep.plan.layout import Layout
 from geoprep.plan.masks import check_kinds
 from geoprep.plan.options import BuildOptions, Schema
-from geoprep.plan.probe import Probe, inputs_digest, label_files, of_equal_bands, probe_scene
+from geoprep.plan.probe import Probe, inputs_digest, label_files, of_equal_bands, probe_scenes
 from geoprep.plan.shared import judge_shared_roads, open_shared_roads, unfit_label
 from geoprep.sources.cities import CITIES
 from geoprep.sources.scene import Found
@@ -160,7 +160,7 @@ def make_plan(
     scenes = [scene for one in found for scene in one.scenes]
     check_kinds(found, options)
     items = [(scene, one.product, options) for one in found for scene in one.scenes]
-    probes = of_equal_bands(scenes, executor.map_ordered(probe_scene, items))
+    probes = of_equal_bands(scenes, probe_scenes(items, executor))
     usable = [probe for probe in probes if not probe.failure]
     if not usable:
         raise SourceError(

@@ -12,7 +12,7 @@ import xxhash
 
 from geoprep import imagery
 from geoprep.errors import GeoprepError, ImageError, SourceError
-from geoprep.executors.threads import Executor
+from geoprep.executors import Dask, Executor
 from geoprep.grid import Grid
 from geoprep.labels.vectors import SHAPEFILE_PARTS
 from geoprep.plan.options import BuildOptions
@@ -33,6 +33,7 @@ MOST_BANDS: Final = 512
 """Hyperspectral sensors have some 450; a scene's lookup tables take 64 kB per band."""
 # Statistics that a viewer leaves beside an image, and overviews, which are not read.
 _NOT_READ: Final = (".aux.xml", ".ovr")
+_FILES_PER_TASK, _TASKS_PER_WORKER = 64, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,25 @@ class Probe:
     facts: str = ""
 
 
-def probe_scene(item: tuple[Scene, str | None, BuildOptions]) -> Probe:
-    """Open one image and check that it can be used.
+Probed = tuple[Scene, str | None, BuildOptions]
+"""A scene, its imagery product, the options of the build."""
 
-    Parameters
-    ----------
-    item
-        The scene, its imagery product, the options of the build.
-    """
+
+def probe_scenes(items: Sequence[Probed], executor: Executor) -> list[Probe]:
+    """Open images; one whose header a cluster's workers die over cannot be used, and it alone."""
+    if isinstance(executor, Dask):
+        return executor.map_ordered(probe_scene, items, _deadly)
+    return executor.map_ordered(probe_scene, items)
+
+
+def _deadly(item: Probed) -> Probe:
+    image = item[0].image
+    why = f"{image}: opening it ends the process; fetch the scene again"
+    return Probe(None, failure=why, files=(image,))
+
+
+def probe_scene(item: Probed) -> Probe:
+    """Open one image and check that it can be used."""
     scene, product, options = item
     files: tuple[str, ...] = (scene.image,)
     facts = ""
@@ -173,14 +185,18 @@ def inputs_digest(
     report
         Called with how many of ``files`` have been read, and how many there are.
     """
-    digests = [""] * len(files)
-    items = enumerate(files)
-    for done, (index, digest) in enumerate(executor.map_unordered(_numbered_digest, items), 1):
-        digests[index] = digest
+    digests, done = [""] * len(files), 0
+    # A cluster takes milliseconds per task, whatever is in it.
+    some = max(1, min(_FILES_PER_TASK, len(files) // (_TASKS_PER_WORKER * executor.workers)))
+    items = ((first, files[first : first + some]) for first in range(0, len(files), some))
+    for first, found in executor.map_unordered(_digests, items):
+        digests[first : first + len(found)] = found
+        done += len(found)
         if report is not None:
             report(done, len(files))
     return xxhash.xxh3_128_hexdigest("\n".join([*names, *digests]).encode())
 
 
-def _numbered_digest(item: tuple[int, Sequence[str]]) -> tuple[int, str]:
-    return item[0], files_digest(item[1])
+def _digests(item: tuple[int, Sequence[Sequence[str]]]) -> tuple[int, list[str]]:
+    first, files = item
+    return first, [files_digest(each) for each in files]

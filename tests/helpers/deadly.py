@@ -5,6 +5,7 @@ import signal
 
 from geoprep.build import tasks
 from geoprep.build.records import ShardRecord, ShardTask, SurveyRecord, SurveyTask
+from geoprep.plan import probe
 
 SCENE = "quay_3.tif"
 
@@ -12,6 +13,16 @@ SCENE = "quay_3.tif"
 def _deadly(task: ShardTask) -> None:
     if any(part.image.endswith(SCENE) and part.known is None for part in task.parts):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+_probe_scene = probe.probe_scene
+
+
+def probe_scene(item: probe.Probed) -> probe.Probe:
+    """Open an image, or die."""
+    if item[0].image.endswith(SCENE):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _probe_scene(item)
 
 
 def survey_rows(task: SurveyTask) -> SurveyRecord:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rasterio.enums import ColorInterp
 
 from geoprep.build.run import build
-from geoprep.executors.threads import Threads
+from geoprep.executors import Executor, Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import Plan, make_plan
 from geoprep.sources.scene import Found, Scene
@@ -192,10 +192,16 @@ def truncate(path: str | Path, keep: float = 0.5) -> None:
     Path(path).write_bytes(data[: int(len(data) * keep)])
 
 
-def plan_of(scenes: Sequence[Scene], *, product: str | None = None, **options: Any) -> Plan:
+def plan_of(
+    scenes: Sequence[Scene],
+    *,
+    product: str | None = None,
+    executor: Executor | None = None,
+    **options: Any,
+) -> Plan:
     """Return the plan of a build of these scenes."""
     found = Found(tuple(scenes), origin="factory", product=product)
-    return make_plan([found], ["custom"], BuildOptions(**options), Threads(2))
+    return make_plan([found], ["custom"], BuildOptions(**options), executor or Threads(2))
 
 
 def build_of(

@@ -16,6 +16,7 @@ from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
 from geoprep.executors import Dask
 from geoprep.executors.cluster import PER_THREAD
+from geoprep.plan import probe
 from geoprep.store import Store
 
 pytest.importorskip("distributed")
@@ -141,6 +142,19 @@ def test_a_scene_that_kills_its_worker_fails_alone(world, fragile, tmp_path, mon
     }
     assert set(failed) == {"quay_3", "torn"}
     assert "ends the process" in failed["quay_3"]
+
+
+@pytest.mark.slow
+def test_a_header_that_kills_its_worker_fails_alone(world, fragile, tmp_path, monkeypatch):
+    scenes, _ = world
+    monkeypatch.setattr(probe, "probe_scene", deadly.probe_scene)
+    with contextlib.closing(Dask.connect(fragile.address)) as executor:
+        plan = plan_of(scenes, executor=executor, **OPTIONS)
+        build(plan, tmp_path / "a.zarr", executor)
+    table = Store.open(tmp_path / "a.zarr").scenes
+    failed = {name: why for name, why in zip(table.id, table.reason, strict=True) if why}
+    assert set(failed) == {"quay_3", "torn"}
+    assert "opening it ends the process" in failed["quay_3"]
 
 
 def test_no_scheduler_and_no_workers_are_one_line(monkeypatch, tmp_path):
