@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scale = 0.1 if given.quick else given.scale
     rows = []
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        for row in campaign(Path(folder), given.seed, scale, given.only or tuple(PARTS)):
+        names = given.only or tuple(PARTS)
+        for row in campaign(Path(folder), given.seed, scale, names, given.jobs):
             rows.append(row)
             said = row.skipped or f"{row.survived:,} of {row.tried:,}"
             console.print(f"{row.what}: {said} ({row.seconds:.0f} s) {row.note}", highlight=False)
@@ -44,6 +45,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--scale", type=float, default=1.0, help="that much of everything")
     parser.add_argument("--seed", type=int, default=0, help="decides everything that is random")
     parser.add_argument("--only", nargs="*", default=(), metavar="PART", help="parts to run")
+    parser.add_argument("--jobs", type=int, default=1, help="parts to run at a time (1)")
     parser.add_argument("--out", type=Path, default=REPORT, help="where the table goes")
     return parser
 

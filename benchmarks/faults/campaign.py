@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.faults import flipped, killed, mutated, objects, places, together
@@ -22,9 +24,25 @@ PARTS: dict[str, tuple[Callable[[World, int, int], Iterator[Row]], int]] = {
 """What runs a part, and how often it tries each of its faults in a whole campaign."""
 
 
-def campaign(folder: Path, seed: int, scale: float, names: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of some parts as they are done."""
+def campaign(
+    folder: Path, seed: int, scale: float, names: Sequence[str], jobs: int = 1
+) -> Iterator[Row]:
+    """Yield the rows of some parts in order, as they are done; ``jobs`` parts at a time."""
     world = World.make(folder, SCENES)
-    for name in names:
-        rows, tries = PARTS[name]
-        yield from rows(world, seed, max(1, round(tries * scale)))
+    if jobs == 1:
+        for name in names:
+            yield from _rows(name, world, seed, scale)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        coming = [pool.submit(_all_rows, name, world, seed, scale) for name in names]
+        for part in coming:
+            yield from part.result()
+
+
+def _rows(name: str, world: World, seed: int, scale: float) -> Iterator[Row]:
+    rows, tries = PARTS[name]
+    return rows(world, seed, max(1, round(tries * scale)))
+
+
+def _all_rows(name: str, world: World, seed: int, scale: float) -> list[Row]:
+    return [*_rows(name, world, seed, scale)]

@@ -19,8 +19,6 @@ from benchmarks.faults.report import Row, timed
 from geoprep.store import Store
 
 ROOMY_KIB = 64 << 10
-LEFT = (".partial", ".build", ".journal", "_files")
-"""In names of what a command that ended may leave to be carried on with."""
 
 
 @dataclass(frozen=True)
