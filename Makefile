@@ -28,7 +28,7 @@ demo: .venv/.core
 	.venv/bin/geoprep verify $(DEMO)/moscow.zarr
 	.venv/bin/geoprep info $(DEMO)/moscow.zarr
 	.venv/bin/geoprep preview $(DEMO)/moscow.zarr --out $(DEMO)/preview.png
-	.venv/bin/python -m training.fit $(DEMO)/moscow.zarr --level 163 --crop 160 --batch-size 4 --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
+	.venv/bin/python -m training.fit $(DEMO)/moscow.zarr --level 163 --crop 160 --lr 2e-3 --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
 	.venv/bin/python -m training.evaluate $(DEMO)/run/best.pt $(DEMO)/moscow.zarr --split val
 	.venv/bin/python -m training.predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_chip55.tif --out $(DEMO)/maps --overlay
 	.venv/bin/geoprep vectorize $(DEMO)/maps --out $(DEMO)/roads.gpkg
