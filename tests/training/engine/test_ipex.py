@@ -131,9 +131,9 @@ def test_bf16_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
     network = _saved(tmp_path / "best.pt")
     words = [tmp_path / "best.pt", "--model", FACTS.network, "--format", "ipex-bf16"]
     assert export([str(word) for word in (*words, "--out", tmp_path / "x.ipex")]) == 0
-    assert "bf16 on cpu, IPEX" in capsys.readouterr().out
+    assert "bfloat16 on cpu, IPEX" in capsys.readouterr().out
     runner, record = load_runner(tmp_path / "x.ipex")
-    assert (record.precision, record.calibration, record.facts.bands) == ("bf16", 0, FACTS.bands)
+    assert (record.precision, record.facts.bands) == ("bfloat16", FACTS.bands)
     plain = NativeRunner(network, FACTS, device=torch.device("cpu"), precision="fp32")
     for image in (IMAGE, IMAGE, IMAGE[:1, :, :32]):
         assert 0 < (runner(image) - plain(image)).abs().max() < 0.02
