@@ -18,6 +18,7 @@ import random
 import re
 import socket
 import struct
+import sys
 import threading
 import time
 from collections import Counter
@@ -143,14 +144,22 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.close()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of clients that are gone: some are killed on purpose."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # any socket
+
+
 @contextmanager
 def faulty_proxy(upstream: str, **how: object) -> Iterator[Proxy]:
     """Serve a proxy on a free port; see :class:`Proxy` for how it fails."""
     proxy = Proxy(upstream, **how)  # type: ignore[arg-type]  # by name
     answers = {f"do_{one}": _Handler.forward for one in ("GET", "PUT", "POST", "HEAD", "DELETE")}
     handler = type("Handler", (_Handler,), {"proxy": proxy, **answers})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     proxy.address = f"http://127.0.0.1:{server.server_port}"
