@@ -33,7 +33,8 @@ MOST_BANDS: Final = 512
 """Hyperspectral sensors have some 450; a scene's lookup tables take 64 kB per band."""
 # Statistics that a viewer leaves beside an image, and overviews, which are not read.
 _NOT_READ: Final = (".aux.xml", ".ovr")
-_FILES_PER_TASK, _TASKS_PER_WORKER = 64, 16
+_MOST_TOGETHER = 64
+"""Scenes whose files one task reads for their digest, in a build of very many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +187,8 @@ def inputs_digest(
         Called with how many of ``files`` have been read, and how many there are.
     """
     digests, done = [""] * len(files), 0
-    # A cluster takes milliseconds per task, whatever is in it.
-    some = max(1, min(_FILES_PER_TASK, len(files) // (_TASKS_PER_WORKER * executor.workers)))
+    # A cluster takes milliseconds per task, whatever is in it; a thousand of them do not matter.
+    some = max(1, min(_MOST_TOGETHER, len(files) // 1000))
     items = ((first, files[first : first + some]) for first in range(0, len(files), some))
     for first, found in executor.map_unordered(_digests, items):
         digests[first : first + len(found)] = found

@@ -28,6 +28,7 @@ from rasterio.vrt import WarpedVRT
 from geoprep.errors import SourceError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.grid import Grid
+from geoprep.plan import probe
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources.scene import Found, Scene
@@ -333,6 +334,19 @@ def test_the_digest_of_inputs_sees_contents_and_names_not_paths_or_times(tmp_pat
     assert digest(scenes[:2]) != before
     assert digest([replace(scenes[0], id="renamed"), *scenes[1:]]) != before
     assert digest([replace(scenes[0], label=None), *scenes[1:]]) != before
+
+
+def test_files_of_very_many_scenes_are_read_some_per_task(tmp_path, monkeypatch):
+    for number in range(3):
+        (tmp_path / f"{number}.bin").write_bytes(bytes([number]))
+    files = [[str(tmp_path / f"{i % 3}.bin")] for i in range(2300)]
+    told = []
+    found = probe.inputs_digest(["a"], files, Threads(2), lambda *progress: told.append(progress))
+    assert len(told) == 1150
+    assert told[-1] == (2300, 2300)
+    monkeypatch.setattr(probe, "_MOST_TOGETHER", 1)
+    assert probe.inputs_digest(["a"], files, Threads(2), None) == found
+    assert probe.inputs_digest(["a"], files[::-1], Threads(2), None) != found
 
 
 @pytest.mark.parametrize("what", ["image", "label"])
