@@ -38,7 +38,7 @@ demo: .venv/.core
 	@printf '  %-14s %s\n' data/ 'a synthetic city: GeoTIFF chips and GeoJSON roads in SpaceNet 5 layout' \
 		moscow.zarr 'the same as uint8 tiles and speed masks, three levels' \
 		preview.png 'what it looks like: open it' \
-		run/ 'a trained ResNet34-UNet: best.pt, curves.png, a picture an epoch' \
+		run/ 'a trained ResNet34-UNet: best.pt, curves.png, a picture per epoch' \
 		maps/ 'roads and speeds of a chip that was not trained on: a GeoTIFF and a picture' \
 		roads.gpkg 'the same as a network to route on; QGIS opens it coloured by speed' \
 		roads.png 'what it looks like: open it'

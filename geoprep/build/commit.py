@@ -17,13 +17,7 @@ from geoprep.store.writer import finish_store
 
 
 class Histograms:
-    """The histograms of all shards together: kept by the shard they are most of a build's memory.
-
-    Parameters
-    ----------
-    bands
-        How many.
-    """
+    """The histograms of all shards together: kept per shard they are most of a build's memory."""
 
     def __init__(self, bands: int) -> None:
         self.band = np.zeros((bands, 256), np.uint64)

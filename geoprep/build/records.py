@@ -26,8 +26,6 @@ class Progress:
     ----------
     stage
         ``survey`` counts pixels of images, ``build`` those of tiles at the finest level.
-    pixels_done, pixels
-        Of this stage.
     pixels_kept
         How many of those done were finished by an earlier run.
     bytes_read

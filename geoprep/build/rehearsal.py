@@ -39,8 +39,6 @@ class Rehearsal:
         On the disk that it would go to; None for a bucket, which has no end.
     seconds
         Wall time by the rate at which the sampled scene was built, on so many workers.
-    workers
-        Threads.
     sample
         Id of that scene, and its tiles that were built.
     unlabelled

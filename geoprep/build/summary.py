@@ -28,8 +28,6 @@ class Summary:
     ----------
     state
         ``built``, ``resumed``, or ``unchanged`` when the store was complete already.
-    statuses
-        Scenes per status.
     issues
         (scene id, status, reason) of every scene that is not as it should be.
     notes

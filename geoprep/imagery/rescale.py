@@ -71,8 +71,6 @@ def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[Any]:
     ----------
     limits
         float64 (band, 2), from :func:`percentile_limits` or (0, 255) for bytes left as they are.
-    dtype
-        Of the source.
     """
     if dtype not in SIZES:
         return limits

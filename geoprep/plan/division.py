@@ -23,8 +23,6 @@ class Member:
 
     Attributes
     ----------
-    id
-        Of the scene.
     area
         City or set that it belongs to.
     grid

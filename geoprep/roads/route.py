@@ -31,8 +31,6 @@ class Route:
     ----------
     line
         From the place on the road nearest to the start, to the one nearest to the goal, in ``crs``.
-    crs
-        Of the network.
     length_m, travel_time_s
         Along the line; the time is NaN where a speed is not known.
     off_road_m

@@ -119,8 +119,6 @@ def fetch_object(address: str, path: Path, version: str | None = None) -> str | 
 
     Parameters
     ----------
-    address
-        Of the object.
     path
         Of the file, written whole or not at all.
     version

@@ -125,8 +125,6 @@ def explain(error: Exception, *, writing_to: str = "") -> str:
 
     Parameters
     ----------
-    error
-        Of the client.
     writing_to
         Address that was written to; "" where something was read.
     """

@@ -52,8 +52,6 @@ class Store:
     ----------
     location
         Path or address, as the user named it.
-    root
-        Opened for reading.
     meta
         The root attribute, checked.
     """

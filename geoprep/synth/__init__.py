@@ -60,8 +60,6 @@ def synthesise(
     products
         Any of ``PS-RGB`` (uint8 in SpaceNet 5, 11 bits in uint16 in SpaceNet 3), ``PS-MS`` (8
         WorldView-3 bands, uint16) and ``PAN`` (uint16).
-    workers
-        Threads.
     on_scene
         Called with (finished, total) after every scene, from the calling thread.
 

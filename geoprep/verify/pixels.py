@@ -28,8 +28,6 @@ class Findings:
 
     Attributes
     ----------
-    shards, chunks
-        Read, and decoded.
     skipped
         Tiles of the finest level that could not be counted.
     band, speed

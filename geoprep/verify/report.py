@@ -37,10 +37,6 @@ class VerifyReport:
         Empty for a sound store.
     tiles, scenes
         Rows of the tables; 0 where they cannot be read.
-    shards, chunks, files, bytes
-        That were read.
-    seconds
-        Wall time.
     """
 
     store: str

@@ -51,8 +51,6 @@ def clean(road: Mask, sizes: Sizes, inner: tuple[bool, bool, bool, bool]) -> Non
     ----------
     road
         Contiguous.
-    sizes
-        What goes.
     inner
         For the top, bottom, left and right side, whether the raster goes on beyond it: what touches
         such a side is never small. A patch at the raster's own border is as large as it looks

@@ -30,8 +30,6 @@ class ImageRoads:
 
     Attributes
     ----------
-    image_id
-        See `image_id`.
     network
         In a CRS, or in the plane of the raster.
     gsd_m

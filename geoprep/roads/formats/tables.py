@@ -42,8 +42,6 @@ def network_of(
 
     Parameters
     ----------
-    path
-        Named in errors.
     columns
         ``from_node``, ``to_node`` and ``speed_mph`` at least.
     lines
