@@ -14,10 +14,11 @@ import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import ne
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,35 +33,10 @@ Ranges = Sequence[tuple[int, int]]
 """First byte of each range, and the byte after its last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Tiles of one shard: these rows of the store, ascending, go to ``at`` onwards."""
-
-    rows: Sequence[int]
-    at: int
-
-    @property
-    def target(self) -> slice:
-        """Where its tiles go."""
-        return slice(self.at, self.at + len(self.rows))
-
-
-def pieces(tiles: NDArray[np.int64], shard_tiles: int, at: int = 0) -> Iterator[Piece]:
-    """Cut ascending tiles where a shard ends.
-
-    Parameters
-    ----------
-    tiles
-        int64, ascending rows of the store.
-    shard_tiles
-        Tiles per shard.
-    at
-        Where the first of them goes.
-    """
+def by_shard(tiles: NDArray[np.int64], shard_tiles: int) -> list[list[int]]:
+    """Cut ascending rows of a store where a shard of so many tiles ends."""
     cuts = np.flatnonzero(np.diff(tiles // shard_tiles)) + 1
-    for part in np.split(tiles, cuts) if len(tiles) else ():
-        yield Piece(part.tolist(), at)
-        at += len(part)
+    return [rows.tolist() for rows in np.split(tiles, cuts) if len(rows)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +54,7 @@ class Decoder:
     layout: PixelLayout
     bands: tuple[int, ...] | None = None
 
-    def __call__(self, chunk: Bytes, out: NDArray[np.uint8]) -> None:
+    def __call__(self, chunk: Bytes, out: Bytes) -> None:
         """Check a chunk against its checksum and decompress it.
 
         Parameters
@@ -133,28 +109,33 @@ class ChunkReader:
         layouts = store.layout(level, "image"), store.layout(level, "speed")
         self.decoders = Decoder(layouts[0], self.bands), Decoder(layouts[1])
         remote = "://" in store.location
-        files: _Files = _RemoteFiles(store) if remote else _LocalFiles(Path(store.location))
+        files = _RemoteFiles(store) if remote else _LocalFiles(Path(store.location))
         self._image, self._speed = (_Shards(layout, files) for layout in layouts)
 
-    def read(self, piece: Piece, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
-        """Read a piece into its place, rows ``piece.target`` of image and speed.
+    def read(self, rows: Sequence[int], image: Bytes, speed: Bytes) -> None:
+        """Read tiles of one shard, ascending rows of the store.
+
+        Parameters
+        ----------
+        rows
+            Which.
+        image, speed
+            uint8 (tile, y, x, band) and (tile, y, x), one place per row; written.
 
         Raises
         ------
         StoreError
             A chunk is corrupted or missing; array and shard are named.
         """
-        decode, out = self.decoders[0], image[piece.target]
-        self._each(self._image, piece.rows, lambda i, chunk: decode(chunk, out[i]))
-        self.read_speed(piece, speed)
+        self._each(self._image, rows, lambda i, chunk: self.decoders[0](chunk, image[i]))
+        self.read_speed(rows, speed)
 
-    def read_speed(self, piece: Piece, speed: NDArray[np.uint8]) -> None:
-        """Read the masks of a piece into rows ``piece.target``."""
-        decode, out = self.decoders[1], speed[piece.target]
-        self._each(self._speed, piece.rows, lambda i, chunk: decode(chunk, out[i]))
+    def read_speed(self, rows: Sequence[int], speed: Bytes) -> None:
+        """Read the masks of tiles, as `read`."""
+        self._each(self._speed, rows, lambda i, chunk: self.decoders[1](chunk, speed[i]))
 
-    def stored_sizes(self, piece: Piece) -> NDArray[np.int64]:
-        """Return the bytes that images and masks of a piece have as stored, int64 (tile, 2).
+    def stored_sizes(self, rows: Sequence[int]) -> NDArray[np.uint64]:
+        """Return the bytes that images and masks of tiles have as stored, uint64 (tile, 2).
 
         Raises
         ------
@@ -163,56 +144,55 @@ class ChunkReader:
         """
         sizes = []
         for shards in (self._image, self._speed):
-            try:
-                sizes.append(shards.entries(piece.rows)[:, 1].astype(np.int64))
-            except StoreError:
-                raise
-            except Exception as error:
-                raise self._unreadable(shards, piece.rows, error) from error
+            with self._named(shards, rows):
+                sizes.append(shards.entries(rows)[:, 1])
         return np.stack(sizes, axis=1)
 
-    def read_stored(self, piece: Piece, bounds: NDArray[np.int64], out: Bytes) -> None:
-        """Read the chunks of a piece as they are, each checked against its checksum.
+    def read_stored(self, rows: Sequence[int], bounds: NDArray[np.int64], out: Bytes) -> None:
+        """Read the chunks of tiles as they are, each checked against its checksum.
 
         Parameters
         ----------
-        piece
-            Which.
+        rows
+            Which, as for `read`.
         bounds
             int64 (tile, 2, 2), first byte and the one after the last of images and masks.
         out
             uint8, where they go.
         """
         for kind, shards in enumerate((self._image, self._speed)):
-            places = bounds[piece.target, kind].tolist()
-
-            def keep(i: int, chunk: Bytes, places: list[list[int]] = places) -> None:
-                without_checksum(chunk)
-                out[slice(*places[i])] = chunk
-
-            self._each(shards, piece.rows, keep)
+            places = [out[start:stop] for start, stop in bounds[:, kind].tolist()]
+            self._each(shards, rows, partial(_keep, places))
 
     def _each(
         self, shards: _Shards, rows: Sequence[int], use: Callable[[int, Bytes], None]
     ) -> None:
         """Call with number and bytes of every chunk of some rows of one shard."""
-        done = 0
+        left = list(rows)
+        with self._named(shards, left):
+            for i, chunk in enumerate(shards.chunks(rows)):
+                use(i, chunk)
+                del left[0]
+
+    @contextmanager
+    def _named(self, shards: _Shards, rows: Sequence[int]) -> Iterator[None]:
+        """Say of an error which array, shard and tiles cannot be read."""
         try:
-            for chunk in shards.chunks(rows):
-                use(done, chunk)
-                done += 1
+            yield
         except (MemoryError, StoreError):  # the second says which file, and what to do
             raise
         except Exception as error:  # codecs raise RuntimeError or ValueError, stores their own
-            raise self._unreadable(shards, rows[done:], error) from error
+            layout = shards.layout
+            shard = layout.key(layout.place(rows[0])[0]).removeprefix(f"{layout.array}/")
+            raise StoreError(
+                f"{self.store.location}: array {layout.array}, shard {shard} (tiles {rows[0]} to "
+                f"{rows[-1]}) cannot be read: {error}. {REPAIR}"
+            ) from error
 
-    def _unreadable(self, shards: _Shards, rows: Sequence[int], error: Exception) -> StoreError:
-        layout = shards.layout
-        shard = layout.key(layout.place(rows[0])[0]).removeprefix(f"{layout.array}/")
-        return StoreError(
-            f"{self.store.location}: array {layout.array}, shard {shard} (tiles {rows[0]} to "
-            f"{rows[-1]}) cannot be read: {error}. {REPAIR}"
-        )
+
+def _keep(places: Sequence[Bytes], i: int, chunk: Bytes) -> None:
+    without_checksum(chunk)
+    places[i][:] = chunk
 
 
 class _Shards:
@@ -226,7 +206,7 @@ class _Shards:
         Where they are.
     """
 
-    def __init__(self, layout: PixelLayout, files: _Files) -> None:
+    def __init__(self, layout: PixelLayout, files: _LocalFiles | _RemoteFiles) -> None:
         self.layout = layout
         self._files = files
         self._found: dict[int, NDArray[np.uint64]] = {}
@@ -234,8 +214,6 @@ class _Shards:
 
     def chunks(self, rows: Sequence[int]) -> Iterator[Bytes]:
         """Yield the bytes of tiles of one shard, ascending rows, read in as few calls as can be."""
-        if not rows:
-            return
         ranges = [(at, at + size) for at, size in self.entries(rows).tolist()]
         key = self.layout.key(self.layout.place(rows[0])[0])
         step = max(1, self._files.call_bytes // self.layout.tile_bytes)
@@ -267,24 +245,6 @@ class _Shards:
         return self.layout.read_index(tail).copy()
 
 
-class _Files(Protocol):
-    """Where the bytes of shards come from.
-
-    Attributes
-    ----------
-    call_bytes
-        Decoded bytes that one read spans, about.
-    """
-
-    call_bytes: int
-
-    def ranges(self, key: str, ranges: Ranges) -> list[Bytes]:
-        """Return the bytes of ranges of an object."""
-
-    def end(self, key: str, nbytes: int) -> Bytes:
-        """Return the last bytes of an object, or raise FileNotFoundError."""
-
-
 class _Kept(threading.local):
     """What each thread reads into: fresh memory for every read would cost a tenth of its time."""
 
@@ -302,7 +262,13 @@ _kept, _wholes = _Kept(), _Kept()
 
 
 class _LocalFiles:
-    """A folder of this machine. What it returns is valid until the thread reads again."""
+    """A folder of this machine. What it returns is valid until the thread reads again.
+
+    Attributes
+    ----------
+    call_bytes
+        Decoded bytes that one read spans, about.
+    """
 
     call_bytes = 16 << 20  # little beside the tiles
 
@@ -310,6 +276,7 @@ class _LocalFiles:
         self._root = root
 
     def ranges(self, key: str, ranges: Ranges) -> list[Bytes]:
+        """Return the bytes of ranges of a file."""
         sizes = [stop - start for start, stop in ranges]
         parts = np.split(_kept.take(sum(sizes)), np.cumsum(sizes)[:-1])
         fd = os.open(self._root / key, os.O_RDONLY | os.O_CLOEXEC)
@@ -323,12 +290,13 @@ class _LocalFiles:
         return parts
 
     def end(self, key: str, nbytes: int) -> Bytes:
+        """Return the last bytes of a file, or raise FileNotFoundError."""
         size = (self._root / key).stat().st_size
         return self.ranges(key, [(max(0, size - nbytes), size)])[0]
 
 
 class _RemoteFiles:
-    """An object store, whose calls let other threads run."""
+    """An object store, whose calls let other threads run; otherwise as `_LocalFiles`."""
 
     call_bytes = 48 << 20  # a shard of 32 tiles of 650 x 650 x 3 in one request
     gap_bytes = 5 << 20  # between two ranges: sooner sent along than asked for once more
@@ -348,33 +316,38 @@ class _RemoteFiles:
         return np.frombuffer(self._files.end(key, nbytes), np.uint8)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tiles of one shard, and their places among all that are loaded."""
+
+    reader: ChunkReader
+    rows: list[int]
+    places: slice
+
+
 def read_all(
-    work: Sequence[tuple[ChunkReader, Piece]],
-    read: Callable[[ChunkReader, Piece], None],
+    parts: Sequence[Part],
+    read: Callable[[Part], None],
     *,
     threads: int,
     progress: Progress | None = None,
 ) -> None:
-    """Read many pieces from several threads; the first error ends it.
+    """Read many parts from several threads; the first error ends it.
 
     Parameters
     ----------
-    work
-        What, and by whom.
+    parts
+        What.
     read
         Reads one, in a thread.
     threads
         How many.
     progress
-        Called after every piece.
+        Called after every part.
     """
-
-    def one(part: tuple[ChunkReader, Piece]) -> int:
-        read(*part)
-        return len(part[1].rows)
-
-    total, done = sum(len(piece.rows) for _, piece in work), 0
-    for count in Ahead(one, work, threads=threads, ahead=4 * threads):
-        done += count
+    total, done = sum(len(part.rows) for part in parts), 0
+    finished = Ahead(read, parts, threads=threads, ahead=4 * threads)
+    for part, _ in zip(parts, finished, strict=True):
+        done += len(part.rows)
         if progress is not None:
             progress(done, total)

@@ -95,7 +95,7 @@ class TileDataset(Dataset[dict[str, Any]]):
         drawn = self.sampling.windows(int(self._epoch["epoch"][0]), samples)
         n, side, bands = len(samples), self.sampling.window, len(self.tiles.bands)
         image, speed = _empty(n, side, side, bands), _empty(n, side, side)
-        self.tiles.copier()(drawn, image.numpy(), speed.numpy())
+        self.tiles.copy(drawn, image.numpy(), speed.numpy())
         batch: dict[str, Any] = {
             "image": image.permute(0, 3, 1, 2),
             "speed": speed,

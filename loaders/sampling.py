@@ -46,8 +46,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _ORDER, _KEY, _TILE, _SYMMETRY, _PLACE = range(5)
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(NamedTuple):
     """Windows into tiles, one row per sample.
 
     Attributes
@@ -68,13 +67,9 @@ class Windows:
     op: NDArray[np.int64]
     key: NDArray[np.int64]
 
-    def __len__(self) -> int:
-        return len(self.tile)
-
-    def rows(self, first: int, last: int) -> Windows:
+    def rows(self, part: slice) -> Windows:
         """Return some of the windows, as views."""
-        columns = (self.tile, self.y, self.x, self.op, self.key)
-        return Windows(*(column[first:last] for column in columns))
+        return Windows(*(column[part] for column in self))
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -381,7 +376,7 @@ class Drawn:
         if last is None or last[0] != part:
             last = self._last = self._draw(part)
         _, windows, bounds = last
-        return windows.rows(bounds[within], bounds[within + 1])
+        return windows.rows(slice(bounds[within], bounds[within + 1]))
 
     def _draw(self, part: int) -> tuple[int, Windows, list[int]]:
         steps = self._steps[part * _STEPS_DRAWN :][:_STEPS_DRAWN]

@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import SPLITS, Store
-from loaders.chunks import ChunkReader, Piece, pieces
+from loaders.chunks import ChunkReader, Part, by_shard
 from loaders.memory import amount, available_memory
 
 Split = Literal["train", "val", "test", "all"]
+
+Stores = str | Path | Store | Sequence[str | Path | Store]
+"""A store or several: opened, local paths or addresses."""
 
 RESERVE = 200 << 20
 """Bytes to leave free beside tiles in memory: what reading takes on top of them."""
@@ -89,23 +92,12 @@ def select(store: Store, split: Split, folds: Folds | None = None) -> Selection:
     if split not in get_args(Split):
         raise UsageError(f"split={split!r} is not one of {', '.join(get_args(Split))}")
     table = store.tiles
-    wanted = _in_split(store, split, folds)
+    splits = table.split if folds is None or split == "all" else _refold(store, folds)
+    wanted = splits < len(SPLITS) if split == "all" else splits == SPLITS.index(split)
     status = store.scenes.status[table.scene].astype(object)
     status[(status == "ok") & (table.valid_fraction <= 0)] = EMPTY
     left_out = Counter(str(s) for s in status[wanted] if s != "ok")
     return Selection(np.flatnonzero(wanted & (status == "ok")), dict(sorted(left_out.items())))
-
-
-def _in_split(store: Store, split: Split, folds: Folds | None) -> NDArray[np.bool_]:
-    """Return whether each tile is in the split, bool (tile,)."""
-    splits = store.tiles.split
-    if split == "all":
-        used: NDArray[np.bool_] = splits < len(SPLITS)
-        return used
-    if folds is not None:
-        splits = _refold(store, folds)
-    inside: NDArray[np.bool_] = splits == SPLITS.index(split)
-    return inside
 
 
 def _refold(store: Store, folds: Folds) -> NDArray[np.uint8]:
@@ -123,10 +115,8 @@ def _refold(store: Store, folds: Folds) -> NDArray[np.uint8]:
             f"for folds={folds.count}"
         )
     # Usable scenes are dealt out first, so that they and not the failed ones are balanced.
-    rank = sorted(
-        range(len(free)),
-        key=lambda i: (not usable[i], _digest(str(store.scenes.id[free[i]]), folds.seed)),
-    )
+    drawn = [_digest(f"{folds.seed}:{store.scenes.id[scene]}") for scene in free]
+    rank = sorted(range(len(free)), key=lambda i: (not usable[i], drawn[i]))
     fold = np.empty(len(free), np.int64)
     fold[rank] = np.arange(len(free)) % folds.count
     of_scene = np.full(len(store.scenes), test, np.uint8)
@@ -135,8 +125,8 @@ def _refold(store: Store, folds: Folds) -> NDArray[np.uint8]:
     return again
 
 
-def _digest(scene: str, seed: int) -> bytes:
-    return hashlib.blake2b(f"{seed}:{scene}".encode(), digest_size=8).digest()
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
 @dataclass(frozen=True)
@@ -182,13 +172,13 @@ class Plan:
         """The stores and the split, for messages."""
         return f"split {self.split!r} of {', '.join(s.location for s in self.stores)}"
 
-    def work(self) -> Iterator[tuple[ChunkReader, Piece]]:
-        """Yield what to read, and by whom."""
+    def parts(self) -> Iterator[Part]:
+        """Yield what to read, shard by shard."""
         at = 0
         for reader, selection in zip(self.readers(), self.selections, strict=True):
-            shard_tiles = reader.store.meta.shard_tiles
-            yield from ((reader, piece) for piece in pieces(selection.tiles, shard_tiles, at))
-            at += len(selection.tiles)
+            for rows in by_shard(selection.tiles, reader.store.meta.shard_tiles):
+                yield Part(reader, rows, slice(at, at + len(rows)))
+                at += len(rows)
 
     def readers(self) -> list[ChunkReader]:
         """Return what reads the tiles of each store."""
@@ -203,7 +193,7 @@ def _plan_again(stores: list[str], *rest: Any) -> Plan:  # noqa: ANN401 - the ot
     return Plan(tuple(Store.open(store) for store in stores), *rest)
 
 
-def open_stores(stores: str | Path | Store | Sequence[str | Path | Store]) -> tuple[Store, ...]:
+def open_stores(stores: Stores) -> tuple[Store, ...]:
     """Open a store or several.
 
     Raises
@@ -220,7 +210,7 @@ def open_stores(stores: str | Path | Store | Sequence[str | Path | Store]) -> tu
 
 
 def plan_load(
-    stores: str | Path | Store | Sequence[str | Path | Store],
+    stores: Stores,
     split: Split = "train",
     level: int | None = None,
     bands: Sequence[str] | None = None,
@@ -313,27 +303,27 @@ def check_fits(plan: Plan, compressed: int | None = None) -> None:
     UsageError
         With figures, and what would fit.
     """
-    need = plan.nbytes(plan.level, len(plan.bands)) if compressed is None else compressed
+    bands = len(plan.bands)
+    need = plan.nbytes(plan.level, bands) if compressed is None else compressed
     left = available_memory()
     room = left.nbytes - RESERVE
     if need <= room:
         return
     levels = set.intersection(*(set(s.meta.levels) for s in plan.stores))
-    sizes = {f"level={n}": plan.nbytes(n, len(plan.bands)) for n in sorted(levels, reverse=True)}
-    coarser = [way for way, size in sizes.items() if size <= room]
-    sizes |= {
-        f"bands= with {n} of {len(plan.bands)} bands": plan.nbytes(plan.level, n)
-        for n in range(len(plan.bands) - 1, 0, -1)
+    coarser = {f"level={n}": plan.nbytes(n, bands) for n in sorted(levels, reverse=True)}
+    fewer = {
+        f"bands= with {n} of {bands} bands": plan.nbytes(plan.level, n)
+        for n in range(bands - 1, 0, -1)
     }
-    fewer = [way for way, size in sizes.items() if way.startswith("bands") and size <= room]
-    ways = [f"{way} ({amount(sizes[way])})" for way in (*coarser[:1], *fewer[:1])]
+    ways = []
+    for sizes in (coarser, fewer):
+        ways += [f"{way} ({amount(size)})" for way, size in sizes.items() if size <= room][:1]
     if compressed is None:
         ways.append('keep="compressed", which decodes tiles for every batch')
     ways.append("StreamTiles.open(...), which keeps a window of it in memory")
     raise UsageError(
         f"{plan.name} takes {amount(need)} {'' if compressed is None else 'compressed '}"
-        f"({plan.tiles} tiles of {plan.level} x "
-        f"{plan.level} x {len(plan.bands)} and masks); {left.limited_by} has "
-        f"{amount(left.nbytes)} left, of which {amount(RESERVE)} are kept free. "
-        f"Take {', or '.join(ways)}"
+        f"({plan.tiles} tiles of {plan.level} x {plan.level} x {bands} and masks); "
+        f"{left.limited_by} has {amount(left.nbytes)} left, of which {amount(RESERVE)} are kept "
+        f"free. Take {', or '.join(ways)}"
     )

@@ -19,7 +19,7 @@ import pickle
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -50,7 +50,7 @@ class Field(NamedTuple):
     """One array inside shared memory."""
 
     name: str
-    dtype: str
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
 
@@ -149,7 +149,11 @@ class SharedMemory:
         return SharedMemory.attach, (self.handle,)
 
 
-class SharedArrays(Mapping[str, NDArray[Any]]):
+Layout = dict[str, tuple[DTypeLike, tuple[int, ...]]]
+"""Name to dtype and shape."""
+
+
+class SharedArrays(dict[str, NDArray[Any]]):
     """Named arrays in one shared memory; pickles as a handle.
 
     Parameters
@@ -160,51 +164,31 @@ class SharedArrays(Mapping[str, NDArray[Any]]):
         What lies where.
     """
 
-    def __init__(self, memory: SharedMemory, fields: tuple[Field, ...]) -> None:
+    def __init__(self, memory: SharedMemory, fields: Sequence[Field]) -> None:
+        super().__init__({f.name: memory.array(f.dtype, f.shape, f.offset) for f in fields})
         self._memory = memory
         self._fields = fields
-        self._arrays = {f.name: memory.array(f.dtype, f.shape, f.offset) for f in fields}
 
     @classmethod
-    def create(cls, layout: Mapping[str, tuple[DTypeLike, tuple[int, ...]]]) -> SharedArrays:
-        """Return new arrays, all zero.
-
-        Parameters
-        ----------
-        layout
-            Name to dtype and shape.
-        """
+    def create(cls, layout: Layout) -> SharedArrays:
+        """Return new arrays, all zero."""
         fields = []
         offset = 0
-        for name, (dtype, shape) in layout.items():
-            fields.append(Field(name, np.dtype(dtype).str, tuple(shape), offset))
-            nbytes = np.dtype(dtype).itemsize * prod(shape)
-            offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        return cls(SharedMemory.create(offset), tuple(fields))
+        for name, (kind, shape) in layout.items():
+            dtype = np.dtype(kind)
+            fields.append(Field(name, dtype, shape, offset))
+            offset += -(-dtype.itemsize * prod(shape) // ALIGNMENT) * ALIGNMENT
+        return cls(SharedMemory.create(offset), fields)
 
     @property
     def handle(self) -> Handle:
         """The handle of the memory."""
         return self._memory.handle
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays together."""
-        return sum(array.nbytes for array in self._arrays.values())
-
     def freeze(self) -> None:
         """Make the arrays read-only in this process too."""
-        for array in self._arrays.values():
+        for array in self.values():
             array.flags.writeable = False
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._arrays[name]
-
-    def __iter__(self) -> Any:  # noqa: ANN401 - Iterator[str] clashes with Mapping's overloads
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SharedArrays, (self._memory, self._fields)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,27 +17,25 @@ from loaders.memory import amount
 from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Sampling
 from loaders.selection import Plan, open_stores
 
-COLUMNS: dict[str, tuple[str, tuple[int, ...]]] = {
-    "store": ("uint16", ()),
-    "tile": ("uint32", ()),
-    "scene": ("uint32", ()),
-    "row": ("uint32", ()),
-    "col": ("uint32", ()),
-    "transform": ("float64", (6,)),
-    "road_fraction": ("float32", ()),
-    "valid_fraction": ("float32", ()),
-}
-"""Columns kept with the pixels: row of the store and tile, and what the store's table says."""
+ROW = np.dtype(
+    [
+        *(("store", "u2"), ("tile", "u4"), ("scene", "u4"), ("row", "u4"), ("col", "u4")),
+        *(("transform", "f8", (6,)), ("road_fraction", "f4"), ("valid_fraction", "f4")),
+    ]
+)
+"""What is kept of a tile: number of its store and row there, and what the store's table says."""
 
-Table = Mapping[str, NDArray[Any]]
+Table = NDArray[np.void]
+"""`ROW` of every tile."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """What is not one row per tile, as JSON values.
 
     Attributes
     ----------
+    side
+        Side of a tile in pixels: its level.
     bands
         Names of the bands.
     left_out
@@ -51,6 +48,7 @@ class Origin:
         Id and CRS of every scene, per store.
     """
 
+    side: int
     bands: Sequence[str]
     left_out: Mapping[str, int]
     stores: Sequence[str]
@@ -62,6 +60,7 @@ class Origin:
     def of(cls, plan: Plan) -> Origin:
         """Return that of a plan's tiles."""
         return cls(
+            plan.level,
             plan.bands,
             plan.left_out,
             [store.location for store in plan.stores],
@@ -71,23 +70,22 @@ class Origin:
         )
 
 
-def read_table(plan: Plan) -> dict[str, NDArray[Any]]:
-    """Return the rows of a plan's tiles in the tables of their stores, `COLUMNS`.
+def read_table(plan: Plan) -> Table:
+    """Return the rows of a plan's tiles in the tables of their stores.
 
     Raises
     ------
     StoreError
         A table is damaged.
     """
-    parts = []
+    table = np.zeros(plan.tiles, ROW)
+    rest = table
     for number, (store, selection) in enumerate(zip(plan.stores, plan.selections, strict=True)):
-        own = {"store": np.full(len(selection.tiles), number), "tile": selection.tiles}
-        columns = COLUMNS.keys() - own.keys()
-        parts.append(own | {name: getattr(store.tiles, name)[selection.tiles] for name in columns})
-    return {
-        name: np.concatenate([part[name] for part in parts]).astype(dtype)
-        for name, (dtype, _) in COLUMNS.items()
-    }
+        part, rest = np.split(rest, [len(selection.tiles)])
+        part["store"], part["tile"] = number, selection.tiles
+        for name in ("scene", "row", "col", "transform", "road_fraction", "valid_fraction"):
+            part[name] = getattr(store.tiles, name)[selection.tiles]
+    return table
 
 
 class Tiles(ABC):
@@ -95,20 +93,21 @@ class Tiles(ABC):
 
     Parameters
     ----------
-    side
-        Side of a tile in pixels: its level.
     origin
         Where they come from.
     table
-        One row per tile: store, tile, scene, row, col, transform (finest level), fractions.
+        One `ROW` per tile; the transform is that of the finest level.
     stores
         The opened stores where there are any; opened again when they are asked for.
+
+    Attributes
+    ----------
+    side
+        Side of a tile in pixels: its level.
     """
 
-    def __init__(
-        self, side: int, origin: Origin, table: Table, stores: Sequence[Store] | None
-    ) -> None:
-        self.side = side
+    def __init__(self, origin: Origin, table: Table, stores: Sequence[Store] | None = None) -> None:
+        self.side = origin.side
         self.origin = origin
         self.table = table
         self._stores = None if stores is None else tuple(stores)
@@ -130,7 +129,7 @@ class Tiles(ABC):
         return sampling
 
     def __len__(self) -> int:
-        return len(self.table["tile"])
+        return len(self.table)
 
     @property
     def bands(self) -> tuple[str, ...]:
@@ -172,7 +171,8 @@ class Tiles(ABC):
     @property
     def road_fraction(self) -> NDArray[np.float32]:
         """float32 (tile,), share of the labelled pixels that are road."""
-        return self.table["road_fraction"]
+        share: NDArray[np.float32] = self.table["road_fraction"]
+        return share
 
     @property
     def fingerprint(self) -> str:
@@ -251,21 +251,13 @@ def window_affine(
     tuple of float
         ``a b c d e f``, pixel corner of the window as it was handed out -> CRS.
     """
-    a, b, c, d, e, f = affine
-    # Output corner (j, i) -> window corner: undo the mirror, the turn, the transposition.
-    j0, dj = (side, -1) if op & FLIP_X else (0, 1)
-    i0, di = (side, -1) if op & FLIP_Y else (0, 1)
-    # u = column and v = row in the window as functions of j and i.
+    # From a corner (column, row) as it was handed out to one of the tile.
+    corner = np.array([[1, 0, x], [0, 1, y], [0, 0, 1]])
     if op & TRANSPOSE:
-        uj, ui, u0, vj, vi, v0 = 0, di, i0, dj, 0, j0
-    else:
-        uj, ui, u0, vj, vi, v0 = dj, 0, j0, 0, di, i0
-    u0, v0 = u0 + x, v0 + y
-    return (
-        a * uj + b * vj,
-        a * ui + b * vi,
-        a * u0 + b * v0 + c,
-        d * uj + e * vj,
-        d * ui + e * vi,
-        d * u0 + e * v0 + f,
-    )
+        corner = corner @ [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    if op & FLIP_Y:
+        corner = corner @ [[1, 0, 0], [0, -1, side], [0, 0, 1]]
+    if op & FLIP_X:
+        corner = corner @ [[-1, 0, side], [0, 1, 0], [0, 0, 1]]
+    a, b, c, d, e, f = (np.reshape(affine, (2, 3)) @ corner).ravel().tolist()
+    return a, b, c, d, e, f

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import zarr
 from helpers.painted import paint
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import StoreError
 from geoprep.store import Store
 from geoprep.store.shards import ShardWriter, shard_path
-from loaders.chunks import ChunkReader, Piece
+from loaders.chunks import ChunkReader
 
 MakeStore = Callable[..., Path]
 
@@ -30,7 +30,7 @@ def read(reader: ChunkReader, start: int, stop: int) -> tuple[np.ndarray, np.nda
     image = np.full((40, side, side, bands), 77, np.uint8)
     speed = np.full((40, side, side), 77, np.uint8)
     at = 40 - (stop - start)
-    reader.read(Piece(range(start, stop), at), image, speed)
+    reader.read(range(start, stop), image[at:], speed[at:])
     assert (image[:at] == 77).all()
     assert (speed[:at] == 77).all()
     return image[at:], speed[at:]
@@ -44,6 +44,7 @@ def reader(store: Store) -> ChunkReader:
 @given(shard=st.integers(0, 5), ends=st.tuples(st.integers(0, 7), st.integers(0, 7)))
 def test_any_part_of_a_shard_can_be_read(reader: ChunkReader, shard: int, ends: tuple[int, int]):
     start, stop = (min(40, 7 * shard + end) for end in sorted(ends))
+    assume(start < stop)
     image, speed = paint(40, 32, 3)
     found = read(reader, start, stop)
     assert (found[0] == image[start:stop]).all()
@@ -52,7 +53,7 @@ def test_any_part_of_a_shard_can_be_read(reader: ChunkReader, shard: int, ends: 
 
 def test_masks_can_be_read_alone(reader: ChunkReader):
     speed = np.zeros((5, 32, 32), np.uint8)
-    reader.read_speed(Piece(range(15, 18), 1), speed)
+    reader.read_speed(range(15, 18), speed[1:])
     assert (speed[1:4] == paint(40, 32, 3)[1][15:18]).all()
     assert not speed[[0, 4]].any()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from loaders.sampling import Sampling, Schedule
-from loaders.stream.window import (
+from loaders.window import (
     LEAST_LANE,
     ReadPlan,
     WindowSampling,

@@ -1,31 +1,29 @@
 """Tiles that stay in their store, and batches of them while tiles come and go.
 
 Every tile is read and decoded once per epoch, so ``crops_per_tile`` divides that work; in any
-further epoch it is done again. The order of samples is that of :mod:`loaders.stream.window`.
+further epoch it is done again. The order of samples is that of :mod:`loaders.window`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.store import Store
 from loaders.ahead import Ahead
 from loaders.batch import Batch, Request
-from loaders.chunks import ChunkReader, Piece
+from loaders.chunks import ChunkReader
 from loaders.memory import amount, available_memory, memory_limit
-from loaders.sampling import Sampling, Step, Windows
-from loaders.selection import Plan, Split, plan_load
-from loaders.stream.readahead import Filling, ReadAhead, Room
-from loaders.stream.window import LEAST_LANE, WindowSampling, WindowShape, plan_reads
+from loaders.readahead import ReadAhead, Room
+from loaders.sampling import Sampling, Step
+from loaders.selection import Plan, Split, Stores, plan_load
 from loaders.table import Origin, Tiles, read_table
+from loaders.window import LEAST_LANE, WindowSampling, WindowShape, plan_reads
 
 LANES = 8
 """Lanes by default: 2, 4 or 8 ranks then read disjoint parts of the store."""
@@ -57,7 +55,7 @@ class StreamTiles(Tiles):
     def __init__(self, plan: Plan, room: Room | int, *, lanes: int, threads: int) -> None:
         if lanes < 1 or threads < 1:
             raise UsageError(f"lanes={lanes}, threads={threads}: at least 1 of each")
-        super().__init__(plan.level, Origin.of(plan), read_table(plan), plan.stores)
+        super().__init__(Origin.of(plan), read_table(plan), plan.stores)
         self.plan = plan
         self.room = Room(room) if isinstance(room, int) else room
         self.lanes = lanes
@@ -72,7 +70,7 @@ class StreamTiles(Tiles):
     @classmethod
     def open(
         cls,
-        stores: str | Path | Store | Sequence[str | Path | Store],
+        stores: Stores,
         split: Split = "train",
         level: int | None = None,
         ram_limit: str | int | float | StreamTiles = "4GiB",
@@ -155,45 +153,36 @@ class StreamTiles(Tiles):
         return WindowShape.fitting(limit // self.tile_bytes, self.lanes, len(self))
 
     def read(
-        self,
-        tiles: NDArray[np.int64],
-        at: int,
-        image: NDArray[np.uint8],
-        speed: NDArray[np.uint8],
+        self, tiles: NDArray[np.int64], image: NDArray[np.uint8], speed: NDArray[np.uint8]
     ) -> None:
-        """Read tiles of one shard to rows ``at`` onwards of image and speed.
+        """Read tiles of one shard.
 
         Parameters
         ----------
         tiles
             int64, ascending.
-        at
-            Where the first goes.
         image, speed
-            uint8 (slot, y, x, band) and (slot, y, x).
+            uint8 (tile, y, x, band) and (tile, y, x), one place per tile; written.
 
         Raises
         ------
         StoreError
             A chunk is corrupted or missing; array and shard are named.
         """
-        piece = Piece(self.rows[tiles].tolist(), at)
-        self._reader(int(tiles[0])).read(piece, image, speed)
+        self._reader(int(tiles[0])).read(self.rows[tiles].tolist(), image, speed)
 
     def speed_of(self, tile: int) -> NDArray[np.uint8]:
         """Return the mask of a tile, uint8 (y, x), read from the store."""
-        masks = np.empty((1, self.side, self.side), np.uint8)
-        row = int(self.rows[tile])
-        self._reader(tile).read_speed(Piece([row], 0), masks)
-        mask: NDArray[np.uint8] = masks[0]
+        mask = np.empty((self.side, self.side), np.uint8)
+        self._reader(tile).read_speed([int(self.rows[tile])], mask[None])
         return mask
 
     def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return image and mask, uint8 (y, x, band) and (y, x), read from the store."""
-        image = np.empty((1, self.side, self.side, len(self.bands)), np.uint8)
-        speed = np.empty((1, self.side, self.side), np.uint8)
-        self.read(np.array([tile]), 0, image, speed)
-        return image[0], speed[0]
+        image = np.empty((self.side, self.side, len(self.bands)), np.uint8)
+        speed = np.empty((self.side, self.side), np.uint8)
+        self.read(np.array([tile]), image[None], speed[None])
+        return image, speed
 
     def _reader(self, tile: int) -> ChunkReader:
         return self._readers[int(self.table["store"][tile])]
@@ -255,7 +244,7 @@ class StreamFeed:
         """Bytes held at most: tiles, batches, and what threads read."""
         return self._held * self.tiles.tile_bytes + self._beside
 
-    def batches(self, epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
+    def __call__(self, epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
         """Return an iterator over the batch of every step; tiles are read meanwhile.
 
         Raises
@@ -266,40 +255,29 @@ class StreamFeed:
         if not steps:
             return iter(())
         tiles, request, sampling = self.tiles, self.request, self.sampling
-        memory = tiles.room.enter(self._ring, self._held * tiles.tile_bytes, self._beside)
-        image, speed = self._carved(memory)
-        positions = np.arange(len(sampling), dtype=np.int64)
-        each = [positions[step.positions] for step in steps]
-        positions = np.concatenate(each)
+        nbytes, ring = self._held * tiles.tile_bytes, self._ring
+        memory = tiles.room.enter(ring, nbytes, self._beside)
+        image, speed = np.split(memory, [nbytes - self._held * tiles.side**2])
+        mask = (self._held, tiles.side, tiles.side)
+        positions = np.concatenate([np.arange(s.first, s.last, s.stride) for s in steps])
         samples = sampling.order(epoch)[positions]
         plan = plan_reads(sampling, epoch, positions, samples, self._slots)
-
-        def read(first: int, last: int) -> None:
-            tiles.read(plan.tile[first:last], int(plan.slot[first]), image, speed)
-
-        def windows(part: slice) -> Windows:
-            return sampling.windows(epoch, samples[part])
-
-        ahead = ReadAhead(plan, read, tiles.threads)
-        filled: Ahead[tuple[int, int], Batch] = Ahead(
-            Filling(ahead, image, speed, windows, partial(request.take, self._ring)),
-            pairwise(np.cumsum([0, *map(len, each)]).tolist()),
-            threads=request.threads,
-            ahead=request.prefetch,
-            beside=ahead,
+        reading = ReadAhead(
+            plan, image.reshape(*mask, -1), speed.reshape(mask), tiles.read, tiles.threads
         )
+
+        def fill(part: tuple[int, int]) -> Batch:
+            rows = slice(*part)
+            windows = sampling.windows(epoch, samples[rows])
+            batch = request.batch(ring, windows)
+            reading.fill(batch, windows, rows)
+            return batch
+
+        ends = accumulate((step.size for step in steps), initial=0)
+        threads, ahead = request.threads, request.prefetch
+        filled = Ahead(fill, pairwise(ends), threads=threads, ahead=ahead, beside=reading)
         tiles.room.leave_to(filled)
         return filled
-
-    def _carved(self, memory: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return memory as images and masks, uint8 (slot, y, x, band) and (slot, y, x)."""
-        side, bands = self.tiles.side, self.request.bands
-        slots, pixels = len(memory) // self.tiles.tile_bytes, side * side
-        image, speed = memory[: slots * pixels * bands], memory[slots * pixels * bands :]
-        return (
-            image.reshape(slots, side, side, bands),
-            speed[: slots * pixels].reshape(slots, side, side),
-        )
 
     def _beside_of(self, shape: WindowShape) -> int:
         """Return the bytes of batches, and of what threads read."""
