@@ -116,20 +116,16 @@ class BatchLoader:
         chosen, cells = tiles_with_road(tiles, tiles.road_fraction, min_road, crop)
         if weights is not None:
             weights = tile_weights(weights, tiles.road_fraction, tiles, chosen)
-        sampling = tiles.arranged(
-            Sampling(
-                tiles=len(tiles),
-                side=tiles.side,
-                crop=crop,
-                augment=augment,
-                crops_per_tile=crops_per_tile,
-                seed=seed,
-                shuffle=shuffle,
-                chosen=chosen,
-                weights=weights,
-                min_road=min_road,
-                roads=cells,
-            )
+        sampling = tiles.sampling(
+            crop=crop,
+            augment=augment,
+            crops_per_tile=crops_per_tile,
+            seed=seed,
+            shuffle=shuffle,
+            chosen=chosen,
+            weights=weights,
+            min_road=min_road,
+            roads=cells,
         )
         this, ranks = this_rank()
         schedule = Schedule(

@@ -200,7 +200,7 @@ class Sampling:
 
     def windows(self, epoch: int, samples: NDArray[np.int64]) -> Windows:
         """Return the windows of samples, whichever epoch's order they came from."""
-        tile = self._tile(epoch, samples)
+        tile = self.tile_of(epoch, samples)
         y, x = self._corner(epoch, samples, tile)
         op = _below(self._bits(epoch, _SYMMETRY, samples), SYMMETRIES[self.augment])
         key = self._bits(epoch, _KEY, samples).view(np.int64)
@@ -209,7 +209,8 @@ class Sampling:
     def _bits(self, epoch: int, stream: int, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
         return _hash(self.seed, epoch, stream, samples)
 
-    def _tile(self, epoch: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    def tile_of(self, epoch: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tile of every sample."""
         if self._cumulative is None:
             drawn = samples // self.crops_per_tile
         else:  # one draw from each of len(self) equal strata of the cumulative weight

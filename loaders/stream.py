@@ -7,8 +7,8 @@ further epoch it is done again. The order of samples is that of :mod:`loaders.wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import accumulate, pairwise
+from math import gcd
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +20,7 @@ from loaders.batch import Batch, Request
 from loaders.chunks import ChunkReader
 from loaders.memory import amount, available_memory, memory_limit
 from loaders.readahead import ReadAhead, Room
-from loaders.sampling import Sampling, Step
+from loaders.sampling import Step
 from loaders.selection import Plan, Split, Stores, plan_load
 from loaders.table import Origin, Tiles, read_table
 from loaders.window import LEAST_LANE, WindowSampling, WindowShape, plan_reads
@@ -49,21 +49,22 @@ class StreamTiles(Tiles):
     lanes
         See `open`.
     threads
-        Runs read at a time.
+        Runs read at a time; None for `READ_THREADS`, or `REMOTE_THREADS`.
     """
 
-    def __init__(self, plan: Plan, room: Room | int, *, lanes: int, threads: int) -> None:
-        if lanes < 1 or threads < 1:
+    def __init__(self, plan: Plan, room: Room | int, lanes: int, threads: int | None) -> None:
+        if lanes < 1 or (threads is not None and threads < 1):
             raise UsageError(f"lanes={lanes}, threads={threads}: at least 1 of each")
         super().__init__(Origin.of(plan), read_table(plan), plan.stores)
         self.plan = plan
         self.room = Room(room) if isinstance(room, int) else room
         self.lanes = lanes
-        self.threads = threads
+        self.remote = any("://" in store.location for store in plan.stores)
+        self.threads = threads or (REMOTE_THREADS if self.remote else READ_THREADS)
         self.rows = self.table["tile"].astype(np.int64)
         per_shard = np.array([s.meta.shard_tiles for s in plan.stores])[self.table["store"]]
         self.shard = (self.table["store"].astype(np.int64) << 32) + self.rows // per_shard
-        self._readers = plan.readers()
+        self.readers = plan.readers()
         self._check_limit(shared=self.room is room)
         self.shape = self.shape_within(self.ram_limit)
 
@@ -109,20 +110,17 @@ class StreamTiles(Tiles):
             arguments do not fit together.
         """
         plan = plan_load(stores, split, level, bands, folds, fold, split_seed)
-        if threads is None:
-            remote = any("://" in store.location for store in plan.stores)
-            threads = REMOTE_THREADS if remote else READ_THREADS
         room = ram_limit.room if isinstance(ram_limit, StreamTiles) else memory_limit(ram_limit)
-        return cls(plan, room, lanes=lanes, threads=threads)
+        return cls(plan, room, lanes, threads)
 
     @property
     def ram_limit(self) -> int:
         """Bytes that loaders of these tiles may hold."""
         return self.room.limit
 
-    def arranged(self, sampling: Sampling) -> Sampling:
-        """Return the same samples in an order that a window of the tiles suffices for."""
-        return WindowSampling.of(sampling, self.shard, self.shape)
+    def sampling(self, **options: Any) -> WindowSampling:  # noqa: ANN401 - its own fields
+        """Return the samples of an epoch, in an order that a window of the tiles suffices for."""
+        return WindowSampling(len(self), self.side, **options, shard=self.shard, shape=self.shape)
 
     def feed(self, request: Request) -> StreamFeed:
         """Return what reads tiles and fills batches from them.
@@ -133,20 +131,6 @@ class StreamTiles(Tiles):
             Window and batches do not fit into the limit.
         """
         return StreamFeed(self, request)
-
-    def reading_bytes(self, run: int) -> int:
-        """Return the bytes that threads hold while they read: compressed tiles, and one whole.
-
-        Parameters
-        ----------
-        run
-            Tiles that a thread reads at a time.
-        """
-        bands = max(len(store.meta.bands) for store in self.plan.stores)
-        whole = any(reader.bands for reader in self._readers)
-        # A server may send as much again that lies between two tiles.
-        between = run * (run > 1 and any("://" in store.location for store in self.plan.stores))
-        return self.threads * (run + between + whole) * self.side * self.side * bands
 
     def shape_within(self, limit: int) -> WindowShape:
         """Return the shape of the window under a memory limit in bytes."""
@@ -185,7 +169,7 @@ class StreamTiles(Tiles):
         return image, speed
 
     def _reader(self, tile: int) -> ChunkReader:
-        return self._readers[int(self.table["store"][tile])]
+        return self.readers[int(self.table["store"][tile])]
 
     def _check_limit(self, *, shared: bool) -> None:
         least, left = LEAST_LANE * self.lanes * self.tile_bytes, available_memory()
@@ -204,8 +188,7 @@ class StreamTiles(Tiles):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        again = partial(StreamTiles, lanes=self.lanes, threads=self.threads)
-        return again, (self.plan, self.ram_limit)
+        return StreamTiles, (self.plan, self.ram_limit, self.lanes, self.threads)
 
     def _held(self) -> str:
         return f"{amount(self.nbytes)} through {amount(self.ram_limit)} of memory"
@@ -280,14 +263,19 @@ class StreamFeed:
         return filled
 
     def _beside_of(self, shape: WindowShape) -> int:
-        """Return the bytes of batches, and of what threads read."""
-        batches = self._ring.nbytes * (self.request.prefetch + 3)
-        return batches + self.tiles.reading_bytes(shape.run)
+        """Return the bytes of batches, and of compressed tiles and a whole one in each thread."""
+        tiles, run = self.tiles, shape.run
+        bands = max(len(store.meta.bands) for store in tiles.stores)
+        # A server may send as much again that lies between two tiles.
+        held = run * (1 + (tiles.remote and run > 1)) + any(r.bands for r in tiles.readers)
+        reading = tiles.threads * held * tiles.side**2 * bands
+        return self._ring.nbytes * (self.request.prefetch + 3) + reading
 
     def _lanes_and_need(self, shape: WindowShape) -> tuple[int, int]:
         """Return the lanes of this rank, and the tiles that each of them must hold."""
         if self.sampling.shuffle:
-            return shape.lanes_of_rank(self.request.schedule.world_size), shape.lane_tiles
+            ranks = self.request.schedule.world_size
+            return shape.lanes // gcd(shape.lanes, ranks), shape.lane_tiles
         return 1, 2 * shape.run
 
     def _slots_within(self, limit: int, shape: WindowShape) -> int:

@@ -107,9 +107,10 @@ class Tiles(ABC):
     """
 
     def __init__(self, origin: Origin, table: Table, stores: Sequence[Store] | None = None) -> None:
-        self.side = origin.side
         self.origin = origin
+        self.side, self.bands, self.left_out = origin.side, tuple(origin.bands), origin.left_out
         self.table = table
+        self.road_fraction: NDArray[np.float32] = table["road_fraction"]
         self._stores = None if stores is None else tuple(stores)
 
     @abstractmethod
@@ -124,22 +125,12 @@ class Tiles(ABC):
     def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return copies of image and mask on the host, uint8 (y, x, band) and (y, x)."""
 
-    def arranged(self, sampling: Sampling) -> Sampling:
-        """Return the same samples in an order that these tiles can be fed in."""
-        return sampling
+    def sampling(self, **options: Any) -> Sampling:  # noqa: ANN401 - its own fields
+        """Return what an epoch of these tiles consists of, from what else `Sampling` is told."""
+        return Sampling(len(self), self.side, **options)
 
     def __len__(self) -> int:
         return len(self.table)
-
-    @property
-    def bands(self) -> tuple[str, ...]:
-        """Names of the bands."""
-        return tuple(self.origin.bands)
-
-    @property
-    def left_out(self) -> dict[str, int]:
-        """Tiles of the split that cannot be used, by reason: failed, skipped, unlabelled, empty."""
-        return dict(self.origin.left_out)
 
     @property
     def tile_bytes(self) -> int:
@@ -167,12 +158,6 @@ class Tiles(ABC):
                 "DevicePrep.from_store takes as it is"
             )
         return self.stores[0]
-
-    @property
-    def road_fraction(self) -> NDArray[np.float32]:
-        """float32 (tile,), share of the labelled pixels that are road."""
-        share: NDArray[np.float32] = self.table["road_fraction"]
-        return share
 
     @property
     def fingerprint(self) -> str:
