@@ -21,7 +21,7 @@ from loaders.memory import usable_cpus
 from loaders.roads import WeightRule, tile_weights, tiles_with_road
 from loaders.sampling import Augment, Sampling, Schedule, Step
 from loaders.shared import this_rank
-from loaders.table import Tiles
+from loaders.tiles import Tiles
 
 MAX_THREADS = 4
 """Threads by default, at most: more of them only wait for memory."""
@@ -224,11 +224,10 @@ class BatchLoader:
                 f"the loader state is of other samples ({what}): make the loader as it was"
             )
         epoch, position = state.get("epoch"), state.get("position")
-        if not isinstance(epoch, int) or not isinstance(position, int):
-            raise UsageError(f"the loader state says epoch {epoch!r}, position {position!r}")
-        if epoch < 0 or not 0 <= position <= self.samples:
+        whole = isinstance(epoch, int) and isinstance(position, int)
+        if not (whole and epoch >= 0 and 0 <= position <= self.samples):
             raise UsageError(
-                f"the loader state is damaged: position {position} of epoch {epoch}, which has "
+                f"the loader state is damaged: position {position!r} of epoch {epoch!r}, which has "
                 f"{self.samples} samples. Go on from another checkpoint"
             )
         if sampling is not self.sampling:

@@ -16,9 +16,9 @@ from loaders.batch import Batch, Feed, Request, as_items, copy_window, copy_wind
 from loaders.chunks import Decoder, Part, read_all
 from loaders.memory import amount
 from loaders.sampling import Drawn, Step, Windows
-from loaders.selection import Plan, Split, Stores, check_fits, plan_load
+from loaders.selection import ROW, Origin, Plan, Split, Stores, Table, check_fits, plan_load
 from loaders.shared import Handle, Layout, SharedArrays, load_once
-from loaders.table import ROW, Origin, Table, Tiles, read_table
+from loaders.tiles import Tiles
 
 LOAD_THREADS = 4
 """Shards read at a time."""
@@ -304,8 +304,7 @@ class CompressedTiles(RamTiles):
 def _load_pixels(plan: Plan, threads: int, progress: Progress | None) -> RamTiles:
     """Return tiles as pixels."""
     check_fits(plan)
-    origin = Origin.of(plan)
-    arrays = _share(origin, read_table(plan), _pixels(origin, plan.tiles))
+    arrays = _share(plan.origin, plan.table, _pixels(plan.origin, len(plan.table)))
 
     def read(part: Part) -> None:
         part.reader.read(part.rows, arrays["image"][part.places], arrays["speed"][part.places])
@@ -318,7 +317,7 @@ def _load_pixels(plan: Plan, threads: int, progress: Progress | None) -> RamTile
 def _load_compressed(plan: Plan, threads: int, progress: Progress | None) -> RamTiles:
     """Return tiles as they are stored; the indexes of their shards tell how large those are."""
     parts = list(plan.parts())
-    sizes = np.zeros((plan.tiles, 2), np.int64)
+    sizes = np.zeros((len(plan.table), 2), np.int64)
 
     def ask(part: Part) -> None:
         sizes[part.places] = part.reader.stored_sizes(part.rows)
@@ -327,8 +326,8 @@ def _load_compressed(plan: Plan, threads: int, progress: Progress | None) -> Ram
     ends = np.cumsum(sizes).reshape(sizes.shape)
     nbytes = int(ends[-1, -1])
     check_fits(plan, nbytes)
-    layout: Layout = {"chunks": ("u1", (nbytes,)), "bounds": ("i8", (plan.tiles, 2, 2))}
-    arrays = _share(Origin.of(plan), read_table(plan), layout)
+    layout: Layout = {"chunks": ("u1", (nbytes,)), "bounds": ("i8", (len(plan.table), 2, 2))}
+    arrays = _share(plan.origin, plan.table, layout)
     arrays["bounds"][:] = np.stack([ends - sizes, ends], axis=-1)
 
     def read(part: Part) -> None:

@@ -20,7 +20,7 @@ from loaders.memory import amount
 from loaders.ram import RamTiles
 from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Drawn, Step, Windows
 from loaders.selection import Split, Stores
-from loaders.table import Tiles
+from loaders.tiles import Tiles
 
 _STAGE_BYTES = 64 << 20
 _RESERVE = 0.9

@@ -137,6 +137,11 @@ def tile_weights(
         The tiles.
     chosen
         int64, the tiles to return weights of; None for all.
+
+    Raises
+    ------
+    UsageError
+        There is no such rule, or the figures are no weights.
     """
     if not isinstance(rule, str):
         weights = np.asarray(rule, np.float64)
@@ -148,7 +153,10 @@ def tile_weights(
         raise UsageError(f"weights={rule!r} is not 'road', 'speed' or one figure per tile")
     if weights.shape != (len(masks),):
         raise UsageError(f"weights have shape {weights.shape}; ({len(masks)},) is needed")
-    return weights if chosen is None else weights[chosen]
+    weights = weights if chosen is None else weights[chosen]
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+        raise UsageError("weights must be finite, not negative, and not all zero")
+    return weights
 
 
 def _floored(weights: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, Self
 
@@ -140,7 +141,6 @@ class Sampling:
     weights: NDArray[np.float64] | None = None
     min_road: float = 0.0
     roads: RoadCells | None = None
-    _cumulative: NDArray[np.float64] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.augment not in SYMMETRIES:
@@ -152,8 +152,6 @@ class Sampling:
             )
         if self.crops_per_tile < 1:
             raise UsageError(f"crops_per_tile={self.crops_per_tile} must be at least 1")
-        if self.weights is not None:
-            object.__setattr__(self, "_cumulative", _cumulative(self.weights, self.drawn_tiles))
 
     def __len__(self) -> int:
         return self.drawn_tiles * self.crops_per_tile
@@ -211,12 +209,21 @@ class Sampling:
 
     def tile_of(self, epoch: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tile of every sample."""
-        if self._cumulative is None:
+        if self.weights is None:
             drawn = samples // self.crops_per_tile
         else:  # one draw from each of len(self) equal strata of the cumulative weight
             u = (samples + _unit(self._bits(epoch, _TILE, samples))) / len(self)
             drawn = np.searchsorted(self._cumulative, u, side="right")
         return drawn if self.chosen is None else self.chosen[drawn]
+
+    @cached_property
+    def _cumulative(self) -> NDArray[np.float64]:
+        """Cumulative weight, ending in exactly 1 at the last tile that has any."""
+        cumulative = np.cumsum(self.weights, dtype=np.float64)
+        cumulative /= cumulative[-1]
+        # A tile of weight 0 at the end must not catch a draw that rounding put past the last one.
+        cumulative[cumulative >= 1.0] = np.inf
+        return cumulative
 
     def _corner(
         self, epoch: int, samples: NDArray[np.int64], tile: NDArray[np.int64]
@@ -236,19 +243,6 @@ class Sampling:
         best = np.argmax(np.minimum(road, self.min_road), axis=1)
         rows = np.arange(len(samples))
         return y[rows, best], x[rows, best]
-
-
-def _cumulative(weights: NDArray[np.float64], tiles: int) -> NDArray[np.float64]:
-    """Return the cumulative weight, ending in exactly 1 at the last tile that has any."""
-    if weights.shape != (tiles,):
-        raise UsageError(f"weights have shape {weights.shape}; one per tile is needed: ({tiles},)")
-    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
-        raise UsageError("weights must be finite, not negative, and not all zero")
-    cumulative = np.cumsum(weights, dtype=np.float64)
-    cumulative /= cumulative[-1]
-    # A tile of weight 0 at the end must not catch a draw that rounding put past the last one.
-    cumulative[cumulative >= 1.0] = np.inf
-    return cumulative
 
 
 class Step(NamedTuple):

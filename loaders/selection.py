@@ -1,13 +1,13 @@
-"""Which tiles of which stores are asked for, and which of them can be used."""
+"""Which tiles of which stores are asked for, which can be used, and what is known of them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,68 +129,90 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Tiles to load, before a byte of them is read.
+ROW = np.dtype(
+    [
+        *(("store", "u2"), ("tile", "u4"), ("scene", "u4"), ("row", "u4"), ("col", "u4")),
+        *(("transform", "f8", (6,)), ("road_fraction", "f4"), ("valid_fraction", "f4")),
+    ]
+)
+"""What is kept of a tile: number of its store and row there, and what the store's table says."""
+
+Table = NDArray[np.void]
+"""`ROW` of every tile."""
+
+
+class Origin(NamedTuple):
+    """What is not one row per tile, as JSON values.
 
     Attributes
     ----------
-    stores
-        The stores, in the order of their tiles.
-    selections
-        The tiles of each.
-    split
-        Name of the split.
-    level
-        Tile side in pixels, the same in all stores.
+    side
+        Side of a tile in pixels: its level.
     bands
-        Names of the bands to keep.
+        Names of the bands.
+    left_out
+        Tiles of the split that cannot be used, by reason.
+    stores
+        Where they are.
+    finest
+        Tile side in pixels at the finest level, per store.
+    scenes, crs
+        Id and CRS of every scene, per store.
     """
 
+    side: int
+    bands: Sequence[str]
+    left_out: Mapping[str, int]
+    stores: Sequence[str]
+    finest: Sequence[int]
+    scenes: Sequence[Sequence[str]]
+    crs: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Tiles to load, before a pixel of them is read.
+
+    Attributes
+    ----------
+    name
+        The stores and the split, for messages.
+    origin
+        Where the tiles come from.
+    table
+        What is kept of each beside its pixels.
+    stores
+        The stores, in the order of their tiles.
+    """
+
+    name: str
+    origin: Origin
+    table: Table
     stores: tuple[Store, ...]
-    selections: tuple[Selection, ...]
-    split: str
-    level: int
-    bands: tuple[str, ...]
-
-    @property
-    def tiles(self) -> int:
-        """Number of tiles."""
-        return sum(len(s.tiles) for s in self.selections)
-
-    @property
-    def left_out(self) -> dict[str, int]:
-        """Tiles of the split that cannot be used, by reason."""
-        return dict(sum((Counter(s.left_out) for s in self.selections), Counter[str]()))
 
     def nbytes(self, level: int, bands: int) -> int:
         """Return the bytes of all pixels at a level, with so many bands."""
-        return self.tiles * level * level * (bands + 1)
+        return len(self.table) * level * level * (bands + 1)
 
-    @property
-    def name(self) -> str:
-        """The stores and the split, for messages."""
-        return f"split {self.split!r} of {', '.join(s.location for s in self.stores)}"
+    def readers(self) -> list[ChunkReader]:
+        """Return what reads the tiles of each store."""
+        return [ChunkReader(store, self.origin.side, self.origin.bands) for store in self.stores]
 
     def parts(self) -> Iterator[Part]:
         """Yield what to read, shard by shard."""
         at = 0
-        for reader, selection in zip(self.readers(), self.selections, strict=True):
-            for rows in by_shard(selection.tiles, reader.store.meta.shard_tiles):
+        for number, reader in enumerate(self.readers()):
+            tiles = self.table["tile"][self.table["store"] == number].astype(np.int64)
+            for rows in by_shard(tiles, reader.store.meta.shard_tiles):
                 yield Part(reader, rows, slice(at, at + len(rows)))
                 at += len(rows)
 
-    def readers(self) -> list[ChunkReader]:
-        """Return what reads the tiles of each store."""
-        return [ChunkReader(store, self.level, self.bands) for store in self.stores]
-
     def __reduce__(self) -> tuple[Any, ...]:
-        stores = [store.location for store in self.stores]
-        return _plan_again, (stores, self.selections, self.split, self.level, self.bands)
+        return _plan_again, (self.name, self.origin, self.table)
 
 
-def _plan_again(stores: list[str], *rest: Any) -> Plan:  # noqa: ANN401 - the other fields
-    return Plan(tuple(Store.open(store) for store in stores), *rest)
+def _plan_again(name: str, origin: Origin, table: Table) -> Plan:
+    return Plan(name, origin, table, open_stores(origin.stores))
 
 
 def open_stores(stores: Stores) -> tuple[Store, ...]:
@@ -234,17 +256,34 @@ def plan_load(
     """
     cut = None if folds is None else Folds(folds, fold, split_seed)
     opened = open_stores(stores)
-    selections = tuple(select(store, split, cut) for store in opened)
-    plan = Plan(
-        opened, selections, split, _common_level(opened, level), _common_bands(opened, bands)
+    found = [select(store, split, cut) for store in opened]
+    left_out = dict(sum((Counter(one.left_out) for one in found), Counter[str]()))
+    origin = Origin(
+        _common_level(opened, level),
+        _common_bands(opened, bands),
+        left_out,
+        [store.location for store in opened],
+        [store.meta.levels[0] for store in opened],
+        [store.scenes.id.tolist() for store in opened],
+        [store.scenes.crs.tolist() for store in opened],
     )
-    if plan.tiles == 0:
-        reasons = ", ".join(f"{n} {why}" for why, n in plan.left_out.items()) or "it is empty"
+    name = f"split {split!r} of {', '.join(origin.stores)}"
+    table = np.concatenate(list(map(_rows, range(len(opened)), opened, found)))
+    if not len(table):
+        reasons = ", ".join(f"{n} {why}" for why, n in left_out.items()) or "it is empty"
         raise UsageError(
-            f"{plan.name} has no tile to load ({reasons}): take another split, or build a store "
-            "with more scenes"
+            f"{name} has no tile to load ({reasons}): take another split, or build a store with "
+            "more scenes"
         )
-    return plan
+    return Plan(name, origin, table, opened)
+
+
+def _rows(number: int, store: Store, selection: Selection) -> Table:
+    rows = np.zeros(len(selection.tiles), ROW)
+    rows["store"], rows["tile"] = number, selection.tiles
+    for name in ("scene", "row", "col", "transform", "road_fraction", "valid_fraction"):
+        rows[name] = getattr(store.tiles, name)[selection.tiles]
+    return rows
 
 
 def _common_level(stores: Sequence[Store], level: int | None) -> int:
@@ -303,8 +342,8 @@ def check_fits(plan: Plan, compressed: int | None = None) -> None:
     UsageError
         With figures, and what would fit.
     """
-    bands = len(plan.bands)
-    need = plan.nbytes(plan.level, bands) if compressed is None else compressed
+    level, bands = plan.origin.side, len(plan.origin.bands)
+    need = plan.nbytes(level, bands) if compressed is None else compressed
     left = available_memory()
     room = left.nbytes - RESERVE
     if need <= room:
@@ -312,8 +351,7 @@ def check_fits(plan: Plan, compressed: int | None = None) -> None:
     levels = set.intersection(*(set(s.meta.levels) for s in plan.stores))
     coarser = {f"level={n}": plan.nbytes(n, bands) for n in sorted(levels, reverse=True)}
     fewer = {
-        f"bands= with {n} of {bands} bands": plan.nbytes(plan.level, n)
-        for n in range(bands - 1, 0, -1)
+        f"bands= with {n} of {bands} bands": plan.nbytes(level, n) for n in range(bands - 1, 0, -1)
     }
     ways = []
     for sizes in (coarser, fewer):
@@ -323,7 +361,7 @@ def check_fits(plan: Plan, compressed: int | None = None) -> None:
     ways.append("StreamTiles.open(...), which keeps a window of it in memory")
     raise UsageError(
         f"{plan.name} takes {amount(need)} {'' if compressed is None else 'compressed '}"
-        f"({plan.tiles} tiles of {plan.level} x {plan.level} x {bands} and masks); "
+        f"({len(plan.table)} tiles of {level} x {level} x {bands} and masks); "
         f"{left.limited_by} has {amount(left.nbytes)} left, of which {amount(RESERVE)} are kept "
         f"free. Take {', or '.join(ways)}"
     )

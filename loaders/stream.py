@@ -22,7 +22,7 @@ from loaders.memory import amount, available_memory, memory_limit
 from loaders.readahead import ReadAhead, Room
 from loaders.sampling import Step
 from loaders.selection import Plan, Split, Stores, plan_load
-from loaders.table import Origin, Tiles, read_table
+from loaders.tiles import Tiles
 from loaders.window import LEAST_LANE, WindowSampling, WindowShape, plan_reads
 
 LANES = 8
@@ -55,7 +55,7 @@ class StreamTiles(Tiles):
     def __init__(self, plan: Plan, room: Room | int, lanes: int, threads: int | None) -> None:
         if lanes < 1 or (threads is not None and threads < 1):
             raise UsageError(f"lanes={lanes}, threads={threads}: at least 1 of each")
-        super().__init__(Origin.of(plan), read_table(plan), plan.stores)
+        super().__init__(plan.origin, plan.table, plan.stores)
         self.plan = plan
         self.room = Room(room) if isinstance(room, int) else room
         self.lanes = lanes

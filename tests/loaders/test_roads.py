@@ -94,3 +94,23 @@ def test_without_any_road_all_tiles_weigh_the_same():
 def test_an_unknown_rule_is_refused():
     with pytest.raises(UsageError, match="'roads' is not"):
         tile_weights("roads", np.zeros(1, np.float32), Masks(np.zeros((1, 8, 8), np.uint8)))  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(3), r"shape \(3,\)"),
+        (np.array([1.0, np.nan]), "finite"),
+        (np.array([2.0, -1.0]), "not negative"),
+        (np.zeros(2), "not all zero"),
+    ],
+)
+def test_figures_that_are_no_weights_are_refused(weights: np.ndarray, message: str):
+    with pytest.raises(UsageError, match=message):
+        tile_weights(weights, np.zeros(2, np.float32), Masks(np.zeros((2, 8, 8), np.uint8)))
+
+
+def test_weights_of_the_chosen_tiles_alone_must_not_be_all_zero():
+    masks = Masks(np.zeros((2, 8, 8), np.uint8))
+    with pytest.raises(UsageError, match="not all zero"):
+        tile_weights([1.0, 0.0], np.zeros(2, np.float32), masks, np.array([1]))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,77 +15,7 @@ from geoprep.store import Store
 from loaders.batch import Feed, Request
 from loaders.memory import amount
 from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Sampling
-from loaders.selection import Plan, open_stores
-
-ROW = np.dtype(
-    [
-        *(("store", "u2"), ("tile", "u4"), ("scene", "u4"), ("row", "u4"), ("col", "u4")),
-        *(("transform", "f8", (6,)), ("road_fraction", "f4"), ("valid_fraction", "f4")),
-    ]
-)
-"""What is kept of a tile: number of its store and row there, and what the store's table says."""
-
-Table = NDArray[np.void]
-"""`ROW` of every tile."""
-
-
-class Origin(NamedTuple):
-    """What is not one row per tile, as JSON values.
-
-    Attributes
-    ----------
-    side
-        Side of a tile in pixels: its level.
-    bands
-        Names of the bands.
-    left_out
-        Tiles of the split that cannot be used, by reason.
-    stores
-        Where they are.
-    finest
-        Tile side in pixels at the finest level, per store.
-    scenes, crs
-        Id and CRS of every scene, per store.
-    """
-
-    side: int
-    bands: Sequence[str]
-    left_out: Mapping[str, int]
-    stores: Sequence[str]
-    finest: Sequence[int]
-    scenes: Sequence[Sequence[str]]
-    crs: Sequence[Sequence[str]]
-
-    @classmethod
-    def of(cls, plan: Plan) -> Origin:
-        """Return that of a plan's tiles."""
-        return cls(
-            plan.level,
-            plan.bands,
-            plan.left_out,
-            [store.location for store in plan.stores],
-            [store.meta.levels[0] for store in plan.stores],
-            [store.scenes.id.tolist() for store in plan.stores],
-            [store.scenes.crs.tolist() for store in plan.stores],
-        )
-
-
-def read_table(plan: Plan) -> Table:
-    """Return the rows of a plan's tiles in the tables of their stores.
-
-    Raises
-    ------
-    StoreError
-        A table is damaged.
-    """
-    table = np.zeros(plan.tiles, ROW)
-    rest = table
-    for number, (store, selection) in enumerate(zip(plan.stores, plan.selections, strict=True)):
-        part, rest = np.split(rest, [len(selection.tiles)])
-        part["store"], part["tile"] = number, selection.tiles
-        for name in ("scene", "row", "col", "transform", "road_fraction", "valid_fraction"):
-            part[name] = getattr(store.tiles, name)[selection.tiles]
-    return table
+from loaders.selection import Origin, Table, open_stores
 
 
 class Tiles(ABC):
