@@ -113,9 +113,9 @@ class BatchLoader:
             raise UsageError(f"threads={threads}, prefetch={prefetch}: at least 1, and at least 0")
         if not shuffle and (min_road > 0 or weights is not None):
             raise UsageError("shuffle=False sees every tile once: leave out min_road and weights")
-        chosen, cells = tiles_with_road(tiles, tiles.road_fraction, min_road, crop)
+        chosen, cells = tiles_with_road(tiles, min_road, crop)
         if weights is not None:
-            weights = tile_weights(weights, tiles.road_fraction, tiles, chosen)
+            weights = tile_weights(weights, tiles, chosen)
         sampling = tiles.sampling(
             crop=crop,
             augment=augment,
@@ -223,7 +223,8 @@ class BatchLoader:
             raise UsageError(
                 f"the loader state is of other samples ({what}): make the loader as it was"
             )
-        epoch, position = state.get("epoch"), state.get("position")
+        epoch: Any = state.get("epoch")
+        position: Any = state.get("position")
         whole = isinstance(epoch, int) and isinstance(position, int)
         if not (whole and epoch >= 0 and 0 <= position <= self.samples):
             raise UsageError(

@@ -219,7 +219,7 @@ class Sampling:
     @cached_property
     def _cumulative(self) -> NDArray[np.float64]:
         """Cumulative weight, ending in exactly 1 at the last tile that has any."""
-        cumulative = np.cumsum(self.weights, dtype=np.float64)
+        cumulative = np.cumsum(np.asarray(self.weights, np.float64))
         cumulative /= cumulative[-1]
         # A tile of weight 0 at the end must not catch a draw that rounding put past the last one.
         cumulative[cumulative >= 1.0] = np.inf
@@ -299,17 +299,13 @@ class Schedule:
             raise UsageError(f"batch_size={self.batch_size} must be at least 1")
         if not 0 <= self.rank < self.world_size:
             raise UsageError(f"rank={self.rank} is not within world_size={self.world_size}")
-        if self.samples and not self.count_any_rank():
+        full, tail = divmod(self.samples, self.batch_size * self.world_size)
+        if tail and not full and self._dropped(tail):
             raise UsageError(
                 f"{self.samples} samples do not fill one step of {self.batch_size} x "
                 f"{self.world_size} ranks: take a smaller batch_size, more crops_per_tile, or "
                 "drop_last=False"
             )
-
-    def count_any_rank(self) -> int:
-        """Return the largest number of steps that any rank takes in a whole epoch."""
-        full, tail = divmod(self.samples, self.batch_size * self.world_size)
-        return full + (tail > 0 and not self._dropped(tail))
 
     def __len__(self) -> int:
         """Return the steps of this rank in a whole epoch."""
