@@ -16,7 +16,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from operator import ne
 from pathlib import Path
 
@@ -77,144 +76,98 @@ class Decoder:
         np.take(whole, self.bands, -1, out, mode="clip")  # "raise" would buffer
 
 
-class ChunkReader:
-    """Reads tiles of one level of one store, from any number of threads.
+class PixelArray:
+    """Images or masks of one level of a store, read from any number of threads.
 
     Parameters
     ----------
-    store
-        Where from.
-    level
-        Tile side in pixels.
-    bands
-        Names of the bands to keep, in the order wanted; None for all as they are.
-
-    Attributes
-    ----------
-    decoders
-        Of images and of masks.
-
-    Raises
-    ------
-    StoreError
-        A pixel array is not laid out as schema 1 has it.
+    location
+        Of the store, for messages.
+    decode
+        How its chunks are laid out and become tiles.
+    files
+        Where they are.
     """
 
-    def __init__(self, store: Store, level: int, bands: Sequence[str] | None = None) -> None:
-        self.store = store
-        self.side = level
-        names = store.meta.bands
-        chosen = None if bands is None else tuple(names.index(band) for band in bands)
-        self.bands = None if chosen == tuple(range(len(names))) else chosen
-        layouts = store.layout(level, "image"), store.layout(level, "speed")
-        self.decoders = Decoder(layouts[0], self.bands), Decoder(layouts[1])
-        remote = "://" in store.location
-        files = _RemoteFiles(store) if remote else _LocalFiles(Path(store.location))
-        self._image, self._speed = (_Shards(layout, files) for layout in layouts)
+    def __init__(self, location: str, decode: Decoder, files: _LocalFiles | _RemoteFiles) -> None:
+        self.decode = decode
+        self.layout = decode.layout
+        self._location = location
+        self._files = files
+        self._found: dict[int, NDArray[np.uint64]] = {}
+        self._asked: dict[tuple[int, int], threading.Lock] = {}
 
-    def read(self, rows: Sequence[int], image: Bytes, speed: Bytes) -> None:
+    def read(self, rows: Sequence[int], out: Bytes) -> None:
         """Read tiles of one shard, ascending rows of the store.
 
         Parameters
         ----------
         rows
             Which.
-        image, speed
-            uint8 (tile, y, x, band) and (tile, y, x), one place per row; written.
+        out
+            uint8 (tile, y, x, band) or (tile, y, x), one place per row; written.
 
         Raises
         ------
         StoreError
             A chunk is corrupted or missing; array and shard are named.
         """
-        self._each(self._image, rows, lambda i, chunk: self.decoders[0](chunk, image[i]))
-        self.read_speed(rows, speed)
+        self._each(rows, lambda i, chunk: self.decode(chunk, out[i]))
 
-    def read_speed(self, rows: Sequence[int], speed: Bytes) -> None:
-        """Read the masks of tiles, as `read`."""
-        self._each(self._speed, rows, lambda i, chunk: self.decoders[1](chunk, speed[i]))
-
-    def stored_sizes(self, rows: Sequence[int]) -> NDArray[np.uint64]:
-        """Return the bytes that images and masks of tiles have as stored, uint64 (tile, 2).
-
-        Raises
-        ------
-        StoreError
-            As `read`; of the shards nothing but their index is read.
-        """
-        sizes = []
-        for shards in (self._image, self._speed):
-            with self._named(shards, rows):
-                sizes.append(shards.entries(rows)[:, 1])
-        return np.stack(sizes, axis=1)
-
-    def read_stored(self, rows: Sequence[int], bounds: NDArray[np.int64], out: Bytes) -> None:
+    def read_stored(self, rows: Sequence[int], out: Sequence[Bytes]) -> None:
         """Read the chunks of tiles as they are, each checked against its checksum.
 
         Parameters
         ----------
         rows
             Which, as for `read`.
-        bounds
-            int64 (tile, 2, 2), first byte and the one after the last of images and masks.
         out
-            uint8, where they go.
+            uint8, a place for each, of its `stored_sizes`; written.
         """
-        for kind, shards in enumerate((self._image, self._speed)):
-            places = [out[start:stop] for start, stop in bounds[:, kind].tolist()]
-            self._each(shards, rows, partial(_keep, places))
 
-    def _each(
-        self, shards: _Shards, rows: Sequence[int], use: Callable[[int, Bytes], None]
-    ) -> None:
+        def keep(i: int, chunk: Bytes) -> None:
+            without_checksum(chunk)
+            out[i][:] = chunk
+
+        self._each(rows, keep)
+
+    def stored_sizes(self, rows: Sequence[int]) -> NDArray[np.uint64]:
+        """Return the bytes that tiles have as stored, uint64 (tile,), from the shard's index.
+
+        Raises
+        ------
+        StoreError
+            As `read`.
+        """
+        with self._named(rows):
+            return self._entries(rows)[:, 1]
+
+    def _each(self, rows: Sequence[int], use: Callable[[int, Bytes], None]) -> None:
         """Call with number and bytes of every chunk of some rows of one shard."""
         left = list(rows)
-        with self._named(shards, left):
-            for i, chunk in enumerate(shards.chunks(rows)):
+        with self._named(left):
+            for i, chunk in enumerate(self._chunks(rows)):
                 use(i, chunk)
                 del left[0]
 
     @contextmanager
-    def _named(self, shards: _Shards, rows: Sequence[int]) -> Iterator[None]:
+    def _named(self, rows: Sequence[int]) -> Iterator[None]:
         """Say of an error which array, shard and tiles cannot be read."""
         try:
             yield
         except (MemoryError, StoreError):  # the second says which file, and what to do
             raise
         except Exception as error:  # codecs raise RuntimeError or ValueError, stores their own
-            layout = shards.layout
-            shard = layout.key(layout.place(rows[0])[0]).removeprefix(f"{layout.array}/")
+            name = self.layout.array
+            shard = self.layout.key(self.layout.place(rows[0])[0]).removeprefix(f"{name}/")
             raise StoreError(
-                f"{self.store.location}: array {layout.array}, shard {shard} (tiles {rows[0]} to "
-                f"{rows[-1]}) cannot be read: {error}. {REPAIR}"
+                f"{self._location}: array {name}, shard {shard} (tiles {rows[0]} to {rows[-1]}) "
+                f"cannot be read: {error}. {REPAIR}"
             ) from error
 
-
-def _keep(places: Sequence[Bytes], i: int, chunk: Bytes) -> None:
-    without_checksum(chunk)
-    places[i][:] = chunk
-
-
-class _Shards:
-    """The shards of a pixel array.
-
-    Parameters
-    ----------
-    layout
-        How they are cut.
-    files
-        Where they are.
-    """
-
-    def __init__(self, layout: PixelLayout, files: _LocalFiles | _RemoteFiles) -> None:
-        self.layout = layout
-        self._files = files
-        self._found: dict[int, NDArray[np.uint64]] = {}
-        self._asked: dict[tuple[int, int], threading.Lock] = {}
-
-    def chunks(self, rows: Sequence[int]) -> Iterator[Bytes]:
+    def _chunks(self, rows: Sequence[int]) -> Iterator[Bytes]:
         """Yield the bytes of tiles of one shard, ascending rows, read in as few calls as can be."""
-        ranges = [(at, at + size) for at, size in self.entries(rows).tolist()]
+        ranges = [(at, at + size) for at, size in self._entries(rows).tolist()]
         key = self.layout.key(self.layout.place(rows[0])[0])
         step = max(1, self._files.call_bytes // self.layout.tile_bytes)
         done = 0
@@ -224,7 +177,7 @@ class _Shards:
             yield from self._files.ranges(key, ranges[done:stop])
             done = stop
 
-    def entries(self, rows: Sequence[int]) -> NDArray[np.uint64]:
+    def _entries(self, rows: Sequence[int]) -> NDArray[np.uint64]:
         """Return offset and size of the chunks of tiles of one shard, uint64 (tile, 2)."""
         shard, first = self.layout.place(rows[0])
         if shard not in self._found:
@@ -316,11 +269,41 @@ class _RemoteFiles:
         return np.frombuffer(self._files.end(key, nbytes), np.uint8)
 
 
+Arrays = tuple[PixelArray, PixelArray]
+"""Images and masks."""
+
+
+def open_arrays(store: Store, level: int, bands: Sequence[str]) -> Arrays:
+    """Open the pixels of a level.
+
+    Parameters
+    ----------
+    store
+        Where from.
+    level
+        Tile side in pixels.
+    bands
+        Names of the bands to keep, in the order wanted.
+
+    Raises
+    ------
+    StoreError
+        A pixel array is not laid out as schema 1 has it.
+    """
+    places = tuple(map(store.meta.bands.index, bands))
+    kept = None if places == tuple(range(len(store.meta.bands))) else places
+    remote = "://" in store.location
+    files = _RemoteFiles(store) if remote else _LocalFiles(Path(store.location))
+    decoders = Decoder(store.layout(level, "image"), kept), Decoder(store.layout(level, "speed"))
+    image, speed = (PixelArray(store.location, decode, files) for decode in decoders)
+    return image, speed
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Tiles of one shard, and their places among all that are loaded."""
 
-    reader: ChunkReader
+    arrays: Arrays
     rows: list[int]
     places: slice
 

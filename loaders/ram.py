@@ -307,7 +307,8 @@ def _load_pixels(plan: Plan, threads: int, progress: Progress | None) -> RamTile
     arrays = _share(plan.origin, plan.table, _pixels(plan.origin, len(plan.table)))
 
     def read(part: Part) -> None:
-        part.reader.read(part.rows, arrays["image"][part.places], arrays["speed"][part.places])
+        for pixels, name in zip(part.arrays, ("image", "speed"), strict=True):
+            pixels.read(part.rows, arrays[name][part.places])
 
     read_all(list(plan.parts()), read, threads=threads, progress=progress)
     arrays.freeze()
@@ -320,7 +321,8 @@ def _load_compressed(plan: Plan, threads: int, progress: Progress | None) -> Ram
     sizes = np.zeros((len(plan.table), 2), np.int64)
 
     def ask(part: Part) -> None:
-        sizes[part.places] = part.reader.stored_sizes(part.rows)
+        for kind, pixels in enumerate(part.arrays):
+            sizes[part.places, kind] = pixels.stored_sizes(part.rows)
 
     read_all(parts, ask, threads=threads)
     ends = np.cumsum(sizes).reshape(sizes.shape)
@@ -331,11 +333,14 @@ def _load_compressed(plan: Plan, threads: int, progress: Progress | None) -> Ram
     arrays["bounds"][:] = np.stack([ends - sizes, ends], axis=-1)
 
     def read(part: Part) -> None:
-        part.reader.read_stored(part.rows, arrays["bounds"][part.places], arrays["chunks"])
+        for kind, pixels in enumerate(part.arrays):
+            bounds = arrays["bounds"][part.places, kind].tolist()
+            pixels.read_stored(part.rows, [arrays["chunks"][slice(*each)] for each in bounds])
 
     read_all(parts, read, threads=threads, progress=progress)
     arrays.freeze()
-    return CompressedTiles(arrays, [reader.decoders for reader in plan.readers()], plan.stores)
+    decoders = [(image.decode, speed.decode) for image, speed in plan.arrays()]
+    return CompressedTiles(arrays, decoders, plan.stores)
 
 
 def _pixels(origin: Origin, tiles: int) -> Layout:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import SPLITS, Store
-from loaders.chunks import ChunkReader, Part, by_shard
+from loaders.chunks import Arrays, Part, by_shard, open_arrays
 from loaders.memory import amount, available_memory
 
 Split = Literal["train", "val", "test", "all"]
@@ -194,17 +194,17 @@ class Plan:
         """Return the bytes of all pixels at a level, with so many bands."""
         return len(self.table) * level * level * (bands + 1)
 
-    def readers(self) -> list[ChunkReader]:
-        """Return what reads the tiles of each store."""
-        return [ChunkReader(store, self.origin.side, self.origin.bands) for store in self.stores]
+    def arrays(self) -> list[Arrays]:
+        """Open the pixels of each store."""
+        return [open_arrays(store, self.origin.side, self.origin.bands) for store in self.stores]
 
     def parts(self) -> Iterator[Part]:
         """Yield what to read, shard by shard."""
         at = 0
-        for number, reader in enumerate(self.readers()):
+        for number, arrays in enumerate(self.arrays()):
             tiles = self.table["tile"][self.table["store"] == number].astype(np.int64)
-            for rows in by_shard(tiles, reader.store.meta.shard_tiles):
-                yield Part(reader, rows, slice(at, at + len(rows)))
+            for rows in by_shard(tiles, arrays[0].layout.shard_tiles):
+                yield Part(arrays, rows, slice(at, at + len(rows)))
                 at += len(rows)
 
     def __reduce__(self) -> tuple[Any, ...]:

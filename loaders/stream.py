@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from loaders.ahead import Ahead
 from loaders.batch import Batch, Request
-from loaders.chunks import ChunkReader
+from loaders.chunks import Arrays
 from loaders.memory import amount, available_memory, memory_limit
 from loaders.readahead import ReadAhead, Room
 from loaders.sampling import Step
@@ -64,7 +64,7 @@ class StreamTiles(Tiles):
         self.rows = self.table["tile"].astype(np.int64)
         per_shard = np.array([s.meta.shard_tiles for s in plan.stores])[self.table["store"]]
         self.shard = (self.table["store"].astype(np.int64) << 32) + self.rows // per_shard
-        self.readers = plan.readers()
+        self.arrays = plan.arrays()
         self._check_limit(shared=self.room is room)
         self.shape = self.shape_within(self.ram_limit)
 
@@ -153,12 +153,14 @@ class StreamTiles(Tiles):
         StoreError
             A chunk is corrupted or missing; array and shard are named.
         """
-        self._reader(int(tiles[0])).read(self.rows[tiles].tolist(), image, speed)
+        rows = self.rows[tiles].tolist()
+        for pixels, out in zip(self._arrays_of(tiles[0]), (image, speed), strict=True):
+            pixels.read(rows, out)
 
     def speed_of(self, tile: int) -> NDArray[np.uint8]:
         """Return the mask of a tile, uint8 (y, x), read from the store."""
         mask = np.empty((self.side, self.side), np.uint8)
-        self._reader(tile).read_speed([int(self.rows[tile])], mask[None])
+        self._arrays_of(tile)[1].read([int(self.rows[tile])], mask[None])
         return mask
 
     def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -168,8 +170,8 @@ class StreamTiles(Tiles):
         self.read(np.array([tile]), image[None], speed[None])
         return image, speed
 
-    def _reader(self, tile: int) -> ChunkReader:
-        return self.readers[int(self.table["store"][tile])]
+    def _arrays_of(self, tile: int) -> Arrays:
+        return self.arrays[int(self.table["store"][tile])]
 
     def _check_limit(self, *, shared: bool) -> None:
         least, left = LEAST_LANE * self.lanes * self.tile_bytes, available_memory()
@@ -267,7 +269,9 @@ class StreamFeed:
         tiles, run = self.tiles, shape.run
         bands = max(len(store.meta.bands) for store in tiles.stores)
         # A server may send as much again that lies between two tiles.
-        held = run * (1 + (tiles.remote and run > 1)) + any(r.bands for r in tiles.readers)
+        held = run * (1 + (tiles.remote and run > 1)) + any(
+            image.decode.bands for image, _ in tiles.arrays
+        )
         reading = tiles.threads * held * tiles.side**2 * bands
         return self._ring.nbytes * (self.request.prefetch + 3) + reading
 

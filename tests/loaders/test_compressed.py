@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused_before_pixels_are_read(
     size = RamTiles.load(store_path, keep="compressed")._chunks.nbytes  # type: ignore[attr-defined]  # of that kind
     little = Available(selection.RESERVE + size - 1, "the machine")
     monkeypatch.setattr(selection, "available_memory", lambda: little)
-    monkeypatch.setattr(chunks.ChunkReader, "read_stored", None)
+    monkeypatch.setattr(chunks.PixelArray, "read_stored", None)
     with pytest.raises(UsageError, match=r"MB compressed \(32 tiles.*StreamTiles") as refusal:
         RamTiles.load(store_path, keep="compressed")
     assert "keep=" not in str(refusal.value)
