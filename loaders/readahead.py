@@ -24,8 +24,8 @@ class ReadAhead(Beside):
     """Carries out a `ReadPlan`, and fills batches from the tiles that are there.
 
     It reads as far ahead as memory allows, and cannot come to a standstill as long as samples are
-    taken in their order: the first sample that is still to be taken then always has
-    its place in memory free, see `loaders.window`.
+    taken in their order: the first that is still to be taken then always has its place in memory
+    free, see `loaders.window`.
 
     Parameters
     ----------
