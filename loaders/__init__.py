@@ -24,7 +24,7 @@ from loaders.memory import MemorySampler, Usage, available_memory, process_usage
 from loaders.ram import RamTiles
 from loaders.resident import DeviceTiles
 from loaders.selection import Folds, Split, open_stores, select
-from loaders.shared import SharedMemory, is_distributed, this_rank
+from loaders.shared import SharedArrays, is_distributed, this_rank
 from loaders.stream import StreamTiles
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
     "Normalize",
     "Prepared",
     "RamTiles",
-    "SharedMemory",
+    "SharedArrays",
     "SpeedTarget",
     "Split",
     "StreamTiles",

@@ -35,16 +35,21 @@ _EXIT_SECONDS = 5.0
 
 
 class Beside:
-    """What else runs beside the threads of an `Ahead`; this one does nothing."""
+    """What else is done beside the work of an `Ahead`: here nothing.
 
-    def start(self) -> None:
-        """Begin, in a thread."""
+    Attributes
+    ----------
+    threads
+        How many run it.
+    """
+
+    threads = 0
+
+    def run(self) -> None:
+        """Do it, in each of these threads; end after `stop`."""
 
     def stop(self) -> None:
         """Let nobody wait for anything any longer."""
-
-    def join(self) -> None:
-        """Wait until it has ended."""
 
 
 class Crew(Generic[Item, Result]):
@@ -96,22 +101,21 @@ class Crew(Generic[Item, Result]):
             self.failure = error
         self.closed = True
         self._beside.stop()
-        for _ in threads:
+        for _ in range(self._threads):
             self.tasks.put(None)
         for thread in threads:
             thread.join()
-        self._beside.join()
         self.over = True
         self._ended.put(None)
         _crews.discard(self)
 
     def _start(self, threads: list[threading.Thread]) -> None:
-        self._beside.start()
-        for number in range(self._threads):
-            name = f"loaders-fill-{number}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
-            thread.start()
-            threads.append(thread)
+        beside = ("loaders-read", self._beside.run, self._beside.threads)
+        for kind, target, count in (beside, ("loaders-fill", self._work, self._threads)):
+            for number in range(count):
+                thread = threading.Thread(target=target, name=f"{kind}-{number}", daemon=True)
+                thread.start()
+                threads.append(thread)
 
     def _work(self) -> None:
         while (task := self.tasks.get()) is not None:

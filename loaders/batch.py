@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -145,14 +145,6 @@ def batch_of(block: Tensor, n: int, side: int, bands: int) -> Batch:
     return Batch(image, speed, index, where, key, block[:end])
 
 
-def put_windows(batch: Batch, windows: Windows) -> None:
-    """Write into a batch on the host which windows its samples are."""
-    batch.index.numpy()[:] = windows.tile
-    batch.key.numpy()[:] = windows.key
-    where = batch.where.numpy()
-    where[:, 0], where[:, 1], where[:, 2] = windows.y, windows.x, windows.op
-
-
 class Ring:
     """Blocks of one size, filled again only when nobody looks at them any more.
 
@@ -200,15 +192,8 @@ class Ring:
         self._blocks.clear()
 
 
-Copy = Callable[[Windows, NDArray[np.uint8], NDArray[np.uint8]], None]
-"""Copies windows into uint8 (n, y, x, band) and (n, y, x), C-contiguous, in any thread."""
-
-
-class Feed(Protocol):
-    """What a kind of tiles gives to a loader."""
-
-    def batches(self, epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
-        """Return an iterator over the batch of every step."""
+Feed = Callable[[int, Sequence[Step]], Iterator[Batch]]
+"""What a kind of tiles gives to a loader: from epoch and steps to the batch of every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +229,15 @@ class Request:
         # In work or waiting, with the one that the loop gets next: prefetch + 1. And what it has.
         return Ring(nbytes, self.prefetch + 2, pinned=self.pinned)
 
-    def take(self, ring: Ring, samples: int) -> Batch:
-        """Return a batch of so many samples, with whatever its buffer held before."""
-        return batch_of(ring.take(), samples, self.sampling.window, self.bands)
+    def batch(self, ring: Ring, windows: Windows) -> Batch:
+        """Return a batch that says which windows its samples are; its pixels are to be filled."""
+        n = len(windows.tile)
+        batch = batch_of(ring.take(), n, self.sampling.window, self.bands)
+        batch.index.numpy()[:] = windows.tile
+        batch.key.numpy()[:] = windows.key
+        where = batch.where.numpy()
+        where[:, 0], where[:, 1], where[:, 2] = windows.y, windows.x, windows.op
+        return batch
 
 
 _SCRATCH_PAD = 17

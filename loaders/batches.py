@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from loaders.ahead import Ahead
-from loaders.batch import Batch, Copy, Feed, Request, put_windows
+from loaders.batch import Batch, Request
 from loaders.memory import usable_cpus
 from loaders.roads import WeightRule, tile_weights, tiles_with_road
-from loaders.sampling import Augment, Drawn, Sampling, Schedule, Step
+from loaders.sampling import Augment, Sampling, Schedule, Step
 from loaders.shared import this_rank
-from loaders.table import Tiles
+from loaders.tiles import Tiles
 
 MAX_THREADS = 4
 """Threads by default, at most: more of them only wait for memory."""
@@ -83,16 +82,6 @@ class BatchLoader:
     pin_memory
         Page-locked batches, for asynchronous copies. None: where there is an accelerator.
 
-    Attributes
-    ----------
-    sampling
-        What an epoch consists of: ``crops_per_tile``, and ``window``, the side of a sample in
-        pixels.
-    schedule
-        Which positions of an epoch this rank takes.
-    notes
-        Sentences that whoever starts a run should read.
-
     Raises
     ------
     UsageError
@@ -118,57 +107,58 @@ class BatchLoader:
         weights: WeightRule | Sequence[float] | NDArray[np.float64] | None = None,
         pin_memory: bool | None = None,
     ) -> None:
-        self.tiles = tiles
-        self.threads = min(MAX_THREADS, usable_cpus()) if threads is None else threads
-        self.prefetch = self.threads if prefetch is None else prefetch
-        self.pinned = torch.accelerator.is_available() if pin_memory is None else pin_memory
-        if self.threads < 1 or self.prefetch < 0:
+        threads = min(MAX_THREADS, usable_cpus()) if threads is None else threads
+        prefetch = threads if prefetch is None else prefetch
+        if threads < 1 or prefetch < 0:
             raise UsageError(f"threads={threads}, prefetch={prefetch}: at least 1, and at least 0")
         if not shuffle and (min_road > 0 or weights is not None):
             raise UsageError("shuffle=False sees every tile once: leave out min_road and weights")
-        chosen, cells = tiles_with_road(tiles, tiles.road_fraction, min_road, crop)
-        plain = Sampling(
-            tiles=len(tiles),
-            side=tiles.side,
+        chosen, cells = tiles_with_road(tiles, min_road, crop)
+        if weights is not None:
+            weights = tile_weights(weights, tiles, chosen)
+        sampling = tiles.sampling(
             crop=crop,
             augment=augment,
             crops_per_tile=crops_per_tile,
             seed=seed,
             shuffle=shuffle,
             chosen=chosen,
-            weights=None
-            if weights is None
-            else tile_weights(weights, tiles.road_fraction, tiles, chosen),
+            weights=weights,
             min_road=min_road,
             roads=cells,
         )
-        self.sampling = tiles.arranged(plain)
         this, ranks = this_rank()
-        self.schedule = Schedule(
-            samples=len(self.sampling),
+        schedule = Schedule(
+            samples=len(sampling),
             batch_size=batch_size,
             rank=this if rank is None else rank,
             world_size=ranks if world_size is None else world_size,
             drop_last=shuffle if drop_last is None else drop_last,
             equal=shuffle,
-            in_turn=self.sampling.in_turn,
+            in_turn=sampling.in_turn,
         )
-        self.feed = self._feed(self.sampling)
+        pinned = torch.accelerator.is_available() if pin_memory is None else pin_memory
+        self.tiles = tiles
+        self.request = Request(sampling, schedule, len(tiles.bands), threads, prefetch, pinned)
+        self.feed = tiles.feed(self.request)
         self._place = _Place()
-        self.notes = _notes(self)
-
-    def _feed(self, sampling: Sampling) -> Feed:
-        """Return what gives the batches of a sampling."""
-        return self.tiles.feed(
-            Request(
-                sampling=sampling,
-                schedule=self.schedule,
-                bands=len(self.tiles.bands),
-                threads=self.threads,
-                prefetch=self.prefetch,
-                pinned=self.pinned,
+        if 2 * self.drawn_tiles < len(tiles):
+            warnings.warn(
+                f"min_road={min_road:g} leaves {self.drawn_tiles} of {len(tiles)} tiles to draw "
+                f"from, {self.samples} samples per epoch: take a smaller one, or weights='road'",
+                UserWarning,
+                stacklevel=2,
             )
-        )
+
+    @property
+    def sampling(self) -> Sampling:
+        """What an epoch consists of; its ``window`` is the side of a sample in pixels."""
+        return self.request.sampling
+
+    @property
+    def schedule(self) -> Schedule:
+        """Which positions of an epoch this rank takes."""
+        return self.request.schedule
 
     def __len__(self) -> int:
         """Return the batches of this rank in a whole epoch."""
@@ -233,21 +223,22 @@ class BatchLoader:
             raise UsageError(
                 f"the loader state is of other samples ({what}): make the loader as it was"
             )
-        epoch, position = state.get("epoch"), state.get("position")
-        if not isinstance(epoch, int) or not isinstance(position, int):
-            raise UsageError(f"the loader state says epoch {epoch!r}, position {position!r}")
-        if epoch < 0 or not 0 <= position <= self.samples:
+        epoch: Any = state.get("epoch")
+        position: Any = state.get("position")
+        whole = isinstance(epoch, int) and isinstance(position, int)
+        if not (whole and epoch >= 0 and 0 <= position <= self.samples):
             raise UsageError(
-                f"the loader state is damaged: position {position} of epoch {epoch}, which has "
+                f"the loader state is damaged: position {position!r} of epoch {epoch!r}, which has "
                 f"{self.samples} samples. Go on from another checkpoint"
             )
         if sampling is not self.sampling:
-            self.feed, self.sampling = self._feed(sampling), sampling
+            request = replace(self.request, sampling=sampling)
+            self.feed, self.request = self.tiles.feed(request), request
         self._place = _Place(epoch, position, position)
 
     def __iter__(self) -> Iterator[Batch]:
         steps = list(self.schedule.steps(self._place.resume))
-        return _Epoch(self._place, self.feed.batches(self._place.epoch, steps), steps)
+        return _Epoch(self._place, self.feed(self._place.epoch, steps), steps)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_place": _Place(**vars(self._place))}
@@ -256,7 +247,7 @@ class BatchLoader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.feed = self._feed(self.sampling)
+        self.feed = self.tiles.feed(self.request)
 
     def __repr__(self) -> str:
         schedule = self.schedule
@@ -306,47 +297,3 @@ class _Epoch(Iterator[Batch]):
         """End the iteration, and wait until its threads have ended."""
         self._epoch = None
         getattr(self._batches, "close", lambda: None)()
-
-
-class HostFeed:
-    """Batches on the host, each filled as a whole by one of several threads.
-
-    Parameters
-    ----------
-    copy
-        Copies windows of the tiles.
-    request
-        What is wanted.
-    """
-
-    def __init__(self, copy: Copy, request: Request) -> None:
-        self._copy = copy
-        self._request = request
-        self._ring = request.ring()
-
-    def batches(self, epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
-        """Return an iterator over the batch of every step, filled ahead."""
-        request, copy, ring = self._request, self._copy, self._ring
-        drawn = Drawn(request.sampling, epoch, steps)
-
-        def fill(step: int) -> Batch:
-            windows = drawn(step)
-            batch = request.take(ring, len(windows))
-            copy(windows, *batch.arrays())
-            put_windows(batch, windows)
-            return batch
-
-        return Ahead(fill, range(len(steps)), threads=request.threads, ahead=request.prefetch)
-
-
-def _notes(loader: BatchLoader) -> tuple[str, ...]:
-    """Return what is likely not as it was meant, and warn of it."""
-    tiles, drawn = len(loader.tiles), loader.drawn_tiles
-    if 2 * drawn >= tiles:
-        return ()
-    note = (
-        f"min_road={loader.sampling.min_road:g} leaves {drawn} of {tiles} tiles to draw from, "
-        f"{loader.samples} samples per epoch: take a smaller one, or weights='road'"
-    )
-    warnings.warn(note, UserWarning, stacklevel=3)
-    return (note,)

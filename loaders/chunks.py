@@ -14,10 +14,10 @@ import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import ne
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,35 +32,10 @@ Ranges = Sequence[tuple[int, int]]
 """First byte of each range, and the byte after its last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Tiles of one shard: these rows of the store, ascending, go to ``at`` onwards."""
-
-    rows: Sequence[int]
-    at: int
-
-    @property
-    def target(self) -> slice:
-        """Where its tiles go."""
-        return slice(self.at, self.at + len(self.rows))
-
-
-def pieces(tiles: NDArray[np.int64], shard_tiles: int, at: int = 0) -> Iterator[Piece]:
-    """Cut ascending tiles where a shard ends.
-
-    Parameters
-    ----------
-    tiles
-        int64, ascending rows of the store.
-    shard_tiles
-        Tiles per shard.
-    at
-        Where the first of them goes.
-    """
+def by_shard(tiles: NDArray[np.int64], shard_tiles: int) -> list[list[int]]:
+    """Cut ascending rows of a store where a shard of so many tiles ends."""
     cuts = np.flatnonzero(np.diff(tiles // shard_tiles)) + 1
-    for part in np.split(tiles, cuts) if len(tiles) else ():
-        yield Piece(part.tolist(), at)
-        at += len(part)
+    return [rows.tolist() for rows in np.split(tiles, cuts) if len(rows)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +53,7 @@ class Decoder:
     layout: PixelLayout
     bands: tuple[int, ...] | None = None
 
-    def __call__(self, chunk: Bytes, out: NDArray[np.uint8]) -> None:
+    def __call__(self, chunk: Bytes, out: Bytes) -> None:
         """Check a chunk against its checksum and decompress it.
 
         Parameters
@@ -101,142 +76,98 @@ class Decoder:
         np.take(whole, self.bands, -1, out, mode="clip")  # "raise" would buffer
 
 
-class ChunkReader:
-    """Reads tiles of one level of one store, from any number of threads.
+class PixelArray:
+    """Images or masks of one level of a store, read from any number of threads.
 
     Parameters
     ----------
-    store
-        Where from.
-    level
-        Tile side in pixels.
-    bands
-        Names of the bands to keep, in the order wanted; None for all as they are.
-
-    Attributes
-    ----------
-    decoders
-        Of images and of masks.
-
-    Raises
-    ------
-    StoreError
-        A pixel array is not laid out as schema 1 has it.
+    location
+        Of the store, for messages.
+    decode
+        How its chunks are laid out and become tiles.
+    files
+        Where they are.
     """
 
-    def __init__(self, store: Store, level: int, bands: Sequence[str] | None = None) -> None:
-        self.store = store
-        self.side = level
-        names = store.meta.bands
-        chosen = None if bands is None else tuple(names.index(band) for band in bands)
-        self.bands = None if chosen == tuple(range(len(names))) else chosen
-        layouts = store.layout(level, "image"), store.layout(level, "speed")
-        self.decoders = Decoder(layouts[0], self.bands), Decoder(layouts[1])
-        remote = "://" in store.location
-        files: _Files = _RemoteFiles(store) if remote else _LocalFiles(Path(store.location))
-        self._image, self._speed = (_Shards(layout, files) for layout in layouts)
+    def __init__(self, location: str, decode: Decoder, files: _LocalFiles | _RemoteFiles) -> None:
+        self.decode = decode
+        self.layout = decode.layout
+        self._location = location
+        self._files = files
+        self._found: dict[int, NDArray[np.uint64]] = {}
+        self._asked: dict[tuple[int, int], threading.Lock] = {}
 
-    def read(self, piece: Piece, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
-        """Read a piece into its place, rows ``piece.target`` of image and speed.
+    def read(self, rows: Sequence[int], out: Bytes) -> None:
+        """Read tiles of one shard, ascending rows of the store.
+
+        Parameters
+        ----------
+        rows
+            Which.
+        out
+            uint8 (tile, y, x, band) or (tile, y, x), one place per row; written.
 
         Raises
         ------
         StoreError
             A chunk is corrupted or missing; array and shard are named.
         """
-        decode, out = self.decoders[0], image[piece.target]
-        self._each(self._image, piece.rows, lambda i, chunk: decode(chunk, out[i]))
-        self.read_speed(piece, speed)
+        self._each(rows, lambda i, chunk: self.decode(chunk, out[i]))
 
-    def read_speed(self, piece: Piece, speed: NDArray[np.uint8]) -> None:
-        """Read the masks of a piece into rows ``piece.target``."""
-        decode, out = self.decoders[1], speed[piece.target]
-        self._each(self._speed, piece.rows, lambda i, chunk: decode(chunk, out[i]))
+    def read_stored(self, rows: Sequence[int], out: Sequence[Bytes]) -> None:
+        """Read the chunks of tiles as they are, each checked against its checksum.
 
-    def stored_sizes(self, piece: Piece) -> NDArray[np.int64]:
-        """Return the bytes that images and masks of a piece have as stored, int64 (tile, 2).
+        Parameters
+        ----------
+        rows
+            Which, as for `read`.
+        out
+            uint8, a place for each, of its `stored_sizes`; written.
+        """
+
+        def keep(i: int, chunk: Bytes) -> None:
+            without_checksum(chunk)
+            out[i][:] = chunk
+
+        self._each(rows, keep)
+
+    def stored_sizes(self, rows: Sequence[int]) -> NDArray[np.uint64]:
+        """Return the bytes that tiles have as stored, uint64 (tile,), from the shard's index.
 
         Raises
         ------
         StoreError
-            As `read`; of the shards nothing but their index is read.
+            As `read`.
         """
-        sizes = []
-        for shards in (self._image, self._speed):
-            try:
-                sizes.append(shards.entries(piece.rows)[:, 1].astype(np.int64))
-            except StoreError:
-                raise
-            except Exception as error:
-                raise self._unreadable(shards, piece.rows, error) from error
-        return np.stack(sizes, axis=1)
+        with self._named(rows):
+            return self._entries(rows)[:, 1]
 
-    def read_stored(self, piece: Piece, bounds: NDArray[np.int64], out: Bytes) -> None:
-        """Read the chunks of a piece as they are, each checked against its checksum.
-
-        Parameters
-        ----------
-        piece
-            Which.
-        bounds
-            int64 (tile, 2, 2), first byte and the one after the last of images and masks.
-        out
-            uint8, where they go.
-        """
-        for kind, shards in enumerate((self._image, self._speed)):
-            places = bounds[piece.target, kind].tolist()
-
-            def keep(i: int, chunk: Bytes, places: list[list[int]] = places) -> None:
-                without_checksum(chunk)
-                out[slice(*places[i])] = chunk
-
-            self._each(shards, piece.rows, keep)
-
-    def _each(
-        self, shards: _Shards, rows: Sequence[int], use: Callable[[int, Bytes], None]
-    ) -> None:
+    def _each(self, rows: Sequence[int], use: Callable[[int, Bytes], None]) -> None:
         """Call with number and bytes of every chunk of some rows of one shard."""
-        done = 0
+        left = list(rows)
+        with self._named(left):
+            for i, chunk in enumerate(self._chunks(rows)):
+                use(i, chunk)
+                del left[0]
+
+    @contextmanager
+    def _named(self, rows: Sequence[int]) -> Iterator[None]:
+        """Say of an error which array, shard and tiles cannot be read."""
         try:
-            for chunk in shards.chunks(rows):
-                use(done, chunk)
-                done += 1
+            yield
         except (MemoryError, StoreError):  # the second says which file, and what to do
             raise
         except Exception as error:  # codecs raise RuntimeError or ValueError, stores their own
-            raise self._unreadable(shards, rows[done:], error) from error
+            name = self.layout.array
+            shard = self.layout.key(self.layout.place(rows[0])[0]).removeprefix(f"{name}/")
+            raise StoreError(
+                f"{self._location}: array {name}, shard {shard} (tiles {rows[0]} to {rows[-1]}) "
+                f"cannot be read: {error}. {REPAIR}"
+            ) from error
 
-    def _unreadable(self, shards: _Shards, rows: Sequence[int], error: Exception) -> StoreError:
-        layout = shards.layout
-        shard = layout.key(layout.place(rows[0])[0]).removeprefix(f"{layout.array}/")
-        return StoreError(
-            f"{self.store.location}: array {layout.array}, shard {shard} (tiles {rows[0]} to "
-            f"{rows[-1]}) cannot be read: {error}. {REPAIR}"
-        )
-
-
-class _Shards:
-    """The shards of a pixel array.
-
-    Parameters
-    ----------
-    layout
-        How they are cut.
-    files
-        Where they are.
-    """
-
-    def __init__(self, layout: PixelLayout, files: _Files) -> None:
-        self.layout = layout
-        self._files = files
-        self._found: dict[int, NDArray[np.uint64]] = {}
-        self._asked: dict[tuple[int, int], threading.Lock] = {}
-
-    def chunks(self, rows: Sequence[int]) -> Iterator[Bytes]:
+    def _chunks(self, rows: Sequence[int]) -> Iterator[Bytes]:
         """Yield the bytes of tiles of one shard, ascending rows, read in as few calls as can be."""
-        if not rows:
-            return
-        ranges = [(at, at + size) for at, size in self.entries(rows).tolist()]
+        ranges = [(at, at + size) for at, size in self._entries(rows).tolist()]
         key = self.layout.key(self.layout.place(rows[0])[0])
         step = max(1, self._files.call_bytes // self.layout.tile_bytes)
         done = 0
@@ -246,7 +177,7 @@ class _Shards:
             yield from self._files.ranges(key, ranges[done:stop])
             done = stop
 
-    def entries(self, rows: Sequence[int]) -> NDArray[np.uint64]:
+    def _entries(self, rows: Sequence[int]) -> NDArray[np.uint64]:
         """Return offset and size of the chunks of tiles of one shard, uint64 (tile, 2)."""
         shard, first = self.layout.place(rows[0])
         if shard not in self._found:
@@ -267,24 +198,6 @@ class _Shards:
         return self.layout.read_index(tail).copy()
 
 
-class _Files(Protocol):
-    """Where the bytes of shards come from.
-
-    Attributes
-    ----------
-    call_bytes
-        Decoded bytes that one read spans, about.
-    """
-
-    call_bytes: int
-
-    def ranges(self, key: str, ranges: Ranges) -> list[Bytes]:
-        """Return the bytes of ranges of an object."""
-
-    def end(self, key: str, nbytes: int) -> Bytes:
-        """Return the last bytes of an object, or raise FileNotFoundError."""
-
-
 class _Kept(threading.local):
     """What each thread reads into: fresh memory for every read would cost a tenth of its time."""
 
@@ -302,7 +215,13 @@ _kept, _wholes = _Kept(), _Kept()
 
 
 class _LocalFiles:
-    """A folder of this machine. What it returns is valid until the thread reads again."""
+    """A folder of this machine. What it returns is valid until the thread reads again.
+
+    Attributes
+    ----------
+    call_bytes
+        Decoded bytes that one read spans, about.
+    """
 
     call_bytes = 16 << 20  # little beside the tiles
 
@@ -310,6 +229,7 @@ class _LocalFiles:
         self._root = root
 
     def ranges(self, key: str, ranges: Ranges) -> list[Bytes]:
+        """Return the bytes of ranges of a file."""
         sizes = [stop - start for start, stop in ranges]
         parts = np.split(_kept.take(sum(sizes)), np.cumsum(sizes)[:-1])
         fd = os.open(self._root / key, os.O_RDONLY | os.O_CLOEXEC)
@@ -323,12 +243,13 @@ class _LocalFiles:
         return parts
 
     def end(self, key: str, nbytes: int) -> Bytes:
+        """Return the last bytes of a file, or raise FileNotFoundError."""
         size = (self._root / key).stat().st_size
         return self.ranges(key, [(max(0, size - nbytes), size)])[0]
 
 
 class _RemoteFiles:
-    """An object store, whose calls let other threads run."""
+    """An object store, whose calls let other threads run; otherwise as `_LocalFiles`."""
 
     call_bytes = 48 << 20  # a shard of 32 tiles of 650 x 650 x 3 in one request
     gap_bytes = 5 << 20  # between two ranges: sooner sent along than asked for once more
@@ -348,33 +269,68 @@ class _RemoteFiles:
         return np.frombuffer(self._files.end(key, nbytes), np.uint8)
 
 
+Arrays = tuple[PixelArray, PixelArray]
+"""Images and masks."""
+
+
+def open_arrays(store: Store, level: int, bands: Sequence[str]) -> Arrays:
+    """Open the pixels of a level.
+
+    Parameters
+    ----------
+    store
+        Where from.
+    level
+        Tile side in pixels.
+    bands
+        Names of the bands to keep, in the order wanted.
+
+    Raises
+    ------
+    StoreError
+        A pixel array is not laid out as schema 1 has it.
+    """
+    places = tuple(map(store.meta.bands.index, bands))
+    kept = None if places == tuple(range(len(store.meta.bands))) else places
+    remote = "://" in store.location
+    files = _RemoteFiles(store) if remote else _LocalFiles(Path(store.location))
+    decoders = Decoder(store.layout(level, "image"), kept), Decoder(store.layout(level, "speed"))
+    image, speed = (PixelArray(store.location, decode, files) for decode in decoders)
+    return image, speed
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tiles of one shard, and their places among all that are loaded."""
+
+    arrays: Arrays
+    rows: list[int]
+    places: slice
+
+
 def read_all(
-    work: Sequence[tuple[ChunkReader, Piece]],
-    read: Callable[[ChunkReader, Piece], None],
+    parts: Sequence[Part],
+    read: Callable[[Part], None],
     *,
     threads: int,
     progress: Progress | None = None,
 ) -> None:
-    """Read many pieces from several threads; the first error ends it.
+    """Read many parts from several threads; the first error ends it.
 
     Parameters
     ----------
-    work
-        What, and by whom.
+    parts
+        What.
     read
         Reads one, in a thread.
     threads
         How many.
     progress
-        Called after every piece.
+        Called after every part.
     """
-
-    def one(part: tuple[ChunkReader, Piece]) -> int:
-        read(*part)
-        return len(part[1].rows)
-
-    total, done = sum(len(piece.rows) for _, piece in work), 0
-    for count in Ahead(one, work, threads=threads, ahead=4 * threads):
-        done += count
+    total, done = sum(len(part.rows) for part in parts), 0
+    finished = Ahead(read, parts, threads=threads, ahead=4 * threads)
+    for part, _ in zip(parts, finished, strict=True):
+        done += len(part.rows)
         if progress is not None:
             progress(done, total)

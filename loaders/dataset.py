@@ -23,7 +23,7 @@ from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from loaders.ram import RamTiles
-from loaders.sampling import Augment, Sampling, Windows
+from loaders.sampling import Augment, Windows
 from loaders.shared import SharedArrays
 
 
@@ -61,8 +61,8 @@ class TileDataset(Dataset[dict[str, Any]]):
     ) -> None:
         self.tiles = tiles
         self.georeference = georeference
-        self.sampling = Sampling(
-            len(tiles), tiles.side, crop, augment, crops_per_tile, seed, shuffle=False
+        self.sampling = tiles.sampling(
+            crop=crop, augment=augment, crops_per_tile=crops_per_tile, seed=seed, shuffle=False
         )
         # Shared, so that workers that outlive an epoch see the next one.
         self._epoch = SharedArrays.create({"epoch": ("int64", (1,))})
@@ -95,7 +95,7 @@ class TileDataset(Dataset[dict[str, Any]]):
         drawn = self.sampling.windows(int(self._epoch["epoch"][0]), samples)
         n, side, bands = len(samples), self.sampling.window, len(self.tiles.bands)
         image, speed = _empty(n, side, side, bands), _empty(n, side, side)
-        self.tiles.copier()(drawn, image.numpy(), speed.numpy())
+        self.tiles.copy(drawn, image.numpy(), speed.numpy())
         batch: dict[str, Any] = {
             "image": image.permute(0, 3, 1, 2),
             "speed": speed,

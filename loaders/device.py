@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -28,7 +27,7 @@ from geoprep.speed import (
 )
 from geoprep.store import Store
 from loaders.batch import Batch
-from loaders.selection import band_places, open_stores
+from loaders.selection import Stores, band_places, open_stores
 
 Targets = Literal["bins", "continuous", "binary", "class"]
 
@@ -127,11 +126,8 @@ class Normalize(nn.Module):
         scale = 1.0 / np.where(stds > 0, stds, 1.0)
         # The whole part of the mean is subtracted exactly, so that nothing cancels near it.
         whole = np.round(means)
-        for name, value in (
-            ("centre", whole),
-            ("scale", scale),
-            ("shift", (whole - means) * scale),
-        ):
+        values = {"centre": whole, "scale": scale, "shift": (whole - means) * scale}
+        for name, value in values.items():
             tensor = torch.tensor(value, dtype=torch.float32).view(1, -1, 1, 1)
             self.register_buffer(name, tensor)
 
@@ -310,7 +306,7 @@ class DevicePrep(nn.Module):
     @classmethod
     def from_store(
         cls,
-        stores: str | Path | Store | Sequence[str | Path | Store],
+        stores: Stores,
         targets: Targets = "bins",
         *,
         dtype: torch.dtype = torch.float32,
@@ -333,10 +329,8 @@ class DevicePrep(nn.Module):
         jitter, pad_to
             See `DevicePrep`.
         """
-        mean, std = band_statistics(open_stores(stores), bands)
-        return cls(
-            Normalize(mean, std, dtype), SpeedTarget(targets, dtype), jitter=jitter, pad_to=pad_to
-        )
+        normalize = Normalize(*band_statistics(open_stores(stores), bands), dtype)
+        return cls(normalize, SpeedTarget(targets, dtype), jitter=jitter, pad_to=pad_to)
 
     def forward(self, batch: Batch | Mapping[str, Any]) -> Prepared:
         """Return image, target and valid mask of a batch, which must be on this module's device.
@@ -348,12 +342,11 @@ class DevicePrep(nn.Module):
         """
         part = batch.__getitem__ if isinstance(batch, Mapping) else partial(getattr, batch)
         image, speed = self.pad(part("image")), self._without_data(part("speed"))
-        gain = bias = None
+        varied = ()
         if self.jitter is not None and self.training:
-            gain, bias = self.jitter(part("key"), image.shape[1])
-        return Prepared(
-            self.normalize(image, gain, bias), self.target(speed), self.target.valid(speed)
-        )
+            varied = self.jitter(part("key"), image.shape[1])
+        image = self.normalize(image, *varied)
+        return Prepared(image, self.target(speed), self.target.valid(speed))
 
     def pad(self, image: Tensor) -> Tensor:
         """Return uint8 (n, band, y, x) with sides that are multiples of ``pad_to``, by mirroring.

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,15 +11,14 @@ from numpy.typing import NDArray
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import REPAIR, Store
-from loaders.ahead import Progress, progress_bar
-from loaders.batch import Copy, Feed, Request, as_items, copy_window, copy_windows
-from loaders.batches import HostFeed
-from loaders.chunks import ChunkReader, Decoder, Piece, read_all
+from loaders.ahead import Ahead, Progress, progress_bar
+from loaders.batch import Batch, Feed, Request, as_items, copy_window, copy_windows
+from loaders.chunks import Decoder, Part, read_all
 from loaders.memory import amount
-from loaders.sampling import Windows
-from loaders.selection import Plan, Split, check_fits, plan_load
-from loaders.shared import Handle, SharedArrays, load_once
-from loaders.table import COLUMNS, Origin, Table, Tiles, read_table
+from loaders.sampling import Drawn, Step, Windows
+from loaders.selection import ROW, Origin, Plan, Split, Stores, Table, check_fits, plan_load
+from loaders.shared import Handle, Layout, SharedArrays, load_once
+from loaders.tiles import Tiles
 
 LOAD_THREADS = 4
 """Shards read at a time."""
@@ -40,24 +36,19 @@ class RamTiles(Tiles):
     Parameters
     ----------
     arrays
-        Pixels and table.
-    side
-        Side of a tile in pixels.
+        Pixels, table and origin.
     stores
         The opened stores where there are any; opened again when they are asked for.
     """
 
-    def __init__(
-        self, arrays: SharedArrays, side: int, stores: Sequence[Store] | None = None
-    ) -> None:
+    def __init__(self, arrays: SharedArrays, stores: Sequence[Store] | None = None) -> None:
         self._arrays = arrays
-        origin = Origin(**json.loads(arrays["origin"].tobytes()))
-        super().__init__(side, origin, {name: arrays[name] for name in COLUMNS}, stores)
+        super().__init__(Origin(*json.loads(arrays["origin"].tobytes())), arrays["table"], stores)
 
     @classmethod
     def load(
         cls,
-        stores: str | Path | Store | Sequence[str | Path | Store],
+        stores: Stores,
         split: Split = "train",
         level: int | None = None,
         *,
@@ -148,17 +139,17 @@ class RamTiles(Tiles):
             )
         known = (speed != 255).sum(axis=(1, 2))
         road = ((speed != 255) & (speed != 0)).sum(axis=(1, 2))
-        table = {name: np.zeros((n, *shape), dtype) for name, (dtype, shape) in COLUMNS.items()}
-        table["tile"][:] = table["scene"][:] = np.arange(n)
-        table["transform"][:] = (1, 0, 0, 0, 1, 0) if transform is None else transform
-        table["road_fraction"][:] = road / np.maximum(known, 1)
-        table["valid_fraction"][:] = known / (side * side)
+        table = np.zeros(n, ROW)
+        table["tile"] = table["scene"] = np.arange(n)
+        table["transform"] = (1, 0, 0, 0, 1, 0) if transform is None else transform
+        table["road_fraction"] = road / np.maximum(known, 1)
+        table["valid_fraction"] = known / (side * side)
         names = [str(i + 1) for i in range(count)] if bands is None else list(bands)
-        origin = Origin(names, {}, [], [side], [[str(i) for i in range(n)]], [[crs] * n])
-        arrays = _share(origin, table, _pixels(n, side, count))
+        origin = Origin(side, names, {}, [], [side], [[str(i) for i in range(n)]], [[crs] * n])
+        arrays = _share(origin, table, _pixels(origin, n))
         arrays["image"][:], arrays["speed"][:] = image, speed
         arrays.freeze()
-        return cls(arrays, side, ())
+        return cls(arrays, ())
 
     @property
     def image(self) -> NDArray[np.uint8]:
@@ -170,13 +161,34 @@ class RamTiles(Tiles):
         """uint8 (tile, y, x), mph; 0 no road, 255 no data."""
         return self._arrays["speed"]
 
-    def copier(self) -> Copy:
-        """Return what copies windows of these tiles."""
-        return partial(copy_windows, as_items(self.image), self.speed)
+    def copy(self, windows: Windows, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
+        """Copy windows of these tiles, in any thread.
+
+        Parameters
+        ----------
+        windows
+            Which.
+        image, speed
+            uint8 (n, y, x, band) and (n, y, x), C-contiguous; written.
+        """
+        copy_windows(as_items(self.image), self.speed, windows, image, speed)
 
     def feed(self, request: Request) -> Feed:
-        """Return what fills batches from memory."""
-        return HostFeed(self.copier(), request)
+        """Return what fills batches from memory, each as a whole in one of several threads."""
+        ring = request.ring()
+
+        def batches(epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
+            drawn = Drawn(request.sampling, epoch, steps)
+
+            def fill(step: int) -> Batch:
+                windows = drawn(step)
+                batch = request.batch(ring, windows)
+                self.copy(windows, *batch.arrays())
+                return batch
+
+            return Ahead(fill, range(len(steps)), threads=request.threads, ahead=request.prefetch)
+
+        return batches
 
     def speed_of(self, tile: int) -> NDArray[np.uint8]:
         """Return the mask of a tile, uint8 (y, x)."""
@@ -193,7 +205,7 @@ class RamTiles(Tiles):
         return self._arrays.handle
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RamTiles, (self._arrays, self.side)
+        return RamTiles, (self._arrays,)
 
 
 class CompressedTiles(RamTiles):
@@ -216,7 +228,7 @@ class CompressedTiles(RamTiles):
         decoders: Sequence[tuple[Decoder, Decoder]],
         stores: Sequence[Store] | None = None,
     ) -> None:
-        super().__init__(arrays, decoders[0][0].layout.tile_shape[0], stores)
+        super().__init__(arrays, stores)
         self._decoders = decoders
         self._chunks, self._bounds = arrays["chunks"], arrays["bounds"]
 
@@ -230,11 +242,8 @@ class CompressedTiles(RamTiles):
         """Nowhere."""
         return self.image
 
-    def copier(self) -> Copy:
-        """Return what decodes tiles and copies windows of them."""
-        return self._copy
-
-    def _copy(self, windows: Windows, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
+    def copy(self, windows: Windows, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
+        """Decode tiles and copy windows of them, as `RamTiles.copy` does."""
         whole = image.shape[1] == self.side and not windows.op.any()
         pixels, mask = (None, None) if whole else self._empty()
         last = -1
@@ -295,54 +304,54 @@ class CompressedTiles(RamTiles):
 def _load_pixels(plan: Plan, threads: int, progress: Progress | None) -> RamTiles:
     """Return tiles as pixels."""
     check_fits(plan)
-    layout = _pixels(plan.tiles, plan.level, len(plan.bands))
-    arrays = _share(Origin.of(plan), read_table(plan), layout)
+    arrays = _share(plan.origin, plan.table, _pixels(plan.origin, len(plan.table)))
 
-    def read(reader: ChunkReader, piece: Piece) -> None:
-        reader.read(piece, arrays["image"], arrays["speed"])
+    def read(part: Part) -> None:
+        for pixels, name in zip(part.arrays, ("image", "speed"), strict=True):
+            pixels.read(part.rows, arrays[name][part.places])
 
-    read_all(list(plan.work()), read, threads=threads, progress=progress)
+    read_all(list(plan.parts()), read, threads=threads, progress=progress)
     arrays.freeze()
-    return RamTiles(arrays, plan.level, plan.stores)
+    return RamTiles(arrays, plan.stores)
 
 
 def _load_compressed(plan: Plan, threads: int, progress: Progress | None) -> RamTiles:
     """Return tiles as they are stored; the indexes of their shards tell how large those are."""
-    work = list(plan.work())
-    sizes = np.zeros((plan.tiles, 2), np.int64)
+    parts = list(plan.parts())
+    sizes = np.zeros((len(plan.table), 2), np.int64)
 
-    def ask(reader: ChunkReader, piece: Piece) -> None:
-        sizes[piece.target] = reader.stored_sizes(piece)
+    def ask(part: Part) -> None:
+        for kind, pixels in enumerate(part.arrays):
+            sizes[part.places, kind] = pixels.stored_sizes(part.rows)
 
-    read_all(work, ask, threads=threads)
+    read_all(parts, ask, threads=threads)
     ends = np.cumsum(sizes).reshape(sizes.shape)
-    check_fits(plan, int(ends[-1, -1]))
-    layout = {"chunks": ("uint8", (int(ends[-1, -1]),)), "bounds": ("int64", (plan.tiles, 2, 2))}
-    arrays = _share(Origin.of(plan), read_table(plan), layout)
+    nbytes = int(ends[-1, -1])
+    check_fits(plan, nbytes)
+    layout: Layout = {"chunks": ("u1", (nbytes,)), "bounds": ("i8", (len(plan.table), 2, 2))}
+    arrays = _share(plan.origin, plan.table, layout)
     arrays["bounds"][:] = np.stack([ends - sizes, ends], axis=-1)
 
-    def read(reader: ChunkReader, piece: Piece) -> None:
-        reader.read_stored(piece, arrays["bounds"], arrays["chunks"])
+    def read(part: Part) -> None:
+        for kind, pixels in enumerate(part.arrays):
+            bounds = arrays["bounds"][part.places, kind].tolist()
+            pixels.read_stored(part.rows, [arrays["chunks"][slice(*each)] for each in bounds])
 
-    read_all(work, read, threads=threads, progress=progress)
+    read_all(parts, read, threads=threads, progress=progress)
     arrays.freeze()
-    decoders = [reader.decoders for reader in plan.readers()]
+    decoders = [(image.decode, speed.decode) for image, speed in plan.arrays()]
     return CompressedTiles(arrays, decoders, plan.stores)
 
 
-Layout = dict[str, tuple[str, tuple[int, ...]]]
-
-
-def _pixels(tiles: int, side: int, bands: int) -> Layout:
-    shape = (tiles, side, side)
-    return {"image": ("uint8", (*shape, bands)), "speed": ("uint8", shape)}
+def _pixels(origin: Origin, tiles: int) -> Layout:
+    shape = (tiles, origin.side, origin.side)
+    return {"image": ("u1", (*shape, len(origin.bands))), "speed": ("u1", shape)}
 
 
 def _share(origin: Origin, table: Table, layout: Layout) -> SharedArrays:
     """Return new shared memory, filled but for what the layout names."""
-    told = np.frombuffer(json.dumps(asdict(origin)).encode(), np.uint8)
-    small = {"origin": told, **table}
-    arrays = SharedArrays.create(layout | {k: (v.dtype.str, v.shape) for k, v in small.items()})
+    small = {"origin": np.frombuffer(json.dumps(origin).encode(), np.uint8), "table": table}
+    arrays = SharedArrays.create(layout | {k: (v.dtype, v.shape) for k, v in small.items()})
     for name, values in small.items():
         arrays[name][:] = values
     return arrays

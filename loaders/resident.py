@@ -7,8 +7,6 @@ no sample. Nothing but the windows, some bytes per sample, crosses the bus.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.errors import UsageError
-from geoprep.store import Store
 from loaders.batch import Batch, Feed, Request
 from loaders.memory import amount
 from loaders.ram import RamTiles
-from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Drawn, Sampling, Step, Windows
-from loaders.selection import Split
-from loaders.table import Tiles
+from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Drawn, Step, Windows
+from loaders.selection import Split, Stores
+from loaders.tiles import Tiles
 
 _STAGE_BYTES = 64 << 20
 _RESERVE = 0.9
@@ -77,16 +74,15 @@ class DeviceTiles(Tiles):
                 f"which {self.device} has {amount(free)} free: keep them in memory "
                 "(RamTiles, --residency ram), or take a coarser level or fewer bands"
             )
-        # Copies: a view of a column would keep the memory of all pixels.
-        table = {name: np.array(column) for name, column in tiles.table.items()}
-        super().__init__(tiles.side, tiles.origin, table, None)
+        # A copy: the table itself would keep the memory of all pixels.
+        super().__init__(tiles.origin, tiles.table.copy())
         self.image = _upload(tiles.image, self.device)
         self.speed = _upload(tiles.speed, self.device)
 
     @classmethod
     def load(
         cls,
-        stores: str | Path | Store | Sequence[str | Path | Store],
+        stores: Stores,
         split: Split = "train",
         level: int | None = None,
         *,
@@ -111,7 +107,13 @@ class DeviceTiles(Tiles):
 
     def feed(self, request: Request) -> Feed:
         """Return what gathers batches on the device."""
-        return _DeviceFeed(self, request.sampling)
+
+        def batches(epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
+            drawn = Drawn(request.sampling, epoch, steps)
+            side = request.sampling.window
+            return (self.gather(drawn(i), side) for i in range(len(steps)))
+
+        return batches
 
     def speed_of(self, tile: int) -> NDArray[np.uint8]:
         """Return the mask of a tile on the host, uint8 (y, x)."""
@@ -133,13 +135,12 @@ class DeviceTiles(Tiles):
         side
             Side of the windows in pixels.
         """
-        columns = (windows.tile, windows.y, windows.x, windows.op, windows.key)
-        tile, y, x, op, key = torch.from_numpy(np.stack(columns)).to(self.device)
+        tile, y, x, op, key = torch.from_numpy(np.stack(windows)).to(self.device)
         if side == self.side and not windows.op.any():
             image, speed = self.image.index_select(0, tile), self.speed.index_select(0, tile)
         else:
             pixel = self._pixels(tile, y, x, op, side).view(-1)
-            shape = (len(windows), side, side)
+            shape = (len(tile), side, side)
             image = self.image.view(-1, len(self.bands)).index_select(0, pixel).view(*shape, -1)
             speed = self.speed.view(-1).index_select(0, pixel).view(shape)
         where = torch.stack([y, x, op], dim=1).to(torch.int32)
@@ -157,17 +158,3 @@ class DeviceTiles(Tiles):
         along = torch.where(turned, j * self.side, j)
         corner = (tile * self.side + y) * self.side + x
         return (corner[:, None] + down)[:, :, None] + along[:, None, :]
-
-
-@dataclass(frozen=True, slots=True)
-class _DeviceFeed:
-    """Batches gathered on the device, when they are asked for."""
-
-    tiles: DeviceTiles
-    sampling: Sampling
-
-    def batches(self, epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
-        """Return an iterator over the batch of every step."""
-        drawn = Drawn(self.sampling, epoch, steps)
-        side = self.sampling.window
-        return (self.tiles.gather(drawn(i), side) for i in range(len(steps)))

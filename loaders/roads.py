@@ -37,11 +37,18 @@ by heart.
 
 
 class Masks(Protocol):
-    """Anything that has the speed masks of tiles."""
+    """Anything that has the speed masks of tiles.
 
-    @property
-    def side(self) -> int:
-        """Side of a tile in pixels."""
+    Attributes
+    ----------
+    side
+        Side of a tile in pixels.
+    road_fraction
+        float32 (tile,), share of road of every tile.
+    """
+
+    side: int
+    road_fraction: NDArray[np.float32]
 
     def __len__(self) -> int: ...
 
@@ -117,7 +124,6 @@ class RoadCells:
 
 def tile_weights(
     rule: WeightRule | Sequence[float] | NDArray[np.float64],
-    road_fraction: NDArray[np.float32],
     masks: Masks,
     chosen: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
@@ -131,24 +137,30 @@ def tile_weights(
         along, so bins that never come apart keep their proportion, and none is drawn more than
         about five times as often as the mean. Or one figure per tile. By both rules a tile has
         at least a tenth of the mean.
-    road_fraction
-        float32 (tile,), share of road of every tile.
     masks
         The tiles.
     chosen
         int64, the tiles to return weights of; None for all.
+
+    Raises
+    ------
+    UsageError
+        There is no such rule, or the figures are no weights.
     """
     if not isinstance(rule, str):
         weights = np.asarray(rule, np.float64)
     elif rule == "road":
-        weights = _floored(road_fraction.astype(np.float64))
+        weights = _floored(masks.road_fraction.astype(np.float64))
     elif rule == "speed":
         weights = _balanced(_bin_pixels(masks))
     else:
         raise UsageError(f"weights={rule!r} is not 'road', 'speed' or one figure per tile")
     if weights.shape != (len(masks),):
         raise UsageError(f"weights have shape {weights.shape}; ({len(masks)},) is needed")
-    return weights if chosen is None else weights[chosen]
+    weights = weights if chosen is None else weights[chosen]
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+        raise UsageError("weights must be finite, not negative, and not all zero")
+    return weights
 
 
 def _floored(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -191,14 +203,14 @@ def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def tiles_with_road(
-    masks: Masks, road_fraction: NDArray[np.float32], min_road: float, crop: int | None
+    masks: Masks, min_road: float, crop: int | None
 ) -> tuple[NDArray[np.int64] | None, RoadCells | None]:
     """Return the tiles that can yield windows with enough road, and where their roads are.
 
     Parameters
     ----------
-    masks, road_fraction
-        The tiles, and float32 (tile,), share of road of each.
+    masks
+        The tiles.
     min_road
         Least share of road in a window; 0 asks for none.
     crop
@@ -217,7 +229,7 @@ def tiles_with_road(
     if min_road <= 0:
         return None, None
     if crop is None:
-        cells, enough = None, road_fraction >= min_road
+        cells, enough = None, masks.road_fraction >= min_road
     elif crop < 2 * CELL:
         raise UsageError(f"min_road needs windows of at least {2 * CELL} pixels, not crop={crop}")
     else:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, Self
 
@@ -46,8 +47,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _ORDER, _KEY, _TILE, _SYMMETRY, _PLACE = range(5)
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(NamedTuple):
     """Windows into tiles, one row per sample.
 
     Attributes
@@ -68,13 +68,9 @@ class Windows:
     op: NDArray[np.int64]
     key: NDArray[np.int64]
 
-    def __len__(self) -> int:
-        return len(self.tile)
-
-    def rows(self, first: int, last: int) -> Windows:
+    def rows(self, part: slice) -> Windows:
         """Return some of the windows, as views."""
-        columns = (self.tile, self.y, self.x, self.op, self.key)
-        return Windows(*(column[first:last] for column in columns))
+        return Windows(*(column[part] for column in self))
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -145,7 +141,6 @@ class Sampling:
     weights: NDArray[np.float64] | None = None
     min_road: float = 0.0
     roads: RoadCells | None = None
-    _cumulative: NDArray[np.float64] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.augment not in SYMMETRIES:
@@ -157,8 +152,6 @@ class Sampling:
             )
         if self.crops_per_tile < 1:
             raise UsageError(f"crops_per_tile={self.crops_per_tile} must be at least 1")
-        if self.weights is not None:
-            object.__setattr__(self, "_cumulative", _cumulative(self.weights, self.drawn_tiles))
 
     def __len__(self) -> int:
         return self.drawn_tiles * self.crops_per_tile
@@ -205,7 +198,7 @@ class Sampling:
 
     def windows(self, epoch: int, samples: NDArray[np.int64]) -> Windows:
         """Return the windows of samples, whichever epoch's order they came from."""
-        tile = self._tile(epoch, samples)
+        tile = self.tile_of(epoch, samples)
         y, x = self._corner(epoch, samples, tile)
         op = _below(self._bits(epoch, _SYMMETRY, samples), SYMMETRIES[self.augment])
         key = self._bits(epoch, _KEY, samples).view(np.int64)
@@ -214,13 +207,23 @@ class Sampling:
     def _bits(self, epoch: int, stream: int, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
         return _hash(self.seed, epoch, stream, samples)
 
-    def _tile(self, epoch: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        if self._cumulative is None:
+    def tile_of(self, epoch: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tile of every sample."""
+        if self.weights is None:
             drawn = samples // self.crops_per_tile
         else:  # one draw from each of len(self) equal strata of the cumulative weight
             u = (samples + _unit(self._bits(epoch, _TILE, samples))) / len(self)
             drawn = np.searchsorted(self._cumulative, u, side="right")
         return drawn if self.chosen is None else self.chosen[drawn]
+
+    @cached_property
+    def _cumulative(self) -> NDArray[np.float64]:
+        """Cumulative weight, ending in exactly 1 at the last tile that has any."""
+        cumulative = np.cumsum(np.asarray(self.weights, np.float64))
+        cumulative /= cumulative[-1]
+        # A tile of weight 0 at the end must not catch a draw that rounding put past the last one.
+        cumulative[cumulative >= 1.0] = np.inf
+        return cumulative
 
     def _corner(
         self, epoch: int, samples: NDArray[np.int64], tile: NDArray[np.int64]
@@ -240,19 +243,6 @@ class Sampling:
         best = np.argmax(np.minimum(road, self.min_road), axis=1)
         rows = np.arange(len(samples))
         return y[rows, best], x[rows, best]
-
-
-def _cumulative(weights: NDArray[np.float64], tiles: int) -> NDArray[np.float64]:
-    """Return the cumulative weight, ending in exactly 1 at the last tile that has any."""
-    if weights.shape != (tiles,):
-        raise UsageError(f"weights have shape {weights.shape}; one per tile is needed: ({tiles},)")
-    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
-        raise UsageError("weights must be finite, not negative, and not all zero")
-    cumulative = np.cumsum(weights, dtype=np.float64)
-    cumulative /= cumulative[-1]
-    # A tile of weight 0 at the end must not catch a draw that rounding put past the last one.
-    cumulative[cumulative >= 1.0] = np.inf
-    return cumulative
 
 
 class Step(NamedTuple):
@@ -309,17 +299,13 @@ class Schedule:
             raise UsageError(f"batch_size={self.batch_size} must be at least 1")
         if not 0 <= self.rank < self.world_size:
             raise UsageError(f"rank={self.rank} is not within world_size={self.world_size}")
-        if self.samples and not self.count_any_rank():
+        full, tail = divmod(self.samples, self.batch_size * self.world_size)
+        if tail and not full and self._dropped(tail):
             raise UsageError(
                 f"{self.samples} samples do not fill one step of {self.batch_size} x "
                 f"{self.world_size} ranks: take a smaller batch_size, more crops_per_tile, or "
                 "drop_last=False"
             )
-
-    def count_any_rank(self) -> int:
-        """Return the largest number of steps that any rank takes in a whole epoch."""
-        full, tail = divmod(self.samples, self.batch_size * self.world_size)
-        return full + (tail > 0 and not self._dropped(tail))
 
     def __len__(self) -> int:
         """Return the steps of this rank in a whole epoch."""
@@ -381,7 +367,7 @@ class Drawn:
         if last is None or last[0] != part:
             last = self._last = self._draw(part)
         _, windows, bounds = last
-        return windows.rows(bounds[within], bounds[within + 1])
+        return windows.rows(slice(bounds[within], bounds[within + 1]))
 
     def _draw(self, part: int) -> tuple[int, Windows, list[int]]:
         steps = self._steps[part * _STEPS_DRAWN :][:_STEPS_DRAWN]

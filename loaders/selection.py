@@ -1,23 +1,26 @@
-"""Which tiles of which stores are asked for, and which of them can be used."""
+"""Which tiles of which stores are asked for, which can be used, and what is known of them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import SPLITS, Store
-from loaders.chunks import ChunkReader, Piece, pieces
+from loaders.chunks import Arrays, Part, by_shard, open_arrays
 from loaders.memory import amount, available_memory
 
 Split = Literal["train", "val", "test", "all"]
+
+Stores = str | Path | Store | Sequence[str | Path | Store]
+"""A store or several: opened, local paths or addresses."""
 
 RESERVE = 200 << 20
 """Bytes to leave free beside tiles in memory: what reading takes on top of them."""
@@ -89,23 +92,12 @@ def select(store: Store, split: Split, folds: Folds | None = None) -> Selection:
     if split not in get_args(Split):
         raise UsageError(f"split={split!r} is not one of {', '.join(get_args(Split))}")
     table = store.tiles
-    wanted = _in_split(store, split, folds)
+    splits = table.split if folds is None or split == "all" else _refold(store, folds)
+    wanted = splits < len(SPLITS) if split == "all" else splits == SPLITS.index(split)
     status = store.scenes.status[table.scene].astype(object)
     status[(status == "ok") & (table.valid_fraction <= 0)] = EMPTY
     left_out = Counter(str(s) for s in status[wanted] if s != "ok")
     return Selection(np.flatnonzero(wanted & (status == "ok")), dict(sorted(left_out.items())))
-
-
-def _in_split(store: Store, split: Split, folds: Folds | None) -> NDArray[np.bool_]:
-    """Return whether each tile is in the split, bool (tile,)."""
-    splits = store.tiles.split
-    if split == "all":
-        used: NDArray[np.bool_] = splits < len(SPLITS)
-        return used
-    if folds is not None:
-        splits = _refold(store, folds)
-    inside: NDArray[np.bool_] = splits == SPLITS.index(split)
-    return inside
 
 
 def _refold(store: Store, folds: Folds) -> NDArray[np.uint8]:
@@ -123,10 +115,8 @@ def _refold(store: Store, folds: Folds) -> NDArray[np.uint8]:
             f"for folds={folds.count}"
         )
     # Usable scenes are dealt out first, so that they and not the failed ones are balanced.
-    rank = sorted(
-        range(len(free)),
-        key=lambda i: (not usable[i], _digest(str(store.scenes.id[free[i]]), folds.seed)),
-    )
+    drawn = [_digest(f"{folds.seed}:{store.scenes.id[scene]}") for scene in free]
+    rank = sorted(range(len(free)), key=lambda i: (not usable[i], drawn[i]))
     fold = np.empty(len(free), np.int64)
     fold[rank] = np.arange(len(free)) % folds.count
     of_scene = np.full(len(store.scenes), test, np.uint8)
@@ -135,75 +125,97 @@ def _refold(store: Store, folds: Folds) -> NDArray[np.uint8]:
     return again
 
 
-def _digest(scene: str, seed: int) -> bytes:
-    return hashlib.blake2b(f"{seed}:{scene}".encode(), digest_size=8).digest()
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Tiles to load, before a byte of them is read.
+ROW = np.dtype(
+    [
+        *(("store", "u2"), ("tile", "u4"), ("scene", "u4"), ("row", "u4"), ("col", "u4")),
+        *(("transform", "f8", (6,)), ("road_fraction", "f4"), ("valid_fraction", "f4")),
+    ]
+)
+"""What is kept of a tile: number of its store and row there, and what the store's table says."""
+
+Table = NDArray[np.void]
+"""`ROW` of every tile."""
+
+
+class Origin(NamedTuple):
+    """What is not one row per tile, as JSON values.
 
     Attributes
     ----------
-    stores
-        The stores, in the order of their tiles.
-    selections
-        The tiles of each.
-    split
-        Name of the split.
-    level
-        Tile side in pixels, the same in all stores.
+    side
+        Side of a tile in pixels: its level.
     bands
-        Names of the bands to keep.
+        Names of the bands.
+    left_out
+        Tiles of the split that cannot be used, by reason.
+    stores
+        Where they are.
+    finest
+        Tile side in pixels at the finest level, per store.
+    scenes, crs
+        Id and CRS of every scene, per store.
     """
 
+    side: int
+    bands: Sequence[str]
+    left_out: Mapping[str, int]
+    stores: Sequence[str]
+    finest: Sequence[int]
+    scenes: Sequence[Sequence[str]]
+    crs: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Tiles to load, before a pixel of them is read.
+
+    Attributes
+    ----------
+    name
+        The stores and the split, for messages.
+    origin
+        Where the tiles come from.
+    table
+        What is kept of each beside its pixels.
+    stores
+        The stores, in the order of their tiles.
+    """
+
+    name: str
+    origin: Origin
+    table: Table
     stores: tuple[Store, ...]
-    selections: tuple[Selection, ...]
-    split: str
-    level: int
-    bands: tuple[str, ...]
-
-    @property
-    def tiles(self) -> int:
-        """Number of tiles."""
-        return sum(len(s.tiles) for s in self.selections)
-
-    @property
-    def left_out(self) -> dict[str, int]:
-        """Tiles of the split that cannot be used, by reason."""
-        return dict(sum((Counter(s.left_out) for s in self.selections), Counter[str]()))
 
     def nbytes(self, level: int, bands: int) -> int:
         """Return the bytes of all pixels at a level, with so many bands."""
-        return self.tiles * level * level * (bands + 1)
+        return len(self.table) * level * level * (bands + 1)
 
-    @property
-    def name(self) -> str:
-        """The stores and the split, for messages."""
-        return f"split {self.split!r} of {', '.join(s.location for s in self.stores)}"
+    def arrays(self) -> list[Arrays]:
+        """Open the pixels of each store."""
+        return [open_arrays(store, self.origin.side, self.origin.bands) for store in self.stores]
 
-    def work(self) -> Iterator[tuple[ChunkReader, Piece]]:
-        """Yield what to read, and by whom."""
+    def parts(self) -> Iterator[Part]:
+        """Yield what to read, shard by shard."""
         at = 0
-        for reader, selection in zip(self.readers(), self.selections, strict=True):
-            shard_tiles = reader.store.meta.shard_tiles
-            yield from ((reader, piece) for piece in pieces(selection.tiles, shard_tiles, at))
-            at += len(selection.tiles)
-
-    def readers(self) -> list[ChunkReader]:
-        """Return what reads the tiles of each store."""
-        return [ChunkReader(store, self.level, self.bands) for store in self.stores]
+        for number, arrays in enumerate(self.arrays()):
+            tiles = self.table["tile"][self.table["store"] == number].astype(np.int64)
+            for rows in by_shard(tiles, arrays[0].layout.shard_tiles):
+                yield Part(arrays, rows, slice(at, at + len(rows)))
+                at += len(rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        stores = [store.location for store in self.stores]
-        return _plan_again, (stores, self.selections, self.split, self.level, self.bands)
+        return _plan_again, (self.name, self.origin, self.table)
 
 
-def _plan_again(stores: list[str], *rest: Any) -> Plan:  # noqa: ANN401 - the other fields
-    return Plan(tuple(Store.open(store) for store in stores), *rest)
+def _plan_again(name: str, origin: Origin, table: Table) -> Plan:
+    return Plan(name, origin, table, open_stores(origin.stores))
 
 
-def open_stores(stores: str | Path | Store | Sequence[str | Path | Store]) -> tuple[Store, ...]:
+def open_stores(stores: Stores) -> tuple[Store, ...]:
     """Open a store or several.
 
     Raises
@@ -220,7 +232,7 @@ def open_stores(stores: str | Path | Store | Sequence[str | Path | Store]) -> tu
 
 
 def plan_load(
-    stores: str | Path | Store | Sequence[str | Path | Store],
+    stores: Stores,
     split: Split = "train",
     level: int | None = None,
     bands: Sequence[str] | None = None,
@@ -244,17 +256,34 @@ def plan_load(
     """
     cut = None if folds is None else Folds(folds, fold, split_seed)
     opened = open_stores(stores)
-    selections = tuple(select(store, split, cut) for store in opened)
-    plan = Plan(
-        opened, selections, split, _common_level(opened, level), _common_bands(opened, bands)
+    found = [select(store, split, cut) for store in opened]
+    left_out = dict(sum((Counter(one.left_out) for one in found), Counter[str]()))
+    origin = Origin(
+        _common_level(opened, level),
+        _common_bands(opened, bands),
+        left_out,
+        [store.location for store in opened],
+        [store.meta.levels[0] for store in opened],
+        [store.scenes.id.tolist() for store in opened],
+        [store.scenes.crs.tolist() for store in opened],
     )
-    if plan.tiles == 0:
-        reasons = ", ".join(f"{n} {why}" for why, n in plan.left_out.items()) or "it is empty"
+    name = f"split {split!r} of {', '.join(origin.stores)}"
+    table = np.concatenate(list(map(_rows, range(len(opened)), opened, found)))
+    if not len(table):
+        reasons = ", ".join(f"{n} {why}" for why, n in left_out.items()) or "it is empty"
         raise UsageError(
-            f"{plan.name} has no tile to load ({reasons}): take another split, or build a store "
-            "with more scenes"
+            f"{name} has no tile to load ({reasons}): take another split, or build a store with "
+            "more scenes"
         )
-    return plan
+    return Plan(name, origin, table, opened)
+
+
+def _rows(number: int, store: Store, selection: Selection) -> Table:
+    rows = np.zeros(len(selection.tiles), ROW)
+    rows["store"], rows["tile"] = number, selection.tiles
+    for name in ("scene", "row", "col", "transform", "road_fraction", "valid_fraction"):
+        rows[name] = getattr(store.tiles, name)[selection.tiles]
+    return rows
 
 
 def _common_level(stores: Sequence[Store], level: int | None) -> int:
@@ -313,27 +342,26 @@ def check_fits(plan: Plan, compressed: int | None = None) -> None:
     UsageError
         With figures, and what would fit.
     """
-    need = plan.nbytes(plan.level, len(plan.bands)) if compressed is None else compressed
+    level, bands = plan.origin.side, len(plan.origin.bands)
+    need = plan.nbytes(level, bands) if compressed is None else compressed
     left = available_memory()
     room = left.nbytes - RESERVE
     if need <= room:
         return
     levels = set.intersection(*(set(s.meta.levels) for s in plan.stores))
-    sizes = {f"level={n}": plan.nbytes(n, len(plan.bands)) for n in sorted(levels, reverse=True)}
-    coarser = [way for way, size in sizes.items() if size <= room]
-    sizes |= {
-        f"bands= with {n} of {len(plan.bands)} bands": plan.nbytes(plan.level, n)
-        for n in range(len(plan.bands) - 1, 0, -1)
+    coarser = {f"level={n}": plan.nbytes(n, bands) for n in sorted(levels, reverse=True)}
+    fewer = {
+        f"bands= with {n} of {bands} bands": plan.nbytes(level, n) for n in range(bands - 1, 0, -1)
     }
-    fewer = [way for way, size in sizes.items() if way.startswith("bands") and size <= room]
-    ways = [f"{way} ({amount(sizes[way])})" for way in (*coarser[:1], *fewer[:1])]
+    ways = []
+    for sizes in (coarser, fewer):
+        ways += [f"{way} ({amount(size)})" for way, size in sizes.items() if size <= room][:1]
     if compressed is None:
         ways.append('keep="compressed", which decodes tiles for every batch')
     ways.append("StreamTiles.open(...), which keeps a window of it in memory")
     raise UsageError(
         f"{plan.name} takes {amount(need)} {'' if compressed is None else 'compressed '}"
-        f"({plan.tiles} tiles of {plan.level} x "
-        f"{plan.level} x {len(plan.bands)} and masks); {left.limited_by} has "
-        f"{amount(left.nbytes)} left, of which {amount(RESERVE)} are kept free. "
-        f"Take {', or '.join(ways)}"
+        f"({len(plan.table)} tiles of {level} x {level} x {bands} and masks); "
+        f"{left.limited_by} has {amount(left.nbytes)} left, of which {amount(RESERVE)} are kept "
+        f"free. Take {', or '.join(ways)}"
     )

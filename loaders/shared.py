@@ -19,7 +19,7 @@ import pickle
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -46,13 +46,8 @@ class Handle(NamedTuple):
     nbytes: int
 
 
-class Field(NamedTuple):
-    """One array inside shared memory."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
+Layout = dict[str, tuple[DTypeLike, tuple[int, ...]]]
+"""Of arrays in shared memory: name to dtype and shape."""
 
 
 def _anonymous_file(nbytes: int) -> int:
@@ -77,36 +72,41 @@ def _map(fd: int, nbytes: int, *, writable: bool) -> mmap.mmap:
     return mmap.mmap(fd, nbytes, mmap.MAP_SHARED, prot)
 
 
-class SharedMemory:
-    """Anonymous memory that other processes of the same user can attach to.
+class SharedArrays(dict[str, NDArray[Any]]):
+    """Named arrays in anonymous memory that other processes of the same user can attach to.
 
-    The descriptor is closed with this object; the memory lives on as long as any array over it
-    does, here or in another process. Processes that attach can only read.
+    It pickles as a handle. The descriptor is closed with this object; the memory lives on as long
+    as any of its arrays does, here or in another process. Processes that attach can only read.
 
     Parameters
     ----------
     fd
         Descriptor of the memory; this object closes it.
-    nbytes
-        Its size.
+    layout
+        What lies there, one array after another.
     writable
         Whether this process may write to it.
     """
 
-    def __init__(self, fd: int, nbytes: int, *, writable: bool) -> None:
+    def __init__(self, fd: int, layout: Layout, *, writable: bool) -> None:
         self._fd = fd
-        self._nbytes = nbytes
+        self._layout = layout
         self._close = weakref.finalize(self, os.close, fd)
-        self._memory = _map(fd, nbytes, writable=writable)
+        memory = _map(fd, os.fstat(fd).st_size, writable=writable)
+        start = 0
+        for name, (dtype, shape) in layout.items():
+            self[name] = np.frombuffer(memory, dtype, prod(shape), start).reshape(shape)
+            start += _pages(self[name].nbytes)
 
     @classmethod
-    def create(cls, nbytes: int) -> SharedMemory:
-        """Return new memory, all zero, whose pages are taken when they are first written."""
-        nbytes = max(1, nbytes)
-        return cls(_anonymous_file(nbytes), nbytes, writable=True)
+    def create(cls, layout: Layout) -> SharedArrays:
+        """Return new arrays, all zero, whose pages are taken when they are first written."""
+        sizes = (np.dtype(dtype).itemsize * prod(shape) for dtype, shape in layout.values())
+        nbytes = max(ALIGNMENT, sum(map(_pages, sizes)))
+        return cls(_anonymous_file(nbytes), layout, writable=True)
 
     @classmethod
-    def attach(cls, handle: Handle) -> SharedMemory:
+    def attach(cls, handle: Handle, layout: Layout) -> SharedArrays:
         """Open the memory of another process, for reading.
 
         Raises
@@ -131,83 +131,27 @@ class SharedMemory:
                 f"{path} is not the memory it was: process {handle.pid} has closed its tiles. "
                 "Keep the RamTiles alive where they were loaded"
             )
-        return cls(fd, handle.nbytes, writable=False)
+        return cls(fd, layout, writable=False)
 
     @property
     def handle(self) -> Handle:
         """The handle under which this very process offers the memory."""
         # After a fork the child holds the same descriptor under its own pid.
         stat = os.fstat(self._fd)
-        return Handle(os.getpid(), self._fd, stat.st_dev, stat.st_ino, self._nbytes)
-
-    def array(self, dtype: DTypeLike, shape: tuple[int, ...], offset: int) -> NDArray[Any]:
-        """Return an array over a part of the memory; it keeps the memory alive."""
-        count = prod(shape)
-        return np.frombuffer(self._memory, dtype, count, offset).reshape(shape)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SharedMemory.attach, (self.handle,)
-
-
-class SharedArrays(Mapping[str, NDArray[Any]]):
-    """Named arrays in one shared memory; pickles as a handle.
-
-    Parameters
-    ----------
-    memory
-        The memory that holds them.
-    fields
-        What lies where.
-    """
-
-    def __init__(self, memory: SharedMemory, fields: tuple[Field, ...]) -> None:
-        self._memory = memory
-        self._fields = fields
-        self._arrays = {f.name: memory.array(f.dtype, f.shape, f.offset) for f in fields}
-
-    @classmethod
-    def create(cls, layout: Mapping[str, tuple[DTypeLike, tuple[int, ...]]]) -> SharedArrays:
-        """Return new arrays, all zero.
-
-        Parameters
-        ----------
-        layout
-            Name to dtype and shape.
-        """
-        fields = []
-        offset = 0
-        for name, (dtype, shape) in layout.items():
-            fields.append(Field(name, np.dtype(dtype).str, tuple(shape), offset))
-            nbytes = np.dtype(dtype).itemsize * prod(shape)
-            offset += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        return cls(SharedMemory.create(offset), tuple(fields))
-
-    @property
-    def handle(self) -> Handle:
-        """The handle of the memory."""
-        return self._memory.handle
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays together."""
-        return sum(array.nbytes for array in self._arrays.values())
+        return Handle(os.getpid(), self._fd, stat.st_dev, stat.st_ino, stat.st_size)
 
     def freeze(self) -> None:
         """Make the arrays read-only in this process too."""
-        for array in self._arrays.values():
+        for array in self.values():
             array.flags.writeable = False
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._arrays[name]
-
-    def __iter__(self) -> Any:  # noqa: ANN401 - Iterator[str] clashes with Mapping's overloads
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return SharedArrays, (self._memory, self._fields)
+        return SharedArrays.attach, (self.handle, self._layout)
+
+
+def _pages(nbytes: int) -> int:
+    """Return the bytes of the pages that so many bytes take."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def is_distributed() -> bool:
@@ -261,21 +205,15 @@ def load_once(load: Callable[[], Shared]) -> Shared:
             failure = error
     # Pickled here: a handle is only good on its own machine, where alone it is unpickled.
     sent, message = exchange((pickle.dumps(loaded), failure and str(failure)))[leader]
-    if message is not None:
-        failure = failure or UsageError(
-            f"rank {leader}, which loads for this machine, failed: {message}"
-        )
-    elif loaded is None:
-        loaded, failure = _attach(sent)
+    if loaded is None and failure is None:
+        try:
+            if message is not None:
+                told = f"rank {leader}, which loads for this machine, failed: {message}"
+                raise UsageError(told)
+            loaded = pickle.loads(sent)
+        except (UsageError, OSError) as error:
+            failure = error
     exchange(None)  # nobody goes on, and perhaps lets go of the memory, before all have it
-    if loaded is None or failure is not None:
+    if loaded is None:
         raise failure or UsageError(f"rank {leader} loaded nothing")
     return loaded
-
-
-def _attach(sent: bytes) -> tuple[Any, Exception | None]:
-    """Return what was sent, or why it cannot be attached to."""
-    try:
-        return pickle.loads(sent), None
-    except (UsageError, OSError) as error:
-        return None, error

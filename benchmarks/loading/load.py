@@ -25,7 +25,7 @@ from benchmarks.child import ask
 from benchmarks.common import Result, announce, interleave, ratios
 from benchmarks.machine import resident
 from geoprep.store import PIXEL_ARRAYS, Store
-from loaders import RamTiles, SharedMemory
+from loaders import RamTiles, SharedArrays
 
 LOAD_OVER_ZARRS = 0.9
 PEAK_MB = 150.0
@@ -90,8 +90,7 @@ def load_zarrs(store: Store, *, by_shard: bool, touched: bool) -> float:
 
 def _fresh(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return anonymous shared memory, as the loader makes it, without a page of it."""
-    nbytes = int(np.prod(shape))
-    return SharedMemory.create(nbytes).array(np.uint8, shape, 0)
+    return SharedArrays.create({"tiles": ("u1", shape)})["tiles"]
 
 
 def measure_load(result: Result, path: Path) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store.shards import shard_path
-from loaders import BatchLoader, DeviceTiles, RamTiles, TileDataset, collate, ram, selection
+from loaders import BatchLoader, DeviceTiles, RamTiles, TileDataset, chunks, collate, selection
 from loaders.memory import Available
 
 MakeStore = Callable[..., Path]
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused_before_pixels_are_read(
     size = RamTiles.load(store_path, keep="compressed")._chunks.nbytes  # type: ignore[attr-defined]  # of that kind
     little = Available(selection.RESERVE + size - 1, "the machine")
     monkeypatch.setattr(selection, "available_memory", lambda: little)
-    monkeypatch.setattr(ram.ChunkReader, "read_stored", None)
+    monkeypatch.setattr(chunks.PixelArray, "read_stored", None)
     with pytest.raises(UsageError, match=r"MB compressed \(32 tiles.*StreamTiles") as refusal:
         RamTiles.load(store_path, keep="compressed")
     assert "keep=" not in str(refusal.value)

@@ -13,22 +13,19 @@ from hypothesis import strategies as st
 from geoprep.errors import StoreError
 from geoprep.store.shards import shard_path
 from loaders import RamTiles
-from loaders.chunks import pieces
+from loaders.chunks import by_shard
 
 MakeStore = Callable[..., Path]
 
 
-@given(st.sets(st.integers(0, 200)), st.integers(1, 40), st.integers(0, 9))
-def test_pieces_cover_the_tiles_once_and_in_order(rows: set[int], shard: int, at: int):
+@given(st.sets(st.integers(0, 200)), st.integers(1, 40))
+def test_tiles_are_cut_where_a_shard_ends(rows: set[int], shard: int):
     tiles = np.array(sorted(rows), np.int64)
-    cut = list(pieces(tiles, shard, at))
-    assert [t for piece in cut for t in piece.rows] == tiles.tolist()
-    assert [i for p in cut for i in range(p.target.start, p.target.stop)] == list(
-        range(at, at + len(tiles))
-    )
-    shards = [{row // shard for row in piece.rows} for piece in cut]
+    cut = by_shard(tiles, shard)
+    assert [row for part in cut for row in part] == tiles.tolist()
+    shards = [{row // shard for row in part} for part in cut]
     assert all(len(one) == 1 for one in shards)
-    assert len(set.union(set(), *shards)) == len(cut)  # a shard is one piece
+    assert len(set.union(set(), *shards)) == len(cut)  # a shard is one part
 
 
 @pytest.mark.parametrize("codec_array", ["32/image", "32/speed"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loaders.batch import as_items, copy_window, gather, symmetry
 from loaders.sampling import Sampling
-from loaders.table import window_affine
+from loaders.tiles import window_affine
 
 
 @st.composite

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,8 +17,9 @@ from loaders.roads import CELL, RoadCells, tile_weights
 class Masks:
     """Masks in an array."""
 
-    def __init__(self, speed: np.ndarray) -> None:
+    def __init__(self, speed: np.ndarray, road_fraction: Sequence[float] = ()) -> None:
         self.speed = speed
+        self.road_fraction = np.array(road_fraction, np.float32)
         self.side = speed.shape[1]
 
     def __len__(self) -> int:
@@ -60,9 +63,7 @@ def test_total_is_every_road_pixel(side: int):
 
 
 def test_road_weights_follow_the_share_of_road_and_leave_no_tile_out():
-    weights = tile_weights(
-        "road", np.array([0.0, 0.1, 0.3], np.float32), Masks(np.zeros((3, 8, 8)))
-    )
+    weights = tile_weights("road", Masks(np.zeros((3, 8, 8)), [0.0, 0.1, 0.3]))
     assert weights[2] == pytest.approx(3 * weights[1])
     assert 0 < weights[0] < weights[1]
 
@@ -70,7 +71,7 @@ def test_road_weights_follow_the_share_of_road_and_leave_no_tile_out():
 def test_speed_weights_meet_every_bin_equally_often():
     speed = np.zeros((8, 10, 10), np.uint8)
     speed[:5, :5], speed[5, :2], speed[6, :3] = 25, 65, 45
-    weights = tile_weights("speed", np.zeros(8, np.float32), Masks(speed))
+    weights = tile_weights("speed", Masks(speed))
     pixels = np.stack([np.bincount(BIN_TABLE[tile].ravel(), minlength=8) for tile in speed])
     met = (weights @ pixels)[BIN_TABLE[[25, 45, 65]]]
     assert met == pytest.approx(met.mean(), rel=0.01)
@@ -80,17 +81,37 @@ def test_speed_weights_meet_every_bin_equally_often():
 def test_speed_weights_do_not_learn_the_one_fast_road_by_heart():
     speed = np.zeros((100, 10, 10), np.uint8)
     speed[:, :5], speed[3, 9, 9] = 25, 65
-    weights = tile_weights("speed", np.zeros(100, np.float32), Masks(speed))
+    weights = tile_weights("speed", Masks(speed))
     assert weights.argmax() == 3
     assert weights[3] < 6 * weights.mean()
     assert weights.min() > 0.09 * weights.mean()
 
 
 def test_without_any_road_all_tiles_weigh_the_same():
-    weights = tile_weights("speed", np.zeros(3, np.float32), Masks(np.zeros((3, 8, 8), np.uint8)))
+    weights = tile_weights("speed", Masks(np.zeros((3, 8, 8), np.uint8)))
     assert weights.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_an_unknown_rule_is_refused():
     with pytest.raises(UsageError, match="'roads' is not"):
-        tile_weights("roads", np.zeros(1, np.float32), Masks(np.zeros((1, 8, 8), np.uint8)))  # type: ignore[arg-type]  # wrong on purpose
+        tile_weights("roads", Masks(np.zeros((1, 8, 8), np.uint8)))  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(3), r"shape \(3,\)"),
+        (np.array([1.0, np.nan]), "finite"),
+        (np.array([2.0, -1.0]), "not negative"),
+        (np.zeros(2), "not all zero"),
+    ],
+)
+def test_figures_that_are_no_weights_are_refused(weights: np.ndarray, message: str):
+    with pytest.raises(UsageError, match=message):
+        tile_weights(weights, Masks(np.zeros((2, 8, 8), np.uint8)))
+
+
+def test_weights_of_the_chosen_tiles_alone_must_not_be_all_zero():
+    masks = Masks(np.zeros((2, 8, 8), np.uint8))
+    with pytest.raises(UsageError, match="not all zero"):
+        tile_weights([1.0, 0.0], masks, np.array([1]))

@@ -16,9 +16,9 @@ import pytest
 
 from geoprep.errors import UsageError
 from loaders import shared
-from loaders.shared import SharedArrays, SharedMemory
+from loaders.shared import Layout, SharedArrays
 
-LAYOUT = {"a": ("uint8", (3, 5)), "b": ("float64", (7,))}
+LAYOUT: Layout = {"a": ("uint8", (3, 5)), "b": ("float64", (7,))}
 
 
 def filled() -> SharedArrays:
@@ -48,7 +48,7 @@ def shm_names() -> set[str]:
 def test_pickle_is_a_handle_whatever_the_size():
     arrays = SharedArrays.create({"big": ("uint8", (64, 1 << 20))})
     assert len(pickle.dumps(arrays)) < 400
-    assert arrays.nbytes == 64 << 20
+    assert arrays["big"].nbytes == 64 << 20
 
 
 def test_attached_arrays_are_the_same_memory_and_read_only():
@@ -103,8 +103,7 @@ def test_a_forked_child_passes_its_own_handle_on():
     try:
         handle = pickle.loads(os.read(read, 4096))
         assert handle.pid == pid
-        memory = SharedMemory.attach(handle)
-        assert memory.array("uint8", (3, 5), 0).sum() == arrays["a"].sum()
+        assert SharedArrays.attach(handle, LAYOUT)["a"].sum() == arrays["a"].sum()
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -118,14 +117,14 @@ def test_attaching_after_the_owner_ended_says_so():
     )
     handle = filled().handle._replace(pid=int(gone.stdout))
     with pytest.raises(UsageError, match=f"process {int(gone.stdout)}.*RamTiles.load"):
-        SharedMemory.attach(handle)
+        SharedArrays.attach(handle, LAYOUT)
 
 
 def test_a_descriptor_that_was_reused_is_not_taken_for_the_memory():
     with Path(os.devnull).open() as other:
         handle = filled().handle._replace(fd=other.fileno())
         with pytest.raises(UsageError, match="has closed its tiles"):
-            SharedMemory.attach(handle)
+            SharedArrays.attach(handle, LAYOUT)
 
 
 def test_arrays_outlive_their_owner_and_descriptors_are_given_back():

@@ -251,7 +251,7 @@ def test_no_more_pixels_are_allocated_than_the_limit(make_store: MakeStore):
                 )
                 most = max(most, sum(t.size for t in traces.traces))
         assert limit / 2 < most <= loader.feed.nbytes <= limit
-        assert len(pointers) <= loader.prefetch + 3
+        assert len(pointers) <= loader.request.prefetch + 3
     finally:
         tracemalloc.stop()
 

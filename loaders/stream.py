@@ -1,31 +1,29 @@
 """Tiles that stay in their store, and batches of them while tiles come and go.
 
 Every tile is read and decoded once per epoch, so ``crops_per_tile`` divides that work; in any
-further epoch it is done again. The order of samples is that of :mod:`loaders.stream.window`.
+further epoch it is done again. The order of samples is that of :mod:`loaders.window`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import pairwise
-from pathlib import Path
+from itertools import accumulate, pairwise
+from math import gcd
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.store import Store
 from loaders.ahead import Ahead
 from loaders.batch import Batch, Request
-from loaders.chunks import ChunkReader, Piece
+from loaders.chunks import Arrays
 from loaders.memory import amount, available_memory, memory_limit
-from loaders.sampling import Sampling, Step, Windows
-from loaders.selection import Plan, Split, plan_load
-from loaders.stream.readahead import Filling, ReadAhead, Room
-from loaders.stream.window import LEAST_LANE, WindowSampling, WindowShape, plan_reads
-from loaders.table import Origin, Tiles, read_table
+from loaders.readahead import ReadAhead, Room
+from loaders.sampling import Step
+from loaders.selection import Plan, Split, Stores, plan_load
+from loaders.tiles import Tiles
+from loaders.window import LEAST_LANE, WindowSampling, WindowShape, plan_reads
 
 LANES = 8
 """Lanes by default: 2, 4 or 8 ranks then read disjoint parts of the store."""
@@ -51,28 +49,29 @@ class StreamTiles(Tiles):
     lanes
         See `open`.
     threads
-        Runs read at a time.
+        Runs read at a time; None for `READ_THREADS`, or `REMOTE_THREADS`.
     """
 
-    def __init__(self, plan: Plan, room: Room | int, *, lanes: int, threads: int) -> None:
-        if lanes < 1 or threads < 1:
+    def __init__(self, plan: Plan, room: Room | int, lanes: int, threads: int | None) -> None:
+        if lanes < 1 or (threads is not None and threads < 1):
             raise UsageError(f"lanes={lanes}, threads={threads}: at least 1 of each")
-        super().__init__(plan.level, Origin.of(plan), read_table(plan), plan.stores)
+        super().__init__(plan.origin, plan.table, plan.stores)
         self.plan = plan
         self.room = Room(room) if isinstance(room, int) else room
         self.lanes = lanes
-        self.threads = threads
+        self.remote = any("://" in store.location for store in plan.stores)
+        self.threads = threads or (REMOTE_THREADS if self.remote else READ_THREADS)
         self.rows = self.table["tile"].astype(np.int64)
         per_shard = np.array([s.meta.shard_tiles for s in plan.stores])[self.table["store"]]
         self.shard = (self.table["store"].astype(np.int64) << 32) + self.rows // per_shard
-        self._readers = plan.readers()
+        self.arrays = plan.arrays()
         self._check_limit(shared=self.room is room)
         self.shape = self.shape_within(self.ram_limit)
 
     @classmethod
     def open(
         cls,
-        stores: str | Path | Store | Sequence[str | Path | Store],
+        stores: Stores,
         split: Split = "train",
         level: int | None = None,
         ram_limit: str | int | float | StreamTiles = "4GiB",
@@ -111,20 +110,17 @@ class StreamTiles(Tiles):
             arguments do not fit together.
         """
         plan = plan_load(stores, split, level, bands, folds, fold, split_seed)
-        if threads is None:
-            remote = any("://" in store.location for store in plan.stores)
-            threads = REMOTE_THREADS if remote else READ_THREADS
         room = ram_limit.room if isinstance(ram_limit, StreamTiles) else memory_limit(ram_limit)
-        return cls(plan, room, lanes=lanes, threads=threads)
+        return cls(plan, room, lanes, threads)
 
     @property
     def ram_limit(self) -> int:
         """Bytes that loaders of these tiles may hold."""
         return self.room.limit
 
-    def arranged(self, sampling: Sampling) -> Sampling:
-        """Return the same samples in an order that a window of the tiles suffices for."""
-        return WindowSampling.of(sampling, self.shard, self.shape)
+    def sampling(self, **options: Any) -> WindowSampling:  # noqa: ANN401 - its own fields
+        """Return the samples of an epoch, in an order that a window of the tiles suffices for."""
+        return WindowSampling(len(self), self.side, **options, shard=self.shard, shape=self.shape)
 
     def feed(self, request: Request) -> StreamFeed:
         """Return what reads tiles and fills batches from them.
@@ -136,67 +132,46 @@ class StreamTiles(Tiles):
         """
         return StreamFeed(self, request)
 
-    def reading_bytes(self, run: int) -> int:
-        """Return the bytes that threads hold while they read: compressed tiles, and one whole.
-
-        Parameters
-        ----------
-        run
-            Tiles that a thread reads at a time.
-        """
-        bands = max(len(store.meta.bands) for store in self.plan.stores)
-        whole = any(reader.bands for reader in self._readers)
-        # A server may send as much again that lies between two tiles.
-        between = run * (run > 1 and any("://" in store.location for store in self.plan.stores))
-        return self.threads * (run + between + whole) * self.side * self.side * bands
-
     def shape_within(self, limit: int) -> WindowShape:
         """Return the shape of the window under a memory limit in bytes."""
         return WindowShape.fitting(limit // self.tile_bytes, self.lanes, len(self))
 
     def read(
-        self,
-        tiles: NDArray[np.int64],
-        at: int,
-        image: NDArray[np.uint8],
-        speed: NDArray[np.uint8],
+        self, tiles: NDArray[np.int64], image: NDArray[np.uint8], speed: NDArray[np.uint8]
     ) -> None:
-        """Read tiles of one shard to rows ``at`` onwards of image and speed.
+        """Read tiles of one shard.
 
         Parameters
         ----------
         tiles
             int64, ascending.
-        at
-            Where the first goes.
         image, speed
-            uint8 (slot, y, x, band) and (slot, y, x).
+            uint8 (tile, y, x, band) and (tile, y, x), one place per tile; written.
 
         Raises
         ------
         StoreError
             A chunk is corrupted or missing; array and shard are named.
         """
-        piece = Piece(self.rows[tiles].tolist(), at)
-        self._reader(int(tiles[0])).read(piece, image, speed)
+        rows = self.rows[tiles].tolist()
+        for pixels, out in zip(self._arrays_of(tiles[0]), (image, speed), strict=True):
+            pixels.read(rows, out)
 
     def speed_of(self, tile: int) -> NDArray[np.uint8]:
         """Return the mask of a tile, uint8 (y, x), read from the store."""
-        masks = np.empty((1, self.side, self.side), np.uint8)
-        row = int(self.rows[tile])
-        self._reader(tile).read_speed(Piece([row], 0), masks)
-        mask: NDArray[np.uint8] = masks[0]
+        mask = np.empty((self.side, self.side), np.uint8)
+        self._arrays_of(tile)[1].read([int(self.rows[tile])], mask[None])
         return mask
 
     def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return image and mask, uint8 (y, x, band) and (y, x), read from the store."""
-        image = np.empty((1, self.side, self.side, len(self.bands)), np.uint8)
-        speed = np.empty((1, self.side, self.side), np.uint8)
-        self.read(np.array([tile]), 0, image, speed)
-        return image[0], speed[0]
+        image = np.empty((self.side, self.side, len(self.bands)), np.uint8)
+        speed = np.empty((self.side, self.side), np.uint8)
+        self.read(np.array([tile]), image[None], speed[None])
+        return image, speed
 
-    def _reader(self, tile: int) -> ChunkReader:
-        return self._readers[int(self.table["store"][tile])]
+    def _arrays_of(self, tile: int) -> Arrays:
+        return self.arrays[int(self.table["store"][tile])]
 
     def _check_limit(self, *, shared: bool) -> None:
         least, left = LEAST_LANE * self.lanes * self.tile_bytes, available_memory()
@@ -215,8 +190,7 @@ class StreamTiles(Tiles):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        again = partial(StreamTiles, lanes=self.lanes, threads=self.threads)
-        return again, (self.plan, self.ram_limit)
+        return StreamTiles, (self.plan, self.ram_limit, self.lanes, self.threads)
 
     def _held(self) -> str:
         return f"{amount(self.nbytes)} through {amount(self.ram_limit)} of memory"
@@ -255,7 +229,7 @@ class StreamFeed:
         """Bytes held at most: tiles, batches, and what threads read."""
         return self._held * self.tiles.tile_bytes + self._beside
 
-    def batches(self, epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
+    def __call__(self, epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
         """Return an iterator over the batch of every step; tiles are read meanwhile.
 
         Raises
@@ -266,50 +240,46 @@ class StreamFeed:
         if not steps:
             return iter(())
         tiles, request, sampling = self.tiles, self.request, self.sampling
-        memory = tiles.room.enter(self._ring, self._held * tiles.tile_bytes, self._beside)
-        image, speed = self._carved(memory)
-        positions = np.arange(len(sampling), dtype=np.int64)
-        each = [positions[step.positions] for step in steps]
-        positions = np.concatenate(each)
+        nbytes, ring = self._held * tiles.tile_bytes, self._ring
+        memory = tiles.room.enter(ring, nbytes, self._beside)
+        image, speed = np.split(memory, [nbytes - self._held * tiles.side**2])
+        mask = (self._held, tiles.side, tiles.side)
+        positions = np.concatenate([np.arange(s.first, s.last, s.stride) for s in steps])
         samples = sampling.order(epoch)[positions]
         plan = plan_reads(sampling, epoch, positions, samples, self._slots)
-
-        def read(first: int, last: int) -> None:
-            tiles.read(plan.tile[first:last], int(plan.slot[first]), image, speed)
-
-        def windows(part: slice) -> Windows:
-            return sampling.windows(epoch, samples[part])
-
-        ahead = ReadAhead(plan, read, tiles.threads)
-        filled: Ahead[tuple[int, int], Batch] = Ahead(
-            Filling(ahead, image, speed, windows, partial(request.take, self._ring)),
-            pairwise(np.cumsum([0, *map(len, each)]).tolist()),
-            threads=request.threads,
-            ahead=request.prefetch,
-            beside=ahead,
+        reading = ReadAhead(
+            plan, image.reshape(*mask, -1), speed.reshape(mask), tiles.read, tiles.threads
         )
+
+        def fill(part: tuple[int, int]) -> Batch:
+            rows = slice(*part)
+            windows = sampling.windows(epoch, samples[rows])
+            batch = request.batch(ring, windows)
+            reading.fill(batch, windows, rows)
+            return batch
+
+        ends = accumulate((step.size for step in steps), initial=0)
+        threads, ahead = request.threads, request.prefetch
+        filled = Ahead(fill, pairwise(ends), threads=threads, ahead=ahead, beside=reading)
         tiles.room.leave_to(filled)
         return filled
 
-    def _carved(self, memory: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return memory as images and masks, uint8 (slot, y, x, band) and (slot, y, x)."""
-        side, bands = self.tiles.side, self.request.bands
-        slots, pixels = len(memory) // self.tiles.tile_bytes, side * side
-        image, speed = memory[: slots * pixels * bands], memory[slots * pixels * bands :]
-        return (
-            image.reshape(slots, side, side, bands),
-            speed[: slots * pixels].reshape(slots, side, side),
-        )
-
     def _beside_of(self, shape: WindowShape) -> int:
-        """Return the bytes of batches, and of what threads read."""
-        batches = self._ring.nbytes * (self.request.prefetch + 3)
-        return batches + self.tiles.reading_bytes(shape.run)
+        """Return the bytes of batches, and of compressed tiles and a whole one in each thread."""
+        tiles, run = self.tiles, shape.run
+        bands = max(len(store.meta.bands) for store in tiles.stores)
+        # A server may send as much again that lies between two tiles.
+        held = run * (1 + (tiles.remote and run > 1)) + any(
+            image.decode.bands for image, _ in tiles.arrays
+        )
+        reading = tiles.threads * held * tiles.side**2 * bands
+        return self._ring.nbytes * (self.request.prefetch + 3) + reading
 
     def _lanes_and_need(self, shape: WindowShape) -> tuple[int, int]:
         """Return the lanes of this rank, and the tiles that each of them must hold."""
         if self.sampling.shuffle:
-            return shape.lanes_of_rank(self.request.schedule.world_size), shape.lane_tiles
+            ranks = self.request.schedule.world_size
+            return shape.lanes // gcd(shape.lanes, ranks), shape.lane_tiles
         return 1, 2 * shape.run
 
     def _slots_within(self, limit: int, shape: WindowShape) -> int:

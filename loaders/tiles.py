@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,78 +15,7 @@ from geoprep.store import Store
 from loaders.batch import Feed, Request
 from loaders.memory import amount
 from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Sampling
-from loaders.selection import Plan, open_stores
-
-COLUMNS: dict[str, tuple[str, tuple[int, ...]]] = {
-    "store": ("uint16", ()),
-    "tile": ("uint32", ()),
-    "scene": ("uint32", ()),
-    "row": ("uint32", ()),
-    "col": ("uint32", ()),
-    "transform": ("float64", (6,)),
-    "road_fraction": ("float32", ()),
-    "valid_fraction": ("float32", ()),
-}
-"""Columns kept with the pixels: row of the store and tile, and what the store's table says."""
-
-Table = Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What is not one row per tile, as JSON values.
-
-    Attributes
-    ----------
-    bands
-        Names of the bands.
-    left_out
-        Tiles of the split that cannot be used, by reason.
-    stores
-        Where they are.
-    finest
-        Tile side in pixels at the finest level, per store.
-    scenes, crs
-        Id and CRS of every scene, per store.
-    """
-
-    bands: Sequence[str]
-    left_out: Mapping[str, int]
-    stores: Sequence[str]
-    finest: Sequence[int]
-    scenes: Sequence[Sequence[str]]
-    crs: Sequence[Sequence[str]]
-
-    @classmethod
-    def of(cls, plan: Plan) -> Origin:
-        """Return that of a plan's tiles."""
-        return cls(
-            plan.bands,
-            plan.left_out,
-            [store.location for store in plan.stores],
-            [store.meta.levels[0] for store in plan.stores],
-            [store.scenes.id.tolist() for store in plan.stores],
-            [store.scenes.crs.tolist() for store in plan.stores],
-        )
-
-
-def read_table(plan: Plan) -> dict[str, NDArray[Any]]:
-    """Return the rows of a plan's tiles in the tables of their stores, `COLUMNS`.
-
-    Raises
-    ------
-    StoreError
-        A table is damaged.
-    """
-    parts = []
-    for number, (store, selection) in enumerate(zip(plan.stores, plan.selections, strict=True)):
-        own = {"store": np.full(len(selection.tiles), number), "tile": selection.tiles}
-        columns = COLUMNS.keys() - own.keys()
-        parts.append(own | {name: getattr(store.tiles, name)[selection.tiles] for name in columns})
-    return {
-        name: np.concatenate([part[name] for part in parts]).astype(dtype)
-        for name, (dtype, _) in COLUMNS.items()
-    }
+from loaders.selection import Origin, Table, open_stores
 
 
 class Tiles(ABC):
@@ -95,22 +23,24 @@ class Tiles(ABC):
 
     Parameters
     ----------
-    side
-        Side of a tile in pixels: its level.
     origin
         Where they come from.
     table
-        One row per tile: store, tile, scene, row, col, transform (finest level), fractions.
+        One `ROW` per tile; the transform is that of the finest level.
     stores
         The opened stores where there are any; opened again when they are asked for.
+
+    Attributes
+    ----------
+    side
+        Side of a tile in pixels: its level.
     """
 
-    def __init__(
-        self, side: int, origin: Origin, table: Table, stores: Sequence[Store] | None
-    ) -> None:
-        self.side = side
+    def __init__(self, origin: Origin, table: Table, stores: Sequence[Store] | None = None) -> None:
         self.origin = origin
+        self.side, self.bands, self.left_out = origin.side, tuple(origin.bands), origin.left_out
         self.table = table
+        self.road_fraction: NDArray[np.float32] = table["road_fraction"]
         self._stores = None if stores is None else tuple(stores)
 
     @abstractmethod
@@ -125,22 +55,12 @@ class Tiles(ABC):
     def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return copies of image and mask on the host, uint8 (y, x, band) and (y, x)."""
 
-    def arranged(self, sampling: Sampling) -> Sampling:
-        """Return the same samples in an order that these tiles can be fed in."""
-        return sampling
+    def sampling(self, **options: Any) -> Sampling:  # noqa: ANN401 - its own fields
+        """Return what an epoch of these tiles consists of, from what else `Sampling` is told."""
+        return Sampling(len(self), self.side, **options)
 
     def __len__(self) -> int:
-        return len(self.table["tile"])
-
-    @property
-    def bands(self) -> tuple[str, ...]:
-        """Names of the bands."""
-        return tuple(self.origin.bands)
-
-    @property
-    def left_out(self) -> dict[str, int]:
-        """Tiles of the split that cannot be used, by reason: failed, skipped, unlabelled, empty."""
-        return dict(self.origin.left_out)
+        return len(self.table)
 
     @property
     def tile_bytes(self) -> int:
@@ -168,11 +88,6 @@ class Tiles(ABC):
                 "DevicePrep.from_store takes as it is"
             )
         return self.stores[0]
-
-    @property
-    def road_fraction(self) -> NDArray[np.float32]:
-        """float32 (tile,), share of the labelled pixels that are road."""
-        return self.table["road_fraction"]
 
     @property
     def fingerprint(self) -> str:
@@ -251,21 +166,13 @@ def window_affine(
     tuple of float
         ``a b c d e f``, pixel corner of the window as it was handed out -> CRS.
     """
-    a, b, c, d, e, f = affine
-    # Output corner (j, i) -> window corner: undo the mirror, the turn, the transposition.
-    j0, dj = (side, -1) if op & FLIP_X else (0, 1)
-    i0, di = (side, -1) if op & FLIP_Y else (0, 1)
-    # u = column and v = row in the window as functions of j and i.
+    # From a corner (column, row) as it was handed out to one of the tile.
+    corner = np.array([[1, 0, x], [0, 1, y], [0, 0, 1]])
     if op & TRANSPOSE:
-        uj, ui, u0, vj, vi, v0 = 0, di, i0, dj, 0, j0
-    else:
-        uj, ui, u0, vj, vi, v0 = dj, 0, j0, 0, di, i0
-    u0, v0 = u0 + x, v0 + y
-    return (
-        a * uj + b * vj,
-        a * ui + b * vi,
-        a * u0 + b * v0 + c,
-        d * uj + e * vj,
-        d * ui + e * vi,
-        d * u0 + e * v0 + f,
-    )
+        corner = corner @ [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    if op & FLIP_Y:
+        corner = corner @ [[1, 0, 0], [0, -1, side], [0, 0, 1]]
+    if op & FLIP_X:
+        corner = corner @ [[-1, 0, side], [0, 1, 0], [0, 0, 1]]
+    a, b, c, d, e, f = (np.reshape(affine, (2, 3)) @ corner).ravel().tolist()
+    return a, b, c, d, e, f

@@ -14,9 +14,9 @@ its own.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
-from math import gcd
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,7 @@ _RUNS, _DELAY = 1 << 16, (1 << 16) + 1
 _FRACTION = np.uint64(32)  # binary places of a delay
 
 
-@dataclass(frozen=True, slots=True)
-class WindowShape:
+class WindowShape(NamedTuple):
     """What decides the order of an epoch, beside the seed.
 
     Attributes
@@ -74,10 +73,6 @@ class WindowShape:
         """Tiles that a lane must be able to hold."""
         return self.window + self.run
 
-    def lanes_of_rank(self, world_size: int) -> int:
-        """Return from how many lanes the positions of one rank come."""
-        return self.lanes // gcd(self.lanes, world_size)
-
 
 def cut_runs(shard: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     """Cut the tiles of every shard into runs of nearly equal length.
@@ -102,7 +97,7 @@ def cut_runs(shard: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return (np.cumsum(runs) - runs)[of] + within
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WindowSampling(Sampling):
     """The samples of `Sampling`, in an order that a window of the tiles suffices for.
 
@@ -114,19 +109,13 @@ class WindowSampling(Sampling):
         Of the window.
     """
 
-    shard: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    shape: WindowShape = WindowShape(1, 1, 1)
-    _runs: NDArray[np.int64] = field(init=False, repr=False)
+    shard: NDArray[np.int64]
+    shape: WindowShape
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "_runs", cut_runs(self.shard, self.shape.run))
-
-    @classmethod
-    def of(cls, sampling: Sampling, shard: NDArray[np.int64], shape: WindowShape) -> Self:
-        """Return the same samples in the order of a window."""
-        same = {f.name: getattr(sampling, f.name) for f in fields(Sampling) if f.init}
-        return cls(**same, shard=shard, shape=shape)
+    @cached_property
+    def runs(self) -> NDArray[np.int64]:
+        """int64 (tile,), the run of each tile."""
+        return cut_runs(self.shard, self.shape.run)
 
     @property
     def in_turn(self) -> bool:
@@ -136,37 +125,28 @@ class WindowSampling(Sampling):
     def identity(self) -> dict[str, Any]:
         """Return everything that decides which samples an epoch has, as plain values."""
         found = super().identity()
-        return found | {"shuffle": "window"} | asdict(self.shape) if self.shuffle else found
+        return found | {"shuffle": "window"} | self.shape._asdict() if self.shuffle else found
 
     def like(self, identity: dict[str, Any]) -> Self:
         """Return the same samples in the order of a state's window."""
         if not self.shuffle or identity.get("shuffle") != "window":
             return self
-        return replace(self, shape=WindowShape(*(identity[f.name] for f in fields(WindowShape))))
-
-    def tile_of(self, epoch: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tile of every sample."""
-        return self._tile(epoch, samples)
+        return replace(self, shape=WindowShape(*(identity[name] for name in WindowShape._fields)))
 
     def lane_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the lane of every position of an epoch."""
         return positions % self.shape.lanes if self.shuffle else np.zeros_like(positions)
-
-    def run_of(self, tile: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the run of every tile."""
-        return self._runs[tile]
 
     def sequence(self, epoch: int) -> NDArray[np.int64]:
         """Return when tiles arrive, int64 (tile,): ascending numbers, not without gaps."""
         tile = np.arange(self.tiles, dtype=np.int64)
         if not self.shuffle:
             return tile
-        runs = self.run_of(tile)
-        count = int(runs[-1]) + 1
+        count = int(self.runs[-1]) + 1
         rank = np.empty(count, np.int64)
         bits = self._bits(epoch, _RUNS, np.arange(count, dtype=np.int64))
         rank[np.argsort(bits, kind="stable")] = np.arange(count)
-        return rank[runs] * self.tiles + tile
+        return rank[self.runs] * self.tiles + tile
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """Return the sample at every position of an epoch, int64 (len(self),)."""
@@ -181,7 +161,7 @@ class WindowSampling(Sampling):
         lane = np.repeat(lanes, sizes)
         bits = self._bits(epoch, _DELAY, arriving) >> _FRACTION
         delay = (bits * np.uint64(self.shape.window)).astype(np.int64)
-        arrival = _arrivals(lane, tile[arriving], self.run_of(tile[arriving]), self.shape.window)
+        arrival = _arrivals(lane, tile[arriving], self.runs[tile[arriving]], self.shape.window)
         due = (arrival << np.int64(_FRACTION)) + delay
         within = np.arange(len(self)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         order = np.empty_like(samples)
@@ -268,7 +248,7 @@ def plan_reads(
     within = number - np.searchsorted(lane, lane)
     slot = lane * slots + within % slots
     before = np.where(within >= slots, number - slots, -1)
-    cut = _changes(lane, sampling.run_of(tile), slot - number)
+    cut = _changes(lane, sampling.runs[tile], slot - number)
     first = np.flatnonzero(cut)
     reads = np.stack([first, np.append(first[1:], len(tile))], axis=1)
     reads = reads[np.argsort(np.minimum.reduceat(need, first), kind="stable")]

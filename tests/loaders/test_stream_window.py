@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from loaders.sampling import Sampling, Schedule
-from loaders.stream.window import (
+from loaders.sampling import Schedule
+from loaders.window import (
     LEAST_LANE,
     ReadPlan,
     WindowSampling,
@@ -36,8 +36,8 @@ def samplings(draw: st.DrawFn, **fixed: Any) -> WindowSampling:
     if draw(st.booleans()):
         options["shuffle"] = False
         options.pop("weights", None)
-    plain = Sampling(len(shard), 8, **(options | fixed))
-    return WindowSampling.of(plain, shard, draw(shapes))
+    options |= {"shard": shard, "shape": draw(shapes)}
+    return WindowSampling(len(shard), 8, **(options | fixed))
 
 
 def rank_part(sampling: WindowSampling, rank: int, world: int, start: int) -> NDArray[np.int64]:
@@ -110,7 +110,7 @@ def test_a_read_is_of_one_run_and_of_neighbours_in_memory(sampling: WindowSampli
         visited[a:b] += 1
         assert (np.diff(plan.tile[a:b]) > 0).all()
         assert (np.diff(plan.slot[a:b]) == 1).all()
-        assert len(set(sampling.run_of(plan.tile[a:b]))) == 1
+        assert len(set(sampling.runs[plan.tile[a:b]])) == 1
     assert (visited == 1).all()
 
 
@@ -131,7 +131,7 @@ def test_ranks_that_divide_the_lanes_read_disjoint_tiles(sampling: WindowSamplin
 def test_a_window_that_holds_everything_is_a_plain_shuffle():
     shape = WindowShape.fitting(capacity=4000, lanes=4, tiles=1000)
     shard = np.arange(1000) // 32
-    sampling = WindowSampling.of(Sampling(1000, 8, seed=1), shard, shape)
+    sampling = WindowSampling(1000, 8, seed=1, shard=shard, shape=shape)
     for lane in range(4):
         tiles = sampling.order(0)[lane::4]
         arrived = sampling.sequence(0)[tiles]
@@ -141,7 +141,7 @@ def test_a_window_that_holds_everything_is_a_plain_shuffle():
 def test_a_batch_mixes_many_shards():
     shape = WindowShape.fitting(capacity=600, lanes=8, tiles=20_000)
     shard = np.arange(20_000) // 32
-    sampling = WindowSampling.of(Sampling(20_000, 8, seed=1), shard, shape)
+    sampling = WindowSampling(20_000, 8, seed=1, shard=shard, shape=shape)
     order = sampling.order(0)
     shards = [len(np.unique(shard[order[p : p + 32]])) for p in range(1000, 19_000, 32)]
     assert np.mean(shards) > 20  # of the 31.2 that a shuffle of all would have on average
