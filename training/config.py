@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
@@ -88,7 +89,7 @@ def parse_every(text: str) -> tuple[int, float]:
     return int(found[1]), math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Data: which tiles."""
 
@@ -114,7 +115,7 @@ class DataConfig:
     ram_limit: str = option("4GiB", "Memory for the tiles of --residency stream.", "SIZE")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
     """Samples: what is cut from the tiles."""
 
@@ -156,7 +157,7 @@ class SamplingConfig:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
     """Network and loss: what learns what."""
 
@@ -193,7 +194,7 @@ class NetworkConfig:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """Optimisation: how it learns."""
 
@@ -233,7 +234,7 @@ class OptimizerConfig:
     seed: int = option(0, "Decides everything that is random.", "N", least=0, below=2**63)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MachineConfig:
     """Machine: where and how it computes."""
 
@@ -258,7 +259,7 @@ class MachineConfig:
     val_batch_size: int = option(4, "Whole tiles per validation batch.", "N", least=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OutputConfig:
     """Output: what is kept, shown and taken up again."""
 
@@ -284,60 +285,45 @@ class OutputConfig:
     quiet: bool = option(False, "No progress bar.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """All settings of a run, by section."""
+SECTIONS: tuple[type[Any], ...] = (
+    *(DataConfig, SamplingConfig, NetworkConfig),
+    *(OptimizerConfig, MachineConfig, OutputConfig),
+)
+"""The groups of settings, in the order of ``--help``."""
 
-    data: DataConfig = DataConfig()
-    sampling: SamplingConfig = SamplingConfig()
-    network: NetworkConfig = NetworkConfig()
-    optim: OptimizerConfig = OptimizerConfig()
-    machine: MachineConfig = MachineConfig()
-    output: OutputConfig = OutputConfig()
+
+@dataclass(frozen=True, kw_only=True)
+class Config(
+    OutputConfig, MachineConfig, OptimizerConfig, NetworkConfig, SamplingConfig, DataConfig
+):
+    """All settings of a run."""
 
     def flat(self) -> dict[str, Any]:
-        """Return every setting by its flat name, as plain values."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for section in asdict(self).values()
-            for name, value in section.items()
-        }
+        """Return every setting by name, as plain values."""
+        return asdict(self) | {"stores": list(self.stores)}
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> Self:
-        """Return the settings of flat names; those not given have their defaults."""
-        made = {}
-        for section in fields(cls):
-            kind: type[Any] = type(section.default)
-            given = {f.name: values[f.name] for f in fields(kind) if f.name in values}
-            if "stores" in given:
-                given["stores"] = tuple(given["stores"])
-            made[section.name] = kind(**given)
-        return cls(**made)
+        """Return the settings of these names; those not given have their defaults."""
+        given = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        return cls(**given | {"stores": tuple(given.get("stores", ()))})
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def plan(self) -> tuple[Stage, ...]:
         """The stages of the run: those of ``--stages``, or the one that other settings say."""
-        if self.optim.stages is not None:
-            return parse_stages(self.optim.stages)
-        return (Stage(self.data.level, self.sampling.crop, self.optim.epochs),)
+        if self.stages is not None:
+            return parse_stages(self.stages)
+        return (Stage(self.level, self.crop, self.epochs),)
 
     @property
-    def epochs(self) -> int:
-        """Epochs of all stages."""
-        return sum(stage.epochs for stage in self.stages)
+    def ends(self) -> tuple[int, ...]:
+        """After how many epochs each stage ends; after the last one the run does."""
+        return tuple(accumulate(stage.epochs for stage in self.plan))
 
     def stage_of(self, epoch: int) -> int:
         """Return the number of the stage that an epoch belongs to."""
-        return next(i for i, end in enumerate(self.stage_ends()) if epoch < end)
+        return bisect_right(self.ends, epoch)
 
-    def stage_ends(self) -> tuple[int, ...]:
-        """Return after how many epochs each stage ends."""
-        return tuple(accumulate(stage.epochs for stage in self.stages))
-
-
-SECTIONS: tuple[type[Any], ...] = tuple(type(section.default) for section in fields(Config))
-"""The groups of settings, in the order of ``--help``."""
 
 OF_ONE_START = ("out", "resume", "overwrite", "profile", "quiet")
 """Settings that say nothing about what is learnt."""

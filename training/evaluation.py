@@ -9,24 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from geoprep.speed import NO_DATA
 from geoprep.store import Store
-from loaders import (
-    BatchLoader,
-    DevicePrep,
-    Normalize,
-    RamTiles,
-    SpeedTarget,
-    Split,
-)
+from loaders import BatchLoader, DevicePrep, Normalize, SpeedTarget, Split
 from training.checkpoint import Facts
-from training.data import Tiles, differences, tiles_of
+from training.data import differences, tiles_of
 from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
 from training.distributed import add_up, add_up_in_place, share_buffers
 from training.engine.native import Engine
-from training.losses import LossParts
 from training.metrics import RoadMetrics, Sweep
 from training.module import Trainable
 from training.monitor.pictures import ANY_ROAD_MPH, Example
@@ -50,7 +42,6 @@ def evaluate(
     facts: Facts,
     loader: BatchLoader,
     *,
-    loss: nn.Module | None = None,
     on_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Return the metrics of a network over a loader, of all ranks together.
@@ -58,27 +49,25 @@ def evaluate(
     Parameters
     ----------
     trainable
-        Whose ``logits`` are looked at.
+        Whose ``logits`` are looked at; its loss is as it is, not compiled.
     engine
         How it computes.
     facts
         What the logits mean.
     loader
         Of whole tiles.
-    loss
-        Also compute this one, as ``val_loss``, the mean over tiles.
     on_batch
         Called before each batch; may raise to stop.
 
     Returns
     -------
     dict
-        As `training.metrics.RoadMetrics.compute`; ``road_iou`` is that of the usual threshold,
-        and ``threshold`` the one to predict with.
+        ``val_loss``, the mean over tiles, then as `training.metrics.RoadMetrics.compute`;
+        ``road_iou`` is that of the usual threshold, and ``threshold`` the one to predict with.
     """
     metrics = RoadMetrics(facts.targets, facts.class_mph).to(engine.device)
-    total = torch.zeros((), dtype=torch.float64, device=engine.device)
-    tiles = 0
+    total, tiles = torch.zeros((), dtype=torch.float64, device=engine.device), 0
+    target = trainable.prep.target
     with evaluation_mode(trainable):
         share_buffers(trainable)
         for batch in loader:
@@ -87,31 +76,33 @@ def evaluate(
             with engine.autocast():
                 logits = trainable.logits(there.image)
             metrics.update(logits.float().sigmoid(), there.speed)
-            if loss is not None:
-                target = trainable.prep.target(there.speed)
-                valid = trainable.prep.target.valid(there.speed)
-                parts: LossParts = loss(logits, target, valid)
-                total, tiles = total + len(there) * parts.total.double(), tiles + len(there)
+            parts = trainable.loss(logits, target(there.speed), target.valid(there.speed))
+            total, tiles = total + len(there) * parts.total.double(), tiles + len(there)
     add_up_in_place(metrics.counts())
-    results = {name: value.item() for name, value in metrics.compute().items()}
-    if loss is None:
-        return results
     summed, count = add_up([total.item(), tiles], engine.device)
-    return {"val_loss": summed / max(count, 1)} | results
+    return {"val_loss": summed / max(count, 1)} | _plain(metrics.compute())
 
 
 def examples(
     trainable: Trainable,
     engine: Engine,
     facts: Facts,
-    tiles: Tiles,
+    loader: BatchLoader,
     chosen: Sequence[int],
 ) -> list[Example]:
-    """Return the tiles ``chosen`` with their labels and predictions, to look at."""
+    """Return tiles of a loader with their labels and predictions, to look at.
+
+    Parameters
+    ----------
+    trainable, engine, facts, loader
+        As for `evaluate`.
+    chosen
+        Numbers of the tiles.
+    """
     found = []
     with evaluation_mode(trainable):
         for tile in chosen:
-            image, speed = tiles.pixels(tile)
+            image, speed = loader.tiles.pixels(tile)
             there = torch.from_numpy(image)[None].permute(0, 3, 1, 2).to(engine.device)
             with engine.autocast():
                 logits = trainable.logits(there)
@@ -235,46 +226,32 @@ def evaluate_runner(
     if split in ("train", "all"):
         which = "these tiles" if split == "train" else "part of these tiles"
         notes.append(f"the network has learned from {which}, if its stores are the same")
-    scene_of, names = _scenes(tiles)
+    pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
+    ids, scene_of = np.unique(pairs, axis=0, return_inverse=True)
+    group = torch.from_numpy(scene_of.reshape(-1).astype(np.int64)).to(runner.device)
     threshold = chosen_threshold(facts.targets, threshold, facts.threshold)
-    metrics = RoadMetrics(facts.targets, facts.class_mph, threshold=threshold, groups=len(names))
+    metrics = RoadMetrics(facts.targets, facts.class_mph, threshold=threshold, groups=len(ids))
     metrics = metrics.to(runner.device)
     pad = DevicePrep(Normalize(facts.mean, facts.std), SpeedTarget("binary")).pad
     for batch in BatchLoader(tiles, batch_size, shuffle=False):
         image = filled(pad(batch.image), batch_size if runner.fixed_batch else 0)
         found = mean_of_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         there = batch.to(runner.device)
-        metrics.update(found, there.speed, scene_of.to(runner.device)[there.index])
-    return _evaluation(metrics, title, tiles, names, scene_of, notes)
-
-
-def _scenes(tiles: RamTiles) -> tuple[Tensor, list[str]]:
-    """Return the number of each tile's scene, int64 (tile,), and the names of all."""
-    pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
-    scenes, number = np.unique(pairs, axis=0, return_inverse=True)
-    names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in scenes.tolist()]
-    return torch.from_numpy(number.reshape(-1).astype(np.int64)), names
-
-
-def _evaluation(
-    metrics: RoadMetrics,
-    title: str,
-    tiles: RamTiles,
-    names: list[str],
-    scene_of: Tensor,
-    notes: list[str],
-) -> Evaluation:
-    """Return the figures of all ranks together."""
+        metrics.update(found, there.speed, group[there.index])
     add_up_in_place(metrics.counts())
-    whole = _plain(metrics.compute())
-    each = [_plain(figures) for figures in metrics.by_group()]
-    sweep = Sweep(*(values.cpu() for values in metrics.sweep()))
     if lost := int(metrics.lost):
         notes.append(f"the network gave no number for {lost:,} labelled pixels: left out")
-    counts = torch.bincount(scene_of, minlength=len(names)).tolist()
-    scenes = tuple(Scene(*one) for one in zip(names, counts, each, strict=True))
+    names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in ids.tolist()]
+    counts, each = torch.bincount(group, minlength=len(ids)).tolist(), metrics.by_group()
     return Evaluation(
-        title, tiles.side, len(tiles), metrics.threshold, whole, scenes, sweep, tuple(notes)
+        title=title,
+        level=tiles.side,
+        tiles=len(tiles),
+        threshold=threshold,
+        metrics=_plain(metrics.compute()),
+        scenes=tuple(map(Scene, names, counts, map(_plain, each))),
+        sweep=Sweep(*(values.cpu() for values in metrics.sweep())),
+        notes=tuple(notes),
     )
 
 

@@ -17,7 +17,7 @@ from geoprep.store import Store
 from loaders import Folds, StreamTiles, select
 from loaders.memory import Available
 from training.checkpoint import load, load_network
-from training.config import DataConfig
+from training.config import Config
 from training.data import load_split
 from training.fit import main
 from training.monitor import callbacks
@@ -324,8 +324,8 @@ def test_other_ways_to_the_tiles(fit, tmp_path, options):
 
 
 def test_tiles_kept_as_stored_are_compressed(store):
-    config = DataConfig(residency="compressed")
-    tiles = load_split(config, (store,), "val", 32, device=torch.device("cpu"))
+    config = Config(residency="compressed")
+    tiles = load_split(config, (store,), "val", 32, torch.device("cpu"), config.ram_limit)
     assert "MB compressed" in repr(tiles)
 
 

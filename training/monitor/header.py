@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loaders import this_rank
-from training.config import counted
+from training.config import Config, counted
 from training.engine.host import describe
 from training.run import Run
 
@@ -22,7 +22,7 @@ def header(run: Run, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
     memory
         What the run needs, for people.
     """
-    progress, stages = run.progress, run.config.stages
+    progress, stages = run.progress, run.config.plan
     begun = f"epoch {progress.epoch + 1}, step {progress.step}"
     yield "run", f"{run.folder}, {'from the beginning' if not progress.step else 'from ' + begun}"
     yield "data", ", ".join(store.location for store in run.stores)
@@ -30,7 +30,7 @@ def header(run: Run, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
     yield "stages", "; ".join(map(str, stages))
     yield "samples", _samples(run)
     yield "network", _network(run)
-    yield "learning", _learning(run)
+    yield "learning", _learning(run.config)
     yield from describe(run.engine)
     yield "allocator", allocator
     yield "memory", memory
@@ -38,20 +38,19 @@ def header(run: Run, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
 
 def _tiles(run: Run) -> str:
     """Return how many tiles there are, how large, how they are cut, and what was left out."""
-    data, facts = run.data, run.facts
-    validation = 0 if data.validation_tiles is None else len(data.validation_tiles)
-    judges = f"{validation or 'none'} to validate on"
-    parts = [
-        f"{counted(len(data.tiles), 'tile')} to learn from, {judges}"
-        + ("" if validation else " (best.pt is that of the last epoch)"),
+    tiles, facts = run.loader.tiles, run.facts
+    judges = "none to validate on (best.pt is that of the last epoch)"
+    if run.validation is not None:
+        judges = f"{len(run.validation.tiles)} to validate on"
+    parts = [f"{counted(len(tiles), 'tile')} to learn from, {judges}"]
+    if facts.folds is not None:
+        parts.append(f"fold {facts.fold} of {facts.folds} validates (counted from 0)")
+    parts += [
         f"{facts.level} x {facts.level} pixels of {_metres(facts.gsd_m)}",
         f"bands {', '.join(facts.bands)}",
     ]
-    if facts.folds is not None:
-        parts.insert(1, f"fold {facts.fold} of {facts.folds} validates (counted from 0)")
-    if data.tiles.left_out:
-        without = ", ".join(f"{n} {why}" for why, n in data.tiles.left_out.items())
-        parts.append(f"left out: {without}")
+    if tiles.left_out:
+        parts.append(f"left out: {', '.join(f'{n} {why}' for why, n in tiles.left_out.items())}")
     return "; ".join(parts)
 
 
@@ -61,45 +60,35 @@ def _metres(gsd: tuple[float, float]) -> str:
 
 
 def _samples(run: Run) -> str:
-    loader, every, ranks = run.data.loader, run.config.optim.accumulate, this_rank()[1]
-    per_tile = loader.sampling.crops_per_tile
-    parts = [f"{loader.samples} per epoch, {per_tile} per tile"]
-    if loader.drawn_tiles < len(run.data.tiles):
-        parts[0] += f" of {loader.drawn_tiles} tiles that have enough road"
-    if per_tile < run.config.sampling.crops_per_tile:
-        parts[0] += " (no window is smaller than a tile)"
-    size = loader.schedule.batch_size
-    step = [f"{size} per batch"]
-    step += [f"{ranks} ranks"] if ranks > 1 else []
-    step += [f"{every} batches per step"] if every > 1 else []
-    together = f" = {size * ranks * every} per step" if len(step) > 1 else ""
-    parts += [
-        f"{' x '.join(step)}{together}",
-        f"{counted(-(-len(loader) // every), 'step')} per epoch",
-    ]
-    return ", ".join(parts)
+    loader, every, ranks = run.loader, run.config.accumulate, this_rank()[1]
+    per_tile, size = loader.sampling.crops_per_tile, loader.schedule.batch_size
+    samples = f"{loader.samples} per epoch, {per_tile} per tile"
+    if loader.drawn_tiles < len(loader.tiles):
+        samples += f" of {loader.drawn_tiles} tiles that have enough road"
+    if per_tile < run.config.crops_per_tile:
+        samples += " (no window is smaller than a tile)"
+    step = f"{size} per batch"
+    step += f" x {ranks} ranks" if ranks > 1 else ""
+    step += f" x {every} batches per step" if every > 1 else ""
+    together = f" = {size * ranks * every} per step" if ranks * every > 1 else ""
+    return f"{samples}, {step}{together}, {counted(-(-len(loader) // every), 'step')} per epoch"
 
 
 def _network(run: Run) -> str:
     parameters = sum(p.numel() for p in run.trainable.network.parameters())
     facts = run.facts
-    made = "".join(f"; {note}" for note in run.notes)
+    binary = run.config.targets == "auto" and facts.targets == "binary"
+    why = ": the roads of a store have no speeds" if binary else ""
+    made = f"; {run.initial}" if run.initial else ""
     return (
         f"{facts.network}, {parameters / 1e6:.1f} M parameters, {len(facts.bands)} bands -> "
-        f"{facts.channels} channels ({facts.targets}{_why_binary(run)}){made}"
+        f"{facts.channels} channels ({facts.targets}{why}){made}"
     )
 
 
-def _why_binary(run: Run) -> str:
-    """Return why a network learns no speeds though nobody said so, or nothing."""
-    chosen = run.config.network.targets == "auto" and run.facts.targets == "binary"
-    return ": the roads of a store have no speeds" if chosen else ""
-
-
-def _learning(run: Run) -> str:
-    optim = run.config.optim
-    averaged = f", averaged weights (decay {optim.ema:g})" if optim.ema else ""
+def _learning(config: Config) -> str:
+    averaged = f", averaged weights (decay {config.ema:g})" if config.ema else ""
     return (
-        f"{run.config.network.loss}; {optim.optimizer}, {optim.schedule} up to {optim.lr:g}, "
-        f"{counted(run.config.epochs, 'epoch')}{averaged}; seed {optim.seed}"
+        f"{config.loss}; {config.optimizer}, {config.schedule} up to {config.lr:g}, "
+        f"{counted(config.ends[-1], 'epoch')}{averaged}; seed {config.seed}"
     )
