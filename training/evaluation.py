@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from training.data import differences, tiles_of
 from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
 from training.distributed import add_up, add_up_in_place, share_buffers
 from training.engine.native import Engine
-from training.metrics import RoadMetrics, Sweep
+from training.metrics import STEPS, RoadMetrics
 from training.module import Trainable
 from training.monitor.pictures import ANY_ROAD_MPH, Example
 from training.prediction.runner import Runner, Views, filled, mean_of_views
@@ -65,7 +66,7 @@ def evaluate(
         ``val_loss``, the mean over tiles, then as `training.metrics.RoadMetrics.compute`;
         ``road_iou`` is that of the usual threshold, and ``threshold`` the one to predict with.
     """
-    metrics = RoadMetrics(facts.targets, facts.class_mph).to(engine.device)
+    metrics = RoadMetrics(facts.targets, facts.class_mph, device=engine.device)
     total, tiles = torch.zeros((), dtype=torch.float64, device=engine.device), 0
     target = trainable.prep.target
     with evaluation_mode(trainable):
@@ -80,7 +81,7 @@ def evaluate(
             total, tiles = total + len(there) * parts.total.double(), tiles + len(there)
     add_up_in_place(metrics.counts())
     summed, count = add_up([total.item(), tiles], engine.device)
-    return {"val_loss": summed / max(count, 1)} | _plain(metrics.compute())
+    return {"val_loss": summed / max(count, 1)} | metrics.compute()
 
 
 def examples(
@@ -122,25 +123,6 @@ def predicted_speed(logits: Tensor, facts: Facts) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """Figures of one scene.
-
-    Attributes
-    ----------
-    name
-        Its id.
-    tiles
-        How many of its tiles were looked at.
-    metrics
-        By name, see `training.metrics.RoadMetrics`.
-    """
-
-    name: str
-    tiles: int
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
 class Evaluation:
     """How good a network is.
 
@@ -157,9 +139,10 @@ class Evaluation:
     metrics
         By name, see `training.metrics.RoadMetrics`.
     scenes
-        One by one, in the order of the stores.
+        One by one, in the order of the stores: ``scene``, its id, the number of its ``tiles``, and
+        its metrics.
     sweep
-        The road mask at every threshold k / 256.
+        The road mask at every ``threshold`` k / 256: ``precision``, ``recall``, ``road_iou``.
     notes
         What a person should know about the figures.
     """
@@ -169,9 +152,9 @@ class Evaluation:
     tiles: int
     threshold: float
     metrics: dict[str, float]
-    scenes: tuple[Scene, ...]
-    sweep: Sweep
-    notes: tuple[str, ...]
+    scenes: list[dict[str, Any]]
+    sweep: list[dict[str, float]]
+    notes: list[str]
 
 
 def evaluate_runner(
@@ -230,8 +213,13 @@ def evaluate_runner(
     ids, scene_of = np.unique(pairs, axis=0, return_inverse=True)
     group = torch.from_numpy(scene_of.reshape(-1).astype(np.int64)).to(runner.device)
     threshold = chosen_threshold(facts.targets, threshold, facts.threshold)
-    metrics = RoadMetrics(facts.targets, facts.class_mph, threshold=threshold, groups=len(ids))
-    metrics = metrics.to(runner.device)
+    metrics = RoadMetrics(
+        facts.targets,
+        facts.class_mph,
+        threshold=threshold,
+        groups=len(ids),
+        device=runner.device,
+    )
     pad = DevicePrep(Normalize(facts.mean, facts.std), SpeedTarget("binary")).pad
     for batch in BatchLoader(tiles, batch_size, shuffle=False):
         image = filled(pad(batch.image), batch_size if runner.fixed_batch else 0)
@@ -242,18 +230,16 @@ def evaluate_runner(
     if lost := int(metrics.lost):
         notes.append(f"the network gave no number for {lost:,} labelled pixels: left out")
     names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in ids.tolist()]
-    counts, each = torch.bincount(group, minlength=len(ids)).tolist(), metrics.by_group()
+    each = zip(names, torch.bincount(group).tolist(), metrics.by_group(), strict=True)
+    swept = torch.stack([torch.arange(STEPS) / STEPS, *(v.cpu() for v in metrics.sweep())], 1)
+    steps = ("threshold", "precision", "recall", "road_iou")
     return Evaluation(
         title=title,
         level=tiles.side,
         tiles=len(tiles),
         threshold=threshold,
-        metrics=_plain(metrics.compute()),
-        scenes=tuple(map(Scene, names, counts, map(_plain, each))),
-        sweep=Sweep(*(values.cpu() for values in metrics.sweep())),
-        notes=tuple(notes),
+        metrics=metrics.compute(),
+        scenes=[{"scene": name, "tiles": count} | figures for name, count, figures in each],
+        sweep=[dict(zip(steps, row, strict=True)) for row in swept.tolist()],
+        notes=notes,
     )
-
-
-def _plain(figures: dict[str, Tensor]) -> dict[str, float]:
-    return {name: value.item() for name, value in figures.items()}

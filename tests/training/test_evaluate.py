@@ -117,8 +117,8 @@ def test_a_fold_is_judged_on_what_it_has_not_learned_from(checkpoint, store_path
     wanted = select(store, "val", Folds(4, 1)).tiles
     names = {str(store.scenes.id[scene]) for scene in store.tiles.scene[wanted]}
     found = judge(path, [store_path])
-    assert {scene.name for scene in found.scenes} == names
-    trained = {scene.name for scene in judge(path, [store_path], "train").scenes}
+    assert {scene["scene"] for scene in found.scenes} == names
+    trained = {scene["scene"] for scene in judge(path, [store_path], "train").scenes}
     assert not names & trained
     assert found.tiles == len(wanted)
 
