@@ -89,16 +89,18 @@ def parse_every(text: str) -> tuple[int, float]:
     return int(found[1]), math.inf
 
 
+PIXELS: dict[str, Any] = {"metavar": "PIXELS", "least": 1}
+SHARE: dict[str, Any] = {"metavar": "SHARE", "least": 0, "below": 1}
+THREADS: dict[str, Any] = {"metavar": "N", "least": 1, "most": 1024}
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Data: which tiles."""
 
     stores: tuple[str, ...] = argument("One or more stores.", "STORE", default=())
     level: int | None = option(
-        None,
-        "Tile side in pixels, one of the store's levels; the finest by default.",
-        "PIXELS",
-        least=1,
+        None, "Tile side in pixels, one of the store's levels; the finest by default.", **PIXELS
     )
     bands: str | None = option(
         None, "Bands to use, in this order; all by default.", "red,green,..."
@@ -120,10 +122,7 @@ class SamplingConfig:
     """Samples: what is cut from the tiles."""
 
     batch_size: int | Literal["auto"] = option(
-        8,
-        "Samples per batch and rank; auto measures which size is fastest here.",
-        "N|auto",
-        least=1,
+        8, "Samples per batch and rank; auto measures which is fastest here.", "N|auto", least=1
     )
     crop: int | None = option(
         256, "Side of random windows in pixels; none for whole tiles.", "PIXELS|none", least=1
@@ -146,11 +145,7 @@ class SamplingConfig:
         "package.module:function",
     )
     min_road: float = option(
-        0.0,
-        "Least share of road in a window: windows are drawn again, up to 8 times.",
-        "SHARE",
-        least=0,
-        below=1,
+        0.0, "Least share of road in a window: windows are drawn again, up to 8 times.", **SHARE
     )
     weights: Literal["road", "speed"] | None = option(
         None, "Draw tiles by their share of road, or so that rare speeds come as often as others."
@@ -212,21 +207,14 @@ class OptimizerConfig:
         "onecycle", "Course of the learning rate over all epochs."
     )
     warmup: float = option(
-        1.0,
-        "Epochs of linear warm-up; onecycle rises over its first 30 % instead.",
-        "EPOCHS",
-        least=0,
+        1.0, "Epochs of linear warm-up; onecycle rises over its first 30 %.", "EPOCHS", least=0
     )
     clip: float | None = option(
         1.0, "Largest norm of the gradient; none for any.", "NUMBER|none", above=0
     )
     accumulate: int = option(1, "Batches per optimizer step.", "N", least=1)
     ema: float = option(
-        0.0,
-        "Decay of averaged weights, which then validate and predict; 0 for none.",
-        "NUMBER",
-        least=0,
-        below=1,
+        0.0, "Decay of averaged weights, which then validate and predict; 0 for none.", **SHARE
     )
     patience: int | None = option(
         None, "Stop after this many epochs without a better road IoU.", "EPOCHS", least=1
@@ -249,13 +237,9 @@ class MachineConfig:
         "loss", "What torch.compile is used for, where there is a compiler."
     )
     threads: int | None = option(
-        None,
-        "Threads that compute; the processors divided by the ranks by default.",
-        "N",
-        least=1,
-        most=1024,
+        None, "Threads that compute; the processors divided by the ranks by default.", **THREADS
     )
-    loader_threads: int | None = option(None, "Threads that fill batches.", "N", least=1, most=1024)
+    loader_threads: int | None = option(None, "Threads that fill batches.", **THREADS)
     val_batch_size: int = option(4, "Whole tiles per validation batch.", "N", least=1)
 
 

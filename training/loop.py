@@ -8,11 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders import is_distributed
 from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
 from training.cli import write_file
 from training.config import OF_ONE_START, SECTIONS, Config, counted
@@ -22,8 +19,7 @@ from training.engine.host import keep_memory
 from training.engine.memory import choose_batch_size, estimate_run
 from training.engine.native import choose_engine
 from training.monitor.callbacks import Callbacks
-from training.monitor.console import opened
-from training.monitor.header import header
+from training.monitor.console import header, opened
 from training.monitor.signals import Stopped, StopSignals
 from training.run import Progress, Run
 
@@ -53,13 +49,14 @@ def start(given: Mapping[str, Any]) -> int:
         resume = given.get("resume")
         saved = None if resume is None else of_first(lambda: load(resume))
         config, notes = _settings(given, saved)
-        if said := _finished(config, saved):
+        done = 0 if saved is None else Progress.from_plain(saved.progress).epoch
+        if done >= config.ends[-1]:
             if is_first():
-                print(said)
+                print(_finished(config, done))
             return 0
         folder = _folder(config)
         if not config.profile:
-            of_first(lambda: _check_free(folder, config))
+            of_first(lambda: _check_free(config, folder))
         stores = open_data(config)
         for store in stores:
             for stage in config.plan:
@@ -86,7 +83,7 @@ def _train(
     notes += [*weighed, *differences(run.facts, stores), *_changed_since(run, saved)]
     notes += memory.warnings(size)
     if not config.profile:
-        _claim(config, folder)
+        of_first(lambda: _claim(config, folder))
     where = None if config.profile else folder
     with opened(where, step=run.progress.step, quiet=config.quiet) as console:
         for name, value in header(run, allocator, memory.line(size)):
@@ -173,11 +170,8 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
     return config, notes
 
 
-def _finished(config: Config, saved: Checkpoint | None) -> str:
-    """Return what to say of a run that has nothing left to do; nothing where it has."""
-    done = 0 if saved is None else Progress.from_plain(saved.progress).epoch
-    if done < config.ends[-1]:
-        return ""
+def _finished(config: Config, done: int) -> str:
+    """Return what to say of a run that has nothing left to do after so many epochs."""
     longer = "--stages with more epochs" if config.stages else f"--epochs {2 * done}"
     return (
         f"{config.resume} is finished, with {counted(done, 'epoch')}: nothing was done. To "
@@ -225,13 +219,14 @@ def _changed_since(run: Run, saved: Checkpoint | None) -> Iterator[str]:
 
 def _folder(config: Config) -> Path:
     """Return the folder of the run."""
-    folder = config.out or _before(config)
-    if folder is None and not config.stores:
+    if config.out is None and config.resume is None and not config.stores:
         raise UsageError(
             "name at least one store, such as `python -m training.fit moscow.zarr`, or a run to "
             "go on with: --resume runs/moscow"
         )
-    return Path(folder or Path("runs") / Path(config.stores[0].rstrip("/")).stem)
+    if config.out is not None:
+        return Path(config.out)
+    return _before(config) or Path("runs") / Path(config.stores[0].rstrip("/")).stem
 
 
 def _before(config: Config) -> Path | None:
@@ -248,7 +243,7 @@ def _goes_on(config: Config, folder: Path) -> bool:
     return before is not None and before.resolve() == folder.resolve()
 
 
-def _check_free(folder: Path, config: Config) -> None:
+def _check_free(config: Config, folder: Path) -> None:
     """Raise UsageError where another run is in the folder, and is not to be overwritten."""
     taken = (folder / LAST).exists() or (folder / BEST).exists()
     if taken and not (config.overwrite or _goes_on(config, folder)):
@@ -260,17 +255,14 @@ def _check_free(folder: Path, config: Config) -> None:
 
 def _claim(config: Config, folder: Path) -> None:
     """Make the folder of a run; what another run left there goes, now that nothing is refused."""
-    if is_first():
-        before, here = _before(config), _goes_on(config, folder)
-        if config.overwrite and not here:
-            for name in ARTEFACTS:
-                (folder / name).unlink(missing_ok=True)
-            for name in FOLDERS:
-                shutil.rmtree(folder / name, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        if before is not None and not here and (before / BEST).exists():
-            shutil.copyfile(before / BEST, folder / BEST)
-        flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
-        write_file(folder / "config.yaml", SECTIONS, flat)
-    if is_distributed():
-        dist.barrier()
+    before, here = _before(config), _goes_on(config, folder)
+    if config.overwrite and not here:
+        for name in ARTEFACTS:
+            (folder / name).unlink(missing_ok=True)
+        for name in FOLDERS:
+            shutil.rmtree(folder / name, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    if before is not None and not here and (before / BEST).exists():
+        shutil.copyfile(before / BEST, folder / BEST)
+    flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
+    write_file(folder / "config.yaml", SECTIONS, flat)

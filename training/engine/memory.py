@@ -100,21 +100,37 @@ class Estimate:
 
 
 def estimate_run(run: Run) -> Estimate:
-    """Return what the stage that needs most will need, of those that are left.
+    """Return what the rest of a run needs at most.
 
     Parameters
     ----------
     run
         With the tiles of its stage loaded.
     """
-    found = []
-    for stage in run.config.plan[run.stage :]:
-        level = stage.level or run.stores[0].meta.levels[0]
-        tiles = _tiles_bytes(run, level)
-        there = tiles if level == run.loader.tiles.side else 0
-        planned = estimate(run.trainable, run.config, run.engine, stage_side(stage.crop, level))
-        found.append(replace(planned, tiles=tiles, available=planned.available + there))
-    return max(found, key=lambda planned: planned.total(1))
+    tiles, residency = run.loader.tiles, run.config.residency
+    side, level = _largest(run.config, run.stores, run.stage)
+    count = len(tiles) + (0 if run.validation is None else len(run.validation.tiles))
+    here, most = (count * size * size * (len(tiles.bands) + 1) for size in (tiles.side, level))
+    if run.engine.device.type != "cpu" and residency != "device":
+        here = most = 0  # they are not on the device that computes
+    elif residency == "stream":
+        here = most = int(getattr(tiles, "ram_limit", 0))
+    planned = estimate(run.trainable, run.config, run.engine, side)
+    return replace(planned, tiles=most, available=planned.available + here)
+
+
+def _largest(config: Config, stores: Sequence[Store], first: int = 0) -> tuple[int, int]:
+    """Return the side of what goes through the network, padding included, and of tiles, at most.
+
+    Parameters
+    ----------
+    first
+        Number of the first stage that counts.
+    """
+    finest = stores[0].meta.levels[0]
+    levels = [(stage.crop, stage.level or finest) for stage in config.plan[first:]]
+    side = max(min(crop or level, level) for crop, level in levels)
+    return side + -side % PAD_TO, max(level for _, level in levels)
 
 
 def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) -> Estimate:
@@ -141,23 +157,6 @@ def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) ->
     copies = 2 + bool(config.ema) + STATE_PER_PARAMETER[config.optimizer]
     per_sample = max(1, int(pixel * side * side))
     return Estimate(0, copies * parameters, fixed, per_sample, *_available(engine.device), side)
-
-
-def stage_side(crop: int | None, level: int) -> int:
-    """Return the side of what goes through the network, padding included."""
-    side = min(crop or level, level)
-    return side + -side % PAD_TO
-
-
-def _tiles_bytes(run: Run, level: int) -> int:
-    """Return the bytes of all tiles of a level, where they are on the device that computes."""
-    tiles, residency = run.loader.tiles, run.config.residency
-    if run.engine.device.type != "cpu" and residency != "device":
-        return 0
-    if residency == "stream":
-        return int(getattr(tiles, "ram_limit", 0))
-    count = len(tiles) + (0 if run.validation is None else len(run.validation.tiles))
-    return count * level * level * (len(run.facts.bands) + 1)
 
 
 def measure_activations(network: nn.Module, *, bands: int, dtype: torch.dtype) -> tuple[int, float]:
@@ -231,11 +230,10 @@ def choose_batch_size(
     if config.batch_size != "auto":
         return config, []
     trainable = make_trainable(config, facts_of(config, stores), engine, stores)
-    levels = [(stage, stage.level or stores[0].meta.levels[0]) for stage in config.plan]
-    side = max(stage_side(stage.crop, level) for stage, level in levels)
+    side, finest = _largest(config, stores)
     fits = estimate(trainable.to(engine.device), config, engine, side).largest_batch
     tiles = sum(len(select(store, "train", folds_of(config)).tiles) for store in stores)
-    samples = tiles * min(windows(config, stage, level)[1] for stage, level in levels)
+    samples = tiles * min(windows(config, s, s.level or finest)[1] for s in config.plan)
     learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.accumulate)
     rates = measure_rates(
         step_timer(trainable, engine, config, side), max(SIZES[0], min(fits, learns))
