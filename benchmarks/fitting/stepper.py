@@ -21,7 +21,7 @@ from loaders import Batch, BatchLoader, RamTiles, TileDataset
 from training.config import Config
 from training.engine.host import keep_memory
 from training.engine.native import choose_engine
-from training.monitor.callbacks import Meter
+from training.module import Taken
 from training.run import Run
 
 LONG = 1 << 12
@@ -99,13 +99,12 @@ class Stepper:
         TrainingError
             The loss is not a number: nothing is learnt, and nothing worth timing.
         """
-        meter, steps = Meter(), 0
+        taken: list[Taken] = []
         cpu, start = cpu_seconds(), time.perf_counter()
-        while steps < least or time.perf_counter() - start < seconds:
-            meter.add(self.run.stepper(batches))
-            steps += 1
-        read = meter.read()
-        return Pace(steps, read.seconds, read.waited, cpu_seconds() - cpu)
+        while len(taken) < least or time.perf_counter() - start < seconds:
+            taken.append(self.run.stepper(batches))
+        seconds, waited = time.perf_counter() - start, sum(step.waited for step in taken)
+        return Pace(len(taken), seconds, waited, cpu_seconds() - cpu)
 
     @contextmanager
     def prepared(self, batch: Batch) -> Iterator[None]:

@@ -126,9 +126,12 @@ def test_interrupted_anywhere_and_resumed_is_never_interrupted(
     assert_same_run(whole, parts)
 
 
-def test_interrupted_while_judging_goes_on_with_judging(fit, tmp_path, monkeypatch):
+@pytest.mark.parametrize("averaged", [0, 0.9])
+def test_interrupted_while_judging_goes_on_with_judging(fit, tmp_path, monkeypatch, averaged):
+    """With the network's own weights, though averaged ones were being judged."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert fit("--out", whole, "--epochs", 2, network=STATEFUL) == 0
+    common = ("--epochs", 2, "--ema", averaged)
+    assert fit("--out", whole, *common, network=STATEFUL) == 0
     evaluate = callbacks.evaluate
 
     def interrupted(*args, on_batch, **options):
@@ -136,7 +139,7 @@ def test_interrupted_while_judging_goes_on_with_judging(fit, tmp_path, monkeypat
         return evaluate(*args, on_batch=on_batch, **options)
 
     monkeypatch.setattr(callbacks, "evaluate", interrupted)
-    assert fit("--out", parts, "--epochs", 2, network=STATEFUL) == 130
+    assert fit("--out", parts, *common, network=STATEFUL) == 130
     monkeypatch.setattr(callbacks, "evaluate", evaluate)
     assert fit("--resume", parts, store=None, network=STATEFUL[:2]) == 0
     assert_same_run(whole, parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -26,51 +26,28 @@ PARTS = ("loss", "main", "dice")
 
 
 class Reading(NamedTuple):
-    """What the meter says about the steps since it was last read.
+    """What is known of some steps.
 
     Attributes
     ----------
-    rows
-        Loss, main part and dice of every batch.
-    counts
-        Samples in every batch.
+    loss
+        Summed over samples.
+    samples
+        Of this rank.
     seconds, waited
         Wall time, and the part of it spent waiting for batches.
     """
 
-    rows: list[list[float]]
-    counts: list[int]
+    loss: float
+    samples: int
     seconds: float
     waited: float
 
-
-class Meter:
-    """Collects losses without waiting for the device."""
-
-    def __init__(self) -> None:
-        self._taken: list[Taken] = []
-        self._since = time.perf_counter()
-
-    def add(self, taken: Taken) -> None:
-        """Take note of a step."""
-        self._taken.append(taken)
-
-    def read(self) -> Reading:
-        """Wait for the device and return what came since the last reading.
-
-        Raises
-        ------
-        TrainingError
-            A loss or gradient is not finite.
-        """
-        taken, self._taken = self._taken, []
-        for number, step in enumerate(taken):
-            step.check(ago=len(taken) - number)
-        losses = [loss for step in taken for loss in step.losses]
-        rows: list[list[float]] = torch.stack(losses).tolist() if losses else []
-        counts = [count for step in taken for count in step.counts]
-        begun, self._since = self._since, time.perf_counter()
-        return Reading(rows, counts, self._since - begun, sum(step.waited for step in taken))
+    def pace(self) -> dict[str, float]:
+        """Return the images per second of all ranks, and the share of time spent waiting."""
+        seconds = max(self.seconds, 1e-9)
+        rate = this_rank()[1] * self.samples / seconds
+        return {"images_per_s": rate, "data_wait": self.waited / seconds}
 
 
 class Callbacks:
@@ -88,7 +65,8 @@ class Callbacks:
 
     def __init__(self, run: Run, console: Console, stop: StopSignals) -> None:
         self.run, self.console, self.stop = run, console, stop
-        self.meter = Meter()
+        self._taken: list[Taken] = []  # whose losses nobody has waited for yet
+        self._readings: list[Reading] = []  # of this epoch
         self._steps, self._interval = parse_every(run.config.save_every)
         self._saved = self._began = time.monotonic()
         there = (run.folder / LAST).exists()
@@ -106,8 +84,7 @@ class Callbacks:
         if math.isnan(self._began_at):
             self._began_at = epoch + before / total
         self.console.begin_bar(f"epoch {epoch + 1}/{config.ends[-1]}", total, before)
-        self._samples, self._seconds, self._waited = 0, 0.0, 0.0
-        self.meter = Meter()
+        self._readings, self._since = [], time.perf_counter()
 
     def after_step(self, taken: Taken, group: Group) -> None:
         """Show, save and stop where it is time to; most steps return at once.
@@ -124,7 +101,7 @@ class Callbacks:
         Stopped, TrainingError
             See `training.loop.train`.
         """
-        self.meter.add(taken)
+        self._taken.append(taken)
         self.console.advance(group.batches)
         step = self.run.progress.step
         by_step = self._steps > 0 and step % self._steps == 0
@@ -150,13 +127,23 @@ class Callbacks:
         self._saved, self._saved_step = time.monotonic(), self.run.progress.step
 
     def _read(self) -> Reading:
-        """Read the meter; what it says is added to the running epoch."""
-        reading, progress = self.meter.read(), self.run.progress
-        progress.add(reading.rows, reading.counts)
+        """Wait for the device, and add what was not read yet to the running epoch."""
+        taken, self._taken, progress = self._taken, [], self.run.progress
+        for number, step in enumerate(taken):
+            step.check(ago=len(taken) - number)
+        losses = [loss for step in taken for loss in step.losses]
+        counts = [count for step in taken for count in step.counts]
+        rows = torch.stack(losses).tolist() if losses else []
+        begun, self._since = self._since, time.perf_counter()
+        reading = Reading(
+            sum(n * row[0] for n, row in zip(counts, rows, strict=True)),
+            sum(counts),
+            self._since - begun,
+            sum(step.waited for step in taken),
+        )
+        self._readings.append(reading)
+        progress.add(rows, counts)
         progress.seconds += reading.seconds
-        self._samples += sum(reading.counts)
-        self._seconds += reading.seconds
-        self._waited += reading.waited
         return reading
 
     @contextmanager
@@ -176,19 +163,13 @@ class Callbacks:
             ) from error
 
     def _show(self, reading: Reading, done: float) -> None:
-        counts, samples = reading.counts, sum(reading.counts)
-        loss = sum(n * row[0] for n, row in zip(counts, reading.rows, strict=True)) / samples
-        rate, share = _pace(samples, reading.seconds, reading.waited)
-        pace = (time.monotonic() - self._began) / max(done - self._began_at, 1e-9)
-        remaining = pace * (self.run.config.ends[-1] - done)
+        loss, pace = reading.loss / reading.samples, reading.pace()
+        per_epoch = (time.monotonic() - self._began) / max(done - self._began_at, 1e-9)
+        remaining = left(per_epoch * (self.run.config.ends[-1] - done))
         iou = "" if math.isnan(self._road_iou) else f"road IoU {self._road_iou:.3f}  "
-        self.console.state(
-            f"loss {loss:.4f}  {iou}{rate:.1f} images/s  data wait {share:.1%}  "
-            f"{left(remaining)} left"
-        )
-        lr = self.run.optimizer.param_groups[0]["lr"]
-        scalars = {"train/loss": loss, "train/lr": lr, "train/images_per_s": rate}
-        self.console.scalars(scalars | {"train/data_wait": share}, self.run.progress.step)
+        self.console.state(f"loss {loss:.4f}  {iou}{_told(pace)}  {remaining} left")
+        scalars = {"loss": loss, "lr": self.run.optimizer.param_groups[0]["lr"], **pace}
+        self.console.scalars("train", scalars, self.run.progress.step)
 
     def end_epoch(self) -> None:
         """Validate the epoch, keep what is best, record everything, save.
@@ -201,16 +182,15 @@ class Callbacks:
         run, progress, device = self.run, self.run.progress, self.run.engine.device
         self._read()
         *sums, samples = add_up([*progress.sums, progress.samples], device)
-        rate, share = _pace(self._samples, self._seconds, self._waited)
+        results = self._validate()
         row: dict[str, float] = {
             "epoch": progress.epoch + 1,
             "level": run.facts.level,
             "step": progress.step,
             "lr": run.optimizer.param_groups[0]["lr"],
             **{name: total / max(samples, 1) for name, total in zip(PARTS, sums, strict=True)},
-            **self._validate(),
-            "images_per_s": rate,
-            "data_wait": share,
+            **results,
+            **Reading(*map(sum, zip(*self._readings, strict=True))).pace(),
             "seconds": progress.seconds,
         }
         best = "road_iou" in row and progress.is_best(row["road_iou"])
@@ -221,6 +201,8 @@ class Callbacks:
             run.save_best()
         self._save()
         self._tell(row, best)
+        self.console.scalars("epoch", {"loss": row["loss"]}, progress.step)
+        self.console.scalars("val", results, progress.step)
         (stopping,) = largest([float(self.stop.number)], device)
         if stopping and progress.epoch < run.config.ends[-1]:
             raise Stopped(int(stopping))
@@ -238,16 +220,18 @@ class Callbacks:
         def on_batch() -> None:
             self.console.advance(next(seen))
             if self.stop.number and not is_distributed():
-                run.save(epoch_done=True)
                 raise Stopped(self.stop.number)
 
-        with run.averaged():
-            results = evaluate(
-                run.trainable, run.engine, run.facts, run.validation, on_batch=on_batch
-            )
-            self._road_iou = results["road_iou"]
-            if is_first() and run.config.pictures:
-                self._draw(run.validation)
+        judged = (run.trainable, run.engine, run.facts, run.validation)
+        try:
+            with run.averaged():
+                results = evaluate(*judged, on_batch=on_batch)
+                self._road_iou = results["road_iou"]
+                if is_first() and run.config.pictures:
+                    self._draw(run.validation)
+        except Stopped:  # caught here, where the network has its own weights again
+            run.save(epoch_done=True)
+            raise
         if not math.isnan(results["threshold"]):
             run.facts = replace(run.facts, threshold=results["threshold"])
         return results
@@ -269,14 +253,10 @@ class Callbacks:
             parts += [f"{label} {row[name]:.3f}" for name, label in shown.items() if name in row]
         if "speed_mae_mph" in row:
             parts.append(f"speed error {row['speed_mae_mph']:.1f} mph")
-        parts += [f"{row['images_per_s']:.1f} images/s", f"data wait {row['data_wait']:.1%}"]
-        parts += ["best"] if best and run.validation is not None else []
+        parts += [_told(row)] + ["best"] * (best and run.validation is not None)
         self.console.end_bar()
         self.console.line("  ".join(parts))
         self.console.table(progress.history)
-        timing = ("epoch", "images_per_s", "data_wait", "seconds", "lr", "loss", "level", "step")
-        judged = {f"val/{k}": v for k, v in row.items() if k not in timing and k not in PARTS}
-        self.console.scalars({"epoch/loss": row["loss"]} | judged, progress.step)
 
     def finish(self) -> None:
         """Draw the curves and say where everything is."""
@@ -297,7 +277,5 @@ class Callbacks:
         self.console.line(f"in {run.folder}: {there}")
 
 
-def _pace(samples: int, seconds: float, waited: float) -> tuple[float, float]:
-    """Return the images per second of all ranks, and the share of time spent waiting."""
-    seconds = max(seconds, 1e-9)
-    return this_rank()[1] * samples / seconds, waited / seconds
+def _told(pace: Mapping[str, float]) -> str:
+    return f"{pace['images_per_s']:.1f} images/s  data wait {pace['data_wait']:.1%}"

@@ -98,12 +98,12 @@ class Console:
         if time.monotonic() - self._last_line >= LINE_SECONDS:
             self.line(f"  {text}")
 
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Give figures to TensorBoard."""
+    def scalars(self, group: str, values: Mapping[str, float], step: int) -> None:
+        """Give figures to TensorBoard, under the name of their group."""
         if self._board is not None:
             for name, value in values.items():
                 if not math.isnan(value):
-                    self._board.add_scalar(name, value, step)
+                    self._board.add_scalar(f"{group}/{name}", value, step)
 
     def table(self, history: list[dict[str, float]]) -> None:
         """Write metrics.csv anew, one row per epoch; it is never half a file."""
