@@ -17,6 +17,8 @@ from typing import Any, Literal, Self
 from geoprep.errors import UsageError
 from training.cli import argument, option
 
+Residency = Literal["ram", "compressed", "stream", "device"]
+
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -109,7 +111,7 @@ class DataConfig:
         None, "Cut train and validation anew into this many folds, by scene.", "N", least=2
     )
     fold: int = option(0, "Which fold validates, from 0.", "N", least=0)
-    residency: Literal["ram", "compressed", "stream", "device"] = option(
+    residency: Residency = option(
         "ram",
         "Where tiles live: in memory as pixels or as stored, in the store (larger than memory), "
         "on the accelerator.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from loaders import (
     this_rank,
 )
 from training.checkpoint import Facts
-from training.config import Config, Stage
+from training.config import Config, Residency, Stage
 from training.decode import class_speeds
 from training.engine.native import Engine
 
@@ -82,19 +82,14 @@ def counted(store: Store, cut: Folds) -> Store:
     return cut_store
 
 
-def band_names(config: Config, stores: Sequence[Store]) -> tuple[str, ...]:
-    """Return the bands to use."""
-    if config.bands is None:
-        return tuple(stores[0].meta.bands)
-    return tuple(name.strip() for name in config.bands.split(","))
-
-
 def facts_of(config: Config, stores: Sequence[Store]) -> Facts:
     """Return what prediction will need to know, for the finest level."""
-    bands = band_names(config, stores)
+    meta = stores[0].meta
+    bands = tuple(meta.bands)
+    if config.bands is not None:
+        bands = tuple(name.strip() for name in config.bands.split(","))
     mean, std = band_statistics(stores, bands)
     targets = targets_of(config, stores)
-    meta = stores[0].meta
     return Facts(
         network=config.model,
         bands=bands,
@@ -233,13 +228,22 @@ def tiles_of(
     split: Split = "train",
     *,
     progress: bool | None = False,
-) -> RamTiles:
+    residency: Residency = "ram",
+    limit: StreamTiles | str = "4GiB",
+    device: torch.device | None = None,
+) -> RamTiles | DeviceTiles | StreamTiles:
     """Return tiles for a network: of its bands and its level, split by its folds.
 
     Parameters
     ----------
     progress
         Whether to draw a bar; None: on a terminal.
+    residency
+        Where they live.
+    limit
+        Memory for streamed tiles, or others whose memory they use as well.
+    device
+        For tiles that live there.
 
     Raises
     ------
@@ -248,54 +252,20 @@ def tiles_of(
     """
     opened = open_stores(stores)
     check_store(facts, opened, "the network")
-    how: dict[str, Any] = {"bands": facts.bands, "progress": progress}
+    how: dict[str, Any] = {"bands": facts.bands}
     if split in ("train", "val"):
         how |= {"folds": facts.folds, "fold": facts.fold or 0}
+    if residency == "stream":
+        return StreamTiles.open(opened, split, facts.level, limit, **how)
+    how["progress"] = progress
+    if residency == "device":
+        return DeviceTiles.load(opened, split, facts.level, device=device, **how)
+    how["keep"] = "compressed" if residency == "compressed" else "pixels"
     return RamTiles.load(opened, split, facts.level, **how)
 
 
-def load_split(
-    config: Config,
-    stores: Sequence[Store],
-    split: Split,
-    level: int | None,
-    device: torch.device,
-    limit: StreamTiles | str,
-) -> RamTiles | DeviceTiles | StreamTiles:
-    """Return the tiles of a split where they are to live.
-
-    Parameters
-    ----------
-    config, stores, split, level
-        Which tiles, and where they live.
-    device
-        For tiles that live there.
-    limit
-        Memory for streamed tiles, or others whose memory they use as well.
-
-    Raises
-    ------
-    StoreError, UsageError
-        As `RamTiles.load` and `StreamTiles.open` do.
-    """
-    options: dict[str, Any] = {
-        "bands": band_names(config, stores),
-        "folds": config.folds,
-        "fold": config.fold,
-    }
-    if config.residency == "stream":
-        return StreamTiles.open(stores, split, level, limit, **options)
-    options["progress"] = False if config.quiet else None
-    if config.residency == "device":
-        return DeviceTiles.load(stores, split, level, device=device, **options)
-    keep: Literal["compressed", "pixels"] = (
-        "compressed" if config.residency == "compressed" else "pixels"
-    )
-    return RamTiles.load(stores, split, level, keep=keep, **options)
-
-
 def load_stage(
-    config: Config, stores: Sequence[Store], stage: Stage, engine: Engine
+    config: Config, facts: Facts, stores: Sequence[Store], stage: Stage, device: torch.device
 ) -> tuple[BatchLoader, BatchLoader | None]:
     """Load the tiles of a stage; return the loader to train with, and the one to validate with.
 
@@ -306,12 +276,18 @@ def load_stage(
     StoreError, UsageError
         The store lacks the level, the tiles do not fit into memory, or there are too few.
     """
-    tiles = load_split(config, stores, "train", stage.level, engine.device, config.ram_limit)
-    training, threads = _training_loader(config, tiles, stage), config.loader_threads
+    how: dict[str, Any] = {
+        "progress": False if config.quiet else None,
+        "residency": config.residency,
+        "device": device,
+    }
+    tiles = tiles_of(facts, stores, "train", limit=config.ram_limit, **how)
+    training = _training_loader(config, tiles, stage)
     if not any(len(select(store, "val", folds_of(config)).tiles) for store in stores):
         return training, None
-    limit = tiles if isinstance(tiles, StreamTiles) else config.ram_limit
-    whole = load_split(config, stores, "val", stage.level, engine.device, limit)
+    if isinstance(tiles, StreamTiles):
+        how["limit"] = tiles
+    whole, threads = tiles_of(facts, stores, "val", **how), config.loader_threads
     return training, BatchLoader(whole, config.val_batch_size, shuffle=False, threads=threads)
 
 

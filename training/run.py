@@ -221,9 +221,10 @@ class Run:
             if self.stage >= 0:
                 del self.loader, self.validation  # first let go of their tiles
             stage, self.stage = self.config.plan[number], number
-            self.loader, self.validation = load_stage(self.config, self.stores, stage, self.engine)
-            level = self.loader.tiles.side
+            level = stage.level or self.stores[0].meta.levels[0]
             self.facts = replace(self.facts, level=level, gsd_m=level_gsd(self.stores[0], level))
+            loaders = load_stage(self.config, self.facts, self.stores, stage, self.engine.device)
+            self.loader, self.validation = loaders
             if progress.epoch in (0, *self.config.ends):
                 # Figures at another resolution do not compare.
                 progress.best, progress.best_epoch = math.nan, -1

@@ -18,7 +18,7 @@ from loaders import Folds, StreamTiles, select
 from loaders.memory import Available
 from training.checkpoint import load, load_network
 from training.config import Config
-from training.data import load_split
+from training.data import facts_of, tiles_of
 from training.fit import main
 from training.monitor import callbacks
 
@@ -327,9 +327,8 @@ def test_other_ways_to_the_tiles(fit, tmp_path, options):
 
 
 def test_tiles_kept_as_stored_are_compressed(store):
-    config = Config(residency="compressed")
-    tiles = load_split(config, (store,), "val", 32, torch.device("cpu"), config.ram_limit)
-    assert "MB compressed" in repr(tiles)
+    facts = facts_of(Config(), (store,))
+    assert "MB compressed" in repr(tiles_of(facts, (store,), "val", residency="compressed"))
 
 
 def test_profile_says_where_a_step_goes_and_writes_nothing(fit, tmp_path, capfd):
