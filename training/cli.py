@@ -110,12 +110,8 @@ class Setting:
         self.flags = (f"--{item.name.replace('_', '-')}", *about.get("flags", ()))
         self.check, self.bounds = about.get("check"), about.get("bounds", {})
         kind = get_args(kind)[0] if self.several else kind
-        union = get_origin(kind) in (UnionType, Union)
-        # None first: `none` is no name of a file.
-        self.kinds = sorted(
-            get_args(kind) if union else (kind,), key=lambda member: member is not NoneType
-        )
-        self.metavar = about["metavar"] or "|".join(self._spelt())
+        self.kinds = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
+        self.metavar = about["metavar"] or "|".join(map(_spelt, self.kinds))
         self.shown = self.metavar if self.positional else self.flags[0]
 
     def value(self, text: str) -> Any:  # noqa: ANN401 - of the field's type
@@ -126,9 +122,12 @@ class Setting:
         UsageError
             It is no such value, or makes no sense.
         """
-        found = [value for kind in self.kinds for value in _readings(kind, text)]
+        # The last one first: `none` is no name of a file.
+        found = [value for kind in reversed(self.kinds) for value in _readings(kind, text)]
         if not found:
-            raise UsageError(f"{self.shown}: {text!r} is not {self._wanted()}")
+            numbers = [_NUMBERS.get(kind) for kind in self.kinds if kind is not NoneType]
+            wanted = numbers[0] if len(numbers) == 1 and numbers[0] else self.metavar
+            raise UsageError(f"{self.shown}: {text!r} is not {wanted}")
         value = found[0]
         if isinstance(value, int | float):
             wanted = [(*_BOUNDS[name], bound) for name, bound in self.bounds.items()]
@@ -144,14 +143,14 @@ class Setting:
         if self.positional:
             return [str(part) for part in ([value] if isinstance(value, str) else value)]
         text = "none" if value is None else str(value)
-        if self.kinds == [bool] and text.lower() in ("true", "false"):
+        if self.kinds == (bool,) and text.lower() in ("true", "false"):
             return [self.flags[0]] * (text.lower() == "true")
         return [f"{self.flags[0]}={text}"]
 
     def add_to(self, group: Any) -> None:  # noqa: ANN401 - argparse's
         """Add it to a parser."""
         how: dict[str, Any] = {"help": self.help.replace("%", "%%")}
-        if self.kinds == [bool]:
+        if self.kinds == (bool,):
             group.add_argument(*self.flags, dest=self.name, action="store_true", **how)
             return
         how |= {"metavar": self.metavar, "type": self.value}
@@ -164,19 +163,13 @@ class Setting:
             how["help"] += f" (default: {str(self.default).replace('%', '%%')})"
         group.add_argument(*self.flags, dest=self.name, **how)
 
-    def _spelt(self) -> Iterator[str]:
-        """Yield how to write its values: choices by name, types in capitals, none last."""
-        *kinds, last = (*self.kinds[1:], self.kinds[0])
-        for kind in (*kinds, last):
-            if get_origin(kind) is Literal:
-                yield from map(str, get_args(kind))
-            else:
-                yield "none" if kind is NoneType else kind.__name__.upper()
 
-    def _wanted(self) -> str:
-        numbers = [_NUMBERS[kind] for kind in self.kinds if kind in _NUMBERS]
-        choices = any(get_origin(kind) is Literal for kind in self.kinds)
-        return numbers[0] if numbers and not choices else self.metavar
+def _spelt(kind: Any) -> str:  # noqa: ANN401 - a type form
+    """Return how to write the values of one type: choices by name, types in capitals."""
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    name: str = kind.__name__.upper()
+    return "none" if kind is NoneType else name
 
 
 def _readings(kind: Any, text: str) -> Iterator[Any]:  # noqa: ANN401 - a type form, and a value

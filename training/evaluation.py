@@ -14,13 +14,22 @@ from torch import Tensor
 
 from geoprep.speed import NO_DATA
 from geoprep.store import Store
-from loaders import BatchLoader, DevicePrep, Normalize, SpeedTarget, Split
+from loaders import (
+    BatchLoader,
+    DevicePrep,
+    DeviceTiles,
+    Normalize,
+    RamTiles,
+    SpeedTarget,
+    Split,
+    StreamTiles,
+)
 from training.checkpoint import Facts
 from training.data import differences, tiles_of
 from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
 from training.distributed import add_up, add_up_in_place, share_buffers
 from training.engine.native import Engine
-from training.metrics import STEPS, RoadMetrics
+from training.metrics import STEPS, RoadMetrics, Sweep
 from training.module import Trainable
 from training.monitor.pictures import ANY_ROAD_MPH, Example
 from training.prediction.runner import Runner, Views, filled, mean_of_views
@@ -209,30 +218,21 @@ def evaluate_runner(
     if split in ("train", "all"):
         which = "these tiles" if split == "train" else "part of these tiles"
         notes.append(f"the network has learned from {which}, if its stores are the same")
-    pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
-    ids, scene_of = np.unique(pairs, axis=0, return_inverse=True)
-    group = torch.from_numpy(scene_of.reshape(-1).astype(np.int64)).to(runner.device)
+    names, scene_of = _scenes(tiles)
+    scene_of = scene_of.to(runner.device)
     threshold = chosen_threshold(facts.targets, threshold, facts.threshold)
-    metrics = RoadMetrics(
-        facts.targets,
-        facts.class_mph,
-        threshold=threshold,
-        groups=len(ids),
-        device=runner.device,
-    )
+    how: dict[str, Any] = {"threshold": threshold, "device": runner.device}
+    metrics = RoadMetrics(facts.targets, facts.class_mph, groups=len(names), **how)
     pad = DevicePrep(Normalize(facts.mean, facts.std), SpeedTarget("binary")).pad
     for batch in BatchLoader(tiles, batch_size, shuffle=False):
         image = filled(pad(batch.image), batch_size if runner.fixed_batch else 0)
         found = mean_of_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         there = batch.to(runner.device)
-        metrics.update(found, there.speed, group[there.index])
+        metrics.update(found, there.speed, scene_of[there.index])
     add_up_in_place(metrics.counts())
     if lost := int(metrics.lost):
         notes.append(f"the network gave no number for {lost:,} labelled pixels: left out")
-    names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in ids.tolist()]
-    each = zip(names, torch.bincount(group).tolist(), metrics.by_group(), strict=True)
-    swept = torch.stack([torch.arange(STEPS) / STEPS, *(v.cpu() for v in metrics.sweep())], 1)
-    steps = ("threshold", "precision", "recall", "road_iou")
+    each = zip(names, torch.bincount(scene_of).tolist(), metrics.by_group(), strict=True)
     return Evaluation(
         title=title,
         level=tiles.side,
@@ -240,6 +240,21 @@ def evaluate_runner(
         threshold=threshold,
         metrics=metrics.compute(),
         scenes=[{"scene": name, "tiles": count} | figures for name, count, figures in each],
-        sweep=[dict(zip(steps, row, strict=True)) for row in swept.tolist()],
+        sweep=_steps(metrics.sweep()),
         notes=notes,
     )
+
+
+def _scenes(tiles: RamTiles | DeviceTiles | StreamTiles) -> tuple[list[str], Tensor]:
+    """Return the names of all scenes, and the number of each tile's, int64 (tile,)."""
+    pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
+    scenes, number = np.unique(pairs, axis=0, return_inverse=True)
+    names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in scenes.tolist()]
+    return names, torch.from_numpy(number.reshape(-1).astype(np.int64))
+
+
+def _steps(sweep: Sweep) -> list[dict[str, float]]:
+    """Return a row per threshold."""
+    rows = zip(*(values.tolist() for values in sweep), strict=True)
+    names = ("threshold", "precision", "recall", "road_iou")
+    return [dict(zip(names, (k / STEPS, *row), strict=True)) for k, row in enumerate(rows)]

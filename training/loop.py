@@ -115,7 +115,7 @@ def train(run: Run, callbacks: Callbacks) -> None:
         Loss or gradient are no longer finite.
     """
     with callbacks.explained():
-        while run.progress.epoch < run.config.ends[-1] and not run.out_of_patience:
+        while run.progress.epoch < run.epochs and not run.out_of_patience:
             callbacks.begin_epoch(new_stage=run.enter_stage())
             train_epoch(run, callbacks)
             callbacks.end_epoch()

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torch.profiler import record_function
@@ -74,25 +73,24 @@ class Compiled:
 
     def __init__(self, plain: Callable[..., Any], what: str) -> None:
         self._plain, self._what = plain, what
-        self._compiled: Callable[..., Any] | None = torch.compile(plain, dynamic=False)
+        self._fast = torch.compile(plain, dynamic=False)
 
     def __call__(self, *args: Tensor) -> Any:  # noqa: ANN401 - what the plain callable returns
         """Return what the plain callable returns, but for rounding."""
-        if self._compiled is not None:
-            # Here: the compiler takes seconds to import, and not every run has one.
-            from torch._dynamo.exc import TorchDynamoException
+        # Here: the compiler takes seconds to import, and not every run has one.
+        from torch._dynamo.exc import TorchDynamoException
 
-            try:
-                return self._compiled(*args)
-            except TorchDynamoException as error:
-                self._compiled = None
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                warnings.warn(
-                    f"{self._what} could not be compiled and runs as it is, slower: {reason}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-        return self._plain(*args)
+        try:
+            return self._fast(*args)
+        except TorchDynamoException as error:
+            self._fast = self._plain
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            warnings.warn(
+                f"{self._what} could not be compiled and runs as it is, slower: {reason}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return self._plain(*args)
 
 
 class Trainable(nn.Module):
@@ -292,14 +290,15 @@ class Stepper:
             Loss or gradient is not finite; the weights are as they were before. On an
             accelerator, where looking would mean waiting, whoever reads the losses finds it.
         """
-        batches, waited = iter(batches), 0.0
-        losses, counts = [], []
+        batches, losses, counts, waited = iter(batches), [], [], 0.0
+        # Gradients stay unaveraged over ranks, as long as more batches of the step follow.
+        apart = getattr(self.module, "no_sync", nullcontext)
         for number in range(1, count + 1):
             asked = time.perf_counter()
             with self.timed(WAIT):
                 batch = next(batches)
             waited += time.perf_counter() - asked
-            with self._kept_apart() if number < count else nullcontext():
+            with apart() if number < count else nullcontext():
                 losses.append(self._add_gradient(batch, count))
             counts.append(len(batch))
             del batch  # or its buffer would stay taken while the next one is waited for
@@ -323,8 +322,3 @@ class Stepper:
         with self.timed("backward"):
             (parts.total / count).backward()  # type: ignore[no-untyped-call]  # torch's
         return torch.stack([*parts]).detach()
-
-    def _kept_apart(self) -> AbstractContextManager[None]:
-        """Leave gradients unaveraged over ranks, as more batches of the same step follow."""
-        module = self.module
-        return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()

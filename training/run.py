@@ -129,6 +129,8 @@ class Run:
 
     Attributes
     ----------
+    epochs, stage
+        How many there are, of all stages; the number of the stage that runs, -1 for none yet.
     facts
         What the network is for, at the level of the running stage.
     trainable, module
@@ -153,7 +155,7 @@ class Run:
     ) -> None:
         self.config, self.engine, self.stores, self.folder = config, engine, stores, folder
         self.progress = Progress() if saved is None else Progress.from_plain(saved.progress)
-        self.stage = -1
+        self.epochs, self.stage = config.ends[-1], -1
         self._loader_state = {} if saved is None else saved.loader
         self.facts: Facts = facts_of(config, stores) if saved is None else saved.facts
         check_store(self.facts, stores, str(folder))
@@ -257,7 +259,7 @@ class Run:
         TrainingError
             Loss or gradient is not finite, see `Stepper`.
         """
-        rate = learning_rate(self.config, self.config.ends[-1], group.done)
+        rate = learning_rate(self.config, self.epochs, group.done)
         for part in self.optimizer.param_groups:
             part["lr"] = rate * part.get("factor", 1.0)
         taken = self.stepper(batches, group.size)

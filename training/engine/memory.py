@@ -207,10 +207,8 @@ def _available(device: torch.device) -> tuple[int, str]:
     if device.type == "cpu":
         here = available_memory()
         return here.nbytes, here.limited_by
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0], f"device {device}"
-    total = torch.xpu.get_device_properties(device).total_memory
-    return total - torch.xpu.memory_reserved(device), f"device {device}"
+    free: int = torch.get_device_module(device).mem_get_info(device)[0]
+    return free, f"device {device}"
 
 
 def _gib(nbytes: int) -> str:

@@ -71,6 +71,7 @@ class Callbacks:
         self._saved = self._began = time.monotonic()
         there = (run.folder / LAST).exists()
         self._saved_step = run.progress.step if there else None
+        self._alone = not is_distributed()
         self._began_at = math.nan
         self._road_iou = math.nan
 
@@ -83,7 +84,7 @@ class Callbacks:
         before = groups[0].batches - groups[0].size if groups else total
         if math.isnan(self._began_at):
             self._began_at = epoch + before / total
-        self.console.begin_bar(f"epoch {epoch + 1}/{config.ends[-1]}", total, before)
+        self.console.begin_bar(f"epoch {epoch + 1}/{run.epochs}", total, before)
         self._readings, self._since = [], time.perf_counter()
 
     def after_step(self, taken: Taken, group: Group) -> None:
@@ -106,7 +107,7 @@ class Callbacks:
         step = self.run.progress.step
         by_step = self._steps > 0 and step % self._steps == 0
         # Alone, a wish is granted at once; ranks must agree first, which costs a round of talk.
-        urgent = not is_distributed() and (self.stop.number or self._is_due())
+        urgent = self._alone and (self.stop.number or self._is_due())
         if not (urgent or by_step or step % self.run.config.log_every == 0):
             return
         self._show(self._read(), group.done)
@@ -165,7 +166,7 @@ class Callbacks:
     def _show(self, reading: Reading, done: float) -> None:
         loss, pace = reading.loss / reading.samples, reading.pace()
         per_epoch = (time.monotonic() - self._began) / max(done - self._began_at, 1e-9)
-        remaining = left(per_epoch * (self.run.config.ends[-1] - done))
+        remaining = left(per_epoch * (self.run.epochs - done))
         iou = "" if math.isnan(self._road_iou) else f"road IoU {self._road_iou:.3f}  "
         self.console.state(f"loss {loss:.4f}  {iou}{_told(pace)}  {remaining} left")
         scalars = {"loss": loss, "lr": self.run.optimizer.param_groups[0]["lr"], **pace}
@@ -204,7 +205,7 @@ class Callbacks:
         self.console.scalars("epoch", {"loss": row["loss"]}, progress.step)
         self.console.scalars("val", results, progress.step)
         (stopping,) = largest([float(self.stop.number)], device)
-        if stopping and progress.epoch < run.config.ends[-1]:
+        if stopping and progress.epoch < run.epochs:
             raise Stopped(int(stopping))
 
     def _validate(self) -> dict[str, float]:
@@ -219,7 +220,7 @@ class Callbacks:
 
         def on_batch() -> None:
             self.console.advance(next(seen))
-            if self.stop.number and not is_distributed():
+            if self.stop.number and self._alone:
                 raise Stopped(self.stop.number)
 
         judged = (run.trainable, run.engine, run.facts, run.validation)
@@ -247,7 +248,7 @@ class Callbacks:
 
     def _tell(self, row: dict[str, float], best: bool) -> None:
         run, progress = self.run, self.run.progress
-        parts = [f"epoch {progress.epoch}/{run.config.ends[-1]}", f"loss {row['loss']:.4f}"]
+        parts = [f"epoch {progress.epoch}/{run.epochs}", f"loss {row['loss']:.4f}"]
         if run.validation is not None:  # that none judges, the header says once
             shown = {"val_loss": "val", "road_iou": "road IoU", "bin_iou": "bin IoU"}
             parts += [f"{label} {row[name]:.3f}" for name, label in shown.items() if name in row]

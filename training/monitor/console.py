@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from geoprep.storage import replaced
 from loaders import this_rank
-from training.config import Config, counted
+from training.config import counted
 from training.distributed import is_first
 from training.engine.host import describe
 from training.run import Run
@@ -175,7 +175,7 @@ def header(run: Run, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
     yield "stages", "; ".join(map(str, stages))
     yield "samples", _samples(run)
     yield "network", _network(run)
-    yield "learning", _learning(run.config)
+    yield "learning", _learning(run)
     yield from describe(run.engine)
     yield "allocator", allocator
     yield "memory", memory
@@ -231,9 +231,10 @@ def _network(run: Run) -> str:
     )
 
 
-def _learning(config: Config) -> str:
+def _learning(run: Run) -> str:
+    config = run.config
     averaged = f", averaged weights (decay {config.ema:g})" if config.ema else ""
     return (
         f"{config.loss}; {config.optimizer}, {config.schedule} up to {config.lr:g}, "
-        f"{counted(config.ends[-1], 'epoch')}{averaged}; seed {config.seed}"
+        f"{counted(run.epochs, 'epoch')}{averaged}; seed {config.seed}"
     )
