@@ -24,7 +24,7 @@ from training.monitor.signals import Stopped, StopSignals
 from training.run import Progress, Run
 
 UNCHANGEABLE = (
-    *("targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "folds", "fold"),
+    *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "folds", "fold"),
 )
 """Settings that weights, normalisation and optimizer state depend on."""
 
@@ -155,7 +155,8 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
     before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
     if given.get("targets") == "auto":  # as before, whatever stores say by now
         given = {k: v for k, v in given.items() if k != "targets"}
-    notes = list(_changes(before | {"targets": saved.facts.targets}, given))
+    facts = {"targets": saved.facts.targets, "model": saved.facts.network}
+    notes = list(_changes(before | facts, given))
     if saved.optimizer is None:
         notes.append("this checkpoint holds weights alone: optimizer and random numbers start anew")
     trusted(saved.facts.network, given.get("model"), given["resume"])
@@ -164,10 +165,7 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
             f"{given['resume']} asks to import {before['augmentation']}: if you trust it, say so "
             f"with --augmentation {before['augmentation']} (or none)"
         )
-    if given.get("model") not in (None, saved.facts.network):
-        raise UsageError(_unchangeable("model", saved.facts.network, given["model"]))
-    config = Config.from_flat({**before, **given})
-    return config, notes
+    return Config.from_flat({**before, **given}), notes
 
 
 def _finished(config: Config, done: int) -> str:
@@ -186,20 +184,16 @@ def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[st
         if name in OF_ONE_START or before.get(name) == plain:
             continue
         if name in UNCHANGEABLE:
-            raise UsageError(_unchangeable(name, before.get(name), value))
+            raise UsageError(
+                f"--{name.replace('_', '-')} was {before.get(name)} and cannot become {value} in a "
+                "run that goes on: its weights, its normalisation or its optimizer's state would "
+                "not fit. Start a new run (--out)"
+            )
         if name == "stores":
             yield f"stores were {', '.join(before.get(name, []))}, are {', '.join(value)}"
             continue
         flag = f"--{name.replace('_', '-')}"
         yield f"{flag} was {before.get(name)}, is {value}: the run differs from one never stopped"
-
-
-def _unchangeable(name: str, before: object, value: object) -> str:
-    return (
-        f"--{name.replace('_', '-')} was {before} and cannot become {value} in a run that goes on: "
-        "its weights, its normalisation or its optimizer's state would not fit. Start a new run "
-        "(--out)"
-    )
 
 
 def _changed_since(run: Run, saved: Checkpoint | None) -> Iterator[str]:
