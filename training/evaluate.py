@@ -91,7 +91,7 @@ COMMAND = Command("python -m training.evaluate", (Network, Tiles, Shown), INTROD
 
 def evaluate(request: Request) -> int:
     """Evaluate a checkpoint, print and write the figures, and return the exit status."""
-    from training.distributed import is_first, joined, set_threads
+    from training.engine.distributed import is_first, joined, set_threads
     from training.evaluation import evaluate_runner
 
     for file in (request.csv, request.json):

@@ -27,7 +27,7 @@ from loaders import (
 from training.checkpoint import Facts
 from training.data import differences, tiles_of
 from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
-from training.distributed import add_up, add_up_in_place, share_buffers
+from training.engine.distributed import add_up, add_up_in_place, share_buffers
 from training.engine.native import Engine
 from training.metrics import STEPS, RoadMetrics, Sweep
 from training.module import Trainable

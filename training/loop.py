@@ -14,7 +14,7 @@ from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
 from training.cli import write_file
 from training.config import OF_ONE_START, SECTIONS, Config, counted
 from training.data import differences, facts_of, open_data
-from training.distributed import is_first, joined, of_first, set_threads
+from training.engine.distributed import is_first, joined, of_first, set_threads
 from training.engine.host import keep_memory
 from training.engine.memory import choose_batch_size, estimate_run
 from training.engine.native import choose_engine

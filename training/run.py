@@ -20,7 +20,7 @@ from training import checkpoint as files
 from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError, Facts
 from training.config import Config
 from training.data import check_store, facts_of, level_gsd, load_stage
-from training.distributed import add_up, is_first, parallel
+from training.engine.distributed import add_up, is_first, parallel
 from training.engine.native import Engine
 from training.module import AVERAGE, Stepper, Taken, make_trainable, prepare
 from training.optim import Ema, learning_rate

@@ -17,7 +17,7 @@ from geoprep.store import Store
 from loaders import PAD_TO, Batch, available_memory, select, this_rank
 from training.config import Config
 from training.data import facts_of, folds_of, windows
-from training.distributed import largest
+from training.engine.distributed import largest
 from training.engine.native import Engine
 from training.module import Stepper, Trainable, make_trainable, prepare
 from training.optim import STATE_PER_PARAMETER
