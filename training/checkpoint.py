@@ -252,12 +252,11 @@ def load_network(
     checkpoint = load(path, device=device)
     if weights == "ema" and checkpoint.ema is None:
         raise CheckpointError(f"{path} holds no averaged weights: it was trained without --ema")
-    use_raw = weights == "raw" or checkpoint.ema is None
-    state = checkpoint.network if use_raw else checkpoint.ema
+    averaged = None if weights == "raw" else checkpoint.ema
     facts = checkpoint.facts
     spec = trusted(facts.network, model, str(path))
     network = build_network(spec, bands=len(facts.bands), channels=facts.channels)
-    load_weights(network, state or {}, str(path))
+    load_weights(network, averaged or checkpoint.network, str(path))
     return network.to(device).eval(), facts
 
 
@@ -331,13 +330,9 @@ def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - anyt
             raise ValueError(f"checksum of {damaged}")
         return torch.load(path, map_location=device, weights_only=True)
     except _UNREADABLE as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> CheckpointError:
-    lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
-    # torch explains at length; the line that says what it found is marked so.
-    cause = next((line for line in lines if line.startswith("WeightsUnpickler")), lines[0])
-    return CheckpointError(
-        f"{path} is damaged or not a checkpoint of training.fit ({cause}): use another one"
-    )
+        lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
+        # torch explains at length; the line that says what it found is marked so.
+        cause = next((line for line in lines if line.startswith("WeightsUnpickler")), lines[0])
+        raise CheckpointError(
+            f"{path} is damaged or not a checkpoint of training.fit ({cause}): use another one"
+        ) from error

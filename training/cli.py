@@ -18,8 +18,7 @@ from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
-from typing import get_type_hints as hints
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from geoprep.errors import GeoprepError, SourceError, UsageError
 
@@ -69,13 +68,7 @@ def option(
     **bounds
         ``least``, ``above``, ``most`` or ``below``: which numbers make sense.
     """
-    about = {
-        "help": text,
-        "metavar": metavar,
-        "flags": tuple(flags),
-        "check": check,
-        "bounds": bounds,
-    }
+    about = {"help": text, "metavar": metavar, "flags": flags, "check": check, "bounds": bounds}
     described: T = field(default=default, metadata=about)
     return described
 
@@ -85,8 +78,7 @@ def argument(text: str, metavar: str, **default: Any) -> Any:  # noqa: ANN401 - 
 
     ``default=()`` is for what may be left out.
     """
-    about = {"help": text, "metavar": metavar, "bounds": {}, "positional": True}
-    return field(metadata=about, **default)
+    return field(metadata={"help": text, "metavar": metavar, "positional": True}, **default)
 
 
 _BOUNDS = {
@@ -95,72 +87,104 @@ _BOUNDS = {
     "most": ("at most", operator.le),
     "below": ("less than", operator.lt),
 }
-
-
-def _out_of(bounds: Mapping[str, float], value: float) -> str | None:
-    """Return what a number should be, None where it is."""
-    wanted = [(*_BOUNDS[name], bound) for name, bound in bounds.items()]
-    if all(holds(value, bound) for _, holds, bound in wanted):
-        return None
-    return " and ".join(f"{word} {bound:g}" for word, _, bound in wanted)
-
-
-def convert(kind: Any, given: object, flag: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - a type, and a value of it
-    """Return what a word, or a value of YAML, means as a value of a type.
-
-    The type is ``int``, ``float``, ``str``, ``bool``, ``Path``, a Literal, None, or a union of
-    them. YAML's numbers, booleans and null are taken by how they are written.
-
-    Raises
-    ------
-    UsageError
-        It is no such value; the message begins with the flag.
-    """
-    text = "none" if given is None else str(given)
-    for part in _parts(kind):
-        try:
-            return _convert(part, text)
-        except ValueError:
-            continue
-    number = next((_NUMBERS[part] for part in _parts(kind) if part in _NUMBERS), None)
-    literal = any(get_origin(part) is Literal for part in _parts(kind))
-    wanted = number if number and not literal else metavar or "|".join(spelt(kind))
-    raise UsageError(f"{flag}: {text!r} is not {wanted}")
-
-
 _NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
-def _convert(kind: Any, text: str) -> Any:  # noqa: ANN401 - as above
-    """Return a value of one type, none of a union; ValueError where the text is no such value."""
-    if get_origin(kind) is Literal:
-        choices = {str(choice): choice for choice in get_args(kind)}
-    elif kind in (bool, NoneType):
-        choices = {"none": None} if kind is NoneType else {"true": True, "false": False}
-        text = text.lower()
-    else:
-        value = kind(text)
-        if kind is float and not math.isfinite(value):
-            raise ValueError(text)
+class Setting:
+    """A field of a dataclass as words on a command line or in a file.
+
+    Parameters
+    ----------
+    item
+        An `option` or `argument`.
+    kind
+        Its type: ``int``, ``float``, ``str``, ``bool``, ``Path``, a Literal, None, a union of
+        them, or for an argument a tuple of one of them.
+    """
+
+    def __init__(self, item: Field[Any], kind: Any) -> None:  # noqa: ANN401 - a type form
+        about = item.metadata
+        self.name, self.default, self.help = item.name, item.default, about["help"]
+        self.positional = "positional" in about
+        self.several = get_origin(kind) is tuple
+        self.flags = (f"--{item.name.replace('_', '-')}", *about.get("flags", ()))
+        self.check, self.bounds = about.get("check"), about.get("bounds", {})
+        kind = get_args(kind)[0] if self.several else kind
+        self.kinds = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
+        self.metavar = about["metavar"] or "|".join(map(_spelt, self.kinds))
+        self.shown = self.metavar if self.positional else self.flags[0]
+
+    def value(self, text: str) -> Any:  # noqa: ANN401 - of the field's type
+        """Return what a word means.
+
+        Raises
+        ------
+        UsageError
+            It is no such value, or makes no sense.
+        """
+        # The last one first: `none` is no name of a file.
+        found = [value for kind in reversed(self.kinds) for value in _readings(kind, text)]
+        if not found:
+            numbers = [_NUMBERS.get(kind) for kind in self.kinds if kind is not NoneType]
+            wanted = numbers[0] if len(numbers) == 1 and numbers[0] else self.metavar
+            raise UsageError(f"{self.shown}: {text!r} is not {wanted}")
+        value = found[0]
+        if isinstance(value, int | float):
+            wanted = [(*_BOUNDS[name], bound) for name, bound in self.bounds.items()]
+            if not all(holds(value, bound) for _, holds, bound in wanted):
+                bounds = " and ".join(f"{word} {bound:g}" for word, _, bound in wanted)
+                raise UsageError(f"{self.shown} {text}: must be {bounds}")
+        if self.check is not None and value is not None:
+            self.check(value)
         return value
-    if text not in choices:
-        raise ValueError(text)
-    return choices[text]
+
+    def words(self, value: Any) -> list[str]:  # noqa: ANN401 - of YAML
+        """Return a value of YAML as it is written on the command line."""
+        if self.positional:
+            return [str(part) for part in ([value] if isinstance(value, str) else value)]
+        text = "none" if value is None else str(value)
+        if self.kinds == (bool,) and text.lower() in ("true", "false"):
+            return [self.flags[0]] * (text.lower() == "true")
+        return [f"{self.flags[0]}={text}"]
+
+    def add_to(self, group: Any) -> None:  # noqa: ANN401 - argparse's
+        """Add it to a parser."""
+        how: dict[str, Any] = {"help": self.help.replace("%", "%%")}
+        if self.kinds == (bool,):
+            group.add_argument(*self.flags, dest=self.name, action="store_true", **how)
+            return
+        how |= {"metavar": self.metavar, "type": self.value}
+        if self.positional:
+            if self.several:
+                how["nargs"] = "+" if self.default is MISSING else "*"
+            group.add_argument(self.name, **how)
+            return
+        if self.default is not None:
+            how["help"] += f" (default: {str(self.default).replace('%', '%%')})"
+        group.add_argument(*self.flags, dest=self.name, **how)
 
 
-def _parts(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - a type form
-    """Yield the members of a union, None first: ``none`` is no name of a file."""
-    members = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
-    yield from sorted(members, key=lambda member: member is not NoneType)
+def _spelt(kind: Any) -> str:  # noqa: ANN401 - a type form
+    """Return how to write the values of one type: choices by name, types in capitals."""
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    name: str = kind.__name__.upper()
+    return "none" if kind is NoneType else name
 
 
-def spelt(kind: Any) -> Iterator[str]:  # noqa: ANN401 - a type form
-    """Yield how to write the values of a type: choices by name, types in capitals, none last."""
-    for part in sorted(_parts(kind), key=lambda part: part is NoneType):
-        if get_origin(part) is Literal:
-            yield from map(str, get_args(part))
-        else:
-            yield "none" if part is NoneType else part.__name__.upper()
+def _readings(kind: Any, text: str) -> Iterator[Any]:  # noqa: ANN401 - a type form, and a value
+    """Yield what a word means as a value of one type, nothing where it is none."""
+    if get_origin(kind) is Literal:
+        yield from (choice for choice in get_args(kind) if str(choice) == text)
+    elif kind is NoneType:
+        yield from [None] * (text.lower() == "none")
+    else:
+        try:
+            value = kind(text)
+        except ValueError:
+            return
+        if kind is not float or math.isfinite(value):
+            yield value
 
 
 class Command:
@@ -188,10 +212,6 @@ class Command:
         *,
         takes_file: bool = False,
     ) -> None:
-        self.name = name
-        self.sections = tuple(sections)
-        self._fields = {f.name: f for section in sections for f in fields(section)}
-        self._kinds = {k: v for section in sections for k, v in hints(section).items()}
         self._parser = _Parser(
             prog=name,
             description=introduction,
@@ -199,17 +219,24 @@ class Command:
             formatter_class=partial(
                 argparse.RawDescriptionHelpFormatter, width=100, max_help_position=30
             ),
-            usage=f"%(prog)s {' '.join(_positionals(self._fields.values()))} [options]",
             allow_abbrev=False,
+            argument_default=argparse.SUPPRESS,
         )
+        self._settings: dict[str, Setting] = {}
         for section in sections:
             title, _, text = (section.__doc__ or "").rstrip(".").partition(": ")
-            group = self._parser.add_argument_group(title, text)
+            group, kinds = self._parser.add_argument_group(title, text), get_type_hints(section)
             for item in fields(section):
-                self._add(group, item)
+                setting = self._settings[item.name] = Setting(item, kinds[item.name])
+                setting.add_to(group)
+        self._flags = {flag for each in self._settings.values() for flag in each.flags} | {"--help"}
         if takes_file:
             text = "Settings in YAML, with the names of the options; flags win."
             self._parser.add_argument("--config", metavar="FILE", help=text)
+            self._flags.add("--config")
+        positional = [each for each in self._settings.values() if each.positional]
+        words = [each.metavar + " ..." * each.several for each in positional]
+        self._parser.usage = f"%(prog)s {' '.join(words)} [options]"
 
     def help(self) -> str:
         """Return what ``--help`` prints."""
@@ -226,21 +253,20 @@ class Command:
             A setting is unknown, of the wrong type or out of its range, or a file is unreadable.
         """
         words = list(sys.argv[1:] if arguments is None else arguments)
-        self._refuse_unknown_flags(words)
-        given = vars(self._parser.parse_intermixed_args(words))
+        for word in words:
+            flag = word.split("=", 1)[0]
+            if word.startswith("--") and flag not in self._flags and word != "--":
+                raise UsageError(f"unknown option {flag}{_nearest(flag, self._flags)}")
+        given = self._parsed(words)
         path = given.pop("config", None)
-        read = {} if path is None else self.read_file(path)
-        said = {name: self._value(name, text) for name, text in given.items() if _is_said(text)}
-        return read | said
+        return given if path is None else self._parsed(self._words_of(path)) | given
 
-    def read_file(self, path: str) -> dict[str, Any]:
-        """Return the settings of a YAML file.
+    def _parsed(self, words: Sequence[str]) -> dict[str, Any]:
+        given = vars(self._parser.parse_intermixed_args(words))
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
 
-        Raises
-        ------
-        UsageError
-            It cannot be read, or a setting in it is unknown or makes no sense.
-        """
+    def _words_of(self, path: str) -> list[str]:
+        """Return the settings of a YAML file as words of a command line."""
         import yaml
 
         try:
@@ -250,54 +276,14 @@ class Command:
             raise UsageError(f"--config {path} cannot be read: {reason}") from error
         if not isinstance(values, dict | None):
             raise UsageError(f"--config {path} holds no settings: write lines such as `lr: 2e-4`")
-        named = {str(name).replace("-", "_"): value for name, value in (values or {}).items()}
-        for name in named:
-            if name not in self._fields:
-                raise UsageError(f"{path}: unknown setting {name!r}{_nearest(name, self._fields)}")
-        return {name: self._value(name, value) for name, value in named.items()}
-
-    def _add(self, group: Any, item: Field[Any]) -> None:  # noqa: ANN401 - argparse's
-        about, kind = item.metadata, self._kinds[item.name]
-        text = about["help"].replace("%", "%%")
-        shared = {"help": text, "default": None}
-        metavar = about["metavar"] or "|".join(spelt(kind))
-        if "positional" in about:
-            nargs = None
-            if get_origin(kind) is tuple:
-                nargs = "+" if item.default is MISSING else "*"
-            extra = {} if nargs is None else {"nargs": nargs}
-            group.add_argument(item.name, metavar=metavar, **shared, **extra)
-            return
-        flags = (_flag(item.name), *about["flags"])
-        if kind is bool:
-            group.add_argument(*flags, dest=item.name, action="store_true", **shared)
-            return
-        if item.default is not None and item.default is not MISSING:
-            shared["help"] = f"{text} (default: {str(item.default).replace('%', '%%')})"
-        group.add_argument(*flags, dest=item.name, metavar=metavar, **shared)
-
-    def _value(self, name: str, given: Any) -> Any:  # noqa: ANN401 - of the field's type
-        item, kind = self._fields[name], self._kinds[name]
-        flag = item.metadata["metavar"] if "positional" in item.metadata else _flag(name)
-        if get_origin(kind) is tuple:
-            every = [given] if isinstance(given, str) else given
-            return tuple(convert(get_args(kind)[0], text, flag) for text in every)
-        value = convert(kind, given, flag, item.metadata["metavar"])
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            problem = _out_of(item.metadata["bounds"], value)
-            if problem:
-                raise UsageError(f"{flag} {given}: must be {problem}")
-        check = item.metadata.get("check")
-        if check is not None and value is not None:
-            check(value)
-        return value
-
-    def _refuse_unknown_flags(self, words: Iterable[str]) -> None:
-        known = self._parser.flags()
-        for word in words:
-            flag = word.split("=", 1)[0]
-            if word.startswith("--") and flag not in known and word != "--":
-                raise UsageError(f"unknown option {flag}{_nearest(flag, known)}")
+        words = []
+        for written, value in (values or {}).items():
+            name = str(written).replace("-", "_")
+            if name not in self._settings:
+                near = _nearest(name, self._settings)
+                raise UsageError(f"{path}: unknown setting {name!r}{near}")
+            words += self._settings[name].words(value)
+        return words
 
 
 class _Parser(argparse.ArgumentParser):
@@ -306,28 +292,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; --help shows how")
 
-    def flags(self) -> list[str]:
-        """Return all flags."""
-        return [flag for action in self._actions for flag in action.option_strings]
-
-
-def _positionals(items: Iterable[Field[Any]]) -> Iterator[str]:
-    for item in items:
-        if "positional" in item.metadata:
-            several = "tuple" in str(item.type)
-            yield f"{item.metadata['metavar']}{' ...' if several else ''}"
-
-
-def _is_said(value: object) -> bool:
-    return value is not None and value != []
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     return f": did you mean {near[0]}?" if near else "; --help lists them all"
 
 
@@ -385,9 +352,10 @@ def run_command(command: Callable[[], int]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _failed(f"{where}{error.strerror or error}", Status.FAILED)
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
         first = (str(error).splitlines() or ["no more of it"])[0]
+        signs = ("out of memory", "can't allocate memory")  # of torch's RuntimeErrors
+        if isinstance(error, RuntimeError) and not any(s in str(error).lower() for s in signs):
+            raise
         return _failed(f"out of memory ({first}): take a smaller --batch-size", Status.FAILED)
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
@@ -398,10 +366,3 @@ def _failed(message: str, status: Status) -> int:
     rank = os.environ.get("RANK")
     print(f"Error{f' (rank {rank})' if rank else ''}: {message}", file=sys.stderr)
     return status
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether this is a want of memory, which torch tells of as a RuntimeError."""
-    return isinstance(error, MemoryError) or any(
-        sign in str(error).lower() for sign in ("out of memory", "can't allocate memory")
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
@@ -15,6 +16,8 @@ from typing import Any, Literal, Self
 
 from geoprep.errors import UsageError
 from training.cli import argument, option
+
+Residency = Literal["ram", "compressed", "stream", "device"]
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -88,16 +91,18 @@ def parse_every(text: str) -> tuple[int, float]:
     return int(found[1]), math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+PIXELS: dict[str, Any] = {"metavar": "PIXELS", "least": 1}
+SHARE: dict[str, Any] = {"metavar": "SHARE", "least": 0, "below": 1}
+THREADS: dict[str, Any] = {"metavar": "N", "least": 1, "most": 1024}
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Data: which tiles."""
 
     stores: tuple[str, ...] = argument("One or more stores.", "STORE", default=())
     level: int | None = option(
-        None,
-        "Tile side in pixels, one of the store's levels; the finest by default.",
-        "PIXELS",
-        least=1,
+        None, "Tile side in pixels, one of the store's levels; the finest by default.", **PIXELS
     )
     bands: str | None = option(
         None, "Bands to use, in this order; all by default.", "red,green,..."
@@ -106,7 +111,7 @@ class DataConfig:
         None, "Cut train and validation anew into this many folds, by scene.", "N", least=2
     )
     fold: int = option(0, "Which fold validates, from 0.", "N", least=0)
-    residency: Literal["ram", "compressed", "stream", "device"] = option(
+    residency: Residency = option(
         "ram",
         "Where tiles live: in memory as pixels or as stored, in the store (larger than memory), "
         "on the accelerator.",
@@ -114,15 +119,12 @@ class DataConfig:
     ram_limit: str = option("4GiB", "Memory for the tiles of --residency stream.", "SIZE")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
     """Samples: what is cut from the tiles."""
 
     batch_size: int | Literal["auto"] = option(
-        8,
-        "Samples per batch and rank; auto measures which size is fastest here.",
-        "N|auto",
-        least=1,
+        8, "Samples per batch and rank; auto measures which is fastest here.", "N|auto", least=1
     )
     crop: int | None = option(
         256, "Side of random windows in pixels; none for whole tiles.", "PIXELS|none", least=1
@@ -145,18 +147,14 @@ class SamplingConfig:
         "package.module:function",
     )
     min_road: float = option(
-        0.0,
-        "Least share of road in a window: windows are drawn again, up to 8 times.",
-        "SHARE",
-        least=0,
-        below=1,
+        0.0, "Least share of road in a window: windows are drawn again, up to 8 times.", **SHARE
     )
     weights: Literal["road", "speed"] | None = option(
         None, "Draw tiles by their share of road, or so that rare speeds come as often as others."
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
     """Network and loss: what learns what."""
 
@@ -193,7 +191,7 @@ class NetworkConfig:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """Optimisation: how it learns."""
 
@@ -211,21 +209,14 @@ class OptimizerConfig:
         "onecycle", "Course of the learning rate over all epochs."
     )
     warmup: float = option(
-        1.0,
-        "Epochs of linear warm-up; onecycle rises over its first 30 % instead.",
-        "EPOCHS",
-        least=0,
+        1.0, "Epochs of linear warm-up; onecycle rises over its first 30 %.", "EPOCHS", least=0
     )
     clip: float | None = option(
         1.0, "Largest norm of the gradient; none for any.", "NUMBER|none", above=0
     )
     accumulate: int = option(1, "Batches per optimizer step.", "N", least=1)
     ema: float = option(
-        0.0,
-        "Decay of averaged weights, which then validate and predict; 0 for none.",
-        "NUMBER",
-        least=0,
-        below=1,
+        0.0, "Decay of averaged weights, which then validate and predict; 0 for none.", **SHARE
     )
     patience: int | None = option(
         None, "Stop after this many epochs without a better road IoU.", "EPOCHS", least=1
@@ -233,7 +224,7 @@ class OptimizerConfig:
     seed: int = option(0, "Decides everything that is random.", "N", least=0, below=2**63)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MachineConfig:
     """Machine: where and how it computes."""
 
@@ -248,17 +239,13 @@ class MachineConfig:
         "loss", "What torch.compile is used for, where there is a compiler."
     )
     threads: int | None = option(
-        None,
-        "Threads that compute; the processors divided by the ranks by default.",
-        "N",
-        least=1,
-        most=1024,
+        None, "Threads that compute; the processors divided by the ranks by default.", **THREADS
     )
-    loader_threads: int | None = option(None, "Threads that fill batches.", "N", least=1, most=1024)
+    loader_threads: int | None = option(None, "Threads that fill batches.", **THREADS)
     val_batch_size: int = option(4, "Whole tiles per validation batch.", "N", least=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OutputConfig:
     """Output: what is kept, shown and taken up again."""
 
@@ -284,60 +271,45 @@ class OutputConfig:
     quiet: bool = option(False, "No progress bar.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """All settings of a run, by section."""
+SECTIONS: tuple[type[Any], ...] = (
+    *(DataConfig, SamplingConfig, NetworkConfig),
+    *(OptimizerConfig, MachineConfig, OutputConfig),
+)
+"""The groups of settings, in the order of ``--help``."""
 
-    data: DataConfig = DataConfig()
-    sampling: SamplingConfig = SamplingConfig()
-    network: NetworkConfig = NetworkConfig()
-    optim: OptimizerConfig = OptimizerConfig()
-    machine: MachineConfig = MachineConfig()
-    output: OutputConfig = OutputConfig()
+
+@dataclass(frozen=True, kw_only=True)
+class Config(
+    OutputConfig, MachineConfig, OptimizerConfig, NetworkConfig, SamplingConfig, DataConfig
+):
+    """All settings of a run."""
 
     def flat(self) -> dict[str, Any]:
-        """Return every setting by its flat name, as plain values."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for section in asdict(self).values()
-            for name, value in section.items()
-        }
+        """Return every setting by name, as plain values."""
+        return asdict(self) | {"stores": list(self.stores)}
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> Self:
-        """Return the settings of flat names; those not given have their defaults."""
-        made = {}
-        for section in fields(cls):
-            kind: type[Any] = type(section.default)
-            given = {f.name: values[f.name] for f in fields(kind) if f.name in values}
-            if "stores" in given:
-                given["stores"] = tuple(given["stores"])
-            made[section.name] = kind(**given)
-        return cls(**made)
+        """Return the settings of these names; those not given have their defaults."""
+        given = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        return cls(**given | {"stores": tuple(given.get("stores", ()))})
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def plan(self) -> tuple[Stage, ...]:
         """The stages of the run: those of ``--stages``, or the one that other settings say."""
-        if self.optim.stages is not None:
-            return parse_stages(self.optim.stages)
-        return (Stage(self.data.level, self.sampling.crop, self.optim.epochs),)
+        if self.stages is not None:
+            return parse_stages(self.stages)
+        return (Stage(self.level, self.crop, self.epochs),)
 
     @property
-    def epochs(self) -> int:
-        """Epochs of all stages."""
-        return sum(stage.epochs for stage in self.stages)
+    def ends(self) -> tuple[int, ...]:
+        """After how many epochs each stage ends; after the last one the run does."""
+        return tuple(accumulate(stage.epochs for stage in self.plan))
 
     def stage_of(self, epoch: int) -> int:
         """Return the number of the stage that an epoch belongs to."""
-        return next(i for i, end in enumerate(self.stage_ends()) if epoch < end)
+        return bisect_right(self.ends, epoch)
 
-    def stage_ends(self) -> tuple[int, ...]:
-        """Return after how many epochs each stage ends."""
-        return tuple(accumulate(stage.epochs for stage in self.stages))
-
-
-SECTIONS: tuple[type[Any], ...] = tuple(type(section.default) for section in fields(Config))
-"""The groups of settings, in the order of ``--help``."""
 
 OF_ONE_START = ("out", "resume", "overwrite", "profile", "quiet")
 """Settings that say nothing about what is learnt."""

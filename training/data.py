@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,37 +30,15 @@ from loaders import (
     this_rank,
 )
 from training.checkpoint import Facts
-from training.config import Config, DataConfig, Stage
+from training.config import Config, Residency, Stage
 from training.decode import class_speeds
 from training.engine.native import Engine
-
-Tiles = RamTiles | DeviceTiles | StreamTiles
 
 LIKE = 1.25
 """Ground sample distances further apart than this factor are worth a word."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageData:
-    """The tiles of a stage.
-
-    Attributes
-    ----------
-    loader
-        Of training batches.
-    validation
-        Of whole validation tiles, every one once; None where no scene validates.
-    tiles, validation_tiles
-        What they read.
-    """
-
-    loader: BatchLoader
-    validation: BatchLoader | None
-    tiles: Tiles
-    validation_tiles: Tiles | None
-
-
-def open_data(config: DataConfig) -> tuple[Store, ...]:
+def open_data(config: Config) -> tuple[Store, ...]:
     """Open the stores of a run; their histograms are of the scenes that it learns from.
 
     Raises
@@ -76,7 +53,7 @@ def open_data(config: DataConfig) -> tuple[Store, ...]:
     return stores if cut is None else tuple(counted(store, cut) for store in stores)
 
 
-def folds_of(config: DataConfig) -> Folds | None:
+def folds_of(config: Config) -> Folds | None:
     """Return how training and validation scenes are cut anew; None leaves them as stored."""
     return None if config.folds is None else Folds(config.folds, config.fold)
 
@@ -105,21 +82,16 @@ def counted(store: Store, cut: Folds) -> Store:
     return cut_store
 
 
-def band_names(config: DataConfig, stores: Sequence[Store]) -> tuple[str, ...]:
-    """Return the bands to use."""
-    if config.bands is None:
-        return tuple(stores[0].meta.bands)
-    return tuple(name.strip() for name in config.bands.split(","))
-
-
 def facts_of(config: Config, stores: Sequence[Store]) -> Facts:
     """Return what prediction will need to know, for the finest level."""
-    bands = band_names(config.data, stores)
+    meta = stores[0].meta
+    bands = tuple(meta.bands)
+    if config.bands is not None:
+        bands = tuple(name.strip() for name in config.bands.split(","))
     mean, std = band_statistics(stores, bands)
     targets = targets_of(config, stores)
-    meta = stores[0].meta
     return Facts(
-        network=config.network.model,
+        network=config.model,
         bands=bands,
         channels=SpeedTarget(targets).channels,
         targets=targets,
@@ -131,8 +103,8 @@ def facts_of(config: Config, stores: Sequence[Store]) -> Facts:
         class_mph=class_speeds(stores) if targets == "bins" else (),
         stores=tuple(store.location for store in stores),
         limits=shared_limits(stores, bands),
-        folds=config.data.folds,
-        fold=None if config.data.folds is None else config.data.fold,
+        folds=config.folds,
+        fold=None if config.folds is None else config.fold,
     )
 
 
@@ -144,7 +116,7 @@ def targets_of(config: Config, stores: Sequence[Store]) -> Targets:
     UsageError
         Speeds are asked for, and the roads of a store have none.
     """
-    wanted = config.network.targets
+    wanted = config.targets
     without = [store.location for store in stores if not store.meta.has_speeds]
     if wanted == "auto":
         return "binary" if without else "bins"
@@ -256,13 +228,22 @@ def tiles_of(
     split: Split = "train",
     *,
     progress: bool | None = False,
-) -> RamTiles:
+    residency: Residency = "ram",
+    limit: StreamTiles | str = "4GiB",
+    device: torch.device | None = None,
+) -> RamTiles | DeviceTiles | StreamTiles:
     """Return tiles for a network: of its bands and its level, split by its folds.
 
     Parameters
     ----------
     progress
         Whether to draw a bar; None: on a terminal.
+    residency
+        Where they live.
+    limit
+        Memory for streamed tiles, or others whose memory they use as well.
+    device
+        For tiles that live there.
 
     Raises
     ------
@@ -271,126 +252,77 @@ def tiles_of(
     """
     opened = open_stores(stores)
     check_store(facts, opened, "the network")
-    folds = facts.folds if split in ("train", "val") else None
-    fold = (facts.fold or 0) if folds is not None else 0
-    return RamTiles.load(
-        opened, split, facts.level, bands=facts.bands, folds=folds, fold=fold, progress=progress
-    )
+    how: dict[str, Any] = {"bands": facts.bands}
+    if split in ("train", "val"):
+        how |= {"folds": facts.folds, "fold": facts.fold or 0}
+    if residency == "stream":
+        return StreamTiles.open(opened, split, facts.level, limit, **how)
+    how["progress"] = progress
+    if residency == "device":
+        return DeviceTiles.load(opened, split, facts.level, device=device, **how)
+    how["keep"] = "compressed" if residency == "compressed" else "pixels"
+    return RamTiles.load(opened, split, facts.level, **how)
 
 
-def load_split(
-    config: DataConfig,
-    stores: Sequence[Store],
-    split: Split,
-    level: int | None,
-    *,
-    device: torch.device,
-    shared: Tiles | None = None,
-    quiet: bool = True,
-) -> Tiles | None:
-    """Return the tiles of a split, None where it has none.
+def load_stage(
+    config: Config, facts: Facts, stores: Sequence[Store], stage: Stage, device: torch.device
+) -> tuple[BatchLoader, BatchLoader | None]:
+    """Load the tiles of a stage; return the loader to train with, and the one to validate with.
 
-    Parameters
-    ----------
-    config, stores, split, level
-        Which tiles, and where they live.
-    device
-        For tiles that live there.
-    shared
-        Streamed tiles whose memory these use as well: ``--ram-limit`` is one for both.
-    quiet
-        No progress bar.
-
-    Raises
-    ------
-    StoreError, UsageError
-        As `RamTiles.load` and `StreamTiles.open` do.
-    """
-    if split == "val" and not any(
-        len(select(store, split, folds_of(config)).tiles) for store in stores
-    ):
-        return None
-    options: dict[str, Any] = {
-        "bands": band_names(config, stores),
-        "folds": config.folds,
-        "fold": config.fold,
-    }
-    if config.residency == "stream":
-        limit = shared if isinstance(shared, StreamTiles) else config.ram_limit
-        return StreamTiles.open(stores, split, level, limit, **options)
-    options["progress"] = False if quiet else None
-    if config.residency == "device":
-        return DeviceTiles.load(stores, split, level, device=device, **options)
-    options["keep"] = "compressed" if config.residency == "compressed" else "pixels"
-    return RamTiles.load(stores, split, level, **options)
-
-
-def load_stage(config: Config, stores: Sequence[Store], stage: Stage, engine: Engine) -> StageData:
-    """Load the tiles of a stage and make its loaders.
+    The second is of whole tiles, every one once, and None where no scene validates.
 
     Raises
     ------
     StoreError, UsageError
         The store lacks the level, the tiles do not fit into memory, or there are too few.
     """
-    how: dict[str, Any] = {"device": engine.device, "quiet": config.output.quiet}
-    tiles = load_split(config.data, stores, "train", stage.level, **how)
-    assert tiles is not None  # an empty train split raises
-    validation = load_split(config.data, stores, "val", stage.level, shared=tiles, **how)
-    return StageData(
-        _training_loader(config, tiles, stage),
-        None if validation is None else whole_tiles(validation, config),
-        tiles,
-        validation,
-    )
+    how: dict[str, Any] = {
+        "progress": False if config.quiet else None,
+        "residency": config.residency,
+        "device": device,
+    }
+    tiles = tiles_of(facts, stores, "train", limit=config.ram_limit, **how)
+    training = _training_loader(config, tiles, stage)
+    if not any(len(select(store, "val", folds_of(config)).tiles) for store in stores):
+        return training, None
+    if isinstance(tiles, StreamTiles):
+        how["limit"] = tiles
+    whole, threads = tiles_of(facts, stores, "val", **how), config.loader_threads
+    return training, BatchLoader(whole, config.val_batch_size, shuffle=False, threads=threads)
 
 
-def windows_per_tile(config: Config, stage: Stage, side: int) -> int:
-    """Return the samples per tile and epoch: a tile that is no larger than a window is one."""
+def windows(config: Config, stage: Stage, side: int) -> tuple[int | None, int]:
+    """Return the side of windows, None for whole tiles, and the samples per tile and epoch.
+
+    A tile that is no larger than a window is one sample.
+    """
     inside = stage.crop is not None and stage.crop < side
-    return config.sampling.crops_per_tile if inside else 1
+    return (stage.crop, config.crops_per_tile) if inside else (None, 1)
 
 
-def whole_tiles(tiles: Tiles, config: Config) -> BatchLoader:
-    """Return a loader of every tile once."""
-    threads = config.machine.loader_threads
-    return BatchLoader(tiles, config.machine.val_batch_size, shuffle=False, threads=threads)
-
-
-def _training_loader(config: Config, tiles: Tiles, stage: Stage) -> BatchLoader:
-    sampling = config.sampling
-    assert isinstance(sampling.batch_size, int)  # "auto" has become a number by now
-    inside = stage.crop is not None and stage.crop < tiles.side
+def _training_loader(
+    config: Config, tiles: RamTiles | DeviceTiles | StreamTiles, stage: Stage
+) -> BatchLoader:
+    assert isinstance(config.batch_size, int)  # "auto" has become a number by now
+    crop, per_tile = windows(config, stage, tiles.side)
     options: dict[str, Any] = {
-        "crop": stage.crop if inside else None,
-        "augment": sampling.augment,
-        "crops_per_tile": windows_per_tile(config, stage, tiles.side),
-        "seed": config.optim.seed,
-        "threads": config.machine.loader_threads,
-        "min_road": sampling.min_road,
-        "weights": sampling.weights,
+        "crop": crop,
+        "augment": config.augment,
+        "crops_per_tile": per_tile,
+        "seed": config.seed,
+        "threads": config.loader_threads,
+        "min_road": config.min_road,
+        "weights": config.weights,
     }
     try:
-        return BatchLoader(tiles, sampling.batch_size, **options)
+        return BatchLoader(tiles, config.batch_size, **options)
     except UsageError as error:
         one = BatchLoader(tiles, 1, rank=0, world_size=1, **options)  # raises what else is wrong
-        raise UsageError(_too_large(sampling.batch_size, one)) from error
-
-
-def _too_large(batch_size: int, one: BatchLoader) -> str:
-    """Return what to say of a batch that an epoch does not fill.
-
-    Parameters
-    ----------
-    one
-        The same loader with batches of 1, in one rank.
-    """
-    ranks = this_rank()[1]
-    fits = one.samples // ranks
-    fix = f"--batch-size {fits} is the most that fits" if fits else "start fewer of them"
-    shared = f" on each of {ranks} ranks" if ranks > 1 else ""
-    return (
-        f"--batch-size {batch_size}: an epoch has {one.samples} samples, "
-        f"{one.sampling.crops_per_tile} per tile of {one.drawn_tiles}, less than one batch"
-        f"{shared}: {fix}"
-    )
+        ranks = this_rank()[1]
+        fits = one.samples // ranks
+        fix = f"--batch-size {fits} is the most that fits" if fits else "start fewer of them"
+        shared = f" on each of {ranks} ranks" if ranks > 1 else ""
+        raise UsageError(
+            f"--batch-size {config.batch_size}: an epoch has {one.samples} samples, {per_tile} "
+            f"per tile of {one.drawn_tiles}, less than one batch{shared}: {fix}"
+        ) from error

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,8 +38,8 @@ TITLES = {
     "bin_iou": "mean IoU of speed bins",
     "speed_mae_mph": "mean speed error on roads, mph",
 }
-SWEPT = tuple(k / 16 for k in range(1, 16))
-"""Thresholds of the table; the file of ``--json`` has all."""
+SWEPT = 16
+"""Every so many of the 256 thresholds there is one in the table; the file of ``--json`` has all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +80,18 @@ class Shown:
 class Request(Network, Tiles, Shown):
     """All of it."""
 
+    def how(self) -> dict[str, Any]:
+        """Return what `evaluate_runner` and `compare` are told alike."""
+        names = ("split", "level", "threshold", "tta", "batch_size")
+        return {name: getattr(self, name) for name in names}
+
 
 COMMAND = Command("python -m training.evaluate", (Network, Tiles, Shown), INTRODUCTION)
 
 
 def evaluate(request: Request) -> int:
     """Evaluate a checkpoint, print and write the figures, and return the exit status."""
-    from training.distributed import is_first, joined, set_threads
+    from training.engine.distributed import is_first, joined, set_threads
     from training.evaluation import evaluate_runner
 
     for file in (request.csv, request.json):
@@ -101,17 +106,7 @@ def evaluate(request: Request) -> int:
         set_threads(request.threads)
         runner, facts = request.open("auto")
         runner, _ = runner.for_pixels(0)  # few pixels pay for compiling only where it is needed
-        found = evaluate_runner(
-            runner,
-            facts,
-            request.stores,
-            request.split,
-            level=request.level,
-            threshold=request.threshold,
-            tta=request.tta,
-            batch_size=request.batch_size,
-            quiet=request.quiet,
-        )
+        found = evaluate_runner(runner, facts, request.stores, quiet=request.quiet, **request.how())
         if is_first():
             _print(found, request)
             _write(found, request)
@@ -120,10 +115,6 @@ def evaluate(request: Request) -> int:
 
 def _compare(request: Request) -> int:
     """Print and write the figures of several networks side by side."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from geoprep.storage import replaced
     from training.deploy.comparison import compare
     from training.deploy.opening import network_file
 
@@ -134,30 +125,18 @@ def _compare(request: Request) -> int:
             raise UsageError(f"{flag} is for one network: leave out --compare")
     files = [network_file(file) for file in (request.checkpoint, *map(Path, request.stores))]
     networks = [(file, *_opened(request, file)) for file in files]
-    table = Table("network", "runs as", "road IoU", "drop", "bin IoU", "drop", "Mpx/s", "MB")
+    found = list(compare(networks, [request.on], **request.how()))
     rows = []
-    for one in compare(
-        networks,
-        [request.on],
-        request.split,
-        level=request.level,
-        threshold=request.threshold,
-        tta=request.tta,
-        batch_size=request.batch_size,
-    ):
-        rate = "" if one.mpx_per_second is None else f"{one.mpx_per_second:.2f}"
+    for one in found:
         figures = []
         for name in ("road_iou", "bin_iou"):
             figures += [_figure(one.metrics[name]) if name in one.metrics else ""]
             figures += [f"{one.drop[name]:+.4f}" if name in one.drop else ""]
-        table.add_row(one.name, one.how, *figures, rate, f"{one.nbytes / 1e6:.1f}")
-        plain = asdict(one)
-        rows.append(plain | {name: _all_plain(plain[name]) for name in ("metrics", "drop")})
-    console = Console(highlight=False)
-    Console(highlight=False, width=max(console.width, 160)).print(table)
-    if request.json is not None:
-        with replaced(request.json) as partial:
-            partial.write_text(json.dumps(rows, indent=2) + "\n")
+        rate = "" if one.mpx_per_second is None else f"{one.mpx_per_second:.2f}"
+        rows.append([one.name, one.how, *figures, rate, f"{one.nbytes / 1e6:.1f}"])
+    titles = ("network", "runs as", "road IoU", "drop", "bin IoU", "drop", "Mpx/s", "MB")
+    _table(titles, rows, width=160)
+    _write_json(request.json, [asdict(one) for one in found])
     return Status.DONE
 
 
@@ -171,38 +150,40 @@ def _opened(request: Request, file: Path) -> tuple[Runner, Facts]:
 
 
 def _print(found: Evaluation, request: Request) -> None:
+    rows = []
+    for name, title in TITLES.items():
+        if name in found.metrics:
+            rows.append([title, _figure(found.metrics[name])])
+        if name == "road_iou":
+            best = f"  at the best threshold, {_figure(found.metrics['threshold'])}"
+            rows.append([best, _figure(found.metrics["best_road_iou"])])
+    bins = {name: value for name, value in found.metrics.items() if name.startswith("iou_")}
+    rows += [[f"  IoU {name[4:]} mph", _figure(value)] for name, value in bins.items()]
+    _table((f"{found.title}, roads from {found.threshold:.3g}", ""), rows)
+    if request.scenes:
+        shown = [name for name in TITLES if name in found.metrics]
+        rows = [
+            [scene["scene"], str(scene["tiles"]), *(_figure(scene[name]) for name in shown)]
+            for scene in found.scenes
+        ]
+        # Names are whole, however narrow the terminal.
+        _table(("scene", "tiles", *(TITLES[name] for name in shown)), rows, width=1000)
+    if request.sweep:
+        rows = [[*map(_figure, step.values())] for step in found.sweep[SWEPT::SWEPT]]
+        _table(("threshold", "precision", "recall", "road IoU"), rows)
+    for note in found.notes:
+        print(f"note: {note}")
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0) -> None:
+    """Print a table, at least so many characters wide where it needs them."""
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
-    table = Table(f"{found.title}, roads from {found.threshold:.3g}", "")
-    for name, title in TITLES.items():
-        if name in found.metrics:
-            table.add_row(title, _figure(found.metrics[name]))
-        if name == "road_iou":
-            best = f"  at the best threshold, {_figure(found.metrics['threshold'])}"
-            table.add_row(best, _figure(found.metrics["best_road_iou"]))
-    for name, value in found.metrics.items():
-        if name.startswith("iou_"):
-            table.add_row(f"  IoU {name.removeprefix('iou_')} mph", _figure(value))
-    console.print(table)
-    if request.scenes:
-        shown = [name for name in TITLES if name in found.metrics]
-        table = Table("scene", "tiles", *(TITLES[name] for name in shown))
-        for scene in found.scenes:
-            figures = (_figure(scene.metrics[name]) for name in shown)
-            table.add_row(scene.name, str(scene.tiles), *figures)
-        # Names are whole, however narrow the terminal.
-        Console(highlight=False, width=max(console.width, 1000)).print(table)
-    if request.sweep:
-        table = Table("threshold", "precision", "recall", "road IoU")
-        for threshold in SWEPT:
-            step = int(threshold * len(found.sweep.iou))
-            figures = (_figure(float(values[step])) for values in found.sweep)
-            table.add_row(f"{threshold:.3f}", *figures)
-        console.print(table)
-    for note in found.notes:
-        console.print(f"note: {note}", soft_wrap=True, markup=False)
+    table = Table(*titles)
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False, width=max(Console().width, width)).print(table)
 
 
 def _figure(value: float) -> str:
@@ -213,49 +194,30 @@ def _write(found: Evaluation, request: Request) -> None:
     from geoprep.storage import replaced
 
     if request.csv is not None:
-        names = list(found.scenes[0].metrics)
         with replaced(request.csv) as partial, partial.open("w", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow(["scene", "tiles", *names])
-            for scene in found.scenes:
-                figures = (_plain(scene.metrics[name]) for name in names)
-                rows.writerow([scene.name, scene.tiles, *figures])
-    if request.json is not None:
-        with replaced(request.json) as partial:
-            partial.write_text(json.dumps(_figures(found, request), indent=2) + "\n")
+            rows = csv.DictWriter(file, list(found.scenes[0]))
+            rows.writeheader()
+            rows.writerows(_plain(found.scenes))
+    asked = {"checkpoint": str(request.checkpoint), "stores": request.stores, "tta": request.tta}
+    figures = asdict(found) | asked | {"split": request.split}
+    _write_json(request.json, {k: v for k, v in figures.items() if k not in ("title", "notes")})
 
 
-def _figures(found: Evaluation, request: Request) -> dict[str, Any]:
-    steps = zip(*(values.tolist() for values in found.sweep), strict=True)
-    count = len(found.sweep.iou)
-    return {
-        "checkpoint": str(request.checkpoint),
-        "stores": list(request.stores),
-        "split": request.split,
-        "level": found.level,
-        "tiles": found.tiles,
-        "tta": request.tta,
-        "threshold": found.threshold,
-        "metrics": _all_plain(found.metrics),
-        "scenes": [
-            {"scene": scene.name, "tiles": scene.tiles} | _all_plain(scene.metrics)
-            for scene in found.scenes
-        ],
-        "sweep": [
-            {"threshold": k / count}
-            | _all_plain(dict(zip(("precision", "recall", "road_iou"), values, strict=True)))
-            for k, values in enumerate(steps)
-        ],
-    }
+def _write_json(file: Path | None, figures: object) -> None:
+    from geoprep.storage import replaced
+
+    if file is not None:
+        with replaced(file) as partial:
+            partial.write_text(json.dumps(_plain(figures), indent=2) + "\n")
 
 
-def _all_plain(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: _plain(value) for name, value in values.items()}
-
-
-def _plain(value: float) -> float | None:
-    """Return a figure for a file: JSON knows no "not a number"."""
-    return None if math.isnan(value) else value
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a nest of figures
+    """Return figures for a file: JSON knows no "not a number"."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,28 +6,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from geoprep.speed import NO_DATA
 from geoprep.store import Store
 from loaders import (
     BatchLoader,
     DevicePrep,
+    DeviceTiles,
     Normalize,
     RamTiles,
     SpeedTarget,
     Split,
+    StreamTiles,
 )
 from training.checkpoint import Facts
-from training.data import Tiles, differences, tiles_of
+from training.data import differences, tiles_of
 from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
-from training.distributed import add_up, add_up_in_place, share_buffers
+from training.engine.distributed import add_up, add_up_in_place, share_buffers
 from training.engine.native import Engine
-from training.losses import LossParts
-from training.metrics import RoadMetrics, Sweep
+from training.metrics import STEPS, RoadMetrics, Sweep
 from training.module import Trainable
 from training.monitor.pictures import ANY_ROAD_MPH, Example
 from training.prediction.runner import Runner, Views, filled, mean_of_views
@@ -50,7 +52,6 @@ def evaluate(
     facts: Facts,
     loader: BatchLoader,
     *,
-    loss: nn.Module | None = None,
     on_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Return the metrics of a network over a loader, of all ranks together.
@@ -58,27 +59,25 @@ def evaluate(
     Parameters
     ----------
     trainable
-        Whose ``logits`` are looked at.
+        Whose ``logits`` are looked at; its loss is as it is, not compiled.
     engine
         How it computes.
     facts
         What the logits mean.
     loader
         Of whole tiles.
-    loss
-        Also compute this one, as ``val_loss``, the mean over tiles.
     on_batch
         Called before each batch; may raise to stop.
 
     Returns
     -------
     dict
-        As `training.metrics.RoadMetrics.compute`; ``road_iou`` is that of the usual threshold,
-        and ``threshold`` the one to predict with.
+        ``val_loss``, the mean over tiles, then as `training.metrics.RoadMetrics.compute`;
+        ``road_iou`` is that of the usual threshold, and ``threshold`` the one to predict with.
     """
-    metrics = RoadMetrics(facts.targets, facts.class_mph).to(engine.device)
-    total = torch.zeros((), dtype=torch.float64, device=engine.device)
-    tiles = 0
+    metrics = RoadMetrics(facts.targets, facts.class_mph, device=engine.device)
+    total, tiles = torch.zeros((), dtype=torch.float64, device=engine.device), 0
+    target = trainable.prep.target
     with evaluation_mode(trainable):
         share_buffers(trainable)
         for batch in loader:
@@ -87,31 +86,33 @@ def evaluate(
             with engine.autocast():
                 logits = trainable.logits(there.image)
             metrics.update(logits.float().sigmoid(), there.speed)
-            if loss is not None:
-                target = trainable.prep.target(there.speed)
-                valid = trainable.prep.target.valid(there.speed)
-                parts: LossParts = loss(logits, target, valid)
-                total, tiles = total + len(there) * parts.total.double(), tiles + len(there)
+            parts = trainable.loss(logits, target(there.speed), target.valid(there.speed))
+            total, tiles = total + len(there) * parts.total.double(), tiles + len(there)
     add_up_in_place(metrics.counts())
-    results = {name: value.item() for name, value in metrics.compute().items()}
-    if loss is None:
-        return results
     summed, count = add_up([total.item(), tiles], engine.device)
-    return {"val_loss": summed / max(count, 1)} | results
+    return {"val_loss": summed / max(count, 1)} | metrics.compute()
 
 
 def examples(
     trainable: Trainable,
     engine: Engine,
     facts: Facts,
-    tiles: Tiles,
+    loader: BatchLoader,
     chosen: Sequence[int],
 ) -> list[Example]:
-    """Return the tiles ``chosen`` with their labels and predictions, to look at."""
+    """Return tiles of a loader with their labels and predictions, to look at.
+
+    Parameters
+    ----------
+    trainable, engine, facts, loader
+        As for `evaluate`.
+    chosen
+        Numbers of the tiles.
+    """
     found = []
     with evaluation_mode(trainable):
         for tile in chosen:
-            image, speed = tiles.pixels(tile)
+            image, speed = loader.tiles.pixels(tile)
             there = torch.from_numpy(image)[None].permute(0, 3, 1, 2).to(engine.device)
             with engine.autocast():
                 logits = trainable.logits(there)
@@ -131,25 +132,6 @@ def predicted_speed(logits: Tensor, facts: Facts) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """Figures of one scene.
-
-    Attributes
-    ----------
-    name
-        Its id.
-    tiles
-        How many of its tiles were looked at.
-    metrics
-        By name, see `training.metrics.RoadMetrics`.
-    """
-
-    name: str
-    tiles: int
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
 class Evaluation:
     """How good a network is.
 
@@ -166,9 +148,10 @@ class Evaluation:
     metrics
         By name, see `training.metrics.RoadMetrics`.
     scenes
-        One by one, in the order of the stores.
+        One by one, in the order of the stores: ``scene``, its id, the number of its ``tiles``, and
+        its metrics.
     sweep
-        The road mask at every threshold k / 256.
+        The road mask at every ``threshold`` k / 256: ``precision``, ``recall``, ``road_iou``.
     notes
         What a person should know about the figures.
     """
@@ -178,9 +161,9 @@ class Evaluation:
     tiles: int
     threshold: float
     metrics: dict[str, float]
-    scenes: tuple[Scene, ...]
-    sweep: Sweep
-    notes: tuple[str, ...]
+    scenes: list[dict[str, Any]]
+    sweep: list[dict[str, float]]
+    notes: list[str]
 
 
 def evaluate_runner(
@@ -235,48 +218,43 @@ def evaluate_runner(
     if split in ("train", "all"):
         which = "these tiles" if split == "train" else "part of these tiles"
         notes.append(f"the network has learned from {which}, if its stores are the same")
-    scene_of, names = _scenes(tiles)
+    names, scene_of = _scenes(tiles)
+    scene_of = scene_of.to(runner.device)
     threshold = chosen_threshold(facts.targets, threshold, facts.threshold)
-    metrics = RoadMetrics(facts.targets, facts.class_mph, threshold=threshold, groups=len(names))
-    metrics = metrics.to(runner.device)
+    how: dict[str, Any] = {"threshold": threshold, "device": runner.device}
+    metrics = RoadMetrics(facts.targets, facts.class_mph, groups=len(names), **how)
     pad = DevicePrep(Normalize(facts.mean, facts.std), SpeedTarget("binary")).pad
     for batch in BatchLoader(tiles, batch_size, shuffle=False):
         image = filled(pad(batch.image), batch_size if runner.fixed_batch else 0)
         found = mean_of_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         there = batch.to(runner.device)
-        metrics.update(found, there.speed, scene_of.to(runner.device)[there.index])
-    return _evaluation(metrics, title, tiles, names, scene_of, notes)
-
-
-def _scenes(tiles: RamTiles) -> tuple[Tensor, list[str]]:
-    """Return the number of each tile's scene, int64 (tile,), and the names of all."""
-    pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
-    scenes, number = np.unique(pairs, axis=0, return_inverse=True)
-    names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in scenes.tolist()]
-    return torch.from_numpy(number.reshape(-1).astype(np.int64)), names
-
-
-def _evaluation(
-    metrics: RoadMetrics,
-    title: str,
-    tiles: RamTiles,
-    names: list[str],
-    scene_of: Tensor,
-    notes: list[str],
-) -> Evaluation:
-    """Return the figures of all ranks together."""
+        metrics.update(found, there.speed, scene_of[there.index])
     add_up_in_place(metrics.counts())
-    whole = _plain(metrics.compute())
-    each = [_plain(figures) for figures in metrics.by_group()]
-    sweep = Sweep(*(values.cpu() for values in metrics.sweep()))
     if lost := int(metrics.lost):
         notes.append(f"the network gave no number for {lost:,} labelled pixels: left out")
-    counts = torch.bincount(scene_of, minlength=len(names)).tolist()
-    scenes = tuple(Scene(*one) for one in zip(names, counts, each, strict=True))
+    each = zip(names, torch.bincount(scene_of).tolist(), metrics.by_group(), strict=True)
     return Evaluation(
-        title, tiles.side, len(tiles), metrics.threshold, whole, scenes, sweep, tuple(notes)
+        title=title,
+        level=tiles.side,
+        tiles=len(tiles),
+        threshold=threshold,
+        metrics=metrics.compute(),
+        scenes=[{"scene": name, "tiles": count} | figures for name, count, figures in each],
+        sweep=_steps(metrics.sweep()),
+        notes=notes,
     )
 
 
-def _plain(figures: dict[str, Tensor]) -> dict[str, float]:
-    return {name: value.item() for name, value in figures.items()}
+def _scenes(tiles: RamTiles | DeviceTiles | StreamTiles) -> tuple[list[str], Tensor]:
+    """Return the names of all scenes, and the number of each tile's, int64 (tile,)."""
+    pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
+    scenes, number = np.unique(pairs, axis=0, return_inverse=True)
+    names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in scenes.tolist()]
+    return names, torch.from_numpy(number.reshape(-1).astype(np.int64))
+
+
+def _steps(sweep: Sweep) -> list[dict[str, float]]:
+    """Return a row per threshold."""
+    rows = zip(*(values.tolist() for values in sweep), strict=True)
+    names = ("threshold", "precision", "recall", "road_iou")
+    return [dict(zip(names, (k / STEPS, *row), strict=True)) for k, row in enumerate(rows)]

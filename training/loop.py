@@ -5,32 +5,26 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders import is_distributed
 from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
 from training.cli import write_file
 from training.config import OF_ONE_START, SECTIONS, Config, counted
 from training.data import differences, facts_of, open_data
-from training.distributed import is_first, joined, of_first, set_threads
+from training.engine.distributed import is_first, joined, of_first, set_threads
 from training.engine.host import keep_memory
 from training.engine.memory import choose_batch_size, estimate_run
 from training.engine.native import choose_engine
 from training.monitor.callbacks import Callbacks
-from training.monitor.console import Console
-from training.monitor.header import header
+from training.monitor.console import header, opened
 from training.monitor.signals import Stopped, StopSignals
 from training.run import Progress, Run
 
 UNCHANGEABLE = (
-    *("targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "folds", "fold"),
+    *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "folds", "fold"),
 )
 """Settings that weights, normalisation and optimizer state depend on."""
 
@@ -55,16 +49,17 @@ def start(given: Mapping[str, Any]) -> int:
         resume = given.get("resume")
         saved = None if resume is None else of_first(lambda: load(resume))
         config, notes = _settings(given, saved)
-        if said := _finished(config, saved):
+        done = 0 if saved is None else Progress.from_plain(saved.progress).epoch
+        if done >= config.ends[-1]:
             if is_first():
-                print(said)
+                print(_finished(config, done))
             return 0
         folder = _folder(config)
-        if not config.output.profile:
-            of_first(lambda: _check_free(folder, config))
-        stores = open_data(config.data)
+        if not config.profile:
+            of_first(lambda: _check_free(config, folder))
+        stores = open_data(config)
         for store in stores:
-            for stage in config.stages:
+            for stage in config.plan:
                 store.check_level(stage.level)
         with StopSignals() as stop:
             return _train(config, stores, folder, saved, notes, stop)
@@ -79,29 +74,23 @@ def _train(
     stop: StopSignals,
 ) -> int:
     allocator = keep_memory()
-    machine, profiled = config.machine, config.output.profile
-    set_threads(machine.threads)
-    engine = choose_engine(
-        machine.engine, machine.device, machine.precision, compile_mode=machine.compile
-    )
+    set_threads(config.threads)
+    engine = choose_engine(config.engine, config.device, config.precision, config.compile)
     config, weighed = choose_batch_size(config, engine, stores)
     run = Run(config, engine, stores, folder, saved)
     run.enter_stage()
-    memory, size = estimate_run(run), run.data.loader.schedule.batch_size
-    notes = [*notes, *([weighed] if weighed else []), *differences(run.facts, stores)]
-    notes += [*_changed_since(run, saved), *filter(None, [memory.warning(size)])]
-    if not profiled:
-        _claim(config, folder)
-    with ExitStack() as stack:
-        console = Console(
-            None if profiled else folder, quiet=config.output.quiet, active=is_first()
-        )
-        stack.enter_context(console)
+    memory, size = estimate_run(run), run.loader.schedule.batch_size
+    notes += [*weighed, *differences(run.facts, stores), *_changed_since(run, saved)]
+    notes += memory.warnings(size)
+    if not config.profile:
+        of_first(lambda: _claim(config, folder))
+    where = None if config.profile else folder
+    with opened(where, step=run.progress.step, quiet=config.quiet) as console:
         for name, value in header(run, allocator, memory.line(size)):
             console.line(f"{name:<12} {value}")
         for note in notes:
             console.line(f"note: {note}")
-        if profiled:
+        if config.profile:
             from training.monitor.profile import profile
 
             profile(run, console)
@@ -125,21 +114,20 @@ def train(run: Run, callbacks: Callbacks) -> None:
     TrainingError
         Loss or gradient are no longer finite.
     """
-    while run.progress.epoch < run.config.epochs and not run.out_of_patience:
-        callbacks.begin_epoch(new_stage=run.enter_stage())
-        train_epoch(run, callbacks)
-        callbacks.end_epoch()
+    with callbacks.explained():
+        while run.progress.epoch < run.epochs and not run.out_of_patience:
+            callbacks.begin_epoch(new_stage=run.enter_stage())
+            train_epoch(run, callbacks)
+            callbacks.end_epoch()
     callbacks.finish()
 
 
 def train_epoch(run: Run, callbacks: Callbacks) -> None:
     """Train on what is left of the epoch."""
     run.module.train()
-    groups, batches = run.groups(), callbacks.meter.timed(run.data.loader)
+    groups, batches = run.groups(), iter(run.loader)
     for group in groups:
-        with callbacks.explained():
-            callbacks.meter.add(run.step(islice(batches, group.size), group))
-        callbacks.after_step(group)
+        callbacks.after_step(run.step(batches, group), group)
     next(batches, None)  # which ends the epoch of the loader
 
 
@@ -147,7 +135,7 @@ def _again(run: Run) -> str:
     """Return the command that goes on with a run."""
     from training.model import is_code
 
-    network, augmentation = run.facts.network, run.config.sampling.augmentation
+    network, augmentation = run.facts.network, run.config.augmentation
     code = f" --model {shlex.quote(network)}" if is_code(network) else ""
     code += f" --augmentation {shlex.quote(augmentation)}" if augmentation else ""
     return f"python -m training.fit --resume {shlex.quote(str(run.folder))}{code}"
@@ -167,7 +155,8 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
     before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
     if given.get("targets") == "auto":  # as before, whatever stores say by now
         given = {k: v for k, v in given.items() if k != "targets"}
-    notes = list(_changes(before | {"targets": saved.facts.targets}, given))
+    facts = {"targets": saved.facts.targets, "model": saved.facts.network}
+    notes = list(_changes(before | facts, given))
     if saved.optimizer is None:
         notes.append("this checkpoint holds weights alone: optimizer and random numbers start anew")
     trusted(saved.facts.network, given.get("model"), given["resume"])
@@ -176,20 +165,14 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
             f"{given['resume']} asks to import {before['augmentation']}: if you trust it, say so "
             f"with --augmentation {before['augmentation']} (or none)"
         )
-    if given.get("model") not in (None, saved.facts.network):
-        raise UsageError(_unchangeable("model", saved.facts.network, given["model"]))
-    config = Config.from_flat({**before, **given})
-    return config, notes
+    return Config.from_flat({**before, **given}), notes
 
 
-def _finished(config: Config, saved: Checkpoint | None) -> str:
-    """Return what to say of a run that has nothing left to do; nothing where it has."""
-    done = 0 if saved is None else Progress.from_plain(saved.progress).epoch
-    if done < config.epochs:
-        return ""
-    longer = "--stages with more epochs" if config.optim.stages else f"--epochs {2 * done}"
+def _finished(config: Config, done: int) -> str:
+    """Return what to say of a run that has nothing left to do after so many epochs."""
+    longer = "--stages with more epochs" if config.stages else f"--epochs {2 * done}"
     return (
-        f"{config.output.resume} is finished, with {counted(done, 'epoch')}: nothing was done. To "
+        f"{config.resume} is finished, with {counted(done, 'epoch')}: nothing was done. To "
         f"train longer add {longer} (the learning rate then takes the course of so many), or start "
         "a new run without --resume"
     )
@@ -201,20 +184,16 @@ def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[st
         if name in OF_ONE_START or before.get(name) == plain:
             continue
         if name in UNCHANGEABLE:
-            raise UsageError(_unchangeable(name, before.get(name), value))
+            raise UsageError(
+                f"--{name.replace('_', '-')} was {before.get(name)} and cannot become {value} in a "
+                "run that goes on: its weights, its normalisation or its optimizer's state would "
+                "not fit. Start a new run (--out)"
+            )
         if name == "stores":
             yield f"stores were {', '.join(before.get(name, []))}, are {', '.join(value)}"
             continue
         flag = f"--{name.replace('_', '-')}"
         yield f"{flag} was {before.get(name)}, is {value}: the run differs from one never stopped"
-
-
-def _unchangeable(name: str, before: object, value: object) -> str:
-    return (
-        f"--{name.replace('_', '-')} was {before} and cannot become {value} in a run that goes on: "
-        "its weights, its normalisation or its optimizer's state would not fit. Start a new run "
-        "(--out)"
-    )
 
 
 def _changed_since(run: Run, saved: Checkpoint | None) -> Iterator[str]:
@@ -228,34 +207,27 @@ def _changed_since(run: Run, saved: Checkpoint | None) -> Iterator[str]:
                 "a run never stopped"
             )
     now = facts_of(run.config, run.stores)
-    if (now.mean, now.std, now.class_mph) != (
-        saved.facts.mean,
-        saved.facts.std,
-        saved.facts.class_mph,
-    ):
+    if any(getattr(now, n) != getattr(saved.facts, n) for n in ("mean", "std", "class_mph")):
         yield "the stores hold other pixels than the run began with; it keeps its normalisation"
 
 
 def _folder(config: Config) -> Path:
     """Return the folder of the run."""
-    if config.output.out is not None:
-        return Path(config.output.out)
-    before = _before(config)
-    if before is not None:
-        return before
-    if not config.data.stores:
+    if config.out is None and config.resume is None and not config.stores:
         raise UsageError(
             "name at least one store, such as `python -m training.fit moscow.zarr`, or a run to "
             "go on with: --resume runs/moscow"
         )
-    return Path("runs") / Path(config.data.stores[0].rstrip("/")).stem
+    if config.out is not None:
+        return Path(config.out)
+    return _before(config) or Path("runs") / Path(config.stores[0].rstrip("/")).stem
 
 
 def _before(config: Config) -> Path | None:
     """Return the folder of the run that goes on, named by it or by a file in it."""
-    if config.output.resume is None:
+    if config.resume is None:
         return None
-    named = Path(config.output.resume)
+    named = Path(config.resume)
     return named.parent if named.suffix == ".pt" else named
 
 
@@ -265,10 +237,10 @@ def _goes_on(config: Config, folder: Path) -> bool:
     return before is not None and before.resolve() == folder.resolve()
 
 
-def _check_free(folder: Path, config: Config) -> None:
+def _check_free(config: Config, folder: Path) -> None:
     """Raise UsageError where another run is in the folder, and is not to be overwritten."""
     taken = (folder / LAST).exists() or (folder / BEST).exists()
-    if taken and not (config.output.overwrite or _goes_on(config, folder)):
+    if taken and not (config.overwrite or _goes_on(config, folder)):
         raise UsageError(
             f"{folder} holds a run: go on with it (--resume {folder}), choose another folder "
             "(--out), or start anew in it (--overwrite)"
@@ -277,17 +249,14 @@ def _check_free(folder: Path, config: Config) -> None:
 
 def _claim(config: Config, folder: Path) -> None:
     """Make the folder of a run; what another run left there goes, now that nothing is refused."""
-    if is_first():
-        before, here = _before(config), _goes_on(config, folder)
-        if config.output.overwrite and not here:
-            for name in ARTEFACTS:
-                (folder / name).unlink(missing_ok=True)
-            for name in FOLDERS:
-                shutil.rmtree(folder / name, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        if before is not None and not here and (before / BEST).exists():
-            shutil.copyfile(before / BEST, folder / BEST)
-        flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
-        write_file(folder / "config.yaml", SECTIONS, flat)
-    if is_distributed():
-        dist.barrier()
+    before, here = _before(config), _goes_on(config, folder)
+    if config.overwrite and not here:
+        for name in ARTEFACTS:
+            (folder / name).unlink(missing_ok=True)
+        for name in FOLDERS:
+            shutil.rmtree(folder / name, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    if before is not None and not here and (before / BEST).exists():
+        shutil.copyfile(before / BEST, folder / BEST)
+    flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
+    write_file(folder / "config.yaml", SECTIONS, flat)

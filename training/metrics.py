@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NO_DATA, UNKNOWN_SPEED
@@ -39,7 +41,7 @@ def bin_names() -> tuple[str, ...]:
     return (*names, f"iou_{lows[-1]}+")
 
 
-class RoadMetrics(nn.Module):
+class RoadMetrics:
     """Road IoU and F1, IoU per speed bin, and the mean error of speed on road pixels.
 
     A pixel is what a map says of it: road from the threshold on, of the most likely bin. Pixels
@@ -57,14 +59,14 @@ class RoadMetrics(nn.Module):
         Least probability of a road; None for the usual one of these targets.
     groups
         Number of groups, such as scenes, that figures are wanted of one by one.
-    """
+    device
+        Where it counts.
 
-    bins: Tensor
-    confusion: Tensor
-    error: Tensor
-    roads: Tensor
-    scores: Tensor
-    lost: Tensor
+    Attributes
+    ----------
+    lost
+        Labelled pixels whose prediction is not a number, int64 ().
+    """
 
     def __init__(
         self,
@@ -73,28 +75,22 @@ class RoadMetrics(nn.Module):
         *,
         threshold: float | None = None,
         groups: int = 1,
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__()
         if targets not in TARGETS:
             raise UsageError(f"targets={targets!r} is not one of {', '.join(TARGETS)}")
         self.targets = targets
         self.class_mph = tuple(class_mph)
         self.threshold = default_threshold(targets) if threshold is None else threshold
-        self.register_buffer("bins", torch.tensor(BIN_TABLE.astype("int64")), persistent=False)
-        shapes = {
-            "confusion": (groups, CLASSES * CLASSES),
-            "error": (groups,),
-            "roads": (groups,),
-            "scores": (2, STEPS),
-            "lost": (),
-        }
-        self._counted = tuple(shapes)
-        for name, shape in shapes.items():
-            self.register_buffer(name, torch.zeros(shape, dtype=torch.int64), persistent=False)
+        zeros = partial(torch.zeros, dtype=torch.int64, device=device)
+        self._bins = torch.tensor(BIN_TABLE.astype("int64"), device=device)
+        self._confusion = zeros(groups, CLASSES, CLASSES)
+        self._error, self._roads = zeros(groups), zeros(groups)
+        self._scores, self.lost = zeros(2, STEPS), zeros(())
 
-    def counts(self) -> Iterator[Tensor]:
-        """Yield all that is counted, int64: what ranks add up, in place, before they compute."""
-        return (getattr(self, name) for name in self._counted)
+    def counts(self) -> tuple[Tensor, ...]:
+        """Return all that is counted, int64: what ranks add up, in place, before they compute."""
+        return self._confusion, self._error, self._roads, self._scores, self.lost
 
     def update(self, probabilities: Tensor, speed: Tensor, group: Tensor | None = None) -> None:
         """Count a batch, without waiting for the device.
@@ -114,7 +110,7 @@ class RoadMetrics(nn.Module):
         valid = labelled & known
         self.lost += (labelled & ~known).sum()
         probabilities = probabilities.nan_to_num()
-        truth = self.bins[speed.int()]
+        truth = self._bins[speed.int()]
         score = road_probability(probabilities)
         found = (score >= self.threshold).long()
         if self.targets == "binary":
@@ -125,50 +121,51 @@ class RoadMetrics(nn.Module):
         if group is None:
             group = torch.zeros(len(speed), dtype=torch.int64, device=speed.device)
         cell = (group.view(-1, 1, 1) * CLASSES + truth) * CLASSES + found
-        self.confusion.view(-1).scatter_add_(0, cell.flatten(), valid.flatten().long())
+        self._confusion.view(-1).scatter_add_(0, cell.flatten(), valid.flatten().long())
         step = (score * STEPS).long().clamp(0, STEPS - 1) + STEPS * (truth > 0)
-        self.scores.view(-1).scatter_add_(0, step.flatten(), valid.flatten().long())
+        self._scores.view(-1).scatter_add_(0, step.flatten(), valid.flatten().long())
         if self.targets != "binary":
             self._add_error(probabilities, speed, valid & (speed > 0), group)
 
     def _add_error(self, probabilities: Tensor, speed: Tensor, road: Tensor, group: Tensor) -> None:
         miss = (speed_mph(probabilities, self.targets, self.class_mph) - speed).abs()
         summed = ((miss * UNIT).round().long() * road).sum(dim=(1, 2))
-        self.error.scatter_add_(0, group, summed)
-        self.roads.scatter_add_(0, group, road.sum(dim=(1, 2)))
+        self._error.scatter_add_(0, group, summed)
+        self._roads.scatter_add_(0, group, road.sum(dim=(1, 2)))
 
-    def compute(self) -> dict[str, Tensor]:
-        """Return every result as a 0-d fp32 tensor; not a number where nothing was to be judged.
+    def compute(self) -> dict[str, float]:
+        """Return every result; not a number where nothing was to be judged.
 
         ``road_iou``, ``road_f1``, and unless targets are binary ``bin_iou`` (the mean), one
         ``iou_LOW-HIGH`` per bin (see `bin_names`) and ``speed_mae_mph``; then ``threshold``, the
         least probability of a road that gives the highest road IoU, and that ``best_road_iou``.
         """
-        whole = self._figures(self.confusion.sum(0), self.error.sum(), self.roads.sum())
+        whole = self._figures(self._confusion.sum(0), self._error.sum(), self._roads.sum())
         iou = self.sweep().iou
-        best = int(iou.nan_to_num().argmax())
+        highest = iou.nan_to_num().max()
         # A plateau of equals, such as of a perfect prediction, is left where it is nearest 0.5.
-        equals = (iou == iou[best]).nonzero().flatten()
+        equals = (iou == highest).nonzero().flatten()
+        best = [math.nan, math.nan]
         if len(equals):
-            best = int(equals[(equals - STEPS // 2).abs().argmin()])
-        chosen = torch.where(iou[best].isfinite(), best / STEPS, iou[best])
-        return whole | {"threshold": chosen.float(), "best_road_iou": iou[best].float()}
+            step = equals[(equals - STEPS // 2).abs().argmin()]
+            best = [step.item() / STEPS, iou[step].float().item()]
+        return whole | dict(zip(("threshold", "best_road_iou"), best, strict=True))
 
-    def by_group(self) -> list[dict[str, Tensor]]:
+    def by_group(self) -> list[dict[str, float]]:
         """Return the figures of each group by themselves, as `compute` does, at one threshold."""
-        counts = zip(self.confusion, self.error, self.roads, strict=True)
+        counts = zip(self._confusion, self._error, self._roads, strict=True)
         return [self._figures(*each) for each in counts]
 
     def sweep(self) -> Sweep:
         """Return the quality of the road mask at every threshold k / 256."""
-        count = self.scores[1].sum().double()
+        count = self._scores[1].sum().double()
         roads = torch.where(count > 0, count, torch.nan)
         # What a threshold lets through: everything from its step on.
-        wrong, right = self.scores.double().flip(1).cumsum(1).flip(1)
+        wrong, right = self._scores.double().flip(1).cumsum(1).flip(1)
         return Sweep(right / (right + wrong), right / roads, right / (roads + wrong))
 
-    def _figures(self, confusion: Tensor, error: Tensor, roads: Tensor) -> dict[str, Tensor]:
-        table = confusion.view(CLASSES, CLASSES).double()
+    def _figures(self, confusion: Tensor, error: Tensor, roads: Tensor) -> dict[str, float]:
+        table = confusion.double()
         both = table[1:, 1:].sum()
         missed, invented = table[1:, 0].sum(), table[0, 1:].sum()
         results = {
@@ -181,4 +178,4 @@ class RoadMetrics(nn.Module):
             results["bin_iou"] = iou[truth[1:] > 0].mean()
             results |= dict(zip(bin_names(), iou, strict=True))
             results["speed_mae_mph"] = error.double() / UNIT / roads
-        return {name: value.float() for name, value in results.items()}
+        return {name: value.float().item() for name, value in results.items()}

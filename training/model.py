@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -236,18 +237,16 @@ def build_network(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn
     """
     if spec == RESNET34_UNET:
         return ResNetUNet(bands, channels)
-    if spec.startswith(SMP):
-        return _of_smp(spec, bands, channels)
-    if not is_code(spec):
+    if not is_code(spec) and not spec.startswith(SMP):
         raise UsageError(
             f"--model {spec} is neither {RESNET34_UNET}, smp:ARCHITECTURE:ENCODER nor "
             "package.module:factory; a factory is called with bands and channels and returns the "
             "network"
         )
-    factory = imported("--model", spec)
+    factory = imported("--model", spec) if is_code(spec) else _of_smp(spec)
     try:
         network = factory(bands=bands, channels=channels)
-    except Exception as error:  # whatever a person's code raises is about that code
+    except Exception as error:  # whatever code of others raises is about that code
         raise UsageError(
             f"--model {spec}, called with bands={bands}, channels={channels}: {_told(error)}"
         ) from error
@@ -279,24 +278,19 @@ def imported(flag: str, spec: str) -> Any:  # noqa: ANN401 - whatever the name s
         ) from error
 
 
-def _of_smp(spec: str, bands: int, channels: int) -> nn.Module:
-    """Return a network of segmentation_models_pytorch, with random weights."""
+def _of_smp(spec: str) -> Callable[..., nn.Module]:
+    """Return a factory of a network of segmentation_models_pytorch, with random weights."""
     _, architecture, encoder, *_ = *spec.split(":"), "", ""
     try:
-        package = importlib.import_module("segmentation_models_pytorch")
+        create = importlib.import_module("segmentation_models_pytorch").create_model
     except ImportError as error:
         raise UsageError(
             f"--model {spec} needs segmentation_models_pytorch ({error}): pip install "
             "segmentation-models-pytorch"
         ) from error
-    try:
-        network: nn.Module = package.create_model(
-            architecture, encoder or "resnet34", None, in_channels=bands, classes=channels
-        )
-    except Exception as error:  # it raises KeyError, RuntimeError, ValueError at unknown names
-        raise UsageError(f"--model {spec}: {_told(error)}") from error
-    _check_output(network, spec, bands, channels)
-    return network
+    return lambda bands, channels: create(
+        architecture, encoder or "resnet34", None, in_channels=bands, classes=channels
+    )
 
 
 def _check_output(network: nn.Module, spec: str, bands: int, channels: int) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torch.profiler import record_function
@@ -28,7 +28,7 @@ from training.data import make_prep
 from training.engine.native import CompileMode, Engine
 from training.losses import LossParts, RoadLoss, channel_share, channel_weights
 from training.model import build_network, imported, set_prior
-from training.optim import MakeOptimizer
+from training.optim import make_optimizer
 
 Augmentation = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Image uint8 (n, band, y, x), speed uint8 (n, y, x) and key int64 (n,) -> image and speed."""
@@ -37,8 +37,24 @@ Timed = Callable[[str], AbstractContextManager[object]]
 """Entered around each phase of a step, with its name."""
 
 
+WAIT, NORMALISE = "wait for the batch", "normalise, targets"
+COPY, AVERAGE = "copy to the device", "averaged weights"
+
+
 class TrainingError(GeoprepError):
-    """A run cannot go on, such as when its loss is no longer a number."""
+    """A run cannot go on, such as when its loss is no longer a number.
+
+    Parameters
+    ----------
+    message
+        What is wrong.
+    ago
+        How many steps were taken since, this one included.
+    """
+
+    def __init__(self, message: str, ago: int = 0) -> None:
+        super().__init__(message)
+        self.ago = ago
 
 
 class Compiled:
@@ -57,25 +73,24 @@ class Compiled:
 
     def __init__(self, plain: Callable[..., Any], what: str) -> None:
         self._plain, self._what = plain, what
-        self._compiled: Callable[..., Any] | None = torch.compile(plain, dynamic=False)
+        self._fast = torch.compile(plain, dynamic=False)
 
     def __call__(self, *args: Tensor) -> Any:  # noqa: ANN401 - what the plain callable returns
         """Return what the plain callable returns, but for rounding."""
-        if self._compiled is not None:
-            # Here: the compiler takes seconds to import, and not every run has one.
-            from torch._dynamo.exc import TorchDynamoException
+        # Here: the compiler takes seconds to import, and not every run has one.
+        from torch._dynamo.exc import TorchDynamoException
 
-            try:
-                return self._compiled(*args)
-            except TorchDynamoException as error:
-                self._compiled = None
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                warnings.warn(
-                    f"{self._what} could not be compiled and runs as it is, slower: {reason}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-        return self._plain(*args)
+        try:
+            return self._fast(*args)
+        except TorchDynamoException as error:
+            self._fast = self._plain
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            warnings.warn(
+                f"{self._what} could not be compiled and runs as it is, slower: {reason}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return self._plain(*args)
 
 
 class Trainable(nn.Module):
@@ -116,6 +131,7 @@ class Trainable(nn.Module):
         self.network = network
         self.loss = loss
         self.augmentation = augmentation
+        self.timed: Timed = record_function
         # Beside the modules and not in their place, so that no name in state_dict() changes.
         self._fast_network: Callable[..., Tensor] | None = None
         self._fast_loss: Callable[..., LossParts] | None = None
@@ -142,10 +158,14 @@ class Trainable(nn.Module):
         fast = self.training
         network = (fast and self._fast_network) or self.network
         loss = (fast and self._fast_loss) or self.loss
-        if fast and self.augmentation is not None:
-            image, speed = self.augmentation(image, speed, key)
-        ready = self.prep({"image": image, "speed": speed, "key": key})
-        parts: LossParts = loss(network(ready.image), ready.target, ready.valid)
+        with self.timed(NORMALISE):
+            if fast and self.augmentation is not None:
+                image, speed = self.augmentation(image, speed, key)
+            ready = self.prep({"image": image, "speed": speed, "key": key})
+        with self.timed("network forward"):
+            logits = network(ready.image)
+        with self.timed("loss forward"):
+            parts: LossParts = loss(logits, ready.target, ready.valid)
         return parts
 
     def logits(self, image: Tensor) -> Tensor:
@@ -174,20 +194,20 @@ def make_trainable(
     """
     network = build_network(facts.network, bands=len(facts.bands), channels=facts.channels)
     weights = None
-    if facts.targets != "bins" and config.network.channel_weights != "none":
-        raise UsageError(f"--channel-weights auto is for --targets bins, not {facts.targets}")
     if facts.targets == "bins":
         set_prior(network, channel_share(stores))
-        if config.network.channel_weights == "auto":
+        if config.channel_weights == "auto":
             weights = channel_weights(stores)
-    prep = make_prep(facts, engine, config.sampling.jitter)
-    loss = RoadLoss(config.network.loss, weights, config.network.dice)
-    wanted = config.sampling.augmentation
-    augmentation = None if wanted is None else imported("--augmentation", wanted)
-    return Trainable(prep, network, loss, augmentation)
+    elif config.channel_weights != "none":
+        raise UsageError(f"--channel-weights auto is for --targets bins, not {facts.targets}")
+    prep = make_prep(facts, engine, config.jitter)
+    loss = RoadLoss(config.loss, weights, config.dice)
+    wanted = config.augmentation
+    own = None if wanted is None else imported("--augmentation", wanted)
+    return Trainable(prep, network, loss, own)
 
 
-def prepare(trainable: Trainable, engine: Engine, make_optimizer: MakeOptimizer) -> Optimizer:
+def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
     """Bring a module to the device, as an engine runs it, and return its optimizer.
 
     The module is changed in place; names in its ``state_dict`` stay what they were.
@@ -198,12 +218,12 @@ def prepare(trainable: Trainable, engine: Engine, make_optimizer: MakeOptimizer)
         In training mode, parameters in fp32.
     engine
         Says where and how.
-    make_optimizer
-        Called once the parameters are in place, see `training.optim`.
+    config
+        Which optimizer, see `training.optim`.
     """
     trainable.to(device=engine.device)
     trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own stubs lack this form
-    optimizer = make_optimizer(p for p in trainable.parameters() if p.requires_grad)
+    optimizer = make_optimizer(trainable.network, config)
     trainable.network, optimizer = engine.optimize(trainable.network, optimizer)
     trainable.compile_parts(engine.compile_mode)
     return optimizer
@@ -214,17 +234,27 @@ class Taken(NamedTuple):
 
     Attributes
     ----------
-    parts
-        Loss of each of its batches, on the device.
+    losses
+        Loss, main part and dice of each of its batches, fp32 (3,) on the device.
     counts
         Samples in each of them.
     norm
         Norm of the gradient before clipping, on the device.
+    waited
+        Seconds spent waiting for batches.
     """
 
-    parts: list[LossParts]
+    losses: list[Tensor]
     counts: list[int]
     norm: Tensor
+    waited: float
+
+    def check(self, ago: int = 0) -> None:
+        """Raise TrainingError where the gradient is not finite."""
+        if not math.isfinite(self.norm):
+            finite = all(math.isfinite(loss[0]) for loss in self.losses)
+            what = "the gradient is not finite, though the loss is"
+            raise TrainingError(what if finite else "the loss is not a number", ago)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,44 +282,43 @@ class Stepper:
     timed: Timed = record_function
 
     def __call__(self, batches: Iterable[Batch], count: int = 1) -> Taken:
-        """Take one step over ``count`` batches, each counting the same.
+        """Take one step over the next ``count`` batches, each counting the same.
 
         Raises
         ------
         TrainingError
             Loss or gradient is not finite; the weights are as they were before. On an
-            accelerator, where looking would mean waiting, `Meter.read` finds it.
+            accelerator, where looking would mean waiting, whoever reads the losses finds it.
         """
-        taken: list[LossParts] = []
-        counts: list[int] = []
-        for number, host_batch in enumerate(batches, start=1):
-            with self.timed("copy to the device"):
-                batch = host_batch.to(self.engine.device, non_blocking=True)
-            with self._kept_apart() if number < count else nullcontext():
-                with self.timed("forward"), self.engine.autocast():
-                    parts: LossParts = self.module(batch.image, batch.speed, batch.key)
-                with self.timed("backward"):
-                    (parts.total / count).backward()  # type: ignore[no-untyped-call]  # torch's
-            taken.append(LossParts(*(part.detach() for part in parts)))
-            counts.append(len(host_batch))
+        batches, losses, counts, waited = iter(batches), [], [], 0.0
+        # Gradients stay unaveraged over ranks, as long as more batches of the step follow.
+        apart = getattr(self.module, "no_sync", nullcontext)
+        for number in range(1, count + 1):
+            asked = time.perf_counter()
+            with self.timed(WAIT):
+                batch = next(batches)
+            waited += time.perf_counter() - asked
+            with apart() if number < count else nullcontext():
+                losses.append(self._add_gradient(batch, count))
+            counts.append(len(batch))
+            del batch  # or its buffer would stay taken while the next one is waited for
         with self.timed("clip"):
             limit = math.inf if self.clip is None else self.clip
             norm = clip_grad_norm_(self.module.parameters(), limit)
-        if norm.device.type == "cpu" and not math.isfinite(norm):
-            raise TrainingError(not_finite([float(parts.total) for parts in taken]))
+        taken = Taken(losses, counts, norm, waited)
+        if norm.device.type == "cpu":
+            taken.check()
         with self.timed("optimizer"):
             self.optimizer.step()
             self.optimizer.zero_grad()
-        return Taken(taken, counts, norm)
+        return taken
 
-    def _kept_apart(self) -> AbstractContextManager[None]:
-        """Leave gradients unaveraged over ranks, as more batches of the same step follow."""
-        module = self.module
-        return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
-
-
-def not_finite(losses: Iterable[float]) -> str:
-    """Return what is wrong with a step whose gradient is not finite."""
-    if all(math.isfinite(loss) for loss in losses):
-        return "the gradient is not finite, though the loss is"
-    return "the loss is not a number"
+    def _add_gradient(self, batch: Batch, count: int) -> Tensor:
+        """Add the gradient of a batch, one of ``count``; return its loss, main part and dice."""
+        with self.timed(COPY):
+            batch = batch.to(self.engine.device, non_blocking=True)
+        with self.engine.autocast():
+            parts: LossParts = self.module(batch.image, batch.speed, batch.key)
+        with self.timed("backward"):
+            (parts.total / count).backward()  # type: ignore[no-untyped-call]  # torch's
+        return torch.stack([*parts]).detach()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from training.config import OptimizerConfig
-
-OptimizerName = Literal["adamw", "adam", "sgd"]
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+from geoprep.errors import UsageError
+from training.config import Config, OptimizerConfig
 
 MOMENTUM = 0.9
 
@@ -27,51 +26,52 @@ END = START / 1e4
 """One-cycle: share of the run that rises, first and last factor: the defaults of torch's."""
 
 
-def make_optimizer(
-    name: OptimizerName = "adamw",
-    *,
-    lr: float,
-    weight_decay: float = 0.0,
-    fused: bool = True,
-    slow: Iterable[nn.Parameter] = (),
-    factor: float = 1.0,
-) -> MakeOptimizer:
-    """Return a function that makes an optimizer of parameters.
+def make_optimizer(network: nn.Module, config: Config) -> Optimizer:
+    """Return the optimizer of a network's parameters, which are where they stay.
 
     Weight decay is for the kernels alone: pulling biases and the factors of BatchNorm towards
     zero helps nothing and costs accuracy (He et al. 2019, "Bag of tricks").
 
     Parameters
     ----------
-    name
-        ``adamw``, ``adam`` or ``sgd`` (Nesterov momentum 0.9).
-    lr, weight_decay
-        As torch has them.
-    fused
-        One pass over all of a parameter's values instead of one per operation.
-    slow, factor
-        Parameters whose rate is ``factor`` times that of the others.
+    network
+        With a part named ``encoder``, where that learns at another rate; at a rate of 0 its
+        parameters are frozen.
+    config
+        Which optimizer (``sgd`` has a Nesterov momentum of 0.9) and its figures.
+
+    Raises
+    ------
+    UsageError
+        The encoder is to learn at another rate, and the network has none.
     """
-
-    def make(parameters: Iterable[nn.Parameter]) -> Optimizer:
-        chosen = {id(p) for p in slow}
-        every = list(parameters)
-        groups: list[dict[str, Any]] = [
-            {
-                "params": [p for p in every if (p.ndim > 1, id(p) in chosen) == (kernel, slower)],
-                "weight_decay": weight_decay if kernel else 0.0,
-                "factor": factor if slower else 1.0,
-            }
-            for slower in (False, True)
-            for kernel in (True, False)
-        ]
-        groups = [group for group in groups if group["params"]]
-        if name == "sgd":
-            return torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM, nesterov=True, fused=fused)
-        kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
-        return kind(groups, lr=lr, fused=fused)
-
-    return make
+    factor = config.encoder_lr
+    encoder = getattr(network, "encoder", None)
+    if factor != 1 and not isinstance(encoder, nn.Module):
+        raise UsageError("--encoder-lr: this network has no part named encoder")
+    slow = set() if factor == 1 or encoder is None else set(encoder.parameters())
+    for parameter in slow:
+        parameter.requires_grad_(factor > 0)
+    groups: list[dict[str, Any]] = [
+        {
+            "params": [
+                p
+                for p in network.parameters()
+                if p.requires_grad and (p.ndim > 1, p in slow) == (kernel, slower)
+            ],
+            "weight_decay": config.weight_decay if kernel else 0.0,
+            "factor": factor if slower else 1.0,
+        }
+        for slower in (False, True)
+        for kernel in (True, False)
+    ]
+    kinds: dict[str, Callable[..., Optimizer]] = {
+        "adamw": torch.optim.AdamW,
+        "adam": torch.optim.Adam,
+        "sgd": partial(torch.optim.SGD, momentum=MOMENTUM, nesterov=True),
+    }
+    used = [group for group in groups if group["params"]]
+    return kinds[config.optimizer](used, lr=config.lr, fused=True)
 
 
 def learning_rate(config: OptimizerConfig, epochs: int, done: float) -> float:

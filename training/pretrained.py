@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import torch
@@ -47,7 +48,7 @@ def load_encoder_weights(network: nn.Module, source: str = "none") -> str:
             f"--encoder-weights {source}: this network has no encoder named like torchvision's "
             "ResNet; let its factory load weights, and take --encoder-weights none"
         )
-    weights = _plain(_download() if source == "imagenet" else _read(Path(source)))
+    weights = _plain(_download() if source == "imagenet" else _read(source))
     if _STEM not in weights:
         raise UsageError(
             f"--encoder-weights {source}: no {_STEM} in it; give a state dictionary of ResNet34 "
@@ -55,7 +56,18 @@ def load_encoder_weights(network: nn.Module, source: str = "none") -> str:
         )
     bands, given = encoder.state_dict()[_STEM].shape[1], weights[_STEM].shape[1]
     weights[_STEM] = adapt_bands(weights[_STEM], bands)
-    _load(encoder, weights, source)
+    try:
+        missing, unknown = encoder.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        detail = str(error).strip().splitlines()[-1].strip()
+        raise UsageError(f"--encoder-weights {source} is not of a ResNet34: {detail}") from error
+    # Weights from before torch 0.4.1 have no such counters.
+    missing = [name for name in missing if not name.endswith("num_batches_tracked")]
+    if missing or unknown:
+        raise UsageError(
+            f"--encoder-weights {source} is not of a ResNet34: {len(missing)} parameters missing, "
+            f"{len(unknown)} unknown, such as {[*missing, *unknown][0]}"
+        )
     adapted = "" if given == bands else f", first convolution fitted from {given} to {bands} bands"
     return f"encoder from {source}{adapted}"
 
@@ -78,29 +90,10 @@ def adapt_bands(kernel: Tensor, bands: int) -> Tensor:
     return kernel[:, torch.arange(bands) % given] * (given / bands)
 
 
-def _load(encoder: nn.Module, weights: dict[str, Tensor], source: str) -> None:
-    try:
-        missing, unknown = encoder.load_state_dict(weights, strict=False)
-    except RuntimeError as error:
-        detail = str(error).strip().splitlines()[-1].strip()
-        raise UsageError(f"--encoder-weights {source} is not of a ResNet34: {detail}") from error
-    # Weights from before torch 0.4.1 have no such counters.
-    missing = [name for name in missing if not name.endswith("num_batches_tracked")]
-    if missing or unknown:
-        raise UsageError(
-            f"--encoder-weights {source} is not of a ResNet34: {len(missing)} parameters missing, "
-            f"{len(unknown)} unknown, such as {[*missing, *unknown][0]}"
-        )
-
-
-def _plain(content: object) -> dict[str, Tensor]:
+def _plain(content: dict[str, Any]) -> dict[str, Tensor]:
     """Return the state dictionary without wrapping, prefixes and classifier."""
-    if isinstance(content, dict):
-        for key in ("state_dict", "model"):
-            if isinstance(content.get(key), dict):
-                content = content[key]
-                break
-    assert isinstance(content, dict)
+    inner = (content.get(key) for key in ("state_dict", "model"))
+    content = next((part for part in inner if isinstance(part, dict)), content)
     weights = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
     for prefix in _PREFIXES:
         inside = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
@@ -108,7 +101,7 @@ def _plain(content: object) -> dict[str, Tensor]:
     return {name: value for name, value in weights.items() if name not in _CLASSIFIER}
 
 
-def _download() -> object:
+def _download() -> dict[str, Any]:
     try:
         return torch.hub.load_state_dict_from_url(
             IMAGENET_URL, map_location="cpu", check_hash=True, progress=False, weights_only=True
@@ -120,13 +113,11 @@ def _download() -> object:
         ) from error
 
 
-def _read(path: Path) -> object:
+def _read(path: str) -> dict[str, Any]:
+    if not Path(path).is_file():
+        raise UsageError(f"--encoder-weights {path}: no such file; give imagenet, none or a file")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"--encoder-weights {path}: no such file; give imagenet, none or a file"
-        ) from error
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise UsageError(
             f"--encoder-weights {path} is not a file of plain tensors; save a state dictionary "

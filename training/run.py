@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -14,19 +13,17 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
-from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders import Batch, this_rank
+from loaders import Batch, BatchLoader, this_rank
 from training import checkpoint as files
 from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError, Facts
 from training.config import Config
-from training.data import StageData, check_store, facts_of, level_gsd, load_stage
-from training.distributed import add_up, is_first, parallel
+from training.data import check_store, facts_of, level_gsd, load_stage
+from training.engine.distributed import add_up, is_first, parallel
 from training.engine.native import Engine
-from training.module import Stepper, Taken, Trainable, make_trainable, prepare
-from training.optim import Ema, learning_rate, make_optimizer
+from training.module import AVERAGE, Stepper, Taken, make_trainable, prepare
+from training.optim import Ema, learning_rate
 from training.pretrained import load_encoder_weights
 
 
@@ -68,12 +65,6 @@ class Progress:
             self.sums = [total + count * part for total, part in zip(self.sums, row, strict=True)]
             self.samples += count
 
-    def close_epoch(self, row: dict[str, float]) -> None:
-        """Go on to the next epoch; ``row`` joins the history."""
-        self.history.append(row)
-        self.epoch += 1
-        self.forget_sums()
-
     def forget_sums(self) -> None:
         """Begin to count anew: an epoch begins, or the first rank has the sums of all."""
         self.sums, self.samples = [0.0] * len(self.sums), 0
@@ -85,17 +76,9 @@ class Progress:
         self.best, self.best_epoch = road_iou, self.epoch
         return True
 
-    def forget_best(self) -> None:
-        """Begin a stage: figures at another resolution do not compare."""
-        self.best, self.best_epoch = math.nan, -1
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
-        """Return what `to_plain` made plain.
+        """Return what `dataclasses.asdict` made plain.
 
         Raises
         ------
@@ -146,15 +129,21 @@ class Run:
 
     Attributes
     ----------
+    epochs, stage
+        How many there are, of all stages; the number of the stage that runs, -1 for none yet.
     facts
         What the network is for, at the level of the running stage.
     trainable, module
         What computes the loss; with gradients averaged over ranks.
-    val_loss
-        The loss, never compiled, for validation.
-    notes
-        What was done on the way that a person should know.
+    loader, validation
+        Training batches, and whole validation tiles, every one once, or None where no scene
+        validates; of the running stage, see `enter_stage`.
+    initial
+        What the weights of a new run are, for people.
     """
+
+    loader: BatchLoader
+    validation: BatchLoader | None
 
     def __init__(
         self,
@@ -166,45 +155,29 @@ class Run:
     ) -> None:
         self.config, self.engine, self.stores, self.folder = config, engine, stores, folder
         self.progress = Progress() if saved is None else Progress.from_plain(saved.progress)
-        self.notes: list[str] = []
-        self._epochs = config.epochs
-        self.stage = -1
-        self._data: StageData | None = None
+        self.epochs, self.stage = config.ends[-1], -1
         self._loader_state = {} if saved is None else saved.loader
         self.facts: Facts = facts_of(config, stores) if saved is None else saved.facts
         check_store(self.facts, stores, str(folder))
-        torch.manual_seed(config.optim.seed)
-        self.trainable, self.optimizer = self._prepare(saved)
-        self.module: nn.Module = parallel(self.trainable, engine.device)
-        self.stepper = Stepper(self.module, self.optimizer, engine, config.optim.clip)
-        self.ema = Ema(self.trainable.network, config.optim.ema) if config.optim.ema else None
-        self._restore(saved)
-
-    def _prepare(self, saved: Checkpoint | None) -> tuple[Trainable, Optimizer]:
-        config, facts = self.config, self.facts
-        trainable = make_trainable(config, facts, self.engine, self.stores)
-        self.val_loss = copy.deepcopy(trainable.loss).to(self.engine.device)
+        torch.manual_seed(config.seed)
+        self.trainable = make_trainable(config, self.facts, engine, stores)
+        network = self.trainable.network
+        self.initial = ""
         if saved is None:
-            said = load_encoder_weights(trainable.network, config.network.encoder_weights)
-            self.notes.append(said)
+            self.initial = load_encoder_weights(network, config.encoder_weights)
         else:
-            files.load_weights(trainable.network, saved.network, str(self.folder))
-        optim = config.optim
-        factor = config.network.encoder_lr
-        maker = make_optimizer(
-            optim.optimizer,
-            lr=optim.lr,
-            weight_decay=optim.weight_decay,
-            slow=() if factor == 1 else _encoder_parameters(trainable.network, frozen=not factor),
-            factor=factor,
-        )
-        return trainable, prepare(trainable, self.engine, maker)
+            files.load_weights(network, saved.network, str(folder))
+        self.optimizer = prepare(self.trainable, engine, config)
+        self.module: nn.Module = parallel(self.trainable, engine.device)
+        self.stepper = Stepper(self.module, self.optimizer, engine, config.clip)
+        self.ema = Ema(self.trainable.network, config.ema) if config.ema else None
+        self._restore(saved)
 
     def _restore(self, saved: Checkpoint | None) -> None:
         """Take over what a checkpoint holds beside the weights."""
         rank, _ = this_rank()
         if rank:  # every rank has its own dropout
-            torch.manual_seed(hash((self.config.optim.seed, rank, self.progress.step)))
+            torch.manual_seed(hash((self.config.seed, rank, self.progress.step)))
             self.progress.forget_sums()
         if saved is None:
             return
@@ -228,16 +201,10 @@ class Run:
             group["weight_decay"] = wanted  # of the settings, which may have changed
 
     @property
-    def data(self) -> StageData:
-        """The tiles of the running stage; `enter_stage` loads them."""
-        assert self._data is not None
-        return self._data
-
-    @property
     def out_of_patience(self) -> bool:
         """Whether the results of the last stage have not become better for too long."""
-        patience, done = self.config.optim.patience, self.progress.epoch
-        *_, before = 0, *self.config.stage_ends()[:-1]
+        patience, done = self.config.patience, self.progress.epoch
+        *_, before = 0, *self.config.ends[:-1]
         if patience is None or done <= before:
             return False
         return self.progress.best_epoch >= 0 and done - 1 - self.progress.best_epoch >= patience
@@ -250,27 +217,29 @@ class Run:
         StoreError, UsageError
             They cannot be loaded, or are not those that the interrupted epoch was about.
         """
-        number = self.config.stage_of(self.progress.epoch)
+        number, progress = self.config.stage_of(self.progress.epoch), self.progress
         entered = number != self.stage
         if entered:
-            self._data = None  # first let go of the tiles before
-            stage = self.config.stages[number]
-            self._data = load_stage(self.config, self.stores, stage, self.engine)
-            self.stage = number
-            level = self.data.tiles.side
+            if self.stage >= 0:
+                del self.loader, self.validation  # first let go of their tiles
+            stage, self.stage = self.config.plan[number], number
+            level = stage.level or self.stores[0].meta.levels[0]
             self.facts = replace(self.facts, level=level, gsd_m=level_gsd(self.stores[0], level))
-            if self.progress.epoch in (0, *self.config.stage_ends()):
-                self.progress.forget_best()
+            loaders = load_stage(self.config, self.facts, self.stores, stage, self.engine.device)
+            self.loader, self.validation = loaders
+            if progress.epoch in (0, *self.config.ends):
+                # Figures at another resolution do not compare.
+                progress.best, progress.best_epoch = math.nan, -1
         state, self._loader_state = self._loader_state, {}
         if state.get("position"):
-            self.data.loader.load_state_dict(state)
-        self.data.loader.set_epoch(self.progress.epoch)
+            self.loader.load_state_dict(state)
+        self.loader.set_epoch(progress.epoch)
         return entered
 
     def groups(self) -> list[Group]:
         """Return the optimizer steps that are left of the epoch that begins or goes on."""
-        schedule, every = self.data.loader.schedule, self.config.optim.accumulate
-        start = int(self.data.loader.state_dict()["position"])
+        schedule, every = self.loader.schedule, self.config.accumulate
+        start = int(self.loader.state_dict()["position"])
         stride = schedule.batch_size * schedule.world_size
         first = before = -(-start // stride)
         total = first + sum(1 for _ in schedule.steps(start))
@@ -282,7 +251,7 @@ class Run:
             before = end
         return found
 
-    def step(self, batches: Iterable[Batch], group: Group) -> Taken:
+    def step(self, batches: Iterator[Batch], group: Group) -> Taken:
         """Take an optimizer step over batches of the epoch.
 
         Raises
@@ -290,24 +259,19 @@ class Run:
         TrainingError
             Loss or gradient is not finite, see `Stepper`.
         """
-        rate = learning_rate(self.config.optim, self._epochs, group.done)
+        rate = learning_rate(self.config, self.epochs, group.done)
         for part in self.optimizer.param_groups:
             part["lr"] = rate * part.get("factor", 1.0)
         taken = self.stepper(batches, group.size)
         self.progress.step += 1
         if self.ema is not None:
-            with self.stepper.timed("averaged weights"):
+            with self.stepper.timed(AVERAGE):
                 self.ema.update(self.progress.step)
         return taken
 
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def averaged(self) -> AbstractContextManager[None]:
         """Let the network have its averaged weights for a while, where there are any."""
-        if self.ema is None:
-            yield
-        else:
-            with self.ema.applied():
-                yield
+        return nullcontext() if self.ema is None else self.ema.applied()
 
     def environment(self) -> dict[str, Any]:
         """Return what the bits of a run depend on beside its settings."""
@@ -328,17 +292,16 @@ class Run:
         epoch_done
             The running epoch has no batch left, but was not judged yet.
         """
-        totals = add_up([*self.progress.sums, self.progress.samples], self.engine.device)
-        first = is_first()
-        if not first:
-            self.progress.forget_sums()
+        progress, loader = self.progress, self.loader.state_dict()
+        totals = add_up([*progress.sums, progress.samples], self.engine.device)
+        if not is_first():
+            progress.forget_sums()
             return
-        self.progress.sums, self.progress.samples = totals[:-1], int(totals[-1])
-        loader = self.data.loader.state_dict()
+        progress.sums, progress.samples = totals[:-1], int(totals[-1])
         if epoch_done:
-            loader |= {"epoch": self.progress.epoch, "position": self.data.loader.schedule.samples}
+            loader |= {"epoch": progress.epoch, "position": self.loader.samples}
         elif loader["position"] == 0:
-            loader |= {"epoch": self.progress.epoch}
+            loader |= {"epoch": progress.epoch}
         whole = replace(
             self._weights(),
             optimizer=self.optimizer.state_dict(),
@@ -357,30 +320,19 @@ class Run:
             facts=self.facts,
             network=self.trainable.network.state_dict(),
             ema=None if self.ema is None else self.ema.weights,
-            progress=self.progress.to_plain(),
+            progress=asdict(self.progress),
             config=self.config.flat(),
             environment=self.environment(),
         )
 
 
-def _encoder_parameters(network: nn.Module, *, frozen: bool) -> list[nn.Parameter]:
-    """Return the parameters of a network's encoder, which learn nothing where it is frozen."""
-    encoder = getattr(network, "encoder", None)
-    if not isinstance(encoder, nn.Module):
-        raise UsageError("--encoder-lr: this network has no part named encoder")
-    found = list(encoder.parameters())
-    for parameter in found:
-        parameter.requires_grad_(not frozen)
-    return found
-
-
 def random_state(device: torch.device) -> dict[str, Any]:
     """Return the states of all random generators as plain values and tensors."""
-    kind, keys, at, has_gauss, gauss = np.random.get_state(legacy=True)  # noqa: NPY002 - the one that users' networks may use
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 - the one that users' networks may use
     state = {
         "torch": torch.get_rng_state(),
         "python": list(random.getstate()[1]),
-        "numpy": [str(kind), np.asarray(keys).tolist(), int(at), int(has_gauss), float(gauss)],
+        "numpy": [kind, np.asarray(keys).tolist(), *rest],
     }
     if device.type != "cpu":
         state["device"] = torch.get_device_module(device).get_rng_state()

@@ -289,15 +289,15 @@ def measure_chip(result: Result, source: Path, work: Path, *, steps: int) -> Non
     store = work / "chip.zarr"
     given = ["--city", chips.city.name, "--source", str(chips.folder), "--out", str(store)]
     run([*GEOPREP, "build-zarr", *given])
-    sampling = Config().sampling
-    assert isinstance(sampling.batch_size, int)
+    config = Config()
+    assert isinstance(config.batch_size, int)
     tiles = int(np.sum(Store.open(store).tiles.split == 0))
-    windows = -(-steps * sampling.batch_size // tiles)
+    windows = -(-steps * config.batch_size // tiles)
     options = ["--epochs", "1", "--crops-per-tile", str(windows), "--encoder-weights", "none"]
     options += ["--augment", "none", "--jitter", "0"]  # by heart: as it is, and no other way
     found = learn(store, work / "chip", options, "train")
     road, bins = ([found["metrics"][name]] for name in ("road_iou", "bin_iou"))
-    note = f"{steps} steps of {sampling.batch_size} x {sampling.crop}, on the chip itself"
+    note = f"{steps} steps of {config.batch_size} x {config.crop}, on the chip itself"
     result.add("chip.road_iou", "", road, at_least=CHIP_IOU, note=note)
     result.add("chip.bin_iou", "", bins)
     result.add("chip.minutes", "min", [found["seconds"] / 60], note="the whole command")

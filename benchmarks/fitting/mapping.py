@@ -14,11 +14,11 @@ import torch
 from benchmarks.child import ask
 from benchmarks.common import Result, announce, interleave, ratios
 from benchmarks.fitting.rungs import WORKER
-from benchmarks.fitting.stepper import DEFAULTS
 from geoprep.sources import get_city
 from geoprep.store import Store
 from geoprep.synth import synthesise
 from training.checkpoint import Checkpoint, load_network, save
+from training.config import Config
 from training.data import facts_of
 from training.model import build_network
 from training.predict import COMMAND, Request, make_job
@@ -60,7 +60,7 @@ def draw_image(work: Path, side: int) -> Path:
 def untrained(store: Path, path: Path) -> None:
     """Write a checkpoint of random weights: how good it is changes nothing in how fast it is."""
     torch.manual_seed(0)
-    facts = facts_of(DEFAULTS, (Store.open(store),))
+    facts = facts_of(Config(), (Store.open(store),))
     network = build_network(facts.network, bands=len(facts.bands), channels=facts.channels)
     save(path, Checkpoint(facts=facts, network=network.state_dict()))
 

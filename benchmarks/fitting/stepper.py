@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,13 +21,11 @@ from loaders import Batch, BatchLoader, RamTiles, TileDataset
 from training.config import Config
 from training.engine.host import keep_memory
 from training.engine.native import choose_engine
-from training.monitor.callbacks import Meter
+from training.module import Taken
 from training.run import Run
 
 LONG = 1 << 12
 """Windows per tile and epoch: no step is to wait for the start of one."""
-
-DEFAULTS = Config()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +64,7 @@ class Stepper:
     def __init__(self, rung: Rung, store: str, crop: int, batch_size: int = 8) -> None:
         self.allocator = keep_memory() if rung.keep_memory else "as the system has it"
         engine = choose_engine(rung.engine, "cpu", rung.precision, rung.compile_mode)
-        config = replace(
-            DEFAULTS,
-            sampling=replace(
-                DEFAULTS.sampling, batch_size=batch_size, crop=crop, crops_per_tile=LONG
-            ),
-            output=replace(DEFAULTS.output, quiet=True),
-        )
+        config = Config(batch_size=batch_size, crop=crop, crops_per_tile=LONG, quiet=True)
         self.run = Run(config, engine, (Store.open(store),), Path())
         if not rung.channels_last:
             network = self.run.trainable.network
@@ -84,18 +76,17 @@ class Stepper:
     @property
     def tiles(self) -> RamTiles:
         """The tiles of the train split."""
-        tiles = self.run.data.tiles
+        tiles = self.run.loader.tiles
         assert isinstance(tiles, RamTiles)
         return tiles
 
     def loader(self, *, batch_size: int | None = None, threads: int | None = None) -> BatchLoader:
         """Return a loader like the run's, of another batch size or with so many threads."""
-        sampling = self.run.config.sampling
         return BatchLoader(
             self.tiles,
-            batch_size or self.run.data.loader.schedule.batch_size,
-            crop=sampling.crop,
-            augment=sampling.augment,
+            batch_size or self.run.loader.schedule.batch_size,
+            crop=self.run.config.crop,
+            augment=self.run.config.augment,
             crops_per_tile=LONG,
             threads=threads,
         )
@@ -108,14 +99,12 @@ class Stepper:
         TrainingError
             The loss is not a number: nothing is learnt, and nothing worth timing.
         """
-        meter, steps = Meter(), 0
-        timed = meter.timed(batches)
+        taken: list[Taken] = []
         cpu, start = cpu_seconds(), time.perf_counter()
-        while steps < least or time.perf_counter() - start < seconds:
-            meter.add(self.run.stepper([next(timed)]))
-            steps += 1
-        read = meter.read()
-        return Pace(steps, read.seconds, read.waited, cpu_seconds() - cpu)
+        while len(taken) < least or time.perf_counter() - start < seconds:
+            taken.append(self.run.stepper(batches))
+        seconds, waited = time.perf_counter() - start, sum(step.waited for step in taken)
+        return Pace(len(taken), seconds, waited, cpu_seconds() - cpu)
 
     @contextmanager
     def prepared(self, batch: Batch) -> Iterator[None]:
@@ -168,13 +157,13 @@ def feeds(stepper: Stepper, counts: list[int]) -> Iterator[dict[str, Iterator[Ba
 
 def _data_loader(stepper: Stepper, workers: int) -> Iterator[Batch]:
     """Yield batches of torch's DataLoader over the same tiles."""
-    sampling = stepper.run.config.sampling
+    config = stepper.run.config
     dataset = TileDataset(
-        stepper.tiles, crop=sampling.crop, augment=sampling.augment, crops_per_tile=LONG
+        stepper.tiles, crop=config.crop, augment=config.augment, crops_per_tile=LONG
     )
     loader: DataLoader[dict[str, Tensor]] = DataLoader(
         dataset,
-        stepper.run.data.loader.schedule.batch_size,
+        stepper.run.loader.schedule.batch_size,
         sampler=RandomSampler(dataset, replacement=True),
         num_workers=workers,
         multiprocessing_context="forkserver" if workers else None,

@@ -82,8 +82,8 @@ def test_each_rung_of_the_ladder_changes_what_it_says():
 
 
 def test_the_top_of_the_ladder_is_what_fit_does_by_default():
-    machine = Config().machine
-    assert (FIT.precision, FIT.compile_mode) == (machine.precision, machine.compile)
+    config = Config()
+    assert (FIT.precision, FIT.compile_mode) == (config.precision, config.compile)
     assert FIT.keep_memory
     assert FIT.channels_last
 

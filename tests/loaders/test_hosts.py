@@ -19,7 +19,7 @@ JOB = """
 import json, os, sys
 import torch.distributed as dist
 from loaders import BatchLoader, RamTiles
-from training.distributed import of_first
+from training.engine.distributed import of_first
 
 dist.init_process_group("gloo")
 stores, out = sys.argv[1:3], sys.argv[3]

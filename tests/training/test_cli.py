@@ -19,8 +19,8 @@ def config(*arguments):
 
 
 def test_defaults_hold_where_nothing_is_said():
-    assert config("moscow.zarr").optim == Config().optim
-    assert config("a.zarr", "b.zarr").data.stores == ("a.zarr", "b.zarr")
+    assert config("moscow.zarr") == Config(stores=("moscow.zarr",))
+    assert config("a.zarr", "b.zarr").stores == ("a.zarr", "b.zarr")
 
 
 def test_flags_win_over_the_file_wherever_they_stand(tmp_path):
@@ -28,12 +28,12 @@ def test_flags_win_over_the_file_wherever_they_stand(tmp_path):
     file.write_text("lr: 2e-4\nbatch-size: auto\nstores: [x.zarr]\ncrop: none\nepochs: 3\n")
     for order in (("--epochs", "5", "--config", str(file)), ("--config", str(file), "--epochs=5")):
         found = config(*order)
-        assert found.optim.lr == 2e-4
-        assert found.optim.epochs == 5
-        assert found.sampling.batch_size == "auto"
-        assert found.sampling.crop is None
-        assert found.data.stores == ("x.zarr",)
-    assert config("y.zarr", "--config", str(file)).data.stores == ("y.zarr",)
+        assert found.lr == 2e-4
+        assert found.epochs == 5
+        assert found.batch_size == "auto"
+        assert found.crop is None
+        assert found.stores == ("x.zarr",)
+    assert config("y.zarr", "--config", str(file)).stores == ("y.zarr",)
 
 
 def test_what_is_written_reads_the_same(tmp_path):
@@ -128,10 +128,9 @@ def test_values_out_of_range_are_refused_in_a_line_and_in_a_file(
 
 def test_stages_are_read_and_know_their_epochs():
     plan = config("--stages", "325@256:2, 650:1")
-    assert plan.stages == (Stage(325, 256, 2), Stage(650, None, 1))
-    assert plan.epochs == 3
+    assert plan.plan == (Stage(325, 256, 2), Stage(650, None, 1))
     assert [plan.stage_of(e) for e in range(3)] == [0, 0, 1]
-    assert plan.stage_ends() == (2, 3)
+    assert plan.ends == (2, 3)
 
 
 @pytest.mark.parametrize("text", ["325", "325@256", "a@b:c", "325x256:3", "325@0:3", "325:0"])

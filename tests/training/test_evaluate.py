@@ -117,8 +117,8 @@ def test_a_fold_is_judged_on_what_it_has_not_learned_from(checkpoint, store_path
     wanted = select(store, "val", Folds(4, 1)).tiles
     names = {str(store.scenes.id[scene]) for scene in store.tiles.scene[wanted]}
     found = judge(path, [store_path])
-    assert {scene.name for scene in found.scenes} == names
-    trained = {scene.name for scene in judge(path, [store_path], "train").scenes}
+    assert {scene["scene"] for scene in found.scenes} == names
+    trained = {scene["scene"] for scene in judge(path, [store_path], "train").scenes}
     assert not names & trained
     assert found.tiles == len(wanted)
 
@@ -203,6 +203,7 @@ def test_validation_while_training_pads_as_a_map_does(checkpoint, network, tmp_p
     tiles = RamTiles.load(odd, "val")
     said = evaluate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
     found = judge(checkpoint(level=40), [odd])
+    assert 0 < said.pop("val_loss") < 1
     assert found.metrics == pytest.approx(said, nan_ok=True, abs=1e-6)
 
 
@@ -241,9 +242,9 @@ def test_requests_that_cannot_be_carried_out(
 
 def test_examples_show_what_a_map_would(network, store_path):
     engine = choose_engine("native", "cpu", "fp32", "off")
-    tiles = RamTiles.load(store_path, "val")
+    loader = BatchLoader(RamTiles.load(store_path, "val"), 3, shuffle=False)
     trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
-    (example,) = examples(trainable, engine, FACTS, tiles, [1])
+    (example,) = examples(trainable, engine, FACTS, loader, [1])
     assert example.has_speed
     assert (example.prediction[example.truth == 255] == 255).all()
     logits = torch.zeros(1, 1, 2, 2)

@@ -17,8 +17,8 @@ from geoprep.store import Store
 from loaders import Folds, StreamTiles, select
 from loaders.memory import Available
 from training.checkpoint import load, load_network
-from training.config import DataConfig
-from training.data import load_split
+from training.config import Config
+from training.data import facts_of, tiles_of
 from training.fit import main
 from training.monitor import callbacks
 
@@ -126,9 +126,12 @@ def test_interrupted_anywhere_and_resumed_is_never_interrupted(
     assert_same_run(whole, parts)
 
 
-def test_interrupted_while_judging_goes_on_with_judging(fit, tmp_path, monkeypatch):
+@pytest.mark.parametrize("averaged", [0, 0.9])
+def test_interrupted_while_judging_goes_on_with_judging(fit, tmp_path, monkeypatch, averaged):
+    """With the network's own weights, though averaged ones were being judged."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert fit("--out", whole, "--epochs", 2, network=STATEFUL) == 0
+    common = ("--epochs", 2, "--ema", averaged)
+    assert fit("--out", whole, *common, network=STATEFUL) == 0
     evaluate = callbacks.evaluate
 
     def interrupted(*args, on_batch, **options):
@@ -136,7 +139,7 @@ def test_interrupted_while_judging_goes_on_with_judging(fit, tmp_path, monkeypat
         return evaluate(*args, on_batch=on_batch, **options)
 
     monkeypatch.setattr(callbacks, "evaluate", interrupted)
-    assert fit("--out", parts, "--epochs", 2, network=STATEFUL) == 130
+    assert fit("--out", parts, *common, network=STATEFUL) == 130
     monkeypatch.setattr(callbacks, "evaluate", evaluate)
     assert fit("--resume", parts, store=None, network=STATEFUL[:2]) == 0
     assert_same_run(whole, parts)
@@ -324,9 +327,8 @@ def test_other_ways_to_the_tiles(fit, tmp_path, options):
 
 
 def test_tiles_kept_as_stored_are_compressed(store):
-    config = DataConfig(residency="compressed")
-    tiles = load_split(config, (store,), "val", 32, device=torch.device("cpu"))
-    assert "MB compressed" in repr(tiles)
+    facts = facts_of(Config(), (store,))
+    assert "MB compressed" in repr(tiles_of(facts, (store,), "val", residency="compressed"))
 
 
 def test_profile_says_where_a_step_goes_and_writes_nothing(fit, tmp_path, capfd):

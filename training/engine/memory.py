@@ -16,11 +16,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from geoprep.store import Store
 from loaders import PAD_TO, Batch, available_memory, select, this_rank
 from training.config import Config
-from training.data import facts_of, folds_of, windows_per_tile
-from training.distributed import largest
+from training.data import facts_of, folds_of, windows
+from training.engine.distributed import largest
 from training.engine.native import Engine
 from training.module import Stepper, Trainable, make_trainable, prepare
-from training.optim import STATE_PER_PARAMETER, make_optimizer
+from training.optim import STATE_PER_PARAMETER
 from training.run import Run
 
 _SIDES = (64, 128)
@@ -87,35 +87,50 @@ class Estimate:
         rows = ", ".join(f"{name} {_gib(nbytes)}" for name, nbytes in parts.items())
         return f"about {_gib(self.total(batch_size))} of {_gib(self.available)} GiB: {rows}"
 
-    def warning(self, batch_size: int) -> str | None:
-        """Return what to say of a batch that is not likely to fit; None where it is."""
+    def warnings(self, batch_size: int) -> list[str]:
+        """Return what to say of a batch that is not likely to fit."""
         if self.total(batch_size) <= self.available:
-            return None
+            return []
         fix = "take a smaller --crop, a coarser --level or fewer stores"
         if self.largest_batch:
             fix = f"--batch-size {self.largest_batch} should fit"
-        return (
-            f"{batch_size} x {self.side} x {self.side} needs {self.line(batch_size)} "
-            f"({self.limited_by}), and may not fit: {fix}"
-        )
+        size = f"{batch_size} x {self.side} x {self.side}"
+        needs = f"{self.line(batch_size)} ({self.limited_by})"
+        return [f"{size} needs {needs}, and may not fit: {fix}"]
 
 
 def estimate_run(run: Run) -> Estimate:
-    """Return what the stage that needs most will need, of those that are left.
+    """Return what the rest of a run needs at most.
 
     Parameters
     ----------
     run
         With the tiles of its stage loaded.
     """
-    found = []
-    for stage in run.config.stages[run.stage :]:
-        level = stage.level or run.stores[0].meta.levels[0]
-        tiles = _tiles_bytes(run, level)
-        there = tiles if level == run.data.tiles.side else 0
-        planned = estimate(run.trainable, run.config, run.engine, stage_side(stage.crop, level))
-        found.append(replace(planned, tiles=tiles, available=planned.available + there))
-    return max(found, key=lambda planned: planned.total(1))
+    tiles, residency = run.loader.tiles, run.config.residency
+    side, level = _largest(run.config, run.stores, run.stage)
+    count = len(tiles) + (0 if run.validation is None else len(run.validation.tiles))
+    here, most = (count * size * size * (len(tiles.bands) + 1) for size in (tiles.side, level))
+    if run.engine.device.type != "cpu" and residency != "device":
+        here = most = 0  # they are not on the device that computes
+    elif residency == "stream":
+        here = most = int(getattr(tiles, "ram_limit", 0))
+    planned = estimate(run.trainable, run.config, run.engine, side)
+    return replace(planned, tiles=most, available=planned.available + here)
+
+
+def _largest(config: Config, stores: Sequence[Store], first: int = 0) -> tuple[int, int]:
+    """Return the side of what goes through the network, padding included, and of tiles, at most.
+
+    Parameters
+    ----------
+    first
+        Number of the first stage that counts.
+    """
+    finest = stores[0].meta.levels[0]
+    levels = [(stage.crop, stage.level or finest) for stage in config.plan[first:]]
+    side = max(min(crop or level, level) for crop, level in levels)
+    return side + -side % PAD_TO, max(level for _, level in levels)
 
 
 def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) -> Estimate:
@@ -132,41 +147,16 @@ def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) ->
     side
         Of the images, in pixels.
     """
-    network, optim = trainable.network, config.optim
+    network = trainable.network
     bands = trainable.prep.normalize.centre.numel()
     try:
         fixed, pixel = measure_activations(network, bands=bands, dtype=engine.dtype)
     except (RuntimeError, ValueError):  # a network that takes no small images
         fixed, pixel = 0, 0.0
     parameters = sum(p.numel() * 4 for p in network.parameters())
-    copies = 2 + bool(optim.ema) + STATE_PER_PARAMETER[optim.optimizer]
-    available, limited_by = _available(engine.device)
-    return Estimate(
-        tiles=0,
-        state=copies * parameters,
-        fixed=fixed,
-        per_sample=max(1, int(pixel * side * side)),
-        available=available,
-        limited_by=limited_by,
-        side=side,
-    )
-
-
-def stage_side(crop: int | None, level: int) -> int:
-    """Return the side of what goes through the network, padding included."""
-    side = min(crop or level, level)
-    return side + -side % PAD_TO
-
-
-def _tiles_bytes(run: Run, level: int) -> int:
-    """Return the bytes of all tiles of a level, where they are on the device that computes."""
-    data, residency = run.data, run.config.data.residency
-    if run.engine.device.type != "cpu" and residency != "device":
-        return 0
-    if residency == "stream":
-        return int(getattr(data.tiles, "ram_limit", 0))
-    every = [data.tiles, *([data.validation_tiles] if data.validation_tiles else [])]
-    return sum(map(len, every)) * level * level * (len(run.facts.bands) + 1)
+    copies = 2 + bool(config.ema) + STATE_PER_PARAMETER[config.optimizer]
+    per_sample = max(1, int(pixel * side * side))
+    return Estimate(0, copies * parameters, fixed, per_sample, *_available(engine.device), side)
 
 
 def measure_activations(network: nn.Module, *, bands: int, dtype: torch.dtype) -> tuple[int, float]:
@@ -217,10 +207,8 @@ def _available(device: torch.device) -> tuple[int, str]:
     if device.type == "cpu":
         here = available_memory()
         return here.nbytes, here.limited_by
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0], f"device {device}"
-    total = torch.xpu.get_device_properties(device).total_memory
-    return total - torch.xpu.memory_reserved(device), f"device {device}"
+    free: int = torch.get_device_module(device).mem_get_info(device)[0]
+    return free, f"device {device}"
 
 
 def _gib(nbytes: int) -> str:
@@ -229,7 +217,7 @@ def _gib(nbytes: int) -> str:
 
 def choose_batch_size(
     config: Config, engine: Engine, stores: Sequence[Store]
-) -> tuple[Config, str | None]:
+) -> tuple[Config, list[str]]:
     """Return settings whose batch size is a number, and where it was to be found, what was weighed.
 
     Parameters
@@ -237,28 +225,27 @@ def choose_batch_size(
     config, engine, stores
         Of the run; ``batch_size`` may be ``auto``. All ranks take what the first one measured.
     """
-    if config.sampling.batch_size != "auto":
-        return config, None
+    if config.batch_size != "auto":
+        return config, []
     trainable = make_trainable(config, facts_of(config, stores), engine, stores)
-    finest = stores[0].meta.levels[0]
-    side = max(stage_side(stage.crop, stage.level or finest) for stage in config.stages)
+    side, finest = _largest(config, stores)
     fits = estimate(trainable.to(engine.device), config, engine, side).largest_batch
-    samples = _samples(config, stores)
-    learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.optim.accumulate)
-    most = max(SIZES[0], min(fits, learns))
-    rates = measure_rates(step_timer(trainable, engine, config, side), most)
-    chosen = int(largest([0 if this_rank()[0] else fastest(rates)], engine.device)[0])
+    tiles = sum(len(select(store, "train", folds_of(config)).tiles) for store in stores)
+    samples = tiles * min(windows(config, s, s.level or finest)[1] for s in config.plan)
+    learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.accumulate)
+    rates = measure_rates(
+        step_timer(trainable, engine, config, side), max(SIZES[0], min(fits, learns))
+    )
+    (chosen,) = largest([0 if this_rank()[0] else fastest(rates)], engine.device)
     tried = ", ".join(f"{size}: {rate:.1f}" for size, rate in rates.items())
-    bound = (
-        f"more than {fits} may not fit into memory"
-        if fits < learns
-        else f"more than {learns} would leave fewer than {STEPS_PER_EPOCH} steps per epoch"
-    )
+    bound = f"{learns} would leave fewer than {STEPS_PER_EPOCH} steps per epoch"
+    if fits < learns:
+        bound = f"{fits} may not fit into memory"
     said = (
-        f"batch size {chosen} is the fastest here (images/s by size: {tried}); of {samples} "
-        f"samples per epoch, {bound}"
+        f"batch size {chosen:.0f} is the fastest here (images/s by size: {tried}); of {samples} "
+        f"samples per epoch, more than {bound}"
     )
-    return replace(config, sampling=replace(config.sampling, batch_size=chosen)), said
+    return replace(config, batch_size=int(chosen)), [said]
 
 
 def measure_rates(seconds: Callable[[int], float], most: int) -> dict[int, float]:
@@ -294,23 +281,20 @@ def step_timer(
     """
     plain = replace(engine, compile_mode="off")
     module = copy.deepcopy(trainable).train()
-    optimizer = prepare(module, plain, make_optimizer(config.optim.optimizer, lr=0.0))
-    stepper = Stepper(module, optimizer, plain, config.optim.clip)
+    stepper = Stepper(module, prepare(module, plain, replace(config, lr=0.0)), plain, config.clip)
     bands = trainable.prep.normalize.centre.numel()
 
     def seconds(batch_size: int) -> float:
-        batch = _noise(batch_size, side, bands)
-        return min([_seconds(stepper, batch) for _ in range(repeats + 1)][1:])
+        batch, found = _noise(batch_size, side, bands), []
+        for _ in range(repeats + 1):
+            begun = time.perf_counter()
+            stepper([batch])
+            if engine.device.type != "cpu":
+                torch.accelerator.synchronize(engine.device)
+            found.append(time.perf_counter() - begun)
+        return min(found[1:])
 
     return seconds
-
-
-def _seconds(stepper: Stepper, batch: Batch) -> float:
-    begun = time.perf_counter()
-    stepper([batch])
-    if stepper.engine.device.type != "cpu":
-        torch.accelerator.synchronize(stepper.engine.device)
-    return time.perf_counter() - begun
 
 
 def _noise(count: int, side: int, bands: int) -> Batch:
@@ -321,11 +305,3 @@ def _noise(count: int, side: int, bands: int) -> Batch:
     speed = torch.randint(0, 255, shape, dtype=torch.uint8, generator=random)
     number = torch.arange(count)
     return Batch(image.permute(0, 3, 1, 2), speed, number, torch.zeros(count, 3).int(), number)
-
-
-def _samples(config: Config, stores: Sequence[Store]) -> int:
-    """Return the samples of an epoch, of the stage that has fewest."""
-    cut = folds_of(config.data)
-    tiles = sum(len(select(store, "train", cut).tiles) for store in stores)
-    finest = stores[0].meta.levels[0]
-    return tiles * min(windows_per_tile(config, s, s.level or finest) for s in config.stages)

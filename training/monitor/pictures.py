@@ -113,12 +113,9 @@ def _panels(example: Example, rgb: Sequence[int]) -> list[NDArray[np.uint8]]:
     known = (truth != NO_DATA) & (found != NO_DATA)
     is_road, said_road = known & (truth != NO_ROAD), known & (found != NO_ROAD)
     errors = colours[np.where(known, NO_ROAD, NO_DATA)]
-    for where, colour in (
-        (is_road & said_road, HIT),
-        (is_road & ~said_road, MISSED),
-        (said_road & ~is_road, INVENTED),
-    ):
-        errors[where] = colour
+    errors[is_road & said_road] = HIT
+    errors[is_road & ~said_road] = MISSED
+    errors[said_road & ~is_road] = INVENTED
     return [image, colours[truth], colours[found], errors]
 
 

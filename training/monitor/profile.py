@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, repeat
 from statistics import median
 
 import torch
 from rich.console import Console as Terminal
 from rich.table import Table
-from torch import nn
-from torch.profiler import ProfilerActivity
+from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
-from loaders import Batch
+from training.module import AVERAGE, COPY, NORMALISE, WAIT
 from training.monitor.console import Console
 from training.run import Group, Run
 
@@ -25,48 +24,26 @@ WARM_UP, STEPS, PROFILED = 3, 10, 3
 OPERATORS = 8
 """Lines of the second table."""
 
-WAIT, NORMALISE, NETWORK, LOSS = (
-    "wait for the batch",
-    "normalise, targets",
-    "network forward",
-    "loss forward",
-)
 NOTES = {
     WAIT: "more than some per cent: --loader-threads",
-    "copy to the device": "bytes; nothing on a CPU",
+    COPY: "bytes; nothing on a CPU",
     NORMALISE: "uint8 to floats, on the device",
-    "averaged weights": "with --ema",
+    AVERAGE: "with --ema",
 }
 
 
 class Clock:
-    """Seconds of every phase of the steps that training takes, one figure per step.
+    """Seconds of every phase of a step.
 
     Parameters
     ----------
-    run
-        Whose steps; ``forward`` is told apart by hooks around normalisation and network.
+    device
+        Which is waited for before and after each of them.
     """
 
-    def __init__(self, run: Run) -> None:
-        self.device = run.engine.device
-        self.steps: list[dict[str, float]] = []
-        self._running: dict[str, float] = {}
-        self._hooks = [
-            hook
-            for name, module in ((NORMALISE, run.trainable.prep), (NETWORK, run.trainable.network))
-            for hook in self._watch(name, module)
-        ]
-
-    def _watch(self, phase: str, module: nn.Module) -> Iterator[torch.utils.hooks.RemovableHandle]:
-        def begin(*_: object) -> None:
-            self._running[phase] = self._now()
-
-        def end(*_: object) -> None:
-            self.steps[-1][phase] += self._now() - self._running[phase]
-
-        yield module.register_forward_pre_hook(begin)
-        yield module.register_forward_hook(end)
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.phases: dict[str, float] = defaultdict(float)
 
     def _now(self) -> float:
         if self.device.type != "cpu":
@@ -78,21 +55,7 @@ class Clock:
         """Count what happens inside as this phase."""
         begun = self._now()
         yield
-        self.steps[-1][phase] += self._now() - begun
-
-    def begin(self) -> None:
-        """Begin a step."""
-        self.steps.append(defaultdict(float))
-
-    def end(self) -> None:
-        """Take the hooks away, and the loss from what is left of the forward pass."""
-        for hook in self._hooks:
-            hook.remove()
-        for i, step in enumerate(self.steps):
-            parts = [step[phase] for phase in (NORMALISE, NETWORK)]
-            whole = {LOSS: step["forward"] - sum(parts), **step}
-            order = (WAIT, "copy to the device", NORMALISE, NETWORK, LOSS, *step)
-            self.steps[i] = {name: whole[name] for name in order if name != "forward"}
+        self.phases[phase] += self._now() - begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +88,26 @@ def profile(run: Run, console: Console) -> None:
         Says what is going on.
     """
     console.line(f"taking {WARM_UP + STEPS} steps, then {PROFILED} under torch's profiler")
-    found = measure(run)
-    _print_phases(found, run)
-    _print_operators(found.operators)
+    found, terminal = measure(run), Terminal(width=100)
+    phases = Table("part of a step", "ms", "share", "", title_justify="left")
+    total = max(sum(found.phases.values()), 1e-9)
+    for name, seconds in found.phases.items():
+        share = f"{seconds / total:.1%}"
+        phases.add_row(name, f"{1e3 * seconds:.1f}", share, NOTES.get(name, ""))
+    terminal.print(phases)
+    compiled = {"off": "nothing", "loss": "the loss", "model": "the network and the loss"}
+    images = run.loader.schedule.batch_size * run.config.accumulate
+    terminal.print(
+        f"a step of {images} images takes {1e3 * found.seconds:.0f} ms: "
+        f"{images / found.seconds:.1f} images/s "
+        f"(medians of {STEPS} steps; compiled: {compiled[run.engine.compile_mode]})"
+    )
+    operators = Table("operator", "share", "calls per step")
+    total = sum(seconds for seconds, _ in found.operators.values())
+    slowest = sorted(found.operators.items(), key=lambda item: -item[1][0])
+    for name, (seconds, calls) in slowest[:OPERATORS]:
+        operators.add_row(name[:60], f"{seconds / total:.1%}", f"{calls:.0f}")
+    terminal.print(operators)
 
 
 def measure(run: Run) -> Profile:
@@ -139,68 +119,21 @@ def measure(run: Run) -> Profile:
         With its tiles loaded; its weights change.
     """
     run.module.train()
-    batches = _forever(run)
-    _take(run, batches, WARM_UP)
-    clock = Clock(run)
-    plain, run.stepper = run.stepper, replace(run.stepper, timed=clock)
-    _take(run, batches, STEPS, clock)
-    clock.end()
-    run.stepper = plain
-    with torch_profile(activities=_activities(run.engine.device)) as profiler:
-        _take(run, batches, PROFILED)
-    batches.close()
-    steps = clock.steps
-    phases = {name: median([step[name] for step in steps]) for name in steps[0]}
-    return Profile(median([sum(s.values()) for s in steps]), phases, _operators(profiler))
-
-
-def _forever(run: Run) -> Generator[Batch, None, None]:
-    while True:
-        yield from run.data.loader
-
-
-def _take(run: Run, batches: Iterator[Batch], steps: int, clock: Clock | None = None) -> None:
-    group = Group(run.config.optim.accumulate, 0, float(run.progress.epoch))
-    for _ in range(steps):
-        if clock is not None:
-            clock.begin()
-        run.step(islice(_waited(batches, clock), group.size), group)
-
-
-def _waited(batches: Iterator[Batch], clock: Clock | None) -> Iterator[Batch]:
-    while True:
-        if clock is None:
-            yield next(batches)
-        else:
-            with clock(WAIT):
-                batch = next(batches)
-            yield batch
-
-
-def _print_phases(found: Profile, run: Run) -> None:
-    compiled = {"off": "nothing", "loss": "the loss", "model": "the network and the loss"}
-    table = Table("part of a step", "ms", "share", "", title_justify="left")
-    total = sum(found.phases.values())
-    for name, seconds in found.phases.items():
-        share = seconds / max(total, 1e-9)
-        table.add_row(name, f"{1e3 * seconds:.1f}", f"{share:.1%}", NOTES.get(name, ""))
-    terminal = Terminal(width=100)
-    terminal.print(table)
-    images = run.data.loader.schedule.batch_size * run.config.optim.accumulate
-    terminal.print(
-        f"a step of {images} images takes {1e3 * found.seconds:.0f} ms: "
-        f"{images / found.seconds:.1f} images/s "
-        f"(medians of {STEPS} steps; compiled: {compiled[run.engine.compile_mode]})"
-    )
-
-
-def _activities(device: torch.device) -> list[ProfilerActivity]:
-    other = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}.get(device.type)
-    return [ProfilerActivity.CPU, *([other] if other else [])]
-
-
-def _operators(profiler: torch_profile) -> dict[str, tuple[float, float]]:
-    return {
+    batches = chain.from_iterable(repeat(run.loader))
+    group = Group(run.config.accumulate, 0, float(run.progress.epoch))
+    for _ in range(WARM_UP):
+        run.step(batches, group)
+    clock, steps = Clock(run.engine.device), []
+    with _timed(run, clock):
+        for _ in range(STEPS):
+            clock.phases = defaultdict(float)
+            run.step(batches, group)
+            steps.append(clock.phases)
+    other = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}.get(run.engine.device.type)
+    with torch_profile(activities=[ProfilerActivity.CPU, *([other] if other else [])]) as profiler:
+        for _ in range(PROFILED):
+            run.step(batches, group)
+    operators = {
         row.key: (
             (row.self_cpu_time_total + row.self_device_time_total) / 1e6 / PROFILED,
             row.count / PROFILED,
@@ -208,12 +141,14 @@ def _operators(profiler: torch_profile) -> dict[str, tuple[float, float]]:
         for row in profiler.key_averages()
         if row.self_cpu_time_total > 0
     }
+    phases = {name: median(step[name] for step in steps) for name in steps[0]}
+    return Profile(median(sum(step.values()) for step in steps), phases, operators)
 
 
-def _print_operators(operators: dict[str, tuple[float, float]]) -> None:
-    total = sum(seconds for seconds, _ in operators.values())
-    table = Table("operator", "share", "calls per step")
-    for name in sorted(operators, key=lambda key: -operators[key][0])[:OPERATORS]:
-        seconds, calls = operators[name]
-        table.add_row(name[:60], f"{seconds / total:.1%}", f"{calls:.0f}")
-    Terminal(width=100).print(table)
+@contextmanager
+def _timed(run: Run, clock: Clock) -> Iterator[None]:
+    """Let a clock time the phases of a run's steps for a while."""
+    plain, run.stepper = run.stepper, replace(run.stepper, timed=clock)
+    run.trainable.timed = clock
+    yield
+    run.stepper, run.trainable.timed = plain, record_function

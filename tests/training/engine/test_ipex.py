@@ -15,6 +15,7 @@ from torch import nn
 
 from loaders.device import DevicePrep, Normalize, SpeedTarget
 from training.checkpoint import Checkpoint, CheckpointError, save
+from training.config import Config
 from training.deploy.opening import load_runner
 from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine
@@ -22,7 +23,6 @@ from training.export import main as export
 from training.losses import RoadLoss
 from training.model import UpConv
 from training.module import Trainable, prepare
-from training.optim import make_optimizer
 from training.prediction.runner import NativeRunner
 
 pytestmark = pytest.mark.skipif(
@@ -56,7 +56,7 @@ def _prepared(engine, weights=None):
     trainable = Trainable(prep, _network(), RoadLoss())
     if weights is not None:
         trainable.network.load_state_dict(weights)
-    return trainable, prepare(trainable, engine, make_optimizer(lr=0.01, weight_decay=0.01))
+    return trainable, prepare(trainable, engine, Config(lr=0.01))
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 1e-2)])

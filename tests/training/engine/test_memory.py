@@ -95,17 +95,18 @@ def test_the_estimate_counts_weights_optimizer_and_tiles(tiny_prep):
 
 
 def test_a_batch_that_fits_needs_no_word():
-    assert _estimate().warning(4) is None
+    assert not _estimate().warnings(4)
     assert _estimate().line(4).startswith("about 7.00 of 10.00 GiB: tiles 1.00")
 
 
 def test_one_that_does_not_names_the_largest_that_does():
-    said = _estimate(available=int(5.5 * GIB)).warning(4)
+    (said,) = _estimate(available=int(5.5 * GIB)).warnings(4)
     assert re.search(r"4 x 256 x 256 needs about 7.00 of 5.50 GiB.*--batch-size 2 should fit", said)
 
 
 def test_where_none_fits_it_says_what_else():
-    assert "smaller --crop" in _estimate(available=3 * GIB).warning(4)
+    (said,) = _estimate(available=3 * GIB).warnings(4)
+    assert "smaller --crop" in said
 
 
 def test_the_fastest_size_is_taken_and_of_rates_alike_the_larger():

@@ -8,6 +8,7 @@ from torch._dynamo.exc import TorchDynamoException
 
 from geoprep.errors import UsageError
 from loaders.device import DevicePrep, Normalize, SpeedTarget
+from training.config import Config
 from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine, missing_compiler
 from training.losses import RoadLoss
@@ -29,7 +30,7 @@ def _trainable(targets="bins", dtype=torch.float32):
 
 def _losses(engine, name="adamw"):
     module = _trainable(dtype=engine.dtype)
-    optimizer = prepare(module, engine, make_optimizer(name, lr=0.01, weight_decay=0.01))
+    optimizer = prepare(module, engine, Config(optimizer=name, lr=0.01))
     return losses(engine, module, optimizer, steps=4)
 
 
@@ -53,7 +54,7 @@ def test_other_optimizers_learn(name):
 def test_only_scalars_come_back_and_they_are_fp32():
     engine = choose_engine("native", "cpu", "bf16", "off")
     module = _trainable()
-    prepare(module, engine, make_optimizer(lr=0.01))
+    prepare(module, engine, Config(lr=0.01))
     with engine.autocast():
         parts = module(*batch())
     assert all(part.shape == () and part.dtype == torch.float32 for part in parts)
@@ -62,7 +63,7 @@ def test_only_scalars_come_back_and_they_are_fp32():
 def test_parameters_stay_fp32_in_channels_last_under_the_same_names():
     module = _trainable()
     names = list(module.state_dict())
-    prepare(module, choose_engine("native", "cpu"), make_optimizer(lr=0.01))
+    prepare(module, choose_engine("native", "cpu"), Config(lr=0.01))
     assert list(module.state_dict()) == names
     assert {p.dtype for p in module.parameters()} == {torch.float32}
     assert module.network[0].weight.is_contiguous(memory_format=torch.channels_last)
@@ -70,7 +71,7 @@ def test_parameters_stay_fp32_in_channels_last_under_the_same_names():
 
 def test_weight_decay_is_for_kernels_alone():
     module = _trainable()
-    optimizer = make_optimizer(lr=0.01, weight_decay=0.5)(module.parameters())
+    optimizer = make_optimizer(module.network, Config(lr=0.01, weight_decay=0.5))
     decays = {p.ndim: g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
     assert decays == {4: 0.5, 1: 0.0}
     assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(module.parameters()))

@@ -58,8 +58,8 @@ def is_first() -> bool:
     return this_rank()[0] == 0
 
 
-def set_threads(wanted: int | None) -> int:
-    """Set the threads that compute, and return their number.
+def set_threads(wanted: int | None) -> None:
+    """Set the threads that compute.
 
     Parameters
     ----------
@@ -72,7 +72,6 @@ def set_threads(wanted: int | None) -> int:
         wanted = max(1, usable_cpus() // here)
     if wanted is not None and wanted != torch.get_num_threads():
         torch.set_num_threads(wanted)
-    return torch.get_num_threads()
 
 
 def parallel(module: nn.Module, device: torch.device) -> nn.Module:
