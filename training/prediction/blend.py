@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,16 +56,16 @@ class RowBlender:
         threshold: float,
         threads: int,
     ) -> None:
-        self._rows, self._columns = rows, columns
+        self._rows, self._columns, self._channels = rows, columns, channels
         self._mph = np.array(class_mph, np.float32)
         self._threshold = threshold
-        self._channels = channels
         self._shared = columns.shared()
-        widths = [part.stop - part.start for part in self._shared]
-        self._offsets = np.cumsum([0, *widths]).tolist()
-        self._between = np.zeros((rows.side, sum(widths), channels), np.float32)
-        self._upper = np.zeros((0, columns.length, channels), np.float32)
-        self._lower = self._upper
+        is_shared = np.zeros(columns.covered + 1, np.intp)
+        for part in self._shared:
+            is_shared[part] = 1
+        self._place = (np.cumsum(is_shared) - is_shared).tolist()  # of a column, among those shared
+        self._between = np.zeros((rows.side, self._place[-1], channels), np.float32)
+        self._upper = self._lower = np.zeros((0, columns.length, channels), np.float32)
         self._row = -1
         bands = channels + (len(class_mph) > 0)
         self._bytes = np.full((bands, rows.side, columns.length), NO_DATA, np.uint8)
@@ -77,12 +76,7 @@ class RowBlender:
     def __enter__(self) -> RowBlender:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._pool.shutdown()
 
     def add(
@@ -108,74 +102,17 @@ class RowBlender:
         self._enter(row)
         height = min(self._rows.side, self._rows.length - self._rows.starts[row])
         for column, window in zip(columns, probabilities, strict=True):
-            self._share(height, partial(self._add_rows, row, column, window, valid))
+            self._share(height, partial(self._add_rows, column, window, valid))
 
-    def _enter(self, row: int) -> None:
-        """Make room for a row of windows; what the one above left of its sums comes to the top."""
-        if row == self._row:
-            return
-        top, bottom = self._rows.alone(row)
-        carried = self._lower
-        shape = self._columns.length, self._channels
-        self._upper = np.zeros((top, *shape), np.float32)
-        self._upper[: len(carried)] = carried
-        self._lower = np.zeros((self._rows.side - bottom, *shape), np.float32)
-        self._row = row
+    def take(self, row: int, valid: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return uint8 (band, y, x), the rows that no further window touches.
 
-    def _share(self, count: int, work: Callable[[int, int], None]) -> None:
-        """Call ``work`` with ranges of rows, in all threads."""
-        cuts = [count * i // self._threads for i in range(self._threads + 1)]
-        list(self._pool.map(work, cuts[:-1], cuts[1:]))
-
-    def _add_rows(
-        self,
-        row: int,
-        column: int,
-        window: NDArray[np.float32],
-        valid: NDArray[np.uint8],
-        low: int,
-        high: int,
-    ) -> None:
-        """Add rows ``low`` to ``high`` of one window."""
-        start = self._columns.starts[column]
-        width = min(self._columns.side, self._columns.length - start)
-        (top, bottom), (left, right) = self._rows.alone(row), self._columns.alone(column)
-        first, last = max(low, top), min(high, bottom)
-        down, across = self._rows.weights[row], self._columns.weights[column]
-        for (low_row, high_row, low_column, high_column), above, begin, sums in (
-            ((low, min(high, top), 0, width), 0, start, self._upper),
-            ((first, last, 0, min(left, width)), 0, self._place(start), self._between),
-            ((first, last, right, width), 0, self._place(start + right) - right, self._between),
-            ((max(low, bottom), high, 0, width), bottom, start, self._lower),
-        ):
-            part = low_row, high_row, low_column, high_column
-            if low_row < high_row and low_column < high_column:
-                fade(window, part, above, begin, down, across, sums)
-        if first < last and left < right:
-            self._to_bytes(window, (first, last, left, right), start, valid)
-
-    def _place(self, column: int) -> int:
-        """Return where a column of the image, if windows share it, lies among those between."""
-        parts = zip(self._shared, self._offsets, strict=False)
-        return next((o + column - p.start for p, o in parts if p.start <= column < p.stop), 0)
-
-    def _to_bytes(
-        self, values: NDArray[np.float32], part: Part, left: int, valid: NDArray[np.uint8]
-    ) -> None:
-        lost = to_bytes(values, part, left, valid, self._mph, self._threshold, self._bytes)
-        if lost:
-            with self._counting:
-                self.lost += lost
-
-    def take(self, row: int, count: int, valid: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return uint8 (band, count, x), the first rows of the map here; valid until `drop`.
+        They are valid until windows of the next row come.
 
         Parameters
         ----------
         row
             Index of the row of windows, all of which were added.
-        count
-            How many rows.
         valid
             As in `add`.
         """
@@ -187,22 +124,65 @@ class RowBlender:
                 part = low, min(high, top), 0, self._columns.length
                 self._to_bytes(self._upper, part, 0, valid)
             if max(low, top) < high:
-                parts = zip(self._shared, self._offsets, self._offsets[1:], strict=False)
-                for x, first, last in parts:
+                for x in self._shared:
+                    first, last = self._place[x.start], self._place[x.stop]
                     part = max(low, top), high, first, last
                     self._to_bytes(self._between, part, x.start - first, valid)
 
+        count = self._rows.finished(row) - self._rows.starts[row]
         self._share(count, finish)
         return self._bytes[:, :count]
 
-    def drop(self, row: int, count: int) -> None:
-        """Let go of the first rows; keep the sums of those that the next windows share."""
-        self._enter(row)
+    def _enter(self, row: int) -> None:
+        """Make room for a row of windows; what the one above left of its sums comes to the top."""
+        if row == self._row:
+            return
+        shape = self._columns.length, self._channels
+        carried = self._lower
+        if self._row >= 0:
+            top, bottom = self._rows.alone(self._row)
+            if top == bottom:  # no row that is not shared: the sums at the top are all there are
+                carried = self._upper[self._rows.starts[row] - self._rows.starts[self._row] :]
+            self._between.fill(0)
+            self._bytes.fill(NO_DATA)
         top, bottom = self._rows.alone(row)
-        if top == bottom:  # no row that is not shared: the sums at the top are all there are
-            self._lower = self._upper[count:]
-        self._between.fill(0)
-        self._bytes.fill(NO_DATA)
+        self._upper = np.zeros((top, *shape), np.float32)
+        self._upper[: len(carried)] = carried
+        self._lower = np.zeros((self._rows.side - bottom, *shape), np.float32)
+        self._row = row
+
+    def _share(self, count: int, work: Callable[[int, int], None]) -> None:
+        """Call ``work`` with ranges of rows, in all threads."""
+        cuts = [count * i // self._threads for i in range(self._threads + 1)]
+        list(self._pool.map(work, cuts[:-1], cuts[1:]))
+
+    def _add_rows(
+        self, column: int, window: NDArray[np.float32], valid: NDArray[np.uint8], low: int, high: int
+    ) -> None:
+        """Add rows ``low`` to ``high`` of one window."""
+        start = self._columns.starts[column]
+        width = min(self._columns.side, self._columns.length - start)
+        (top, bottom), (left, right) = self._rows.alone(self._row), self._columns.alone(column)
+        first, last = max(low, top), min(high, bottom)
+        down, across = self._rows.weights[self._row], self._columns.weights[column]
+        before, after = self._place[start], self._place[start + right] - right
+        for part, above, begin, sums in (
+            ((low, min(high, top), 0, width), 0, start, self._upper),
+            ((first, last, 0, min(left, width)), 0, before, self._between),
+            ((first, last, right, width), 0, after, self._between),
+            ((max(low, bottom), high, 0, width), bottom, start, self._lower),
+        ):
+            if part[0] < part[1] and part[2] < part[3]:
+                fade(window, part, above, begin, down, across, sums)
+        if first < last and left < right:
+            self._to_bytes(window, (first, last, left, right), start, valid)
+
+    def _to_bytes(
+        self, values: NDArray[np.float32], part: Part, left: int, valid: NDArray[np.uint8]
+    ) -> None:
+        lost = to_bytes(values, part, left, valid, self._mph, self._threshold, self._bytes)
+        with self._counting:
+            self.lost += lost
 
 
 @compiled

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,55 +18,15 @@ from geoprep.speed import BIN_COUNT, NO_DATA
 from geoprep.views import bin_label
 from training.checkpoint import Facts
 from training.prediction.cog.directory import Tags, gdal_tags
-from training.prediction.cog.tiles import Compression
-from training.prediction.images import ReadOptions, Source, known_limits
-from training.prediction.runner import Runner, Views
+from training.prediction.images import Source
 
 SIGNATURE_TAG = "PREDICTION"
-FORMAT = 2
-"""Of maps: what each band holds, and how probabilities become speeds."""
-_READ = 1 << 24
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapOptions:
-    """All that the pixels of a map depend on beside the image and the runner.
-
-    Attributes
-    ----------
-    checkpoint
-        Hash of its file, see `file_hash`, and which weights of it.
-    reading
-        How the image is read.
-    window, overlap
-        In pixels of the network's grid.
-    batch
-        Windows of that size per batch.
-    tta
-        Views averaged over.
-    threshold
-        Least probability of any road for a speed.
-    compression
-        Of the map's tiles.
-    """
-
-    checkpoint: str
-    reading: ReadOptions
-    window: int
-    overlap: int
-    batch: int
-    tta: Views
-    threshold: float
-    compression: Compression
 
 
 def file_hash(path: Path) -> str:
     """Return XXH3-128 of a file's bytes, in hexadecimal digits."""
-    digest = xxhash.xxh3_128()
     with path.open("rb") as file:
-        while data := file.read(_READ):
-            digest.update(data)
-    return str(digest.hexdigest())
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def check_targets(facts: Facts) -> None:
@@ -90,8 +50,18 @@ def band_names(facts: Facts) -> list[str]:
     return ["road", "speed", *names]
 
 
-def map_tags(source: Source, facts: Facts, options: MapOptions, signed: dict[str, Any]) -> Tags:
-    """Return the TIFF tags of a map, all but the places of its tiles."""
+def map_tags(source: Source, facts: Facts, signed: dict[str, Any]) -> Tags:
+    """Return the TIFF tags of a map, all but the places of its tiles.
+
+    Parameters
+    ----------
+    source
+        The image.
+    facts
+        Of the network.
+    signed
+        The map's signature, see `training.prediction.mapping.Mapper.signature`.
+    """
     names = band_names(facts)
     is_speed = [name == "speed" for name in names]
     first = len(names) - len(facts.class_mph) + 1
@@ -106,7 +76,7 @@ def map_tags(source: Source, facts: Facts, options: MapOptions, signed: dict[str
             SOURCE=source.name,
             SOURCE_SIZE="{} {}".format(*source.lengths),
             NETWORK=facts.network,
-            ROAD_THRESHOLD=f"{options.threshold:g}",
+            ROAD_THRESHOLD=f"{signed['threshold']:g}",
             CLASSES=json.dumps(
                 [
                     {"band": i, "name": names[i - 1], "mph": mph}
@@ -123,40 +93,12 @@ def map_tags(source: Source, facts: Facts, options: MapOptions, signed: dict[str
         "crs": source.crs,
         "transform": source.transform,
         "nodata": NO_DATA,
-        "compress": options.compression,
+        "compress": signed["compression"],
         "interleave": "band",
         "photometric": "minisblack",
         "alpha": "no",
     }
     return gdal_tags(profile, dress)
-
-
-def signature(
-    name: str, version: str, facts: Facts, options: MapOptions, runner: Runner
-) -> dict[str, Any]:
-    """Return what tells one map from another of the same name, as plain JSON.
-
-    Parameters
-    ----------
-    name, version
-        Of the image, see `Source`.
-    facts
-        Of the network.
-    options, runner
-        What makes the map.
-    """
-    plain = asdict(options)
-    reading, _ = plain.pop("reading"), plain.pop("batch")
-    limits = known_limits(facts, options.reading.rescale)
-    return {
-        "format": FORMAT,
-        **plain,
-        **reading,
-        "bands": list(reading["bands"]),
-        "limits": "scene" if limits is None else limits.tolist(),
-        **runner.identity,
-        "image": [name, version],
-    }
 
 
 def found_signature(target: Path) -> dict[str, Any] | None:
