@@ -79,9 +79,10 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
     """
     from training.decode import chosen_threshold
     from training.deploy.opening import network_file
+    from training.deploy.record import file_hash
     from training.prediction.job import Job
     from training.prediction.mapping import Mapper
-    from training.prediction.product import check_targets, file_hash
+    from training.prediction.product import check_targets
     from training.prediction.windows import check_window
 
     if request.out is None:

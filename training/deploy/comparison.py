@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,19 +48,14 @@ class Compared:
     nbytes: int
 
 
-class Timed:
+class Timed(Runner):
     """A runner that notes how long it takes; the first batch, which may compile, is left out."""
 
     def __init__(self, runner: Runner) -> None:
+        super().__init__(runner.precision)
         self._runner = runner
-        self.identity, self.description = runner.identity, runner.description
         self.device, self.fixed_batch = runner.device, runner.fixed_batch
-        self.at_once = runner.at_once
         self._pixels, self._seconds, self._shape = 0, 0.0, torch.Size()
-
-    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """See `Runner`."""
-        return self._runner.for_pixels(pixels)
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
@@ -115,8 +110,9 @@ def compare(
                     f"{path} and {networks[0][0]} differ in {name}: compare forms of one network"
                 )
     base: dict[str, float] = {}
-    for path, runner, facts in networks:
-        timed = Timed(runner.for_pixels(0)[0])
+    for path, opened, facts in networks:
+        runner, _ = opened.for_pixels(0)
+        timed = Timed(runner)
         found = evaluate_runner(
             timed,
             facts,
@@ -129,12 +125,38 @@ def compare(
         )
         base = base or found.metrics
         drop = {name: base[name] - found.metrics[name] for name in FIGURES if name in base}
-        yield Compared(
-            str(path), timed.description, found.metrics, drop, timed.mpx_per_second, _size(path)
-        )
+        nbytes = sum(file.stat().st_size for file in files_of(path))
+        how, rate = runner.description, timed.mpx_per_second
+        yield Compared(str(path), how, found.metrics, drop, rate, nbytes)
 
 
-def _size(path: Path) -> int:
-    weights = path.with_suffix(".bin")
-    beside = weights.stat().st_size if path.suffix == ".xml" else 0
-    return path.stat().st_size + beside
+def files_of(path: Path) -> list[Path]:
+    """Return a network's file, and the one beside it that holds its weights, if there is one."""
+    return [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]
+
+
+def agreement(
+    one: Callable[[Tensor], Tensor],
+    other: Callable[[Tensor], Tensor],
+    tiles: Sequence[Tensor],
+    threshold: float,
+) -> tuple[float, float]:
+    """Return the mean difference of probabilities, and the IoU of both road masks.
+
+    Parameters
+    ----------
+    one, other
+        Runners.
+    tiles
+        uint8 (n, band, y, x) each.
+    threshold
+        Least probability of a road.
+    """
+    apart, pixels, both, either = 0.0, 0, 0, 0
+    for tile in tiles:
+        first, second = one(tile).cpu(), other(tile).cpu()
+        apart += float(torch.abs(first - second).sum(dtype=torch.float64))
+        pixels += first.numel()
+        a, b = first[..., -1] >= threshold, second[..., -1] >= threshold
+        both, either = both + int((a & b).sum()), either + int((a | b).sum())
+    return apart / max(pixels, 1), both / either if either else 1.0

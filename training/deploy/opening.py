@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from geoprep.errors import UsageError
-from training.checkpoint import BEST, CheckpointError, Facts, Weights
+from training.checkpoint import BEST, CheckpointError, Facts, Weights, load_network
 from training.deploy import ipex_file, onnx_file, openvino_file, torch_file
 from training.deploy.record import Record
-from training.engine.native import DeviceName
-from training.prediction.runner import Compile, Precision, Runner, open_runner
+from training.engine.native import DeviceName, choose_device
+from training.prediction.runner import Compile, NativeRunner, Precision, Runner
 
-SUFFIXES = (torch_file.SUFFIX, onnx_file.SUFFIX, openvino_file.SUFFIX, ipex_file.SUFFIX)
+READERS = {
+    ".pt2": torch_file.read,
+    ".onnx": onnx_file.read,
+    ".xml": openvino_file.read,
+    ".ipex": ipex_file.read,
+}
+WRITERS = {
+    ".pt2": torch_file.write,
+    ".onnx": onnx_file.write,
+    ".xml": openvino_file.write,
+    ".ipex": ipex_file.write,
+}
+SUFFIXES = tuple(READERS)
 
 
 def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Runner, Record]:
@@ -23,7 +34,7 @@ def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Ru
     path
         A file with one of `SUFFIXES`.
     compile_mode
-        See `training.prediction.runner.ModuleRunner`; for ``.pt2`` and ``.xml`` files.
+        See `training.prediction.runner.Runner`; for ``.pt2`` and ``.xml`` files.
 
     Raises
     ------
@@ -33,17 +44,13 @@ def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Ru
         It is missing or damaged.
     """
     path = Path(path)
-    kinds: dict[str, Callable[[], tuple[Runner, Record]]] = {
-        torch_file.SUFFIX: lambda: torch_file.read(path, compile_mode),
-        onnx_file.SUFFIX: lambda: onnx_file.read(path),
-        openvino_file.SUFFIX: lambda: openvino_file.read(path, compile_mode),
-        ipex_file.SUFFIX: lambda: ipex_file.read(path),
-    }
-    if path.suffix not in kinds:
+    if path.suffix not in READERS:
         raise UsageError(f"{path} is no exported network: they end in {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; python -m training.export makes one")
-    return kinds[path.suffix]()
+    runner, record = READERS[path.suffix](path)
+    runner.compile_mode = compile_mode
+    return runner, record
 
 
 def open_network(
@@ -57,26 +64,33 @@ def open_network(
 ) -> tuple[Runner, Facts]:
     """Return the runner of a checkpoint or of an exported network, and what it is for.
 
-    The arguments are those of `training.prediction.runner.open_runner`.
+    Parameters
+    ----------
+    path
+        A checkpoint, the folder of a run (then its best one), or an exported network.
+    device, precision
+        See `training.prediction.runner.NativeRunner`; for checkpoints.
+    compile_mode
+        See `training.prediction.runner.Runner`.
+    weights, model
+        See `training.checkpoint.load_network`; for checkpoints.
 
     Raises
     ------
     UsageError
-        An option is for checkpoints, or as `open_runner` and `load_runner` say.
+        There is no such device, the checkpoint names code that ``model`` does not, an option is for
+        checkpoints, or as `load_runner` says.
     CheckpointError
         The file cannot be used.
     """
-    if path.suffix == ".bin" and path.with_suffix(openvino_file.SUFFIX).exists():
+    if path.suffix == ".bin" and path.with_suffix(".xml").exists():
         raise UsageError(f"{path} holds weights alone: name {path.with_suffix('.xml')} beside it")
     if path.suffix not in SUFFIXES:
-        return open_runner(
-            path,
-            device=device,
-            precision=precision,
-            compile_mode=compile_mode,
-            weights=weights,
-            model=model,
-        )
+        place = choose_device(device)  # before the checkpoint, which is read onto it
+        network, facts = load_network(path, device=place, weights=weights, model=model)
+        native = NativeRunner(network, facts, device=place, precision=precision)
+        native.compile_mode = compile_mode
+        return native, facts
     said = {
         "--device": device if device not in ("auto", "cpu") else None,
         "--precision": precision if precision != "auto" else None,

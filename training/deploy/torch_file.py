@@ -12,13 +12,11 @@ from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from geoprep.storage import replaced
-from training.checkpoint import CheckpointError
 from training.deploy.graph import exported, in_bf16, module_of, plain_module, quantised
-from training.deploy.record import KEY, Record
+from training.deploy.record import KEY, Record, reading
 from training.engine.native import missing_compiler
-from training.prediction.runner import Compile, CompiledRunner, ModuleRunner, Runner
+from training.prediction.runner import ModuleRunner, Runner
 
-SUFFIX = ".pt2"
 _CPU = torch.device("cpu")
 
 
@@ -29,23 +27,19 @@ class ExportedRunner(ModuleRunner):
     numbers.
     """
 
-    @property
-    def description(self) -> str:
-        """See `Runner`."""
-        return f"{super().description}, torch.export"
+    form = "torch.export"
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
         """See `Runner`."""
-        if self.precision != "int8" or self._compile_mode == "off":
+        if self.precision != "int8" or self.compile_mode == "off":
             return super().for_pixels(pixels)
         lacking = missing_compiler(self.device)
         if lacking:
             return self, f"not compiled, {lacking}: int8 is only simulated, and slow"
-        self._compiled = self._compiled or CompiledRunner(self)
-        return self._compiled, "compiled, which int8 needs"
+        return self.in_shape, "compiled, which int8 needs"
 
 
-def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> Record:
+def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
     """Write a network as torch.export knows it.
 
     Parameters
@@ -58,11 +52,6 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
         What it is; its precision decides how it computes.
     tiles
         For the ranges of INT8, uint8 (n, band, y, x) each.
-
-    Returns
-    -------
-    Record
-        As it is in the file.
     """
     facts = record.facts
     if record.precision == "int8":
@@ -77,10 +66,9 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
     program.example_inputs = None
     with replaced(path) as partial:
         torch.export.save(program, partial, extra_files={KEY: record.to_json()})
-    return record
 
 
-def read(path: Path, compile_mode: Compile = "auto") -> tuple[ExportedRunner, Record]:
+def read(path: Path) -> tuple[Runner, Record]:
     """Return the runner of a file and what it is.
 
     Raises
@@ -92,19 +80,12 @@ def read(path: Path, compile_mode: Compile = "auto") -> tuple[ExportedRunner, Re
     import torch.ao.quantization.fx._decomposed
 
     extra = {KEY: ""}
-    try:
+    with reading(path):
         check_sums(path)
         program = torch.export.load(path, extra_files=extra)
-    except Exception as error:  # torch raises of everything at a file that is not one
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(
-            f"{path} is damaged or not an exported network ({first}): export it again"
-        ) from error
     record = Record.from_json(extra[KEY], path)
-    runner = ExportedRunner(
-        plain_module(program), device=_CPU, precision=record.precision, compile_mode=compile_mode
-    )
-    return runner, record
+    module = plain_module(program)
+    return ExportedRunner(module, device=_CPU, precision=record.precision), record
 
 
 def check_sums(path: Path) -> None:

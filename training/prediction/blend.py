@@ -157,7 +157,12 @@ class RowBlender:
         list(self._pool.map(work, cuts[:-1], cuts[1:]))
 
     def _add_rows(
-        self, column: int, window: NDArray[np.float32], valid: NDArray[np.uint8], low: int, high: int
+        self,
+        column: int,
+        window: NDArray[np.float32],
+        valid: NDArray[np.uint8],
+        low: int,
+        high: int,
     ) -> None:
         """Add rows ``low`` to ``high`` of one window."""
         start = self._columns.starts[column]

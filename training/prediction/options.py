@@ -1,4 +1,4 @@
-"""The options of ``training.predict``: which network, which images, how they are read and mapped."""
+"""The options of ``training.predict``: the network, the images, how they are read and mapped."""
 
 from __future__ import annotations
 
@@ -51,7 +51,21 @@ def check_rescale(text: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class Weights:
+    """Weights: which of a checkpoint's, and of which network."""
+
+    weights: Literal["auto", "ema", "raw"] = option(
+        "auto", "Which weights: by default the averaged ones where there are any."
+    )
+    model: str | None = option(
+        None,
+        "Consent to import the network's own code, which the checkpoint only names.",
+        "package.module:factory",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network(Weights):
     """Network: which one, and how it computes."""
 
     checkpoint: Path = argument(
@@ -69,14 +83,6 @@ class Network:
     )
     tta: Literal["none", "flips", "d4"] = option(
         "none", "Average over 4 flips, or over them and their transposes: 4 or 8 times the work."
-    )
-    weights: Literal["auto", "ema", "raw"] = option(
-        "auto", "Which weights: by default the averaged ones where there are any."
-    )
-    model: str | None = option(
-        None,
-        "Consent to import the network's own code, which the checkpoint only names.",
-        "package.module:factory",
     )
     device: Literal["auto", "cpu", "cuda", "xpu"] = option("auto", "Where it computes.")
     precision: Literal["auto", "bf16", "fp32"] = option("auto", "Of the convolutions.")

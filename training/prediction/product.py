@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import rasterio
-import xxhash
 from rasterio.errors import RasterioError
 
 from geoprep import __version__
@@ -21,12 +19,6 @@ from training.prediction.cog.directory import Tags, gdal_tags
 from training.prediction.images import Source
 
 SIGNATURE_TAG = "PREDICTION"
-
-
-def file_hash(path: Path) -> str:
-    """Return XXH3-128 of a file's bytes, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def check_targets(facts: Facts) -> None:

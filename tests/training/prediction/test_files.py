@@ -13,8 +13,8 @@ from helpers.predict_cases import FACTS, PLACE, UTM, request
 
 from geoprep.errors import UsageError
 from training.prediction.cog import directory as tiff
-from training.prediction.cog.journal import Journal, folder_of
 from training.prediction.cog.directory import TILE
+from training.prediction.cog.journal import Journal, folder_of
 from training.prediction.cog.writer import MapWriter, Shape, Spool
 from training.prediction.images import Source
 from training.prediction.mapping import Mapper

@@ -148,9 +148,7 @@ def test_image_without_crs_is_resampled_by_its_pixel_size(tmp_path):
     assert source.gsd_m == pytest.approx((metres, metres))
     assert (source.crs, source.transform) == (None, Affine.identity())  # nor has its map a place
     placed = str(write_image(tmp_path / "b.tif", pixels(80, 60)))
-    assert inspect(placed, FACTS, request(pixel_size=99)) == inspect(
-        placed, FACTS, request()
-    )
+    assert inspect(placed, FACTS, request(pixel_size=99)) == inspect(placed, FACTS, request())
 
 
 def test_limits_of_a_scene_are_those_a_store_would_take(tmp_path, monkeypatch):
