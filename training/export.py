@@ -106,7 +106,7 @@ def export(request: Request) -> int:
 
     from training.checkpoint import load_network
     from training.deploy.calibration import training_tiles
-    from training.deploy.opening import WRITERS, network_file
+    from training.deploy.opening import network_file, write_network
     from training.deploy.record import Record, file_hash
 
     out, precision = check(request)
@@ -128,7 +128,7 @@ def export(request: Request) -> int:
     )
     with_ = f", ranges from {len(ranges)} tiles" if ranges else ""
     _say(f"{facts.network} of {file} in {precision}{with_}")
-    WRITERS[out.suffix](out, network, record, ranges)
+    write_network(out, network, record, ranges)
     _say(f"written in {time.perf_counter() - started:.0f} s")
     _summary(request, out, network, tiles)
     return Status.DONE

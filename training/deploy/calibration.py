@@ -122,14 +122,25 @@ def layers_to_keep(
     tuple
         Names, worst first, and the mean difference of probabilities with them in float.
     """
-    trial = _Trial(network, facts, [_middle(tile) for tile in tiles[:TRIED]])
-    ranked = sorted(trial.layers, key=lambda name: trial.apart([name]), reverse=True)
-    apart = trial.apart(ranked)
-    count = 0
-    while apart > bound and count < len(ranked):
+    module = module_of(network, facts)
+    layers, windows = layers_of(module), [_middle(tile) for tile in tiles[:TRIED]]
+    ranges, expected = _watched(module, layers.values(), windows)
+
+    def apart(names: Iterable[str]) -> float:
+        """Return the mean difference of probabilities where these layers are rounded."""
+        with ExitStack() as stack, torch.no_grad():
+            for layer in (layers[name] for name in names):
+                if layer in ranges:  # one that is never called changes nothing
+                    stack.enter_context(_rounded(layer, *ranges[layer]))
+            found = torch.cat([module(window).flatten() for window in windows])
+        return float((found - expected).abs().mean(dtype=torch.float64))
+
+    ranked = sorted(layers, key=lambda name: apart([name]), reverse=True)
+    count, cost = 0, apart(ranked)
+    while cost > bound and count < len(ranked):
         count += 1
-        apart = trial.apart(ranked[count:])
-    return tuple(ranked[:count]), apart
+        cost = apart(ranked[count:])
+    return tuple(ranked[:count]), cost
 
 
 def _middle(tile: Tensor) -> Tensor:
@@ -139,44 +150,22 @@ def _middle(tile: Tensor) -> Tensor:
     return tile[:, :, top : top + rows, left : left + columns]
 
 
-class _Trial:
-    """A network whose layers can be rounded one by one, and its answers in float."""
+@torch.no_grad()
+def _watched(
+    module: nn.Module, layers: Iterable[_Layer], tiles: Sequence[Tensor]
+) -> tuple[dict[nn.Module, tuple[float, float]], Tensor]:
+    """Return the least and greatest number, or 0, that goes into each layer, and all answers."""
+    ranges: dict[nn.Module, tuple[float, float]] = {}
 
-    def __init__(self, network: nn.Module, facts: Facts, tiles: Sequence[Tensor]) -> None:
-        self._module, self._tiles = module_of(network, facts), tiles
-        self.layers = layers_of(self._module)
-        self._ranges: dict[str, tuple[float, float]] = {}
-        with ExitStack() as stack, torch.no_grad():
-            for name, layer in self.layers.items():
-                stack.enter_context(self._watched(name, layer))
-            self._expected = [self._module(tile) for tile in tiles]
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        low, high = ranges.get(layer, (0.0, 0.0))
+        ranges[layer] = min(low, float(inputs[0].min())), max(high, float(inputs[0].max()))
 
-    @contextmanager
-    def _watched(self, name: str, layer: _Layer) -> Iterator[None]:
-        """Note the least and greatest number that goes into a layer; 0 is always between them."""
-
-        def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            low, high = self._ranges.get(name, (0.0, 0.0))
-            self._ranges[name] = (
-                min(low, float(inputs[0].min())),
-                max(high, float(inputs[0].max())),
-            )
-
-        handle = layer.register_forward_pre_hook(note)
-        yield
+    handles = [layer.register_forward_pre_hook(note) for layer in layers]
+    answers = torch.cat([module(tile).flatten() for tile in tiles])
+    for handle in handles:
         handle.remove()
-
-    def apart(self, names: Iterable[str]) -> float:
-        """Return the mean difference of probabilities where these layers are rounded."""
-        total, count = 0.0, 0
-        with ExitStack() as stack, torch.no_grad():
-            for name in names:
-                if name in self._ranges:  # one that is never called changes nothing
-                    stack.enter_context(_rounded(self.layers[name], *self._ranges[name]))
-            for tile, expected in zip(self._tiles, self._expected, strict=True):
-                total += float((self._module(tile) - expected).abs().sum(dtype=torch.float64))
-                count += expected.numel()
-        return total / max(count, 1)
+    return ranges, answers
 
 
 @contextmanager

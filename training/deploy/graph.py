@@ -50,17 +50,14 @@ def example(facts: Facts) -> Tensor:
     return image.contiguous(memory_format=torch.channels_last)
 
 
-def shapes() -> dict[int, object]:
-    """Return which axes of an image may have any length, for `torch.export.export`."""
-    strides = {"y": Dim("y", min=1, max=_MOST_STRIDES), "x": Dim("x", min=1, max=_MOST_STRIDES)}
-    count = Dim("n", min=1, max=_MOST_WINDOWS)
-    return {0: count, 2: STRIDE * strides["y"], 3: STRIDE * strides["x"]}
-
-
 def exported(module: nn.Module, facts: Facts) -> ExportedProgram:
     """Return the graph of a module that takes an image of any size."""
+    count = Dim("n", min=1, max=_MOST_WINDOWS)
+    rows, columns = (STRIDE * Dim(name, min=1, max=_MOST_STRIDES) for name in "yx")
     with torch.no_grad(), quiet():
-        return torch.export.export(module, (example(facts),), dynamic_shapes=(shapes(),))
+        return torch.export.export(
+            module, (example(facts),), dynamic_shapes=({0: count, 2: rows, 3: columns},)
+        )
 
 
 def plain_module(program: ExportedProgram) -> fx.GraphModule:

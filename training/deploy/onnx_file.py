@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,14 +134,8 @@ def _quantise(model: ModelProto, tiles: Sequence[Tensor], record: Record, target
 
     onnx = needed("onnx", _WHAT)
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # it has no types
-        def __init__(self) -> None:
-            self._tiles = iter(tiles)
-
-        def get_next(self) -> dict[str, Any] | None:
-            tile = next(self._tiles, None)
-            return None if tile is None else {IMAGE: np.ascontiguousarray(tile.numpy())}
-
+    values = iter([{IMAGE: np.ascontiguousarray(tile.numpy())} for tile in tiles])
+    reader = SimpleNamespace(get_next=lambda: next(values, None))
     with TemporaryDirectory(dir=target.parent, prefix=".onnx-") as folder:
         plain = Path(folder) / "fp32.onnx"
         onnx.save(model, str(plain))
@@ -148,7 +143,7 @@ def _quantise(model: ModelProto, tiles: Sequence[Tensor], record: Record, target
             quantization.quantize_static(
                 str(plain),
                 str(target),
-                Reader(),
+                reader,
                 quant_format=quantization.QuantFormat.QDQ,
                 per_channel=True,
                 activation_type=quantization.QuantType.QUInt8,

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from torch import Tensor, nn
+
 from geoprep.errors import UsageError
-from training.checkpoint import BEST, CheckpointError, Facts, Weights, load_network
+from training.checkpoint import BEST, CheckpointError
 from training.deploy import ipex_file, onnx_file, openvino_file, torch_file
 from training.deploy.record import Record
-from training.engine.native import DeviceName, choose_device
-from training.prediction.runner import Compile, NativeRunner, Precision, Runner
+from training.prediction.options import Compile
+from training.prediction.runner import Runner
 
-READERS = {
-    ".pt2": torch_file.read,
-    ".onnx": onnx_file.read,
-    ".xml": openvino_file.read,
-    ".ipex": ipex_file.read,
-}
-WRITERS = {
-    ".pt2": torch_file.write,
-    ".onnx": onnx_file.write,
-    ".xml": openvino_file.write,
-    ".ipex": ipex_file.write,
-}
-SUFFIXES = tuple(READERS)
+# A format is a module that has `read` and `write`.
+_FORMATS = {".pt2": torch_file, ".onnx": onnx_file, ".xml": openvino_file, ".ipex": ipex_file}
+SUFFIXES = tuple(_FORMATS)
+
+
+def write_network(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
+    """Write a network in the format that the file's name says, see `torch_file.write`."""
+    _FORMATS[path.suffix].write(path, network, record, tiles)
 
 
 def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Runner, Record]:
@@ -44,66 +42,14 @@ def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Ru
         It is missing or damaged.
     """
     path = Path(path)
-    if path.suffix not in READERS:
+    if path.suffix not in SUFFIXES:
         raise UsageError(f"{path} is no exported network: they end in {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; python -m training.export makes one")
-    runner, record = READERS[path.suffix](path)
+    runner: Runner
+    runner, record = _FORMATS[path.suffix].read(path)
     runner.compile_mode = compile_mode
     return runner, record
-
-
-def open_network(
-    path: Path,
-    *,
-    device: DeviceName = "auto",
-    precision: Precision = "auto",
-    compile_mode: Compile = "off",
-    weights: Weights = "auto",
-    model: str | None = None,
-) -> tuple[Runner, Facts]:
-    """Return the runner of a checkpoint or of an exported network, and what it is for.
-
-    Parameters
-    ----------
-    path
-        A checkpoint, the folder of a run (then its best one), or an exported network.
-    device, precision
-        See `training.prediction.runner.NativeRunner`; for checkpoints.
-    compile_mode
-        See `training.prediction.runner.Runner`.
-    weights, model
-        See `training.checkpoint.load_network`; for checkpoints.
-
-    Raises
-    ------
-    UsageError
-        There is no such device, the checkpoint names code that ``model`` does not, an option is for
-        checkpoints, or as `load_runner` says.
-    CheckpointError
-        The file cannot be used.
-    """
-    if path.suffix == ".bin" and path.with_suffix(".xml").exists():
-        raise UsageError(f"{path} holds weights alone: name {path.with_suffix('.xml')} beside it")
-    if path.suffix not in SUFFIXES:
-        place = choose_device(device)  # before the checkpoint, which is read onto it
-        network, facts = load_network(path, device=place, weights=weights, model=model)
-        native = NativeRunner(network, facts, device=place, precision=precision)
-        native.compile_mode = compile_mode
-        return native, facts
-    said = {
-        "--device": device if device not in ("auto", "cpu") else None,
-        "--precision": precision if precision != "auto" else None,
-        "--weights": weights if weights != "auto" else None,
-        "--model": model,
-    }
-    for flag, value in said.items():
-        if value is not None:
-            raise UsageError(
-                f"{flag} {value} is for checkpoints: {path} was exported as it is, for the cpu"
-            )
-    runner, record = load_runner(path, compile_mode=compile_mode)
-    return runner, record.facts
 
 
 def network_file(path: Path) -> Path:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
 from geoprep.speed import MAX_MPH, NO_DATA
-from training.prediction.windows import Axis
+from training.checkpoint import Facts
+from training.prediction.windows import WindowGrid, WindowRow
 
 Part = tuple[int, int, int, int]
 """First and last row and first and last column of a rectangle; the last ones are not in it."""
@@ -30,12 +31,10 @@ class RowBlender:
 
     Parameters
     ----------
-    rows, columns
-        The windows along both axes.
-    channels
-        Of the network.
-    class_mph
-        Speed per bin, the first channels; empty for no speed band.
+    grid
+        The windows.
+    facts
+        Of the network: its channels, and the speed per bin, which are the first ones.
     threshold
         Least probability of any road for a speed.
     threads
@@ -47,27 +46,20 @@ class RowBlender:
         Pixels so far for which the network gave something else than a number: no data in the map.
     """
 
-    def __init__(
-        self,
-        rows: Axis,
-        columns: Axis,
-        channels: int,
-        class_mph: Sequence[float],
-        threshold: float,
-        threads: int,
-    ) -> None:
-        self._rows, self._columns, self._channels = rows, columns, channels
-        self._mph = np.array(class_mph, np.float32)
+    def __init__(self, grid: WindowGrid, facts: Facts, threshold: float, threads: int) -> None:
+        self._rows, self._columns = rows, columns = grid.rows, grid.columns
+        self._channels = facts.channels
+        self._mph = np.array(facts.class_mph, np.float32)
         self._threshold = threshold
         self._shared = columns.shared()
         is_shared = np.zeros(columns.covered + 1, np.intp)
         for part in self._shared:
             is_shared[part] = 1
         self._place = (np.cumsum(is_shared) - is_shared).tolist()  # of a column, among those shared
-        self._between = np.zeros((rows.side, self._place[-1], channels), np.float32)
-        self._upper = self._lower = np.zeros((0, columns.length, channels), np.float32)
-        self._row = -1
-        bands = channels + (len(class_mph) > 0)
+        self._between = np.zeros((rows.side, self._place[-1], facts.channels), np.float32)
+        self._upper = self._lower = np.zeros((0, columns.length, facts.channels), np.float32)
+        self._row: WindowRow | None = None
+        bands = facts.channels + (len(facts.class_mph) > 0)
         self._bytes = np.full((bands, rows.side, columns.length), NO_DATA, np.uint8)
         self.lost, self._counting = 0, Lock()
         self._threads = threads
@@ -80,72 +72,65 @@ class RowBlender:
         self._pool.shutdown()
 
     def add(
-        self,
-        row: int,
-        columns: Sequence[int],
-        probabilities: NDArray[np.float32],
-        valid: NDArray[np.uint8],
+        self, row: WindowRow, columns: Sequence[int], probabilities: NDArray[np.float32]
     ) -> None:
         """Add windows of one row.
 
         Parameters
         ----------
         row
-            Index of the row of windows.
+            The row of windows.
         columns
             Index of each window in it.
         probabilities
             float32 (n, y, x, channel).
-        valid
-            uint8 (y, x) of the whole row of windows, 0 where there is no imagery.
         """
         self._enter(row)
-        height = min(self._rows.side, self._rows.length - self._rows.starts[row])
+        height = min(self._rows.side, self._rows.length - self._rows.starts[row.number])
         for column, window in zip(columns, probabilities, strict=True):
-            self._share(height, partial(self._add_rows, column, window, valid))
+            self._share(height, partial(self._add_rows, row, column, window))
 
-    def take(self, row: int, valid: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def take(self, row: WindowRow) -> NDArray[np.uint8]:
         """Return uint8 (band, y, x), the rows that no further window touches.
 
-        They are valid until windows of the next row come.
+        They are there until the next row of windows comes.
 
         Parameters
         ----------
         row
-            Index of the row of windows, all of which were added.
-        valid
-            As in `add`.
+            The row of windows, all of which were added.
         """
         self._enter(row)
-        top, _ = self._rows.alone(row)
+        top, _ = self._rows.alone(row.number)
 
         def finish(low: int, high: int) -> None:
             if low < top:
                 part = low, min(high, top), 0, self._columns.length
-                self._to_bytes(self._upper, part, 0, valid)
+                self._to_bytes(self._upper, part, 0, row)
             if max(low, top) < high:
                 for x in self._shared:
                     first, last = self._place[x.start], self._place[x.stop]
                     part = max(low, top), high, first, last
-                    self._to_bytes(self._between, part, x.start - first, valid)
+                    self._to_bytes(self._between, part, x.start - first, row)
 
-        count = self._rows.finished(row) - self._rows.starts[row]
+        count = self._rows.finished(row.number) - self._rows.starts[row.number]
         self._share(count, finish)
         return self._bytes[:, :count]
 
-    def _enter(self, row: int) -> None:
+    def _enter(self, row: WindowRow) -> None:
         """Make room for a row of windows; what the one above left of its sums comes to the top."""
-        if row == self._row:
+        if row is self._row:
             return
-        shape = self._columns.length, self._channels
-        carried = self._lower
-        if self._row >= 0:
-            top, bottom = self._rows.alone(self._row)
+        before, carried = self._row, self._lower
+        if before is not None:
+            top, bottom = self._rows.alone(before.number)
             if top == bottom:  # no row that is not shared: the sums at the top are all there are
-                carried = self._upper[self._rows.starts[row] - self._rows.starts[self._row] :]
+                done = self._rows.starts[row.number] - self._rows.starts[before.number]
+                carried = self._upper[done:]
             self._between.fill(0)
             self._bytes.fill(NO_DATA)
-        top, bottom = self._rows.alone(row)
+        top, bottom = self._rows.alone(row.number)
+        shape = self._columns.length, self._channels
         self._upper = np.zeros((top, *shape), np.float32)
         self._upper[: len(carried)] = carried
         self._lower = np.zeros((self._rows.side - bottom, *shape), np.float32)
@@ -157,19 +142,14 @@ class RowBlender:
         list(self._pool.map(work, cuts[:-1], cuts[1:]))
 
     def _add_rows(
-        self,
-        column: int,
-        window: NDArray[np.float32],
-        valid: NDArray[np.uint8],
-        low: int,
-        high: int,
+        self, row: WindowRow, column: int, window: NDArray[np.float32], low: int, high: int
     ) -> None:
         """Add rows ``low`` to ``high`` of one window."""
         start = self._columns.starts[column]
         width = min(self._columns.side, self._columns.length - start)
-        (top, bottom), (left, right) = self._rows.alone(self._row), self._columns.alone(column)
+        (top, bottom), (left, right) = self._rows.alone(row.number), self._columns.alone(column)
         first, last = max(low, top), min(high, bottom)
-        down, across = self._rows.weights[self._row], self._columns.weights[column]
+        down, across = self._rows.weights[row.number], self._columns.weights[column]
         before, after = self._place[start], self._place[start + right] - right
         for part, above, begin, sums in (
             ((low, min(high, top), 0, width), 0, start, self._upper),
@@ -180,12 +160,11 @@ class RowBlender:
             if part[0] < part[1] and part[2] < part[3]:
                 fade(window, part, above, begin, down, across, sums)
         if first < last and left < right:
-            self._to_bytes(window, (first, last, left, right), start, valid)
+            self._to_bytes(window, (first, last, left, right), start, row)
 
-    def _to_bytes(
-        self, values: NDArray[np.float32], part: Part, left: int, valid: NDArray[np.uint8]
-    ) -> None:
-        lost = to_bytes(values, part, left, valid, self._mph, self._threshold, self._bytes)
+    def _to_bytes(self, values: NDArray[np.float32], part: Part, left: int, row: WindowRow) -> None:
+        how = self._mph, self._threshold, self._bytes
+        lost = to_bytes(values, part, left, row.valid, *how)
         with self._counting:
             self.lost += lost
 

@@ -59,10 +59,6 @@ class Messenger:
         """Pass on a line."""
         self._messages.put(("say", line))
 
-    def fail(self, error: GeoprepError) -> None:
-        """Pass on why nothing goes on."""
-        self._messages.put(("fail", error))
-
 
 def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
     """Return as equal shares of neighbouring cores as there can be.
@@ -133,11 +129,10 @@ def _run(
     import torch
 
     torch.set_num_threads(usable_cores())
-    messenger = Messenger(messages)
     try:
-        work(request, turn, since, messenger)
+        work(request, turn, since, Messenger(messages))
     except GeoprepError as error:
-        messenger.fail(error)
+        messages.put(("fail", error))
 
 
 def _watch(processes: Sequence[SpawnProcess], messages: Any, since: float) -> int:  # noqa: ANN401

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from training.prediction.blend import SPEED_BAND, RowBlender
 from training.prediction.cog.journal import Journal
 from training.prediction.cog.writer import MapWriter, Shape
 from training.prediction.images import Source, known_limits, scene_limits
-from training.prediction.options import Request, parse_bands
+from training.prediction.options import Reading, Request, parse_bands
 from training.prediction.product import map_tags
 from training.prediction.runner import VIEWS, Runner, mean_of_views
 from training.prediction.windows import WindowGrid, WindowRow, ahead, read_window_rows
@@ -32,6 +32,8 @@ FORMAT = 2
 
 Report = Callable[[int], None]
 """Called with how many pixels of the windows are done with."""
+
+Limits = NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -122,11 +124,8 @@ class Mapper:
             "tta": options.tta,
             "threshold": self.threshold,
             "compression": options.compress,
-            "gsd": options.gsd,
+            **{item.name: getattr(options, item.name) for item in fields(Reading)},
             "bands": list(parse_bands(options.bands)),
-            "rescale": options.rescale,
-            "allow_no_crs": options.allow_no_crs,
-            "pixel_size": options.pixel_size,
             "limits": "scene" if limits is None else limits.tolist(),
             **runner.identity,
             "image": [name, version],
@@ -157,7 +156,6 @@ class Mapper:
         started = time.perf_counter()
         signed = self.signature(source.name, source.version, runner)
         with Journal(target, signed | {"batch": self.options.batch_size}) as journal:
-            stats = MapStats(continued=journal.continued, compiled=runner.fixed_batch)
             try:
                 if not journal.continued:
                     limits = known_limits(self.facts, self.options.rescale)
@@ -168,7 +166,7 @@ class Mapper:
                 speed_band = SPEED_BAND if has_speed else None
                 with MapWriter(journal, shape, self.options.compress, speed_band) as writer:
                     limits = np.array(journal.settled["limits"])
-                    self._write_rows(source, limits, writer, runner, stats, report)
+                    stats = self._write_rows(source, limits, writer, runner, report)
                     writer.finish(target, map_tags(source, self.facts, signed))
             except OSError:
                 raise  # such as a full disk: what is done is taken up again
@@ -176,49 +174,39 @@ class Mapper:
                 journal.remove()
                 raise
             journal.remove()
+        stats.continued, stats.compiled = journal.continued, runner.fixed_batch
         stats.seconds = time.perf_counter() - started
         return stats
 
     def _write_rows(
-        self,
-        source: Source,
-        limits: NDArray[np.float64],
-        writer: MapWriter,
-        runner: Runner,
-        stats: MapStats,
-        report: Report,
-    ) -> None:
+        self, source: Source, limits: Limits, writer: MapWriter, runner: Runner, report: Report
+    ) -> MapStats:
         """Put all rows of the map that are still to come."""
-        grid, facts = self.grid(source), self.facts
-        rows, columns = grid.rows, grid.columns
-        first = rows.first_touching(writer.next_row)
-        blending = facts.channels, facts.class_mph, self.threshold, usable_cores()
+        grid, stats, views = self.grid(source), MapStats(), len(VIEWS[self.options.tta])
+        first = grid.rows.first_touching(writer.next_row)
         with (
-            closing(ahead(read_window_rows(source, limits, rows, columns, first))) as coming,
-            RowBlender(rows, columns, *blending) as blender,
-            closing(self._answers(_batches(coming, grid, runner), runner)) as answers,
+            closing(ahead(read_window_rows(source, limits, grid, first))) as rows,
+            RowBlender(grid, self.facts, self.threshold, usable_cores()) as blender,
+            closing(self._answers(_batches(rows, grid, runner), runner)) as answers,
         ):
-            for batch, (probabilities, seconds) in answers:
-                row = batch.row
+            for (row, columns, _, is_last), (probabilities, seconds) in answers:
                 stats.first_seconds = stats.first_seconds or seconds
                 stats.forward_seconds += seconds
-                if batch.columns:
-                    count = len(batch.columns)
-                    blender.add(row.number, batch.columns, probabilities[:count], row.valid)
-                    stats.network_pixels += (
-                        count * grid.window_pixels * len(VIEWS[self.options.tta])
-                    )
-                    done = row.number * len(columns.starts) + batch.columns[-1] + 1
+                if columns:
+                    blender.add(row, columns, probabilities[: len(columns)])
+                    stats.network_pixels += len(columns) * grid.window_pixels * views
+                    done = row.number * len(grid.columns.starts) + columns[-1] + 1
                     report(done * grid.window_pixels)
-                if batch.last:
-                    found = blender.take(row.number, row.valid)
+                if is_last:
                     # Rows that an earlier run has written are done once more only for what fades
                     # into the next.
-                    found = found[:, max(0, writer.next_row - rows.starts[row.number]) :]
+                    skipped = max(0, writer.next_row - grid.rows.starts[row.number])
+                    found = blender.take(row)[:, skipped:]
                     writer.put(found)
                     stats.image_pixels += found[0].size
-            stats.lost = blender.lost
+        stats.lost = blender.lost
         report(grid.pixels)
+        return stats
 
     def _answers(
         self, batches: Iterator[_Batch], runner: Runner

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from training.checkpoint import Facts
     from training.prediction.runner import Runner
 
+Compile = Literal["auto", "on", "off"]
+Precision = Literal["auto", "bf16", "fp32"]
+
 
 def parse_bands(text: str | None) -> tuple[int, ...]:
     """Return the bands of ``5,3,2``; none where nothing was said.
@@ -85,20 +88,52 @@ class Network(Weights):
         "none", "Average over 4 flips, or over them and their transposes: 4 or 8 times the work."
     )
     device: Literal["auto", "cpu", "cuda", "xpu"] = option("auto", "Where it computes.")
-    precision: Literal["auto", "bf16", "fp32"] = option("auto", "Of the convolutions.")
+    precision: Precision = option("auto", "Of the convolutions.")
 
-    def open(self, compile_mode: Literal["auto", "on", "off"] = "off") -> tuple[Runner, Facts]:
-        """Return the runner and what it is for, see `training.deploy.opening.open_network`."""
-        from training.deploy.opening import open_network
+    def open(self, compile_mode: Compile = "off") -> tuple[Runner, Facts]:
+        """Return the runner of the network and what it is for.
 
-        return open_network(
-            self.checkpoint,
-            device=self.device,
-            precision=self.precision,
-            compile_mode=compile_mode,
-            weights=self.weights,
-            model=self.model,
-        )
+        Parameters
+        ----------
+        compile_mode
+            See `training.prediction.runner.Runner`.
+
+        Raises
+        ------
+        UsageError
+            There is no such device, the checkpoint names code that ``model`` does not, an option is
+            for checkpoints, or what runs a file is not installed.
+        CheckpointError
+            The file cannot be used.
+        """
+        from training.checkpoint import load_network
+        from training.deploy.opening import SUFFIXES, load_runner
+        from training.engine.native import choose_device
+        from training.prediction.runner import NativeRunner
+
+        path = self.checkpoint
+        if path.suffix == ".bin" and path.with_suffix(".xml").exists():
+            raise UsageError(
+                f"{path} holds weights alone: name {path.with_suffix('.xml')} beside it"
+            )
+        if path.suffix in SUFFIXES:
+            self._check_exported()
+            exported, record = load_runner(path, compile_mode=compile_mode)
+            return exported, record.facts
+        place = choose_device(self.device)  # before the checkpoint, which is read onto it
+        network, facts = load_network(path, device=place, weights=self.weights, model=self.model)
+        runner = NativeRunner(network, facts, device=place, precision=self.precision)
+        runner.compile_mode = compile_mode
+        return runner, facts
+
+    def _check_exported(self) -> None:
+        for name in ("device", "precision", "weights", "model"):
+            value = getattr(self, name)
+            if value not in (None, "auto") and (name, value) != ("device", "cpu"):
+                raise UsageError(
+                    f"--{name} {value} is for checkpoints: {self.checkpoint} was exported as it "
+                    "is, for the cpu"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +185,7 @@ class Windows:
     window: int = option(1024, "Side of the windows in pixels.", "PIXELS")
     overlap: int = option(64, "Pixels that neighbouring windows share.", "PIXELS")
     batch_size: int = option(1, "Windows per batch.", "N", least=1)
-    compile: Literal["auto", "on", "off"] = option(
+    compile: Compile = option(
         "auto",
         "Compile the network: a minute that large jobs win back; half a second for a .xml file. "
         "Files of .onnx and .ipex are as they are.",

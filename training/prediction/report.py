@@ -31,7 +31,7 @@ class _Megapixels(ProgressColumn):
         return Text(f"{text} {task.speed / 1e6:.2f} Mpx/s" if task.speed else text)
 
 
-class Screen:
+class Screen(Progress):
     """A bar for the image at work, and a line for each that is finished with.
 
     Parameters
@@ -41,8 +41,7 @@ class Screen:
     """
 
     def __init__(self, *, quiet: bool) -> None:
-        self._console = Console(highlight=False, soft_wrap=True)
-        self._bar = Progress(
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
             _Megapixels(),
@@ -52,20 +51,14 @@ class Screen:
             transient=True,
             disable=quiet,
         )
-
-    def __enter__(self) -> Screen:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
+        self._lines = Console(highlight=False, soft_wrap=True)
 
     def begin(self, target: Path, pixels: int) -> Report:
         """Return the callback for the progress of one image."""
-        for old in self._bar.task_ids:
-            self._bar.remove_task(old)
-        task = self._bar.add_task(target.name, total=pixels)
-        return lambda done: self._bar.update(task, completed=done)
+        for old in self.task_ids:
+            self.remove_task(old)
+        task = self.add_task(target.name, total=pixels)
+        return lambda done: self.update(task, completed=done)
 
     def done(self, outcome: Outcome) -> None:
         """Show what became of an image."""
@@ -73,7 +66,7 @@ class Screen:
 
     def say(self, line: str) -> None:
         """Show a line."""
-        self._console.print(line, markup=False)
+        self._lines.print(line, markup=False)
 
 
 def describe(outcome: Outcome) -> str:

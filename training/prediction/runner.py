@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from loaders import Normalize
 from training.checkpoint import Facts
 from training.engine.native import missing_compiler
+from training.prediction.options import Compile, Precision
 
-Compile = Literal["auto", "on", "off"]
-Precision = Literal["auto", "bf16", "fp32"]
 Views = Literal["none", "flips", "d4"]
 
 WORTH_COMPILING = 300_000_000

@@ -237,7 +237,7 @@ class WindowRow(NamedTuple):
 
 
 def read_window_rows(
-    source: Source, limits: NDArray[np.float64], rows: Axis, columns: Axis, first: int = 0
+    source: Source, limits: NDArray[np.float64], grid: WindowGrid, first: int = 0
 ) -> Iterator[WindowRow]:
     """Yield the pixels under every row of windows; each row of the image is read once.
 
@@ -247,7 +247,7 @@ def read_window_rows(
         As `training.prediction.images.inspect` returns it.
     limits
         float64 (band, 2), source values that become black and white.
-    rows, columns
+    grid
         The windows.
     first
         Row of windows to begin with.
@@ -258,7 +258,7 @@ def read_window_rows(
         The image is damaged.
     """
     tables = imagery.lookup_tables(limits, source.dtype)
-    height, width = rows.side, columns.covered
+    rows, height, width = grid.rows, grid.rows.side, grid.columns.covered
     before: WindowRow | None = None
     with bounded_cache(), open_image(source.address) as dataset:
         for index in range(first, len(rows.starts)):

@@ -22,10 +22,11 @@ from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, save
 from training.deploy import openvino_file
 from training.deploy.folding import folded
-from training.deploy.opening import load_runner, open_network
+from training.deploy.opening import load_runner
 from training.evaluate import main as evaluate
 from training.export import main
 from training.model import DecoderStep, ResNetUNet
+from training.predict import Network
 from training.predict import main as predict
 from training.prediction.runner import NativeRunner
 
@@ -405,7 +406,7 @@ def test_without_the_extension_its_format_is_one_line(folder, tmp_path, monkeypa
 
 def test_options_of_checkpoints_are_refused(export):
     with pytest.raises(UsageError, match="--precision bf16 is for checkpoints"):
-        open_network(export("fp32.pt2"), precision="bf16")
+        Network(checkpoint=export("fp32.pt2"), precision="bf16").open()
 
 
 def test_the_summary_says_size_runner_and_agreement(folder, tmp_path, capsys):

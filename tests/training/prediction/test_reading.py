@@ -14,7 +14,7 @@ from geoprep.errors import ImageError, UsageError
 from training.prediction import images as images_module
 from training.prediction.images import inspect, known_limits, limits_note, scene_limits
 from training.prediction.options import check_gsd
-from training.prediction.windows import ahead, plan_axis, read_window_rows
+from training.prediction.windows import WindowGrid, ahead, plan_axis, read_window_rows
 
 AS_IS = np.tile([0.0, 255.0], (3, 1))
 
@@ -24,7 +24,7 @@ def read_all(source, limits, window, overlap):
     rows, columns = (plan_axis(n, window, overlap) for n in (source.height, source.width))
     whole = np.zeros((source.height, source.width, len(source.bands)), np.uint8)
     valid = np.zeros((source.height, source.width), np.uint8)
-    found = list(read_window_rows(source, limits, rows, columns))
+    found = list(read_window_rows(source, limits, WindowGrid(rows, columns, 1)))
     for row in found:
         top = rows.starts[row.number]
         part = slice(top, top + rows.side)
