@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from geoprep.errors import UsageError
 from loaders import Split
 from training.checkpoint import Facts
 from training.evaluation import evaluate_runner
-from training.prediction.runner import Runner, Views
+from training.prediction.runner import Runner
 
 FIGURES = ("road_iou", "bin_iou")
 """What is compared; the second where the network tells speeds."""
@@ -80,10 +81,8 @@ def compare(
     stores: Sequence[str],
     split: Split,
     *,
-    level: int | None = None,
     threshold: float | None = None,
-    tta: Views = "none",
-    batch_size: int = 4,
+    **how: Any,  # noqa: ANN401 - see below
 ) -> Iterator[Compared]:
     """Yield the figures of one network after the other.
 
@@ -91,7 +90,7 @@ def compare(
     ----------
     networks
         File, runner and facts of each; the first is what the others are compared with.
-    stores, split, level, threshold, tta, batch_size
+    stores, split, threshold, **how
         As for `training.evaluation.evaluate_runner`; the threshold is by default the first
         network's, for all.
 
@@ -113,21 +112,13 @@ def compare(
     for path, opened, facts in networks:
         runner, _ = opened.for_pixels(0)
         timed = Timed(runner)
-        found = evaluate_runner(
-            timed,
-            facts,
-            stores,
-            split,
-            level=level,
-            threshold=first.threshold if threshold is None else threshold,
-            tta=tta,
-            batch_size=batch_size,
-        )
+        least = first.threshold if threshold is None else threshold
+        found = evaluate_runner(timed, facts, stores, split, threshold=least, **how)
         base = base or found.metrics
         drop = {name: base[name] - found.metrics[name] for name in FIGURES if name in base}
         nbytes = sum(file.stat().st_size for file in files_of(path))
-        how, rate = runner.description, timed.mpx_per_second
-        yield Compared(str(path), how, found.metrics, drop, rate, nbytes)
+        form, rate = runner.description, timed.mpx_per_second
+        yield Compared(str(path), form, found.metrics, drop, rate, nbytes)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -136,10 +127,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def agreement(
-    one: Callable[[Tensor], Tensor],
-    other: Callable[[Tensor], Tensor],
-    tiles: Sequence[Tensor],
-    threshold: float,
+    one: Runner, other: Runner, tiles: Sequence[Tensor], threshold: float
 ) -> tuple[float, float]:
     """Return the mean difference of probabilities, and the IoU of both road masks.
 

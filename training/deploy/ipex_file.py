@@ -25,11 +25,7 @@ class IpexRunner(ModuleRunner):
     """A frozen trace whose parts the extension fuses, anew for every shape of batch."""
 
     form = "IPEX"
-
-    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """See `Runner`."""
-        del pixels
-        return self, ""
+    for_pixels = Runner.for_pixels
 
 
 def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:

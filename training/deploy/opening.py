@@ -11,8 +11,7 @@ from geoprep.errors import UsageError
 from training.checkpoint import BEST, CheckpointError
 from training.deploy import ipex_file, onnx_file, openvino_file, torch_file
 from training.deploy.record import Record
-from training.prediction.options import Compile
-from training.prediction.runner import Runner
+from training.prediction.runner import Compile, Runner
 
 # A format is a module that has `read` and `write`.
 _FORMATS = {".pt2": torch_file, ".onnx": onnx_file, ".xml": openvino_file, ".ipex": ipex_file}

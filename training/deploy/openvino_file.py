@@ -92,15 +92,11 @@ class FittedRunner(OpenvinoRunner):
     """
 
     compiled = True
+    for_pixels = Runner.for_pixels
 
     def __init__(self, model: Any, precision: str) -> None:  # noqa: ANN401 - it has no types
         super().__init__(model, precision)
         self.at_once = _at_once()
-
-    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """See `Runner`."""
-        del pixels
-        return self, ""
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""

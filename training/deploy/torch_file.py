@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
 
 from geoprep.errors import UsageError
 from geoprep.storage import replaced
-from training.deploy.graph import exported, in_bf16, module_of, plain_module, quantised
-from training.deploy.record import KEY, Record, reading
+from training.checkpoint import Facts
+from training.deploy.graph import exported, module_of, quiet
+from training.deploy.record import KEY, Record, needed, reading
 from training.engine.native import missing_compiler
 from training.prediction.runner import ModuleRunner, Runner
 
@@ -103,3 +105,78 @@ def check_sums(path: Path) -> None:
         raise UsageError(str(error)) from error
     if damaged is not None:
         raise UsageError(f"checksum of {damaged}")
+
+
+def plain_module(program: ExportedProgram) -> fx.GraphModule:
+    """Return a graph as a module to rewrite or to compile."""
+    module = program.module(check_guards=False)
+    assert isinstance(module, fx.GraphModule)
+    return _unasserted(module)
+
+
+def _unasserted(module: fx.GraphModule) -> fx.GraphModule:
+    """Return it without what asserts dtypes: they change when precision does."""
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            module.graph.erase_node(node)
+    module.recompile()
+    return module
+
+
+def quantised(
+    program: ExportedProgram, tiles: Sequence[Tensor], kept: Sequence[str] = ()
+) -> fx.GraphModule:
+    """Return a graph whose convolutions are INT8, by PyTorch's own static quantisation.
+
+    Weights have a scale per channel, activations one per tensor, taken from the tiles.
+
+    Parameters
+    ----------
+    program
+        In fp32.
+    tiles
+        uint8 (n, band, y, x) each.
+    kept
+        Names of modules that stay as they are.
+
+    Raises
+    ------
+    UsageError
+        torchao is not installed.
+    """
+    with quiet():
+        pt2e = needed("torchao.quantization.pt2e.quantize_pt2e", "INT8")
+        x86 = needed("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", "INT8")
+        quantizer = x86.X86InductorQuantizer()
+        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+        for name in kept:
+            quantizer.set_module_name_qconfig(name, None)
+        with torch.no_grad():
+            watched = pt2e.prepare_pt2e(program.module(check_guards=False), quantizer)
+            for tile in tiles:
+                watched(tile)
+            return _unasserted(pt2e.convert_pt2e(watched))
+
+
+class _InBf16(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, image: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            result: Tensor = self.module(image)
+        return result
+
+
+def in_bf16(module: nn.Module, facts: Facts) -> ExportedProgram:
+    """Return a graph that computes in bf16 as autocast would, its weights stored so."""
+    from torch._inductor.constant_folding import constant_fold
+
+    with torch.no_grad(), quiet():
+        program = exported(_InBf16(module), facts).run_decompositions({})
+        rounded = plain_module(program)
+        constant_fold(rounded)
+        rounded.graph.eliminate_dead_code()
+        rounded.delete_all_unused_submodules()  # with the weights in fp32
+    return exported(rounded, facts)

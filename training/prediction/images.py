@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from geoprep import imagery
 from geoprep.errors import ImageError, UsageError
 from geoprep.plan import parse_rescale
-from geoprep.storage import is_remote, object_version, open_image
+from geoprep.storage import open_image
 from training.checkpoint import Facts
 from training.prediction.options import Reading, parse_bands
 
@@ -137,9 +137,7 @@ def inspect(address: str, facts: Facts, options: Reading, version: str = "") -> 
 
 
 def file_version(address: str) -> str:
-    """Return size and time of change of a file, or what else tells a changed object."""
-    if is_remote(address):
-        return object_version(address)
+    """Return size and time of change of a file."""
     if not Path(address).is_file():
         return ""  # a member of an archive
     status = Path(address).stat()

@@ -14,8 +14,10 @@ import queue
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from multiprocessing.context import SpawnProcess
+from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,9 @@ from training.prediction.report import Screen, counts, ground_rate
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 10.0
 
+Messages = Queue[tuple[str, Any]]
+"""What happened, and to what: ``done`` an outcome, ``say`` a line, ``fail`` an error."""
+
 Work = Callable[[Request, tuple[int, int], float, "Messenger"], None]
 """Called with the request, which process of how many it is, when all began, and whom to tell."""
 
@@ -40,10 +45,10 @@ class Messenger:
     Parameters
     ----------
     messages
-        A queue between processes, of (kind, value).
+        To that process.
     """
 
-    def __init__(self, messages: Any) -> None:  # noqa: ANN401 - multiprocessing's
+    def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
     def begin(self, target: Path, pixels: int) -> Report:
@@ -96,10 +101,12 @@ def run_instances(request: Request, work: Work) -> int:
         raise UsageError(f"--instances {count} is for --device cpu: cores are what is shared")
     shares = share_cores(sorted(os.sched_getaffinity(0)), count)
     context = multiprocessing.get_context("spawn")
-    messages = context.Queue()
+    messages: Messages = context.Queue()
     since = time.time()
     processes = [
-        context.Process(target=_run, args=(request, work, (i, count), since, cores, messages))
+        context.Process(
+            target=_run, args=(partial(work, request, (i, count), since), cores, messages)
+        )
         for i, cores in enumerate(shares)
     ]
     try:
@@ -115,14 +122,7 @@ def run_instances(request: Request, work: Work) -> int:
         _end(processes)
 
 
-def _run(
-    request: Request,
-    work: Work,
-    turn: tuple[int, int],
-    since: float,
-    cores: Sequence[int],
-    messages: Any,  # noqa: ANN401 - multiprocessing's
-) -> None:
+def _run(work: Callable[[Messenger], None], cores: Sequence[int], messages: Messages) -> None:
     """Be one of the processes: keep to its cores, and end when its parent does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     os.sched_setaffinity(0, cores)
@@ -130,12 +130,12 @@ def _run(
 
     torch.set_num_threads(usable_cores())
     try:
-        work(request, turn, since, Messenger(messages))
+        work(Messenger(messages))
     except GeoprepError as error:
         messages.put(("fail", error))
 
 
-def _watch(processes: Sequence[SpawnProcess], messages: Any, since: float) -> int:  # noqa: ANN401
+def _watch(processes: Sequence[SpawnProcess], messages: Messages, since: float) -> int:
     """Show what the processes do until all have ended; return the exit status."""
     outcomes: dict[Path, Outcome] = {}
     with Screen(quiet=True) as screen:

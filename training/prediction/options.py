@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from training.prediction.runner import Runner
 
 Compile = Literal["auto", "on", "off"]
-Precision = Literal["auto", "bf16", "fp32"]
 
 
 def parse_bands(text: str | None) -> tuple[int, ...]:
@@ -88,7 +87,7 @@ class Network(Weights):
         "none", "Average over 4 flips, or over them and their transposes: 4 or 8 times the work."
     )
     device: Literal["auto", "cpu", "cuda", "xpu"] = option("auto", "Where it computes.")
-    precision: Precision = option("auto", "Of the convolutions.")
+    precision: Literal["auto", "bf16", "fp32"] = option("auto", "Of the convolutions.")
 
     def open(self, compile_mode: Compile = "off") -> tuple[Runner, Facts]:
         """Return the runner of the network and what it is for.

@@ -11,26 +11,11 @@ import rasterio
 from numpy.typing import NDArray
 from PIL import Image
 
-from geoprep.imagery import (
-    Pixels,
-    count_source,
-    find_usable,
-    held_dtype,
-    is_held_wide,
-    lookup_tables,
-    percentile_limits,
-    to_bytes,
-)
+from geoprep import imagery
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage import open_image, replaced
 from geoprep.views import GROUND, NODATA_GREYS, SPEED_COLOURS, natural_bands, speed_colours
-from training.monitor.pictures import (
-    ANY_ROAD_MPH,
-    LEGEND_WIDTH,
-    LINE,
-    draw_legend,
-    legend_entries,
-)
+from training.monitor import pictures
 from training.prediction.blend import ROAD_BAND, SPEED_BAND
 from training.prediction.images import Source, bounded_cache
 
@@ -83,10 +68,10 @@ def write_overlay(source: Source, target: Path, names: tuple[str, ...], threshol
     picture[road] += (colours[road] - picture[road]) * _OPACITY
     picture[speed == NO_DATA] = NODATA_GREYS[0]
     height, width = speed.shape
-    legend = legend_entries(ANY_ROAD_MPH if not has_speed else None)
-    sheet = Image.new("RGB", (max(width, LEGEND_WIDTH), height + LINE), GROUND)
+    legend = pictures.legend_entries(pictures.ANY_ROAD_MPH if not has_speed else None)
+    sheet = Image.new("RGB", (max(width, pictures.LEGEND_WIDTH), height + pictures.LINE), GROUND)
     sheet.paste(Image.fromarray(picture.round().astype(np.uint8)), (0, 0))
-    draw_legend(sheet, height, [*legend, ("no data", NODATA_GREYS[0])])
+    pictures.draw_legend(sheet, height, [*legend, ("no data", NODATA_GREYS[0])])
     path = target.with_suffix(".png")
     with replaced(path) as partial:
         sheet.save(partial, "PNG")
@@ -109,10 +94,10 @@ def write_style(path: Path, has_speed: bool, threshold: float) -> None:
         steps = [(0.0, "no road", GROUND)]
         steps += [
             (10.0 * number if number < len(SPEED_COLOURS) else 254.0, label, colour)
-            for number, (label, colour) in enumerate(legend_entries(), start=1)
+            for number, (label, colour) in enumerate(pictures.legend_entries(), start=1)
         ]
     else:
-        (label, colour), *_ = legend_entries(ANY_ROAD_MPH)
+        (label, colour), *_ = pictures.legend_entries(pictures.ANY_ROAD_MPH)
         steps = [(np.ceil(threshold * 255) - 1, f"no {label}", GROUND), (254.0, label, colour)]
     items = "\n".join(
         f'          <item value="{value:g}" label={quoteattr(label)} '
@@ -133,7 +118,7 @@ def _speeds(target: Path, threshold: float) -> tuple[NDArray[np.uint8], bool]:
         values: NDArray[np.uint8] = dataset.read(band, out_shape=shape)
     if has_speed:
         return values, True
-    roads = np.where(values >= threshold * 255, ANY_ROAD_MPH, NO_ROAD).astype(np.uint8)
+    roads = np.where(values >= threshold * 255, pictures.ANY_ROAD_MPH, NO_ROAD).astype(np.uint8)
     roads[values == NO_DATA] = NO_DATA
     return roads, False
 
@@ -146,14 +131,16 @@ def _brightened(
     with bounded_cache(), open_image(source.address) as dataset:
         read: Any = dataset.read([source.bands[i] for i in shown], out_shape=(len(shown), *shape))
         nodata = dataset.nodata
-    values = np.ascontiguousarray(np.moveaxis(read, 0, 2), held_dtype(source.dtype))
+    values = np.ascontiguousarray(np.moveaxis(read, 0, 2), imagery.held_dtype(source.dtype))
     valid = None
-    if is_held_wide(values):
-        usable = find_usable(values, nodata)
+    if imagery.is_held_wide(values):
+        usable = imagery.find_usable(values, nodata)
         values[~usable] = 0
         valid = usable.view(np.uint8)
-    tables = lookup_tables(percentile_limits(count_source(Pixels(values, valid))), source.dtype)
-    return np.repeat(to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)
+    tables = imagery.lookup_tables(
+        imagery.percentile_limits(imagery.count_source(imagery.Pixels(values, valid))), source.dtype
+    )
+    return np.repeat(imagery.to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)
 
 
 def _shrunk(height: int, width: int) -> tuple[int, int]:

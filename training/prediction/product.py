@@ -9,13 +9,14 @@ from typing import Any
 
 import rasterio
 from rasterio.errors import RasterioError
+from rasterio.io import MemoryFile
 
 from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, NO_DATA
 from geoprep.views import bin_label
 from training.checkpoint import Facts
-from training.prediction.cog.directory import Tags, gdal_tags
+from training.prediction.cog.directory import TILE, Tags, read_tags
 from training.prediction.images import Source
 
 SIGNATURE_TAG = "PREDICTION"
@@ -57,40 +58,32 @@ def map_tags(source: Source, facts: Facts, signed: dict[str, Any]) -> Tags:
     names = band_names(facts)
     is_speed = [name == "speed" for name in names]
     first = len(names) - len(facts.class_mph) + 1
-
-    def dress(dataset: Any) -> None:  # noqa: ANN401 - rasterio has no types
-        dataset.descriptions = names
-        dataset.scales = [1.0 if speed else 1 / 255 for speed in is_speed]
-        dataset.units = ["mph" if speed else "probability" for speed in is_speed]
-        dataset.update_tags(
-            **{SIGNATURE_TAG: json.dumps(signed)},
-            TIFFTAG_SOFTWARE=f"geoprep {__version__}",
-            SOURCE=source.name,
-            SOURCE_SIZE="{} {}".format(*source.lengths),
-            NETWORK=facts.network,
-            ROAD_THRESHOLD=f"{signed['threshold']:g}",
-            CLASSES=json.dumps(
-                [
-                    {"band": i, "name": names[i - 1], "mph": mph}
-                    for i, mph in enumerate(facts.class_mph, start=first)
-                ]
-            ),
-        )
-
+    classes = [
+        {"band": i, "name": names[i - 1], "mph": mph}
+        for i, mph in enumerate(facts.class_mph, start=first)
+    ]
     profile = {
-        "width": source.width,
-        "height": source.height,
-        "count": len(names),
-        "dtype": "uint8",
-        "crs": source.crs,
-        "transform": source.transform,
-        "nodata": NO_DATA,
+        **{"driver": "GTiff", "tiled": True, "blockxsize": TILE, "blockysize": TILE},
+        **{"sparse_ok": True, "bigtiff": "no", "interleave": "band", "photometric": "minisblack"},
+        **{"width": source.width, "height": source.height, "count": len(names), "dtype": "uint8"},
+        **{"crs": source.crs, "transform": source.transform, "nodata": NO_DATA, "alpha": "no"},
         "compress": signed["compression"],
-        "interleave": "band",
-        "photometric": "minisblack",
-        "alpha": "no",
     }
-    return gdal_tags(profile, dress)
+    with MemoryFile() as memory:
+        with memory.open(**profile) as dataset:
+            dataset.descriptions = names
+            dataset.scales = [1.0 if speed else 1 / 255 for speed in is_speed]
+            dataset.units = ["mph" if speed else "probability" for speed in is_speed]
+            dataset.update_tags(
+                **{SIGNATURE_TAG: json.dumps(signed)},
+                TIFFTAG_SOFTWARE=f"geoprep {__version__}",
+                SOURCE=source.name,
+                SOURCE_SIZE="{} {}".format(*source.lengths),
+                NETWORK=facts.network,
+                ROAD_THRESHOLD=f"{signed['threshold']:g}",
+                CLASSES=json.dumps(classes),
+            )
+        return read_tags(bytes(memory.getbuffer()))
 
 
 def found_signature(target: Path) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,12 @@ from torch import Tensor, nn
 from loaders import Normalize
 from training.checkpoint import Facts
 from training.engine.native import missing_compiler
-from training.prediction.options import Compile, Precision
 
+Compile = Literal["auto", "on", "off"]
+Precision = Literal["auto", "bf16", "fp32"]
 Views = Literal["none", "flips", "d4"]
+Network = Callable[[Tensor], Tensor]
+"""Normalised or bytes (n, band, y, x) in, one number per channel out."""
 
 WORTH_COMPILING = 300_000_000
 """Pixels of one shape of batch from which on compiling pays, on a CPU: it takes 10 to 20 s, and
@@ -125,12 +128,7 @@ class ModuleRunner(Runner):
     """
 
     def __init__(
-        self,
-        module: Callable[[Tensor], Any],
-        *,
-        device: torch.device,
-        precision: str,
-        autocast: bool = False,
+        self, module: Network, *, device: torch.device, precision: str, autocast: bool = False
     ) -> None:
         super().__init__(precision)
         self.module, self.device, self.autocast = module, device, autocast
@@ -153,8 +151,7 @@ class ModuleRunner(Runner):
             return self._run(moved.contiguous(memory_format=torch.channels_last))
 
     def _run(self, image: Tensor) -> Tensor:
-        result: Tensor = self.module(image)
-        return result
+        return self.module(image)
 
 
 class NativeRunner(ModuleRunner):
@@ -173,12 +170,7 @@ class NativeRunner(ModuleRunner):
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        facts: Facts,
-        *,
-        device: torch.device,
-        precision: Precision = "auto",
+        self, network: nn.Module, facts: Facts, *, device: torch.device, precision: Precision
     ) -> None:
         dtype = choose_dtype(device, precision)
         module = Probabilities(network, facts.mean, facts.std).eval()
@@ -204,17 +196,13 @@ class CompiledRunner(ModuleRunner):
 
     form = "compiled"
     compiled = fixed_batch = True
+    for_pixels = Runner.for_pixels
 
     def __init__(self, plain: ModuleRunner) -> None:
         super().__init__(
             plain.module, device=plain.device, precision=plain.precision, autocast=plain.autocast
         )
-        self._frozen: Callable[[Tensor], Any] = torch.compile(plain.module, dynamic=False)
-
-    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """See `Runner`."""
-        del pixels
-        return self, "compiled"
+        self._frozen: Network = torch.compile(plain.module, dynamic=False)
 
     def _run(self, image: Tensor) -> Tensor:
         from torch._dynamo.exc import TorchDynamoException
@@ -224,13 +212,12 @@ class CompiledRunner(ModuleRunner):
             # As an option of torch.compile it comes too late: the tracer, which has to leave the
             # weights in the module for it, looks at the global setting.
             with config.patch(freezing=True):
-                result: Tensor = self._frozen(image)
+                return self._frozen(image)
         except TorchDynamoException as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             warnings.warn(f"not compiled, {reason}", RuntimeWarning, stacklevel=2)
             self._frozen = self.module
             return super()._run(image)
-        return result
 
 
 def choose_dtype(device: torch.device, precision: Precision) -> torch.dtype:
@@ -311,7 +298,7 @@ def filled(image: Tensor, count: int) -> Tensor:
     return torch.cat([image, more]).contiguous(memory_format=torch.channels_last)
 
 
-def mean_of_views(runner: Callable[[Tensor], Tensor], image: Tensor, views: Views) -> Tensor:
+def mean_of_views(runner: Network, image: Tensor, views: Views) -> Tensor:
     """Return the mean of a runner's probabilities over all views, fp32 (n, y, x, channel).
 
     Parameters

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rasterio.io import DatasetReader
 
 T = TypeVar("T")
+Bytes = NDArray[np.uint8]
 
 WORTH_FITTING = 0.97
 """Windows leave the usual side where that saves 3 % of the pixels: one side, one compilation."""
@@ -232,8 +233,8 @@ class WindowRow(NamedTuple):
     """
 
     number: int
-    image: NDArray[np.uint8]
-    valid: NDArray[np.uint8]
+    image: Bytes
+    valid: Bytes
 
 
 def read_window_rows(
@@ -264,41 +265,38 @@ def read_window_rows(
         for index in range(first, len(rows.starts)):
             top = rows.starts[index]
             image = np.empty((height, width, len(source.bands)), np.uint8)
-            row = WindowRow(index, image, np.ones((height, source.width), np.uint8))
+            valid = np.ones((height, source.width), np.uint8)
             kept = 0
             if before is not None:
                 moved = top - rows.starts[index - 1]
                 kept = max(0, height - moved)
-                row.image[:kept] = before.image[moved:]
-                row.valid[:kept] = before.valid[moved:]
-            end = min(top + height, source.height)
-            _fill(dataset, source, tables, (top + kept, end), top, row)
-            if end - top < height or source.width < width:  # a small image: its mirror image
-                beyond = (0, height - (end - top)), (0, width - source.width), (0, 0)
-                image[...] = np.pad(image[: end - top, : source.width], beyond, "reflect")
-            yield row
-            before = row
+                image[:kept], valid[:kept] = before.image[moved:], before.valid[moved:]
+            _fill(dataset, source, tables, top + kept, image[kept:], valid[kept:])
+            there = image[: source.height - top, : source.width]
+            if there.shape != image.shape:  # a small image: its mirror image
+                beyond = [
+                    (0, whole - part) for whole, part in zip(image.shape, there.shape, strict=True)
+                ]
+                image[...] = np.pad(there, beyond, "reflect")
+            before = WindowRow(index, image, valid)
+            yield before
 
 
 def _fill(
-    dataset: DatasetReader,
-    source: Source,
-    tables: NDArray[np.uint8],
-    wanted: tuple[int, int],
-    top: int,
-    row: WindowRow,
+    dataset: DatasetReader, source: Source, tables: Bytes, top: int, image: Bytes, valid: Bytes
 ) -> None:
-    """Write rows of the network's grid into a row of windows that begins at row ``top``."""
+    """Write rows of the network's grid from row ``top`` on, as many as there are."""
     scale_y, scale_x = source.scales
     xs = imagery.pixel_edges(0, source.width, 1, scale_x, source.lengths[1])
     step = max(1, int(rows_at_a_time(source) / scale_y))
-    for start in range(*wanted, step):
-        stop = min(start + step, wanted[1])
+    end = min(top + len(image), source.height)
+    for start in range(top, end, step):
+        stop = min(start + step, end)
         ys = imagery.pixel_edges(start, stop - start, 1, scale_y, source.lengths[0])
         first = int(ys[0])
         pixels = read_rows(dataset, source.bands, first, int(np.ceil(ys[-1])))
         part = slice(start - top, stop - top)
-        imagery.render(pixels, tables, ys - first, xs, row.image[part], row.valid[part])
+        imagery.render(pixels, tables, ys - first, xs, image[part], valid[part])
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:

@@ -21,7 +21,7 @@ from helpers.tiny import normed
 from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, save
 from training.deploy import openvino_file
-from training.deploy.folding import folded
+from training.deploy.graph import folded
 from training.deploy.opening import load_runner
 from training.evaluate import main as evaluate
 from training.export import main

@@ -11,10 +11,9 @@ describes the header and the four bytes before and after each tile.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 TILE = 512
 LEADER = TRAILER = 4
@@ -46,27 +45,8 @@ class Tag:
 Tags = dict[int, Tag]
 
 
-def gdal_tags(profile: Mapping[str, Any], dress: Any) -> Tags:  # noqa: ANN401 - see below
-    """Return the tags that GDAL gives an empty file, but for the places of its tiles.
-
-    Parameters
-    ----------
-    profile
-        For `rasterio.open`.
-    dress
-        Called with the open dataset, to set names, tags and the like.
-    """
-    from rasterio.io import MemoryFile
-
-    with MemoryFile() as memory:
-        settings = {"driver": "GTiff", "tiled": True, "blockxsize": TILE, "blockysize": TILE}
-        with memory.open(**settings, sparse_ok=True, bigtiff="no", **profile) as dataset:
-            dress(dataset)
-        return _read_tags(bytes(memory.getbuffer()))
-
-
-def _read_tags(data: bytes) -> Tags:
-    """Return the first directory of a little-endian classic TIFF."""
+def read_tags(data: bytes) -> Tags:
+    """Return the tags of a little-endian classic TIFF's image, all but the places of its tiles."""
     (at,) = struct.unpack_from("<I", data, 4)
     (entries,) = struct.unpack_from("<H", data, at)
     tags = {}

@@ -259,7 +259,7 @@ class MapWriter:
         target
             The GeoTIFF.
         tags
-            Of the image, from `training.prediction.cog.directory.gdal_tags`.
+            Of the image, see `training.prediction.cog.directory.read_tags`.
         """
         self._wait()
         shapes = [spool.shape for spool in self._spools[1:]]
