@@ -19,7 +19,7 @@ from itertools import pairwise
 from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.executors import usable_cores
@@ -32,7 +32,7 @@ from training.prediction.report import Screen, counts, ground_rate
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 10.0
 
-Messages = Queue[tuple[str, Any]]
+Messages: TypeAlias = "Queue[tuple[str, Any]]"
 """What happened, and to what: ``done`` an outcome, ``say`` a line, ``fail`` an error."""
 
 Work = Callable[[Request, tuple[int, int], float, "Messenger"], None]
