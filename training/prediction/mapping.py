@@ -156,8 +156,9 @@ class Mapper:
         started = time.perf_counter()
         signed = self.signature(source.name, source.version, runner)
         with Journal(target, signed | {"batch": self.options.batch_size}) as journal:
+            continued = journal.continued
             try:
-                if not journal.continued:
+                if not continued:
                     limits = known_limits(self.facts, self.options.rescale)
                     limits = scene_limits(source) if limits is None else limits
                     journal.settle(limits=limits.tolist())
@@ -174,7 +175,7 @@ class Mapper:
                 journal.remove()
                 raise
             journal.remove()
-        stats.continued, stats.compiled = journal.continued, runner.fixed_batch
+        stats.continued, stats.compiled = continued, runner.fixed_batch
         stats.seconds = time.perf_counter() - started
         return stats
 

@@ -222,13 +222,12 @@ class CompiledRunner(ModuleRunner):
 
 def choose_dtype(device: torch.device, precision: Precision) -> torch.dtype:
     """Return the dtype of the convolutions."""
+    rounded = precision == "bf16"
     if precision == "auto":
         cpu = torch.cpu
-        fast = (
-            device.type != "cpu" or cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported()
-        )
-        return torch.bfloat16 if fast else torch.float32
-    return torch.bfloat16 if precision == "bf16" else torch.float32
+        fast = cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported()
+        rounded = device.type != "cpu" or fast
+    return torch.bfloat16 if rounded else torch.float32
 
 
 def should_compile(mode: Compile, device: torch.device, pixels: int) -> tuple[bool, str]:

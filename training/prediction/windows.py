@@ -66,9 +66,9 @@ class Axis:
         An empty one begins and ends at the window's side. One that is not ends where the next
         window begins.
         """
-        start, after = self.starts[index], index + 1
+        start = self.starts[index]
         low = self.starts[index - 1] + self.side - start if index else 0
-        high = self.starts[after] - start if after < len(self.starts) else self.length - start
+        high = self.finished(index) - start
         return (low, high) if low < high else (self.side, self.side)
 
     def shared(self) -> list[slice]:

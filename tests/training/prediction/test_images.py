@@ -94,6 +94,7 @@ def test_map_is_the_network_at_every_pixel(run, checkpoint, tmp_path, height, wi
         assert dataset.transform == PLACE
         assert dataset.crs == UTM
         assert dataset.descriptions[:2] == ("road", "speed")
+    assert f"mapped    {tmp_path / 'maps' / 'scene.tif'}: " in text
     assert "Mpx/s" in text
     assert "km2/h" in text
 
