@@ -67,8 +67,7 @@ def read(path: Path) -> tuple[Runner, Record]:
         module = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]  # torch's
     said = extra[KEY]
     record = Record.from_json(said.decode() if isinstance(said, bytes) else said, path)
-    frozen = torch.jit.freeze(module.eval())
-    return IpexRunner(frozen, device=torch.device("cpu"), precision=record.precision), record
+    return IpexRunner(torch.jit.freeze(module.eval()), record.precision), record
 
 
 def _quantised(module: nn.Module, tiles: Sequence[Tensor]) -> torch.jit.ScriptModule:

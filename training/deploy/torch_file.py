@@ -18,8 +18,6 @@ from training.deploy.record import KEY, Record, needed, reading
 from training.engine.native import missing_compiler
 from training.prediction.runner import ModuleRunner, Runner
 
-_CPU = torch.device("cpu")
-
 
 class ExportedRunner(ModuleRunner):
     """A graph of torch.export.
@@ -85,8 +83,7 @@ def read(path: Path) -> tuple[Runner, Record]:
         check_sums(path)
         program = torch.export.load(path, extra_files=extra)
     record = Record.from_json(extra[KEY], path)
-    module = plain_module(program)
-    return ExportedRunner(module, device=_CPU, precision=record.precision), record
+    return ExportedRunner(plain_module(program), record.precision), record
 
 
 def check_sums(path: Path) -> None:

@@ -211,7 +211,7 @@ class Job:
         if task.source is not None and not task.kept:
             task.stats = self._map(task, task.source, reporter)
         if task.source is not None and picture:
-            write_overlay(task.source, task.target, facts.bands, threshold)
+            write_overlay(task.source, task.target, facts, threshold)
         style = task.target.with_suffix(".qml")
         if task.stats or not style.exists():
             write_style(style, bool(facts.class_mph), threshold)

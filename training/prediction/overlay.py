@@ -15,6 +15,7 @@ from geoprep import imagery
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage import open_image, replaced
 from geoprep.views import GROUND, NODATA_GREYS, SPEED_COLOURS, natural_bands, speed_colours
+from training.checkpoint import Facts
 from training.monitor import pictures
 from training.prediction.blend import ROAD_BAND, SPEED_BAND
 from training.prediction.images import Source, bounded_cache
@@ -42,7 +43,7 @@ _QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 """A class per colour: values up to ``value`` have it; the first, no road, is seen through."""
 
 
-def write_overlay(source: Source, target: Path, names: tuple[str, ...], threshold: float) -> Path:
+def write_overlay(source: Source, target: Path, facts: Facts, threshold: float) -> None:
     """Write ``NAME.png`` beside a map: its roads over the image, coloured by speed.
 
     Parameters
@@ -51,18 +52,14 @@ def write_overlay(source: Source, target: Path, names: tuple[str, ...], threshol
         As `training.prediction.images.inspect` returns it.
     target
         Its map.
-    names
-        Of the image's bands that the network was given, to choose natural colours by.
+    facts
+        Of the network: the image's bands that it was given, and whether it tells speeds.
     threshold
         Least probability of a road, for maps without speeds.
-
-    Returns
-    -------
-    Path
-        The picture.
     """
-    speed, has_speed = _speeds(target, threshold)
-    picture = _brightened(source, names, speed.shape) * _DIMMED
+    has_speed = bool(facts.class_mph)
+    speed = _speeds(target, has_speed, threshold)
+    picture = _brightened(source, facts.bands, speed.shape) * _DIMMED
     road = (speed != NO_ROAD) & (speed != NO_DATA)
     colours = speed_colours()[speed]
     picture[road] += (colours[road] - picture[road]) * _OPACITY
@@ -72,10 +69,8 @@ def write_overlay(source: Source, target: Path, names: tuple[str, ...], threshol
     sheet = Image.new("RGB", (max(width, pictures.LEGEND_WIDTH), height + pictures.LINE), GROUND)
     sheet.paste(Image.fromarray(picture.round().astype(np.uint8)), (0, 0))
     pictures.draw_legend(sheet, height, [*legend, ("no data", NODATA_GREYS[0])])
-    path = target.with_suffix(".png")
-    with replaced(path) as partial:
+    with replaced(target.with_suffix(".png")) as partial:
         sheet.save(partial, "PNG")
-    return path
 
 
 def write_style(path: Path, has_speed: bool, threshold: float) -> None:
@@ -109,18 +104,18 @@ def write_style(path: Path, has_speed: bool, threshold: float) -> None:
         partial.write_text(_QML.format(band=band, items=items), encoding="utf-8")
 
 
-def _speeds(target: Path, threshold: float) -> tuple[NDArray[np.uint8], bool]:
-    """Return uint8 (y, x) in mph, and whether the map tells it; of a large map, an overview."""
+def _speeds(target: Path, has_speed: bool, threshold: float) -> NDArray[np.uint8]:
+    """Return uint8 (y, x) in mph, those of one road where the map tells none; at most `LONGEST`."""
     with rasterio.open(target) as dataset:
-        shape = _shrunk(dataset.height, dataset.width)
-        has_speed = "speed" in dataset.descriptions
+        scale = max(1.0, max(dataset.shape) / LONGEST)
+        shape = tuple(max(1, round(side / scale)) for side in dataset.shape)
         band = 1 + (SPEED_BAND if has_speed else ROAD_BAND)
         values: NDArray[np.uint8] = dataset.read(band, out_shape=shape)
     if has_speed:
-        return values, True
+        return values
     roads = np.where(values >= threshold * 255, pictures.ANY_ROAD_MPH, NO_ROAD).astype(np.uint8)
     roads[values == NO_DATA] = NO_DATA
-    return roads, False
+    return roads
 
 
 def _brightened(
@@ -141,8 +136,3 @@ def _brightened(
         imagery.percentile_limits(imagery.count_source(imagery.Pixels(values, valid))), source.dtype
     )
     return np.repeat(imagery.to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)
-
-
-def _shrunk(height: int, width: int) -> tuple[int, int]:
-    scale = max(1.0, max(height, width) / LONGEST)
-    return max(1, round(height / scale)), max(1, round(width / scale))

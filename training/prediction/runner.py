@@ -18,11 +18,12 @@ from loaders import Normalize
 from training.checkpoint import Facts
 from training.engine.native import missing_compiler
 
+CPU = torch.device("cpu")
 Compile = Literal["auto", "on", "off"]
 Precision = Literal["auto", "bf16", "fp32"]
 Views = Literal["none", "flips", "d4"]
-Network = Callable[[Tensor], Tensor]
-"""Normalised or bytes (n, band, y, x) in, one number per channel out."""
+Function = Callable[[Tensor], Tensor]
+"""uint8 (n, band, y, x) -> fp32 (n, y, x, channel)."""
 
 WORTH_COMPILING = 300_000_000
 """Pixels of one shape of batch from which on compiling pays, on a CPU: it takes 10 to 20 s, and
@@ -53,7 +54,7 @@ class Runner:
         Whether to compile: ``auto`` where the pixels of a job pay for it.
     """
 
-    device = torch.device("cpu")
+    device = CPU
     form = ""
     compiled = False
     fixed_batch = False
@@ -119,16 +120,21 @@ class ModuleRunner(Runner):
     ----------
     module
         uint8 (n, band, y, x) -> fp32 (n, y, x, channel).
-    device
-        Where it is.
     precision
         Of the convolutions: ``float32``, ``bfloat16``, ``int8``.
+    device
+        Where it is.
     autocast
         Whether it must be run in bf16; False where it is what it is.
     """
 
     def __init__(
-        self, module: Network, *, device: torch.device, precision: str, autocast: bool = False
+        self,
+        module: Function,
+        precision: str,
+        *,
+        device: torch.device = CPU,
+        autocast: bool = False,
     ) -> None:
         super().__init__(precision)
         self.module, self.device, self.autocast = module, device, autocast
@@ -177,8 +183,8 @@ class NativeRunner(ModuleRunner):
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
         super().__init__(
             module,
+            str(dtype).removeprefix("torch."),
             device=device,
-            precision=str(dtype).removeprefix("torch."),
             autocast=dtype != torch.float32,
         )
 
@@ -200,9 +206,9 @@ class CompiledRunner(ModuleRunner):
 
     def __init__(self, plain: ModuleRunner) -> None:
         super().__init__(
-            plain.module, device=plain.device, precision=plain.precision, autocast=plain.autocast
+            plain.module, plain.precision, device=plain.device, autocast=plain.autocast
         )
-        self._frozen: Network = torch.compile(plain.module, dynamic=False)
+        self._frozen: Function = torch.compile(plain.module, dynamic=False)
 
     def _run(self, image: Tensor) -> Tensor:
         from torch._dynamo.exc import TorchDynamoException
@@ -297,7 +303,7 @@ def filled(image: Tensor, count: int) -> Tensor:
     return torch.cat([image, more]).contiguous(memory_format=torch.channels_last)
 
 
-def mean_of_views(runner: Network, image: Tensor, views: Views) -> Tensor:
+def mean_of_views(runner: Function, image: Tensor, views: Views) -> Tensor:
     """Return the mean of a runner's probabilities over all views, fp32 (n, y, x, channel).
 
     Parameters

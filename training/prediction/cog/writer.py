@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
-from numcodecs import Zstd
+from numcodecs import Zlib, Zstd
 from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
@@ -28,13 +27,9 @@ from training.prediction.cog.directory import LEADER, TILE, Tags, framed, header
 from training.prediction.cog.journal import Journal
 
 Compression = Literal["zstd", "deflate"]
-Code = Callable[[Any], bytes]
 
 # Level 1 of zstd packs probabilities as tightly as 3, in a third of the time of zlib's 1.
-_CODES: dict[str, tuple[Code, Code]] = {
-    "zstd": (lambda data: bytes(Zstd(1).encode(data)), lambda data: bytes(Zstd().decode(data))),
-    "deflate": (lambda data: zlib.compress(data, 4), zlib.decompress),
-}
+_CODECS = {"zstd": Zstd(1), "deflate": Zlib(4)}
 
 
 class Shape(NamedTuple):
@@ -89,7 +84,7 @@ class Spool:
         sizes: Iterable[list[int]] = (),
     ) -> None:
         self.path, self.shape, self.sizes, self._pool = path, shape, list(sizes), pool
-        self._encode, self._decode = _CODES[compression]
+        self._codec = _CODECS[compression]
         self._file: BinaryIO = path.open("r+b" if path.exists() else "w+b")
         self._file.truncate(sum(map(framed, self.sizes)))
         self._file.seek(0, os.SEEK_END)
@@ -110,7 +105,7 @@ class Spool:
         tile = np.ascontiguousarray(tile)
         if tile[0, 0] == NO_DATA and (tile == NO_DATA).all():
             return b""
-        return self._encode(tile)
+        return bytes(self._codec.encode(tile))
 
     def flush(self) -> None:
         """Wait until what was added is on the disk."""
@@ -125,7 +120,7 @@ class Spool:
         places = ((b, x) for b in range(len(pixels)) for x in range(0, pixels.shape[2], TILE))
         for (band, x), size in zip(places, self.sizes[row], strict=True):
             if size:
-                plain = np.frombuffer(self._decode(self._read(at + LEADER, size)), np.uint8)
+                plain = np.frombuffer(self._codec.decode(self._read(at + LEADER, size)), np.uint8)
                 pixels[band, :, x : x + TILE] = plain.reshape(TILE, TILE)
                 at += framed([size])
         return pixels
