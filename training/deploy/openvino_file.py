@@ -44,7 +44,10 @@ _SHAPES = 3
 class OpenvinoRunner(Runner):
     """A model that OpenVINO has compiled for the CPU, for batches of any shape: soon an answer.
 
-    Large jobs get a `FittedRunner`: with ``auto`` where their pixels pay for it.
+    Large jobs get a fitted one, compiled for each shape of batch, for several batches at a time:
+    with ``auto`` where their pixels pay for it. Threads that share no layer do not wait for each
+    other, least of all where other work takes turns with one of them. So a single window has its
+    share of the threads: one, up to four cores.
 
     Parameters
     ----------
@@ -52,56 +55,37 @@ class OpenvinoRunner(Runner):
         ``openvino.Model``.
     precision
         Of the convolutions.
+    fitted
+        Whether it is compiled for each shape of batch.
     """
 
     form = "OpenVINO"
 
-    def __init__(self, model: Any, precision: str) -> None:  # noqa: ANN401 - it has no types
+    def __init__(self, model: Any, precision: str, *, fitted: bool = False) -> None:  # noqa: ANN401 - it has no types
         super().__init__(precision)
+        self.compiled, self.at_once = fitted, _at_once() if fitted else 1
         self._model = model
         self._of_shape = lru_cache(_SHAPES)(partial(_Requests, model, precision))
         self._compiling = Lock()
 
     @cached_property
-    def fitted(self) -> FittedRunner:
-        """The same, compiled for every shape of batch."""
-        return FittedRunner(self._model, self.precision)
+    def fitted(self) -> OpenvinoRunner:
+        """The same, compiled for each shape of batch."""
+        return OpenvinoRunner(self._model, self.precision, fitted=True)
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
         """See `Runner`."""
-        mode = self.compile_mode
-        small = mode == "off" or (mode == "auto" and pixels < WORTH_FITTING)
-        return (self if small else self.fitted), ""
-
-    def __call__(self, image: Tensor) -> Tensor:
-        """See `Runner`."""
-        return self.ask(image, None, 1)
-
-    def ask(self, image: Tensor, shape: tuple[int, ...] | None, parts: int) -> Tensor:
-        """Return what the model compiled for a shape, None for any, says of a batch in parts."""
-        with self._compiling:
-            requests = self._of_shape(shape)
-        return requests.infer(image, parts)
-
-
-class FittedRunner(OpenvinoRunner):
-    """The same model compiled for each shape of batch, for several batches at a time.
-
-    Threads that share no layer do not wait for each other, least of all where other work takes
-    turns with one of them. So a single window has its share of the threads: one, up to four cores.
-    """
-
-    compiled = True
-    for_pixels = Runner.for_pixels
-
-    def __init__(self, model: Any, precision: str) -> None:  # noqa: ANN401 - it has no types
-        super().__init__(model, precision)
-        self.at_once = _at_once()
+        pays = pixels >= WORTH_FITTING or self.compile_mode == "on"
+        fits = pays and self.compile_mode != "off" and not self.compiled
+        return (self.fitted if fits else self), ""
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
         parts = self.at_once if len(image) % self.at_once == 0 else 1
-        return self.ask(image, (len(image) // parts, *image.shape[1:]), parts)
+        shape = (len(image) // parts, *image.shape[1:]) if self.compiled else None
+        with self._compiling:
+            requests = self._of_shape(shape)
+        return requests.infer(image, parts)
 
 
 def _at_once() -> int:

@@ -179,7 +179,7 @@ def test_openvino_splits_a_batch_between_threads(monkeypatch):
     """One part per thread where it divides; nothing is copied; a request has one part at a time."""
     monkeypatch.setattr(openvino_file, "needed", lambda *_: FakeOpenvino)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    runner = openvino_file.FittedRunner(FakeModel(), "int8")
+    runner = openvino_file.OpenvinoRunner(FakeModel(), "int8", fitted=True)
     for count, parts in ((4, 2), (2, 2), (1, 1), (3, 1)):
         FakeModel.seen.clear()
         image = (
