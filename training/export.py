@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from geoprep.errors import UsageError
-from training.cli import Command, Status, argument, option, run_command
-from training.prediction.options import Weights
+from training.cli import Command, Status, option, run_command
+from training.prediction.options import Checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -54,13 +54,6 @@ _COMPARED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network(Weights):
-    """Network: which one."""
-
-    checkpoint: Path = argument("A checkpoint, or the folder of a run: its best.pt.", "CHECKPOINT")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Written:
     """File: what is written."""
 
@@ -91,13 +84,11 @@ class Calibration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Network, Written, Calibration):
+class Request(Checkpoint, Written, Calibration):
     """All of it."""
 
 
-COMMAND = Command(
-    "python -m training.export", (Network, Written, Calibration), INTRODUCTION, CLOSING
-)
+COMMAND = Command("python -m training.export", Request.__bases__, INTRODUCTION, CLOSING)
 
 
 def export(request: Request) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from geoprep.errors import UsageError
 from training.cli import Command, Status, run_command
-from training.prediction.options import Files, Instances, Network, Reading, Request, Windows
+from training.prediction.options import Network, Request
 
 if TYPE_CHECKING:
     from training.prediction.job import Job, Reporter
@@ -32,9 +32,7 @@ _RESERVE = 1 << 30
 """Bytes laid out for huge pages: about what a batch takes on its way through the network."""
 
 
-COMMAND = Command(
-    "python -m training.predict", (Network, Files, Reading, Windows, Instances), INTRODUCTION
-)
+COMMAND = Command("python -m training.predict", Request.__bases__, INTRODUCTION)
 
 
 def predict(request: Request) -> int:

@@ -53,9 +53,10 @@ def check_rescale(text: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
-    """Weights: which of a checkpoint's, and of which network."""
+class Checkpoint:
+    """Network: which one."""
 
+    checkpoint: Path = argument("A checkpoint, or the folder of a run: its best.pt.", "CHECKPOINT")
     weights: Literal["auto", "ema", "raw"] = option(
         "auto", "Which weights: by default the averaged ones where there are any."
     )
@@ -67,7 +68,7 @@ class Weights:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network(Weights):
+class Network(Checkpoint):
     """Network: which one, and how it computes."""
 
     checkpoint: Path = argument(
