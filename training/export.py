@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from geoprep.errors import UsageError
-from training.cli import Command, Status, argument, option, run_command
+from training.cli import Command, Status, option, run_command
+from training.prediction.options import Checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from training.checkpoint import Facts
-    from training.deploy.record import Precision, Record
+    from training.deploy.record import Precision
 
 INTRODUCTION = """\
 Turn a checkpoint into a file that runs without this package, smaller and faster.
@@ -53,21 +54,6 @@ _COMPARED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
-    """Network: which one."""
-
-    checkpoint: Path = argument("A checkpoint, or the folder of a run: its best.pt.", "CHECKPOINT")
-    weights: Literal["auto", "ema", "raw"] = option(
-        "auto", "Which weights: by default the averaged ones where there are any."
-    )
-    model: str | None = option(
-        None,
-        "Consent to import the network's own code, which the checkpoint only names.",
-        "package.module:factory",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Written:
     """File: what is written."""
 
@@ -98,22 +84,21 @@ class Calibration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Network, Written, Calibration):
+class Request(Checkpoint, Written, Calibration):
     """All of it."""
 
 
-COMMAND = Command(
-    "python -m training.export", (Network, Written, Calibration), INTRODUCTION, CLOSING
-)
+COMMAND = Command("python -m training.export", Request.__bases__, INTRODUCTION, CLOSING)
 
 
 def export(request: Request) -> int:
     """Write the file, say how it compares, and return the exit status."""
+    from importlib.metadata import version
+
     from training.checkpoint import load_network
     from training.deploy.calibration import training_tiles
-    from training.deploy.opening import network_file
-    from training.deploy.record import Record, versions
-    from training.prediction.product import file_hash
+    from training.deploy.opening import network_file, write_network
+    from training.deploy.record import Record, file_hash
 
     out, precision = check(request)
     started = time.perf_counter()
@@ -124,20 +109,19 @@ def export(request: Request) -> int:
         _say(f"reading tiles of {request.calibrate}")
         tiles = training_tiles([request.calibrate], facts, request.tiles, request.seed)
     ranges = tiles if precision == "int8" else []
-    kept = _kept(request, network, facts, ranges)
     record = Record(
         facts=facts,
         precision=precision,
         checkpoint=file_hash(file),
         calibration=len(ranges),
-        kept=kept,
-        versions=versions("torch"),
+        kept=_kept(request, network, facts, ranges),
+        versions={name: version(name) for name in ("geoprep", "torch")},
     )
     with_ = f", ranges from {len(ranges)} tiles" if ranges else ""
     _say(f"{facts.network} of {file} in {precision}{with_}")
-    _write(request.format, out, network, record, ranges)
+    write_network(out, network, record, ranges)
     _say(f"written in {time.perf_counter() - started:.0f} s")
-    _summary(request, out, network, tiles or _noise(facts))
+    _summary(request, out, network, tiles)
     return Status.DONE
 
 
@@ -180,7 +164,7 @@ def _kept(
     request: Request, network: nn.Module, facts: Facts, tiles: list[Tensor]
 ) -> tuple[str, ...]:
     """Return the layers that are not to be in INT8, by name, and say which."""
-    from training.deploy.sensitivity import AUTO, BOUND, layers_to_keep, named_layers
+    from training.deploy.calibration import AUTO, BOUND, layers_to_keep, named_layers
 
     if request.keep_float is None:
         return ()
@@ -195,43 +179,29 @@ def _kept(
     return kept
 
 
-def _write(kind: str, out: Path, network: nn.Module, record: Record, tiles: list[Tensor]) -> None:
-    from training.deploy import ipex_file, onnx_file, openvino_file, torch_file
-
-    writers = {"onnx": onnx_file.write, "openvino": openvino_file.write}
-    writers |= dict.fromkeys(("ipex-bf16", "ipex-int8"), ipex_file.write)
-    writers.get(kind, torch_file.write)(out, network, record, tiles)
-
-
-def _noise(facts: Facts) -> list[Tensor]:
-    """Return tiles to compare on where no store was named."""
-    from training.deploy.graph import example
-
-    return [example(facts) for _ in range(_COMPARED)]
-
-
 def _summary(request: Request, out: Path, network: nn.Module, tiles: list[Tensor]) -> None:
     """Print size, runner, and how far the file's answers are from the checkpoint's."""
     import torch
 
     from training.decode import chosen_threshold
-    from training.deploy.calibration import agreement
+    from training.deploy.comparison import agreement, files_of
+    from training.deploy.graph import example
     from training.deploy.opening import load_runner
     from training.prediction.runner import NativeRunner
 
-    runner, record = load_runner(out)
+    opened, record = load_runner(out)
     facts = record.facts
-    runner, _ = runner.for_pixels(0)
+    runner, _ = opened.for_pixels(0)
     native = NativeRunner(network, facts, device=torch.device("cpu"), precision="fp32")
     threshold = chosen_threshold(facts.targets, None, facts.threshold)
-    apart, iou = agreement(native, runner, tiles[:_COMPARED], threshold)
-    what = f"{len(tiles[:_COMPARED])} " + ("tiles" if request.calibrate else "images of noise")
-    weights = [f for f in (out, out.with_suffix(".bin")) if f.is_file() and record.weights]
-    nbytes = sum(file.stat().st_size for file in weights or [out])
-    names = " and ".join(str(file) for file in weights or [out])
-    _say(f"{names}: {nbytes / 1e6:.1f} MB, {runner.description}")
+    compared = tiles[:_COMPARED] or [example(facts) for _ in range(_COMPARED)]
+    apart, iou = agreement(native, runner, compared, threshold)
+    files = files_of(out)
+    nbytes = sum(file.stat().st_size for file in files)
+    _say(f"{' and '.join(map(str, files))}: {nbytes / 1e6:.1f} MB, {runner.description}")
     _say(
-        f"against the checkpoint in float32 on {what}: probabilities {apart:.2g} apart in the "
+        f"against the checkpoint in float32 on {len(compared)} "
+        f"{'tiles' if tiles else 'images of noise'}: probabilities {apart:.2g} apart in the "
         f"mean, road masks with an IoU of {iou:.3f}"
     )
     if record.precision == "int8":

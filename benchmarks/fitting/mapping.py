@@ -136,7 +136,7 @@ def map_images(
         return {name: getattr(outcome.stats, name) for name in names}
 
     mapper = jobs["none"].mapper
-    shape = mapper.grid(inspect(images[0], mapper.facts, mapper.options.reading)).shape
+    shape = mapper.grid(inspect(images[0], mapper.facts, mapper.options)).shape
     dtype = getattr(torch, str(runner.identity["precision"]))
     bare = _bare(checkpoint, shape, dtype, compiled=compiled)
     cases: dict[str, Callable[[], Any]] = {

@@ -104,7 +104,7 @@ def judged(job: Job, store: str) -> dict[str, Any]:
         facts,
         [store],
         "val",
-        threshold=job.mapper.options.threshold,
+        threshold=job.mapper.threshold,
         quiet=True,
     )
     return {name: found.metrics[name] for name in ("road_iou", "bin_iou") if name in found.metrics}

@@ -11,6 +11,7 @@ from affine import Affine
 from torch import nn
 
 from training.checkpoint import Checkpoint, Facts, save
+from training.prediction.options import Request
 
 MPH = (5.5, 15.5, 25.5, 35.5, 45.5, 55.5, 65.5)
 GSD = 0.31
@@ -29,6 +30,11 @@ FACTS = Facts(
     level=64,
     class_mph=MPH,
 )
+
+
+def request(**options):
+    """Return what a person asks for who names no more than this."""
+    return Request(**{"checkpoint": Path("best.pt"), "images": ("scene.tif",)} | options)
 
 
 def pointwise(bands, channels):

@@ -17,7 +17,7 @@ from training.evaluate import main
 from training.evaluation import evaluate, evaluate_runner, examples, predicted_speed
 from training.losses import RoadLoss
 from training.module import Trainable
-from training.prediction.runner import open_runner
+from training.predict import Network
 
 MODEL = "helpers.tiny:build"
 FP32 = ("--precision", "fp32", "--device", "cpu", "--quiet", "--model", MODEL)
@@ -33,6 +33,11 @@ FACTS = Facts(
     level=64,
     class_mph=(5.5, 15.5, 25.0, 35.0, 45.0, 55.0, 65.0),
 )
+
+
+def opened(path):
+    """Return the runner of a checkpoint, and what it is for."""
+    return Network(checkpoint=path, device="cpu", precision="fp32", model=MODEL).open()
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,7 @@ def checkpoint(network, tmp_path):
 
 
 def judge(path, stores, split="val", **options):
-    runner, facts = open_runner(path, device="cpu", precision="fp32", model=MODEL)
+    runner, facts = opened(path)
     return evaluate_runner(runner, facts, stores, split, **options)
 
 
@@ -162,7 +167,7 @@ def test_tiles_are_padded_by_mirroring_as_in_a_map(checkpoint, network, tmp_path
     """A tile of 40 pixels goes through the network as 64: with its own mirror image."""
     odd = write_store(tmp_path / "odd.zarr", levels=(40, 20))
     seen = []
-    runner, facts = open_runner(checkpoint(level=40), device="cpu", precision="fp32", model=MODEL)
+    runner, facts = opened(checkpoint(level=40))
 
     class Watched:
         device = torch.device("cpu")
@@ -179,7 +184,7 @@ def test_tiles_are_padded_by_mirroring_as_in_a_map(checkpoint, network, tmp_path
 
 
 def test_batches_are_filled_up_where_all_must_have_one_size(checkpoint, network, store_path):
-    runner, facts = open_runner(checkpoint(), device="cpu", precision="fp32", model=MODEL)
+    runner, facts = opened(checkpoint())
     seen = []
 
     class Fixed:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from geoprep.errors import UsageError
 from loaders import Split
 from training.checkpoint import Facts
 from training.evaluation import evaluate_runner
-from training.prediction.runner import Runner, Views
+from training.prediction.runner import Runner
 
 FIGURES = ("road_iou", "bin_iou")
 """What is compared; the second where the network tells speeds."""
@@ -48,19 +49,14 @@ class Compared:
     nbytes: int
 
 
-class Timed:
+class Timed(Runner):
     """A runner that notes how long it takes; the first batch, which may compile, is left out."""
 
     def __init__(self, runner: Runner) -> None:
+        super().__init__(runner.precision)
         self._runner = runner
-        self.identity, self.description = runner.identity, runner.description
         self.device, self.fixed_batch = runner.device, runner.fixed_batch
-        self.at_once = runner.at_once
         self._pixels, self._seconds, self._shape = 0, 0.0, torch.Size()
-
-    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """See `Runner`."""
-        return self._runner.for_pixels(pixels)
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
@@ -85,10 +81,8 @@ def compare(
     stores: Sequence[str],
     split: Split,
     *,
-    level: int | None = None,
     threshold: float | None = None,
-    tta: Views = "none",
-    batch_size: int = 4,
+    **how: Any,  # noqa: ANN401 - see below
 ) -> Iterator[Compared]:
     """Yield the figures of one network after the other.
 
@@ -96,7 +90,7 @@ def compare(
     ----------
     networks
         File, runner and facts of each; the first is what the others are compared with.
-    stores, split, level, threshold, tta, batch_size
+    stores, split, threshold, **how
         As for `training.evaluation.evaluate_runner`; the threshold is by default the first
         network's, for all.
 
@@ -115,26 +109,42 @@ def compare(
                     f"{path} and {networks[0][0]} differ in {name}: compare forms of one network"
                 )
     base: dict[str, float] = {}
-    for path, runner, facts in networks:
-        timed = Timed(runner.for_pixels(0)[0])
-        found = evaluate_runner(
-            timed,
-            facts,
-            stores,
-            split,
-            level=level,
-            threshold=first.threshold if threshold is None else threshold,
-            tta=tta,
-            batch_size=batch_size,
-        )
+    for path, opened, facts in networks:
+        runner, _ = opened.for_pixels(0)
+        timed = Timed(runner)
+        least = first.threshold if threshold is None else threshold
+        found = evaluate_runner(timed, facts, stores, split, threshold=least, **how)
         base = base or found.metrics
         drop = {name: base[name] - found.metrics[name] for name in FIGURES if name in base}
-        yield Compared(
-            str(path), timed.description, found.metrics, drop, timed.mpx_per_second, _size(path)
-        )
+        nbytes = sum(file.stat().st_size for file in files_of(path))
+        form, rate = runner.description, timed.mpx_per_second
+        yield Compared(str(path), form, found.metrics, drop, rate, nbytes)
 
 
-def _size(path: Path) -> int:
-    weights = path.with_suffix(".bin")
-    beside = weights.stat().st_size if path.suffix == ".xml" else 0
-    return path.stat().st_size + beside
+def files_of(path: Path) -> list[Path]:
+    """Return a network's file, and the one beside it that holds its weights, if there is one."""
+    return [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]
+
+
+def agreement(
+    one: Runner, other: Runner, tiles: Sequence[Tensor], threshold: float
+) -> tuple[float, float]:
+    """Return the mean difference of probabilities, and the IoU of both road masks.
+
+    Parameters
+    ----------
+    one, other
+        Runners.
+    tiles
+        uint8 (n, band, y, x) each.
+    threshold
+        Least probability of a road.
+    """
+    apart, pixels, both, either = 0.0, 0, 0, 0
+    for tile in tiles:
+        first, second = one(tile).cpu(), other(tile).cpu()
+        apart += float(torch.abs(first - second).sum(dtype=torch.float64))
+        pixels += first.numel()
+        a, b = first[..., -1] >= threshold, second[..., -1] >= threshold
+        both, either = both + int((a & b).sum()), either + int((a | b).sum())
+    return apart / max(pixels, 1), both / either if either else 1.0

@@ -1,29 +1,108 @@
 """A network as an exported graph: uint8 in, probabilities out, any number of windows of any size.
 
-Normalisation is part of the graph, and so is the precision: what computes in bf16 says so itself.
+Normalisation is part of the graph. What is constant is computed once: kernels of `UpConv`, and
+BatchNorm behind them, so that a quantiser sees weights where it would see a product. For PyTorch's
+own INT8, which knows no transposed convolutions, doubling is also there as a plain one, see
+`PhasedUp`.
 """
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.nn import functional
 
 from training.checkpoint import Facts
-from training.deploy.folding import Doubling, folded
-from training.deploy.record import needed
-from training.model import STRIDE
+from training.model import STRIDE, DecoderStep, UpConv
 from training.prediction.runner import Probabilities
+
+Doubling = Literal["transposed", "phased"]
 
 IMAGE, PROBABILITY = "image", "probability"
 """Names of what goes in and comes out, where a format names them."""
 
 _EXAMPLE = (2, 4 * STRIDE, 6 * STRIDE)
 _MOST_WINDOWS, _MOST_STRIDES = 1024, 1024
+
+
+class PhasedUp(nn.Module):
+    """A transposed convolution of stride 2, as a plain one and a rearrangement.
+
+    Of its 4 x 4 kernel every pixel of the result meets 2 x 2 weights, those of its phase: whether
+    its row and column are even. So a 2 x 2 convolution gives all four phases as channels, at as
+    many products, on a grid from which each phase takes its own corner.
+
+    Parameters
+    ----------
+    kernel, bias
+        Of the transposed convolution with padding 1: (inputs, outputs, 4, 4) and (outputs,).
+    """
+
+    def __init__(self, kernel: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        inputs, self.outputs = kernel.shape[:2]
+        taps = ([3, 1], [2, 0])  # of a phase: for the pixel before, and the one at it
+        parts = [kernel[:, :, rows][..., columns] for rows in taps for columns in taps]
+        self.conv = nn.Conv2d(inputs, 4 * self.outputs, 2, padding=1)
+        self.conv.weight = nn.Parameter(torch.cat([part.transpose(0, 1) for part in parts]))
+        self.conv.bias = nn.Parameter(bias.repeat(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, outputs, 2 y, 2 x), nothing in it below 0."""
+        n, _, rows, columns = x.shape
+        # ReLU is here, though it comes later as well, since it joins the convolution here.
+        phases = functional.relu(self.conv(x))
+        phases = phases.view(n, 2, 2, self.outputs, rows + 1, columns + 1)
+        lines = [
+            torch.stack([phases[:, r, c, :, r : r + rows, c : c + columns] for c in (0, 1)], 4)
+            for r in (0, 1)
+        ]
+        return torch.stack(lines, 3).reshape(n, self.outputs, 2 * rows, 2 * columns)
+
+
+def folded(network: nn.Module, doubling: Doubling = "transposed") -> nn.Module:
+    """Return a copy, the same function, in which `UpConv` and its BatchNorm are one convolution.
+
+    Networks without such layers come back as they are.
+
+    Parameters
+    ----------
+    network
+        In eval mode.
+    doubling
+        What takes their place: ``transposed`` convolutions, or ``phased`` ones.
+    """
+    result = copy.deepcopy(network)
+    for step in result.modules():
+        if isinstance(step, DecoderStep) and isinstance(step.up, UpConv):
+            kernel, bias = _joined(step.up, step.up_bn)
+            up = PhasedUp(kernel, bias) if doubling == "phased" else _transposed(kernel, bias)
+            step.up, step.up_bn = up, nn.Identity()  # type: ignore[assignment]  # same shapes in and out
+    return result.eval()
+
+
+@torch.no_grad()
+def _joined(up: UpConv, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Return kernel (inputs, outputs, 4, 4) and bias (outputs,) of both."""
+    assert norm.running_var is not None
+    assert norm.running_mean is not None
+    gain = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    kernel = up.kernel() * gain[None, :, None, None]
+    return kernel, norm.bias - norm.running_mean * gain
+
+
+def _transposed(kernel: Tensor, bias: Tensor) -> nn.Module:
+    inputs, outputs = kernel.shape[:2]
+    layer = nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1)
+    layer.weight, layer.bias = nn.Parameter(kernel), nn.Parameter(bias)
+    return layer
 
 
 def module_of(network: nn.Module, facts: Facts, doubling: Doubling = "transposed") -> Probabilities:
@@ -36,7 +115,7 @@ def module_of(network: nn.Module, facts: Facts, doubling: Doubling = "transposed
     facts
         Of its checkpoint.
     doubling
-        See `training.deploy.folding.folded`.
+        See `folded`.
     """
     module = Probabilities(folded(network, doubling), facts.mean, facts.std).eval()
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in NativeRunner
@@ -50,92 +129,14 @@ def example(facts: Facts) -> Tensor:
     return image.contiguous(memory_format=torch.channels_last)
 
 
-def shapes() -> dict[int, object]:
-    """Return which axes of an image may have any length, for `torch.export.export`."""
-    strides = {"y": Dim("y", min=1, max=_MOST_STRIDES), "x": Dim("x", min=1, max=_MOST_STRIDES)}
-    count = Dim("n", min=1, max=_MOST_WINDOWS)
-    return {0: count, 2: STRIDE * strides["y"], 3: STRIDE * strides["x"]}
-
-
 def exported(module: nn.Module, facts: Facts) -> ExportedProgram:
     """Return the graph of a module that takes an image of any size."""
+    count = Dim("n", min=1, max=_MOST_WINDOWS)
+    rows, columns = (STRIDE * Dim(name, min=1, max=_MOST_STRIDES) for name in "yx")
     with torch.no_grad(), quiet():
-        return torch.export.export(module, (example(facts),), dynamic_shapes=(shapes(),))
-
-
-def plain_module(program: ExportedProgram) -> fx.GraphModule:
-    """Return a graph as a module to rewrite or to compile."""
-    module = program.module(check_guards=False)
-    assert isinstance(module, fx.GraphModule)
-    return _unasserted(module)
-
-
-def _unasserted(module: fx.GraphModule) -> fx.GraphModule:
-    """Return it without what asserts dtypes: they change when precision does."""
-    for node in list(module.graph.nodes):
-        if node.target is torch.ops.aten._assert_tensor_metadata.default:
-            module.graph.erase_node(node)
-    module.recompile()
-    return module
-
-
-def quantised(
-    program: ExportedProgram, tiles: Sequence[Tensor], kept: Sequence[str] = ()
-) -> fx.GraphModule:
-    """Return a graph whose convolutions are INT8, by PyTorch's own static quantisation.
-
-    Weights have a scale per channel, activations one per tensor, taken from the tiles.
-
-    Parameters
-    ----------
-    program
-        In fp32.
-    tiles
-        uint8 (n, band, y, x) each.
-    kept
-        Names of modules that stay as they are.
-
-    Raises
-    ------
-    UsageError
-        torchao is not installed.
-    """
-    with quiet():
-        pt2e = needed("torchao.quantization.pt2e.quantize_pt2e", "INT8")
-        x86 = needed("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", "INT8")
-        quantizer = x86.X86InductorQuantizer()
-        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
-        for name in kept:
-            quantizer.set_module_name_qconfig(name, None)
-        with torch.no_grad():
-            watched = pt2e.prepare_pt2e(program.module(check_guards=False), quantizer)
-            for tile in tiles:
-                watched(tile)
-            return _unasserted(pt2e.convert_pt2e(watched))
-
-
-class _InBf16(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, image: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            result: Tensor = self.module(image)
-        return result
-
-
-def in_bf16(module: nn.Module, facts: Facts) -> ExportedProgram:
-    """Return a graph that computes in bf16 as autocast would, its weights stored so."""
-    from torch._inductor.constant_folding import constant_fold
-
-    with torch.no_grad(), quiet():
-        program = exported(_InBf16(module), facts).run_decompositions({})
-        rounded = plain_module(program)
-        constant_fold(rounded)
-        rounded.graph.eliminate_dead_code()
-        rounded.delete_all_unused_submodules()  # with the weights in fp32
-    return exported(rounded, facts)
+        return torch.export.export(
+            module, (example(facts),), dynamic_shapes=({0: count, 2: rows, 3: columns},)
+        )
 
 
 @contextmanager

@@ -14,31 +14,21 @@ from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from geoprep.storage import replaced
-from training.checkpoint import CheckpointError
 from training.deploy.graph import example, module_of, quiet
-from training.deploy.record import KEY, Record
+from training.deploy.record import KEY, Record, reading
 from training.deploy.torch_file import check_sums
 from training.engine import ipex
 from training.prediction.runner import ModuleRunner, Runner
-
-SUFFIX = ".ipex"
 
 
 class IpexRunner(ModuleRunner):
     """A frozen trace whose parts the extension fuses, anew for every shape of batch."""
 
-    @property
-    def description(self) -> str:
-        """See `Runner`."""
-        return f"{super().description}, IPEX"
-
-    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """See `Runner`."""
-        del pixels
-        return self, ""
+    form = "IPEX"
+    for_pixels = Runner.for_pixels
 
 
-def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> Record:
+def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
     """Write a network; the arguments are those of `training.deploy.torch_file.write`.
 
     Raises
@@ -52,13 +42,15 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
         raise UsageError("--keep-float: IPEX quantises all layers or none; --format int8 can")
     with torch.no_grad(), quiet():
         module = module_of(network, record.facts)
-        traced = _quantised(module, tiles) if tiles else _in_bf16(module, example(record.facts))
+        if tiles:
+            traced = _quantised(module, tiles)
+        else:
+            traced = _frozen(ipex.optimize_inference(module), example(record.facts))
     with replaced(path) as partial:
         torch.jit.save(traced, str(partial), _extra_files={KEY: record.to_json()})
-    return record
 
 
-def read(path: Path) -> tuple[IpexRunner, Record]:
+def read(path: Path) -> tuple[Runner, Record]:
     """Return the runner of a file and what it is.
 
     Raises
@@ -70,20 +62,12 @@ def read(path: Path) -> tuple[IpexRunner, Record]:
     """
     _check_extension()
     extra: dict[str, Any] = {KEY: ""}
-    try:
+    with reading(path):
         check_sums(path)
         module = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]  # torch's
-    except Exception as error:  # torch raises of everything at a file that is not one
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(
-            f"{path} is damaged or not an exported network ({first}): export it again"
-        ) from error
     said = extra[KEY]
     record = Record.from_json(said.decode() if isinstance(said, bytes) else said, path)
-    runner = IpexRunner(
-        torch.jit.freeze(module.eval()), device=torch.device("cpu"), precision=record.precision
-    )
-    return runner, record
+    return IpexRunner(torch.jit.freeze(module.eval()), record.precision), record
 
 
 def _quantised(module: nn.Module, tiles: Sequence[Tensor]) -> torch.jit.ScriptModule:
@@ -93,11 +77,6 @@ def _quantised(module: nn.Module, tiles: Sequence[Tensor]) -> torch.jit.ScriptMo
     for tile in tiles:
         watched(tile)
     return _frozen(convert(watched), tiles[0])
-
-
-def _in_bf16(module: nn.Module, image: Tensor) -> torch.jit.ScriptModule:
-    """Return a frozen trace in bf16."""
-    return _frozen(ipex.optimize_inference(module), image)
 
 
 def _frozen(module: Callable[..., Any], image: Tensor) -> torch.jit.ScriptModule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,20 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.storage import replaced
-from training.checkpoint import CheckpointError
 from training.deploy.graph import IMAGE, PROBABILITY, example, exported, module_of, quiet
-from training.deploy.record import KEY, Record, needed
+from training.deploy.record import KEY, Record, needed, reading
 from training.prediction.runner import Runner
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-SUFFIX = ".onnx"
 _OPSET = 18
 _WHAT = "a .onnx file"
 
 
-class OnnxRunner:
+class OnnxRunner(Runner):
     """A session of ONNX Runtime, on the CPU.
 
     Parameters
@@ -36,28 +35,11 @@ class OnnxRunner:
         Of the convolutions.
     """
 
-    fixed_batch = False
-    at_once = 1
-    device = torch.device("cpu")
+    form = "ONNX Runtime"
 
     def __init__(self, session: Any, precision: str) -> None:  # noqa: ANN401 - it has no types
+        super().__init__(precision)
         self._session = session
-        self._precision = precision
-
-    @property
-    def identity(self) -> dict[str, object]:
-        """See `Runner`."""
-        return {"precision": self._precision, "compiled": False}
-
-    @property
-    def description(self) -> str:
-        """See `Runner`."""
-        return f"{self._precision} on cpu, ONNX Runtime"
-
-    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """See `Runner`."""
-        del pixels
-        return self, ""
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
@@ -99,7 +81,7 @@ def nodes_of(model: ModelProto, layers: Sequence[str]) -> list[str]:
     return [node.name for node in model.graph.node if kernels & set(node.input)]
 
 
-def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> Record:
+def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
     """Write a network as ONNX; the arguments are those of `training.deploy.torch_file.write`.
 
     Raises
@@ -115,10 +97,9 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
             _quantise(model, tiles, record, partial)
         else:
             onnx.save(model, str(partial))
-    return record
 
 
-def read(path: Path) -> tuple[OnnxRunner, Record]:
+def read(path: Path) -> tuple[Runner, Record]:
     """Return the runner of a file and what it is.
 
     Raises
@@ -132,13 +113,8 @@ def read(path: Path) -> tuple[OnnxRunner, Record]:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    try:
+    with reading(path, "an ONNX model"):
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions have no common base
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(
-            f"{path} is damaged or not an ONNX model ({first}): export it again"
-        ) from error
     record = Record.from_json(session.get_modelmeta().custom_metadata_map.get(KEY), path)
     return OnnxRunner(session, record.precision), record
 
@@ -158,14 +134,8 @@ def _quantise(model: ModelProto, tiles: Sequence[Tensor], record: Record, target
 
     onnx = needed("onnx", _WHAT)
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # it has no types
-        def __init__(self) -> None:
-            self._tiles = iter(tiles)
-
-        def get_next(self) -> dict[str, Any] | None:
-            tile = next(self._tiles, None)
-            return None if tile is None else {IMAGE: np.ascontiguousarray(tile.numpy())}
-
+    values = iter([{IMAGE: np.ascontiguousarray(tile.numpy())} for tile in tiles])
+    reader = SimpleNamespace(get_next=lambda: next(values, None))
     with TemporaryDirectory(dir=target.parent, prefix=".onnx-") as folder:
         plain = Path(folder) / "fp32.onnx"
         onnx.save(model, str(plain))
@@ -173,7 +143,7 @@ def _quantise(model: ModelProto, tiles: Sequence[Tensor], record: Record, target
             quantization.quantize_static(
                 str(plain),
                 str(target),
-                Reader(),
+                reader,
                 quant_format=quantization.QuantFormat.QDQ,
                 per_channel=True,
                 activation_type=quantization.QuantType.QUInt8,

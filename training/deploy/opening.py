@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
+from torch import Tensor, nn
+
 from geoprep.errors import UsageError
-from training.checkpoint import BEST, CheckpointError, Facts, Weights
+from training.checkpoint import BEST, CheckpointError
 from training.deploy import ipex_file, onnx_file, openvino_file, torch_file
 from training.deploy.record import Record
-from training.engine.native import DeviceName
-from training.prediction.runner import Compile, Precision, Runner, open_runner
+from training.prediction.runner import Compile, Runner
 
-SUFFIXES = (torch_file.SUFFIX, onnx_file.SUFFIX, openvino_file.SUFFIX, ipex_file.SUFFIX)
+# A format is a module that has `read` and `write`.
+_FORMATS = {".pt2": torch_file, ".onnx": onnx_file, ".xml": openvino_file, ".ipex": ipex_file}
+SUFFIXES = tuple(_FORMATS)
+
+
+def write_network(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
+    """Write a network in the format that the file's name says, see `torch_file.write`."""
+    _FORMATS[path.suffix].write(path, network, record, tiles)
 
 
 def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Runner, Record]:
@@ -23,7 +31,7 @@ def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Ru
     path
         A file with one of `SUFFIXES`.
     compile_mode
-        See `training.prediction.runner.ModuleRunner`; for ``.pt2`` and ``.xml`` files.
+        See `training.prediction.runner.Runner`; for ``.pt2`` and ``.xml`` files.
 
     Raises
     ------
@@ -33,63 +41,14 @@ def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Ru
         It is missing or damaged.
     """
     path = Path(path)
-    kinds: dict[str, Callable[[], tuple[Runner, Record]]] = {
-        torch_file.SUFFIX: lambda: torch_file.read(path, compile_mode),
-        onnx_file.SUFFIX: lambda: onnx_file.read(path),
-        openvino_file.SUFFIX: lambda: openvino_file.read(path, compile_mode),
-        ipex_file.SUFFIX: lambda: ipex_file.read(path),
-    }
-    if path.suffix not in kinds:
+    if path.suffix not in SUFFIXES:
         raise UsageError(f"{path} is no exported network: they end in {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; python -m training.export makes one")
-    return kinds[path.suffix]()
-
-
-def open_network(
-    path: Path,
-    *,
-    device: DeviceName = "auto",
-    precision: Precision = "auto",
-    compile_mode: Compile = "off",
-    weights: Weights = "auto",
-    model: str | None = None,
-) -> tuple[Runner, Facts]:
-    """Return the runner of a checkpoint or of an exported network, and what it is for.
-
-    The arguments are those of `training.prediction.runner.open_runner`.
-
-    Raises
-    ------
-    UsageError
-        An option is for checkpoints, or as `open_runner` and `load_runner` say.
-    CheckpointError
-        The file cannot be used.
-    """
-    if path.suffix == ".bin" and path.with_suffix(openvino_file.SUFFIX).exists():
-        raise UsageError(f"{path} holds weights alone: name {path.with_suffix('.xml')} beside it")
-    if path.suffix not in SUFFIXES:
-        return open_runner(
-            path,
-            device=device,
-            precision=precision,
-            compile_mode=compile_mode,
-            weights=weights,
-            model=model,
-        )
-    said = {
-        "--device": device if device not in ("auto", "cpu") else None,
-        "--precision": precision if precision != "auto" else None,
-        "--weights": weights if weights != "auto" else None,
-        "--model": model,
-    }
-    for flag, value in said.items():
-        if value is not None:
-            raise UsageError(
-                f"{flag} {value} is for checkpoints: {path} was exported as it is, for the cpu"
-            )
-    runner, record = load_runner(path, compile_mode=compile_mode)
-    return runner, record.facts
+    runner: Runner
+    runner, record = _FORMATS[path.suffix].read(path)
+    runner.compile_mode = compile_mode
+    return runner, record
 
 
 def network_file(path: Path) -> Path:

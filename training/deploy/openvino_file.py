@@ -6,7 +6,8 @@ import re
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import lru_cache
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -15,17 +16,15 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 from torch import Tensor, nn
 
 from geoprep.storage import replaced
 from training.checkpoint import CheckpointError
 from training.deploy.graph import quiet
 from training.deploy.onnx_file import model_of, nodes_of
-from training.deploy.record import KEY, Record, needed
-from training.prediction.runner import Compile, Runner
+from training.deploy.record import KEY, Record, file_hash, needed
+from training.prediction.runner import Runner
 
-SUFFIX = ".xml"
 _WHAT = "OpenVINO's format"
 _HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "bf16"}
 """What its plugin computes in where nothing is quantised; it takes fp32 where bf16 is not there."""
@@ -42,8 +41,13 @@ _SHAPES = 3
 """Of batches that models are kept for: those of a large image, and its last batch in a row."""
 
 
-class OpenvinoRunner:
+class OpenvinoRunner(Runner):
     """A model that OpenVINO has compiled for the CPU, for batches of any shape: soon an answer.
+
+    Large jobs get a fitted one, compiled for each shape of batch, for several batches at a time:
+    with ``auto`` where their pixels pay for it. Threads that share no layer do not wait for each
+    other, least of all where other work takes turns with one of them. So a single window has its
+    share of the threads: one, up to four cores.
 
     Parameters
     ----------
@@ -51,73 +55,36 @@ class OpenvinoRunner:
         ``openvino.Model``.
     precision
         Of the convolutions.
-    compile_mode
-        Whether large jobs get a `FittedRunner`: ``auto`` where their pixels pay for it.
+    fitted
+        Whether it is compiled for each shape of batch.
     """
 
-    fixed_batch = False
-    device = torch.device("cpu")
-    at_once = 1
+    form = "OpenVINO"
 
-    def __init__(self, model: Any, precision: str, compile_mode: Compile = "auto") -> None:  # noqa: ANN401 - it has no types
-        self._model, self._precision, self._mode = model, precision, compile_mode
-        self._fitted: FittedRunner | None = None
-        self._any_shape: _Requests | None = None
-
-    @property
-    def identity(self) -> dict[str, object]:
-        """See `Runner`."""
-        return {"precision": self._precision, "compiled": False}
-
-    @property
-    def description(self) -> str:
-        """See `Runner`."""
-        return f"{self._precision} on cpu, OpenVINO"
-
-    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """See `Runner`."""
-        if self._mode == "off" or (self._mode == "auto" and pixels < WORTH_FITTING):
-            return self, ""
-        self._fitted = self._fitted or FittedRunner(self._model, self._precision)
-        return self._fitted, ""
-
-    def __call__(self, image: Tensor) -> Tensor:
-        """See `Runner`."""
-        self._any_shape = self._any_shape or _Requests(self._model, self._precision)
-        return self._any_shape.infer(image, 1)
-
-
-class FittedRunner(OpenvinoRunner):
-    """The same model compiled for each shape of batch, for several batches at a time.
-
-    Threads that share no layer do not wait for each other, least of all where other work takes
-    turns with one of them. So a single window has its share of the threads: one, up to four cores.
-    """
-
-    def __init__(self, model: Any, precision: str) -> None:  # noqa: ANN401 - it has no types
-        super().__init__(model, precision, "on")
-        self.at_once = _at_once()
-        self._of_shape = lru_cache(_SHAPES)(self._requests)
+    def __init__(self, model: Any, precision: str, *, fitted: bool = False) -> None:  # noqa: ANN401 - it has no types
+        super().__init__(precision)
+        self.compiled, self.at_once = fitted, _at_once() if fitted else 1
+        self._model = model
+        self._of_shape = lru_cache(_SHAPES)(partial(_Requests, model, precision))
         self._compiling = Lock()
 
-    def _requests(self, shape: tuple[int, ...]) -> _Requests:
-        return _Requests(self._model, self._precision, shape)
-
-    @property
-    def identity(self) -> dict[str, object]:
-        """See `Runner`."""
-        return super().identity | {"compiled": True}
+    @cached_property
+    def fitted(self) -> OpenvinoRunner:
+        """The same, compiled for each shape of batch."""
+        return OpenvinoRunner(self._model, self.precision, fitted=True)
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
         """See `Runner`."""
-        del pixels
-        return self, ""
+        pays = pixels >= WORTH_FITTING or self.compile_mode == "on"
+        fits = pays and self.compile_mode != "off" and not self.compiled
+        return (self.fitted if fits else self), ""
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
         parts = self.at_once if len(image) % self.at_once == 0 else 1
+        shape = (len(image) // parts, *image.shape[1:]) if self.compiled else None
         with self._compiling:
-            requests = self._of_shape((len(image) // parts, *image.shape[1:]))
+            requests = self._of_shape(shape)
         return requests.infer(image, parts)
 
 
@@ -175,7 +142,7 @@ class _Requests:
         return result
 
 
-def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> Record:
+def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
     """Write two files; the arguments are those of `training.deploy.torch_file.write`.
 
     The weights come first: until the new ``.xml`` is there, the old one does not fit them and says
@@ -195,14 +162,13 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
         model = openvino.Core().read_model(str(source))
         if record.precision == "int8":
             model = _quantised(model, tiles, nodes_of(proto, record.kept))
-        record = _save(openvino, model, record, made)
-        for old, new in ((made.with_suffix(".bin"), _weights(path)), (made, path)):
+        _save(openvino, model, record, made)
+        for old, new in ((_weights(made), _weights(path)), (made, path)):
             with replaced(new) as whole:
                 shutil.copyfile(old, whole)
-    return record
 
 
-def read(path: Path, compile_mode: Compile = "auto") -> tuple[OpenvinoRunner, Record]:
+def read(path: Path) -> tuple[Runner, Record]:
     """Return the runner of a file and what it is.
 
     Raises
@@ -222,21 +188,18 @@ def read(path: Path, compile_mode: Compile = "auto") -> tuple[OpenvinoRunner, Re
         raise CheckpointError(f"{path} is damaged or not OpenVINO's: export it again") from error
     text = model.get_rt_info([KEY]).astype(str) if model.has_rt_info([KEY]) else None
     record = Record.from_json(text, path)
-    if _digest(weights) != record.weights:
+    if file_hash(weights) != record.weights:
         raise CheckpointError(f"{weights} is damaged or not of {path}: export it again")
-    return OpenvinoRunner(model, record.precision, compile_mode), record
+    return OpenvinoRunner(model, record.precision), record
 
 
-def _save(openvino: Any, model: Any, record: Record, path: Path) -> Record:  # noqa: ANN401
+def _save(openvino: Any, model: Any, record: Record, path: Path) -> None:  # noqa: ANN401
     """Save a model and the record of it, which holds the hash of the weights."""
-    from dataclasses import replace
-
     halves = record.precision != "float32"
     openvino.save_model(model, str(path), compress_to_fp16=halves)
-    record = replace(record, weights=_digest(path.with_suffix(".bin")))
+    record = replace(record, weights=file_hash(_weights(path)))
     model.set_rt_info(record.to_json(), [KEY])
     openvino.save_model(model, str(path), compress_to_fp16=halves)
-    return record
 
 
 def _quantised(model: Any, tiles: Sequence[Tensor], kept: Sequence[str]) -> Any:  # noqa: ANN401
@@ -260,7 +223,3 @@ def _quantised(model: Any, tiles: Sequence[Tensor], kept: Sequence[str]) -> Any:
 
 def _weights(path: Path) -> Path:
     return path.with_suffix(".bin")
-
-
-def _digest(path: Path) -> str:
-    return str(xxhash.xxh3_128(path.read_bytes()).hexdigest())

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
-import importlib.metadata
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
 
-from geoprep import __version__
+import xxhash
+
 from geoprep.errors import UsageError
 from training.checkpoint import CheckpointError, Facts
 
@@ -83,9 +86,28 @@ class Record:
         return replace(record, kept=tuple(record.kept))
 
 
-def versions(*packages: str) -> dict[str, str]:
-    """Return the versions of this package and of those that a file is written with."""
-    return {"geoprep": __version__} | {name: importlib.metadata.version(name) for name in packages}
+def file_hash(path: Path) -> str:
+    """Return XXH3-128 of a file's bytes, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+
+
+@contextmanager
+def reading(path: Path, what: str = "an exported network") -> Iterator[None]:
+    """Say in one line what a library raises at a file that is damaged or not ``what``.
+
+    Raises
+    ------
+    CheckpointError
+        Whatever was raised; what libraries raise has no common base.
+    """
+    try:
+        yield
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"{path} is damaged or not {what} ({first}): export it again"
+        ) from error
 
 
 def needed(name: str, purpose: str) -> ModuleType:

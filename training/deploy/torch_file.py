@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
 
 from geoprep.errors import UsageError
 from geoprep.storage import replaced
-from training.checkpoint import CheckpointError
-from training.deploy.graph import exported, in_bf16, module_of, plain_module, quantised
-from training.deploy.record import KEY, Record
+from training.checkpoint import Facts
+from training.deploy.graph import exported, module_of, quiet
+from training.deploy.record import KEY, Record, needed, reading
 from training.engine.native import missing_compiler
-from training.prediction.runner import Compile, CompiledRunner, ModuleRunner, Runner
-
-SUFFIX = ".pt2"
-_CPU = torch.device("cpu")
+from training.prediction.runner import ModuleRunner, Runner
 
 
 class ExportedRunner(ModuleRunner):
@@ -29,23 +26,19 @@ class ExportedRunner(ModuleRunner):
     numbers.
     """
 
-    @property
-    def description(self) -> str:
-        """See `Runner`."""
-        return f"{super().description}, torch.export"
+    form = "torch.export"
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
         """See `Runner`."""
-        if self.precision != "int8" or self._compile_mode == "off":
+        if self.precision != "int8" or self.compile_mode == "off":
             return super().for_pixels(pixels)
         lacking = missing_compiler(self.device)
         if lacking:
             return self, f"not compiled, {lacking}: int8 is only simulated, and slow"
-        self._compiled = self._compiled or CompiledRunner(self)
-        return self._compiled, "compiled, which int8 needs"
+        return self.in_shape, "compiled, which int8 needs"
 
 
-def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> Record:
+def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
     """Write a network as torch.export knows it.
 
     Parameters
@@ -58,11 +51,6 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
         What it is; its precision decides how it computes.
     tiles
         For the ranges of INT8, uint8 (n, band, y, x) each.
-
-    Returns
-    -------
-    Record
-        As it is in the file.
     """
     facts = record.facts
     if record.precision == "int8":
@@ -77,10 +65,9 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
     program.example_inputs = None
     with replaced(path) as partial:
         torch.export.save(program, partial, extra_files={KEY: record.to_json()})
-    return record
 
 
-def read(path: Path, compile_mode: Compile = "auto") -> tuple[ExportedRunner, Record]:
+def read(path: Path) -> tuple[Runner, Record]:
     """Return the runner of a file and what it is.
 
     Raises
@@ -92,19 +79,11 @@ def read(path: Path, compile_mode: Compile = "auto") -> tuple[ExportedRunner, Re
     import torch.ao.quantization.fx._decomposed
 
     extra = {KEY: ""}
-    try:
+    with reading(path):
         check_sums(path)
         program = torch.export.load(path, extra_files=extra)
-    except Exception as error:  # torch raises of everything at a file that is not one
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(
-            f"{path} is damaged or not an exported network ({first}): export it again"
-        ) from error
     record = Record.from_json(extra[KEY], path)
-    runner = ExportedRunner(
-        plain_module(program), device=_CPU, precision=record.precision, compile_mode=compile_mode
-    )
-    return runner, record
+    return ExportedRunner(plain_module(program), record.precision), record
 
 
 def check_sums(path: Path) -> None:
@@ -115,10 +94,82 @@ def check_sums(path: Path) -> None:
     UsageError
         A checksum is not that of its bytes.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except zlib.error as error:
-        raise UsageError(str(error)) from error
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
     if damaged is not None:
         raise UsageError(f"checksum of {damaged}")
+
+
+def plain_module(program: ExportedProgram) -> fx.GraphModule:
+    """Return a graph as a module to rewrite or to compile."""
+    module = program.module(check_guards=False)
+    assert isinstance(module, fx.GraphModule)
+    return _unasserted(module)
+
+
+def _unasserted(module: fx.GraphModule) -> fx.GraphModule:
+    """Return it without what asserts dtypes: they change when precision does."""
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            module.graph.erase_node(node)
+    module.recompile()
+    return module
+
+
+def quantised(
+    program: ExportedProgram, tiles: Sequence[Tensor], kept: Sequence[str] = ()
+) -> fx.GraphModule:
+    """Return a graph whose convolutions are INT8, by PyTorch's own static quantisation.
+
+    Weights have a scale per channel, activations one per tensor, taken from the tiles.
+
+    Parameters
+    ----------
+    program
+        In fp32.
+    tiles
+        uint8 (n, band, y, x) each.
+    kept
+        Names of modules that stay as they are.
+
+    Raises
+    ------
+    UsageError
+        torchao is not installed.
+    """
+    with quiet():
+        pt2e = needed("torchao.quantization.pt2e.quantize_pt2e", "INT8")
+        x86 = needed("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", "INT8")
+        quantizer = x86.X86InductorQuantizer()
+        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+        for name in kept:
+            quantizer.set_module_name_qconfig(name, None)
+        with torch.no_grad():
+            watched = pt2e.prepare_pt2e(program.module(check_guards=False), quantizer)
+            for tile in tiles:
+                watched(tile)
+            return _unasserted(pt2e.convert_pt2e(watched))
+
+
+class _InBf16(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, image: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            result: Tensor = self.module(image)
+        return result
+
+
+def in_bf16(module: nn.Module, facts: Facts) -> ExportedProgram:
+    """Return a graph that computes in bf16 as autocast would, its weights stored so."""
+    from torch._inductor.constant_folding import constant_fold
+
+    with torch.no_grad(), quiet():
+        program = exported(_InBf16(module), facts).run_decompositions({})
+        rounded = plain_module(program)
+        constant_fold(rounded)
+        rounded.graph.eliminate_dead_code()
+        rounded.delete_all_unused_submodules()  # with the weights in fp32
+    return exported(rounded, facts)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
 from geoprep.speed import MAX_MPH, NO_DATA
-from training.prediction.windows import Axis
+from training.checkpoint import Facts
+from training.prediction.windows import WindowGrid, WindowRow
 
 Part = tuple[int, int, int, int]
 """First and last row and first and last column of a rectangle; the last ones are not in it."""
@@ -31,12 +31,10 @@ class RowBlender:
 
     Parameters
     ----------
-    rows, columns
-        The windows along both axes.
-    channels
-        Of the network.
-    class_mph
-        Speed per bin, the first channels; empty for no speed band.
+    grid
+        The windows.
+    facts
+        Of the network: its channels, and the speed per bin, which are the first ones.
     threshold
         Least probability of any road for a speed.
     threads
@@ -48,27 +46,20 @@ class RowBlender:
         Pixels so far for which the network gave something else than a number: no data in the map.
     """
 
-    def __init__(
-        self,
-        rows: Axis,
-        columns: Axis,
-        channels: int,
-        class_mph: Sequence[float],
-        threshold: float,
-        threads: int,
-    ) -> None:
-        self._rows, self._columns = rows, columns
-        self._mph = np.array(class_mph, np.float32)
+    def __init__(self, grid: WindowGrid, facts: Facts, threshold: float, threads: int) -> None:
+        self._rows, self._columns = rows, columns = grid.rows, grid.columns
+        self._channels = facts.channels
+        self._mph = np.array(facts.class_mph, np.float32)
         self._threshold = threshold
-        self._channels = channels
         self._shared = columns.shared()
-        widths = [part.stop - part.start for part in self._shared]
-        self._offsets = np.cumsum([0, *widths]).tolist()
-        self._between = np.zeros((rows.side, sum(widths), channels), np.float32)
-        self._upper = np.zeros((0, columns.length, channels), np.float32)
-        self._lower = self._upper
-        self._row = -1
-        bands = channels + (len(class_mph) > 0)
+        is_shared = np.zeros(columns.covered + 1, np.intp)
+        for part in self._shared:
+            is_shared[part] = 1
+        self._place = (np.cumsum(is_shared) - is_shared).tolist()  # of a column, among those shared
+        self._between = np.zeros((rows.side, self._place[-1], facts.channels), np.float32)
+        self._upper = self._lower = np.zeros((0, columns.length, facts.channels), np.float32)
+        self._row: WindowRow | None = None
+        bands = facts.channels + (len(facts.class_mph) > 0)
         self._bytes = np.full((bands, rows.side, columns.length), NO_DATA, np.uint8)
         self.lost, self._counting = 0, Lock()
         self._threads = threads
@@ -77,45 +68,68 @@ class RowBlender:
     def __enter__(self) -> RowBlender:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._pool.shutdown()
 
     def add(
-        self,
-        row: int,
-        columns: Sequence[int],
-        probabilities: NDArray[np.float32],
-        valid: NDArray[np.uint8],
+        self, row: WindowRow, columns: Sequence[int], probabilities: NDArray[np.float32]
     ) -> None:
         """Add windows of one row.
 
         Parameters
         ----------
         row
-            Index of the row of windows.
+            The row of windows.
         columns
             Index of each window in it.
         probabilities
             float32 (n, y, x, channel).
-        valid
-            uint8 (y, x) of the whole row of windows, 0 where there is no imagery.
         """
         self._enter(row)
-        height = min(self._rows.side, self._rows.length - self._rows.starts[row])
+        height = min(self._rows.side, self._rows.length - self._rows.starts[row.number])
         for column, window in zip(columns, probabilities, strict=True):
-            self._share(height, partial(self._add_rows, row, column, window, valid))
+            self._share(height, partial(self._add_rows, row, column, window))
 
-    def _enter(self, row: int) -> None:
+    def take(self, row: WindowRow) -> NDArray[np.uint8]:
+        """Return uint8 (band, y, x), the rows that no further window touches.
+
+        They are there until the next row of windows comes.
+
+        Parameters
+        ----------
+        row
+            The row of windows, all of which were added.
+        """
+        self._enter(row)
+        top, _ = self._rows.alone(row.number)
+
+        def finish(low: int, high: int) -> None:
+            if low < top:
+                part = low, min(high, top), 0, self._columns.length
+                self._to_bytes(self._upper, part, 0, row)
+            if max(low, top) < high:
+                for x in self._shared:
+                    first, last = self._place[x.start], self._place[x.stop]
+                    part = max(low, top), high, first, last
+                    self._to_bytes(self._between, part, x.start - first, row)
+
+        count = self._rows.finished(row.number) - self._rows.starts[row.number]
+        self._share(count, finish)
+        return self._bytes[:, :count]
+
+    def _enter(self, row: WindowRow) -> None:
         """Make room for a row of windows; what the one above left of its sums comes to the top."""
-        if row == self._row:
+        if row is self._row:
             return
-        top, bottom = self._rows.alone(row)
-        carried = self._lower
+        before, carried = self._row, self._lower
+        if before is not None:
+            top, bottom = self._rows.alone(before.number)
+            if top == bottom:  # no row that is not shared: the sums at the top are all there are
+                done = self._rows.starts[row.number] - self._rows.starts[before.number]
+                carried = self._upper[done:]
+            self._between.fill(0)
+            self._bytes.fill(NO_DATA)
+        top, bottom = self._rows.alone(row.number)
         shape = self._columns.length, self._channels
         self._upper = np.zeros((top, *shape), np.float32)
         self._upper[: len(carried)] = carried
@@ -128,81 +142,31 @@ class RowBlender:
         list(self._pool.map(work, cuts[:-1], cuts[1:]))
 
     def _add_rows(
-        self,
-        row: int,
-        column: int,
-        window: NDArray[np.float32],
-        valid: NDArray[np.uint8],
-        low: int,
-        high: int,
+        self, row: WindowRow, column: int, window: NDArray[np.float32], low: int, high: int
     ) -> None:
         """Add rows ``low`` to ``high`` of one window."""
         start = self._columns.starts[column]
         width = min(self._columns.side, self._columns.length - start)
-        (top, bottom), (left, right) = self._rows.alone(row), self._columns.alone(column)
+        (top, bottom), (left, right) = self._rows.alone(row.number), self._columns.alone(column)
         first, last = max(low, top), min(high, bottom)
-        down, across = self._rows.weights[row], self._columns.weights[column]
-        for (low_row, high_row, low_column, high_column), above, begin, sums in (
+        down, across = self._rows.weights[row.number], self._columns.weights[column]
+        before, after = self._place[start], self._place[start + right] - right
+        for part, above, begin, sums in (
             ((low, min(high, top), 0, width), 0, start, self._upper),
-            ((first, last, 0, min(left, width)), 0, self._place(start), self._between),
-            ((first, last, right, width), 0, self._place(start + right) - right, self._between),
+            ((first, last, 0, min(left, width)), 0, before, self._between),
+            ((first, last, right, width), 0, after, self._between),
             ((max(low, bottom), high, 0, width), bottom, start, self._lower),
         ):
-            part = low_row, high_row, low_column, high_column
-            if low_row < high_row and low_column < high_column:
+            if part[0] < part[1] and part[2] < part[3]:
                 fade(window, part, above, begin, down, across, sums)
         if first < last and left < right:
-            self._to_bytes(window, (first, last, left, right), start, valid)
+            self._to_bytes(window, (first, last, left, right), start, row)
 
-    def _place(self, column: int) -> int:
-        """Return where a column of the image, if windows share it, lies among those between."""
-        parts = zip(self._shared, self._offsets, strict=False)
-        return next((o + column - p.start for p, o in parts if p.start <= column < p.stop), 0)
-
-    def _to_bytes(
-        self, values: NDArray[np.float32], part: Part, left: int, valid: NDArray[np.uint8]
-    ) -> None:
-        lost = to_bytes(values, part, left, valid, self._mph, self._threshold, self._bytes)
-        if lost:
-            with self._counting:
-                self.lost += lost
-
-    def take(self, row: int, count: int, valid: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return uint8 (band, count, x), the first rows of the map here; valid until `drop`.
-
-        Parameters
-        ----------
-        row
-            Index of the row of windows, all of which were added.
-        count
-            How many rows.
-        valid
-            As in `add`.
-        """
-        self._enter(row)
-        top, _ = self._rows.alone(row)
-
-        def finish(low: int, high: int) -> None:
-            if low < top:
-                part = low, min(high, top), 0, self._columns.length
-                self._to_bytes(self._upper, part, 0, valid)
-            if max(low, top) < high:
-                parts = zip(self._shared, self._offsets, self._offsets[1:], strict=False)
-                for x, first, last in parts:
-                    part = max(low, top), high, first, last
-                    self._to_bytes(self._between, part, x.start - first, valid)
-
-        self._share(count, finish)
-        return self._bytes[:, :count]
-
-    def drop(self, row: int, count: int) -> None:
-        """Let go of the first rows; keep the sums of those that the next windows share."""
-        self._enter(row)
-        top, bottom = self._rows.alone(row)
-        if top == bottom:  # no row that is not shared: the sums at the top are all there are
-            self._lower = self._upper[count:]
-        self._between.fill(0)
-        self._bytes.fill(NO_DATA)
+    def _to_bytes(self, values: NDArray[np.float32], part: Part, left: int, row: WindowRow) -> None:
+        how = self._mph, self._threshold, self._bytes
+        lost = to_bytes(values, part, left, row.valid, *how)
+        with self._counting:
+            self.lost += lost
 
 
 @compiled

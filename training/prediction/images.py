@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from geoprep import imagery
 from geoprep.errors import ImageError, UsageError
 from geoprep.plan import parse_rescale
-from geoprep.storage import is_remote, object_version, open_image
+from geoprep.storage import open_image
 from training.checkpoint import Facts
+from training.prediction.options import Reading, parse_bands
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -27,31 +28,6 @@ TOLERANCE = 0.1
 
 _EXACT = 0.001
 _READ_BYTES = 48 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """How images are to be read.
-
-    Attributes
-    ----------
-    gsd
-        ``checkpoint``, ``image`` (never resample), or metres.
-    bands
-        1-based; empty for those that the checkpoint names.
-    rescale
-        ``checkpoint``, ``scene``, ``none`` or ``LO,HI``.
-    allow_no_crs
-        Whether an image without a place on the ground is taken, as it is.
-    pixel_size
-        Metres that a pixel of such an image is wide, or None: it is resampled like any other.
-    """
-
-    gsd: str = "checkpoint"
-    bands: tuple[int, ...] = ()
-    rescale: str = "checkpoint"
-    allow_no_crs: bool = False
-    pixel_size: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +81,7 @@ class Source:
         return self.scales != (1.0, 1.0)
 
 
-def inspect(address: str, facts: Facts, options: ReadOptions, version: str = "") -> Source:
+def inspect(address: str, facts: Facts, options: Reading, version: str = "") -> Source:
     """Return what there is to know of an image before its pixels are read.
 
     Parameters
@@ -126,7 +102,7 @@ def inspect(address: str, facts: Facts, options: ReadOptions, version: str = "")
         the rescale rule takes.
     """
     with open_image(address) as dataset:
-        bands = choose_bands(dataset, facts.bands, options.bands)
+        bands = choose_bands(dataset, facts.bands, parse_bands(options.bands))
         dtype = imagery.check_image(dataset, bands)
         if dtype != "uint8" and _rule(facts, options.rescale) == "none":
             raise ImageError(
@@ -161,9 +137,7 @@ def inspect(address: str, facts: Facts, options: ReadOptions, version: str = "")
 
 
 def file_version(address: str) -> str:
-    """Return size and time of change of a file, or what else tells a changed object."""
-    if is_remote(address):
-        return object_version(address)
+    """Return size and time of change of a file."""
     if not Path(address).is_file():
         return ""  # a member of an archive
     status = Path(address).stat()
@@ -234,19 +208,6 @@ def _resampled(length: int, ratio: float, wanted: str) -> tuple[int, float]:
     return count, length / count
 
 
-def check_gsd(text: str) -> str:
-    """Return ``--gsd`` as given, or raise UsageError."""
-    if text in ("checkpoint", "image"):
-        return text
-    try:
-        metres = float(text)
-    except ValueError:
-        metres = 0.0
-    if not 0 < metres < math.inf:
-        raise UsageError(f"--gsd {text}: use checkpoint, image, or metres such as 0.3")
-    return text
-
-
 def read_rows(
     dataset: DatasetReader, bands: tuple[int, ...], top: int, bottom: int
 ) -> imagery.Pixels:
@@ -270,7 +231,7 @@ def known_limits(facts: Facts, rule: str) -> NDArray[np.float64] | None:
     facts
         Of the network; hold the limits where its scenes shared them.
     rule
-        As `ReadOptions.rescale`.
+        As `training.prediction.options.Reading`.
 
     Returns
     -------

@@ -13,25 +13,29 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from multiprocessing.context import SpawnProcess
+from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import Any, TypeAlias
 
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.executors import usable_cores
 from training.cli import Status
 from training.prediction.job import Outcome
 from training.prediction.mapping import Report
-from training.prediction.report import Screen, counts
+from training.prediction.options import Request
+from training.prediction.report import Screen, counts, ground_rate
 
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 10.0
 
-Work = Callable[[Any, tuple[int, int], float, "Messenger"], None]
+Messages: TypeAlias = "Queue[tuple[str, Any]]"
+"""What happened, and to what: ``done`` an outcome, ``say`` a line, ``fail`` an error."""
+
+Work = Callable[[Request, tuple[int, int], float, "Messenger"], None]
 """Called with the request, which process of how many it is, when all began, and whom to tell."""
 
 
@@ -41,10 +45,10 @@ class Messenger:
     Parameters
     ----------
     messages
-        A queue between processes, of (kind, value).
+        To that process.
     """
 
-    def __init__(self, messages: Any) -> None:  # noqa: ANN401 - multiprocessing's
+    def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
     def begin(self, target: Path, pixels: int) -> Report:
@@ -59,10 +63,6 @@ class Messenger:
     def say(self, line: str) -> None:
         """Pass on a line."""
         self._messages.put(("say", line))
-
-    def fail(self, error: Exception) -> None:
-        """Pass on why nothing goes on."""
-        self._messages.put(("fail", (isinstance(error, UsageError), str(error))))
 
 
 def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
@@ -79,35 +79,34 @@ def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
     return [list(cores[a:b]) for a, b in pairwise(edges)]
 
 
-def run_instances(request: Any, work: Work, count: int, device: str) -> int:  # noqa: ANN401
+def run_instances(request: Request, work: Work) -> int:
     """Carry out a request in several processes; return the exit status.
 
     Parameters
     ----------
     request
-        Given to ``work``; can be pickled.
+        Says how many.
     work
         What a process does, a function of a module.
-    count
-        Of processes.
-    device
-        They compute on.
 
     Raises
     ------
     UsageError
-        There are too few cores, the device is no CPU, or a process found the request wrong.
+        There are too few cores, or the device is no CPU.
     GeoprepError
         A process could not go on.
     """
-    if device not in ("auto", "cpu"):
+    count = request.instances
+    if request.device not in ("auto", "cpu"):
         raise UsageError(f"--instances {count} is for --device cpu: cores are what is shared")
     shares = share_cores(sorted(os.sched_getaffinity(0)), count)
     context = multiprocessing.get_context("spawn")
-    messages = context.Queue()
+    messages: Messages = context.Queue()
     since = time.time()
     processes = [
-        context.Process(target=_run, args=(request, work, (i, count), since, cores, messages))
+        context.Process(
+            target=_run, args=(partial(work, request, (i, count), since), cores, messages)
+        )
         for i, cores in enumerate(shares)
     ]
     try:
@@ -123,28 +122,20 @@ def run_instances(request: Any, work: Work, count: int, device: str) -> int:  # 
         _end(processes)
 
 
-def _run(
-    request: Any,  # noqa: ANN401 - as above
-    work: Work,
-    turn: tuple[int, int],
-    since: float,
-    cores: Sequence[int],
-    messages: Any,  # noqa: ANN401 - as above
-) -> None:
+def _run(work: Callable[[Messenger], None], cores: Sequence[int], messages: Messages) -> None:
     """Be one of the processes: keep to its cores, and end when its parent does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     os.sched_setaffinity(0, cores)
     import torch
 
     torch.set_num_threads(usable_cores())
-    messenger = Messenger(messages)
     try:
-        work(request, turn, since, messenger)
+        work(Messenger(messages))
     except GeoprepError as error:
-        messenger.fail(error)
+        messages.put(("fail", error))
 
 
-def _watch(processes: Sequence[SpawnProcess], messages: Any, since: float) -> int:  # noqa: ANN401
+def _watch(processes: Sequence[SpawnProcess], messages: Messages, since: float) -> int:
     """Show what the processes do until all have ended; return the exit status."""
     outcomes: dict[Path, Outcome] = {}
     with Screen(quiet=True) as screen:
@@ -157,13 +148,16 @@ def _watch(processes: Sequence[SpawnProcess], messages: Any, since: float) -> in
                     break
                 continue
             if kind == "fail":
-                usage, text = value
-                raise (UsageError if usage else GeoprepError)(text)
+                raise value
             if kind == "say":
                 screen.say(value)
             else:
                 _note(value, outcomes, screen)
-    return _conclude(processes, list(outcomes.values()), time.time() - since)
+        for line in _summary(processes, list(outcomes.values()), time.time() - since):
+            screen.say(line)
+    failed = any(process.exitcode for process in processes)
+    failed |= any(outcome.error for outcome in outcomes.values())
+    return Status.FAILED if failed else Status.DONE
 
 
 def _note(outcome: Outcome, outcomes: dict[Path, Outcome], screen: Screen) -> None:
@@ -179,31 +173,27 @@ def _weight(outcome: Outcome) -> int:
     return 0 if outcome.theirs else 1 if outcome.stats is None else 2
 
 
-def _conclude(processes: Sequence[SpawnProcess], outcomes: list[Outcome], seconds: float) -> int:
-    """Print what all reached together; return the exit status."""
-    console = Console(highlight=False, soft_wrap=True)
+def _summary(
+    processes: Sequence[SpawnProcess], outcomes: Sequence[Outcome], seconds: float
+) -> Iterator[str]:
+    """Yield what all reached together, and which of them broke off."""
     works = [o.stats for o in outcomes if o.stats is not None]
     if works:
         network = sum(work.network_pixels for work in works) / 1e6
         mapped = sum(work.seconds for work in works)
-        ground = sum(
-            o.stats.image_pixels * o.source.gsd_m[0] * o.source.gsd_m[1] / 1e6
-            for o in outcomes
-            if o.stats is not None and o.source is not None and o.source.gsd_m is not None
-        )
-        area = f", {ground / seconds * 3600:,.0f} km2/h" if ground else ""
-        console.print(
+        area = ground_rate(outcomes, seconds)
+        yield (
             f"{len(processes)} processes together: {network / seconds:.2f} Mpx/s through the "
-            f"network{area}, their start included ({seconds:.1f} s, {mapped:.1f} s of mapping)"
+            f"network{area and f', {area}'}, their start included ({seconds:.1f} s, {mapped:.1f} s "
+            "of mapping)"
         )
-    console.print(counts(outcomes))
-    broken = [i for i, process in enumerate(processes, 1) if process.exitcode]
-    for i in broken:
-        status = processes[i - 1].exitcode
-        console.print(
-            f"process {i} ended with status {status}: run the same command again to carry on"
-        )
-    return Status.FAILED if broken or any(o.error for o in outcomes) else Status.DONE
+    yield counts(outcomes)
+    for i, process in enumerate(processes, 1):
+        if process.exitcode:
+            yield (
+                f"process {i} ended with status {process.exitcode}: run the same command again to "
+                "carry on"
+            )
 
 
 def _end(processes: Sequence[SpawnProcess]) -> None:

@@ -16,7 +16,7 @@ from training.prediction.cog.journal import BusyError
 from training.prediction.images import Source, inspect, limits_note
 from training.prediction.mapping import Mapper, MapStats, Report
 from training.prediction.overlay import write_overlay, write_style
-from training.prediction.product import difference, found_signature, signature
+from training.prediction.product import difference, found_signature
 from training.prediction.runner import Runner
 
 
@@ -69,6 +69,14 @@ class Outcome:
     stats: MapStats | None = None
     error: str = ""
 
+    @property
+    def state(self) -> str:
+        """What became of it, in one word."""
+        if self.error:
+            return "failed"
+        done = "continued" if self.stats and self.stats.continued else "mapped"
+        return "theirs" if self.theirs else "kept" if self.kept else done
+
 
 @dataclass(slots=True)
 class Job:
@@ -82,12 +90,6 @@ class Job:
         The network.
     out
         Folder of the maps.
-    overwrite
-        Whether maps of another checkpoint or other options are replaced.
-    overlay
-        Whether a picture is written beside each map.
-    loose
-        Keys of a map's signature that do not make it another map.
     turn
         Which of how many processes this is that do the same job: each begins with images of its
         own, and then helps with what is left.
@@ -98,9 +100,6 @@ class Job:
     mapper: Mapper
     runner: Runner
     out: Path
-    overwrite: bool = False
-    overlay: bool = False
-    loose: tuple[str, ...] = ()
     turn: tuple[int, int] = (0, 1)
     since: float | None = None
     _said: set[str] = field(default_factory=set)
@@ -147,15 +146,14 @@ class Job:
 
     def _look_at(self, task: Outcome) -> None:
         """Learn what can be known of an image without fetching it; note what is wrong with it."""
-        facts, reading = self.mapper.facts, self.mapper.options.reading
+        mapper = self.mapper
         try:
             if is_remote(task.address):
                 task.version = object_version(task.address)
             else:
-                task.source = inspect(task.address, facts, reading)
+                task.source = inspect(task.address, mapper.facts, mapper.options)
                 task.version = task.source.version
-                shape = self.mapper.grid(task.source).shape
-                self._pixels[shape] += self.mapper.network_pixels(task.source)
+                self._pixels[mapper.grid(task.source).shape] += mapper.network_pixels(task.source)
         except UsageError:
             raise
         except GeoprepError as error:
@@ -178,7 +176,7 @@ class Job:
             if task.error or not task.target.exists():
                 continue
             differs = self._differs(task)
-            if self.overwrite and (differs or not self._is_new(task)):
+            if self.mapper.options.overwrite and (differs or not self._is_new(task)):
                 continue
             if differs:
                 raise UsageError(
@@ -189,10 +187,12 @@ class Job:
 
     def _differs(self, task: Outcome) -> str:
         """Return in words how the map that is there is not what was asked for."""
-        name = PurePosixPath(task.address).name
         runner, _ = self._runner(task.source)
-        wanted = signature(name, task.version, self.mapper.facts, self.mapper.options, runner)
-        return difference(found_signature(task.target), wanted, self.loose)
+        name = PurePosixPath(task.address).name
+        wanted = self.mapper.signature(name, task.version, runner)
+        # What was compiled or not without being asked for is as good either way.
+        loose = ("compiled",) if self.mapper.options.compile == "auto" else ()
+        return difference(found_signature(task.target), wanted, loose)
 
     def _is_new(self, task: Outcome) -> bool:
         """Return whether a map was finished since the processes of this job began."""
@@ -203,17 +203,18 @@ class Job:
         if not task.kept and self._is_new(task) and not self._differs(task):
             task.theirs = True
             return
-        picture = self.overlay and not (task.kept and task.target.with_suffix(".png").exists())
-        threshold = self.mapper.options.threshold
+        facts, threshold = self.mapper.facts, self.mapper.threshold
+        there = task.kept and task.target.with_suffix(".png").exists()
+        picture = self.mapper.options.overlay and not there
         if not task.kept or picture:
             self._fetch(task)
         if task.source is not None and not task.kept:
             task.stats = self._map(task, task.source, reporter)
         if task.source is not None and picture:
-            write_overlay(task.source, task.target, self.mapper.facts.bands, threshold)
+            write_overlay(task.source, task.target, facts, threshold)
         style = task.target.with_suffix(".qml")
         if task.stats or not style.exists():
-            write_style(style, bool(self.mapper.facts.class_mph), threshold)
+            write_style(style, bool(facts.class_mph), threshold)
         shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
 
     def _fetch(self, task: Outcome) -> None:
@@ -228,12 +229,12 @@ class Job:
             copy.parent.mkdir()
             task.version = fetch_object(task.address, copy) or task.version
             noted.write_text(task.version)
-        reading = self.mapper.options.reading
-        task.source = inspect(str(copy), self.mapper.facts, reading, task.version)
+        mapper = self.mapper
+        task.source = inspect(str(copy), mapper.facts, mapper.options, task.version)
 
     def _map(self, task: Outcome, source: Source, reporter: Reporter) -> MapStats:
         runner, why = self._runner(source)
-        note = limits_note(self.mapper.facts, self.mapper.options.reading.rescale)
+        note = limits_note(self.mapper.facts, self.mapper.options.rescale)
         for line in (why and f"network {why}", note):
             if line and line not in self._said:
                 self._said.add(line)

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,16 +20,20 @@ from geoprep.executors import usable_cores
 from training.checkpoint import Facts
 from training.prediction.blend import SPEED_BAND, RowBlender
 from training.prediction.cog.journal import Journal
-from training.prediction.cog.tiles import Shape
-from training.prediction.cog.writer import MapWriter
+from training.prediction.cog.writer import MapWriter, Shape
 from training.prediction.images import Source, known_limits, scene_limits
-from training.prediction.product import MapOptions, map_tags, signature
-from training.prediction.reader import WindowRow, ahead, read_window_rows
+from training.prediction.options import Reading, Request, parse_bands
+from training.prediction.product import map_tags
 from training.prediction.runner import VIEWS, Runner, mean_of_views
-from training.prediction.windows import WindowGrid
+from training.prediction.windows import WindowGrid, WindowRow, ahead, read_window_rows
+
+FORMAT = 2
+"""Of maps: what each band holds, and how probabilities become speeds."""
 
 Report = Callable[[int], None]
 """Called with how many pixels of the windows are done with."""
+
+Limits = NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -75,22 +79,57 @@ class Mapper:
     facts
         What the network is for.
     options
-        How maps are made.
+        How images are read and mapped.
+    threshold
+        Least probability of any road for a speed.
+    checkpoint
+        Hash of its file, and which weights of it.
     """
 
     facts: Facts
-    options: MapOptions
+    options: Request
+    threshold: float
+    checkpoint: str
 
     def grid(self, source: Source) -> WindowGrid:
         """Return the windows over an image."""
         options = self.options
         return WindowGrid.over(
-            source.height, source.width, options.window, options.overlap, options.batch
+            source.height, source.width, options.window, options.overlap, options.batch_size
         )
 
     def network_pixels(self, source: Source) -> int:
         """Return how many pixels of an image go through the network."""
         return self.grid(source).pixels * len(VIEWS[self.options.tta])
+
+    def signature(self, name: str, version: str, runner: Runner) -> dict[str, Any]:
+        """Return what tells one map from another of the same name, as plain JSON.
+
+        All that its pixels depend on is in it.
+
+        Parameters
+        ----------
+        name, version
+            Of the image, see `training.prediction.images.Source`.
+        runner
+            The network.
+        """
+        options = self.options
+        limits = known_limits(self.facts, options.rescale)
+        return {
+            "format": FORMAT,
+            "checkpoint": self.checkpoint,
+            "window": options.window,
+            "overlap": options.overlap,
+            "tta": options.tta,
+            "threshold": self.threshold,
+            "compression": options.compress,
+            **{item.name: getattr(options, item.name) for item in fields(Reading)},
+            "bands": list(parse_bands(options.bands)),
+            "limits": "scene" if limits is None else limits.tolist(),
+            **runner.identity,
+            "image": [name, version],
+        }
 
     def run(self, source: Source, target: Path, runner: Runner, report: Report) -> MapStats:
         """Write the map of an image, going on where a killed run left off.
@@ -115,69 +154,60 @@ class Mapper:
             probabilities of the channels it is said to have.
         """
         started = time.perf_counter()
-        signed = signature(source.name, source.version, self.facts, self.options, runner)
-        with Journal(target, signed | {"batch": self.options.batch}) as journal:
-            stats = MapStats(continued=journal.continued, compiled=runner.fixed_batch)
+        signed = self.signature(source.name, source.version, runner)
+        with Journal(target, signed | {"batch": self.options.batch_size}) as journal:
+            continued = journal.continued
             try:
-                if not journal.continued:
-                    limits = known_limits(self.facts, self.options.reading.rescale)
-                    journal.settle(
-                        limits=(scene_limits(source) if limits is None else limits).tolist()
-                    )
-                with self._writer(source, journal) as writer:
-                    self._write(source, journal, writer, runner, stats, report)
-                    writer.finish(target, map_tags(source, self.facts, self.options, signed))
+                if not continued:
+                    limits = known_limits(self.facts, self.options.rescale)
+                    limits = scene_limits(source) if limits is None else limits
+                    journal.settle(limits=limits.tolist())
+                has_speed = bool(self.facts.class_mph)
+                shape = Shape(self.facts.channels + has_speed, source.height, source.width)
+                speed_band = SPEED_BAND if has_speed else None
+                with MapWriter(journal, shape, self.options.compress, speed_band) as writer:
+                    limits = np.array(journal.settled["limits"])
+                    stats = self._write_rows(source, limits, writer, runner, report)
+                    writer.finish(target, map_tags(source, self.facts, signed))
             except OSError:
                 raise  # such as a full disk: what is done is taken up again
             except Exception:
                 journal.remove()
                 raise
             journal.remove()
+        stats.continued, stats.compiled = continued, runner.fixed_batch
         stats.seconds = time.perf_counter() - started
         return stats
 
-    def _writer(self, source: Source, journal: Journal) -> MapWriter:
-        has_speed = bool(self.facts.class_mph)
-        shape = Shape(self.facts.channels + has_speed, source.height, source.width)
-        speed_band = SPEED_BAND if has_speed else None
-        return MapWriter(journal, shape, self.options.compression, speed_band)
-
-    def _write(
-        self,
-        source: Source,
-        journal: Journal,
-        writer: MapWriter,
-        runner: Runner,
-        stats: MapStats,
-        report: Report,
-    ) -> None:
+    def _write_rows(
+        self, source: Source, limits: Limits, writer: MapWriter, runner: Runner, report: Report
+    ) -> MapStats:
         """Put all rows of the map that are still to come."""
-        grid = self.grid(source)
-        if writer.next_row < source.height:
-            first = grid.rows.first_touching(writer.next_row)
-            limits = np.array(journal.settled["limits"])
-            rows = read_window_rows(source, limits, grid.rows, grid.columns, first)
-            with (
-                closing(ahead(rows)) as coming,
-                self._blender(grid) as blender,
-                closing(self._answers(_batches(coming, grid, runner), runner)) as answers,
-            ):
-                for batch, answer in answers:
-                    self._blend(batch, answer, grid, blender, stats, report)
-                    if batch.last:
-                        _put(batch.row, grid, blender, writer, stats)
-                stats.lost = blender.lost
+        grid, stats, views = self.grid(source), MapStats(), len(VIEWS[self.options.tta])
+        first = grid.rows.first_touching(writer.next_row)
+        with (
+            closing(ahead(read_window_rows(source, limits, grid, first))) as rows,
+            RowBlender(grid, self.facts, self.threshold, usable_cores()) as blender,
+            closing(self._answers(_batches(rows, grid, runner), runner)) as answers,
+        ):
+            for (row, columns, _, is_last), (probabilities, seconds) in answers:
+                stats.first_seconds = stats.first_seconds or seconds
+                stats.forward_seconds += seconds
+                if columns:
+                    blender.add(row, columns, probabilities[: len(columns)])
+                    stats.network_pixels += len(columns) * grid.window_pixels * views
+                    done = row.number * len(grid.columns.starts) + columns[-1] + 1
+                    report(done * grid.window_pixels)
+                if is_last:
+                    # Rows that an earlier run has written are done once more only for what fades
+                    # into the next.
+                    skipped = max(0, writer.next_row - grid.rows.starts[row.number])
+                    found = blender.take(row)[:, skipped:]
+                    writer.put(found)
+                    stats.image_pixels += found[0].size
+        stats.lost = blender.lost
         report(grid.pixels)
-
-    def _blender(self, grid: WindowGrid) -> RowBlender:
-        return RowBlender(
-            grid.rows,
-            grid.columns,
-            self.facts.channels,
-            self.facts.class_mph,
-            self.options.threshold,
-            usable_cores(),
-        )
+        return stats
 
     def _answers(
         self, batches: Iterator[_Batch], runner: Runner
@@ -188,51 +218,34 @@ class Mapper:
             for batch in batches:
                 yield batch, self._forward(batch, runner)
             return
-        pool, waiting = ThreadPoolExecutor(count, "predict-network"), deque[_Waiting]()
+        pool = ThreadPoolExecutor(count, "predict-network")
+        waiting = deque[tuple[_Batch, Future[_Answer]]]()
         try:
             for batch in batches:
                 waiting.append((batch, pool.submit(self._forward, batch, runner)))
                 # One that no thread has begun with, for when the first of them is done.
                 if len(waiting) > count + 1:
-                    yield _finished(waiting)
-            while waiting:
-                yield _finished(waiting)
+                    first, coming = waiting.popleft()
+                    yield first, coming.result()
+            for first, coming in waiting:
+                yield first, coming.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
     def _forward(self, batch: _Batch, runner: Runner) -> _Answer:
         began = time.perf_counter()
         image = batch.image
-        windows = torch.from_numpy(image).permute(0, 3, 1, 2)
         wanted = (*image.shape[:3], self.facts.channels)
         if not len(image):
-            return _Answer(np.zeros(wanted, np.float32), 0.0)
-        result = mean_of_views(runner, windows, self.options.tta)
-        found: NDArray[np.float32] = result.cpu().numpy()
+            return np.zeros(wanted, np.float32), 0.0
+        windows = torch.from_numpy(image).permute(0, 3, 1, 2)
+        found: NDArray[np.float32] = mean_of_views(runner, windows, self.options.tta).cpu().numpy()
         if found.shape != wanted:
             raise UsageError(
                 f"the network {self.facts.network} returns {found.shape} for {len(image)} windows, "
                 f"not {wanted} (window, y, x, channel): its factory does not fit the checkpoint"
             )
-        return _Answer(found, (time.perf_counter() - began) / runner.at_once)
-
-    def _blend(
-        self,
-        batch: _Batch,
-        answer: _Answer,
-        grid: WindowGrid,
-        blender: RowBlender,
-        stats: MapStats,
-        report: Report,
-    ) -> None:
-        """Add the windows of a batch to the map."""
-        row, columns = batch.row, batch.columns
-        stats.first_seconds = stats.first_seconds or answer.seconds
-        stats.forward_seconds += answer.seconds
-        if columns:
-            blender.add(row.number, columns, answer.probabilities[: len(columns)], row.valid)
-            stats.network_pixels += len(columns) * grid.window_pixels * len(VIEWS[self.options.tta])
-            report((row.number * len(grid.columns.starts) + columns[-1] + 1) * grid.window_pixels)
+        return found, (time.perf_counter() - began) / runner.at_once
 
 
 class _Batch(NamedTuple):
@@ -244,19 +257,8 @@ class _Batch(NamedTuple):
     last: bool
 
 
-class _Answer(NamedTuple):
-    """fp32 (n, y, x, channel), and the seconds that it took."""
-
-    probabilities: NDArray[np.float32]
-    seconds: float
-
-
-_Waiting = tuple[_Batch, Future[_Answer]]
-
-
-def _finished(waiting: deque[_Waiting]) -> tuple[_Batch, _Answer]:
-    batch, coming = waiting.popleft()
-    return batch, coming.result()
+_Answer = tuple[NDArray[np.float32], float]
+"""fp32 (n, y, x, channel), and the seconds that it took."""
 
 
 def _batches(rows: Iterable[WindowRow], grid: WindowGrid, runner: Runner) -> Iterator[_Batch]:
@@ -272,22 +274,3 @@ def _batches(rows: Iterable[WindowRow], grid: WindowGrid, runner: Runner) -> Ite
             for window, index in zip(image, chosen, strict=False):
                 window[...] = row.image[:, starts[index] : starts[index] + side]
             yield _Batch(row, chosen, image, first + grid.batch >= len(full))
-
-
-def _put(
-    row: WindowRow, grid: WindowGrid, blender: RowBlender, writer: MapWriter, stats: MapStats
-) -> None:
-    """Hand on the rows of the map that a row of windows completes."""
-    top = grid.rows.starts[row.number]
-    count = grid.rows.finished(row.number) - top
-    # Rows that an earlier run has written are done once more only for what fades into the next.
-    skipped = max(0, writer.next_row - top)
-    if count > skipped:
-        found = blender.take(row.number, count, row.valid)[:, skipped:]
-
-        def fill(rows: slice, out: NDArray[np.uint8]) -> None:
-            out[...] = found[:, rows]
-
-        writer.put(count - skipped, fill)
-        stats.image_pixels += found[0].size
-    blender.drop(row.number, count)

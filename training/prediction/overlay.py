@@ -11,26 +11,12 @@ import rasterio
 from numpy.typing import NDArray
 from PIL import Image
 
-from geoprep.imagery import (
-    Pixels,
-    count_source,
-    find_usable,
-    held_dtype,
-    is_held_wide,
-    lookup_tables,
-    percentile_limits,
-    to_bytes,
-)
+from geoprep import imagery
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage import open_image, replaced
 from geoprep.views import GROUND, NODATA_GREYS, SPEED_COLOURS, natural_bands, speed_colours
-from training.monitor.pictures import (
-    ANY_ROAD_MPH,
-    LEGEND_WIDTH,
-    LINE,
-    draw_legend,
-    legend_entries,
-)
+from training.checkpoint import Facts
+from training.monitor import pictures
 from training.prediction.blend import ROAD_BAND, SPEED_BAND
 from training.prediction.images import Source, bounded_cache
 
@@ -57,7 +43,7 @@ _QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 """A class per colour: values up to ``value`` have it; the first, no road, is seen through."""
 
 
-def write_overlay(source: Source, target: Path, names: tuple[str, ...], threshold: float) -> Path:
+def write_overlay(source: Source, target: Path, facts: Facts, threshold: float) -> None:
     """Write ``NAME.png`` beside a map: its roads over the image, coloured by speed.
 
     Parameters
@@ -66,31 +52,25 @@ def write_overlay(source: Source, target: Path, names: tuple[str, ...], threshol
         As `training.prediction.images.inspect` returns it.
     target
         Its map.
-    names
-        Of the image's bands that the network was given, to choose natural colours by.
+    facts
+        Of the network: the image's bands that it was given, and whether it tells speeds.
     threshold
         Least probability of a road, for maps without speeds.
-
-    Returns
-    -------
-    Path
-        The picture.
     """
-    speed, has_speed = _speeds(target, threshold)
-    picture = _brightened(source, names, speed.shape) * _DIMMED
+    has_speed = bool(facts.class_mph)
+    speed = _speeds(target, has_speed, threshold)
+    picture = _brightened(source, facts.bands, speed.shape) * _DIMMED
     road = (speed != NO_ROAD) & (speed != NO_DATA)
     colours = speed_colours()[speed]
     picture[road] += (colours[road] - picture[road]) * _OPACITY
     picture[speed == NO_DATA] = NODATA_GREYS[0]
     height, width = speed.shape
-    legend = legend_entries(ANY_ROAD_MPH if not has_speed else None)
-    sheet = Image.new("RGB", (max(width, LEGEND_WIDTH), height + LINE), GROUND)
+    legend = pictures.legend_entries(pictures.ANY_ROAD_MPH if not has_speed else None)
+    sheet = Image.new("RGB", (max(width, pictures.LEGEND_WIDTH), height + pictures.LINE), GROUND)
     sheet.paste(Image.fromarray(picture.round().astype(np.uint8)), (0, 0))
-    draw_legend(sheet, height, [*legend, ("no data", NODATA_GREYS[0])])
-    path = target.with_suffix(".png")
-    with replaced(path) as partial:
+    pictures.draw_legend(sheet, height, [*legend, ("no data", NODATA_GREYS[0])])
+    with replaced(target.with_suffix(".png")) as partial:
         sheet.save(partial, "PNG")
-    return path
 
 
 def write_style(path: Path, has_speed: bool, threshold: float) -> None:
@@ -109,10 +89,10 @@ def write_style(path: Path, has_speed: bool, threshold: float) -> None:
         steps = [(0.0, "no road", GROUND)]
         steps += [
             (10.0 * number if number < len(SPEED_COLOURS) else 254.0, label, colour)
-            for number, (label, colour) in enumerate(legend_entries(), start=1)
+            for number, (label, colour) in enumerate(pictures.legend_entries(), start=1)
         ]
     else:
-        (label, colour), *_ = legend_entries(ANY_ROAD_MPH)
+        (label, colour), *_ = pictures.legend_entries(pictures.ANY_ROAD_MPH)
         steps = [(np.ceil(threshold * 255) - 1, f"no {label}", GROUND), (254.0, label, colour)]
     items = "\n".join(
         f'          <item value="{value:g}" label={quoteattr(label)} '
@@ -124,18 +104,18 @@ def write_style(path: Path, has_speed: bool, threshold: float) -> None:
         partial.write_text(_QML.format(band=band, items=items), encoding="utf-8")
 
 
-def _speeds(target: Path, threshold: float) -> tuple[NDArray[np.uint8], bool]:
-    """Return uint8 (y, x) in mph, and whether the map tells it; of a large map, an overview."""
+def _speeds(target: Path, has_speed: bool, threshold: float) -> NDArray[np.uint8]:
+    """Return uint8 (y, x) in mph, those of one road where the map tells none; at most `LONGEST`."""
     with rasterio.open(target) as dataset:
-        shape = _shrunk(dataset.height, dataset.width)
-        has_speed = "speed" in dataset.descriptions
+        scale = max(1.0, max(dataset.shape) / LONGEST)
+        shape = tuple(max(1, round(side / scale)) for side in dataset.shape)
         band = 1 + (SPEED_BAND if has_speed else ROAD_BAND)
         values: NDArray[np.uint8] = dataset.read(band, out_shape=shape)
     if has_speed:
-        return values, True
-    roads = np.where(values >= threshold * 255, ANY_ROAD_MPH, NO_ROAD).astype(np.uint8)
+        return values
+    roads = np.where(values >= threshold * 255, pictures.ANY_ROAD_MPH, NO_ROAD).astype(np.uint8)
     roads[values == NO_DATA] = NO_DATA
-    return roads, False
+    return roads
 
 
 def _brightened(
@@ -146,16 +126,13 @@ def _brightened(
     with bounded_cache(), open_image(source.address) as dataset:
         read: Any = dataset.read([source.bands[i] for i in shown], out_shape=(len(shown), *shape))
         nodata = dataset.nodata
-    values = np.ascontiguousarray(np.moveaxis(read, 0, 2), held_dtype(source.dtype))
+    values = np.ascontiguousarray(np.moveaxis(read, 0, 2), imagery.held_dtype(source.dtype))
     valid = None
-    if is_held_wide(values):
-        usable = find_usable(values, nodata)
+    if imagery.is_held_wide(values):
+        usable = imagery.find_usable(values, nodata)
         values[~usable] = 0
         valid = usable.view(np.uint8)
-    tables = lookup_tables(percentile_limits(count_source(Pixels(values, valid))), source.dtype)
-    return np.repeat(to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)
-
-
-def _shrunk(height: int, width: int) -> tuple[int, int]:
-    scale = max(1.0, max(height, width) / LONGEST)
-    return max(1, round(height / scale)), max(1, round(width / scale))
+    tables = imagery.lookup_tables(
+        imagery.percentile_limits(imagery.count_source(imagery.Pixels(values, valid))), source.dtype
+    )
+    return np.repeat(imagery.to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)

@@ -4,69 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import rasterio
-import xxhash
 from rasterio.errors import RasterioError
+from rasterio.io import MemoryFile
 
 from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, NO_DATA
 from geoprep.views import bin_label
 from training.checkpoint import Facts
-from training.prediction.cog.directory import Tags, gdal_tags
-from training.prediction.cog.tiles import Compression
-from training.prediction.images import ReadOptions, Source, known_limits
-from training.prediction.runner import Runner, Views
+from training.prediction.cog.directory import TILE, Tags, read_tags
+from training.prediction.images import Source
 
 SIGNATURE_TAG = "PREDICTION"
-FORMAT = 2
-"""Of maps: what each band holds, and how probabilities become speeds."""
-_READ = 1 << 24
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapOptions:
-    """All that the pixels of a map depend on beside the image and the runner.
-
-    Attributes
-    ----------
-    checkpoint
-        Hash of its file, see `file_hash`, and which weights of it.
-    reading
-        How the image is read.
-    window, overlap
-        In pixels of the network's grid.
-    batch
-        Windows of that size per batch.
-    tta
-        Views averaged over.
-    threshold
-        Least probability of any road for a speed.
-    compression
-        Of the map's tiles.
-    """
-
-    checkpoint: str
-    reading: ReadOptions
-    window: int
-    overlap: int
-    batch: int
-    tta: Views
-    threshold: float
-    compression: Compression
-
-
-def file_hash(path: Path) -> str:
-    """Return XXH3-128 of a file's bytes, in hexadecimal digits."""
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while data := file.read(_READ):
-            digest.update(data)
-    return str(digest.hexdigest())
 
 
 def check_targets(facts: Facts) -> None:
@@ -90,73 +43,47 @@ def band_names(facts: Facts) -> list[str]:
     return ["road", "speed", *names]
 
 
-def map_tags(source: Source, facts: Facts, options: MapOptions, signed: dict[str, Any]) -> Tags:
-    """Return the TIFF tags of a map, all but the places of its tiles."""
-    names = band_names(facts)
-    is_speed = [name == "speed" for name in names]
-    first = len(names) - len(facts.class_mph) + 1
-
-    def dress(dataset: Any) -> None:  # noqa: ANN401 - rasterio has no types
-        dataset.descriptions = names
-        dataset.scales = [1.0 if speed else 1 / 255 for speed in is_speed]
-        dataset.units = ["mph" if speed else "probability" for speed in is_speed]
-        dataset.update_tags(
-            **{SIGNATURE_TAG: json.dumps(signed)},
-            TIFFTAG_SOFTWARE=f"geoprep {__version__}",
-            SOURCE=source.name,
-            SOURCE_SIZE="{} {}".format(*source.lengths),
-            NETWORK=facts.network,
-            ROAD_THRESHOLD=f"{options.threshold:g}",
-            CLASSES=json.dumps(
-                [
-                    {"band": i, "name": names[i - 1], "mph": mph}
-                    for i, mph in enumerate(facts.class_mph, start=first)
-                ]
-            ),
-        )
-
-    profile = {
-        "width": source.width,
-        "height": source.height,
-        "count": len(names),
-        "dtype": "uint8",
-        "crs": source.crs,
-        "transform": source.transform,
-        "nodata": NO_DATA,
-        "compress": options.compression,
-        "interleave": "band",
-        "photometric": "minisblack",
-        "alpha": "no",
-    }
-    return gdal_tags(profile, dress)
-
-
-def signature(
-    name: str, version: str, facts: Facts, options: MapOptions, runner: Runner
-) -> dict[str, Any]:
-    """Return what tells one map from another of the same name, as plain JSON.
+def map_tags(source: Source, facts: Facts, signed: dict[str, Any]) -> Tags:
+    """Return the TIFF tags of a map, all but the places of its tiles.
 
     Parameters
     ----------
-    name, version
-        Of the image, see `Source`.
+    source
+        The image.
     facts
         Of the network.
-    options, runner
-        What makes the map.
+    signed
+        The map's signature, see `training.prediction.mapping.Mapper.signature`.
     """
-    plain = asdict(options)
-    reading, _ = plain.pop("reading"), plain.pop("batch")
-    limits = known_limits(facts, options.reading.rescale)
-    return {
-        "format": FORMAT,
-        **plain,
-        **reading,
-        "bands": list(reading["bands"]),
-        "limits": "scene" if limits is None else limits.tolist(),
-        **runner.identity,
-        "image": [name, version],
+    names = band_names(facts)
+    is_speed = [name == "speed" for name in names]
+    first = len(names) - len(facts.class_mph) + 1
+    classes = [
+        {"band": i, "name": names[i - 1], "mph": mph}
+        for i, mph in enumerate(facts.class_mph, start=first)
+    ]
+    profile = {
+        **{"driver": "GTiff", "tiled": True, "blockxsize": TILE, "blockysize": TILE},
+        **{"sparse_ok": True, "bigtiff": "no", "interleave": "band", "photometric": "minisblack"},
+        **{"width": source.width, "height": source.height, "count": len(names), "dtype": "uint8"},
+        **{"crs": source.crs, "transform": source.transform, "nodata": NO_DATA, "alpha": "no"},
+        "compress": signed["compression"],
     }
+    with MemoryFile() as memory:
+        with memory.open(**profile) as dataset:
+            dataset.descriptions = names
+            dataset.scales = [1.0 if speed else 1 / 255 for speed in is_speed]
+            dataset.units = ["mph" if speed else "probability" for speed in is_speed]
+            dataset.update_tags(
+                **{SIGNATURE_TAG: json.dumps(signed)},
+                TIFFTAG_SOFTWARE=f"geoprep {__version__}",
+                SOURCE=source.name,
+                SOURCE_SIZE="{} {}".format(*source.lengths),
+                NETWORK=facts.network,
+                ROAD_THRESHOLD=f"{signed['threshold']:g}",
+                CLASSES=json.dumps(classes),
+            )
+        return read_tags(bytes(memory.getbuffer()))
 
 
 def found_signature(target: Path) -> dict[str, Any] | None:

@@ -8,52 +8,76 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from loaders import Normalize
-from training.checkpoint import Facts, Weights, load_network
-from training.engine.native import DeviceName, choose_device, missing_compiler
+from training.checkpoint import Facts
+from training.engine.native import missing_compiler
 
+CPU = torch.device("cpu")
 Compile = Literal["auto", "on", "off"]
 Precision = Literal["auto", "bf16", "fp32"]
 Views = Literal["none", "flips", "d4"]
+Function = Callable[[Tensor], Tensor]
+"""uint8 (n, band, y, x) -> fp32 (n, y, x, channel)."""
 
 WORTH_COMPILING = 300_000_000
 """Pixels of one shape of batch from which on compiling pays, on a CPU: it takes 10 to 20 s, and
 maps grow 9 % faster by it (measured on two cores, ResNet34-UNet in bf16)."""
 
 
-class Runner(Protocol):
-    """A network as maps and evaluation use it."""
+class Runner:
+    """A network as maps and evaluation use it.
+
+    Parameters
+    ----------
+    precision
+        Of the convolutions: ``float32``, ``bfloat16``, ``int8``.
+
+    Attributes
+    ----------
+    device
+        Where its probabilities are.
+    form
+        What carries it out, for people; empty for torch.
+    compiled
+        Whether it was compiled for a shape of batch: other bytes may come of it.
+    fixed_batch
+        Whether a batch is filled up, since it must always have as many windows.
+    at_once
+        How many threads call it, each with a batch of its own, where it is to be fast.
+    compile_mode
+        Whether to compile: ``auto`` where the pixels of a job pay for it.
+    """
+
+    device = CPU
+    form = ""
+    compiled = False
+    fixed_batch = False
+    at_once = 1
+    compile_mode: Compile = "auto"
+
+    def __init__(self, precision: str) -> None:
+        self.precision = precision
 
     @property
     def identity(self) -> dict[str, object]:
-        """What the bytes of a map depend on, plain JSON: ``precision``, ``compiled``, ..."""
-        ...
+        """What the bytes of a map depend on, plain JSON."""
+        return {"precision": self.precision, "compiled": self.compiled}
 
     @property
     def description(self) -> str:
         """For people, such as ``bfloat16 on cpu``."""
-        ...
+        return f"{self.precision} on {self.device}" + (f", {self.form}" if self.form else "")
 
-    @property
-    def device(self) -> torch.device:
-        """Where its probabilities are."""
-        ...
-
-    @property
-    def fixed_batch(self) -> bool:
-        """Whether a batch is filled up, since it must always have as many windows."""
-        ...
-
-    @property
-    def at_once(self) -> int:
-        """How many threads call it, each with a batch of its own, where it is to be fast."""
-        ...
+    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
+        """Return the runner to put so many pixels through in one shape of batch, and why."""
+        del pixels
+        return self, ""
 
     def __call__(self, image: Tensor) -> Tensor:
         """Return fp32 (n, y, x, channel), probabilities, on the runner's device.
@@ -63,11 +87,7 @@ class Runner(Protocol):
         image
             uint8 (n, band, y, x), on the CPU; sides are multiples of 32.
         """
-        ...
-
-    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """Return the runner to put so many pixels through in one shape of batch, and why."""
-        ...
+        raise NotImplementedError
 
 
 class Probabilities(nn.Module):
@@ -93,57 +113,41 @@ class Probabilities(nn.Module):
         return logits.permute(0, 2, 3, 1).float().sigmoid_().contiguous()
 
 
-class ModuleRunner:
+class ModuleRunner(Runner):
     """A module of PyTorch that takes bytes and gives probabilities.
 
     Parameters
     ----------
     module
         uint8 (n, band, y, x) -> fp32 (n, y, x, channel).
-    device
-        Where it is.
     precision
         Of the convolutions: ``float32``, ``bfloat16``, ``int8``.
+    device
+        Where it is.
     autocast
         Whether it must be run in bf16; False where it is what it is.
-    compile_mode
-        Whether to compile: ``auto`` where the pixels of a job pay for it.
     """
-
-    fixed_batch = False
-    at_once = 1
 
     def __init__(
         self,
-        module: Callable[[Tensor], Any],
-        *,
-        device: torch.device,
+        module: Function,
         precision: str,
+        *,
+        device: torch.device = CPU,
         autocast: bool = False,
-        compile_mode: Compile = "auto",
     ) -> None:
-        self.module, self.device, self.precision = module, device, precision
-        self.autocast = autocast
-        self._compile_mode: Compile = compile_mode
-        self._compiled: CompiledRunner | None = None
+        super().__init__(precision)
+        self.module, self.device, self.autocast = module, device, autocast
 
-    @property
-    def identity(self) -> dict[str, object]:
-        """See `Runner`."""
-        return {"precision": self.precision, "compiled": self.fixed_batch}
-
-    @property
-    def description(self) -> str:
-        """See `Runner`."""
-        return f"{self.precision} on {self.device}"
+    @cached_property
+    def in_shape(self) -> CompiledRunner:
+        """The same, compiled for every shape of batch."""
+        return CompiledRunner(self)
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
         """See `Runner`."""
-        compiled, why = should_compile(self._compile_mode, self.device, pixels)
-        if not compiled:
-            return self, why
-        self._compiled = self._compiled or CompiledRunner(self)
-        return self._compiled, why
+        compiled, why = should_compile(self.compile_mode, self.device, pixels)
+        return (self.in_shape if compiled else self), why
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
@@ -153,8 +157,7 @@ class ModuleRunner:
             return self._run(moved.contiguous(memory_format=torch.channels_last))
 
     def _run(self, image: Tensor) -> Tensor:
-        result: Tensor = self.module(image)
-        return result
+        return self.module(image)
 
 
 class NativeRunner(ModuleRunner):
@@ -170,28 +173,19 @@ class NativeRunner(ModuleRunner):
         Where it runs.
     precision
         ``bf16``, ``fp32``, or ``auto``: bf16 wherever the hardware computes in it.
-    compile_mode
-        See `ModuleRunner`.
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        facts: Facts,
-        *,
-        device: torch.device,
-        precision: Precision = "auto",
-        compile_mode: Compile = "auto",
+        self, network: nn.Module, facts: Facts, *, device: torch.device, precision: Precision
     ) -> None:
         dtype = choose_dtype(device, precision)
         module = Probabilities(network, facts.mean, facts.std).eval()
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
         super().__init__(
             module,
+            str(dtype).removeprefix("torch."),
             device=device,
-            precision=str(dtype).removeprefix("torch."),
             autocast=dtype != torch.float32,
-            compile_mode=compile_mode,
         )
 
 
@@ -206,26 +200,15 @@ class CompiledRunner(ModuleRunner):
         The runner of the network as it is, whose module this one shares.
     """
 
-    fixed_batch = True
+    form = "compiled"
+    compiled = fixed_batch = True
+    for_pixels = Runner.for_pixels
 
     def __init__(self, plain: ModuleRunner) -> None:
         super().__init__(
-            plain.module,
-            device=plain.device,
-            precision=plain.precision,
-            autocast=plain.autocast,
+            plain.module, plain.precision, device=plain.device, autocast=plain.autocast
         )
-        self._frozen: Callable[[Tensor], Any] = torch.compile(plain.module, dynamic=False)
-
-    @property
-    def description(self) -> str:
-        """See `Runner`."""
-        return f"{super().description}, compiled"
-
-    def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """See `Runner`."""
-        del pixels
-        return self, "compiled"
+        self._frozen: Function = torch.compile(plain.module, dynamic=False)
 
     def _run(self, image: Tensor) -> Tensor:
         from torch._dynamo.exc import TorchDynamoException
@@ -235,59 +218,22 @@ class CompiledRunner(ModuleRunner):
             # As an option of torch.compile it comes too late: the tracer, which has to leave the
             # weights in the module for it, looks at the global setting.
             with config.patch(freezing=True):
-                result: Tensor = self._frozen(image)
+                return self._frozen(image)
         except TorchDynamoException as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             warnings.warn(f"not compiled, {reason}", RuntimeWarning, stacklevel=2)
             self._frozen = self.module
             return super()._run(image)
-        return result
-
-
-def open_runner(
-    path: Path,
-    *,
-    device: DeviceName = "auto",
-    precision: Precision = "auto",
-    compile_mode: Compile = "off",
-    weights: Weights = "auto",
-    model: str | None = None,
-) -> tuple[Runner, Facts]:
-    """Return the runner of a trained network, and what it is for.
-
-    Parameters
-    ----------
-    path
-        A checkpoint, or the folder of a run: then its best one.
-    device, precision, compile_mode
-        See `NativeRunner`.
-    weights, model
-        See `training.checkpoint.load_network`.
-
-    Raises
-    ------
-    UsageError
-        There is no such device, or the checkpoint names code that ``model`` does not.
-    CheckpointError
-        The checkpoint cannot be used.
-    """
-    place = choose_device(device)  # before the checkpoint, which is read onto it
-    network, facts = load_network(path, device=place, weights=weights, model=model)
-    runner = NativeRunner(
-        network, facts, device=place, precision=precision, compile_mode=compile_mode
-    )
-    return runner, facts
 
 
 def choose_dtype(device: torch.device, precision: Precision) -> torch.dtype:
     """Return the dtype of the convolutions."""
+    rounded = precision == "bf16"
     if precision == "auto":
         cpu = torch.cpu
-        fast = (
-            device.type != "cpu" or cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported()
-        )
-        return torch.bfloat16 if fast else torch.float32
-    return torch.bfloat16 if precision == "bf16" else torch.float32
+        fast = cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported()
+        rounded = device.type != "cpu" or fast
+    return torch.bfloat16 if rounded else torch.float32
 
 
 def should_compile(mode: Compile, device: torch.device, pixels: int) -> tuple[bool, str]:
@@ -357,7 +303,7 @@ def filled(image: Tensor, count: int) -> Tensor:
     return torch.cat([image, more]).contiguous(memory_format=torch.channels_last)
 
 
-def mean_of_views(runner: Callable[[Tensor], Tensor], image: Tensor, views: Views) -> Tensor:
+def mean_of_views(runner: Function, image: Tensor, views: Views) -> Tensor:
     """Return the mean of a runner's probabilities over all views, fp32 (n, y, x, channel).
 
     Parameters

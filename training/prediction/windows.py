@@ -1,18 +1,28 @@
-"""Where windows lie along an axis of an image, and how much each counts at every pixel."""
+"""Where windows lie over an image, how much each counts at every pixel, and what is under them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep import imagery
 from geoprep.errors import UsageError
+from geoprep.storage import open_image
+from training.model import STRIDE
+from training.prediction.images import Source, bounded_cache, read_rows, rows_at_a_time
 
-STRIDE = 32
-"""Sides of windows are a multiple of this: the encoder halves five times."""
+if TYPE_CHECKING:
+    from rasterio.io import DatasetReader
+
+T = TypeVar("T")
+Bytes = NDArray[np.uint8]
 
 WORTH_FITTING = 0.97
 """Windows leave the usual side where that saves 3 % of the pixels: one side, one compilation."""
@@ -56,9 +66,9 @@ class Axis:
         An empty one begins and ends at the window's side. One that is not ends where the next
         window begins.
         """
-        start, after = self.starts[index], index + 1
+        start = self.starts[index]
         low = self.starts[index - 1] + self.side - start if index else 0
-        high = self.starts[after] - start if after < len(self.starts) else self.length - start
+        high = self.finished(index) - start
         return (low, high) if low < high else (self.side, self.side)
 
     def shared(self) -> list[slice]:
@@ -73,8 +83,9 @@ class Axis:
         return [slice(low, high) for low, high in pairs if low < high]
 
     def first_touching(self, pixel: int) -> int:
-        """Return the first window that reaches over a pixel or past it."""
-        return next((i for i, s in enumerate(self.starts) if s + self.side > pixel), 0)
+        """Return the first window that reaches over a pixel or past it, their number for none."""
+        count = len(self.starts)
+        return next((i for i, s in enumerate(self.starts) if s + self.side > pixel), count)
 
     @cached_property
     def weights(self) -> NDArray[np.float32]:
@@ -203,21 +214,102 @@ def plan_batch(windows: int, preferred: int) -> int:
     return best if waste(best) + 0.03 < waste(preferred) else preferred
 
 
-def mirrored(length: int, until: int) -> NDArray[np.intp]:
-    """Return which pixels stand in for those from ``length`` to ``until``, to and fro.
-
-    Examples
-    --------
-    >>> mirrored(3, 8).tolist()
-    [1, 0, 1, 2, 1]
-    """
-    if length == 1:
-        return np.zeros(until - 1, np.intp)
-    period = 2 * (length - 1)
-    place = np.arange(length, until) % period
-    found: NDArray[np.intp] = np.where(place < length, place, period - place)
-    return found
-
-
 def _rounded_up(length: int) -> int:
     return math.ceil(length / STRIDE) * STRIDE
+
+
+class WindowRow(NamedTuple):
+    """The pixels under one row of windows.
+
+    Attributes
+    ----------
+    number
+        Of the row of windows, from the top.
+    image
+        uint8 (y, x, band), as wide and high as the windows reach; 0 where there is no imagery.
+        Beyond a small image's edge it is mirrored.
+    valid
+        uint8 (y, x), the same rows, only the columns of the image.
+    """
+
+    number: int
+    image: Bytes
+    valid: Bytes
+
+
+def read_window_rows(
+    source: Source, limits: NDArray[np.float64], grid: WindowGrid, first: int = 0
+) -> Iterator[WindowRow]:
+    """Yield the pixels under every row of windows; each row of the image is read once.
+
+    Parameters
+    ----------
+    source
+        As `training.prediction.images.inspect` returns it.
+    limits
+        float64 (band, 2), source values that become black and white.
+    grid
+        The windows.
+    first
+        Row of windows to begin with.
+
+    Raises
+    ------
+    ImageError
+        The image is damaged.
+    """
+    tables = imagery.lookup_tables(limits, source.dtype)
+    rows, height, width = grid.rows, grid.rows.side, grid.columns.covered
+    before: WindowRow | None = None
+    with bounded_cache(), open_image(source.address) as dataset:
+        for index in range(first, len(rows.starts)):
+            top = rows.starts[index]
+            image = np.empty((height, width, len(source.bands)), np.uint8)
+            valid = np.ones((height, source.width), np.uint8)
+            kept = 0
+            if before is not None:
+                moved = top - rows.starts[index - 1]
+                kept = max(0, height - moved)
+                image[:kept], valid[:kept] = before.image[moved:], before.valid[moved:]
+            _fill(dataset, source, tables, top + kept, image[kept:], valid[kept:])
+            there = image[: source.height - top, : source.width]
+            if there.shape != image.shape:  # a small image: its mirror image
+                beyond = [
+                    (0, whole - part) for whole, part in zip(image.shape, there.shape, strict=True)
+                ]
+                image[...] = np.pad(there, beyond, "reflect")
+            before = WindowRow(index, image, valid)
+            yield before
+
+
+def _fill(
+    dataset: DatasetReader, source: Source, tables: Bytes, top: int, image: Bytes, valid: Bytes
+) -> None:
+    """Write rows of the network's grid from row ``top`` on, as many as there are."""
+    scale_y, scale_x = source.scales
+    xs = imagery.pixel_edges(0, source.width, 1, scale_x, source.lengths[1])
+    step = max(1, int(rows_at_a_time(source) / scale_y))
+    end = min(top + len(image), source.height)
+    for start in range(top, end, step):
+        stop = min(start + step, end)
+        ys = imagery.pixel_edges(start, stop - start, 1, scale_y, source.lengths[0])
+        first = int(ys[0])
+        pixels = read_rows(dataset, source.bands, first, int(np.ceil(ys[-1])))
+        part = slice(start - top, stop - top)
+        imagery.render(pixels, tables, ys - first, xs, image[part], valid[part])
+
+
+def ahead(items: Iterator[T]) -> Generator[T, None, None]:
+    """Yield items of a generator, the next of which is made in a thread meanwhile.
+
+    The generator runs in that thread from beginning to end, so its files stay there. Close what
+    this returns (`contextlib.closing`): then the thread has ended and the generator is closed.
+    """
+    with ThreadPoolExecutor(1, "predict-read") as pool:
+        try:
+            coming = pool.submit(next, items, None)
+            while (item := coming.result()) is not None:
+                coming = pool.submit(next, items, None)
+                yield item
+        finally:
+            pool.submit(getattr(items, "close", lambda: None))

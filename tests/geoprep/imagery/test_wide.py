@@ -130,19 +130,18 @@ def test_rules_that_do_not_fit_name_the_dtypes(tmp_path):
 
 
 def test_prediction_reads_floats_as_a_store_does(tmp_path):
-    from helpers.predict_cases import FACTS
+    from helpers.predict_cases import FACTS, request
 
     from training.prediction import images
-    from training.prediction.reader import read_window_rows
-    from training.prediction.windows import plan_axis
+    from training.prediction.windows import WindowGrid, read_window_rows
 
     values = spread("float32", 0.02, 0.31)
     path = write_image(tmp_path / "a.tif", values, PLACES["utm"])
-    options = images.ReadOptions(rescale="scene", gsd="image")
+    options = request(rescale="scene", gsd="image")
     source = images.inspect(str(path), FACTS, options)
     limits = images.scene_limits(source)
-    rows = plan_axis(source.height, 128, 16), plan_axis(source.width, 128, 16)
-    (row,) = read_window_rows(source, limits, *rows)
+    grid = WindowGrid.over(source.height, source.width, 128, 16, 1)
+    (row,) = read_window_rows(source, limits, grid)
     np.testing.assert_array_equal(row.image[:90, :70], expected_bytes(values, limits))
     with rasterio.open(path) as file:
         assert file.dtypes[0] == source.dtype == "float32"

@@ -21,11 +21,12 @@ from helpers.tiny import normed
 from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, save
 from training.deploy import openvino_file
-from training.deploy.folding import folded
-from training.deploy.opening import load_runner, open_network
+from training.deploy.graph import folded
+from training.deploy.opening import load_runner
 from training.evaluate import main as evaluate
 from training.export import main
 from training.model import DecoderStep, ResNetUNet
+from training.predict import Network
 from training.predict import main as predict
 from training.prediction.runner import NativeRunner
 
@@ -178,7 +179,7 @@ def test_openvino_splits_a_batch_between_threads(monkeypatch):
     """One part per thread where it divides; nothing is copied; a request has one part at a time."""
     monkeypatch.setattr(openvino_file, "needed", lambda *_: FakeOpenvino)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    runner = openvino_file.FittedRunner(FakeModel(), "int8")
+    runner = openvino_file.OpenvinoRunner(FakeModel(), "int8", fitted=True)
     for count, parts in ((4, 2), (2, 2), (1, 1), (3, 1)):
         FakeModel.seen.clear()
         image = (
@@ -405,7 +406,7 @@ def test_without_the_extension_its_format_is_one_line(folder, tmp_path, monkeypa
 
 def test_options_of_checkpoints_are_refused(export):
     with pytest.raises(UsageError, match="--precision bf16 is for checkpoints"):
-        open_network(export("fp32.pt2"), precision="bf16")
+        Network(checkpoint=export("fp32.pt2"), precision="bf16").open()
 
 
 def test_the_summary_says_size_runner_and_agreement(folder, tmp_path, capsys):

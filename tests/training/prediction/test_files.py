@@ -9,33 +9,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import rasterio
-from helpers.predict_cases import FACTS, PLACE, UTM
+from helpers.predict_cases import FACTS, PLACE, UTM, request
 
 from geoprep.errors import UsageError
 from training.prediction.cog import directory as tiff
+from training.prediction.cog.directory import TILE
 from training.prediction.cog.journal import Journal, folder_of
-from training.prediction.cog.tiles import TILE, Shape, Spool
-from training.prediction.cog.writer import MapWriter
-from training.prediction.images import ReadOptions, Source
-from training.prediction.product import MapOptions, difference, found_signature, map_tags, signature
+from training.prediction.cog.writer import MapWriter, Shape, Spool
+from training.prediction.images import Source
+from training.prediction.mapping import Mapper
+from training.prediction.product import difference, found_signature, map_tags
 
-OPTIONS = MapOptions(
-    checkpoint="c",
-    reading=ReadOptions(),
-    window=512,
-    overlap=64,
-    batch=1,
-    tta="none",
-    threshold=0.5,
-    compression="zstd",
-)
+MAPPER = Mapper(FACTS, request(), threshold=0.5, checkpoint="c")
 
 
 def runner(*, compiled=False):
     return SimpleNamespace(identity={"precision": "float32", "compiled": compiled})
 
 
-SIGNED = signature("chip.tif", "1", FACTS, OPTIONS, runner())
+SIGNED = MAPPER.signature("chip.tif", "1", runner())
 HEIGHT, WIDTH = 1300, 1100
 
 
@@ -66,16 +58,10 @@ def write(folder, values, compression="zstd", until=None, step=170):
         with MapWriter(journal, shape, compression, 1) as writer:
             begin = writer.next_row
             while writer.next_row < (until or shape.height):
-                at = writer.next_row
-                count = min(step, shape.height - at)
-
-                def fill(rows, out, at=at):
-                    out[...] = values[:, at : at + 9999][:, rows]
-
-                writer.put(count, fill)
+                writer.put(values[:, writer.next_row : writer.next_row + step])
             if until is None:
-                options = replace(OPTIONS, compression=compression)
-                tags = map_tags(source(*values.shape[1:]), FACTS, options, SIGNED)
+                signed = SIGNED | {"compression": compression}
+                tags = map_tags(source(*values.shape[1:]), FACTS, signed)
                 writer.finish(target, tags)
         if until is None:
             journal.remove()
@@ -237,12 +223,12 @@ def test_signature_is_found_again_and_only_in_maps(tmp_path, values):
 
 def test_maps_differ_by_what_their_pixels_depend_on():
     city = replace(FACTS, rescale="city", limits=((1.0, 9.0),) * 3)
-    for facts, options, how, word in [
-        (FACTS, OPTIONS, runner(compiled=True), "compiled"),
-        (FACTS, replace(OPTIONS, threshold=0.4), runner(), "threshold"),
-        (city, OPTIONS, runner(), "limits"),
+    for mapper, how, word in [
+        (MAPPER, runner(compiled=True), "compiled"),
+        (replace(MAPPER, threshold=0.4), runner(), "threshold"),
+        (replace(MAPPER, facts=city), runner(), "limits"),
     ]:
-        other = signature("chip.tif", "1", facts, options, how)
+        other = mapper.signature("chip.tif", "1", how)
         assert f"other options ({word})" in difference(SIGNED, other)
         assert difference(SIGNED, other, loose=(word,)) == ""
     older = {key: value for key, value in SIGNED.items() if key != "format"}
@@ -251,5 +237,5 @@ def test_maps_differ_by_what_their_pixels_depend_on():
 
 @pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:3857", None, 'LOCAL_CS["here",UNIT["m",1]]'])
 def test_any_projection_survives(crs):
-    tags = map_tags(source(crs=crs), FACTS, OPTIONS, SIGNED)
+    tags = map_tags(source(crs=crs), FACTS, SIGNED)
     assert (34735 in tags) == (crs is not None)

@@ -23,6 +23,7 @@ from helpers.predict_cases import (
     make_checkpoint,
     pixels,
     probabilities,
+    request,
     write_image,
 )
 
@@ -34,9 +35,8 @@ from training.checkpoint import Checkpoint, save
 from training.engine import host
 from training.engine.native import missing_compiler
 from training.prediction.cog.journal import folder_of
-from training.prediction.images import ReadOptions, inspect
+from training.prediction.images import inspect
 from training.prediction.mapping import Mapper
-from training.prediction.product import MapOptions
 from training.prediction.runner import NativeRunner
 
 FP32 = ("--precision", "fp32", "--quiet")
@@ -94,6 +94,7 @@ def test_map_is_the_network_at_every_pixel(run, checkpoint, tmp_path, height, wi
         assert dataset.transform == PLACE
         assert dataset.crs == UTM
         assert dataset.descriptions[:2] == ("road", "speed")
+    assert f"mapped    {tmp_path / 'maps' / 'scene.tif'}: " in text
     assert "Mpx/s" in text
     assert "km2/h" in text
 
@@ -181,14 +182,10 @@ def test_anything_that_turns_windows_into_probabilities_makes_maps(tmp_path, at_
     """Called by one thread, or by as many as it asks for."""
     grey = np.linspace(1, 254, 150 * 130).astype(np.uint8).reshape(150, 130)
     image = write_image(tmp_path / "scene.tif", np.repeat(grey[..., None], 3, axis=2))
-    reading = ReadOptions()
-    options = MapOptions(
-        checkpoint="none", reading=reading, window=32, overlap=0, batch=2, tta="none",
-        threshold=0.5, compression="zstd",
-    )  # fmt: skip
-    runner, mapper = Brightness(at_once), Mapper(FACTS, options)
+    options = request(window=32, overlap=0, batch_size=2)
+    runner, mapper = Brightness(at_once), Mapper(FACTS, options, 0.5, "none")
     target = tmp_path / "map.tif"
-    mapper.run(inspect(str(image), FACTS, reading), target, runner, lambda done: None)
+    mapper.run(inspect(str(image), FACTS, options), target, runner, lambda done: None)
     found = read(target)
     np.testing.assert_array_equal(found[0], grey)
     mph = np.floor(np.array(MPH) + 0.5)[(grey * (7 / 255)).astype(int).clip(0, 6)]
@@ -201,12 +198,9 @@ def test_anything_that_turns_windows_into_probabilities_makes_maps(tmp_path, at_
 
 def test_what_goes_wrong_in_one_of_several_threads_ends_the_map(tmp_path):
     image = write_image(tmp_path / "scene.tif", pixels(64, 200))
-    options = MapOptions(
-        checkpoint="none", reading=ReadOptions(), window=32, overlap=0, batch=1, tta="none",
-        threshold=0.5, compression="zstd",
-    )  # fmt: skip
-    runner, mapper = Brightness(2), Mapper(replace(FACTS, channels=9), options)
-    source, target = inspect(str(image), FACTS, ReadOptions()), tmp_path / "map.tif"
+    options = request(window=32, overlap=0)
+    runner, mapper = Brightness(2), Mapper(replace(FACTS, channels=9), options, 0.5, "none")
+    source, target = inspect(str(image), FACTS, options), tmp_path / "map.tif"
     with pytest.raises(UsageError, match="its factory does not fit the checkpoint"):
         mapper.run(source, target, runner, lambda done: None)
     assert not target.exists()
@@ -367,7 +361,7 @@ def test_memory_does_not_grow_with_the_height(tmp_path):
         arguments = [path, image, "--out", tmp_path / "maps", *FP32, "--window", 256]
         arguments += ["--model", f"{MODEL}pointwise"]
         job, _ = command.make_job(command.Request(**command.COMMAND.parse([*map(str, arguments)])))
-        source = inspect(str(image), FACTS, job.mapper.options.reading)
+        source = inspect(str(image), FACTS, job.mapper.options)
         tracemalloc.start()
         job.mapper.run(source, tmp_path / f"{height}_map.tif", job.runner, lambda done: None)
         peaks.append(tracemalloc.get_traced_memory()[1])

@@ -71,6 +71,15 @@ def test_what_is_wrong_is_said_once(scenes, tmp_path, monkeypatch, capfd):
     assert "made with other options (tta)" in error
 
 
+def test_a_pattern_that_matches_nothing_is_refused_as_by_one(scenes, tmp_path, monkeypatch, capfd):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core")
+    monkeypatch.syspath_prepend(str(HERE))
+    line = [str(scenes / "best.pt"), str(tmp_path / "none*.tif"), "--out", str(tmp_path / "out")]
+    assert main([*line, *OPTIONS]) == main([*line, *OPTIONS, "--instances", "2"]) == 2
+    assert capfd.readouterr().err.count("matches no file") == 2
+
+
 def test_a_map_of_another_process_is_theirs(scenes, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(HERE))
     out = tmp_path / "out"

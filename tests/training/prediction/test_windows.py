@@ -1,8 +1,11 @@
 """Windows cover an image and fade into each other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from helpers.predict_cases import FACTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +14,7 @@ from geoprep.speed import MAX_MPH
 from training.decode import speed_byte
 from training.prediction.blend import RowBlender, to_bytes
 from training.prediction.cog.writer import halve
-from training.prediction.windows import plan_axis, plan_batch
+from training.prediction.windows import WindowGrid, WindowRow, plan_axis, plan_batch
 
 axes = st.builds(
     lambda length, window, share: plan_axis(length, 32 * window, int(32 * window * share)),
@@ -81,7 +84,8 @@ def test_rows_blend_as_the_whole_image_would(rows, columns, seed):
     whole = np.zeros((rows.covered, columns.covered, 2))
     valid = (rng.random((rows.covered, columns.length)) < 0.9).astype(np.uint8)
     taken = []
-    with RowBlender(rows, columns, 2, (), 0.5, threads=2) as blender:
+    facts = replace(FACTS, channels=2, class_mph=())
+    with RowBlender(WindowGrid(rows, columns, 1), facts, 0.5, threads=2) as blender:
         for i, top in enumerate(rows.starts):
             shape = len(columns.starts), rows.side, columns.side, 2
             windows = rng.random(shape).astype(np.float32)
@@ -89,12 +93,10 @@ def test_rows_blend_as_the_whole_image_would(rows, columns, seed):
                 weights = np.outer(rows.weights[i], columns.weights[j])[..., None]
                 part = np.s_[top : top + rows.side, left : left + columns.side]
                 whole[part] += windows[j] * weights
-            seen = valid[top : top + rows.side]
+            row = WindowRow(i, np.empty(0, np.uint8), valid[top : top + rows.side])
             order = rng.permutation(len(windows))
-            blender.add(i, order.tolist(), windows[order], seen)
-            count = rows.finished(i) - top
-            taken.append(blender.take(i, count, seen).copy())
-            blender.drop(i, count)
+            blender.add(row, order.tolist(), windows[order])
+            taken.append(blender.take(row).copy())
     found = np.concatenate(taken, axis=1)
     wanted = whole[: rows.length, : columns.length, ::-1] * 255  # any road comes first
     wanted[valid[: rows.length] == 0] = 255

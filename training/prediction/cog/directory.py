@@ -11,11 +11,13 @@ describes the header and the four bytes before and after each tile.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
 
-from training.prediction.cog.tiles import LEADER, TILE, TRAILER
+TILE = 512
+LEADER = TRAILER = 4
+"""Bytes before a tile (its size) and after it (its last four again), which GDAL reads COGs by."""
 
 _GHOST = (
     b"LAYOUT=IFDS_BEFORE_DATA\nBLOCK_ORDER=ROW_MAJOR\nBLOCK_LEADER=SIZE_AS_UINT4\n"
@@ -43,27 +45,8 @@ class Tag:
 Tags = dict[int, Tag]
 
 
-def gdal_tags(profile: Mapping[str, Any], dress: Any) -> Tags:  # noqa: ANN401 - see below
-    """Return the tags that GDAL gives an empty file, but for the places of its tiles.
-
-    Parameters
-    ----------
-    profile
-        For `rasterio.open`.
-    dress
-        Called with the open dataset, to set names, tags and the like.
-    """
-    from rasterio.io import MemoryFile
-
-    with MemoryFile() as memory:
-        settings = {"driver": "GTiff", "tiled": True, "blockxsize": TILE, "blockysize": TILE}
-        with memory.open(**settings, sparse_ok=True, bigtiff="no", **profile) as dataset:
-            dress(dataset)
-        return _read_tags(bytes(memory.getbuffer()))
-
-
-def _read_tags(data: bytes) -> Tags:
-    """Return the first directory of a little-endian classic TIFF."""
+def read_tags(data: bytes) -> Tags:
+    """Return the tags of a little-endian classic TIFF's image, all but the places of its tiles."""
     (at,) = struct.unpack_from("<I", data, 4)
     (entries,) = struct.unpack_from("<H", data, at)
     tags = {}
@@ -97,25 +80,30 @@ def header(levels: Sequence[Tags], sizes: Sequence[Sequence[int]]) -> bytes:
     sizes
         Bytes of every compressed tile of each, in the order of the TIFF; 0 for a tile that is left
         out, no data all over. The pixels must follow at once: the coarsest overview first, every
-        tile in its `frame`.
+        tile between its leader and its trailer.
     """
-    pixels = sum(LEADER + size + TRAILER for level in sizes for size in level if size)
     tiles = sum(map(len, sizes))
-    big = pixels + 20 * tiles + 65536 * len(levels) > LARGEST_CLASSIC
-    length = len(_layout(levels, [([0] * len(s), s) for s in sizes], big))
+    big = sum(map(framed, sizes)) + 20 * tiles + 65536 * len(levels) > LARGEST_CLASSIC
+    at = len(_layout(levels, sizes, sizes, big))  # numbers of another value are as long
     offsets: list[list[int]] = []
-    at = length
     for level in reversed(sizes):
-        own = []
-        for size in level:
-            own.append(at + LEADER if size else 0)
-            at += LEADER + size + TRAILER if size else 0
-        offsets.insert(0, own)
-    return _layout(levels, list(zip(offsets, sizes, strict=True)), big)
+        starts = list(accumulate((framed([size]) for size in level), initial=at))
+        places = zip(starts, level, strict=False)
+        offsets.insert(0, [start + LEADER if size else 0 for start, size in places])
+        at = starts[-1]
+    return _layout(levels, offsets, sizes, big)
+
+
+def framed(sizes: Iterable[int]) -> int:
+    """Return how many bytes tiles of these sizes take in a file."""
+    return sum(LEADER + size + TRAILER for size in sizes if size)
 
 
 def _layout(
-    levels: Sequence[Tags], places: Sequence[tuple[Sequence[int], Sequence[int]]], big: bool
+    levels: Sequence[Tags],
+    offsets: Sequence[Sequence[int]],
+    sizes: Sequence[Sequence[int]],
+    big: bool,
 ) -> bytes:
     """Return the header, the ghost area that names the layout, and all directories."""
     ghost = b"GDAL_STRUCTURAL_METADATA_SIZE=%06d bytes\n" % len(_GHOST) + _GHOST
@@ -127,13 +115,13 @@ def _layout(
         else struct.pack("<2sHI", b"II", 42, start)
     )
     data = (first + ghost).ljust(start, b"\0")
-    for i, (tags, (offsets, sizes)) in enumerate(zip(levels, places, strict=True)):
-        kind, code = (16, "Q") if big else (4, "I")
+    kind, code = (16, "Q") if big else (4, "I")
+    for tags, at, size in zip(levels, offsets, sizes, strict=True):
         placed = tags | {
-            _OFFSETS: Tag(kind, len(offsets), struct.pack(f"<{len(offsets)}{code}", *offsets)),
-            _COUNTS: Tag(4, len(sizes), struct.pack(f"<{len(sizes)}I", *sizes)),
+            _OFFSETS: Tag(kind, len(at), struct.pack(f"<{len(at)}{code}", *at)),
+            _COUNTS: Tag(4, len(size), struct.pack(f"<{len(size)}I", *size)),
         }
-        data += _directory(placed, len(data), big, last=i == len(levels) - 1)
+        data += _directory(placed, len(data), big, last=tags is levels[-1])
     return data
 
 

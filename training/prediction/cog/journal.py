@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from geoprep.errors import UsageError
@@ -63,15 +62,9 @@ class Journal:
                 "another --out"
             ) from error
         self._take_up()
-        self._file: TextIO = self._path.open("a")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
         self._lock.close()
 
@@ -94,25 +87,21 @@ class Journal:
         """Delete the folder: the output is complete, or cannot be."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _write(self, entry: dict[str, Any]) -> None:
-        self._file.write(json.dumps(entry) + "\n")
+    def _write(self, *entries: dict[str, Any]) -> None:
+        self._file.writelines(json.dumps(entry) + "\n" for entry in entries)
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def _take_up(self) -> None:
         """Read what another run left; forget it where it was other work, or never got started."""
-        entries = _entries(self._path)
-        head = entries[0] if entries else {}
-        self.settled = head.pop("settled", {})
+        head, *rest = _entries(self._path) or [{}]
+        settled = head.pop("settled", {})
         if head == self._identity:
-            self.rows = [entry["row"] for entry in entries[1:]]
-        else:
-            self.settled = {}
+            self.settled, self.rows = settled, [entry["row"] for entry in rest]
         # Written anew: a line that a crash cut off must not run into the next one.
-        with self._path.open("w") as file:
-            if self.settled:
-                file.write(json.dumps({**self._identity, "settled": self.settled}) + "\n")
-                file.writelines(json.dumps({"row": row}) + "\n" for row in self.rows)
+        self._file: TextIO = self._path.open("w")
+        if self.settled:
+            self._write({**head, "settled": settled}, *rest)
 
 
 def folder_of(target: Path) -> Path:

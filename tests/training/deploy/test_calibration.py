@@ -13,10 +13,11 @@ from torch import nn
 from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, save
 from training.deploy import onnx_file, openvino_file
-from training.deploy.graph import exported, module_of, quantised
+from training.deploy.calibration import layers_to_keep, named_layers
+from training.deploy.graph import exported, module_of
 from training.deploy.opening import load_runner
 from training.deploy.record import Record
-from training.deploy.sensitivity import layers_to_keep, named_layers
+from training.deploy.torch_file import quantised
 from training.export import main
 from training.model import DecoderStep
 from training.prediction.runner import NativeRunner
