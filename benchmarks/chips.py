@@ -19,6 +19,8 @@ DISTINCT = 16
 """Chips that are drawn; more of them are copies in files of their own."""
 
 SEED = 5
+REAL = Path(__file__).resolve().parents[2] / "shared" / "data"
+"""Where real chips are looked for."""
 _NUMBER = re.compile(r"(img|chip)\d+(?=\.\w+$)")
 
 
