@@ -23,6 +23,9 @@ from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[1]
 
+GEOPREP = (sys.executable, "-c", "from geoprep.cli import main; main()")
+"""The `geoprep` command of this very interpreter, whether or not it is on the PATH."""
+
 TIMEOUT = 900.0
 """Seconds that one answer may take."""
 

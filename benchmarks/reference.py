@@ -9,9 +9,7 @@ validity, no statistics, no checksums, no shards, no flush to the disk.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +53,7 @@ def missing() -> str:
     return ""
 
 
-class Stages(dict[str, float]):
-    """Stage to seconds."""
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to a stage."""
-        start = time.perf_counter()
-        yield
-        self[name] = self.get(name, 0.0) + time.perf_counter() - start
-
-
-def build_reference(scenes: Sequence[Scene], out: Path) -> Stages:
+def build_reference(scenes: Sequence[Scene], out: Path) -> None:
     """Build a store of two levels, image and speed.
 
     Parameters
@@ -75,37 +62,25 @@ def build_reference(scenes: Sequence[Scene], out: Path) -> Stages:
         Chips of one size, with 3 bands or 3 and alpha.
     out
         Folder of the store.
-
-    Returns
-    -------
-    Stages
-        Seconds by stage.
     """
-    stages = Stages()
     with zarr.config.set({"codec_pipeline.path": ZARR_PYTHON}):
         arrays: dict[str, zarr.Array[Any]] = {}
         for number, scene in enumerate(scenes):
-            levels = prepare_chip(scene, stages)
+            levels = prepare_chip(scene)
             arrays = arrays or _create(out, levels, len(scenes))
-            with stages.stage("write"):
-                _write(arrays, number, levels)
-    return stages
+            _write(arrays, number, levels)
 
 
-def prepare_chip(scene: Scene, stages: Stages) -> list[tuple[Pixels, Pixels]]:
+def prepare_chip(scene: Scene) -> list[tuple[Pixels, Pixels]]:
     """Return (image, speed) of both levels: uint8 (y, x, band) and uint8 (y, x)."""
-    with stages.stage("read"), rasterio.open(scene.image) as dataset:
+    with rasterio.open(scene.image) as dataset:
         source, transform = dataset.read()[:3], dataset.transform
-    with stages.stage("rescale"):
-        image = np.stack([_stretched(band) for band in source], axis=-1)
-    with stages.stage("second level"):
-        half = _halved(image)
-    with stages.stage("roads"):
-        shapes = _road_shapes(scene.label)
-    with stages.stage("burn"):
-        speed = _burned(shapes, transform, image.shape[:2])
-        # Burned again, not resized: a mean of two speeds is neither.
-        half_speed = _burned(shapes, transform * Affine.scale(2), half.shape[:2])
+    image = np.stack([_stretched(band) for band in source], axis=-1)
+    half = _halved(image)
+    shapes = _road_shapes(scene.label)
+    speed = _burned(shapes, transform, image.shape[:2])
+    # Burned again, not resized: a mean of two speeds is neither.
+    half_speed = _burned(shapes, transform * Affine.scale(2), half.shape[:2])
     return [(image, speed), (half, half_speed)]
 
 

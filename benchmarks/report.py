@@ -99,7 +99,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """Print a table, unless it is empty; the first column is text, the others are figures."""
     if not rows:
         return
-    table = Drawn(title=title, title_justify="left", title_style="bold")
+    console.print(f"\n[bold]{title}[/]")
+    table = Drawn()
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
     for row in rows:

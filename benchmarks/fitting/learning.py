@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import ROOT, ChildError, run
+from benchmarks.child import GEOPREP, ROOT, ChildError, run
 from benchmarks.chips import real
 from benchmarks.common import Result, announce
 from benchmarks.fitting.runs import Rows, column, fit
@@ -36,9 +36,6 @@ OVER_PRIOR = 2.0
 """What "well above the prior" means for the mean IoU of speed bins."""
 
 CHIP_IOU = 0.5
-
-GEOPREP = (sys.executable, "-c", "from geoprep.cli import main; main()")
-"""The `geoprep` command of this very interpreter, whether or not it is on the PATH."""
 
 
 def demo_options(after: str = FIT, makefile: Path = ROOT / "Makefile") -> list[str]:
