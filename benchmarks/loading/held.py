@@ -13,12 +13,12 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from loaders import Usage, process_usage
+from loaders import process_usage
 
 _SHARED = ("/dev/shm/", "/memfd:", "/dev/zero")
 """Where shared memory shows up among mappings and descriptors."""
@@ -26,8 +26,10 @@ _SHARED = ("/dev/shm/", "/memfd:", "/dev/zero")
 _File = tuple[str, int]
 """Device, as /proc/<pid>/maps spells it, and inode."""
 
-_STILL = 6
-"""Looks in a row, a tenth of a second apart, that must find nobody at work."""
+_NO_CHANGE = 1 << 20
+"""Bytes."""
+_STILL = 10
+"""Looks in a row, a tenth of a second apart, that must find nothing growing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,43 +38,32 @@ class Held:
 
     Attributes
     ----------
-    processes
-        Pid to USS, PSS and RSS; the root of the tree first.
+    pss
+        Of all its processes.
     kept
         Private memory of all of them and shared memory, without pages of files.
     """
 
-    processes: dict[int, Usage] = field(default_factory=dict)
-    kept: int = 0
-
-    @property
-    def root(self) -> Usage:
-        """Usage of the root process."""
-        return next(iter(self.processes.values()))
-
-    @property
-    def children(self) -> list[Usage]:
-        """Usage of all others."""
-        return list(self.processes.values())[1:]
+    pss: int
+    kept: int
 
 
-def tree_held(pid: int | None = None, proc: Path = Path("/proc")) -> Held:
+def tree_held(pid: int | None = None) -> Held:
     """Return what a process and its descendants hold, this process by default."""
     root = psutil.Process(pid)
-    processes: dict[int, Usage] = {}
-    private = 0
+    pss = private = 0
     mapped: dict[_File, int] = {}
     opened: dict[_File, int] = {}
     for process in [root, *root.children(recursive=True)]:
-        folder = proc / str(process.pid)
+        folder = Path("/proc", str(process.pid))
         with suppress(OSError, KeyError, psutil.Error):  # it ended meanwhile
             anonymous = _anonymous(folder)
-            processes[process.pid] = process_usage(process.pid)
+            pss += process_usage(process.pid).pss
             private += anonymous
         mapped.update(_mapped(folder))
         opened.update(_opened(folder))
     shared = mapped | opened  # what a descriptor tells is exact
-    return Held(processes, private + sum(shared.values()))
+    return Held(pss, private + sum(shared.values()))
 
 
 def _anonymous(folder: Path) -> int:
@@ -103,8 +94,8 @@ def _opened(folder: Path) -> Iterator[tuple[_File, int]]:
                     yield (device, stat.st_ino), stat.st_blocks * 512
 
 
-def settled(pid: int | None = None, *, within: float = 30.0, tolerance: int = 1 << 20) -> Held:
-    """Return what is held once nobody works and nothing grows: all wait for a batch to be taken.
+def settled(pid: int | None = None, within: float = 30.0) -> Held:
+    """Return what is held once nothing grows: all wait for a batch to be taken.
 
     Parameters
     ----------
@@ -112,8 +103,6 @@ def settled(pid: int | None = None, *, within: float = 30.0, tolerance: int = 1 
         Root of the tree, this process by default.
     within
         Seconds to wait at most; what is held then is returned as it is.
-    tolerance
-        Bytes that count as no change.
     """
     end = time.monotonic() + within
     before = tree_held(pid)
@@ -121,23 +110,6 @@ def settled(pid: int | None = None, *, within: float = 30.0, tolerance: int = 1 
     while still < _STILL and time.monotonic() < end:
         time.sleep(0.1)
         now = tree_held(pid)
-        grew = abs(now.kept - before.kept) > tolerance
-        still = 0 if grew or _busy(now) else still + 1
+        still = 0 if abs(now.kept - before.kept) > _NO_CHANGE else still + 1
         before = now
     return before
-
-
-def _busy(held: Held, proc: Path = Path("/proc")) -> bool:
-    """Return whether any thread but this process's own is running, or would if it were let.
-
-    A thread that waits its turn on a crowded machine is not idle, whatever time it has used.
-    """
-    for pid in held.processes:
-        if pid == os.getpid():
-            continue
-        for stat in (proc / str(pid) / "task").glob("*/stat"):
-            with suppress(OSError):  # a thread that has ended is not busy
-                # "1234 (name) R ...", where the name may hold spaces and parentheses.
-                if stat.read_text().rpartition(")")[2].split()[0] in ("R", "D"):
-                    return True
-    return False
