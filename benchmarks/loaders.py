@@ -41,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; the exit status says only whether it ran."""
     given = _arguments(arguments)
     sizes = QUICK if given.quick else Sizes()
-    result = Result(
-        "loaders", vars(given) | {"batch_size": sizes.batch_size, "crop": sizes.crop}
-    )
+    result = Result("loaders", vars(given) | {"batch_size": sizes.batch_size, "crop": sizes.crop})
     print_machine(result)
     with tempfile.TemporaryDirectory(dir=given.work, prefix="loaders-") as folder, status:
         work = Path(folder)
@@ -74,8 +72,10 @@ def _measure(result: Result, store: Path, work: Path, sizes: Sizes) -> None:
     def throughput() -> None:
         announce("drawing random tiles")
         shapes = QUICK_SHAPES if of["quick"] else OTHER_SHAPES
-        sets = {f"{side}x{bands}": random_tiles(sizes.other_tiles, side, bands)
-                for side, bands in shapes}
+        sets = {
+            f"{side}x{bands}": random_tiles(sizes.other_tiles, side, bands)
+            for side, bands in shapes
+        }
         sets = {f"{tiles.side}x{len(tiles.bands)}": tiles} | sets
         of["sets"] = list(sets)
         measure_throughput(result, sets, epoch=sizes.epoch)

@@ -185,7 +185,11 @@ def tables(result: Result, chips: Sequence[Chips]) -> list[Table]:
     kinds, workers = {one.kind: one.kind for one in chips}, result.settings["workers"]
     rates = {"decode chips/s": "decode.rate", "build": "build.rate", "with zstd": "zstd.rate"}
     rates |= {"decode, 1 worker": "decode_1w.rate", "build, 1 worker": "build_1w.rate"}
-    shares = {"of decoding alone": "share", "1 worker": "share_1w", "the usual way": "reference.rate"}
+    shares = {
+        "of decoding alone": "share",
+        "1 worker": "share_1w",
+        "the usual way": "reference.rate",
+    }
     shares |= {"times the usual way": "over_reference", "its 1 worker": "over_reference_1w"}
     codecs = {"lz4": "lz4.mb_per_chip", "zstd": "zstd.mb_per_chip", "rate": "zstd.over_lz4"}
     stages = [n.rpartition(".")[0] for n in result.figures if n.startswith("stage.")]

@@ -4,9 +4,9 @@
     python -m benchmarks.training --only city --seeds 5 --recipe NAME='--ema 0.99 ...'
     python -m benchmarks.training --only chip --real DIR
 
-Everything is a run of `python -m training.fit`: ResNet34-UNet, focal + dice, fed by the loader from a
-store. Rates are those of its own metrics.csv, every run in a process of its own, beside its
-convolutions alone. ``city`` and ``chip`` say how well it learns, in some minutes per recipe and seed.
+Everything is a run of `python -m training.fit`: ResNet34-UNet, focal + dice, fed by the loader from
+a store. Rates are those of its own metrics.csv, every run in a process of its own, beside its
+convolutions alone. ``city`` and ``chip`` say how well it learns, in minutes per recipe and seed.
 Where a step's time goes is told by ``training.fit --profile``, how fast maps are made by
 `benchmarks.inference`.
 """

@@ -117,19 +117,19 @@ def measure_city(
 def _record(result: Result, recipe: str, runs: Sequence[dict[str, Any]], prior: float) -> None:
     """Record the runs of a recipe, one per seed; and the course of each that was validated."""
     road, bins, error = (
-        [run["metrics"][name] for run in runs] for name in ("road_iou", "bin_iou", "speed_mae_mph")
+        [one["metrics"][name] for one in runs] for name in ("road_iou", "bin_iou", "speed_mae_mph")
     )
 
     def add(name: str, unit: str, values: Sequence[float], **promise: float) -> None:
         bound = promise if recipe == DEMO else {}
         result.add(f"city.{recipe}.{name}", unit, values, **bound)  # type: ignore[arg-type]  # bounds alone
 
-    add("minutes", "min", [run["minutes"] for run in runs], at_most=MINUTES)
+    add("minutes", "min", [one["minutes"] for one in runs], at_most=MINUTES)
     add("road_iou", "", road, at_least=ROAD_IOU)
     add("bin_iou", "", bins, at_least=BIN_IOU)
     add("over_prior", "", [value / prior for value in bins], at_least=OVER_PRIOR)
     add("speed_error", "mph", error)
-    for epochs in zip(*(run["course"] for run in runs), strict=False):
+    for epochs in zip(*(one["course"] for one in runs), strict=False):
         for name, unit in (("minutes", "min"), ("road_iou", ""), ("bin_iou", "")):
             add(f"epoch {epochs[0]['epoch']}.{name}", unit, [one[name] for one in epochs])
 

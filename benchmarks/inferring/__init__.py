@@ -1,1 +1,1 @@
-"""The parts of `benchmarks.inference`: `forms` makes the files, `worker` runs one of them."""
+"""The parts of `benchmarks.inference`: `forms` makes the files, `session` runs one of them."""

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import xxhash
-
 from benchmarks.child import ChildError, run
-from benchmarks.fitting.rungs import IPEX_PYTHON
+from benchmarks.fitting.runs import IPEX_PYTHON
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +64,15 @@ BASE = "bf16-compiled"
 PROMISED = ("pt2-int8", "openvino-int8")
 
 
-def exports_of(folder: Path, checkpoint: Path, store: str, tiles: int) -> Path:
-    """Return the folder for the files of one checkpoint, whose ranges come from one store."""
-    known = xxhash.xxh3_64(checkpoint.read_bytes())
-    known.update(f"{Path(store).resolve()} {tiles}".encode())
-    found = folder / known.hexdigest()
-    found.mkdir(parents=True, exist_ok=True)
-    return found
-
-
 def file_of(form: Form, checkpoint: Path, store: str, exports: Path, tiles: int) -> Path:
-    """Return the file of a form, made by the command that a user runs, unless it is there.
+    """Return the file of a form, made anew by the command that a user runs.
+
+    Parameters
+    ----------
+    exports
+        Folder for it.
+    tiles
+        Of the store, that INT8 takes its ranges from.
 
     Raises
     ------
@@ -88,10 +84,9 @@ def file_of(form: Form, checkpoint: Path, store: str, exports: Path, tiles: int)
     if not form.file:
         return checkpoint
     file = exports / form.file
-    if not file.exists():
-        words = [w for name, value in form.export.items() for w in (f"--{name}", value) if w]
-        command = [form.python, "-m", "training.export", str(checkpoint), *words]
-        run([*command, "--calibrate", store, "--tiles", str(tiles), "--out", str(file)])
+    words = [w for name, value in form.export.items() for w in (f"--{name}", value) if w]
+    command = [form.python, "-m", "training.export", str(checkpoint), *words]
+    run([*command, "--calibrate", store, "--tiles", str(tiles), "--out", str(file)])
     return file
 
 
@@ -99,22 +94,3 @@ def size_of(file: Path) -> int:
     """Return the bytes of a form's file or files."""
     beside = file.with_suffix(".bin")
     return file.stat().st_size + (beside.stat().st_size if file.suffix == ".xml" else 0)
-
-
-def task_of(form: Form, file: Path, image: Path, out: Path, shape: tuple[int, int]) -> list[str]:
-    """Return what `benchmarks.inferring.worker` is told: the words of `training.predict`.
-
-    Parameters
-    ----------
-    form, file
-        What runs.
-    image
-        To be mapped.
-    out
-        Folder for its map.
-    shape
-        Windows per batch, and their side.
-    """
-    count, side = (str(number) for number in shape)
-    words = [str(file), str(image), "--out", str(out), "--gsd", "image", "--overwrite"]
-    return [*words, "--batch-size", count, "--window", side, *form.runs]

@@ -124,9 +124,7 @@ def measure_peers(result: Result, task: Task, entries: Sequence[Entry] = ENTRIES
     _record_goals(result, [entry for entry in entries if entry.name in runs])
 
 
-def _meet(
-    result: Result, entry: Entry, child: Child, task: Task, truth: dict[str, float]
-) -> None:
+def _meet(result: Result, entry: Entry, child: Child, task: Task, truth: dict[str, float]) -> None:
     """Start a loader, check that it delivers the pixels, and look at its memory."""
     child.answer()
     opened = child.ask("open")["seconds"]

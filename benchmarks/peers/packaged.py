@@ -28,9 +28,9 @@ SPDL_AHEAD = 3
 def import_torchvision() -> None:
     """Import torchvision beside a torch that it was not built for.
 
-    Some peers import it, and use none of its compiled operators. On the package index it comes built
-    for CUDA; beside a CPU build of torch the import ends in "operator torchvision::nms does not
-    exist", and declaring what it looks up is enough.
+    Some peers import it, and use none of its compiled operators. On the package index it comes
+    built for CUDA; beside a CPU build of torch the import ends in "operator torchvision::nms does
+    not exist", and declaring what it looks up is enough.
     """
     try:
         importlib.import_module("torchvision")
@@ -233,8 +233,8 @@ def _write_torchgeo(task: Task, out: Path) -> None:
 def _open_torchgeo(task: Task, source: Path) -> Loader:
     """Return a DataLoader over the intersection of imagery and masks, as its tutorials do.
 
-    Its fastest way for tiles cut beforehand: one CRS and resolution, uncompressed files, cached file
-    handles, and the sampler for chips. Images are float32, masks int64, which is its own choice.
+    Its fastest way for tiles cut beforehand: one CRS and resolution, uncompressed files, cached
+    file handles, and the sampler for chips. Images are float32, masks int64, its own choice.
     """
     import_torchvision()
     from torchgeo.datasets import RasterDataset, stack_samples

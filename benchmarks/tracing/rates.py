@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,9 +68,10 @@ def vectorizing_seconds(path: Path) -> float:
 
 def peak_gib(path: Path) -> float:
     """Return the peak resident memory of a process of its own that vectorizes a map."""
-    return float(ask("benchmarks.tracing.rates", {"path": str(path)})["peak"]) / 2**30
+    return float(ask("benchmarks.tracing.rates:peak", {"path": str(path)})["peak"]) / 2**30
 
 
-if __name__ == "__main__":
-    vectorize([Path(json.loads(sys.argv[1])["path"])], workers=1)
-    print(json.dumps({"peak": resident()}))
+def peak(path: str) -> dict[str, int]:
+    """Vectorize a map in this process; return the peak of its memory in bytes."""
+    vectorize([Path(path)], workers=1)
+    return {"peak": resident()}
