@@ -14,13 +14,17 @@ from typing import Any
 
 import numpy as np
 import rasterio
+import xxhash
 
 from benchmarks.faults import jobs
 from benchmarks.faults.children import Ending, run
 from benchmarks.faults.jobs import World
 from benchmarks.faults.mutations import MUTATIONS
-from benchmarks.faults.report import Row, timed
-from geoprep.executors import usable_cores
+from benchmarks.faults.report import Row
+from geoprep.build import build
+from geoprep.executors import Threads, usable_cores
+from geoprep.plan import BuildOptions, make_plan
+from geoprep.sources import CITIES, Found, Scene, find_scenes
 from geoprep.store import Store
 from geoprep.store.scenes import read_image, read_speed
 
@@ -31,6 +35,7 @@ SPACE = 4 << 30
 """Bytes of address space beyond what a child begins with; threads reserve most of it."""
 MOST = 1 << 30
 """Bytes of memory that a build of such scenes may hold, Python and its libraries among them."""
+OPTIONS: dict[str, Any] = {"tile": 64, "levels": 1, "rescale": "none"}
 HELD = "no crash, no hang, bounded memory; the scene is right or named with a reason; others whole"
 
 
@@ -48,7 +53,7 @@ class Mutant:
 def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
     """Mutate images and labels, half of the tries each."""
     for kind, what in (("image", "mutated GeoTIFFs"), ("label", "mutated GeoJSON files")):
-        with timed(Row("mutated", what, HELD)) as row:
+        with Row(what, HELD) as row:
             _run(world, f"{seed} {kind}", kind, max(1, tries // 2), row)
         yield row
 
@@ -124,16 +129,10 @@ def build_mutants(
     folder: Path, some: Sequence[Mutant], reference: dict[str, str]
 ) -> list[tuple[str, list[str]]]:
     """Build mutants beside one scene that is whole; return status and problems of each."""
-    from geoprep.build.run import build
-    from geoprep.executors import Threads
-    from geoprep.plan.options import BuildOptions
-    from geoprep.plan.plan import make_plan
-    from geoprep.sources import Found
-
     folder.mkdir(parents=True)
     scenes = [_written(folder, one) for one in some]
-    whole = _whole_scene(some[0])
-    options = BuildOptions(tile=64, levels=1, rescale="none")
+    whole = Scene("whole", *map(str, _files(some[0])))
+    options = BuildOptions(**OPTIONS)
     found = Found((*scenes, whole), origin="mutants", product="PS-RGB")
     out = folder / "out.zarr"
     build(make_plan([found], ["moscow"], options, Threads(1)), out, Threads(1))
@@ -147,22 +146,13 @@ def build_mutants(
     ]
 
 
-def _written(folder: Path, mutant: Mutant) -> Any:  # noqa: ANN401 - a Scene
-    from geoprep.sources import Scene
-
+def _written(folder: Path, mutant: Mutant) -> Scene:
     image, label = _files(mutant)
     changed = folder / f"{mutant.scene}{Path(mutant.path).suffix}"
     changed.write_bytes(mutant.data)
     if mutant.kind == "image":
         return Scene(mutant.scene, str(changed), str(label))
     return Scene(mutant.scene, str(image), str(changed))
-
-
-def _whole_scene(mutant: Mutant) -> Any:  # noqa: ANN401 - a Scene
-    from geoprep.sources import Scene
-
-    image, label = _files(mutant)
-    return Scene("whole", str(image), str(label))
 
 
 def _files(mutant: Mutant) -> tuple[Path, Path]:
@@ -176,18 +166,10 @@ def _files(mutant: Mutant) -> tuple[Path, Path]:
 
 def _images(source: Path, folder: Path) -> dict[str, str]:
     """Return the hashes of every scene as it is built, by image; with `` alone`` of its image."""
-    from geoprep.build.run import build
-    from geoprep.executors import Threads
-    from geoprep.plan.options import BuildOptions
-    from geoprep.plan.plan import make_plan
-    from geoprep.sources import CITIES, find_scenes
-
-    found = find_scenes(CITIES["moscow"], source)
-    options = BuildOptions(tile=64, levels=1, rescale="none")
-    build(make_plan([found], ["moscow"], options, Threads(1)), folder / "plain.zarr", Threads(1))
+    jobs.build_store(source, folder / "plain.zarr", **OPTIONS)
     store = Store.open(folder / "plain.zarr")
     result = {}
-    for i, scene in enumerate(found.scenes):
+    for i, scene in enumerate(find_scenes(CITIES["moscow"], source).scenes):
         result[scene.image] = _seen(store, i)
         result[f"{scene.image} alone"] = _hash(read_image(store, i))
     return result
@@ -198,8 +180,6 @@ def _seen(store: Store, scene: int) -> str:
 
 
 def _hash(pixels: np.ndarray[Any, Any]) -> str:
-    import xxhash
-
     return xxhash.xxh3_128_hexdigest(pixels.tobytes())
 
 
