@@ -33,13 +33,17 @@ def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
     yield row
     with Row("a read-only disk as target of each command", "an error that names it") as row:
         for work in works:
-            check = lambda disk, work=work: _not_told(work.start(disk))
-            _on_disk(row, work, folder, 1024, check, read_only=True)
+            _on_disk(row, work, folder, 1024, partial(_refused, work), read_only=True)
     yield row
     yield _forbidden(works, folder)
     yield _unreadable(world, folder)
     yield _changing(world, folder, rng, max(1, tries // 5))
     shutil.rmtree(folder)
+
+
+def _refused(work: Work, place: Path, **how: bool) -> list[str]:
+    """Return a problem unless a command refuses to write to a place."""
+    return _not_told(work.start(place, **how))
 
 
 def _not_told(ending: Ending) -> list[str]:
@@ -100,9 +104,9 @@ def _forbidden(works: Iterable[Work], folder: Path) -> Row:
     place.mkdir(mode=0o555)
     with Row("a folder that may not be written to", "an error that names it") as row:
         for work in works:
-            ending = work.start(place, powerless=True)
-            left = [str(path) for path in place.iterdir()]
-            row.count([f"{work.name}: {one}" for one in _not_told(ending) + left])
+            problems = _refused(work, place, powerless=True)
+            problems += [str(path) for path in place.iterdir()]
+            row.count([f"{work.name}: {one}" for one in problems])
     row.note = "without root's privileges, which no mode would stop"
     return row
 
