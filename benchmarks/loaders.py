@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def _measure(result: Result, store: Path, work: Path, sizes: Sizes) -> None:
         task = Task(str(work / "files"), sizes.batch_size, of["threads"], str(store))
         measure_peers(result, task)
 
-    parts = {
+    parts: dict[str, Callable[[], object]] = {
         "throughput": throughput,
         "residency": partial(measure_residency, result, store, tiles),
         "load": partial(measure_load, result, store),

@@ -100,8 +100,8 @@ def _parts(
     store = given.store
     if store is None and set(given.only) & set(SPEED_PARTS):
         announce("drawing a city")
-        city = Sizes(scenes=scale.scenes, scene_side=scale.scene_side)
-        store = synthetic_store(work, city, usable_cores())
+        sizes = Sizes(scenes=scale.scenes, scene_side=scale.scene_side)
+        store = synthetic_store(work, sizes, usable_cores())
 
     def city() -> None:
         learnt = given.store or learning.build_city(work / "demo", *scale.city)

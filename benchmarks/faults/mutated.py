@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,17 @@ HELD = "no crash, no hang, bounded memory; the scene is right or named with a re
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed file of a city: which scene it belongs to, and what was done to it."""
+    """One changed file of a city: of which scene, image or label, what was done to it."""
 
-    scene: str
-    path: str
+    scene: Scene
     kind: str
     how: str
     data: bytes
+
+    @property
+    def path(self) -> Path:
+        """The file that was whole."""
+        return Path(getattr(self.scene, self.kind))
 
 
 def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
@@ -78,15 +82,13 @@ def _run(world: World, seed: str, kind: str, tries: int, row: Row) -> None:
 
 
 def _mutants(source: Path, kind: str, rng: random.Random, tries: int) -> Iterator[Mutant]:
-    pattern = "PS-RGB/*.tif" if kind == "image" else "geojson_roads_speed/*.geojson"
-    files = sorted(source.glob(pattern))
+    scenes = find_scenes(CITIES["moscow"], source).scenes
     for number in range(tries):
-        file = files[number % len(files)]
+        scene = scenes[number % len(scenes)]
         how = rng.choice(list(MUTATIONS[kind]))
+        file = Path(getattr(scene, kind))
         data = file.read_bytes() if number % 2 or kind == "label" else _uncompressed(file)
-        data = MUTATIONS[kind][how](data, rng)
-        scene = f"{number:05d}"
-        yield Mutant(scene, str(file), kind, how, data)
+        yield Mutant(scene, kind, how, MUTATIONS[kind][how](data, rng))
 
 
 def _uncompressed(path: Path) -> bytes:
@@ -119,9 +121,8 @@ def _judged(folder: Path, some: Sequence[Mutant], reference: dict[str, str]) -> 
 
 def _alone(ending: Ending) -> Answer:
     if ending.how == "told":  # an error for people that ends the command: it has to name the file
-        return "refused", [] if ".tif" in ending.answer or "scene" in ending.answer else [
-            str(ending)
-        ]
+        named = ".tif" in ending.answer or "scene" in ending.answer
+        return "refused", [] if named else [str(ending)]
     return ending.how, [str(ending)]
 
 
@@ -130,8 +131,8 @@ def build_mutants(
 ) -> list[tuple[str, list[str]]]:
     """Build mutants beside one scene that is whole; return status and problems of each."""
     folder.mkdir(parents=True)
-    scenes = [_written(folder, one) for one in some]
-    whole = Scene("whole", *map(str, _files(some[0])))
+    scenes = [_written(folder, number, one) for number, one in enumerate(some)]
+    whole = replace(some[0].scene, id="whole")
     options = BuildOptions(**OPTIONS)
     found = Found((*scenes, whole), origin="mutants", product="PS-RGB")
     out = folder / "out.zarr"
@@ -146,22 +147,10 @@ def build_mutants(
     ]
 
 
-def _written(folder: Path, mutant: Mutant) -> Scene:
-    image, label = _files(mutant)
-    changed = folder / f"{mutant.scene}{Path(mutant.path).suffix}"
+def _written(folder: Path, number: int, mutant: Mutant) -> Scene:
+    changed = folder / f"{number:05d}{mutant.path.suffix}"
     changed.write_bytes(mutant.data)
-    if mutant.kind == "image":
-        return Scene(mutant.scene, str(changed), str(label))
-    return Scene(mutant.scene, str(image), str(changed))
-
-
-def _files(mutant: Mutant) -> tuple[Path, Path]:
-    """Return image and label of the scene that a mutant was made of."""
-    path = Path(mutant.path)
-    city = path.parents[1]
-    number = path.stem.rpartition("chip")[2]
-    image = next((city / "PS-RGB").glob(f"*chip{number}.tif"))
-    return image, next((city / "geojson_roads_speed").glob(f"*chip{number}.geojson"))
+    return replace(mutant.scene, id=changed.stem, **{mutant.kind: str(changed)})
 
 
 def _images(source: Path, folder: Path) -> dict[str, str]:
@@ -192,20 +181,14 @@ def _scene_problems(
         empty = not read_image(store, scene).any() or status == "unlabelled"
         return [] if reason and empty else [f"{status}, reason {reason!r}, empty {empty}"]
     if mutant.kind == "label":
-        image = _files(mutant)[0]
-        if _hash(read_image(store, scene)) != reference[f"{image} alone"]:
+        if _hash(read_image(store, scene)) != reference[f"{mutant.scene.image} alone"]:
             return ["the image is another one"]
-        return _label_problems(mutant.data)
+        try:
+            json.loads(mutant.data)
+        except (ValueError, RecursionError) as error:
+            return [f"taken, though it is no JSON ({error})"]
+        return []
     return _image_problems(store, scene, mutant.data)
-
-
-def _label_problems(data: bytes) -> list[str]:
-    """Return a problem where a label was taken that is no JSON."""
-    try:
-        json.loads(data)
-    except (ValueError, RecursionError) as error:
-        return [f"taken, though it is no JSON ({error})"]
-    return []
 
 
 def _image_problems(store: Store, scene: int, data: bytes) -> list[str]:

@@ -122,8 +122,10 @@ def make_loader(
 ) -> Iterable[Any]:
     """Return a loader; the parameters are those of `held_by`."""
     if kind == "threads":
-        threads = {"threads": max(1, workers), "prefetch": workers}
-        return BatchLoader(tiles, batch_size, crops_per_tile=_LONG, **threads)
+        threads = max(1, workers)
+        return BatchLoader(
+            tiles, batch_size, crops_per_tile=_LONG, threads=threads, prefetch=workers
+        )
     dataset: Dataset[Any] = (
         TileDataset(tiles, crops_per_tile=_LONG)
         if kind == "tiles"

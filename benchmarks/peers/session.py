@@ -78,7 +78,8 @@ class Session:
 
     def rate(self, seconds: float) -> Answer:
         """Take whole epochs and drop them: tiles, seconds, and the times between their batches."""
-        tiles, times = 0, []
+        tiles = 0
+        times: list[float] = []
         start = now = time.perf_counter()
         while now - start < seconds:
             first = len(times)

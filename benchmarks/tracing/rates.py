@@ -33,23 +33,11 @@ def write_map(path: Path, maps: Sequence[RoadRaster], side: int, gsd_m: float, s
     """
     rng = np.random.default_rng(seed)
     bands = [one.pixels.bands for one in maps if isinstance(one.pixels, ArrayPixels)]
-    profile = {
-        "driver": "GTiff",
-        "width": side,
-        "height": side,
-        "count": bands[0].shape[0],
-        "dtype": "uint8",
-        "crs": "EPSG:32637",
-        "transform": Affine(gsd_m, 0, 400_000, 0, -gsd_m, 6_200_000),
-        "tiled": True,
-        "blockxsize": _BLOCK,
-        "blockysize": _BLOCK,
-        "interleave": "band",
-        "compress": "deflate",
-        "nodata": 255,
-    }
-    high, wide = bands[0].shape[1:]
-    with rasterio.open(path, "w", **profile) as file:
+    count, high, wide = bands[0].shape
+    profile = {"width": side, "height": side, "count": count, "dtype": "uint8", "nodata": 255}
+    profile |= {"tiled": True, "blockxsize": _BLOCK, "blockysize": _BLOCK, "compress": "deflate"}
+    profile |= {"crs": "EPSG:32637", "transform": Affine(gsd_m, 0, 4e5, 0, -gsd_m, 6.2e6)}
+    with rasterio.open(path, "w", driver="GTiff", interleave="band", **profile) as file:
         file.descriptions = [*(f"road, bin {i}" for i, _ in maps[0].classes), "road"]
         file.update_tags(CLASSES=json.dumps([{"band": i, "mph": m} for i, m in maps[0].classes]))
         for top in range(0, side, high):

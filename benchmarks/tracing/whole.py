@@ -11,16 +11,12 @@ import numpy as np
 from benchmarks.common import Result, announce
 from benchmarks.fitting.runs import fit
 from benchmarks.inferring.session import Silent, job_of
-from geoprep.build.run import build
-from geoprep.executors import Threads
-from geoprep.plan.options import BuildOptions
-from geoprep.plan.plan import make_plan
+from benchmarks.loading.data import CITY, built
 from geoprep.roads.centrelines import open_raster
 from geoprep.roads.formats import write_network
 from geoprep.roads.scoring import Settings, mean_scores, scenes_of, score_scenes
 from geoprep.roads.tracing import vectorize
 from geoprep.sources import get_city
-from geoprep.sources.spacenet import find_scenes
 from geoprep.store import SPLITS, Store
 from geoprep.synth import synthesise
 from training.checkpoint import BEST
@@ -29,7 +25,6 @@ SCENES = 48
 EPOCHS = 3
 OPTIONS = ("--batch-size", "4")
 """Of training; scenes and split are those of ``make demo``."""
-_CITY = "moscow"
 _TIMED = 2
 
 
@@ -50,8 +45,9 @@ def measure_whole(result: Result, work: Path) -> None:
     level, quick, area = of["level"], of["quick"], of["area"]
     if area is None:
         size = 512 if quick else 1300
-        area = synthesise(work, get_city(_CITY), scenes=4 if quick else SCENES, seed=0, size=size)
-    store = _build(area, work / f"{_CITY}.zarr")
+        area = synthesise(work, get_city(CITY), scenes=4 if quick else SCENES, seed=0, size=size)
+    announce("building the store")
+    store = built(area, work / "city.zarr")
     checkpoint = of["model"] or _train(store, work / "run", level, quick=quick)
     images = _held_out(Store.open(store), area)
     prefix = f"end_to_end.{level}"
@@ -68,14 +64,6 @@ def measure_whole(result: Result, work: Path) -> None:
     rate = square_km / (seconds + traced) * 3600
     result.add(f"{prefix}.image_to_graph", "km2/h", [rate], note="CRESI: 160, on a GPU")
     _score(result, prefix, images, area, work)
-
-
-def _build(area: Path, store: Path) -> Path:
-    announce("building the store")
-    city, executor = get_city(_CITY), Threads()
-    plan = make_plan([find_scenes(city, area)], [city.name], BuildOptions(), executor)
-    build(plan, store, executor)
-    return store
 
 
 def _train(store: Path, out: Path, level: int, *, quick: bool) -> Path:
