@@ -20,23 +20,30 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import rasterio
+from affine import Affine
+from rasterio.windows import Window
 
+from benchmarks.child import ask
 from benchmarks.chips import REAL
 from benchmarks.common import Result, parser, status
+from benchmarks.machine import resident
 from benchmarks.report import Table, conclude, print_machine
 from benchmarks.tracing.cases import Chip, chips
 from benchmarks.tracing.errors import erroneous_map
-from benchmarks.tracing.rates import peak_gib, vectorizing_seconds, write_map
 from geoprep.roads.apls import apls
 from geoprep.roads.centrelines import RoadRaster, Tracing
+from geoprep.roads.centrelines.pixels import ArrayPixels
 from geoprep.roads.ground import in_crs
-from geoprep.roads.tracing import trace
+from geoprep.roads.tracing import trace, vectorize
 from geoprep.sources.cities import get_city
 from geoprep.synth import synthesise
 
@@ -47,6 +54,7 @@ LEAST_RATE: Final = 8_800.0
 MOST_GIB: Final = 2.0
 _LARGE: Final = 20_000
 _GSD_M: Final = 0.3
+_BLOCK: Final = 512
 
 _NOTHING = {"spur_m": 0, "min_area_m2": 0, "min_hole_m2": 0, "min_length_m": 0}
 WAYS: Final = {
@@ -148,6 +156,50 @@ def _rate(
         rate = area / vectorizing_seconds(path) * 3600
         result.add("large.vectorize", "km2/h", [rate], note="20,000 x 20,000 pixels")
         result.add("large.peak", "GiB", [peak_gib(path)], at_most=MOST_GIB)
+
+
+def write_map(path: Path, maps: Sequence[RoadRaster], side: int, gsd_m: float, seed: int) -> None:
+    """Write a map as ``training.predict`` does, of chips laid side by side by chance.
+
+    Parameters
+    ----------
+    side
+        Pixels.
+    gsd_m
+        Metres that a pixel is wide.
+    """
+    rng = np.random.default_rng(seed)
+    bands = [one.pixels.bands for one in maps if isinstance(one.pixels, ArrayPixels)]
+    count, high, wide = bands[0].shape
+    profile = {"width": side, "height": side, "count": count, "dtype": "uint8", "nodata": 255}
+    profile |= {"tiled": True, "blockxsize": _BLOCK, "blockysize": _BLOCK, "compress": "deflate"}
+    profile |= {"crs": "EPSG:32637", "transform": Affine(gsd_m, 0, 4e5, 0, -gsd_m, 6.2e6)}
+    with rasterio.open(path, "w", driver="GTiff", interleave="band", **profile) as file:
+        file.descriptions = [*(f"road, bin {i}" for i, _ in maps[0].classes), "road"]
+        file.update_tags(CLASSES=json.dumps([{"band": i, "mph": m} for i, m in maps[0].classes]))
+        for top in range(0, side, high):
+            for left in range(0, side, wide):
+                size = min(high, side - top), min(wide, side - left)
+                chosen = bands[rng.integers(len(bands))][:, : size[0], : size[1]]
+                file.write(chosen, window=Window(left, top, size[1], size[0]))
+
+
+def vectorizing_seconds(path: Path) -> float:
+    """Return the processor time that one map takes, reading it included."""
+    before = time.process_time()
+    vectorize([path], workers=1)
+    return time.process_time() - before
+
+
+def peak_gib(path: Path) -> float:
+    """Return the peak resident memory of a process of its own that vectorizes a map."""
+    return float(ask("benchmarks.roads:peak", {"path": str(path)})["peak"]) / 2**30
+
+
+def peak(path: str) -> dict[str, int]:
+    """Vectorize a map in this process; return the peak of its memory in bytes."""
+    vectorize([Path(path)], workers=1)
+    return {"peak": resident()}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.machine import machine
+from benchmarks.machine import machine, resident
 from geoprep.build.commit import Histograms, finish
 from geoprep.build.journal import Journal
 from geoprep.build.records import Outcome, ShardRecord, ShardTask
@@ -60,26 +59,16 @@ def _probe(index: int) -> Probe:
 
     row, col = divmod(index, 1000)
     place = Affine(2.7e-6, 0, col * STEP, 0, -2.7e-6, row * STEP)
-    return Probe(
-        Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE),
-        dtype="uint8",
-        bands=(1, 2, 3),
-        band_names=("red", "green", "blue"),
-        files=(f"/data/chip{index}.tif",),
-        facts="",
-    )
+    grid = Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE)
+    bands = {"bands": (1, 2, 3), "band_names": ("red", "green", "blue")}
+    return Probe(grid, dtype="uint8", files=(f"/data/chip{index}.tif",), facts="", **bands)
 
 
 def plan_of(scenes: int) -> Plan:
     """Return the plan of so many chips of 1300 x 1300 x 3, labelled."""
-    found = Found(
-        tuple(
-            Scene(f"AOI_0_Nowhere_chip{i}", f"/data/chip{i}.tif", f"/data/chip{i}.geojson")
-            for i in range(scenes)
-        ),
-        origin="nowhere",
-    )
-    return make_plan([found], ["custom"], BuildOptions(), Unread(1))
+    chips = [(f"AOI_0_Nowhere_chip{i}", f"/data/chip{i}") for i in range(scenes)]
+    found = tuple(Scene(name, f"{file}.tif", f"{file}.geojson") for name, file in chips)
+    return make_plan([Found(found, origin="nowhere")], ["custom"], BuildOptions(), Unread(1))
 
 
 def pretend(task: ShardTask) -> ShardRecord:
@@ -110,7 +99,7 @@ def measure(scenes: int, shards: int, scheduler: str | None) -> dict[str, Any]:
         "scenes": scenes,
         "shards": plan.shards,
         "plan_seconds": time.perf_counter() - start,
-        "plan_peak_mb": _peak_mb(),
+        "plan_peak_mb": resident() / 1e6,
     }
     with ExitStack() as stack:
         executor, watch = _executor(scheduler, stack)
@@ -156,7 +145,7 @@ def _tasks(plan: Plan, count: int, executor: Dask | Threads, watch: Watch) -> di
             start = time.perf_counter()
             create_store(store, plan.meta, plan.tiles)
             finish(plan, store, records, histograms)
-            result |= {"tables_seconds": time.perf_counter() - start, "peak_mb": _peak_mb()}
+            result |= {"tables_seconds": time.perf_counter() - start, "peak_mb": resident() / 1e6}
     return result
 
 
@@ -169,10 +158,6 @@ def _used() -> Used:
         "rss_mb": round(psutil.Process().memory_info().rss / 1e6, 1),
         "cpu_seconds": round(times.user + times.system, 2),
     }
-
-
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

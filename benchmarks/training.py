@@ -1,12 +1,11 @@
 """How fast a network is trained, what makes it fast, what it learns: one run, in turns.
 
-    python -m benchmarks.training [STORE] [--quick] [--json FILE] [--plot FILE] [--price DOLLARS]
+    python -m benchmarks.training [STORE] [--quick] [--json FILE] [--plot FILE]
     python -m benchmarks.training --only city --seeds 5 --recipe NAME='--ema 0.99 ...'
-    python -m benchmarks.training --only chip --real DIR
 
 Everything is a run of `python -m training.fit`: ResNet34-UNet, focal + dice, fed by the loader from
 a store. Rates are those of its own metrics.csv, every run in a process of its own, beside its
-convolutions alone. ``city`` and ``chip`` say how well it learns, in minutes per recipe and seed.
+convolutions alone. ``city`` says how well it learns, in some minutes per recipe and seed.
 Where a step's time goes is told by ``training.fit --profile``, how fast maps are made by
 `benchmarks.inference`.
 """
@@ -20,7 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.chips import REAL
 from benchmarks.common import Result, announce, parser, run_parts, status
 from benchmarks.fitting import learning
 from benchmarks.fitting.ladder import CEILING, RUNGS, measure_ladder, measure_ranks, measure_sizes
@@ -29,7 +27,6 @@ from benchmarks.report import Table, conclude, print_machine
 from geoprep.executors import usable_cores
 
 SPEED_PARTS = ("ladder", "sizes", "ranks")
-LEARNING_PARTS = ("city", "chip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +43,6 @@ class Scale:
         Batch sizes to try.
     city
         Scenes and their side in pixels, of the city that recipes learn.
-    chip_steps
-        Of learning a chip by heart.
     """
 
     scenes: int = 12
@@ -56,10 +51,9 @@ class Scale:
     crop: int = 256
     sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
     city: tuple[int, int] = (learning.SCENES, learning.SIZE)
-    chip_steps: int = 300
 
 
-QUICK = Scale(6, 256, batch_size=2, crop=64, sizes=(1, 2), city=(6, 652), chip_steps=4)
+QUICK = Scale(6, 256, batch_size=2, crop=64, sizes=(1, 2), city=(6, 652))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,16 +72,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__, repeats=3)
     add = options.add_argument
     add("store", type=Path, nargs="?", help="learn from this store (default: a synthetic city)")
-    parts = (*SPEED_PARTS, *LEARNING_PARTS)
     text = f"measure this part; repeatable (default: {', '.join(SPEED_PARTS)})"
-    add("--only", action="append", choices=parts, help=text)
-    text = "of this machine per hour: images per dollar"
-    add("--price", type=float, metavar="DOLLARS", help=text)
+    add("--only", action="append", choices=(*SPEED_PARTS, "city"), help=text)
     add("--seeds", type=int, default=1, metavar="N", help="runs per recipe (default: 1)")
     text = "a name and options of training.fit to learn the city with (default: make demo's)"
     recipe = {"type": learning.parse_recipe, "metavar": "NAME=OPTIONS", "help": text}
     add("--recipe", action="append", **recipe)  # type: ignore[arg-type]  # of several kinds
-    add("--real", type=Path, default=REAL, help="a real chip to learn by heart, in its folders")
     given = options.parse_args(arguments)
     given.only = given.only or list(SPEED_PARTS)
     given.recipe = dict(given.recipe or [(learning.DEMO, learning.demo_options())])
@@ -112,7 +102,6 @@ def _parts(
         "sizes": partial(measure_sizes, result, store, work, scale.sizes),
         "ranks": partial(measure_ranks, result, store, work),
         "city": city,
-        "chip": partial(learning.measure_chip, result, given.real, work, steps=scale.chip_steps),
     }
 
 
@@ -124,7 +113,6 @@ def tables(result: Result) -> list[Table]:
     rungs["convolutions alone"] = f"ladder.{CEILING}"
     rate = {"images/s": "rate"}
     columns = rate | {"ms per step": "step", "peak MiB": "peak", "waited": "waited"}
-    columns |= {"images per dollar": "bought"}
     sizes = {str(n): f"sizes.{n}" for n in Scale().sizes}
     ranks = {"one process": "ranks.one", "two, through torchrun": "ranks.two"}
     learnt = {"road IoU": "road_iou", "bin IoU": "bin_iou", "minutes": "minutes"}

@@ -111,9 +111,6 @@ def measure_ladder(
         if name != CEILING:
             result.add(f"{at}.peak", "MiB", [one["peak"] for one in answers])
             result.add(f"{at}.waited", "", [one["waited"] for one in answers])
-            if of["price"]:
-                bought = [rate * 3600 / of["price"] for rate in rates[name]]
-                result.add(f"{at}.bought", "images per dollar", bought)
     for name, (under, at_least, note) in OVER.items():
         if FIT.name in rates and under in rates:
             values = ratios(rates[FIT.name], rates[under])

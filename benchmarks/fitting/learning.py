@@ -1,4 +1,4 @@
-"""What a run learns, with the commands themselves: recipes on a synthetic city, a chip by heart."""
+"""What a run learns, with the commands themselves: recipes on a synthetic city."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.child import GEOPREP, ROOT, ChildError, run
-from benchmarks.chips import real
 from benchmarks.common import Result, announce
 from benchmarks.fitting.runs import Rows, column, fit
 from geoprep.speed import BIN_COUNT, BIN_TABLE
 from geoprep.store import Store
 from loaders import RamTiles
-from training.config import Config
 
 SCENES, SIZE = 48, 1300
 DEMO = "demo"
@@ -34,8 +32,6 @@ MINUTES = 5.0
 ROAD_IOU, BIN_IOU = 0.70, 0.40
 OVER_PRIOR = 2.0
 """What "well above the prior" means for the mean IoU of speed bins."""
-
-CHIP_IOU = 0.5
 
 
 def demo_options(after: str = FIT, makefile: Path = ROOT / "Makefile") -> list[str]:
@@ -103,7 +99,7 @@ def measure_city(
 
     def learnt(name: str, seeds: count[int]) -> dict[str, Any]:
         options = [*recipes[name], "--seed", str(next(seeds))]
-        return learn(store, work / name, options, "val")
+        return learn(store, work / name, options)
 
     cases = {name: partial(learnt, name, count()) for name in recipes}
     found = result.turns(cases, result.settings["seeds"])
@@ -134,7 +130,7 @@ def _record(result: Result, recipe: str, runs: Sequence[dict[str, Any]], prior: 
             add(f"epoch {epochs[0]['epoch']}.{name}", unit, [one[name] for one in epochs])
 
 
-def learn(store: Path, out: Path, options: Sequence[str], split: str) -> dict[str, Any]:
+def learn(store: Path, out: Path, options: Sequence[str]) -> dict[str, Any]:
     """Train and evaluate with the commands themselves.
 
     Returns
@@ -147,7 +143,7 @@ def learn(store: Path, out: Path, options: Sequence[str], split: str) -> dict[st
     minutes = (time.perf_counter() - start) / 60
     weights = next(out / name for name in ("best.pt", "last.pt") if (out / name).exists())
     figures = out / "figures.json"
-    judged = ["-m", "training.evaluate", str(weights), str(store), "--split", split]
+    judged = ["-m", "training.evaluate", str(weights), str(store), "--split", "val"]
     run([sys.executable, *judged, "--json", str(figures), "--quiet"])
     metrics = json.loads(figures.read_text(encoding="utf-8"))["metrics"]
     return {"metrics": metrics, "minutes": minutes, "course": course(rows)}
@@ -188,37 +184,3 @@ def prior_bin_iou(store: Store) -> float:
 def _bin_counts(histogram: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return pixels in each speed bin, of pixels of each mph."""
     return np.bincount(BIN_TABLE, weights=histogram, minlength=BIN_COUNT + 1)[1:]
-
-
-def measure_chip(result: Result, source: Path, work: Path, *, steps: int) -> None:
-    """Record how well a network from random weights fits one real chip.
-
-    Parameters
-    ----------
-    source
-        Folder in SpaceNet's layout; the first city found in it counts.
-    work
-        Folder for store and run.
-    steps
-        Of batches with the default size.
-    """
-    chips = real(work, source, 1)
-    if chips is None:
-        result.notes.append(f"no real chip in {source}: nothing was learnt by heart")
-        return
-    announce("by heart")
-    store = work / "chip.zarr"
-    given = ["--city", chips.city.name, "--source", str(chips.folder), "--out", str(store)]
-    run([*GEOPREP, "build-zarr", *given])
-    sampling = Config().sampling
-    assert isinstance(sampling.batch_size, int)
-    tiles = int(np.sum(Store.open(store).tiles.split == 0))
-    windows = -(-steps * sampling.batch_size // tiles)
-    options = ["--epochs", "1", "--crops-per-tile", str(windows), "--encoder-weights", "none"]
-    options += ["--augment", "none", "--jitter", "0"]  # by heart: as it is, and no other way
-    found = learn(store, work / "chip", options, "train")
-    road, bins = ([found["metrics"][name]] for name in ("road_iou", "bin_iou"))
-    note = f"{steps} steps of {sampling.batch_size} x {sampling.crop}, on the chip itself"
-    result.add("chip.road_iou", "", road, at_least=CHIP_IOU, note=note)
-    result.add("chip.bin_iou", "", bins)
-    result.add("chip.minutes", "min", [found["minutes"]], note="the whole command")

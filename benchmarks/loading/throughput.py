@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import Result, announce, ratios
-from benchmarks.machine import cpu_seconds
 from loaders import Batch, BatchLoader, RamTiles, StreamTiles
 
 WHOLE_OVER_COPY = 0.8
@@ -80,7 +79,7 @@ def drain(loader: Iterable[Batch], seconds: float) -> Rate:
     """Take batches and drop them, whole epochs, for at least so many seconds."""
     samples, nbytes = 0, 0
     times: list[float] = []
-    cpu = cpu_seconds()
+    cpu = time.process_time()
     start = now = time.perf_counter()
     while now - start < seconds:
         first = len(times)
@@ -91,7 +90,7 @@ def drain(loader: Iterable[Batch], seconds: float) -> Rate:
             nbytes += batch.image.nbytes + batch.speed.nbytes
         del times[first]  # an epoch's first batch waits for its threads: that is its start
         del batch
-    return Rate(samples, nbytes, now - start, cpu_seconds() - cpu, tuple(times))
+    return Rate(samples, nbytes, now - start, time.process_time() - cpu, tuple(times))
 
 
 def first_batch(loader: BatchLoader) -> float:
@@ -133,11 +132,11 @@ def copy(tiles: RamTiles, samples: int, side: int, threads: int, seconds: float)
             done += 1
         return done
 
-    cpu, start = cpu_seconds(), time.perf_counter()
+    cpu, start = time.process_time(), time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         batches = sum(pool.map(work, range(threads)))
     took = time.perf_counter() - start
-    return Rate(batches * samples, batches * sum(sizes), took, cpu_seconds() - cpu)
+    return Rate(batches * samples, batches * sum(sizes), took, time.process_time() - cpu)
 
 
 def measure_throughput(result: Result, sets: dict[str, RamTiles], *, epoch: int) -> None:

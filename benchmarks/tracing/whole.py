@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.common import Result, announce
 from benchmarks.fitting.runs import fit
-from benchmarks.inferring.session import Silent, job_of
 from benchmarks.loading.data import CITY, built
+from benchmarks.mapping import Silent, job_of
 from geoprep.roads.centrelines import open_raster
 from geoprep.roads.formats import write_network
 from geoprep.roads.scoring import Settings, mean_scores, scenes_of, score_scenes

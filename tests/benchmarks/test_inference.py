@@ -12,10 +12,10 @@ from helpers.deploy_cases import FACTS
 from helpers.stores import write_store
 
 from benchmarks import inference as benchmark
+from benchmarks import mapping
 from benchmarks.child import ChildError
 from benchmarks.common import Result
-from benchmarks.inferring import forms, session
-from benchmarks.inferring.forms import BASE, FORMS
+from benchmarks.inference import BASE, FORMS
 from training.checkpoint import Checkpoint, save
 from training.model import build_network
 from training.prediction.windows import WindowGrid
@@ -50,7 +50,7 @@ class Talk:
 
 
 def test_a_rate_counts_every_pixel_and_takes_two_batches_at_least():
-    form = object.__new__(session.Session)
+    form = object.__new__(mapping.Session)
     form.job = SimpleNamespace(mapper=SimpleNamespace(facts=SimpleNamespace(bands=(1, 2, 3))))
     form.runner, form.soon = Doubler(), Doubler()
     assert form.batch(2, 32).is_contiguous(memory_format=torch.channels_last)
@@ -82,14 +82,15 @@ def test_windows_of_the_image_that_is_mapped_fill_the_batches_that_are_timed(sca
 
 def test_a_form_is_exported_by_the_command_into_the_folder(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(forms, "run", made.append)
+    monkeypatch.setattr(benchmark, "run", made.append)
     form = FORMS["onnx-int8"]
-    file = forms.file_of(form, tmp_path / "best.pt", "x.zarr", tmp_path, 4)
+    file = benchmark.file_of(form, tmp_path / "best.pt", "x.zarr", tmp_path, 4)
     assert file == tmp_path / "int8.onnx"
     assert made[0][1:5] == ["-m", "training.export", str(tmp_path / "best.pt"), "--format"]
     assert made[0][-6:] == ["--calibrate", "x.zarr", "--tiles", "4", "--out", str(file)]
     assert (
-        forms.file_of(FORMS["fp32"], tmp_path / "best.pt", "x.zarr", tmp_path, 4).name == "best.pt"
+        benchmark.file_of(FORMS["fp32"], tmp_path / "best.pt", "x.zarr", tmp_path, 4).name
+        == "best.pt"
     )
     assert len(made) == 1
 
@@ -120,10 +121,10 @@ def test_forms_are_chosen_by_name(capsys):
 
 
 def test_forms_of_the_extension_run_where_it_is(monkeypatch, tmp_path):
-    monkeypatch.setattr(forms, "IPEX_PYTHON", tmp_path / "python")
+    monkeypatch.setattr(benchmark, "IPEX_PYTHON", tmp_path / "python")
     assert {name for name, form in FORMS.items() if form.python != sys.executable} == IPEX
     with pytest.raises(ChildError, match="make ipex"):
-        forms.file_of(FORMS["ipex-int8"], Path("best.pt"), "x.zarr", tmp_path, 4)
+        benchmark.file_of(FORMS["ipex-int8"], Path("best.pt"), "x.zarr", tmp_path, 4)
 
 
 def test_every_form_is_a_format_of_export():
