@@ -131,7 +131,7 @@ def tables(result: Result) -> list[Table]:
         Table(
             "MB that workers add, and the arithmetic of their batches",
             workers,
-            {"added": "total", "PSS": "pss", "batches alone": "expected"},
+            {"added": "total", "batches alone": "expected"},
             drawn="added",
         ),
         Table(

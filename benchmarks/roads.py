@@ -5,7 +5,7 @@
 - ``ceiling``: perfect speed masks, burned from labels at native resolution, traced with all
   defaults and scored against those labels by APLS: what no network can beat. Chips of Vegas, and a
   synthetic city with its motorway, bridges and ramps.
-- ``errors``: maps with gaps, blobs and ragged edges (`benchmarks.tracing.errors`), traced plainly
+- ``errors``: maps with gaps, blobs and ragged edges (`benchmarks.tracing.chips`), traced plainly
   (centre lines and graph, nothing else), cleaned, and repaired.
 - ``rate``: square kilometres per hour that one core vectorizes, by processor time, with reading.
 - ``--large``: peak memory for a map of 20,000 x 20,000 pixels.
@@ -37,8 +37,7 @@ from benchmarks.chips import REAL
 from benchmarks.common import Result, parser, status
 from benchmarks.machine import resident
 from benchmarks.report import Table, conclude, print_machine
-from benchmarks.tracing.cases import Chip, chips
-from benchmarks.tracing.errors import erroneous_map
+from benchmarks.tracing.chips import Chip, chips, erroneous_map
 from geoprep.roads.apls import apls
 from geoprep.roads.centrelines import RoadRaster, Tracing
 from geoprep.roads.centrelines.pixels import ArrayPixels

@@ -6,8 +6,8 @@
 Everything is a run of `python -m training.fit`: ResNet34-UNet, focal + dice, fed by the loader from
 a store. Rates are those of its own metrics.csv, every run in a process of its own, beside its
 convolutions alone. ``city`` says how well it learns, in some minutes per recipe and seed.
-Where a step's time goes is told by ``training.fit --profile``, how fast maps are made by
-`benchmarks.inference`.
+Where a step's time goes is told by ``training.fit --profile``, the fastest batch by ``--batch-size
+auto``, how fast maps are made by `benchmarks.inference`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 
 from benchmarks.common import Result, announce, parser, run_parts, status
 from benchmarks.fitting import learning
-from benchmarks.fitting.ladder import CEILING, RUNGS, measure_ladder, measure_ranks, measure_sizes
+from benchmarks.fitting.ladder import CEILING, RUNGS, measure_ladder, measure_ranks
 from benchmarks.loading.data import Sizes, synthetic_store
 from benchmarks.report import Table, conclude, print_machine
 from geoprep.executors import usable_cores
 
-SPEED_PARTS = ("ladder", "sizes", "ranks")
+SPEED_PARTS = ("ladder", "ranks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,6 @@ class Scale:
         Of the synthetic city that steps learn from.
     batch_size, crop
         Of the step.
-    sizes
-        Batch sizes to try.
     city
         Scenes and their side in pixels, of the city that recipes learn.
     """
@@ -49,11 +47,10 @@ class Scale:
     scene_side: int = 1024
     batch_size: int = 8
     crop: int = 256
-    sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
     city: tuple[int, int] = (learning.SCENES, learning.SIZE)
 
 
-QUICK = Scale(6, 256, batch_size=2, crop=64, sizes=(1, 2), city=(6, 652))
+QUICK = Scale(6, 256, batch_size=2, crop=64, city=(6, 652))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,7 +96,6 @@ def _parts(
 
     return {
         "ladder": partial(measure_ladder, result, store, work),
-        "sizes": partial(measure_sizes, result, store, work, scale.sizes),
         "ranks": partial(measure_ranks, result, store, work),
         "city": city,
     }
@@ -113,7 +109,6 @@ def tables(result: Result) -> list[Table]:
     rungs["convolutions alone"] = f"ladder.{CEILING}"
     rate = {"images/s": "rate"}
     columns = rate | {"ms per step": "step", "peak MiB": "peak", "waited": "waited"}
-    sizes = {str(n): f"sizes.{n}" for n in Scale().sizes}
     ranks = {"one process": "ranks.one", "two, through torchrun": "ranks.two"}
     learnt = {"road IoU": "road_iou", "bin IoU": "bin_iou", "minutes": "minutes"}
     more = learnt | {"over prior": "over_prior", "mph off": "speed_error"}
@@ -125,7 +120,6 @@ def tables(result: Result) -> list[Table]:
     }
     return [
         Table(f"Training, {step}", rungs, columns, drawn="images/s"),
-        Table("Windows per batch", sizes, rate, drawn="images/s"),
         Table("Ranks, the same global batch", ranks, rate),
         Table("Learning a city, on its validation scenes", recipes, more, head="recipe"),
         Table("The course of it", epochs, learnt, drawn="road IoU"),

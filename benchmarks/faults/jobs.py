@@ -68,15 +68,10 @@ class World:
     def make(cls, folder: Path, scenes: int) -> World:
         """Make all of it; takes seconds."""
         city = synthesise(folder / "city", CITIES["moscow"], scenes=scenes, size=128, seed=1)
-        world = cls(
-            folder, city, folder / "whole.zarr", folder / "run" / "last.pt", folder / "x.tif"
-        )
-        for made in (
-            run(build_store, world.source, world.store),
-            run(fit_network, world.store, folder / "run"),
-        ):
-            if made.how != "done":
-                raise RuntimeError(f"the inputs cannot be made: {made}")
+        store, checkpoint = folder / "whole.zarr", folder / "run" / "last.pt"
+        world = cls(folder, city, store, checkpoint, folder / "x.tif")
+        sound(run(build_store, world.source, world.store))
+        sound(run(fit_network, world.store, folder / "run"))
         write_image(world.image, 700, 96)
         return world
 
@@ -206,6 +201,19 @@ def _nothing(path: Path) -> dict[str, str]:
 def finished(ending: Ending) -> bool:
     """Return whether a command was done: a status other than 0 is not."""
     return ending.how == "done" and ending.answer in (0, "built", "resumed", "unchanged")
+
+
+def sound(ending: Ending) -> Ending:
+    """Return the ending of a command that nobody disturbed.
+
+    Raises
+    ------
+    RuntimeError
+        It was not done all the same: nothing can be tried.
+    """
+    if not finished(ending):
+        raise RuntimeError(f"undisturbed, and yet: {ending}")
+    return ending
 
 
 def digest(folder: Path) -> dict[str, str]:

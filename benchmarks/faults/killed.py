@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.faults import jobs
 from benchmarks.faults.children import Ending
-from benchmarks.faults.jobs import Work, World, differences, finished
+from benchmarks.faults.jobs import Work, World, differences, finished, sound
 from benchmarks.faults.report import Row
 from geoprep.executors import usable_cores
 
@@ -38,10 +38,7 @@ def rows(world: World, seed: int, trials: int) -> Iterator[Row]:
 def killed_rows(work: Work, folder: Path, rng: random.Random, trials: int, row: Row) -> None:
     """Kill, finish and compare, ``trials`` times; each time up to `MOST_KILLS` kills."""
     folder.mkdir()
-    whole = work.start(folder)
-    if not finished(whole):
-        row.count([f"undisturbed: {whole}"])
-        return
+    whole = sound(work.start(folder))
     expected = work.result(folder)
 
     def trial(number: int, moments: list[float]) -> tuple[int, list[str]]:

@@ -70,13 +70,13 @@ def _from_bucket(world: World, out: Path, place: Endpoint, _: list[float]) -> li
 
 def _into_bucket(world: World, out: Path, place: Endpoint, moments: list[float]) -> list[str]:
     """Build into the bucket; look past the proxy at what is there, and leave nothing."""
-    prefix = f"{out.name}.zarr/"
-    task = build, place.proxy.address, str(world.source), f"s3://{OWN}/{prefix}"
+    task = build, place.proxy.address, str(world.source), f"s3://{OWN}/{out.name}.zarr/"
     endings = [run(*task, kill_after=moment) for moment in moments]
     wrong = [str(one) for one in endings if not one.orderly]
     wrong += _problems(run(*task))
-    found = {name: sha256(body).hexdigest() for name, body in place.objects(prefix).items()}
-    place.remove(out.name)
+    made = place.taken(f"{out.name}.zarr/")
+    place.taken(out.name)  # what a build keeps beside it
+    found = {name: sha256(body).hexdigest() for name, body in made.items()}
     return wrong or differences(found, jobs.digest(world.store))
 
 

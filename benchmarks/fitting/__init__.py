@@ -1,5 +1,5 @@
 """The parts of `benchmarks.training`, all of them runs of `training.fit` itself.
 
-`runs` starts them; `ladder` compares settings, batch sizes and ranks, beside the `convolutions`
-alone; `learning` says what comes of whole runs.
+`runs` starts them; `ladder` compares settings and ranks, beside the `convolutions` alone;
+`learning` says what comes of whole runs.
 """

@@ -1,4 +1,4 @@
-"""The step's rates: settings from rung to rung, batch sizes, two ranks beside one."""
+"""The step's rates: settings from rung to rung, two ranks beside one."""
 
 from __future__ import annotations
 
@@ -82,22 +82,16 @@ def climb(rung: Rung, store: Path, work: Path, options: Sequence[str]) -> dict[s
     return rates | {"peak": told["peak"] / 2**20}
 
 
-def _of_step(result: Result) -> list[str]:
-    of = result.settings
-    return ["--batch-size", str(of["batch_size"]), "--crop", str(of["crop"])]
-
-
 def measure_ladder(
     result: Result, store: Path, work: Path, rungs: Sequence[Rung] = RUNGS, seconds: float = 3.0
 ) -> None:
     """Record every rung that there is here, the bound, and their ratios."""
     of = result.settings
+    step = ["--batch-size", str(of["batch_size"]), "--crop", str(of["crop"])]
     bound = {name: of[name] for name in ("batch_size", "crop")}
     bound |= {"bands": len(Store.open(store).meta.bands), "seconds": seconds}
     cases: dict[str, Callable[[], dict[str, Any]]] = {
-        rung.name: partial(climb, rung, store, work, _of_step(result))
-        for rung in rungs
-        if rung.python.exists()
+        rung.name: partial(climb, rung, store, work, step) for rung in rungs if rung.python.exists()
     }
     cases[CEILING] = partial(ask, "benchmarks.fitting.convolutions:ceiling", bound)
     if IPEX in rungs and IPEX.name not in cases:
@@ -115,16 +109,6 @@ def measure_ladder(
         if FIT.name in rates and under in rates:
             values = ratios(rates[FIT.name], rates[under])
             result.add(f"ladder.{name}", "", values, at_least=at_least, note=note)
-
-
-def measure_sizes(result: Result, store: Path, work: Path, sizes: Sequence[int]) -> None:
-    """Record the rate of every batch size."""
-    crop = _of_step(result)[2:]
-    cases = {
-        str(n): partial(climb, FIT, store, work, ["--batch-size", str(n), *crop]) for n in sizes
-    }
-    for name, found in result.turns(cases).items():
-        result.add(f"sizes.{name}.rate", "images/s", [one["rate"] for one in found])
 
 
 def measure_ranks(result: Result, store: Path, work: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 import time
@@ -17,7 +16,7 @@ import numpy as np
 
 from benchmarks.child import GEOPREP, ROOT, ChildError, run
 from benchmarks.common import Result, announce
-from benchmarks.fitting.runs import Rows, column, fit
+from benchmarks.fitting.runs import Rows, fit
 from geoprep.speed import BIN_COUNT, BIN_TABLE
 from geoprep.store import Store
 from loaders import RamTiles
@@ -154,14 +153,16 @@ def course(rows: Rows) -> list[dict[str, Any]]:
 
     Roads are as a map has them, from the threshold on that validation finds best; bins from 0.5.
     """
-    names = {"epoch": "epoch", "road_iou": "best_road_iou", "bin_iou": "bin_iou"}
-    if not rows or not set(names.values()) <= set(rows[0]):
-        return []
-    columns = {name: column(rows, found) for name, found in names.items()}
-    columns["epoch"] = [int(number) for number in columns["epoch"]]
-    columns["minutes"] = [seconds / 60 for seconds in column(rows, "seconds")]
-    epochs = (dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True))
-    return [epoch for epoch in epochs if not math.isnan(epoch["road_iou"])]
+    validated = [row for row in rows if row.get("best_road_iou")]
+    return [
+        {
+            "epoch": int(row["epoch"]),
+            "minutes": float(row["seconds"]) / 60,
+            "road_iou": float(row["best_road_iou"]),
+            "bin_iou": float(row["bin_iou"] or "nan"),
+        }
+        for row in validated
+    ]
 
 
 def prior_bin_iou(store: Store) -> float:

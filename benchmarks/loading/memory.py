@@ -82,8 +82,7 @@ def measure_memory(result: Result, store: Path, tiles: RamTiles) -> None:
             task = {"kind": kind, "start": start, "workers": workers, "batch_size": batch_size}
             found = ask("benchmarks.loading.memory:held_by", task | {"store": str(store)})
             at = f"memory.{mode}.{workers}"
-            result.add(f"{at}.total", "MB", [found["kept"] / 1e6])
-            result.add(f"{at}.pss", "MB", [found["pss"] / 1e6])
+            result.add(f"{at}.total", "MB", [found["held"] / 1e6])
             expected = expected_bytes(kind, workers, *shape)
             result.add(f"{at}.expected", "MB", [expected / 1e6])
     for kind in ("classic", "uint8"):
@@ -169,4 +168,4 @@ def held_by(kind: str, start: str, workers: int, batch_size: int, store: str) ->
         batch = next(batches)
     after = settled()
     del batch
-    return {"kept": after.kept - before.kept, "pss": after.pss - before.pss}
+    return {"held": after - before}

@@ -128,12 +128,12 @@ def _meet(result: Result, entry: Entry, child: Child, task: Task, truth: dict[st
     """Start a loader, check that it delivers the pixels, and look at its memory."""
     child.answer()
     opened = child.ask("open")["seconds"]
-    before = settled(child.process.pid).kept
+    before = settled(child.process.pid)
     first = child.ask("first")
     if task.crop is None:
         compare(first, truth)
     child.ask("hold")
-    added = settled(child.process.pid).kept - before
+    added = settled(child.process.pid) - before
     child.ask("release")
     at = f"peers.{entry.name}"
     result.add(f"{at}.start", "s", [opened], note="its import and its making")

@@ -20,10 +20,6 @@ from benchmarks.common import Result, announce, ratios
 from loaders import Batch, BatchLoader, RamTiles, StreamTiles
 
 WHOLE_OVER_COPY = 0.8
-CROPS_PER_SECOND = {"512x3": 9_000.0, "650x3": 7_000.0, "512x8": 9_000.0}
-"""Side and bands of the tiles to the crops of 256 with D4 that two cores promise."""
-PROMISED_CROP, PROMISED_CORES = 256, 2
-
 RESIDENCIES = {"ram": "RamTiles", "compressed": 'RamTiles, keep="compressed"'}
 RESIDENCIES |= {"stream": "StreamTiles"}
 _LEAST = 32
@@ -168,30 +164,17 @@ def measure_throughput(result: Result, sets: dict[str, RamTiles], *, epoch: int)
         announce(f"first run: {case}")
         run()
     runs = result.turns(cases)
-    promised = result.machine["cores"] == PROMISED_CORES and crop == PROMISED_CROP
-    for name in sets:
-        at, rate = f"throughput.{name}", CROPS_PER_SECOND.get(name)
-        _record(result, f"{at}.whole", runs, over_copy=WHOLE_OVER_COPY if promised else None)
-        _record(result, f"{at}.crops", runs, rate=rate if promised else None)
-
-
-def _record(
-    result: Result,
-    at: str,
-    runs: dict[str, list[Rate]],
-    *,
-    rate: float | None = None,
-    over_copy: float | None = None,
-) -> None:
-    """Record one way of loading; `rate` and `over_copy` are promised."""
-    found = runs[at]
-    gigabytes, copied = ([r.gigabytes for r in each] for each in (found, runs[f"{at}.copy"]))
-    result.add(f"{at}.rate", "images/s", [r.rate for r in found], at_least=rate)
-    result.add(f"{at}.gb", "GB/s", gigabytes)
-    result.add(f"{at}.copy.gb", "GB/s", copied)
-    result.add(f"{at}.over_copy", "", ratios(gigabytes, copied), at_least=over_copy)
-    for share, label in ((0.5, "p50"), (0.99, "p99")):
-        result.add(f"{at}.{label}", "ms", [r.quantile(share) for r in found])
+    for at, found in runs.items():
+        if at.endswith(".copy"):
+            continue
+        gigabytes, copied = ([r.gigabytes for r in each] for each in (found, runs[f"{at}.copy"]))
+        least = WHOLE_OVER_COPY if at.endswith(".whole") else None
+        result.add(f"{at}.rate", "images/s", [r.rate for r in found])
+        result.add(f"{at}.gb", "GB/s", gigabytes)
+        result.add(f"{at}.copy.gb", "GB/s", copied)
+        result.add(f"{at}.over_copy", "", ratios(gigabytes, copied), at_least=least)
+        for share, label in ((0.5, "p50"), (0.99, "p99")):
+            result.add(f"{at}.{label}", "ms", [r.quantile(share) for r in found])
 
 
 def measure_residency(result: Result, store: Path, pixels: RamTiles) -> None:

@@ -109,7 +109,7 @@ def test_a_killed_build_is_finished(world, tmp_path):
 
 def test_two_builds_at_once_leave_one_store(world, tmp_path):
     row, build = Row("", ""), jobs.works(world)["build-zarr"]
-    expected = together.alone(build, tmp_path / "out", row)
+    expected = together.alone(build, tmp_path / "out")
     row.count(together.race(build, tmp_path / "out", expected, random.Random(2)))
     assert_survived([row])
 

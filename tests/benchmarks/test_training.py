@@ -220,7 +220,6 @@ def everything():
     """A result with figures of every part."""
     result = a_result(recipe={"demo": []})
     rates = {f"ladder.{rung.name}.rate": 5.0 for rung in RUNGS} | {"ladder.convolutions.rate": 9.0}
-    rates |= {"sizes.1.rate": 3.0, "sizes.2.rate": 4.0}
     rates |= {"city.demo.road_iou": 0.6, "city.demo.epoch 1.road_iou": 4.0, "city.prior": 0.1}
     rates |= {"ranks.one.rate": 7.0, "ranks.two.rate": 6.5}
     for name, rate in rates.items():
@@ -235,7 +234,6 @@ def test_every_part_is_printed_and_drawn(everything, tmp_path, capsys):
     said = capsys.readouterr().out
     for title in (
         "Training, ",
-        "Windows per batch",
         "Ranks",
         "a city",
         "demo, epoch 1",
