@@ -72,11 +72,8 @@ def _measure(result: Result, store: Path, work: Path, sizes: Sizes) -> None:
     def throughput() -> None:
         announce("drawing random tiles")
         shapes = QUICK_SHAPES if of["quick"] else OTHER_SHAPES
-        sets = {
-            f"{side}x{bands}": random_tiles(sizes.other_tiles, side, bands)
-            for side, bands in shapes
-        }
-        sets = {f"{tiles.side}x{len(tiles.bands)}": tiles} | sets
+        every = [tiles, *(random_tiles(sizes.other_tiles, *shape) for shape in shapes)]
+        sets = {f"{one.side}x{len(one.bands)}": one for one in every}
         of["sets"] = list(sets)
         measure_throughput(result, sets, epoch=sizes.epoch)
 
@@ -100,7 +97,9 @@ def _measure(result: Result, store: Path, work: Path, sizes: Sizes) -> None:
 def tables(result: Result) -> list[Table]:
     """Return the tables of what was measured."""
     of = result.settings
-    sets = [(name, kind) for name in of.get("sets", ()) for kind in ("whole", "crops")]
+    kinds = [f"{name} {kind}" for name in of.get("sets", ()) for kind in ("whole", "crops")]
+    sets = {kind: f"throughput.{kind.replace(' ', '.')}" for kind in kinds}
+    what = f"{of['threads']} threads, batches of {of['batch_size']}, {of['crop']}-crops with D4"
     batches = {"images/s": "rate", "of the copy": "over_copy", "GB/s": "gb", "copy": "copy.gb"}
     batches |= {"p50 ms": "p50", "p99 ms": "p99", "first ms": "first"}
     homes = {"MB": "held", "tiles/s": "whole.rate", "us per tile": "whole.cpu"}
@@ -113,34 +112,16 @@ def tables(result: Result) -> list[Table]:
     }
     peers = {"images/s": "rate", "CPU us": "cpu", "p50 ms": "p50", "p99 ms": "p99"}
     peers |= {"start s": "start", "first s": "first", "MB per worker": "memory"}
+    residencies = {title: f"residency.{kind}" for kind, title in RESIDENCIES.items()}
+    loaders = {entry.title: f"peers.{entry.name}" for entry in ENTRIES}
+    added = {"MB added": "total", "their batches alone, arithmetic": "expected"}
+    few = (*list(batches.values())[2:], *list(peers.values())[1:])
     return [
-        Table(
-            f"Throughput: {of['threads']} threads, batches of {of['batch_size']}, "
-            f"{of['crop']}-crops with D4",
-            {f"{name} {kind}": f"throughput.{name}.{kind}" for name, kind in sets},
-            batches,
-            medians=list(batches.values())[2:],
-            drawn="GB/s",
-        ),
-        Table(
-            f"Where tiles live, {of['crop']}-crops with D4",
-            {title: f"residency.{kind}" for kind, title in RESIDENCIES.items()},
-            homes,
-        ),
+        Table(f"Throughput: {what}", sets, batches, medians=few, drawn="GB/s"),
+        Table(f"Where tiles live, {of['crop']}-crops with D4", residencies, homes),
         Table("Load, warm page cache", loads, {"GB/s": "rate"}, drawn="GB/s"),
-        Table(
-            "MB that workers add, and the arithmetic of their batches",
-            workers,
-            {"added": "total", "batches alone": "expected"},
-            drawn="added",
-        ),
-        Table(
-            "Peers, same tiles and batch, whole tiles unless said",
-            {entry.title: f"peers.{entry.name}" for entry in ENTRIES},
-            peers,
-            medians=list(peers.values())[1:],
-            drawn="images/s",
-        ),
+        Table("Memory of workers", workers, added, drawn="MB added"),
+        Table("Peers, whole tiles unless said", loaders, peers, medians=few, drawn="images/s"),
     ]
 
 

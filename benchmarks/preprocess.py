@@ -183,40 +183,26 @@ def _record_moscow(result: Result, runs: Mapping[int, Sequence[float]]) -> None:
 def tables(result: Result, chips: Sequence[Chips]) -> list[Table]:
     """Return the tables of what was measured."""
     kinds, workers = {one.kind: one.kind for one in chips}, result.settings["workers"]
-    rates = {"decode chips/s": "decode.rate", "build": "build.rate", "with zstd": "zstd.rate"}
+    rates = {"decode": "decode.rate", "build": "build.rate", "with zstd": "zstd.rate"}
     rates |= {"decode, 1 worker": "decode_1w.rate", "build, 1 worker": "build_1w.rate"}
-    shares = {
-        "of decoding alone": "share",
-        "1 worker": "share_1w",
-        "the usual way": "reference.rate",
-    }
+    rates |= {"the usual way": "reference.rate"}
+    shares = {"of decoding alone": "share", "1 worker": "share_1w"}
     shares |= {"times the usual way": "over_reference", "its 1 worker": "over_reference_1w"}
     codecs = {"lz4": "lz4.mb_per_chip", "zstd": "zstd.mb_per_chip", "rate": "zstd.over_lz4"}
-    stages = [n.rpartition(".")[0] for n in result.figures if n.startswith("stage.")]
-    counts = [n.rpartition(".")[2] for n in result.figures if ".pss." in n]
-    sizes = {n: n for n in dict.fromkeys(counts) if n.isdigit()}
+    names = [name.rpartition(".") for name in result.figures]
+    stages = {start.partition(".")[2]: start for start, _, _ in names if start[:6] == "stage."}
+    peaks = {start: start for start, _, _ in names if start.endswith(".pss")}
+    sizes = {end: end for start, _, end in names if start in peaks and end.isdigit()}
     mosaics = {"without labels": "mosaic.plain", "with streets": "mosaic.labelled"}
+    scene = f"One scene of {result.settings['mosaic']} pixels per side"
+    columns = {"s": "seconds", "Mpx/s": "rate", "PSS, MiB": "pss"}
     return [
-        Table(f"Rates, {workers} workers", kinds, rates, drawn="build"),
+        Table(f"Rates, {workers} workers, chips/s", kinds, rates, drawn="build"),
         Table("A build's rate over others", kinds, shares, drawn="of decoding alone"),
         Table("MB per chip, and zstd's rate over lz4's", kinds, codecs, drawn="lz4"),
-        Table(
-            "Stages, ms per chip with 1 worker",
-            {name.partition(".")[2]: name for name in dict.fromkeys(stages)},
-            kinds,
-            drawn=next(iter(kinds)),
-        ),
-        Table(
-            "Peak PSS of the command by chips, MiB",
-            {kind: f"{kind}.pss" for kind in kinds},
-            sizes,
-            drawn=next(reversed(sizes), ""),
-        ),
-        Table(
-            f"One scene of {result.settings['mosaic']} pixels per side",
-            mosaics,
-            {"s": "seconds", "Mpx/s": "rate", "PSS, MiB": "pss"},
-        ),
+        Table("Stages, ms per chip with 1 worker", stages, kinds, drawn=next(iter(kinds))),
+        Table("Peak PSS of the command by chips, MiB", peaks, sizes, drawn=next(iter(sizes), "")),
+        Table(scene, mosaics, columns),
     ]
 
 

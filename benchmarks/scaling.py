@@ -17,7 +17,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,8 +59,8 @@ def _probe(index: int) -> Probe:
     row, col = divmod(index, 1000)
     place = Affine(2.7e-6, 0, col * STEP, 0, -2.7e-6, row * STEP)
     grid = Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE)
-    bands = {"bands": (1, 2, 3), "band_names": ("red", "green", "blue")}
-    return Probe(grid, dtype="uint8", files=(f"/data/chip{index}.tif",), facts="", **bands)
+    file, names = f"/data/chip{index}.tif", ("red", "green", "blue")
+    return Probe(grid, "uint8", bands=(1, 2, 3), band_names=names, files=(file,), facts="")
 
 
 def plan_of(scenes: int) -> Plan:
@@ -101,23 +100,18 @@ def measure(scenes: int, shards: int, scheduler: str | None) -> dict[str, Any]:
         "plan_seconds": time.perf_counter() - start,
         "plan_peak_mb": resident() / 1e6,
     }
-    with ExitStack() as stack:
-        executor, watch = _executor(scheduler, stack)
-        return result | _tasks(plan, min(shards, plan.shards), executor, watch)
-
-
-def _executor(scheduler: str | None, stack: ExitStack) -> tuple[Dask | Threads, Watch]:
+    count = min(shards, plan.shards)
     if scheduler is None:
-        return Threads(), lambda: {"client": _used()}
+        return result | _tasks(plan, count, Threads(), lambda: {"client": _used()})
     from distributed import Client
 
-    client = stack.enter_context(Client(scheduler, set_as_default=False))
+    with Client(scheduler, set_as_default=False) as client:
 
-    def watch() -> dict[str, Used]:
-        workers = {f"worker {i}": one for i, one in enumerate(client.run(_used).values())}
-        return {"client": _used(), "scheduler": client.run_on_scheduler(_used), **workers}
+        def watch() -> dict[str, Used]:
+            workers = {f"worker {i}": one for i, one in enumerate(client.run(_used).values())}
+            return {"client": _used(), "scheduler": client.run_on_scheduler(_used), **workers}
 
-    return Dask(client), watch
+        return result | _tasks(plan, count, Dask(client), watch)
 
 
 def _tasks(plan: Plan, count: int, executor: Dask | Threads, watch: Watch) -> dict[str, Any]:

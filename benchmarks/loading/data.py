@@ -74,8 +74,8 @@ def synthetic_store(work: Path, sizes: Sizes, workers: int) -> Path:
         Threads.
     """
     city = get_city(CITY)
-    drawn = {"scenes": sizes.scenes, "seed": SEED, "size": sizes.scene_side, "workers": workers}
-    synthesise(work / "city", city, **drawn)
+    scenes, size = sizes.scenes, sizes.scene_side
+    synthesise(work / "city", city, scenes=scenes, seed=SEED, size=size, workers=workers)
     return built(work / "city", work / f"{CITY}.zarr", workers, tile=sizes.tile)
 
 

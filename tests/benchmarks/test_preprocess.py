@@ -67,15 +67,6 @@ def test_a_city_of_links_has_every_number(chips: Chips, tmp_path: Path):
     }
 
 
-def test_more_chips_than_are_drawn_are_files_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("benchmarks.chips.DISTINCT", 1)
-    images = [Path(scene.image) for scene in synthetic(tmp_path, "uint8", 3, SIZE, 1).scenes()]
-    assert len({image.stat().st_ino for image in images}) == 3
-    assert len({image.read_bytes() for image in images}) == 1
-
-
 def test_real_chips_are_found_or_not(shared_data: Path, tmp_path: Path):
     found = real(tmp_path, shared_data, 5)
     assert found is not None
