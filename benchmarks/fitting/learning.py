@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import time
@@ -122,7 +123,12 @@ def _record(result: Result, recipe: str, runs: Sequence[dict[str, Any]], prior: 
     add("minutes", "min", [one["minutes"] for one in runs], at_most=MINUTES)
     add("road_iou", "", road, at_least=ROAD_IOU)
     add("bin_iou", "", bins, at_least=BIN_IOU)
-    add("over_prior", "", [value / prior for value in bins], at_least=OVER_PRIOR)
+    add(
+        "over_prior",
+        "",
+        [value / prior if prior else math.nan for value in bins],
+        at_least=OVER_PRIOR,
+    )
     add("speed_error", "mph", error)
     for epochs in zip(*(one["course"] for one in runs), strict=False):
         for name, unit in (("minutes", "min"), ("road_iou", ""), ("bin_iou", "")):
@@ -145,6 +151,7 @@ def learn(store: Path, out: Path, options: Sequence[str]) -> dict[str, Any]:
     judged = ["-m", "training.evaluate", str(weights), str(store), "--split", "val"]
     run([sys.executable, *judged, "--json", str(figures), "--quiet"])
     metrics = json.loads(figures.read_text(encoding="utf-8"))["metrics"]
+    metrics = {name: math.nan if value is None else value for name, value in metrics.items()}
     return {"metrics": metrics, "minutes": minutes, "course": course(rows)}
 
 

@@ -1,6 +1,7 @@
 """The trainer's benchmark: what it runs, how it judges it, and whole runs of its parts."""
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -158,7 +159,7 @@ def learnt(monkeypatch):
         return [{**row, "epoch": i, "seconds": 60 * i} for i, row in enumerate(rows, start=1)]
 
     def judged(command):
-        metrics = {"road_iou": 0.7, "bin_iou": 0.7, "speed_mae_mph": 4.0}
+        metrics = {"road_iou": 0.7, "bin_iou": 0.7, "speed_mae_mph": None}  # nothing found
         Path(command[command.index("--json") + 1]).write_text(json.dumps({"metrics": metrics}))
         return ""
 
@@ -174,6 +175,7 @@ def test_recipes_learn_in_turns_a_run_per_seed(store, tmp_path, learnt):
     turns = [("good", "0"), ("bad", "0"), ("broken", "0"), ("bad", "1"), ("good", "1")]
     assert learnt == turns
     assert result["city.good.road_iou"].values == (0.7, 0.7)
+    assert math.isnan(result["city.good.speed_error"].median)
     assert result["city.good.epoch 3.road_iou"].values == (0.7, 0.7)
     assert result["city.bad.epoch 1.minutes"].values == (1.0, 1.0)
     assert "city.bad.epoch 2.minutes" not in result.figures
