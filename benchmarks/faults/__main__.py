@@ -11,14 +11,8 @@ from pathlib import Path
 
 REPORT = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 SCENES = 6
-PARTS = {
-    "killed": 50,
-    "places": 50,
-    "mutated": 2000,
-    "flipped": 1000,
-    "objects": 20,
-    "together": 10,
-}
+PARTS = {"killed": 50, "places": 50, "mutated": 2000, "flipped": 1000, "objects": 20}
+PARTS |= {"together": 10}
 """File to how often it tries each of its faults in a whole campaign."""
 
 
