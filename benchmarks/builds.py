@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.child import GEOPREP, ChildError
 from benchmarks.chips import Chips
 from geoprep.build import build
 from geoprep.executors import Threads
@@ -23,15 +21,7 @@ from geoprep.sources import Scene, find_scenes
 from geoprep.storage import open_image
 from geoprep.store import Codec
 
-if TYPE_CHECKING:
-    from geoprep.build import Summary
-
 MIB = 2**20
-INTERVAL = 0.02
-"""Seconds between two looks at a process's memory."""
-
-COMMAND = [sys.executable, "-c", "from geoprep.cli import main; main()"]
-"""The `geoprep` command of this very interpreter, whether or not it is on the PATH."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,64 +32,34 @@ class Run:
     ----------
     seconds
         Wall time.
-    cpu_seconds
-        Processor time of the whole process, all threads: what other users of the machine change
-        least.
     source_bytes
         Bytes of pixels read, uncompressed.
     stages
         Stage to seconds of threads' time; builds only.
     before_seconds
         Of ``seconds``, spent on finding and planning; builds only.
-    store_bytes, pixel_bytes
-        Of the store on the disk, and of its arrays uncompressed; builds only.
+    store_bytes
+        Of the store on the disk; builds only.
     """
 
     chips: int
     seconds: float
-    cpu_seconds: float
-    source_bytes: int
+    source_bytes: int = 0
     stages: dict[str, float] = field(default_factory=dict)
     before_seconds: float = 0.0
     store_bytes: int = 0
-    pixel_bytes: int = 0
 
     @property
     def rate(self) -> float:
         """Chips per second."""
         return self.chips / self.seconds
 
-    @property
-    def cpu_ms(self) -> float:
-        """Milliseconds of one core per chip."""
-        return self.cpu_seconds / self.chips * 1e3
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Peak memory of a command and its children, in bytes.
-
-    Attributes
-    ----------
-    pss
-        Largest sum of proportional set sizes seen, sampled.
-    rss
-        Largest resident size of the command's own process, by the kernel's own count: nothing
-        between two samples escapes it, but it counts shared libraries in full.
-    """
-
-    chips: int
-    seconds: float
-    pss: int
-    rss: int
-
 
 def decode(scenes: Sequence[Scene], workers: int) -> Run:
     """Read every chip's imagery as a build does, and drop it: the bound that a build can reach."""
-    executor = Threads(workers)
-    with _Clock() as clock:
-        sizes = list(executor.map_unordered(_read, scenes))
-    return Run(len(scenes), clock.seconds, clock.cpu_seconds, sum(sizes))
+    start = time.perf_counter()
+    sizes = list(Threads(workers).map_unordered(_read, scenes))
+    return Run(len(scenes), time.perf_counter() - start, sum(sizes))
 
 
 def _read(scene: Scene) -> int:
@@ -112,24 +72,30 @@ def _read(scene: Scene) -> int:
 
 
 def build_store(chips: Chips, out: Path, *, workers: int, codec: Codec = "lz4") -> Run:
-    """Build a store into a fresh folder, from finding the files to the last flush; remove it."""
-    shutil.rmtree(out, ignore_errors=True)
-    executor = Threads(workers)
-    with _Clock() as clock:
-        found = find_scenes(chips.city, chips.folder)
-        plan = make_plan([found], [chips.city.name], BuildOptions(codec=codec), executor)
-        before = clock.lap()
-        summary = build(plan, out, executor)
-    _check(summary, chips)
-    run = Run(chips.count, clock.seconds, clock.cpu_seconds, summary.source_bytes)
-    sides = sum(level * level for level in summary.levels)
+    """Build a store into a fresh folder, from finding the files to the last flush; remove it.
+
+    Raises
+    ------
+    RuntimeError
+        The build did not do the work.
+    """
+    executor, start = Threads(workers), time.perf_counter()
+    found = find_scenes(chips.city, chips.folder)
+    plan = make_plan([found], [chips.city.name], BuildOptions(codec=codec), executor)
+    planned = time.perf_counter()
+    summary = build(plan, out, executor)
+    seconds = time.perf_counter() - start
     shutil.rmtree(out)
-    return replace(
-        run,
-        stages=summary.stages,
-        before_seconds=before,
-        store_bytes=summary.store_bytes,
-        pixel_bytes=summary.tiles * sides * (len(plan.meta.bands) + 1),
+    usable = summary.statuses.get("ok", 0) + summary.statuses.get("unlabelled", 0)
+    if summary.state != "built" or usable != chips.count:
+        raise RuntimeError(f"{summary.store}: {summary.state}, {summary.statuses}")
+    return Run(
+        chips.count,
+        seconds,
+        summary.source_bytes,
+        summary.stages,
+        planned - start,
+        summary.store_bytes,
     )
 
 
@@ -137,93 +103,43 @@ def build_plainly(scenes: Sequence[Scene], out: Path) -> Run:
     """Build a store the usual way (`benchmarks.reference`), one chip at a time; remove it."""
     from benchmarks.reference import build_reference
 
-    shutil.rmtree(out, ignore_errors=True)
-    with _Clock() as clock:
-        stages = build_reference(scenes, out)
+    start = time.perf_counter()
+    build_reference(scenes, out)
+    seconds = time.perf_counter() - start
     shutil.rmtree(out)
-    return Run(len(scenes), clock.seconds, clock.cpu_seconds, 0, stages)
+    return Run(len(scenes), seconds)
 
 
-def _check(summary: Summary, chips: Chips) -> None:
-    """Refuse to time a build that did not do the work."""
-    usable = summary.statuses.get("ok", 0) + summary.statuses.get("unlabelled", 0)
-    if summary.state != "built" or usable != chips.count:
-        raise RuntimeError(f"{summary.store}: {summary.state}, {summary.statuses}")
-
-
-class _Clock:
-    """Wall and processor time of a block."""
-
-    def __enter__(self) -> _Clock:
-        self._start, self._cpu = time.perf_counter(), _cpu_seconds()
-        return self
-
-    def lap(self) -> float:
-        """Return the seconds since the start."""
-        return time.perf_counter() - self._start
-
-    def __exit__(self, *error: object) -> None:
-        self.seconds = self.lap()
-        self.cpu_seconds = _cpu_seconds() - self._cpu
-
-
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def build_command(given: Sequence[str], out: Path, *, workers: int, chips: int) -> Memory:
-    """Run ``geoprep build-zarr`` in a process of its own, and watch its memory; remove the store.
+def build_command(given: Sequence[str], out: Path, workers: int) -> tuple[float, int]:
+    """Run ``geoprep build-zarr`` and remove its store; return what `watched` does.
 
     Parameters
     ----------
     given
         Arguments that say what to build from.
-    chips
-        How many scenes that are.
-
-    Raises
-    ------
-    RuntimeError
-        The command failed; the message is its own.
     """
-    shutil.rmtree(out, ignore_errors=True)
     where = ["--out", str(out), "--workers", str(workers), "--json"]
-    memory = watched([*COMMAND, "build-zarr", *given, *where], chips)
+    found = watched([*GEOPREP, "build-zarr", *given, *where])
     shutil.rmtree(out)
-    return memory
+    return found
 
 
-def watched(command: Sequence[str], chips: int) -> Memory:
-    """Run a command and watch the memory of it and its children.
+def watched(command: Sequence[str]) -> tuple[float, int]:
+    """Run a command; return its seconds, and the peak PSS of it and its children in bytes.
 
     Raises
     ------
-    RuntimeError
+    ChildError
         It failed; the message is its own.
     """
     from loaders import MemorySampler
 
-    highest = 0
-    with tempfile.TemporaryFile() as said, _Clock() as clock:
+    with tempfile.TemporaryFile("w+") as said:
+        start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
-        with MemorySampler(process.pid, INTERVAL) as sampler:
-            while process.poll() is None:
-                highest = max(highest, _high_water(process.pid))
-                time.sleep(INTERVAL)
+        with MemorySampler(process.pid, interval=0.02) as sampler:
+            process.wait()
         if process.returncode:
             said.seek(0)
-            raise RuntimeError(f"{' '.join(command)}: {said.read().decode()}")
-    return Memory(chips, clock.seconds, sampler.peak.pss, highest)
-
-
-def _high_water(pid: int) -> int:
-    """Return a process's largest resident size so far; 0 when it has just ended.
-
-    Not ``ru_maxrss``: that one begins with the size of the process that started it.
-    """
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+            raise ChildError(f"{' '.join(command)}: {said.read()}")
+    return time.perf_counter() - start, sampler.peak.pss

@@ -1,10 +1,16 @@
-"""Measuring in a process of its own: one question and its answer, or a conversation."""
+"""Measuring in processes of their own: a command, or a function or an object of some module.
+
+    python -m benchmarks.child MODULE:NAME JSON
+
+calls what is named with what the JSON object holds, and says what it returned in a line of JSON. An
+object is then asked: every line of standard input names one of its methods.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -13,13 +19,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[1]
 
-TIMEOUT = 300.0
-"""Seconds that one answer of a conversation may take."""
+GEOPREP = (sys.executable, "-c", "from geoprep.cli import main; main()")
+"""The `geoprep` command of this very interpreter, whether or not it is on the PATH."""
+
+TIMEOUT = 900.0
+"""Seconds that one answer may take."""
 
 CLEARED = ("LD_PRELOAD", "GLIBC_TUNABLES")
 """Of the environment, with everything that begins with MALLOC_: they choose an allocator,
@@ -30,7 +38,11 @@ class ChildError(RuntimeError):
     """A child failed or did not answer; the message is its last words."""
 
 
-def run(command: Sequence[str], **variables: str) -> str:
+def _environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k not in CLEARED and not k.startswith("MALLOC_")}
+
+
+def run(command: Sequence[str]) -> str:
     """Run a command in a cleared environment and return what it printed.
 
     Raises
@@ -38,9 +50,8 @@ def run(command: Sequence[str], **variables: str) -> str:
     ChildError
         It failed.
     """
-    kept = {k: v for k, v in os.environ.items() if k not in CLEARED and not k.startswith("MALLOC_")}
     done = subprocess.run(
-        command, cwd=ROOT, env={**kept, **variables}, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False
     )
     if done.returncode:
         said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
@@ -48,55 +59,27 @@ def run(command: Sequence[str], **variables: str) -> str:
     return done.stdout
 
 
-def ask(
-    module: str,
-    task: Mapping[str, Any],
-    *,
-    python: Path | None = None,
-    variables: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Run a module on a task; return the JSON object that is the last line of its output.
+class Child:
+    """A function or an object in a process of its own, with a cleared environment.
 
     Parameters
     ----------
-    module
-        Run as ``python -m MODULE JSON``.
-    task
-        What it finds in ``sys.argv[1]``, as JSON.
+    target
+        ``module:name`` of what is called.
+    given
+        Its arguments by name, as JSON has them.
     python
-        Interpreter; None for this one.
-    variables
-        Of its environment, beside those of this process.
-
-    Raises
-    ------
-    ChildError
-        It failed, or gave no answer.
-    """
-    command = [str(python or sys.executable), "-m", module, json.dumps(task)]
-    answers = [
-        line for line in run(command, **(variables or {})).splitlines() if line.startswith("{")
-    ]
-    if not answers:
-        raise ChildError(f"{command}: no answer")
-    answer: dict[str, Any] = json.loads(answers[-1])
-    return answer
-
-
-class Conversation:
-    """A child that lives on and answers one question after the other, in lines of JSON.
-
-    Parameters
-    ----------
-    command
-        What to run.
+        The interpreter.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(
+        self, target: str, given: Mapping[str, Any], python: str | Path = sys.executable
+    ) -> None:
         self.complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with this object
         self.process = subprocess.Popen(
-            command,
+            [str(python), "-m", "benchmarks.child", target, json.dumps(given)],
             cwd=ROOT,
+            env=_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.complaints,
@@ -104,17 +87,8 @@ class Conversation:
             bufsize=1,
             start_new_session=True,  # its workers can then be ended with it
         )
-        self._answers: queue.Queue[str] = queue.Queue()
-        assert self.process.stdout is not None
-        reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
-        reader.start()
 
-    def _read(self, stream: IO[str]) -> None:
-        for line in stream:
-            self._answers.put(line)
-        self._answers.put("")
-
-    def answer(self, timeout: float = TIMEOUT) -> dict[str, Any]:
+    def answer(self) -> dict[str, Any]:
         """Return what the child says next.
 
         Raises
@@ -122,21 +96,21 @@ class Conversation:
         ChildError
             It has ended, or is silent for too long.
         """
-        try:
-            line = self._answers.get(timeout=timeout)
-        except queue.Empty as error:
-            raise ChildError(f"no answer within {timeout:.0f} s") from error
+        assert self.process.stdout is not None
+        patience = threading.Timer(TIMEOUT, self._kill)
+        patience.start()
+        line = self.process.stdout.readline()
+        patience.cancel()
         if not line:
             raise ChildError(self._last_words())
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def ask(self, do: str, **arguments: float | str) -> dict[str, Any]:
-        """Tell the child to do something, and return its answer."""
+        """Call a method of the object, and return its answer."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # the answer will tell why
             self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-            self.process.stdin.flush()
         return self.answer()
 
     def _last_words(self) -> str:
@@ -144,21 +118,46 @@ class Conversation:
         lines = [line.strip() for line in self.complaints if line.strip()]
         return lines[-1] if lines else f"ended with status {self.process.wait()}"
 
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
-        with suppress(ProcessLookupError):  # what it left behind, or all of it where it hangs
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self._kill()  # what it left behind, or all of it where it hangs
         self.process.wait()
         self.complaints.close()
+
+
+def ask(
+    target: str, given: Mapping[str, Any], python: str | Path = sys.executable
+) -> dict[str, Any]:
+    """Return the answer of a function in a process of its own; see `Child`."""
+    with Child(target, given, python) as child:
+        return child.answer()
+
+
+def serve(target: str, text: str) -> None:
+    """Call what is named; let an object answer until standard input ends."""
+    # A descriptor that workers and chatty libraries do not write to.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    module, _, name = target.partition(":")
+    made = getattr(importlib.import_module(module), name)(**json.loads(text))
+    found = made if isinstance(made, dict) else made.hello()
+    answers.write(json.dumps(found) + "\n")
+    for line in sys.stdin:
+        asked = json.loads(line)
+        found = getattr(made, asked.pop("do"))(**asked)
+        answers.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

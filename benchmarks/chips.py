@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +13,9 @@ from geoprep.synth import synthesise
 KINDS = {"uint16": "vegas", "uint8": "moscow"}
 """Kind of chip to a city whose PS-RGB product is like it: SpaceNet 3's 11 bits, SpaceNet 5's 8."""
 
-DISTINCT = 16
-"""Chips that are drawn; more of them are copies in files of their own."""
-
 SEED = 5
+REAL = Path(__file__).resolve().parents[2] / "shared" / "data"
+"""Where real chips are looked for."""
 _NUMBER = re.compile(r"(img|chip)\d+(?=\.\w+$)")
 
 
@@ -46,7 +43,7 @@ class Chips:
 
 
 def synthetic(work: Path, kind: str, count: int, size: int, workers: int) -> Chips:
-    """Draw chips, every one in a file of its own.
+    """Draw chips.
 
     Parameters
     ----------
@@ -61,15 +58,10 @@ def synthetic(work: Path, kind: str, count: int, size: int, workers: int) -> Chi
     workers
         Threads that draw.
     """
-    city = get_city(KINDS[kind])
-    distinct = min(count, DISTINCT)
-    drawn = work / f"{kind}-drawn"
-    synthesise(drawn, city, scenes=distinct, seed=SEED, size=size, workers=workers)
-    origin = f"{distinct} synthetic {kind} chips of {size} x {size} x 3, LZW"
-    source = Chips(kind, city, drawn, distinct, origin)
-    chips = _multiplied(source, work / kind, count, lambda old, new: shutil.copy(old, new))
-    shutil.rmtree(drawn)
-    return chips
+    city, folder = get_city(KINDS[kind]), work / kind
+    synthesise(folder, city, scenes=count, seed=SEED, size=size, workers=workers)
+    origin = f"{count} synthetic {kind} chips of {size} x {size} x 3, LZW"
+    return Chips(kind, city, folder, count, origin)
 
 
 def real(work: Path, source: Path, count: int) -> Chips | None:
@@ -96,24 +88,14 @@ def real(work: Path, source: Path, count: int) -> Chips | None:
 
 
 def linked(chips: Chips, folder: Path, count: int) -> Chips:
-    """Return any number of chips as links to some: a larger city that takes no disk."""
-    return _multiplied(chips, folder, count, lambda old, new: new.symlink_to(old))
-
-
-def _multiplied(
-    chips: Chips, folder: Path, count: int, put: Callable[[Path, Path], object]
-) -> Chips:
-    """Put chips under new numbers into a folder, from the first again where there are too few."""
+    """Return any number of chips as links to some, under new numbers: it takes no disk."""
     scenes = chips.scenes()
     for number in range(count):
         scene = scenes[number % len(scenes)]
-        for address in (scene.image, scene.label):
-            if address is None:
-                continue
+        for address in filter(None, (scene.image, scene.label)):
             old = Path(address).resolve()
-            new = (
-                folder / chips.city.aoi / old.parent.name / _NUMBER.sub(rf"\g<1>{number}", old.name)
-            )
+            name = _NUMBER.sub(rf"\g<1>{number}", old.name)
+            new = folder / chips.city.aoi / old.parent.name / name
             new.parent.mkdir(parents=True, exist_ok=True)
-            put(old, new)
+            new.symlink_to(old)
     return replace(chips, folder=folder, count=count)

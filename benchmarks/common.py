@@ -7,14 +7,12 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.status import Status
 
 from benchmarks.child import ChildError
 from benchmarks.machine import machine
@@ -23,22 +21,27 @@ T = TypeVar("T")
 
 # Of a file or a pipe rich assumes 80 columns, too few for figures with their spread.
 console = Console(width=None if sys.stdout.isatty() else 120)
-_status = Status("", console=console)
-_part = ""
+status = console.status("")
+"""Shows in a terminal what is going on, as `announce` says it."""
+
+
+def announce(text: str) -> None:
+    """Say what runs next."""
+    status.update(text)
 
 
 def parser(description: str, *, repeats: int = 5) -> argparse.ArgumentParser:
     """Return a parser with the options that every benchmark has."""
-    result = argparse.ArgumentParser(description=description)
-    result.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    result.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
-    result.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures (.png, .svg)")
-    result.add_argument(
-        "--repeats",
-        type=_positive,
-        default=repeats,
-        help=f"rounds; the median counts (default: {repeats})",
+    result = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    add = result.add_argument
+    add("--quick", action="store_true", help="small sizes, to see that it runs")
+    add("--json", type=Path, metavar="FILE", help="write every figure here")
+    add("--plot", type=Path, metavar="FILE", help="draw the figures (.png, .svg)")
+    add("--work", type=Path, help="folder for scratch files (default: TMPDIR)")
+    text = f"rounds; the median counts (default: {repeats})"
+    add("--repeats", type=_positive, default=repeats, help=text)
     return result
 
 
@@ -49,62 +52,16 @@ def _positive(text: str) -> int:
     return number
 
 
-@contextmanager
-def showing() -> Iterator[Callable[[str], None]]:
-    """Show in a terminal what is going on, as `announce` says it; gives `announce`."""
-    with _status:
-        yield announce
-
-
-def announce(text: str) -> None:
-    """Say what runs next."""
-    _status.update(f"{_part}: {text}" if _part else text)
-
-
 def run_parts(
     result: Result, parts: Mapping[str, Callable[[], object]], only: Sequence[str]
 ) -> None:
     """Measure the parts asked for; one that fails leaves a note, and the others their figures."""
-    global _part
     for name, measure in parts.items():
         if name in only:
-            _part = name
             try:
                 measure()
             except ChildError as error:
                 result.notes.append(f"{name} failed: {error}")
-            finally:
-                _part = ""
-
-
-def interleave(
-    cases: Mapping[str, Callable[[], T]],
-    repeats: int,
-    announce: Callable[[str], None] = announce,
-) -> dict[str, list[T]]:
-    """Run every case once per round; every second round backwards, so that drift cancels out.
-
-    Parameters
-    ----------
-    cases
-        Name to what is run; it measures itself.
-    repeats
-        Rounds.
-    announce
-        Told what runs next.
-
-    Returns
-    -------
-    dict
-        Name to results, one per round, in the order of the rounds.
-    """
-    results: dict[str, list[T]] = {name: [] for name in cases}
-    for number in range(repeats):
-        names = list(cases) if number % 2 == 0 else list(cases)[::-1]
-        for name in names:
-            announce(f"round {number + 1} of {repeats}: {name}")
-            results[name].append(cases[name]())
-    return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,29 +169,42 @@ class Result:
     def __getitem__(self, name: str) -> Figure:
         return self.figures[name]
 
-    def named(self, start: str) -> list[str]:
-        """Return the names of the figures of a part, ``uint8`` or ``uint8.build``, as recorded."""
-        return [name for name in self.figures if name.startswith(f"{start}.")]
+    def turns(
+        self, cases: Mapping[str, Callable[[], T]], repeats: int | None = None
+    ) -> dict[str, list[T]]:
+        """Run every case once per round; every second round backwards, so that drift cancels out.
 
-    def get(self, name: str) -> str:
-        """Return a figure as a table shows it; a dash for what was not measured."""
-        return str(self.figures[name]) if name in self.figures else "-"
+        Parameters
+        ----------
+        cases
+            Name to what is run; it measures itself. One whose child fails leaves a note and is left
+            out, and the others go on.
+        repeats
+            Rounds; those of the settings by default.
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain JSON values."""
-        return {
-            "benchmark": self.benchmark,
-            "started": self.started,
-            "machine": self.machine,
-            "settings": self.settings,
-            "notes": self.notes,
-            "figures": {name: figure.to_json() for name, figure in self.figures.items()},
-        }
+        Returns
+        -------
+        dict
+            Name to results, one per round, in the order of the rounds.
+        """
+        repeats = repeats or self.settings["repeats"]
+        results: dict[str, list[T]] = {name: [] for name in cases}
+        for number in range(repeats):
+            for name in list(results)[:: -1 if number % 2 else 1]:
+                announce(f"round {number + 1} of {repeats}: {name}")
+                try:
+                    results[name].append(cases[name]())
+                except ChildError as error:
+                    self.notes.append(f"{name} is left out: {error}")
+                    del results[name]
+        return results
 
     def write(self, path: Path) -> None:
-        """Write the record."""
+        """Write the record as JSON."""
+        figures = {name: figure.to_json() for name, figure in self.figures.items()}
+        record = {**vars(self), "figures": figures}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(record, indent=2, default=str) + "\n", encoding="utf-8")
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:

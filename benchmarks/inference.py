@@ -4,52 +4,129 @@
 
 Every form runs in a process of its own: the checkpoint plain and compiled, and the files that
 `training.export` makes of it. Each is timed alone and in `training.predict`, and judged on the
-store's validation tiles. Without a checkpoint its weights are random: rates are the same, and
-nothing is said of accuracy.
+store's validation tiles. Without a checkpoint a network of some steps is taken: rates are the same,
+and nothing is said of accuracy.
 
 All forms at once take 12 GiB and, on two quiet cores, about 12 minutes. Making the files takes
-another 5; ``--exports`` keeps them for the next run.
+another 5; ``--exports`` keeps them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rasterio
-from rasterio.windows import Window
 
-from benchmarks.child import ChildError, Conversation
-from benchmarks.common import Result, announce, interleave, parser, ratios, showing
-from benchmarks.fitting.mapping import GSD_M, SHARE, draw_image, untrained
-from benchmarks.inferring.forms import (
-    BASE,
-    FORMS,
-    PROMISED,
-    exports_of,
-    file_of,
-    size_of,
-    task_of,
-)
+from benchmarks.child import Child, ChildError, run
+from benchmarks.common import Result, announce, parser, ratios, status
+from benchmarks.fitting.runs import IPEX_PYTHON, fit
 from benchmarks.loading.data import Sizes, synthetic_store
-from benchmarks.plots import draw_panels, draw_rows
-from benchmarks.tables import conclude, print_figures, print_machine
+from benchmarks.report import Table, conclude, print_machine
 from geoprep.executors import usable_cores
+from geoprep.sources import get_city
+from geoprep.synth import synthesise
 from training.cli import wait_passively
 
-WORKER = "benchmarks.inferring.worker"
 GAIN = 2.0
+SHARE = 0.9
+GSD_M = 0.3
+"""What an area is stated for."""
 LARGEST_DROP = 0.01
 OVERLAP = 64
 """Pixels that windows of `training.predict` share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A way to run a network.
+
+    Attributes
+    ----------
+    title
+        For people.
+    file
+        Its name; empty for the checkpoint.
+    export
+        Options of `training.export` that make the file.
+    runs
+        Options of `training.predict` that choose the runner.
+    """
+
+    title: str
+    file: str = ""
+    export: Mapping[str, str] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> str:
+        """The interpreter it runs in: Intel's extension has an environment of its own."""
+        return str(IPEX_PYTHON) if self.file.endswith(".ipex") else sys.executable
+
+    @property
+    def whole(self) -> bool:
+        """Whether it computes in whole numbers."""
+        return self.file.startswith("int8")
+
+
+_PLAIN, _COMPILED = ("--compile", "off"), ("--compile", "on")
+_BF16 = ("--precision", "bf16")
+
+FORMS: dict[str, Form] = {
+    "fp32": Form("checkpoint, fp32", runs=("--precision", "fp32", *_PLAIN)),
+    "bf16": Form("checkpoint, bf16 autocast", runs=(*_BF16, *_PLAIN)),
+    "bf16-compiled": Form("checkpoint, bf16 compiled", runs=(*_BF16, *_COMPILED)),
+    "pt2-bf16": Form("torch.export bf16", "bf16.pt2", {"format": "bf16"}, _COMPILED),
+    "pt2-int8": Form("torch.export INT8 (PT2E)", "int8.pt2", {"format": "int8"}, _COMPILED),
+    "onnx-fp32": Form("ONNX Runtime fp32", "fp32.onnx", {"format": "onnx"}),
+    "onnx-int8": Form("ONNX Runtime INT8", "int8.onnx", {"format": "onnx", "int8": ""}),
+    "openvino-bf16": Form("OpenVINO bf16", "bf16.xml", {"format": "openvino"}),
+    "openvino-int8": Form("OpenVINO INT8 (NNCF)", "int8.xml", {"format": "openvino", "int8": ""}),
+    "ipex-bf16": Form("IPEX bf16", "bf16.ipex", {"format": "ipex-bf16"}),
+    "ipex-int8": Form("IPEX INT8", "int8.ipex", {"format": "ipex-int8"}),
+}
+BASE = "bf16-compiled"
+"""What INT8 is promised to be twice as fast as."""
+PROMISED = ("pt2-int8", "openvino-int8")
+
+
+def file_of(form: Form, checkpoint: Path, store: str, exports: Path, tiles: int) -> Path:
+    """Return the file of a form, made anew by the command that a user runs.
+
+    Parameters
+    ----------
+    exports
+        Folder for it.
+    tiles
+        Of the store, that INT8 takes its ranges from.
+
+    Raises
+    ------
+    ChildError
+        It cannot be made here.
+    """
+    if not Path(form.python).exists():
+        raise ChildError("`make ipex` makes its environment")
+    if not form.file:
+        return checkpoint
+    file = exports / form.file
+    words = [w for name, value in form.export.items() for w in (f"--{name}", value) if w]
+    command = [form.python, "-m", "training.export", str(checkpoint), *words]
+    run([*command, "--calibrate", store, "--tiles", str(tiles), "--out", str(file)])
+    return file
+
+
+def size_of(file: Path) -> int:
+    """Return the bytes of a form's file or files."""
+    beside = file.with_suffix(".bin")
+    return file.stat().st_size + (beside.stat().st_size if file.suffix == ".xml" else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +139,8 @@ class Scale:
         Of the tiles.
     count
         Tiles per batch.
-    batches
-        Rows and columns of batches in the image that is mapped.
+    across
+        Batches in a row of the image that is mapped.
     times
         Single tiles whose latency is taken, per round.
     seconds
@@ -74,61 +151,69 @@ class Scale:
 
     side: int = 512
     count: int = 4
-    batches: tuple[int, int] = (4, 2)
+    across: int = 2
     times: int = 20
     seconds: float = 3.0
     tiles: int = 100
 
     @property
-    def image(self) -> tuple[int, int]:
-        """Rows and columns of an image whose windows fill their batches, all of one size."""
-        step = self.side - OVERLAP
-        rows, columns = self.batches
-        return OVERLAP + rows * step, OVERLAP + columns * self.count * step
+    def image(self) -> int:
+        """Side of an image whose windows fill their batches, all of one size."""
+        return OVERLAP + self.across * self.count * (self.side - OVERLAP)
 
 
-QUICK = Scale(side=128, count=2, batches=(1, 1), times=3, seconds=0.1, tiles=4)
+QUICK = Scale(side=128, count=2, across=1, times=3, seconds=0.1, tiles=4)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; the exit status says only whether it ran."""
     given = _arguments(arguments)
     scale = QUICK if given.quick else Scale()
-    settings = {"quick": given.quick, "repeats": given.repeats, "side": scale.side}
-    settings["network"] = str(given.checkpoint or "random weights")
-    result = Result("inference", settings)
+    result = Result("inference", vars(given))
     print_machine(result)
     wait_passively()
-    with tempfile.TemporaryDirectory(dir=given.work, prefix="inference-") as folder, showing():
-        work = Path(folder)
+    folder = tempfile.TemporaryDirectory(dir=given.work, prefix="inference-")
+    with folder, status, ExitStack() as stack:
+        work = Path(folder.name)
         store, checkpoint = given.store, given.checkpoint
         if checkpoint is None:
-            announce("drawing a city")
+            announce("training for some steps")
             store = str(synthetic_store(work, Sizes(scenes=6, scene_side=256), usable_cores()))
-            checkpoint = work / "untrained.pt"
-            untrained(Path(store), checkpoint)
-        exports = exports_of(given.exports or work, checkpoint, store, scale.tiles)
-        files = _export(result, given.only, checkpoint, store, exports, scale)
+            options = ["--epochs", "1", "--crops-per-tile", "1", "--crop", "64", "--pictures", "0"]
+            fit(Path(store), work / "run", options)
+            checkpoint = work / "run" / "best.pt"
+        exports = given.exports or work
+        exports.mkdir(parents=True, exist_ok=True)
         announce("drawing an image")
-        image = draw_wide_image(work, scale)
-        with ExitStack() as stack:
-            talks = _load(result, stack, files, image, work, scale)
-            _measure(result, talks, scale, given.repeats)
-            if given.json:
-                result.write(given.json)  # should judging be broken off
-            if given.checkpoint is not None:
-                _judge(result, talks, store)
-    return conclude(result, given, print_tables, draw)
+        size = scale.image
+        city = synthesise(work / "scene", get_city("moscow"), scenes=1, seed=3, size=size)
+        image = next(city.glob("**/PS-RGB/*.tif"))
+        children: dict[str, Child] = {}
+        for name in given.only:
+            try:
+                announce(f"exporting {FORMS[name].title}")
+                file = file_of(FORMS[name], checkpoint, store, exports, scale.tiles)
+                announce(f"loading {FORMS[name].title}")
+                words = _words(name, file, image, work / name, scale)
+                child = stack.enter_context(_load(result, name, words, scale))
+            except ChildError as error:
+                result.notes.append(f"{name} is left out: {error}")
+            else:
+                result.add(f"{name}.size", "MB", [size_of(file) / 1e6])
+                children[name] = child
+        _measure(result, children, scale)
+        if given.checkpoint is not None:
+            _judge(result, children, store)
+    return conclude(result, given, tables())
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__.splitlines()[0], repeats=2)
+    options = parser(__doc__, repeats=2)
     add = options.add_argument
-    add("checkpoint", type=Path, nargs="?", help="of a trained network (default: random weights)")
+    add("checkpoint", type=Path, nargs="?", help="of a trained network (default: hardly trained)")
     add("store", nargs="?", help="the store it was trained on, for INT8 and for accuracy")
     add("--only", "--forms", action="append", metavar="FORM,...", help=", ".join(FORMS))
-    add("--exports", type=Path, metavar="FOLDER", help="keep exported files here, and use them")
-    add("--work", type=Path, help="folder for scratch files (default: TMPDIR)")
+    add("--exports", type=Path, metavar="FOLDER", help="keep exported files here")
     given = options.parse_args(arguments)
     if given.checkpoint is not None and given.store is None:
         options.error("name the store that the checkpoint was trained on as well")
@@ -140,95 +225,46 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return given
 
 
-def draw_wide_image(work: Path, scale: Scale) -> Path:
-    """Draw a synthetic scene of `Scale.image` rows and columns, and return its 8-bit image."""
-    rows, columns = scale.image
-    square = draw_image(work, max(rows, columns))
-    cut = work / "image.tif"
-    with rasterio.open(square) as source:
-        window = Window(0, 0, columns, rows)
-        profile = {**source.profile, "height": rows, "width": columns}
-        with rasterio.open(cut, "w", **profile) as target:
-            target.write(source.read(window=window))
-    return cut
+def _words(name: str, file: Path, image: Path, out: Path, scale: Scale) -> list[str]:
+    """Return the words of `training.predict` that map an image with a form."""
+    words = [str(file), str(image), "--out", str(out), "--gsd", "image", "--overwrite"]
+    shape = ["--batch-size", str(scale.count), "--window", str(scale.side)]
+    return [*words, *shape, *FORMS[name].runs]
 
 
-def _export(
-    result: Result, only: Sequence[str], checkpoint: Path, store: str, exports: Path, scale: Scale
-) -> dict[str, Path]:
-    """Make the file of every form; one that cannot be made leaves a note."""
-    files = {}
-    for name in only:
-        announce(f"exporting {FORMS[name].title}")
-        try:
-            files[name] = file_of(FORMS[name], checkpoint, store, exports, scale.tiles)
-        except ChildError as error:
-            result.notes.append(f"{name} is left out: {error}")
-        else:
-            result.add(f"{name}.size", "MB", [size_of(files[name]) / 1e6])
-    return files
-
-
-def _load(
-    result: Result,
-    stack: ExitStack,
-    files: dict[str, Path],
-    image: Path,
-    work: Path,
-    scale: Scale,
-) -> dict[str, Conversation]:
-    """Start every form; one that does not start leaves a note."""
-    talks = {}
-    for name, file in files.items():
-        announce(f"loading {FORMS[name].title}")
-        words = task_of(FORMS[name], file, image, work / name, (scale.count, scale.side))
-        command = [FORMS[name].python, "-m", WORKER, json.dumps(words)]
-        talk = stack.enter_context(Conversation(command))
-        try:
-            load = talk.answer()["load_s"]
-            for count in (1, scale.count):  # what is compiled is compiled now, once per shape
-                load += talk.ask("first", count=count, side=scale.side)["seconds"]
-        except ChildError as error:
-            result.notes.append(f"{name} is left out: {error}")
-            continue
-        talks[name] = talk
-        note = "with the first batch of each size, which may compile"
-        result.add(f"{name}.load", "s", [load], note=note)
-    return talks
-
-
-def _measure(result: Result, talks: dict[str, Conversation], scale: Scale, repeats: int) -> None:
-    """Record latency, rates and memory of every form, in turns."""
-    ask = {name: partial(_round_or_note, result, name, talk, scale) for name, talk in talks.items()}
-    turns = interleave(ask, repeats)
-    whole = {name: [one for one in rounds if one] for name, rounds in turns.items()}
-    whole = {name: rounds for name, rounds in whole.items() if len(rounds) == repeats}
-    for name, rounds in whole.items():
-        record(result, name, rounds, scale)
-    if BASE not in whole:
-        return
-    for name in whole:
-        gains = ratios(result[f"{name}.rate"].values, result[f"{BASE}.rate"].values)
-        least = GAIN if name in PROMISED else None
-        result.add(f"{name}.gain", "", gains, at_least=least, note=f"times {FORMS[BASE].title}")
-
-
-def _round_or_note(
-    result: Result, name: str, talk: Conversation, scale: Scale
-) -> dict[str, Any] | None:
-    """Return a turn of a form; of one that fails a note remains, and the others go on."""
+def _load(result: Result, name: str, words: Sequence[str], scale: Scale) -> Child:
+    """Start a form, and run what is compiled, once per shape of batch."""
+    target = "benchmarks.mapping:Session"
+    child = Child(target, {"words": words}, FORMS[name].python)
     try:
-        return one_round(talk, scale)
-    except ChildError as error:
-        result.notes.append(f"{name} failed: {error}")
-        return None
+        load = child.answer()["seconds"]
+        for count in (1, scale.count):
+            load += child.ask("latency", count=count, side=scale.side, times=1)["seconds"][0]
+    except ChildError:
+        child.__exit__()
+        raise
+    note = "with the first batch of each size, which may compile"
+    result.add(f"{name}.load", "s", [load], note=note)
+    return child
 
 
-def one_round(talk: Conversation, scale: Scale) -> dict[str, Any]:
+def _measure(result: Result, children: dict[str, Child], scale: Scale) -> None:
+    """Record latency, rates and memory of every form, in turns."""
+    turns = result.turns({n: partial(one_round, c, scale) for n, c in children.items()})
+    for name, rounds in turns.items():
+        record(result, name, rounds, scale)
+    for name in turns:
+        if BASE in turns:
+            gains = ratios(result[f"{name}.rate"].values, result[f"{BASE}.rate"].values)
+            least = GAIN if name in PROMISED else None
+            result.add(f"{name}.gain", "", gains, at_least=least, note=f"times {FORMS[BASE].title}")
+
+
+def one_round(child: Child, scale: Scale) -> dict[str, Any]:
     """Return latencies in s, Mpx/s alone and in maps, and peak bytes, of one turn of a form."""
-    latency = talk.ask("latency", count=1, side=scale.side, times=scale.times)
-    rate = talk.ask("rate", count=scale.count, side=scale.side, seconds=scale.seconds)
-    return {"latency": latency["seconds"], **rate, **talk.ask("map")}
+    latency = child.ask("latency", count=1, side=scale.side, times=scale.times)
+    rate = child.ask("rate", count=scale.count, side=scale.side, seconds=scale.seconds)
+    return {"latency": latency["seconds"], **rate, **child.ask("map")}
 
 
 def record(result: Result, name: str, rounds: Sequence[dict[str, Any]], scale: Scale) -> None:
@@ -249,15 +285,10 @@ def record(result: Result, name: str, rounds: Sequence[dict[str, Any]], scale: S
     result.add(f"{name}.memory", "GiB", [rounds[0]["peak"] / 2**30], note="before maps are made")
 
 
-def _judge(result: Result, talks: dict[str, Conversation], store: str) -> None:
+def _judge(result: Result, children: dict[str, Child], store: str) -> None:
     """Record how good each form is on the store's validation tiles, and how much less than fp32."""
-    found: dict[str, dict[str, float]] = {}
-    for name, talk in talks.items():
-        announce(f"judging {FORMS[name].title}")
-        try:
-            found[name] = talk.ask("judge", store=store)
-        except ChildError as error:
-            result.notes.append(f"{name} was not judged: {error}")
+    cases = {name: partial(child.ask, "judge", store=store) for name, child in children.items()}
+    found = {name: one for name, (one,) in result.turns(cases, 1).items()}
     for name, metrics in found.items():
         for metric, value in metrics.items():
             result.add(f"{name}.{metric}", "", [value])
@@ -267,23 +298,18 @@ def _judge(result: Result, talks: dict[str, Conversation], store: str) -> None:
                 result.add(f"{name}.{metric}_drop", "", [drop], at_most=most)
 
 
-def print_tables(result: Result) -> None:
-    """Print what was measured: one row per form."""
+def tables() -> list[Table]:
+    """Return the tables: one row per form."""
     rows = {form.title: name for name, form in FORMS.items()}
     columns = {"Mpx/s": "rate", "gain": "gain", "km2/h": "area", "p50 ms": "p50", "p99 ms": "p99"}
     columns |= {"predict": "share", "its km2/h": "maps"}
-    print_figures(result, "Speed", rows, columns, medians=("area", "p50", "p99", "maps"))
+    medians = ("area", "p50", "p99", "maps")
     costs = {"MB": "size", "load s": "load", "peak GiB": "memory", "road IoU": "road_iou"}
     costs |= {"drop": "road_iou_drop", "bin IoU": "bin_iou", "its drop": "bin_iou_drop"}
-    print_figures(result, "Cost", rows, costs, medians=costs.values())
-
-
-def draw(result: Result, path: Path) -> None:
-    """Draw the area per hour of every form."""
-    names = [name for name in FORMS if f"{name}.area" in result.figures]
-    figures = {FORMS[name].title: result[f"{name}.area"] for name in names}
-    drawings = [(name, lambda _, axis: draw_rows(axis, figures)) for name in names[:1]]
-    draw_panels(result, path, f"Inference, km2/h at {GSD_M} m", drawings)
+    return [
+        Table("Speed", rows, columns, medians=medians, drawn="km2/h"),
+        Table("Cost", rows, costs, medians=costs.values()),
+    ]
 
 
 if __name__ == "__main__":

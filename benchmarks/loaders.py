@@ -15,17 +15,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.common import Result, announce, parser, run_parts, showing
+from benchmarks.common import Result, announce, parser, run_parts, status
 from benchmarks.loading.data import QUICK, Sizes, random_tiles, synthetic_store, write_files
-from benchmarks.loading.load import measure_load
-from benchmarks.loading.memory import QUICK_WORKERS, WORKERS, measure_memory
-from benchmarks.loading.peers import measure_peers
-from benchmarks.loading.report import draw, print_tables
-from benchmarks.loading.residency import measure_residency
-from benchmarks.loading.tax import measure_tax
-from benchmarks.loading.throughput import measure_throughput
-from benchmarks.peers.base import Task
-from benchmarks.tables import conclude, print_machine
+from benchmarks.loading.load import ZARRS, measure_load
+from benchmarks.loading.memory import MANY, MODES, WORKERS, measure_memory
+from benchmarks.loading.others import ENTRIES, measure_peers
+from benchmarks.loading.throughput import (
+    RESIDENCIES,
+    measure_residency,
+    measure_tax,
+    measure_throughput,
+)
+from benchmarks.peers.task import Task
+from benchmarks.report import Table, conclude, print_machine
 from geoprep.executors import usable_cores
 from loaders import RamTiles
 
@@ -39,84 +41,88 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; the exit status says only whether it ran."""
     given = _arguments(arguments)
     sizes = QUICK if given.quick else Sizes()
-    result = Result("loaders", _settings(given, sizes))
+    result = Result("loaders", vars(given) | {"batch_size": sizes.batch_size, "crop": sizes.crop})
     print_machine(result)
-    with tempfile.TemporaryDirectory(dir=given.work, prefix="loaders-") as folder, showing():
+    with tempfile.TemporaryDirectory(dir=given.work, prefix="loaders-") as folder, status:
         work = Path(folder)
         announce("drawing a city")
         store = given.store or synthetic_store(work, sizes, given.threads)
-        _measure(result, store, work, given, sizes)
-    return conclude(result, given, print_tables, draw)
+        _measure(result, store.resolve(), work, sizes)
+    return conclude(result, given, tables(result))
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__.splitlines()[0])
-    options.add_argument(
-        "store", type=Path, nargs="?", help="a store (default: a synthetic city is built)"
-    )
-    options.add_argument(
-        "--only", action="append", choices=PARTS, help="measure this part; repeatable"
-    )
-    options.add_argument(
-        "--threads", type=int, default=usable_cores(), help="and workers (default: one per core)"
-    )
-    options.add_argument("--seconds", type=float, help="of a rate (default: 1, quick 0.1)")
-    options.add_argument("--work", type=Path, help="folder for scratch files (default: TMPDIR)")
+    options = parser(__doc__)
+    add = options.add_argument
+    add("store", type=Path, nargs="?", help="a store (default: a synthetic city is built)")
+    add("--only", action="append", choices=PARTS, help="measure this part; repeatable")
+    text = "and workers (default: one per core)"
+    add("--threads", type=int, default=usable_cores(), help=text)
+    add("--seconds", type=float, help="of a rate (default: 1, quick 0.1)")
     given = options.parse_args(arguments)
     given.only = given.only or list(PARTS)
     given.seconds = given.seconds or (0.1 if given.quick else 1.0)
     return given
 
 
-def _settings(given: argparse.Namespace, sizes: Sizes) -> dict[str, object]:
-    return {
-        "store": str(given.store) if given.store else f"synthetic, {sizes.scenes} scenes",
-        "parts": given.only,
-        "batch_size": sizes.batch_size,
-        "crop": sizes.crop,
-        "threads": given.threads,
-        "seconds": given.seconds,
-        "repeats": given.repeats,
-        "memory_workers": list(QUICK_WORKERS if given.quick else WORKERS),
-        "quick": given.quick,
-    }
-
-
-def _measure(
-    result: Result, store: Path, work: Path, given: argparse.Namespace, sizes: Sizes
-) -> None:
+def _measure(result: Result, store: Path, work: Path, sizes: Sizes) -> None:
+    of = result.settings
     tiles = RamTiles.load(store, split="all", progress=False)
-    result.settings |= {"tiles": len(tiles), "tile": tiles.side, "bands": list(tiles.bands)}
 
     def throughput() -> None:
         announce("drawing random tiles")
-        shapes = QUICK_SHAPES if given.quick else OTHER_SHAPES
-        others = [random_tiles(sizes.other_tiles, side, bands) for side, bands in shapes]
-        sets = {_shape(each): each for each in (tiles, *others)}
-        result.settings["sets"] = list(sets)
+        shapes = QUICK_SHAPES if of["quick"] else OTHER_SHAPES
+        every = [tiles, *(random_tiles(sizes.other_tiles, *shape) for shape in shapes)]
+        sets = {f"{one.side}x{len(one.bands)}": one for one in every}
+        of["sets"] = list(sets)
         measure_throughput(result, sets, epoch=sizes.epoch)
 
     def peers() -> None:
         announce("writing files for other loaders")
-        folder = work / "files"
-        write_files(tiles, folder)
-        task = Task(folder, sizes.batch_size, given.threads, str(store.resolve()))
+        write_files(tiles, work / "files")
+        task = Task(str(work / "files"), sizes.batch_size, of["threads"], str(store))
         measure_peers(result, task)
 
-    parts: dict[str, Callable[[], None]] = {
+    parts: dict[str, Callable[[], object]] = {
         "throughput": throughput,
         "residency": partial(measure_residency, result, store, tiles),
         "load": partial(measure_load, result, store),
         "memory": partial(measure_memory, result, store, tiles),
         "peers": peers,
-        "tax": partial(measure_tax, result, str(store), tiles, batch_size=sizes.step_batch),
+        "tax": partial(measure_tax, result, store, tiles, work, sizes.step_batch),
     }
-    run_parts(result, parts, given.only)
+    run_parts(result, parts, of["only"])
 
 
-def _shape(tiles: RamTiles) -> str:
-    """Return a name for tiles of one shape, ``512x3``."""
-    return f"{tiles.side}x{len(tiles.bands)}"
+def tables(result: Result) -> list[Table]:
+    """Return the tables of what was measured."""
+    of = result.settings
+    kinds = [f"{name} {kind}" for name in of.get("sets", ()) for kind in ("whole", "crops")]
+    sets = {kind: f"throughput.{kind.replace(' ', '.')}" for kind in kinds}
+    what = f"{of['threads']} threads, batches of {of['batch_size']}, {of['crop']}-crops with D4"
+    batches = {"images/s": "rate", "of the copy": "over_copy", "GB/s": "gb", "copy": "copy.gb"}
+    batches |= {"p50 ms": "p50", "p99 ms": "p99", "first ms": "first"}
+    homes = {"MB": "held", "tiles/s": "whole.rate", "us per tile": "whole.cpu"}
+    homes |= {"crops/s": "crops.rate", "us per crop": "crops.cpu"}
+    loads = {"RamTiles.load": "load.ours"} | {name: f"load.{name}" for name in ZARRS}
+    workers = {
+        f"{title}: {count}": f"memory.{mode}.{count}"
+        for mode, (_, _, title) in MODES.items()
+        for count in (*WORKERS, MANY)
+    }
+    peers = {"images/s": "rate", "CPU us": "cpu", "p50 ms": "p50", "p99 ms": "p99"}
+    peers |= {"start s": "start", "first s": "first", "MB per worker": "memory"}
+    residencies = {title: f"residency.{kind}" for kind, title in RESIDENCIES.items()}
+    loaders = {entry.title: f"peers.{entry.name}" for entry in ENTRIES}
+    added = {"MB added": "total", "their batches alone, arithmetic": "expected"}
+    few = (*list(batches.values())[2:], *list(peers.values())[1:])
+    return [
+        Table(f"Throughput: {what}", sets, batches, medians=few, drawn="GB/s"),
+        Table(f"Where tiles live, {of['crop']}-crops with D4", residencies, homes),
+        Table("Load, warm page cache", loads, {"GB/s": "rate"}, drawn="GB/s"),
+        Table("Memory of workers", workers, added, drawn="MB added"),
+        Table("Peers, whole tiles unless said", loaders, peers, medians=few, drawn="images/s"),
+    ]
 
 
 if __name__ == "__main__":

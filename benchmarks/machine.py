@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,33 +31,17 @@ def machine() -> dict[str, Any]:
         "load_before": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "libraries": {name: found for name in LIBRARIES if (found := _version(name))},
+        "libraries": {name: version(name) for name in LIBRARIES if find_spec(name)},
     }
 
 
-def _processor() -> tuple[str, set[str]]:
+def _processor() -> tuple[str, list[str]]:
     lines: dict[str, str] = {}
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            lines.setdefault(name.strip().lower(), value.strip())
-    except OSError:
-        return platform.processor() or "unknown", set()
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        lines.setdefault(name.strip().lower(), value.strip())
     flags = lines.get("flags") or lines.get("features") or ""
-    return lines.get("model name") or platform.processor() or "unknown", set(flags.split())
-
-
-def _version(library: str) -> str | None:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return None
-
-
-def cpu_seconds() -> float:
-    """Return the processor time of this process, all threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    return lines.get("model name") or platform.processor() or "unknown", flags.split()
 
 
 def resident(name: str = "VmHWM") -> int:

@@ -17,13 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.builds import MIB, Memory, Run, build_command, build_plainly, build_store, decode
-from benchmarks.chips import KINDS, Chips, linked, real, synthetic
-from benchmarks.common import Result, interleave, parser, ratios, showing
+from benchmarks.builds import MIB, Run, build_command, build_plainly, build_store, decode
+from benchmarks.chips import KINDS, REAL, Chips, linked, real, synthetic
+from benchmarks.common import Result, announce, parser, ratios, status
 from benchmarks.mosaics import measure_mosaics
-from benchmarks.pictures import draw, print_tables
 from benchmarks.reference import missing
-from benchmarks.tables import conclude, print_machine
+from benchmarks.report import Table, conclude, print_machine
 from geoprep.sources import get_city
 
 SHARE = {"uint16": 0.45, "uint8": 0.40}
@@ -37,8 +36,6 @@ GROWTH = 1.25
 CITY_CHIPS = (25, 100, 200)
 QUICK_CITY_CHIPS = (2, 10)
 REFERENCE_CHIPS = 8
-REAL = Path(__file__).resolve().parents[2] / "shared" / "data"
-
 
 Runs = Mapping[str, list[Run]]
 """Case to its runs, one per round."""
@@ -47,50 +44,27 @@ Runs = Mapping[str, list[Run]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; the exit status says only whether it ran."""
     given = _arguments(arguments)
-    settings = {
-        "chips": given.chips,
-        "workers": given.workers,
-        "size": given.size,
-        "mosaic": given.mosaic,
-        "repeats": given.repeats,
-        "quick": given.quick,
-    }
-    result = Result("preprocess", settings)
+    result = Result("preprocess", vars(given))
     print_machine(result)
-    with tempfile.TemporaryDirectory(dir=given.work, prefix="preprocess-") as folder:
+    with tempfile.TemporaryDirectory(dir=given.work, prefix="preprocess-") as folder, status:
         work = Path(folder)
-        with showing() as announce:
-            announce("drawing chips")
-            kinds = _chips(given, work, result)
-            _measure_rates(result, kinds, given, work / "out.zarr", announce)
-            if _memory_is_measured(result):
-                _measure_memory(result, kinds, given, work, announce)
-                measure_mosaics(
-                    result,
-                    work,
-                    side=given.mosaic,
-                    workers=given.workers,
-                    repeats=min(given.repeats, 3),
-                    promised=not given.quick,
-                    announce=announce,
-                )
-    return conclude(result, given, print_tables, draw)
+        kinds = _chips(given, work, result)
+        for chips in kinds:
+            _measure_rates(result, chips, work / "out.zarr")
+        for chips in kinds[: len(KINDS)]:
+            _measure_memory(result, chips, work)
+        measure_mosaics(result, work)
+    return conclude(result, given, tables(result, kinds))
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__.splitlines()[0])
-    options.add_argument("--chips", type=int, help="chips of each kind (default: 64, quick 8)")
-    options.add_argument("--workers", type=int, default=2, help="threads of a build (default: 2)")
-    options.add_argument(
-        "--source", type=Path, default=REAL, help="real chips, where there are any"
-    )
-    options.add_argument("--size", type=int, default=1300, help="side of a synthetic chip")
-    options.add_argument(
-        "--mosaic", type=int, help="side of the large image (default: 20000, quick 1500)"
-    )
-    options.add_argument(
-        "--work", type=Path, help="folder on the disk to measure (default: TMPDIR)"
-    )
+    options = parser(__doc__)
+    add = options.add_argument
+    add("--chips", type=int, help="chips of each kind (default: 64, quick 8)")
+    add("--workers", type=int, default=2, help="threads of a build (default: 2)")
+    add("--source", type=Path, default=REAL, help="real chips, where there are any")
+    add("--size", type=int, default=1300, help="side of a synthetic chip")
+    add("--mosaic", type=int, help="side of the large image (default: 20000, quick 1500)")
     given = options.parse_args(arguments)
     given.chips = given.chips or (8 if given.quick else 64)
     given.mosaic = given.mosaic or (1500 if given.quick else 20_000)
@@ -98,38 +72,19 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _chips(given: argparse.Namespace, work: Path, result: Result) -> list[Chips]:
+    announce("drawing chips")
     kinds = [synthetic(work, kind, given.chips, given.size, given.workers) for kind in KINDS]
     found = real(work, given.source, given.chips)
     if found is None:
         result.notes.append(f"no real chips in {given.source}: measured on synthetic ones only")
     else:
         kinds.append(found)
-    result.settings["inputs"] = {chips.kind: chips.origin for chips in kinds}
+    result.notes += [f"{chips.kind}: {chips.origin}" for chips in kinds]
     return kinds
 
 
-def _measure_rates(
-    result: Result,
-    kinds: Sequence[Chips],
-    given: argparse.Namespace,
-    out: Path,
-    announce: Callable[[str], None],
-) -> None:
-    if missing():
-        result.notes.append(f"no comparison with the usual way: {missing()} is not installed")
-    cases: dict[str, Callable[[], Run]] = {}
-    for chips in kinds:
-        cases |= _cases(chips, given.workers, out)
-    _start_up(result, cases, kinds, announce)
-    runs = interleave(cases, given.repeats, announce)
-    for chips in kinds:
-        own = {name: runs[f"{chips.kind}.{name}"] for name in _names(runs, chips.kind)}
-        _record_rates(result, chips.kind, own, promised=not given.quick)
-        _record_stages(result, chips.kind, own["build_1w"])
-
-
-def _cases(chips: Chips, workers: int, out: Path) -> dict[str, Callable[[], Run]]:
-    scenes = chips.scenes()
+def _measure_rates(result: Result, chips: Chips, out: Path) -> None:
+    scenes, workers, kind = chips.scenes(), result.settings["workers"], chips.kind
     cases: dict[str, Callable[[], Run]] = {
         "decode": partial(decode, scenes, workers),
         "build": partial(build_store, chips, out, workers=workers),
@@ -137,171 +92,118 @@ def _cases(chips: Chips, workers: int, out: Path) -> dict[str, Callable[[], Run]
         "decode_1w": partial(decode, scenes, 1),
         "build_1w": partial(build_store, chips, out, workers=1),
     }
-    if not missing():
+    if missing():
+        result.notes.append(f"no comparison with the usual way: {missing()} is not installed")
+    else:
         cases["reference"] = partial(build_plainly, scenes[:REFERENCE_CHIPS], out)
-    return {f"{chips.kind}.{name}": case for name, case in cases.items()}
-
-
-def _names(runs: Runs, kind: str) -> list[str]:
-    return [name.partition(".")[2] for name in runs if name.partition(".")[0] == kind]
-
-
-def _start_up(
-    result: Result,
-    cases: dict[str, Callable[[], Run]],
-    kinds: Sequence[Chips],
-    announce: Callable[[str], None],
-) -> None:
-    """Run what has a cost the first time only, and record that: files cold, kernels not loaded."""
-    for chips in kinds:
-        announce(f"first runs: {chips.kind}")
-        cases[f"{chips.kind}.decode"]()
-        first, second = (cases[f"{chips.kind}.build"]() for _ in range(2))
-        result.add(
-            f"{chips.kind}.start_up",
-            "s",
-            [max(0.0, first.seconds - second.seconds)],
-            note="a process's first build minus its second: compiling or loading the kernels",
-        )
-        if f"{chips.kind}.reference" in cases:
-            cases[f"{chips.kind}.reference"]()
-
-
-def _record_rates(result: Result, kind: str, runs: Runs, promised: bool) -> None:
+    announce(f"first runs: {kind}")
+    for name in {"decode", "build", "reference"} & set(cases):
+        cases[name]()  # files are cold the first time, kernels not loaded
+    runs = result.turns(cases)
     for name, found in runs.items():
         result.add(f"{kind}.{name}.rate", "chips/s", [run.rate for run in found])
-        result.add(f"{kind}.{name}.cpu", "ms of one core per chip", [run.cpu_ms for run in found])
-    megabytes = [run.source_bytes / run.seconds / 1e6 for run in runs["build"]]
-    result.add(f"{kind}.build.mb", "MB/s", megabytes, note="source pixels, uncompressed")
-    _record_shares(result, kind, runs, SHARE.get(kind) if promised else None)
-    _record_codecs(result, kind, runs)
-    if "reference" in runs:
-        over = OVER_REFERENCE if promised and kind in SHARE else None
-        result.add(f"{kind}.over_reference", "", _faster(runs, "build", "reference"), at_least=over)
-        result.add(f"{kind}.over_reference_1w", "", _faster(runs, "build_1w", "reference"))
-        cpu = ratios(*([run.cpu_ms for run in runs[name]] for name in ("reference", "build_1w")))
-        result.add(f"{kind}.over_reference_cpu", "", cpu, note="in processor time, 1 worker")
-
-
-def _faster(runs: Runs, name: str, than: str) -> list[float]:
-    """Return how many times the rate of one case is that of another, round by round."""
-    return ratios([run.rate for run in runs[name]], [run.rate for run in runs[than]])
-
-
-def _record_shares(result: Result, kind: str, runs: Runs, at_least: float | None) -> None:
-    result.add(
-        f"{kind}.share",
-        "",
-        _faster(runs, "build", "decode"),
-        at_least=at_least,
-        note="rate of a build over the rate of reading alone, same workers",
-    )
-    result.add(f"{kind}.share_1w", "", _faster(runs, "build_1w", "decode_1w"))
-    result.add(
-        f"{kind}.share_cpu",
-        "",
-        ratios([run.cpu_ms for run in runs["decode"]], [run.cpu_ms for run in runs["build"]]),
-        note="the same in processor time, which a busy machine distorts less",
-    )
-    for name in ("build", "decode"):
-        scaling = _faster(runs, name, f"{name}_1w")
-        result.add(f"{kind}.{name}.scaling", "", scaling, note="all workers over one")
-
-
-def _record_codecs(result: Result, kind: str, runs: Runs) -> None:
+    _record_ratios(result, kind, runs)
     for codec, name in (("lz4", "build"), ("zstd", "zstd")):
         run = runs[name][0]  # the same bytes in every round
         result.add(f"{kind}.{codec}.mb_per_chip", "MB", [run.store_bytes / run.chips / 1e6])
-        result.add(f"{kind}.{codec}.compression", "", [run.pixel_bytes / run.store_bytes])
-    result.add(f"{kind}.zstd.over_lz4", "", _faster(runs, "zstd", "build"), note="of the rates")
+    _record_stages(result, kind, runs["build_1w"])
+
+
+def _record_ratios(result: Result, kind: str, runs: Runs) -> None:
+    """Record how many times the rate of one case is that of another, round by round."""
+    promised = {f"{kind}.share": SHARE.get(kind)}
+    promised[f"{kind}.over_reference"] = OVER_REFERENCE if kind in SHARE else None
+    for name, over, under in (
+        ("share", "build", "decode"),
+        ("share_1w", "build_1w", "decode_1w"),
+        ("zstd.over_lz4", "zstd", "build"),
+        ("over_reference", "build", "reference"),
+        ("over_reference_1w", "build_1w", "reference"),
+    ):
+        if under in runs:
+            at = f"{kind}.{name}"
+            values = ratios(*([run.rate for run in runs[case]] for case in (over, under)))
+            note = f"rate of {over} over that of {under}"
+            result.add(at, "", values, at_least=promised.get(at), note=note)
 
 
 def _record_stages(result: Result, kind: str, runs: Sequence[Run]) -> None:
     """Record where the time of one worker goes; what lies outside its tasks comes last."""
-
-    def add(name: str, seconds: Sequence[float]) -> None:
-        values = [max(0.0, s) / run.chips * 1e3 for s, run in zip(seconds, runs, strict=True)]
-        result.add(f"{kind}.stage.{name}", "ms per chip", values)
-
-    add("find and plan", [run.before_seconds for run in runs])
-    for stage in runs[0].stages:
-        add(stage, [run.stages[stage] for run in runs])
     inside = [run.before_seconds + sum(run.stages.values()) for run in runs]
-    add("flush, tables, rest", [run.seconds - s for run, s in zip(runs, inside, strict=True)])
+    stages = {"find and plan": [run.before_seconds for run in runs]}
+    stages |= {stage: [run.stages[stage] for run in runs] for stage in runs[0].stages}
+    rest = [max(0.0, run.seconds - s) for run, s in zip(runs, inside, strict=True)]
+    for name, seconds in {**stages, "flush, tables, rest": rest}.items():
+        values = [s / run.chips * 1e3 for s, run in zip(seconds, runs, strict=True)]
+        result.add(f"stage.{name}.{kind}", "ms per chip", values)
 
 
-def _memory_is_measured(result: Result) -> bool:
-    try:
-        import loaders.memory  # noqa: F401 - asked for before anything is run
-    except ImportError as error:
-        result.notes.append(f"no memory and no mosaics: {error.name} is not installed")
-        return False
-    return True
-
-
-def _measure_memory(
-    result: Result,
-    kinds: Sequence[Chips],
-    given: argparse.Namespace,
-    work: Path,
-    announce: Callable[[str], None],
-) -> None:
+def _measure_memory(result: Result, chips: Chips, work: Path) -> None:
     """Build cities of several sizes with the command itself; their slope gives Moscow's time."""
-    counts = QUICK_CITY_CHIPS if given.quick else CITY_CHIPS
-    repeats = min(given.repeats, 3)
-    for chips in kinds[: len(KINDS)]:
-        cities = {n: linked(chips, work / f"{chips.kind}-{n}", n) for n in counts}
-        cases: dict[str, Callable[[], Memory]] = {
-            f"memory, {n} {chips.kind} chips": partial(
-                build_command,
-                ["--city", city.city.name, "--source", str(city.folder)],
-                work / "out.zarr",
-                workers=given.workers,
-                chips=n,
-            )
-            for n, city in cities.items()
-        }
-        runs = interleave(cases, repeats, announce)
-        by_count = dict(zip(counts, runs.values(), strict=True))
-        _record_memory(result, chips.kind, by_count, promised=not given.quick)
-        if chips.kind == "uint8":
-            _record_moscow(result, chips, by_count)
+    of, kind = result.settings, chips.kind
+    counts = QUICK_CITY_CHIPS if of["quick"] else CITY_CHIPS
+    cities = {n: linked(chips, work / f"{kind}-{n}", n) for n in counts}
+    cases = {
+        f"memory, {n} {kind} chips": partial(
+            build_command,
+            ["--city", city.city.name, "--source", str(city.folder)],
+            work / "out.zarr",
+            of["workers"],
+        )
+        for n, city in cities.items()
+    }
+    runs = result.turns(cases, min(of["repeats"], 3))
+    if len(runs) < len(cases):
+        return
+    by_count = dict(zip(counts, runs.values(), strict=True))
+    peaks = {n: [pss / MIB for _, pss in found] for n, found in by_count.items()}
+    for n, found in peaks.items():
+        result.add(f"{kind}.pss.{n}", "MiB", found, at_most=MEMORY_MIB)
+    note = f"peak at {counts[-1]} chips over peak at {counts[0]}"
+    growth = ratios(peaks[counts[-1]], peaks[counts[0]])
+    result.add(f"{kind}.pss.growth", "", growth, at_most=GROWTH, note=note)
+    if kind == "uint8":
+        _record_moscow(result, {n: [s for s, _ in found] for n, found in by_count.items()})
 
 
-def _record_memory(
-    result: Result, kind: str, runs: dict[int, list[Memory]], promised: bool
-) -> None:
-    bound = MEMORY_MIB if promised else None
-    for count, found in runs.items():
-        values = [run.pss / MIB for run in found]
-        result.add(f"{kind}.pss.{count}", "MiB", values, at_most=bound)
-        result.add(f"{kind}.rss.{count}", "MiB", [run.rss / MIB for run in found])
-    least, most = runs[min(runs)], runs[max(runs)]
-    result.add(
-        f"{kind}.pss.growth",
-        "",
-        ratios([run.pss for run in most], [run.pss for run in least]),
-        at_most=GROWTH if promised else None,
-        note=f"peak at {max(runs)} chips over peak at {min(runs)}",
-    )
-
-
-def _record_moscow(result: Result, chips: Chips, runs: dict[int, list[Memory]]) -> None:
+def _record_moscow(result: Result, runs: Mapping[int, Sequence[float]]) -> None:
+    """Record seconds and bytes of the whole city, from the seconds of some of its chips."""
     whole = get_city("moscow").chips
-    seconds, slopes = [], []
-    for one_round in zip(*runs.values(), strict=True):
-        slope, start = np.polyfit(list(runs), [run.seconds for run in one_round], 1)
-        slopes.append(slope * 1e3)
-        seconds.append(start + slope * whole)
-    basis = f"{whole} chips, by the slope of {sorted(runs)} {chips.origin}"
-    result.add("moscow.slope", "ms per chip", slopes, note="of the whole command, wall time")
-    result.add("moscow.seconds", "s", seconds, note=basis)
-    for kind in (chips.kind, "real"):
+    fits = [np.polyfit(list(runs), one_round, 1) for one_round in zip(*runs.values(), strict=True)]
+    note = f"the command, by the slope of {sorted(runs)} chips"
+    result.add("moscow.slope", "ms per chip", [slope * 1e3 for slope, _ in fits], note=note)
+    result.add("moscow.seconds", "s", [start + slope * whole for slope, start in fits], note=note)
+    for kind in ("uint8", "real"):
         for codec in ("lz4", "zstd"):
             if (per_chip := result.figures.get(f"{kind}.{codec}.mb_per_chip")) is not None:
-                note = f"{whole} x {result.settings['inputs'][kind]}"
                 total = [per_chip.median * whole / 1e3]
-                result.add(f"moscow.{codec}.gb_as_{kind}", "GB", total, note=note)
+                result.add(f"moscow.{codec}.gb_as_{kind}", "GB", total, note=f"{whole} chips")
+
+
+def tables(result: Result, chips: Sequence[Chips]) -> list[Table]:
+    """Return the tables of what was measured."""
+    kinds, workers = {one.kind: one.kind for one in chips}, result.settings["workers"]
+    rates = {"decode": "decode.rate", "build": "build.rate", "with zstd": "zstd.rate"}
+    rates |= {"decode, 1 worker": "decode_1w.rate", "build, 1 worker": "build_1w.rate"}
+    rates |= {"the usual way": "reference.rate"}
+    shares = {"of decoding alone": "share", "1 worker": "share_1w"}
+    shares |= {"times the usual way": "over_reference", "its 1 worker": "over_reference_1w"}
+    codecs = {"lz4": "lz4.mb_per_chip", "zstd": "zstd.mb_per_chip", "rate": "zstd.over_lz4"}
+    names = [name.rpartition(".") for name in result.figures]
+    stages = {start.partition(".")[2]: start for start, _, _ in names if start[:6] == "stage."}
+    peaks = {start: start for start, _, _ in names if start.endswith(".pss")}
+    sizes = {end: end for start, _, end in names if start in peaks and end.isdigit()}
+    mosaics = {"without labels": "mosaic.plain", "with streets": "mosaic.labelled"}
+    scene = f"One scene of {result.settings['mosaic']} pixels per side"
+    columns = {"s": "seconds", "Mpx/s": "rate", "PSS, MiB": "pss"}
+    return [
+        Table(f"Rates, {workers} workers, chips/s", kinds, rates, drawn="build"),
+        Table("A build's rate over others", kinds, shares, drawn="of decoding alone"),
+        Table("MB per chip, and zstd's rate over lz4's", kinds, codecs, drawn="lz4"),
+        Table("Stages, ms per chip with 1 worker", stages, kinds, drawn=next(iter(kinds))),
+        Table("Peak PSS of the command by chips, MiB", peaks, sizes, drawn=next(iter(sizes), "")),
+        Table(scene, mosaics, columns),
+    ]
 
 
 if __name__ == "__main__":

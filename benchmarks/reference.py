@@ -9,9 +9,7 @@ validity, no statistics, no checksums, no shards, no flush to the disk.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +25,8 @@ from geoprep.sources import Scene
 
 BUFFER_M = 2.0
 SPEED_FIELD = "inferred_speed_mph"
-SN3_MPH = {
-    1: (55, 65),
-    2: (45, 55),
-    3: (35, 45),
-    4: (30, 35),
-    5: (25, 30),
-    6: (20, 20),
-    7: (20, 20),
-}
+SN3_MPH = {1: (55, 65), 2: (45, 55), 3: (35, 45), 4: (30, 35)}
+SN3_MPH |= {5: (25, 30), 6: (20, 20), 7: (20, 20)}
 """SpaceNet 3's road type to the speed on up to two lanes and on more (CRESI's road_speed.py)."""
 
 UNPAVED = 2, 0.75
@@ -55,18 +46,7 @@ def missing() -> str:
     return ""
 
 
-class Stages(dict[str, float]):
-    """Stage to seconds."""
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to a stage."""
-        start = time.perf_counter()
-        yield
-        self[name] = self.get(name, 0.0) + time.perf_counter() - start
-
-
-def build_reference(scenes: Sequence[Scene], out: Path) -> Stages:
+def build_reference(scenes: Sequence[Scene], out: Path) -> None:
     """Build a store of two levels, image and speed.
 
     Parameters
@@ -75,37 +55,29 @@ def build_reference(scenes: Sequence[Scene], out: Path) -> Stages:
         Chips of one size, with 3 bands or 3 and alpha.
     out
         Folder of the store.
-
-    Returns
-    -------
-    Stages
-        Seconds by stage.
     """
-    stages = Stages()
     with zarr.config.set({"codec_pipeline.path": ZARR_PYTHON}):
-        arrays: dict[str, zarr.Array[Any]] = {}
+        root, arrays = zarr.open_group(out, mode="w"), dict[str, zarr.Array[Any]]()
         for number, scene in enumerate(scenes):
-            levels = prepare_chip(scene, stages)
-            arrays = arrays or _create(out, levels, len(scenes))
-            with stages.stage("write"):
-                _write(arrays, number, levels)
-    return stages
+            for level, pair in enumerate(prepare_chip(scene)):
+                for name, pixels in zip(("image", "speed"), pair, strict=True):
+                    path, tiles = f"{level}/{name}", _tiles(pixels)
+                    if number == 0:
+                        arrays[path] = _create(root, path, tiles, len(scenes))
+                    for k, tile in enumerate(tiles):
+                        arrays[path][number * len(tiles) + k] = tile
 
 
-def prepare_chip(scene: Scene, stages: Stages) -> list[tuple[Pixels, Pixels]]:
+def prepare_chip(scene: Scene) -> list[tuple[Pixels, Pixels]]:
     """Return (image, speed) of both levels: uint8 (y, x, band) and uint8 (y, x)."""
-    with stages.stage("read"), rasterio.open(scene.image) as dataset:
+    with rasterio.open(scene.image) as dataset:
         source, transform = dataset.read()[:3], dataset.transform
-    with stages.stage("rescale"):
-        image = np.stack([_stretched(band) for band in source], axis=-1)
-    with stages.stage("second level"):
-        half = _halved(image)
-    with stages.stage("roads"):
-        shapes = _road_shapes(scene.label)
-    with stages.stage("burn"):
-        speed = _burned(shapes, transform, image.shape[:2])
-        # Burned again, not resized: a mean of two speeds is neither.
-        half_speed = _burned(shapes, transform * Affine.scale(2), half.shape[:2])
+    image = np.stack([_stretched(band) for band in source], axis=-1)
+    half = _halved(image)
+    shapes = _road_shapes(scene.label)
+    speed = _burned(shapes, transform, image.shape[:2])
+    # Burned again, not resized: a mean of two speeds is neither.
+    half_speed = _burned(shapes, transform * Affine.scale(2), half.shape[:2])
     return [(image, speed), (half, half_speed)]
 
 
@@ -166,33 +138,18 @@ def _burned(shapes: list[tuple[Any, int]], transform: Affine, shape: tuple[int, 
     return burned
 
 
-def _create(
-    out: Path, levels: Sequence[tuple[Pixels, Pixels]], chips: int
-) -> dict[str, zarr.Array[Any]]:
-    root = zarr.open_group(out, mode="w")
-    arrays = {}
-    for level, pair in enumerate(levels):
-        for name, pixels in zip(("image", "speed"), pair, strict=True):
-            tile = (pixels.shape[0] // TILES_A_SIDE, pixels.shape[1] // TILES_A_SIDE)
-            arrays[f"{level}/{name}"] = root.create_array(
-                f"{level}/{name}",
-                shape=(chips * TILES_A_SIDE**2, *tile, *pixels.shape[2:]),
-                chunks=(1, *tile, *pixels.shape[2:]),
-                dtype="uint8",
-                compressors=BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle", typesize=1),
-            )
-    return arrays
+def _tiles(pixels: Pixels) -> list[Pixels]:
+    """Return the four quarters of a chip, row by row."""
+    rows = np.split(pixels, TILES_A_SIDE, axis=0)
+    return [tile for row in rows for tile in np.split(row, TILES_A_SIDE, axis=1)]
 
 
-def _write(
-    arrays: dict[str, zarr.Array[Any]], number: int, levels: Sequence[tuple[Pixels, Pixels]]
-) -> None:
-    for level, pair in enumerate(levels):
-        for name, pixels in zip(("image", "speed"), pair, strict=True):
-            array = arrays[f"{level}/{name}"]
-            height, width = array.shape[1:3]
-            first = number * TILES_A_SIDE**2
-            for k in range(TILES_A_SIDE**2):
-                y, x = divmod(k, TILES_A_SIDE)
-                rows, columns = slice(y * height, (y + 1) * height), slice(x * width, None)
-                array[first + k] = pixels[rows, columns][:, :width]
+def _create(root: zarr.Group, path: str, tiles: list[Pixels], chips: int) -> zarr.Array[Any]:
+    shape = tiles[0].shape
+    return root.create_array(
+        path,
+        shape=(chips * len(tiles), *shape),
+        chunks=(1, *shape),
+        dtype="uint8",
+        compressors=BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle", typesize=1),
+    )

@@ -5,7 +5,7 @@
 - ``ceiling``: perfect speed masks, burned from labels at native resolution, traced with all
   defaults and scored against those labels by APLS: what no network can beat. Chips of Vegas, and a
   synthetic city with its motorway, bridges and ramps.
-- ``errors``: maps with gaps, blobs and ragged edges (`benchmarks.tracing.errors`), traced plainly
+- ``errors``: maps with gaps, blobs and ragged edges (`benchmarks.tracing.chips`), traced plainly
   (centre lines and graph, nothing else), cleaned, and repaired.
 - ``rate``: square kilometres per hour that one core vectorizes, by processor time, with reading.
 - ``--large``: peak memory for a map of 20,000 x 20,000 pixels.
@@ -20,23 +20,29 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import rasterio
+from affine import Affine
+from rasterio.windows import Window
 
-from benchmarks.common import Result, parser, showing
-from benchmarks.preprocess import REAL
-from benchmarks.tables import print_machine, print_noted, print_promises
-from benchmarks.tracing.cases import Chip, chips
-from benchmarks.tracing.errors import erroneous_map
-from benchmarks.tracing.rates import peak_gib, vectorizing_seconds, write_map
+from benchmarks.child import ask
+from benchmarks.chips import REAL
+from benchmarks.common import Result, parser, status
+from benchmarks.machine import resident
+from benchmarks.report import Table, conclude, print_machine
+from benchmarks.tracing.chips import Chip, chips, erroneous_map
 from geoprep.roads.apls import apls
 from geoprep.roads.centrelines import RoadRaster, Tracing
+from geoprep.roads.centrelines.pixels import ArrayPixels
 from geoprep.roads.ground import in_crs
-from geoprep.roads.tracing import trace
+from geoprep.roads.tracing import trace, vectorize
 from geoprep.sources.cities import get_city
 from geoprep.synth import synthesise
 
@@ -47,56 +53,41 @@ LEAST_RATE: Final = 8_800.0
 MOST_GIB: Final = 2.0
 _LARGE: Final = 20_000
 _GSD_M: Final = 0.3
+_BLOCK: Final = 512
 
-PLAIN: Final = Tracing(
-    repair=False,
-    spur_m=0,
-    min_area_m2=0,
-    min_hole_m2=0,
-    min_length_m=0,
-    motorway_mph=1e6,
-)
-CLEANED: Final = Tracing(repair=False)
-REPAIRED: Final = Tracing()
+_NOTHING = {"spur_m": 0, "min_area_m2": 0, "min_hole_m2": 0, "min_length_m": 0}
+WAYS: Final = {
+    "plain": Tracing(repair=False, motorway_mph=1e6, **_NOTHING),
+    "cleaned": Tracing(repair=False),
+    "repaired": Tracing(),
+}
+"""How maps with errors are traced."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write."""
-    options = parser(__doc__ or "", repeats=3)
-    options.formatter_class = argparse.RawDescriptionHelpFormatter
-    options.add_argument("--large", action="store_true", help="measure 20,000 x 20,000 pixels too")
-    options.add_argument("--real", type=Path, default=REAL, help="folder with AOI_2_Vegas")
-    options.add_argument("--end-to-end", action="store_true", help="images to scored networks")
-    options.add_argument("--level", type=int, default=650, help="tile side to train on (650)")
-    options.add_argument("--model", type=Path, help="checkpoint or run; default: train one")
-    options.add_argument("--area", type=Path, help="its city in SpaceNet layout; default: made")
+    options = parser(__doc__, repeats=3)
+    add = options.add_argument
+    add("--large", action="store_true", help="measure 20,000 x 20,000 pixels too")
+    add("--real", type=Path, default=REAL, help="folder with AOI_2_Vegas")
+    add("--end-to-end", action="store_true", help="images to scored networks")
+    add("--level", type=int, default=650, help="tile side to train on (650)")
+    add("--model", type=Path, help="checkpoint or run; default: train one")
+    add("--area", type=Path, help="its city in SpaceNet layout; default: made")
     given = options.parse_args(arguments)
-    result = Result("roads", {"quick": given.quick, "large": given.large})
+    result = Result("roads", vars(given))
     print_machine(result)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=given.work) as folder, status:
         if given.end_to_end:
-            _whole(result, given, Path(folder))
+            from benchmarks.tracing.whole import measure_whole  # torch: of no use to the others
+
+            measure_whole(result, Path(folder))
         else:
             _measure(result, given, Path(folder))
-    print_promises(result)
-    print_noted(result, "Roads", result.figures)
-    if given.json:
-        result.write(given.json)
-    return 0
-
-
-def _whole(result: Result, given: argparse.Namespace, work: Path) -> None:
-    from benchmarks.tracing.whole import measure_whole  # torch, which the other parts do not need
-
-    with showing():
-        measure_whole(
-            result,
-            work,
-            level=given.level,
-            model=given.model,
-            area=given.area,
-            quick=given.quick,
-        )
+    rows = {name: name for name in ("ceiling.city", "ceiling.vegas")}
+    rows |= {f"errors, {name}": f"errors.{name}" for name in WAYS}
+    columns = {"APLS, %": "apls", "APLS_time, %": "apls_time"}
+    return conclude(result, given, [Table("Scores", rows, columns, drawn="APLS, %")])
 
 
 def _measure(result: Result, given: argparse.Namespace, work: Path) -> None:
@@ -117,7 +108,7 @@ def _measure(result: Result, given: argparse.Namespace, work: Path) -> None:
 
 def _ceiling(result: Result, name: str, several: Sequence[Chip]) -> None:
     """Score perfect masks."""
-    scores = np.mean([_scores(chip, chip.mask, REPAIRED) for chip in several], axis=0)
+    scores = np.mean([_scores(chip, chip.mask, WAYS["repaired"]) for chip in several], axis=0)
     note = f"mean over {len(several)} chips"
     result.add(f"ceiling.{name}.apls", "%", [scores[0]], at_least=LEAST_APLS, note=note)
     result.add(f"ceiling.{name}.apls_time", "%", [scores[1]], at_least=LEAST_APLS_TIME, note=note)
@@ -132,13 +123,12 @@ def _scores(chip: Chip, raster: RoadRaster, options: Tracing) -> tuple[float, fl
 
 def _errors(result: Result, several: Sequence[Chip], seeds: int) -> list[RoadRaster]:
     """Score maps with errors, one value per seed; return those of the last one."""
-    ways = {"plain": PLAIN, "cleaned": CLEANED, "repaired": REPAIRED}
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
     maps: list[RoadRaster] = []
     for seed in range(10, 10 + seeds):  # other seeds than the defaults were chosen by
         maps = [erroneous_map(chip, seed) for chip in several]
         pairs = list(zip(several, maps, strict=True))
-        for name, options in ways.items():
+        for name, options in WAYS.items():
             scores = np.mean([_scores(chip, one, options) for chip, one in pairs], axis=0)
             found[name].append((float(scores[0]), float(scores[1])))
     for name, values in found.items():
@@ -165,6 +155,50 @@ def _rate(
         rate = area / vectorizing_seconds(path) * 3600
         result.add("large.vectorize", "km2/h", [rate], note="20,000 x 20,000 pixels")
         result.add("large.peak", "GiB", [peak_gib(path)], at_most=MOST_GIB)
+
+
+def write_map(path: Path, maps: Sequence[RoadRaster], side: int, gsd_m: float, seed: int) -> None:
+    """Write a map as ``training.predict`` does, of chips laid side by side by chance.
+
+    Parameters
+    ----------
+    side
+        Pixels.
+    gsd_m
+        Metres that a pixel is wide.
+    """
+    rng = np.random.default_rng(seed)
+    bands = [one.pixels.bands for one in maps if isinstance(one.pixels, ArrayPixels)]
+    count, high, wide = bands[0].shape
+    profile = {"width": side, "height": side, "count": count, "dtype": "uint8", "nodata": 255}
+    profile |= {"tiled": True, "blockxsize": _BLOCK, "blockysize": _BLOCK, "compress": "deflate"}
+    profile |= {"crs": "EPSG:32637", "transform": Affine(gsd_m, 0, 4e5, 0, -gsd_m, 6.2e6)}
+    with rasterio.open(path, "w", driver="GTiff", interleave="band", **profile) as file:
+        file.descriptions = [*(f"road, bin {i}" for i, _ in maps[0].classes), "road"]
+        file.update_tags(CLASSES=json.dumps([{"band": i, "mph": m} for i, m in maps[0].classes]))
+        for top in range(0, side, high):
+            for left in range(0, side, wide):
+                size = min(high, side - top), min(wide, side - left)
+                chosen = bands[rng.integers(len(bands))][:, : size[0], : size[1]]
+                file.write(chosen, window=Window(left, top, size[1], size[0]))
+
+
+def vectorizing_seconds(path: Path) -> float:
+    """Return the processor time that one map takes, reading it included."""
+    before = time.process_time()
+    vectorize([path], workers=1)
+    return time.process_time() - before
+
+
+def peak_gib(path: Path) -> float:
+    """Return the peak resident memory of a process of its own that vectorizes a map."""
+    return float(ask("benchmarks.roads:peak", {"path": str(path)})["peak"]) / 2**30
+
+
+def peak(path: str) -> dict[str, int]:
+    """Vectorize a map in this process; return the peak of its memory in bytes."""
+    vectorize([Path(path)], workers=1)
+    return {"peak": resident()}
 
 
 if __name__ == "__main__":

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.machine import machine
+from benchmarks.machine import machine, resident
 from geoprep.build.commit import Histograms, finish
 from geoprep.build.journal import Journal
 from geoprep.build.records import Outcome, ShardRecord, ShardTask
@@ -60,26 +58,16 @@ def _probe(index: int) -> Probe:
 
     row, col = divmod(index, 1000)
     place = Affine(2.7e-6, 0, col * STEP, 0, -2.7e-6, row * STEP)
-    return Probe(
-        Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE),
-        dtype="uint8",
-        bands=(1, 2, 3),
-        band_names=("red", "green", "blue"),
-        files=(f"/data/chip{index}.tif",),
-        facts="",
-    )
+    grid = Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE)
+    file, names = f"/data/chip{index}.tif", ("red", "green", "blue")
+    return Probe(grid, "uint8", bands=(1, 2, 3), band_names=names, files=(file,), facts="")
 
 
 def plan_of(scenes: int) -> Plan:
     """Return the plan of so many chips of 1300 x 1300 x 3, labelled."""
-    found = Found(
-        tuple(
-            Scene(f"AOI_0_Nowhere_chip{i}", f"/data/chip{i}.tif", f"/data/chip{i}.geojson")
-            for i in range(scenes)
-        ),
-        origin="nowhere",
-    )
-    return make_plan([found], ["custom"], BuildOptions(), Unread(1))
+    chips = [(f"AOI_0_Nowhere_chip{i}", f"/data/chip{i}") for i in range(scenes)]
+    found = tuple(Scene(name, f"{file}.tif", f"{file}.geojson") for name, file in chips)
+    return make_plan([Found(found, origin="nowhere")], ["custom"], BuildOptions(), Unread(1))
 
 
 def pretend(task: ShardTask) -> ShardRecord:
@@ -110,25 +98,20 @@ def measure(scenes: int, shards: int, scheduler: str | None) -> dict[str, Any]:
         "scenes": scenes,
         "shards": plan.shards,
         "plan_seconds": time.perf_counter() - start,
-        "plan_peak_mb": _peak_mb(),
+        "plan_peak_mb": resident() / 1e6,
     }
-    with ExitStack() as stack:
-        executor, watch = _executor(scheduler, stack)
-        return result | _tasks(plan, min(shards, plan.shards), executor, watch)
-
-
-def _executor(scheduler: str | None, stack: ExitStack) -> tuple[Dask | Threads, Watch]:
+    count = min(shards, plan.shards)
     if scheduler is None:
-        return Threads(), lambda: {"client": _used()}
+        return result | _tasks(plan, count, Threads(), lambda: {"client": _used()})
     from distributed import Client
 
-    client = stack.enter_context(Client(scheduler, set_as_default=False))
+    with Client(scheduler, set_as_default=False) as client:
 
-    def watch() -> dict[str, Used]:
-        workers = {f"worker {i}": one for i, one in enumerate(client.run(_used).values())}
-        return {"client": _used(), "scheduler": client.run_on_scheduler(_used), **workers}
+        def watch() -> dict[str, Used]:
+            workers = {f"worker {i}": one for i, one in enumerate(client.run(_used).values())}
+            return {"client": _used(), "scheduler": client.run_on_scheduler(_used), **workers}
 
-    return Dask(client), watch
+        return result | _tasks(plan, count, Dask(client), watch)
 
 
 def _tasks(plan: Plan, count: int, executor: Dask | Threads, watch: Watch) -> dict[str, Any]:
@@ -156,7 +139,7 @@ def _tasks(plan: Plan, count: int, executor: Dask | Threads, watch: Watch) -> di
             start = time.perf_counter()
             create_store(store, plan.meta, plan.tiles)
             finish(plan, store, records, histograms)
-            result |= {"tables_seconds": time.perf_counter() - start, "peak_mb": _peak_mb()}
+            result |= {"tables_seconds": time.perf_counter() - start, "peak_mb": resident() / 1e6}
     return result
 
 
@@ -169,10 +152,6 @@ def _used() -> Used:
         "rss_mb": round(psutil.Process().memory_info().rss / 1e6, 1),
         "cpu_seconds": round(times.user + times.system, 2),
     }
-
-
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -87,12 +87,9 @@ class Child:
         )
         self._process.start()
         send.close()
-        self._wait_for_start()
-        self._start = time.monotonic()
-
-    def _wait_for_start(self) -> None:
         if not self._receive.poll(60) or self._receive.recv() != "ready":
             raise RuntimeError("a child does not start")
+        self._start = time.monotonic()
 
     def end(self, *, kill_after: float | None = None, timeout: float = TIMEOUT) -> Ending:
         """Return how it ends; ``kill_after`` so many seconds by SIGKILL, unless it is done."""

@@ -85,14 +85,12 @@ class Endpoint:
     proxy: Proxy
     client: Any
 
-    def objects(self, prefix: str) -> dict[str, bytes]:
-        """Return name -> bytes of every object of ours below a key."""
-        return objects_below(self.client, OWN, prefix)
-
-    def remove(self, prefix: str) -> None:
-        """Delete every object of ours below a key."""
-        for name in self.objects(prefix):
+    def taken(self, prefix: str) -> dict[str, bytes]:
+        """Delete every object of ours below a key; return name -> bytes of what was there."""
+        found = objects_below(self.client, OWN, prefix)
+        for name in found:
             self.client.delete_object(Bucket=OWN, Key=prefix + name)
+        return found
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.faults import jobs
 from benchmarks.faults.children import Ending, run
 from benchmarks.faults.jobs import READERS, World
-from benchmarks.faults.report import Row, timed
+from benchmarks.faults.report import Row
 from geoprep.executors import usable_cores
 
 PER_CHILD = 25
@@ -22,15 +22,14 @@ PER_CHILD = 25
 
 def rows(world: World, seed: int, flips: int) -> Iterator[Row]:
     """Flip bits of a store of few scenes; read it in every way."""
-    found = Row("flipped", "one bit of a store flipped", "`verify` names the damage")
+    found = Row("one bit of a store flipped", "`verify` names the damage")
     kept = Row(
-        "flipped",
         "the same stores read by RamTiles, StreamTiles and scene by scene",
         "every pixel that is delivered is the right one, or an error tells what is damaged",
     )
     folder = world.folder / "flipped"
     folder.mkdir()
-    with timed(found), ThreadPoolExecutor(usable_cores()) as pool:
+    with found, ThreadPoolExecutor(usable_cores()) as pool:
         batches = [min(PER_CHILD, flips - first) for first in range(0, flips, PER_CHILD)]
         tasks = [(world.store, folder / str(i), f"{seed} {i}", n) for i, n in enumerate(batches)]
         told = 0

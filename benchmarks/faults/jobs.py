@@ -14,7 +14,7 @@ import torch
 from affine import Affine
 from torch import nn
 
-from benchmarks.faults.children import run
+from benchmarks.faults.children import Ending, run
 from geoprep.build.run import build
 from geoprep.errors import GeoprepError
 from geoprep.executors import Threads
@@ -68,15 +68,10 @@ class World:
     def make(cls, folder: Path, scenes: int) -> World:
         """Make all of it; takes seconds."""
         city = synthesise(folder / "city", CITIES["moscow"], scenes=scenes, size=128, seed=1)
-        world = cls(
-            folder, city, folder / "whole.zarr", folder / "run" / "last.pt", folder / "x.tif"
-        )
-        for made in (
-            run(build_store, world.source, world.store),
-            run(fit_network, world.store, folder / "run"),
-        ):
-            if made.how != "done":
-                raise RuntimeError(f"the inputs cannot be made: {made}")
+        store, checkpoint = folder / "whole.zarr", folder / "run" / "last.pt"
+        world = cls(folder, city, store, checkpoint, folder / "x.tif")
+        sound(run(build_store, world.source, world.store))
+        sound(run(fit_network, world.store, folder / "run"))
         write_image(world.image, 700, 96)
         return world
 
@@ -133,6 +128,92 @@ def command(*arguments: str) -> int:
 
     status = cli.main(list(arguments), standalone_mode=False)
     return status if isinstance(status, int) else 0
+
+
+def command_into(arguments: tuple[str, ...], out: Path) -> int:
+    """Run the ``geoprep`` command with a place to write to."""
+    return command(*arguments, "--out", str(out))
+
+
+@dataclass(frozen=True)
+class Work:
+    """A command that writes.
+
+    Attributes
+    ----------
+    name
+        As a reader knows it.
+    job
+        The function that a child runs, and its arguments but for the last, where it writes.
+    made
+        What that is, below a folder.
+    seen
+        Returns what of a result must be the same every time, by name.
+    never_half
+        File below the folder that is not there, or whole.
+    """
+
+    name: str
+    job: tuple[Any, ...]
+    made: str
+    seen: Callable[[Path], dict[str, str]]
+    never_half: str = ""
+
+    def call(self, folder: Path) -> tuple[Any, ...]:
+        """Return function and arguments for a folder."""
+        return (*self.job, folder / self.made)
+
+    def start(self, folder: Path, **how: Any) -> Ending:  # noqa: ANN401 - as of `run`
+        """Run it in a child, writing into a folder."""
+        return run(*self.call(folder), **how)
+
+    def result(self, folder: Path) -> dict[str, str]:
+        """Return what of its result must be the same."""
+        return self.seen(folder / self.made)
+
+
+def works(world: World) -> dict[str, Work]:
+    """Return every command that writes; the first four make the same bytes every time."""
+    store, scene = str(world.store), str(Store.open(world.store).scenes.id[0])
+
+    def geoprep(name: str, made: str, *arguments: str, same: bool = False) -> Work:
+        seen = digest if same else _nothing
+        return Work(name, (command_into, arguments), made, seen, never_half=made)
+
+    found = (
+        Work("build-zarr", (build_store, world.source), "a.zarr", digest),
+        Work("predict", (predict_map, world.checkpoint, world.image), "maps", digest, "maps/x.tif"),
+        Work("fit", (fit_network, world.store), "run", weights),
+        geoprep("page", "a.html", "preview", store, "--quiet", same=True),
+        geoprep("preview (picture)", "a.png", "preview", store, "--count", "2"),
+        geoprep("export", "a.tif", "export", store, "--scene", scene, "--what", "image", same=True),
+        geoprep("export --footprints", "a.gpkg", "export", store, "--footprints", "tile"),
+    )
+    return {work.name: work for work in found}
+
+
+def _nothing(path: Path) -> dict[str, str]:
+    """Return nothing: that it was made has to do."""
+    del path
+    return {}
+
+
+def finished(ending: Ending) -> bool:
+    """Return whether a command was done: a status other than 0 is not."""
+    return ending.how == "done" and ending.answer in (0, "built", "resumed", "unchanged")
+
+
+def sound(ending: Ending) -> Ending:
+    """Return the ending of a command that nobody disturbed.
+
+    Raises
+    ------
+    RuntimeError
+        It was not done all the same: nothing can be tried.
+    """
+    if not finished(ending):
+        raise RuntimeError(f"undisturbed, and yet: {ending}")
+    return ending
 
 
 def digest(folder: Path) -> dict[str, str]:

@@ -8,19 +8,23 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import rasterio
+import xxhash
 
 from benchmarks.faults import jobs
 from benchmarks.faults.children import Ending, run
 from benchmarks.faults.jobs import World
 from benchmarks.faults.mutations import MUTATIONS
-from benchmarks.faults.report import Row, timed
-from geoprep.executors import usable_cores
+from benchmarks.faults.report import Row
+from geoprep.build import build
+from geoprep.executors import Threads, usable_cores
+from geoprep.plan import BuildOptions, make_plan
+from geoprep.sources import CITIES, Found, Scene, find_scenes
 from geoprep.store import Store
 from geoprep.store.scenes import read_image, read_speed
 
@@ -31,24 +35,29 @@ SPACE = 4 << 30
 """Bytes of address space beyond what a child begins with; threads reserve most of it."""
 MOST = 1 << 30
 """Bytes of memory that a build of such scenes may hold, Python and its libraries among them."""
+OPTIONS: dict[str, Any] = {"tile": 64, "levels": 1, "rescale": "none"}
 HELD = "no crash, no hang, bounded memory; the scene is right or named with a reason; others whole"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed file of a city: which scene it belongs to, and what was done to it."""
+    """One changed file of a city: of which scene, image or label, what was done to it."""
 
-    scene: str
-    path: str
+    scene: Scene
     kind: str
     how: str
     data: bytes
+
+    @property
+    def path(self) -> Path:
+        """The file that was whole."""
+        return Path(getattr(self.scene, self.kind))
 
 
 def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
     """Mutate images and labels, half of the tries each."""
     for kind, what in (("image", "mutated GeoTIFFs"), ("label", "mutated GeoJSON files")):
-        with timed(Row("mutated", what, HELD)) as row:
+        with Row(what, HELD) as row:
             _run(world, f"{seed} {kind}", kind, max(1, tries // 2), row)
         yield row
 
@@ -73,15 +82,13 @@ def _run(world: World, seed: str, kind: str, tries: int, row: Row) -> None:
 
 
 def _mutants(source: Path, kind: str, rng: random.Random, tries: int) -> Iterator[Mutant]:
-    pattern = "PS-RGB/*.tif" if kind == "image" else "geojson_roads_speed/*.geojson"
-    files = sorted(source.glob(pattern))
+    scenes = find_scenes(CITIES["moscow"], source).scenes
     for number in range(tries):
-        file = files[number % len(files)]
+        scene = scenes[number % len(scenes)]
         how = rng.choice(list(MUTATIONS[kind]))
+        file = Path(getattr(scene, kind))
         data = file.read_bytes() if number % 2 or kind == "label" else _uncompressed(file)
-        data = MUTATIONS[kind][how](data, rng)
-        scene = f"{number:05d}"
-        yield Mutant(scene, str(file), kind, how, data)
+        yield Mutant(scene, kind, how, MUTATIONS[kind][how](data, rng))
 
 
 def _uncompressed(path: Path) -> bytes:
@@ -114,9 +121,8 @@ def _judged(folder: Path, some: Sequence[Mutant], reference: dict[str, str]) -> 
 
 def _alone(ending: Ending) -> Answer:
     if ending.how == "told":  # an error for people that ends the command: it has to name the file
-        return "refused", [] if ".tif" in ending.answer or "scene" in ending.answer else [
-            str(ending)
-        ]
+        named = ".tif" in ending.answer or "scene" in ending.answer
+        return "refused", [] if named else [str(ending)]
     return ending.how, [str(ending)]
 
 
@@ -124,16 +130,10 @@ def build_mutants(
     folder: Path, some: Sequence[Mutant], reference: dict[str, str]
 ) -> list[tuple[str, list[str]]]:
     """Build mutants beside one scene that is whole; return status and problems of each."""
-    from geoprep.build.run import build
-    from geoprep.executors import Threads
-    from geoprep.plan.options import BuildOptions
-    from geoprep.plan.plan import make_plan
-    from geoprep.sources import Found
-
     folder.mkdir(parents=True)
-    scenes = [_written(folder, one) for one in some]
-    whole = _whole_scene(some[0])
-    options = BuildOptions(tile=64, levels=1, rescale="none")
+    scenes = [_written(folder, number, one) for number, one in enumerate(some)]
+    whole = replace(some[0].scene, id="whole")
+    options = BuildOptions(**OPTIONS)
     found = Found((*scenes, whole), origin="mutants", product="PS-RGB")
     out = folder / "out.zarr"
     build(make_plan([found], ["moscow"], options, Threads(1)), out, Threads(1))
@@ -147,47 +147,18 @@ def build_mutants(
     ]
 
 
-def _written(folder: Path, mutant: Mutant) -> Any:  # noqa: ANN401 - a Scene
-    from geoprep.sources import Scene
-
-    image, label = _files(mutant)
-    changed = folder / f"{mutant.scene}{Path(mutant.path).suffix}"
+def _written(folder: Path, number: int, mutant: Mutant) -> Scene:
+    changed = folder / f"{number:05d}{mutant.path.suffix}"
     changed.write_bytes(mutant.data)
-    if mutant.kind == "image":
-        return Scene(mutant.scene, str(changed), str(label))
-    return Scene(mutant.scene, str(image), str(changed))
-
-
-def _whole_scene(mutant: Mutant) -> Any:  # noqa: ANN401 - a Scene
-    from geoprep.sources import Scene
-
-    image, label = _files(mutant)
-    return Scene("whole", str(image), str(label))
-
-
-def _files(mutant: Mutant) -> tuple[Path, Path]:
-    """Return image and label of the scene that a mutant was made of."""
-    path = Path(mutant.path)
-    city = path.parents[1]
-    number = path.stem.rpartition("chip")[2]
-    image = next((city / "PS-RGB").glob(f"*chip{number}.tif"))
-    return image, next((city / "geojson_roads_speed").glob(f"*chip{number}.geojson"))
+    return replace(mutant.scene, id=changed.stem, **{mutant.kind: str(changed)})
 
 
 def _images(source: Path, folder: Path) -> dict[str, str]:
     """Return the hashes of every scene as it is built, by image; with `` alone`` of its image."""
-    from geoprep.build.run import build
-    from geoprep.executors import Threads
-    from geoprep.plan.options import BuildOptions
-    from geoprep.plan.plan import make_plan
-    from geoprep.sources import CITIES, find_scenes
-
-    found = find_scenes(CITIES["moscow"], source)
-    options = BuildOptions(tile=64, levels=1, rescale="none")
-    build(make_plan([found], ["moscow"], options, Threads(1)), folder / "plain.zarr", Threads(1))
+    jobs.build_store(source, folder / "plain.zarr", **OPTIONS)
     store = Store.open(folder / "plain.zarr")
     result = {}
-    for i, scene in enumerate(found.scenes):
+    for i, scene in enumerate(find_scenes(CITIES["moscow"], source).scenes):
         result[scene.image] = _seen(store, i)
         result[f"{scene.image} alone"] = _hash(read_image(store, i))
     return result
@@ -198,8 +169,6 @@ def _seen(store: Store, scene: int) -> str:
 
 
 def _hash(pixels: np.ndarray[Any, Any]) -> str:
-    import xxhash
-
     return xxhash.xxh3_128_hexdigest(pixels.tobytes())
 
 
@@ -212,20 +181,14 @@ def _scene_problems(
         empty = not read_image(store, scene).any() or status == "unlabelled"
         return [] if reason and empty else [f"{status}, reason {reason!r}, empty {empty}"]
     if mutant.kind == "label":
-        image = _files(mutant)[0]
-        if _hash(read_image(store, scene)) != reference[f"{image} alone"]:
+        if _hash(read_image(store, scene)) != reference[f"{mutant.scene.image} alone"]:
             return ["the image is another one"]
-        return _label_problems(mutant.data)
+        try:
+            json.loads(mutant.data)
+        except (ValueError, RecursionError) as error:
+            return [f"taken, though it is no JSON ({error})"]
+        return []
     return _image_problems(store, scene, mutant.data)
-
-
-def _label_problems(data: bytes) -> list[str]:
-    """Return a problem where a label was taken that is no JSON."""
-    try:
-        json.loads(data)
-    except (ValueError, RecursionError) as error:
-        return [f"taken, though it is no JSON ({error})"]
-    return []
 
 
 def _image_problems(store: Store, scene: int, data: bytes) -> list[str]:

@@ -12,16 +12,8 @@ Mutation = Callable[[bytes, random.Random], bytes]
 
 EXTREMES: Final = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFF)
 ODD_NUMBERS: Final[tuple[Any, ...]] = (
-    1e308,
-    -1e308,
-    1e-320,
-    180.0000001,
-    400,
-    "37.6",
-    None,
-    True,
-    [],
-    {},
+    *(1e308, -1e308, 1e-320, 180.0000001, 400),
+    *("37.6", None, True, [], {}),
 )
 DEEP: Final = (100, 5_000, 200_000)
 
@@ -67,9 +59,8 @@ def tag_value(data: bytes, rng: random.Random) -> bytes:
         at = rng.choice(_entries(data))
         offset, form = rng.choice([(2, "<H"), (4, "<I"), (8, "<I"), (8, "<H")])
         value = rng.choice([*EXTREMES, rng.randrange(1 << 16), rng.randrange(1 << 32)])
-        struct.pack_into(
-            form, changed, at + offset, value & (0xFFFF if form == "<H" else 2**32 - 1)
-        )
+        most = 0xFFFF if form == "<H" else 2**32 - 1
+        struct.pack_into(form, changed, at + offset, value & most)
     return bytes(changed)
 
 
@@ -104,23 +95,14 @@ def _geometries(was: Any, rng: random.Random) -> list[Any]:  # noqa: ANN401 - an
     nested: Any = {"type": "GeometryCollection", "geometries": [was]}
     for _ in range(rng.choice((1, 40))):
         nested = {"type": "GeometryCollection", "geometries": [nested]}
+    lines = [odd, points[:1], [], points[:1] * 500, points * 2000, [points]]
+    lines.append([[*p, 1, 2, 3] for p in points])
+    others = {"MultiLineString": points, "Polygon": [points], "Point": points[0]}
+    others[rng.choice(["", "Curve", "7"])] = points
     return [
-        None,
-        {},
-        [],
-        "LineString",
-        nested,
-        {"type": "LineString", "coordinates": odd},
-        {"type": "LineString", "coordinates": points[:1]},
-        {"type": "LineString", "coordinates": []},
-        {"type": "LineString", "coordinates": points[:1] * 500},
-        {"type": "LineString", "coordinates": points * 2000},
-        {"type": "LineString", "coordinates": [[*p, 1, 2, 3] for p in points]},
-        {"type": "LineString", "coordinates": [points]},
-        {"type": "MultiLineString", "coordinates": points},
-        {"type": "Polygon", "coordinates": [points]},
-        {"type": "Point", "coordinates": points[0]},
-        {"type": rng.choice(["", "Curve", 7, None]), "coordinates": points},
+        *(None, {}, [], "LineString", nested, {"type": rng.choice([7, None])}),
+        *({"type": "LineString", "coordinates": one} for one in lines),
+        *({"type": kind, "coordinates": one} for kind, one in others.items()),
     ]
 
 
@@ -137,20 +119,15 @@ def _properties(document: Any, rng: random.Random) -> Any:  # noqa: ANN401 - any
 
 def _frame(document: Any, rng: random.Random) -> Any:  # noqa: ANN401 - any JSON
     crs = {"type": "name", "properties": {"name": rng.choice(["EPSG:0", "x", "EPSG:32637", 5])}}
-    options = [
-        {**document, "type": "Feature"},
-        {**document, "features": None},
-        {**document, "features": {}},
-        {**document, "features": [document]},
-        {**document, "features": [None, 7, *document["features"]]},
-        {**document, "features": document["features"] * 40},
-        {**document, "crs": crs},
-        {**document, "bbox": [1, 2]},
-        [document],
-        document["features"],
-        7,
-    ]
-    return rng.choice(options)
+    features: list[Any] = [None, {}, [document], [None, 7, *document["features"]]]
+    features.append(document["features"] * 40)
+    return rng.choice(
+        [
+            *({**document, "features": one} for one in features),
+            *({**document, **one} for one in ({"type": "Feature"}, {"crs": crs}, {"bbox": [1, 2]})),
+            *([document], document["features"], 7),
+        ]
+    )
 
 
 def deep(data: bytes, rng: random.Random) -> bytes:

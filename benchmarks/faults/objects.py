@@ -4,47 +4,52 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
 from benchmarks.faults import jobs
 from benchmarks.faults.children import Ending, run
 from benchmarks.faults.endpoint import BUCKET, KINDS, OWN, Endpoint, endpoint, use
-from benchmarks.faults.jobs import World, differences
-from benchmarks.faults.report import Row, timed
+from benchmarks.faults.jobs import World, differences, finished
+from benchmarks.faults.report import Row
 from geoprep.sources import CITIES
 
 SHARE = 0.15
 """Of the requests that meet a fault."""
 MOST_SECONDS = 3.0
 """Of the work before a kill."""
+KILLS = 2
 CITY = CITIES["moscow"]
+
+Trial = Callable[[World, Path, Endpoint, list[float]], list[str]]
+"""Works into a folder of its own, killed at some moments before; returns what is wrong."""
 
 
 def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
     """Build and download, against an endpoint that fails one request in seven."""
     same, fetched = "the store of the local files, bit by bit", "the right bytes, all of them"
-    trials = {
-        Row("objects", "`build-zarr --source s3://...`", same): _from_bucket,
-        Row("objects", "`build-zarr --out s3://...`", same): _into_bucket,
-        Row("objects", "`build-zarr --out s3://...` killed at random moments", same): _into_killed,
-        Row("objects", "`download`", fetched): _download,
-        Row("objects", "`download` killed at random moments", fetched): _download_killed,
-    }
+    trials: list[tuple[str, str, Trial, int]] = [
+        ("`build-zarr --source s3://...`", same, _from_bucket, 0),
+        ("`build-zarr --out s3://...`", same, _into_bucket, 0),
+        ("`build-zarr --out s3://...` killed at random moments", same, _into_bucket, KILLS),
+        ("`download`", fetched, _download, 0),
+        ("`download` killed at random moments", fetched, _download, KILLS),
+    ]
     folder, rng = world.folder / "objects", random.Random(f"{seed} kills")
     folder.mkdir()
     try:
         with endpoint(world.source, CITY.folder, SHARE, f"{seed} objects") as place:
-            for row, trial in trials.items():
-                with timed(row):
+            for what, held, trial, kills in trials:
+                with Row(what, held) as row:
                     for number in range(tries):
-                        row.count(trial(world, folder / str(number), place, rng))
+                        moments = [rng.uniform(0, MOST_SECONDS) for _ in range(kills)]
+                        row.count(trial(world, folder / str(number), place, moments))
                         shutil.rmtree(folder / str(number), ignore_errors=True)
                 row.note = _met(place)
                 yield row
     except ModuleNotFoundError as error:
-        yield Row("objects", "an S3 endpoint that fails", same, skipped=str(error))
+        yield Row("an S3 endpoint that fails", same, skipped=str(error))
     shutil.rmtree(folder)
 
 
@@ -58,29 +63,21 @@ def _met(place: Endpoint) -> str:
     return told
 
 
-def _from_bucket(world: World, out: Path, place: Endpoint, _: random.Random) -> list[str]:
-    source = f"s3://{BUCKET}/{CITY.folder}"
-    ending = run(build, place.proxy.address, source, str(out))
-    return _finished(ending) or differences(jobs.digest(out), jobs.digest(world.store))
+def _from_bucket(world: World, out: Path, place: Endpoint, _: list[float]) -> list[str]:
+    ending = run(build, place.proxy.address, f"s3://{BUCKET}/{CITY.folder}", str(out))
+    return _problems(ending) or differences(jobs.digest(out), jobs.digest(world.store))
 
 
-def _into_bucket(
-    world: World, out: Path, place: Endpoint, _: random.Random, kills: tuple[float, ...] = ()
-) -> list[str]:
+def _into_bucket(world: World, out: Path, place: Endpoint, moments: list[float]) -> list[str]:
     """Build into the bucket; look past the proxy at what is there, and leave nothing."""
-    prefix = f"{out.name}.zarr/"
-    task = build, place.proxy.address, str(world.source), f"s3://{OWN}/{prefix}"
-    endings = [run(*task, kill_after=moment) for moment in kills]
+    task = build, place.proxy.address, str(world.source), f"s3://{OWN}/{out.name}.zarr/"
+    endings = [run(*task, kill_after=moment) for moment in moments]
     wrong = [str(one) for one in endings if not one.orderly]
-    wrong += _finished(run(*task))
-    found = {name: sha256(body).hexdigest() for name, body in place.objects(prefix).items()}
-    place.remove(out.name)
+    wrong += _problems(run(*task))
+    made = place.taken(f"{out.name}.zarr/")
+    place.taken(out.name)  # what a build keeps beside it
+    found = {name: sha256(body).hexdigest() for name, body in made.items()}
     return wrong or differences(found, jobs.digest(world.store))
-
-
-def _into_killed(world: World, out: Path, place: Endpoint, rng: random.Random) -> list[str]:
-    moments = rng.uniform(0, MOST_SECONDS), rng.uniform(0, MOST_SECONDS)
-    return _into_bucket(world, out, place, rng, moments)
 
 
 def build(address: str, source: str, out: str) -> int:
@@ -91,17 +88,17 @@ def build(address: str, source: str, out: str) -> int:
     return jobs.command("build-zarr", *given, *shape, "--quiet")
 
 
-def _download(
-    world: World, out: Path, place: Endpoint, _: random.Random, kills: tuple[float, ...] = ()
-) -> list[str]:
-    for moment in kills:
+def _download(world: World, out: Path, place: Endpoint, moments: list[float]) -> list[str]:
+    """Download; return what differs between the files served and those that arrived, by name."""
+    for moment in moments:
         run(download, place.proxy.address, out, kill_after=moment)
-    return _finished(run(download, place.proxy.address, out)) or _fetched(world, out)
-
-
-def _download_killed(world: World, out: Path, place: Endpoint, rng: random.Random) -> list[str]:
-    moments = rng.uniform(0, MOST_SECONDS), rng.uniform(0, MOST_SECONDS)
-    return _download(world, out, place, rng, moments)
+    ending = run(download, place.proxy.address, out)
+    folders = [world.source / name for name in ("PS-RGB", "geojson_roads_speed")]
+    wanted = {Path(k).name: v for folder in folders for k, v in jobs.digest(folder).items()}
+    found = {Path(name).name: value for name, value in jobs.digest(out).items()}
+    return _problems(ending) or differences(
+        {name: found[name] for name in found if name in wanted}, wanted
+    )
 
 
 def download(address: str, out: Path) -> int:
@@ -112,16 +109,5 @@ def download(address: str, out: Path) -> int:
     return jobs.command("download", "--city", CITY.name, *place, "--quiet")
 
 
-def _fetched(world: World, out: Path) -> list[str]:
-    """Return what differs between the files that were served and those that arrived, by name."""
-    wanted = {
-        path.name: value
-        for folder in ("PS-RGB", "geojson_roads_speed")
-        for path, value in ((Path(k), v) for k, v in jobs.digest(world.source / folder).items())
-    }
-    found = {Path(name).name: value for name, value in jobs.digest(out).items()}
-    return differences({name: found[name] for name in found if name in wanted}, wanted)
-
-
-def _finished(ending: Ending) -> list[str]:
-    return [] if ending.how == "done" and ending.answer == 0 else [str(ending)]
+def _problems(ending: Ending) -> list[str]:
+    return [] if finished(ending) else [str(ending)]

@@ -6,73 +6,18 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.faults import jobs
 from benchmarks.faults.children import Child, Ending, run
 from benchmarks.faults.disks import NoDisk, enlarge, small_disk
-from benchmarks.faults.jobs import World, differences
-from benchmarks.faults.report import Row, timed
+from benchmarks.faults.jobs import Work, World, differences, finished, sound
+from benchmarks.faults.report import Row
 from geoprep.store import Store
 
 ROOMY_KIB = 64 << 10
-
-
-@dataclass(frozen=True)
-class Output:
-    """A command that writes into a folder.
-
-    Attributes
-    ----------
-    name
-        As a reader knows it.
-    start
-        Runs it in a child; takes the folder and how the child is run.
-    made
-        What it makes there, relative to the folder.
-    """
-
-    name: str
-    start: Callable[..., Ending]
-    made: str
-
-
-def outputs(world: World) -> list[Output]:
-    """Return every command that writes."""
-
-    def command(name: str, made: str, *arguments: str) -> Output:
-        def start(folder: Path, **how: Any) -> Ending:  # noqa: ANN401 - as of `run`
-            return run(jobs.command, *arguments, "--out", str(folder / made), **how)
-
-        return Output(name, start, made)
-
-    store, scene = str(world.store), str(Store.open(world.store).scenes.id[0])
-    return [
-        Output(
-            "build-zarr",
-            lambda folder, **how: run(jobs.build_store, world.source, folder / "a.zarr", **how),
-            "a.zarr",
-        ),
-        Output(
-            "predict",
-            lambda folder, **how: run(
-                jobs.predict_map, world.checkpoint, world.image, folder / "maps", **how
-            ),
-            "maps/x.tif",
-        ),
-        Output(
-            "fit",
-            lambda folder, **how: run(jobs.fit_network, world.store, folder / "run", **how),
-            "run/last.pt",
-        ),
-        command("preview (page)", "a.html", "preview", store, "--quiet"),
-        command("preview (picture)", "a.png", "preview", store, "--count", "2"),
-        command("export", "a.tif", "export", store, "--scene", scene, "--what", "image"),
-        command("export --footprints", "a.gpkg", "export", store, "--footprints", "tile"),
-    ]
 
 
 def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
@@ -80,93 +25,86 @@ def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
     rng = random.Random(f"{seed} places")
     folder = world.folder / "places"
     folder.mkdir()
-    for kind in (_full, _read_only, _forbidden):
-        row = kind(world, folder, rng, max(1, tries // 5))
-        yield row
+    works = jobs.works(world).values()
+    held = "an error that says so; nothing half under its name; with more room it finishes"
+    with Row("disk full, at a random size, for each command that writes", held) as row:
+        for work in works:
+            _fill_up(work, folder, rng, max(1, tries // 5), row)
+    yield row
+    with Row("a read-only disk as target of each command", "an error that names it") as row:
+        for work in works:
+            _on_disk(row, work, folder, 1024, partial(_refused, work), read_only=True)
+    yield row
+    yield _forbidden(works, folder)
     yield _unreadable(world, folder)
     yield _changing(world, folder, rng, max(1, tries // 5))
     shutil.rmtree(folder)
 
 
-def _told(ending: Ending) -> list[str]:
+def _refused(work: Work, place: Path, **how: bool) -> list[str]:
+    """Return a problem unless a command refuses to write to a place."""
+    return _not_told(work.start(place, **how))
+
+
+def _not_told(ending: Ending) -> list[str]:
     """Return a problem unless a command ended with one line, or a status that says it failed."""
     if ending.how == "told" and "\n" not in ending.answer.strip():
         return []
     return [] if ending.how == "done" and ending.answer in (1, 2) else [f"not told: {ending}"]
 
 
-def _full(world: World, folder: Path, rng: random.Random, tries: int) -> Row:
-    held = "an error that says so; nothing half under its name; with more room it finishes"
-    row = Row("places", "disk full, at a random size, for each command that writes", held)
-    with timed(row):
-        for output in outputs(world):
-            _fill_up(output, folder, rng, tries, row)
-    return row
+def _on_disk(
+    row: Row,
+    work: Work,
+    folder: Path,
+    kib: int,
+    check: Callable[[Path], list[str]],
+    *,
+    read_only: bool = False,
+) -> None:
+    """Count what a check says of a small disk; where none can be mounted the row says so."""
+    try:
+        with small_disk(folder / "disk", kib, read_only=read_only) as disk:
+            row.count([f"{work.name} on {kib} KiB: {one}" for one in check(disk)])
+    except NoDisk as error:
+        row.skipped = str(error)
+    shutil.rmtree(folder / "disk", ignore_errors=True)
 
 
-def _fill_up(output: Output, folder: Path, rng: random.Random, tries: int, row: Row) -> None:
+def _fill_up(work: Work, folder: Path, rng: random.Random, tries: int, row: Row) -> None:
     whole = folder / "room"
     whole.mkdir()
-    ending = output.start(whole)
-    if not (whole / output.made).exists():
-        row.count([f"{output.name} with room: {ending}"])
-        return
+    sound(work.start(whole))
     taken = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file()) // 1024
     for _ in range(tries):
         kib = rng.randrange(8, max(16, taken))
-        try:
-            with small_disk(folder / "disk", kib) as disk:
-                problems = _after_full(output, disk, whole)
-        except NoDisk as error:
-            row.skipped = str(error)
-            break
-        finally:
-            shutil.rmtree(folder / "disk", ignore_errors=True)
-        row.count([f"{output.name} on {kib} KiB: {one}" for one in problems])
+        _on_disk(row, work, folder, kib, partial(_after_full, work, work.result(whole)))
     shutil.rmtree(whole)
 
 
-def _after_full(output: Output, disk: Path, whole: Path) -> list[str]:
-    ending = output.start(disk)
+def _after_full(work: Work, expected: dict[str, str], disk: Path) -> list[str]:
+    ending = work.start(disk)
     problems = []
-    if ending.how != "done" or ending.answer in (1, 2):
-        problems += _told(ending)
-        if output.made not in ("a.zarr", "run/last.pt") and (disk / output.made).exists():
-            problems.append(f"{output.made} is there all the same")
+    if not finished(ending):
+        problems += _not_told(ending)
+        if work.never_half and (disk / work.never_half).exists():
+            problems.append(f"{work.never_half} is there all the same")
     enlarge(disk, ROOMY_KIB)
-    again = output.start(disk)
-    if again.how != "done" or again.answer in (1, 2):
+    again = work.start(disk)
+    if not finished(again):
         return [*problems, f"with more room: {again}"]
-    if output.name == "fit":
-        return problems + differences(jobs.weights(disk / "run"), jobs.weights(whole / "run"))
-    same = output.made.endswith((".zarr", ".tif", ".html"))
-    found, wanted = (jobs.digest(place / output.made) for place in (disk, whole))
-    return problems + (differences(found, wanted) if same else [])
+    return problems + differences(work.result(disk), expected)
 
 
-def _read_only(world: World, folder: Path, _rng: random.Random, _tries: int) -> Row:
-    row = Row("places", "a read-only disk as target of each command", "an error that names it")
-    with timed(row):
-        for output in outputs(world):
-            try:
-                with small_disk(folder / "disk", 1024, read_only=True) as disk:
-                    row.count([f"{output.name}: {one}" for one in _told(output.start(disk))])
-            except NoDisk as error:
-                row.skipped = str(error)
-            shutil.rmtree(folder / "disk", ignore_errors=True)
-    return row
-
-
-def _forbidden(world: World, folder: Path, _rng: random.Random, _tries: int) -> Row:
-    row = Row("places", "a folder that may not be written to", "an error that names it")
-    row.note = "without root's privileges, which no mode would stop"
+def _forbidden(works: Iterable[Work], folder: Path) -> Row:
     place = folder / "forbidden"
     place.mkdir(mode=0o555)
-    with timed(row):
-        for output in outputs(world):
-            ending = output.start(place, powerless=True)
-            left = [str(path) for path in place.iterdir()]
-            row.count([f"{output.name}: {one}" for one in _told(ending) + left])
+    with Row("a folder that may not be written to", "an error that names it") as row:
+        for work in works:
+            problems = _refused(work, place, powerless=True)
+            problems += [str(path) for path in place.iterdir()]
+            row.count([f"{work.name}: {one}" for one in problems])
+    row.note = "without root's privileges, which no mode would stop"
     return row
 
 
@@ -186,8 +124,7 @@ def _broken_sources(image: Path) -> dict[str, Callable[[], object]]:
 def _unreadable(world: World, folder: Path) -> Row:
     """Put what cannot be read in the place of an image, then of a label."""
     held = "the scene is named with a reason, in bounded time; the others are built"
-    row = Row("places", "an image or label that cannot be read", held)
-    with timed(row):
+    with Row("an image or label that cannot be read", held) as row:
         for pattern in ("PS-RGB/*.tif", "geojson_roads_speed/*.geojson"):
             for name in _broken_sources(Path()):
                 case = folder / "unreadable"
@@ -195,15 +132,9 @@ def _unreadable(world: World, folder: Path) -> Row:
                 broken = sorted((case / "AOI_7_Moscow").glob(pattern))[1]
                 broken.unlink()
                 _broken_sources(broken)[name]()
-                ending = run(
-                    jobs.build_store,
-                    case,
-                    case / "a.zarr",
-                    timeout=60,
-                    memory=2 << 30,
-                    powerless=True,
-                )
-                problems = _named(ending, case / "a.zarr", broken)
+                out, how = case / "a.zarr", {"timeout": 60, "memory": 2 << 30}
+                ending = run(jobs.build_store, case, out, powerless=True, **how)
+                problems = _named(ending, out, broken)
                 row.count([f"{broken.suffix} is {name}: {one}" for one in problems])
                 shutil.rmtree(case)
     return row
@@ -226,9 +157,8 @@ def _named(ending: Ending, out: Path, broken: Path) -> list[str]:
 def _changing(world: World, folder: Path, rng: random.Random, tries: int) -> Row:
     """Change, cut or remove a file of the source while a build runs."""
     held = "a store that verifies, or an error and no store; the next run is as from the new files"
-    row = Row("places", "a source that changes while it is built", held)
-    with timed(row):
-        took = run(jobs.build_store, world.source, folder / "timed.zarr").seconds
+    with Row("a source that changes while it is built", held) as row:
+        took = sound(run(jobs.build_store, world.source, folder / "timed.zarr")).seconds
         for _ in range(tries):
             case = folder / "changing"
             shutil.copytree(world.source, case / "AOI_7_Moscow")

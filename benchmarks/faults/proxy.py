@@ -1,18 +1,13 @@
 """A proxy before an S3 endpoint that fails as networks and servers do, at random by a seed.
 
-    with faulty_proxy("http://127.0.0.1:5000", seed=1, rate=0.3) as proxy:
-        os.environ["AWS_ENDPOINT_URL"] = proxy.address
-        ...
-        proxy.faults  # how often each kind happened
-
-Also a program, which prints the address to use and serves until it is ended::
-
-    python -m benchmarks.faults.proxy http://127.0.0.1:5000 --seed 1 --rate 0.3
+with faulty_proxy("http://127.0.0.1:5000", seed=1, rate=0.3) as proxy:
+os.environ["AWS_ENDPOINT_URL"] = proxy.address
+...
+proxy.faults  # how often each kind happened
 """
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import random
 import re
@@ -169,22 +164,3 @@ def faulty_proxy(upstream: str, **how: object) -> Iterator[Proxy]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def main() -> None:
-    """Serve until ended."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("upstream")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=0.2)
-    parser.add_argument("--stall", type=float, default=2.0)
-    parser.add_argument("--kinds", default=",".join(KINDS[:5]))
-    given = vars(parser.parse_args())
-    kinds = given.pop("kinds").split(",")
-    with faulty_proxy(given.pop("upstream"), kinds=kinds, **given) as proxy:
-        print(proxy.address, flush=True)
-        threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

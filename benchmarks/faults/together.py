@@ -12,72 +12,55 @@ from typing import Any
 import numpy as np
 
 from benchmarks.faults import jobs
-from benchmarks.faults.children import Child, Ending, run
-from benchmarks.faults.jobs import READERS, World, differences
-from benchmarks.faults.report import Row, timed
+from benchmarks.faults.children import Child
+from benchmarks.faults.jobs import READERS, Work, World, differences, finished, sound
+from benchmarks.faults.report import Row
+from geoprep.errors import StoreError
+from geoprep.store import Store
 
 HELD = "each ends well or says that another is at work; the result is whole"
+PAIRS = {"build-zarr": "builds", "predict": "predictions", "page": "pages"}
 
 
 def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
     """Start pairs a random moment apart."""
     rng, folder = random.Random(f"{seed} together"), world.folder / "together"
-    folder.mkdir()
-    builds = jobs.build_store, (world.source, folder / "out")
-    maps = jobs.predict_map, (world.checkpoint, world.image, folder / "out")
-    pages = _page, (world.store, folder / "out")
-    for what, pair in {"builds": builds, "predictions": maps, "pages": pages}.items():
-        with timed(Row("together", f"two {what} of one name at once", HELD)) as row:
-            expected = alone(*pair, folder / "out", row)
+    works = jobs.works(world)
+    for name, what in PAIRS.items():
+        with Row(f"two {what} of one name at once", HELD) as row:
+            expected = alone(works[name], folder)
             for _ in range(tries):
-                row.count(race(*pair, folder / "out", expected, rng))
+                row.count(race(works[name], folder, expected, rng))
         yield row
     held = "every reading gives the pixels of one whole store, or an error; never a mixture"
-    with timed(Row("together", "a reader while the store is built anew", held)) as row:
+    with Row("a reader while the store is built anew", held) as row:
         for _ in range(tries):
-            row.count(_read_while_built(world, folder / "out", row))
-    shutil.rmtree(folder)
+            row.count(_read_while_built(world, folder, row))
     yield row
 
 
-def _page(store: Path, out: Path) -> int:
-    out.mkdir(exist_ok=True)
-    return jobs.command("preview", str(store), "--out", str(out / "page.html"), "--quiet")
-
-
-def alone(function: Any, arguments: Any, out: Path, row: Row) -> dict[str, str]:  # noqa: ANN401
+def alone(work: Work, folder: Path) -> dict[str, str]:
     """Return what a command makes where nobody disturbs it."""
-    ending = run(function, *arguments)
-    if ending.how != "done":
-        row.count([f"alone: {ending}"])
-    expected = jobs.digest(out)
-    shutil.rmtree(out)
+    folder.mkdir()
+    sound(work.start(folder))
+    expected = work.result(folder)
+    shutil.rmtree(folder)
     return expected
 
 
-def race(
-    function: Any,  # noqa: ANN401 - a job
-    arguments: Any,  # noqa: ANN401 - its own
-    out: Path,
-    expected: dict[str, str],
-    rng: random.Random,
-) -> list[str]:
+def race(work: Work, folder: Path, expected: dict[str, str], rng: random.Random) -> list[str]:
     """Start a command twice, and return what is wrong with how they ended or what they made."""
-    with Child(function, *arguments) as first:
+    folder.mkdir()
+    with Child(*work.call(folder)) as first:
         time.sleep(rng.uniform(0, 0.4))
-        with Child(function, *arguments) as second:
+        with Child(*work.call(folder)) as second:
             endings = [first.end(), second.end()]
     wrong = [str(ending) for ending in endings if ending.how not in ("done", "told")]
-    if not any(_well(ending) for ending in endings):
+    if not any(finished(ending) for ending in endings):
         wrong.append(f"neither finished: {endings[0]}; {endings[1]}")
-    found = jobs.digest(out)
-    shutil.rmtree(out)
-    shutil.rmtree(out.with_name(out.name + ".build"), ignore_errors=True)
+    found = work.result(folder)
+    shutil.rmtree(folder)
     return wrong + differences(found, expected)
-
-
-def _well(ending: Ending) -> bool:
-    return ending.how == "done" and ending.answer in (0, "built", "resumed", "unchanged")
 
 
 def _read_while_built(world: World, out: Path, row: Row) -> list[str]:
@@ -117,9 +100,6 @@ def _reading(out: Path, right: dict[str, Any]) -> tuple[list[str], int, int]:
 
 
 def _codec(out: Path) -> str:
-    from geoprep.errors import StoreError
-    from geoprep.store import Store
-
     try:
         return Store.open(out).meta.codec
     except StoreError:

@@ -1,6 +1,5 @@
-"""The parts of `benchmarks.training`.
+"""The parts of `benchmarks.training`, all of them runs of `training.fit` itself.
 
-`rungs` says what is compared, `stepper` takes the steps of `training.fit` and `worker` runs it in
-a process of its own, since an allocator is chosen once per process; `ladder`, `mapping` and `runs`
-ask for it and record the figures, `report` shows them.
+`runs` starts them; `ladder` compares settings and ranks, beside the `convolutions` alone;
+`learning` says what comes of whole runs.
 """

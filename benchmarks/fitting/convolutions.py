@@ -1,33 +1,28 @@
 """The bound of a training step: its convolutions alone, forward and backward, nothing else.
 
-A real step is watched for the convolutions that reach the dispatcher, with the shapes, layouts
+The network is watched for the convolutions that reach the dispatcher, with the shapes, layouts
 and dtypes that they have there, so this is the bound of whatever network is trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from training.config import Config
+from training.model import build_network
 
 FORWARD = torch.ops.aten.convolution.default
 BACKWARD = torch.ops.aten.convolution_backward.default
+CHANNELS = 8
+"""What a network for speed bins gives: seven bins and any road."""
 
-
-@dataclass(frozen=True, slots=True)
-class Convolution:
-    """One call of a convolution or of its gradient, on tensors of its own."""
-
-    call: Callable[..., Any]
-    given: tuple[Any, ...]
-
-    def __call__(self) -> None:
-        """Compute it and drop the result."""
-        self.call(*self.given)
+Convolution = tuple[Any, tuple[Any, ...]]
+"""One call of a convolution or of its gradient, and tensors of its own."""
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
@@ -45,7 +40,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         if func in (FORWARD, BACKWARD):
-            self.found.append(Convolution(func, tuple(_stand_in(value) for value in args)))
+            self.found.append((func, tuple(_stand_in(value) for value in args)))
         return func(*args, **(kwargs or {}))
 
 
@@ -56,22 +51,38 @@ def _stand_in(value: Any) -> Any:  # noqa: ANN401 - an argument of an operator
     return list(value) if isinstance(value, list) else value
 
 
-def record(step: Callable[[], object]) -> list[Convolution]:
-    """Return the convolutions of a step, in their order, each with tensors of its own.
+def record(network: nn.Module, image: Tensor) -> list[Convolution]:
+    """Return the convolutions of a step in bf16 and channels last, in their order.
 
     Parameters
     ----------
-    step
-        Carried out once.
+    image
+        float32 (n, band, y, x).
     """
+    last = torch.channels_last
+    network.train().to(memory_format=last)  # type: ignore[call-overload]  # as in training.engine.native
     watch = _Watch()
     with watch:
-        step()
+        with torch.autocast("cpu", torch.bfloat16):
+            made = network(image.contiguous(memory_format=last))
+        made.float().mean().backward()
     return watch.found
 
 
-def replay(convolutions: list[Convolution]) -> None:
-    """Compute all convolutions of a step."""
+def ceiling(batch_size: int, crop: int, bands: int, seconds: float) -> dict[str, Any]:
+    """Return the images per second that the convolutions of `training.fit` alone allow."""
+    network = build_network(Config().model, bands=bands, channels=CHANNELS)
+    found = record(network, torch.rand(batch_size, bands, crop, crop))
+    _replay(found)
+    steps, start = 0, time.perf_counter()
+    while steps < 3 or time.perf_counter() - start < seconds:
+        _replay(found)
+        steps += 1
+    rate = steps * batch_size / (time.perf_counter() - start)
+    return {"rate": rate, "convolutions": len(found)}
+
+
+def _replay(convolutions: list[Convolution]) -> None:
     with torch.no_grad():
-        for convolution in convolutions:
-            convolution()
+        for call, given in convolutions:
+            call(*given)

@@ -1,175 +1,140 @@
-"""The step's figures: every rung in a process of its own, batch sizes, and where its time goes."""
+"""The step's rates: settings from rung to rung, two ranks beside one."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from benchmarks.child import ChildError, ask
-from benchmarks.common import Result, announce, interleave, ratios
-from benchmarks.fitting.rungs import (
-    CEILING,
-    FIT,
-    FIT_FP32,
-    IPEX,
-    KEPT,
-    PLAIN,
-    RUNGS,
-    WORKER,
-    Rung,
+from benchmarks.child import ask
+from benchmarks.common import Result, ratios
+from benchmarks.fitting.runs import IPEX_PYTHON, Rows, column, fit, read_rows, steady, words_of
+from geoprep.store import Store
+
+STEADY = (
+    *("--epochs", "3", "--val-every", "3", "--crops-per-tile", "1", "--pictures", "0"),
+    # Learning slowly, or rounding alone would soon have led two ranks apart.
+    *("--save-every", "1h", "--schedule", "constant", "--lr", "1e-4"),
 )
-from training.engine.native import missing_compiler
+"""Of all runs that are timed: the first epoch compiles, and the last validates after its steps."""
+
+RANKS = 2
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
+DIFFERENCE = 0.05
+"""Most by which the loss of an epoch may differ: BatchNorm sees half the batch in each rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One way to set up the step.
+
+    Attributes
+    ----------
+    name, title
+        In records and for people.
+    options
+        Of `training.fit`.
+    keep_memory
+        Whether glibc's allocator is told to keep what is freed.
+    python
+        The interpreter.
+    """
+
+    name: str
+    title: str
+    options: tuple[str, ...]
+    keep_memory: bool = True
+    python: Path = Path(sys.executable)
+
+
+_FP32 = ("--engine", "native", "--precision", "fp32", "--compile", "off")
+PLAIN = Rung("plain", "fp32, nothing compiled, the system's allocator", _FP32, keep_memory=False)
+KEPT = Rung("kept", "+ memory kept", _FP32)
+FIT = Rung("fit", "+ bf16, loss compiled = fit", ("--engine", "native"))
+IPEX = Rung("ipex", "fit on IPEX", ("--engine", "ipex"), python=IPEX_PYTHON)
+RUNGS = (PLAIN, KEPT, FIT, IPEX)
+"""The first three are a ladder; IPEX stands beside the third. What made no difference that could be
+measured has no rung: layout, fused optimizer, compiled loss (docs/benchmarks.md)."""
+
+CEILING = "convolutions"
+"""Name of the bound: the convolutions of the step, forward and backward, and nothing else."""
 
 OVER = {
     "over_fp32": (KEPT.name, 2.0, "fit over fp32 with the same allocator"),
-    "over_plain": (PLAIN.name, None, "fit over fp32 with every default, the allocator's too"),
-    "over_fit_fp32": (FIT_FP32.name, None, "bf16 over fp32, all else being fit's"),
+    "over_plain": (PLAIN.name, None, "fit over fp32 with the system's allocator"),
     "over_ipex": (IPEX.name, 1.0, "the native engine over Intel's extension"),
     "share": (CEILING, 0.8, "of the rate of the step's convolutions alone"),
 }
 """Figure to the rung that fit is put over, what is promised, and a note."""
 
 
-WAITS = {
-    "active": {"OMP_WAIT_POLICY": "ACTIVE"},
-    "spin_300000": {"GOMP_SPINCOUNT": "300000"},
-    "spin_10000": {"GOMP_SPINCOUNT": "10000"},
-    "spin_1000": {"GOMP_SPINCOUNT": "1000"},
-    "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
-}
-"""How OpenMP's threads wait for work. GNU's default is the second; a count wins over a policy."""
+def climb(rung: Rung, store: Path, work: Path, options: Sequence[str]) -> dict[str, float]:
+    """Return images/s, the share of the time waited for batches, and peak MiB of a run."""
+    out = work / "run"
+    task = {"words": words_of(store, out, [*STEADY, *options, *rung.options])}
+    target = "benchmarks.fitting.runs:fit_here"
+    told = ask(target, task | {"keep_memory": rung.keep_memory}, rung.python)
+    rows = read_rows(out)
+    rates = {"rate": steady(rows, "images_per_s"), "waited": steady(rows, "data_wait")}
+    return rates | {"peak": told["peak"] / 2**20}
 
 
-def chosen_rungs(result: Result) -> list[Rung]:
-    """Return the rungs that can be climbed here; a note says which cannot and why."""
-    import torch
-
-    lacking = missing_compiler(torch.device("cpu"))
-    if lacking:
-        result.notes.append(f"nothing is compiled, {lacking}")
-    if IPEX.python and IPEX.python.exists():
-        return list(RUNGS)
-    result.notes.append("no comparison with IPEX: `make ipex` makes its environment")
-    return [rung for rung in RUNGS if rung != IPEX]
-
-
-def measure_ladder(result: Result, store: str, rungs: Sequence[Rung]) -> None:
-    """Record every rung, from the bottom up, the bound, and their ratios."""
+def measure_ladder(
+    result: Result, store: Path, work: Path, rungs: Sequence[Rung] = RUNGS, seconds: float = 3.0
+) -> None:
+    """Record every rung that there is here, the bound, and their ratios."""
     of = result.settings
-    task = {"store": store, **{name: of[name] for name in ("batch_size", "crop", "seconds")}}
+    step = ["--batch-size", str(of["batch_size"]), "--crop", str(of["crop"])]
+    bound = {name: of[name] for name in ("batch_size", "crop")}
+    bound |= {"bands": len(Store.open(store).meta.bands), "seconds": seconds}
     cases: dict[str, Callable[[], dict[str, Any]]] = {
-        rung.name: partial(climb, task, rung) for rung in rungs if _works(result, task, rung)
+        rung.name: partial(climb, rung, store, work, step) for rung in rungs if rung.python.exists()
     }
-    cases[CEILING] = partial(ask, WORKER, {**task, "do": "ceiling"})
-    _record(result, interleave(cases, of["repeats"]))
+    cases[CEILING] = partial(ask, "benchmarks.fitting.convolutions:ceiling", bound)
+    if IPEX in rungs and IPEX.name not in cases:
+        result.notes.append("no comparison with IPEX: `make ipex` makes its environment")
+    found = result.turns(cases)
+    rates = {name: [one["rate"] for one in answers] for name, answers in found.items()}
+    for name, answers in found.items():
+        at = f"ladder.{name}"
+        result.add(f"{at}.rate", "images/s", rates[name])
+        result.add(f"{at}.step", "ms", [of["batch_size"] / rate * 1e3 for rate in rates[name]])
+        if name != CEILING:
+            result.add(f"{at}.peak", "MiB", [one["peak"] for one in answers])
+            result.add(f"{at}.waited", "", [one["waited"] for one in answers])
     for name, (under, at_least, note) in OVER.items():
-        rates = [result.figures.get(f"ladder.{rung}.rate") for rung in (FIT.name, under)]
-        if rates[0] and rates[1]:
-            values = ratios(rates[0].values, rates[1].values)
+        if FIT.name in rates and under in rates:
+            values = ratios(rates[FIT.name], rates[under])
             result.add(f"ladder.{name}", "", values, at_least=at_least, note=note)
 
 
-def _works(result: Result, task: Mapping[str, Any], rung: Rung) -> bool:
-    """Try a rung that needs more than torch: a compiler, which keeps what it made.
-
-    One that fails is left out with a note.
-    """
-    if rung not in (FIT, IPEX):
-        return True
-    announce(f"first run: {rung.title}")
-    try:
-        climb({**task, "seconds": 0}, rung)
-    except ChildError as error:
-        result.notes.append(f"{rung.title}: left out, {error}")
-        return False
-    return True
-
-
-def climb(task: Mapping[str, Any], rung: Rung) -> dict[str, Any]:
-    """Return what a rung reaches in a process of its own."""
-    return ask(WORKER, {**task, "do": "climb", "rung": rung.name}, python=rung.python)
-
-
-def _record(result: Result, answers: Mapping[str, list[dict[str, Any]]]) -> None:
-    """Record what was answered: rung to its answers, one per round."""
-    settings: dict[str, dict[str, Any]] = {}
-    price = result.settings["price"]
-    for name, found in answers.items():
-        step = [a["seconds"] / a["steps"] for a in found]
-        rates = [result.settings["batch_size"] / s for s in step]
-        result.add(f"ladder.{name}.rate", "images/s", rates)
-        result.add(f"ladder.{name}.step", "ms", [s * 1e3 for s in step])
-        if price and name != CEILING:
-            bought = [rate * 3600 / price for rate in rates]
-            result.add(f"ladder.{name}.bought", "images per dollar", bought)
-        if "peak_mib" in found[0]:
-            result.add(f"ladder.{name}.peak", "MiB", [a["peak_mib"] for a in found])
-            waited = [a["waited"] / a["seconds"] for a in found]
-            note = "share of the time that the step waited for its batch"
-            result.add(f"ladder.{name}.waited", "", waited, note=note)
-        told = ("allocator", "engine", "threads", "convolutions")
-        settings[name] = {key: found[0][key] for key in told if key in found[0]}
-    result.settings["ladder"] = settings
-
-
-def measure_waiting(result: Result, store: str) -> None:
-    """Record the rate of fit's step by how its threads wait for work, alone and beside another.
-
-    The other is a process that keeps one core busy.
-    """
+def measure_ranks(result: Result, store: Path, work: Path) -> None:
+    """Record the rates of one process and of two, and by how much their losses differ."""
     of = result.settings
-    task = {"store": store, **{name: of[name] for name in ("batch_size", "crop", "seconds")}}
-    task |= {"do": "climb", "rung": FIT.name}
 
-    def take(beside: bool, variables: Mapping[str, str]) -> dict[str, Any]:
-        with busy_core() if beside else nullcontext():
-            return ask(WORKER, task, variables=variables)
+    def rows(ranks: int, launcher: Sequence[str] = ()) -> Rows:
+        size = ["--batch-size", str(of["batch_size"] // ranks), "--crop", str(of["crop"])]
+        return fit(store, work / "run", [*STEADY, *size, *FIT.options], launcher)
 
-    cases = {
-        f"{name}.{'beside' if beside else 'alone'}": partial(take, beside, variables)
-        for name, variables in WAITS.items()
-        for beside in (False, True)
-    }
-    for name, found in interleave(cases, of["repeats"]).items():
-        rates = [of["batch_size"] * a["steps"] / a["seconds"] for a in found]
-        result.add(f"waiting.{name}", "images/s", rates)
-        used = [a["cpu_seconds"] / a["steps"] for a in found]
-        result.add(f"waiting.{name}_cpu", "s", used, note="processor time per step")
-
-
-@contextmanager
-def busy_core() -> Iterator[None]:
-    """Keep a core busy meanwhile, by another process."""
-    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        yield
-    finally:
-        other.kill()
-        other.wait()
+    cases = {"one": partial(rows, 1), "two": partial(rows, RANKS, TORCHRUN)}
+    found = result.turns(cases, min(of["repeats"], 2))
+    for name, runs in found.items():
+        rates = [steady(each, "images_per_s") for each in runs]
+        result.add(f"ranks.{name}.rate", "images/s", rates)
+    if len(found) < len(cases):
+        return
+    over = ratios(result["ranks.two.rate"].values, result["ranks.one.rate"].values)
+    note = f"{RANKS} processes over one, on the same cores, for the same global batch"
+    result.add("ranks.over_one", "", over, note=note)
+    differences = [difference(*pair) for pair in zip(found["one"], found["two"], strict=True)]
+    note = "largest relative difference of an epoch's loss"
+    result.add("ranks.difference", "", differences, at_most=DIFFERENCE, note=note)
 
 
-def measure_sizes(result: Result, store: str, sizes: Sequence[int]) -> None:
-    """Record the rate of every batch size."""
-    of = result.settings
-    task = {"store": store, "crop": of["crop"], "seconds": of["seconds"] / 2}
-    task |= {"repeats": of["repeats"], "of": list(sizes)}
-    announce(", ".join(map(str, sizes)))
-    for name, paces in ask(WORKER, {**task, "do": "sizes"}).items():
-        rates = [int(name) * p["steps"] / p["seconds"] for p in paces]
-        result.add(f"sizes.{name}.rate", "images/s", rates)
-
-
-def measure_step(result: Result, store: str) -> None:
-    """Record where the time of a step goes, as ``training.fit --profile`` tells it."""
-    announce("under the profiler")
-    of = result.settings
-    task = {"store": store, "batch_size": of["batch_size"], "crop": of["crop"]}
-    for part, found in ask(WORKER, {**task, "do": "breakdown"}).items():
-        whole = sum(found.values())
-        for name, milliseconds in sorted(found.items(), key=lambda item: -item[1]):
-            result.add(f"step.{part}.{name}.time", "ms", [milliseconds])
-            result.add(f"step.{part}.{name}.share", "", [milliseconds / whole])
+def difference(one: Rows, two: Rows) -> float:
+    """Return the largest relative difference of an epoch's loss."""
+    pairs = zip(column(one, "loss"), column(two, "loss"), strict=True)
+    return max(abs(b - a) / a for a, b in pairs)

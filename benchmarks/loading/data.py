@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import rasterio
+from numpy.typing import NDArray
 
 from geoprep.build import build
 from geoprep.executors import Threads
@@ -73,13 +74,23 @@ def synthetic_store(work: Path, sizes: Sizes, workers: int) -> Path:
         Threads.
     """
     city = get_city(CITY)
-    source, store = work / "city", work / f"{CITY}.zarr"
-    synthesise(source, city, scenes=sizes.scenes, seed=SEED, size=sizes.scene_side, workers=workers)
-    executor = Threads(workers)
-    found = find_scenes(city, source)
-    plan = make_plan([found], [city.name], BuildOptions(tile=sizes.tile), executor)
+    scenes, size = sizes.scenes, sizes.scene_side
+    synthesise(work / "city", city, scenes=scenes, seed=SEED, size=size, workers=workers)
+    return built(work / "city", work / f"{CITY}.zarr", workers, tile=sizes.tile)
+
+
+def built(source: Path, store: Path, workers: int | None = None, **options: Any) -> Path:  # noqa: ANN401
+    """Build the store of a whole city; ``options`` are those of a build.
+
+    Raises
+    ------
+    RuntimeError
+        Not all of its scenes are in it.
+    """
+    executor, city = Threads(workers), get_city(CITY)
+    plan = make_plan([find_scenes(city, source)], [CITY], BuildOptions(**options), executor)
     summary = build(plan, store, executor)
-    if summary.state != "built" or summary.statuses.get("ok") != sizes.scenes:
+    if summary.state != "built" or set(summary.statuses) != {"ok"}:
         raise RuntimeError(f"{store}: {summary.state}, {summary.statuses}")
     return store
 
@@ -106,26 +117,16 @@ def write_files(tiles: RamTiles, folder: Path) -> None:
     for kind in ("image", "speed"):
         np.save(folder / f"{kind}.npy", getattr(tiles, kind))
         (folder / "tiff" / kind).mkdir(parents=True)
-    for tile in range(len(tiles)):
-        _write_tiff(folder / f"tiff/image/{tile:05d}.tif", tiles, tile, tiles.image[tile])
-        _write_tiff(
-            folder / f"tiff/speed/{tile:05d}.tif", tiles, tile, tiles.speed[tile][..., None]
-        )
+        for tile, pixels in enumerate(getattr(tiles, kind)):
+            _write_tiff(folder / f"tiff/{kind}/{tile:05d}.tif", tiles, tile, pixels)
 
 
-def _write_tiff(path: Path, tiles: RamTiles, tile: int, pixels: Any) -> None:  # noqa: ANN401 - (y, x, band)
+def _write_tiff(path: Path, tiles: RamTiles, tile: int, pixels: NDArray[np.uint8]) -> None:
     """Write one file the way SpaceNet does: LZW, pixel-interleaved."""
+    pixels = np.atleast_3d(pixels)
     height, width, bands = pixels.shape
-    profile = {
-        "driver": "GTiff",
-        "height": height,
-        "width": width,
-        "count": bands,
-        "dtype": "uint8",
-        "crs": tiles.crs(tile),
-        "transform": rasterio.Affine(*tiles.affine(tile)),
-        "compress": "lzw",
-        "interleave": "pixel",
-    }
-    with rasterio.open(path, "w", **profile) as file:
+    shape = {"height": height, "width": width, "count": bands, "dtype": "uint8"}
+    place = {"crs": tiles.crs(tile), "transform": rasterio.Affine(*tiles.affine(tile))}
+    how = {"driver": "GTiff", "compress": "lzw", "interleave": "pixel"}
+    with rasterio.open(path, "w", **shape, **place, **how) as file:
         file.write(pixels.transpose(2, 0, 1))

@@ -7,22 +7,20 @@ beside it.
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 from zarr.buffer.cpu import NDBuffer
 
 from benchmarks.child import ask
-from benchmarks.common import Result, announce, interleave, ratios
+from benchmarks.common import Result, announce, ratios
 from benchmarks.machine import resident
 from geoprep.store import PIXEL_ARRAYS, Store
 from loaders import RamTiles, SharedArrays
@@ -31,7 +29,6 @@ LOAD_OVER_ZARRS = 0.9
 PEAK_MB = 150.0
 _THREADS = 4
 """Calls to zarrs at a time, where it gets one per shard: as many as the loader makes."""
-
 
 ZARRS = {
     "zarrs_whole": (False, False),
@@ -65,37 +62,32 @@ def load_zarrs(store: Store, *, by_shard: bool, touched: bool) -> float:
         # Opened anew: zarrs knows Zarr's own kinds of stores only, by the name of their class.
         finest = f"{store.location}/{store.meta.levels[0]}"
         arrays = [zarr.open_array(f"{finest}/{name}", mode="r") for name in PIXEL_ARRAYS]
-    targets = [_fresh(array.shape) for array in arrays]
+    shared = SharedArrays.create({array.path: (np.uint8, array.shape) for array in arrays})
+    targets = list(shared.values())
     if touched:
         for target in targets:
             target.fill(1)
     step = store.meta.shard_tiles if by_shard else len(targets[0])
-    calls = [
-        (array, target, start, min(start + step, len(target)))
-        for array, target in zip(arrays, targets, strict=True)
-        for start in range(0, len(target), step)
-    ]
 
-    def read(call: int) -> None:
-        array, target, start, stop = calls[call]
-        out = NDBuffer.from_numpy_array(target[start:stop])
-        array.get_basic_selection(slice(start, stop), out=out)
+    def read(array: zarr.Array[Any], target: np.ndarray[Any, Any], first: int) -> None:
+        part = slice(first, min(first + step, len(target)))
+        array.get_basic_selection(part, out=NDBuffer.from_numpy_array(target[part]))
 
     start = time.perf_counter()
     with ThreadPoolExecutor(_THREADS if by_shard else 1) as pool:
-        list(pool.map(read, range(len(calls))))
-    seconds = time.perf_counter() - start
-    return sum(target.nbytes for target in targets) / seconds / 1e9
-
-
-def _fresh(shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return anonymous shared memory, as the loader makes it, without a page of it."""
-    return SharedArrays.create({"tiles": ("u1", shape)})["tiles"]
+        calls = [
+            pool.submit(read, array, target, first)
+            for array, target in zip(arrays, targets, strict=True)
+            for first in range(0, len(target), step)
+        ]
+        for call in calls:
+            call.result()
+    return sum(target.nbytes for target in targets) / (time.perf_counter() - start) / 1e9
 
 
 def measure_load(result: Result, path: Path) -> None:
     """Record rates and peak."""
-    store, repeats = Store.open(path), result.settings["repeats"]
+    store = Store.open(path)
     cases: dict[str, Callable[[], float]] = {"ours": partial(load_ours, store)}
     if find_spec("zarrs") is None:
         result.notes.append("load: zarrs is not installed, so left out: pip install zarrs")
@@ -103,7 +95,7 @@ def measure_load(result: Result, path: Path) -> None:
         for name, (by_shard, touched) in ZARRS.items():
             cases[name] = partial(load_zarrs, store, by_shard=by_shard, touched=touched)
     cases["ours"]()  # warms the page cache, and reads the tables
-    runs = interleave(cases, repeats)
+    runs = result.turns(cases)
     for name, rates in runs.items():
         result.add(f"load.{name}.rate", "GB/s", rates)
     if "zarrs_whole" in runs:
@@ -112,23 +104,15 @@ def measure_load(result: Result, path: Path) -> None:
         note = "over the better of its two ways in each round, into a fresh memfd"
         result.add("load.over_zarrs", "", over, at_least=LOAD_OVER_ZARRS, note=note)
     announce("peak memory")
-    peaks = [peak_over_split(path) / 1e6 for _ in range(min(repeats, 3))]
+    target = "benchmarks.loading.load:peak_over_split"
+    peaks = [ask(target, {"path": str(path)})["peak"] / 1e6 for _ in range(3)]
     result.add("load.peak", "MB", peaks, at_most=PEAK_MB, note="over the split's own size")
 
 
-def peak_over_split(path: Path) -> int:
-    """Return how many bytes a fresh process holds at most beyond the split that it loads."""
-    return int(ask("benchmarks.loading.load", {"path": str(path)})["peak"])
-
-
-def _peak(path: str) -> int:
-    """Load in this process, and return its peak over what it was before and over the split."""
+def peak_over_split(path: str) -> dict[str, int]:
+    """Load in this process; return its peak over what it was before and over the split."""
     store = Store.open(path)
     Path("/proc/self/clear_refs").write_text("5")  # the kernel forgets the peak so far
     before = resident("VmRSS")
     tiles = RamTiles.load(store, split="all", progress=False)
-    return resident() - before - tiles.nbytes
-
-
-if __name__ == "__main__":
-    print(json.dumps({"peak": _peak(**json.loads(sys.argv[1]))}))
+    return {"peak": resident() - before - tiles.nbytes}

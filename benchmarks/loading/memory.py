@@ -1,23 +1,25 @@
 """Memory per worker: ours by every way of starting, the usual Dataset, and plain arithmetic.
 
-Every way of loading gets a process of its own, see :mod:`benchmarks.loading.worker`, and is looked
-at while its loop holds a batch and everybody else waits. Each worker is allowed one batch ahead.
+Every way of loading gets a process of its own, and is looked at while its loop holds a batch and
+everybody else waits. Each worker is allowed one batch ahead.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+import multiprocessing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
 from benchmarks.child import ask
 from benchmarks.common import Result, announce
-from benchmarks.loading.worker import Case
-from loaders import RamTiles
-
-MB = 1e6
+from benchmarks.loading.held import settled
+from benchmarks.peers.plain import widened
+from loaders import BatchLoader, RamTiles, TileDataset
 
 MODES: dict[str, tuple[str, str, str]] = {
     "threads": ("threads", "", "ours: BatchLoader, threads"),
@@ -27,12 +29,16 @@ MODES: dict[str, tuple[str, str, str]] = {
     "uint8": ("uint8", "fork", "(b) the same Dataset in uint8, fork"),
     "classic": ("classic", "fork", "(a) float32 + int64 Dataset, fork"),
 }
-"""Name to kind and start method, see `Case`, and what it is called."""
+"""Name to kind and start method, see `held_by`, and what it is called."""
 
 WORKERS = (0, 1, 2, 4, 8)
 QUICK_WORKERS = (0, 1)
 MANY = 64
 """Workers of a large machine: expected only, from the arithmetic."""
+
+_LONG = 64
+"""Samples per tile and epoch: a loader is to be held in the middle of one, never at its end, where
+workers have nothing left to get ready."""
 
 
 def batch_bytes(kind: str, batch_size: int, side: int, bands: int) -> int:
@@ -66,59 +72,100 @@ def measure_memory(result: Result, store: Path, tiles: RamTiles) -> None:
     tiles
         Of the store.
     """
-    batch_size, workers = (result.settings[name] for name in ("batch_size", "memory_workers"))
-    side, bands = tiles.side, len(tiles.bands)
-    for mode, case in _cases(store, batch_size, workers):
-        announce(f"{MODES[mode][2]}, {case.workers} workers")
-        expected = expected_bytes(case.kind, case.workers, batch_size, side, bands)
-        _record(result, f"memory.{mode}.{case.workers}", case, run(case), expected)
+    batch_size = result.settings["batch_size"]
+    shape = batch_size, tiles.side, len(tiles.bands)
+    for mode, (kind, start, title) in MODES.items():
+        for workers in QUICK_WORKERS if result.settings["quick"] else WORKERS:
+            if workers == 0 and start in ("forkserver", "spawn"):
+                continue  # there is nothing to start: the same as fork
+            announce(f"{title}, {workers} workers")
+            task = {"kind": kind, "start": start, "workers": workers, "batch_size": batch_size}
+            found = ask("benchmarks.loading.memory:held_by", task | {"store": str(store)})
+            at = f"memory.{mode}.{workers}"
+            result.add(f"{at}.total", "MB", [found["held"] / 1e6])
+            expected = expected_bytes(kind, workers, *shape)
+            result.add(f"{at}.expected", "MB", [expected / 1e6])
     for kind in ("classic", "uint8"):
-        one = batch_bytes(kind, batch_size, side, bands)
-        note = "one batch, arithmetic"
-        result.add(f"memory.{kind}.batch.expected", "MB", [one / MB], note=note)
-        note = f"a batch for each of {MANY} workers, arithmetic"
-        result.add(f"memory.{kind}.{MANY}.expected", "MB", [MANY * one / MB], note=note)
-    for start in ("fork", "forkserver", "spawn"):
-        announce(f"an idle worker, {start}")
-        _record_interpreter(result, start, run(Case("nothing", start, 1, 4, str(store))))
+        expected = MANY * batch_bytes(kind, *shape)
+        result.add(f"memory.{kind}.{MANY}.expected", "MB", [expected / 1e6])
 
 
-def _cases(store: Path, batch_size: int, workers: Sequence[int]) -> Iterator[tuple[str, Case]]:
-    for mode, (kind, start, _) in MODES.items():
-        for count in workers:
-            # Without workers there is nothing to start: the same as fork.
-            if count or mode not in ("forkserver", "spawn"):
-                yield mode, Case(kind, start, count, batch_size, str(store))
+class Plain(Dataset[tuple[Tensor, Tensor]]):
+    """The usual Dataset, over the same memory as ours: its batches are what differs.
+
+    Parameters
+    ----------
+    tiles
+        In memory.
+    widen
+        Whether images become float32 (band, y, x) and masks int64.
+    """
+
+    def __init__(self, tiles: RamTiles, *, widen: bool) -> None:
+        self.tiles = tiles
+        self.widen = widen
+
+    def __len__(self) -> int:
+        return len(self.tiles) * _LONG
+
+    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
+        tile = item % len(self.tiles)
+        # A copy, since these pages are read-only and torch has no such tensors.
+        image = torch.from_numpy(self.tiles.image[tile].copy())
+        speed = torch.from_numpy(self.tiles.speed[tile].copy())
+        return widened(image, speed) if self.widen else (image, speed)
 
 
-def run(case: Case) -> dict[str, Any]:
-    """Return what `benchmarks.loading.worker` finds in a fresh process."""
-    return ask("benchmarks.loading.worker", asdict(case))
+def make_loader(
+    kind: str, start: str, workers: int, batch_size: int, tiles: RamTiles
+) -> Iterable[Any]:
+    """Return a loader; the parameters are those of `held_by`."""
+    if kind == "threads":
+        threads = max(1, workers)
+        return BatchLoader(
+            tiles, batch_size, crops_per_tile=_LONG, threads=threads, prefetch=workers
+        )
+    dataset: Dataset[Any] = (
+        TileDataset(tiles, crops_per_tile=_LONG)
+        if kind == "tiles"
+        else Plain(tiles, widen=kind == "classic")
+    )
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        num_workers=workers,
+        # One batch per worker, as the arithmetic has it; torch's default of 2 doubles it.
+        prefetch_factor=1 if workers else None,
+        multiprocessing_context=start if workers else None,
+    )
 
 
-def _record(result: Result, name: str, case: Case, found: dict[str, Any], expected: int) -> None:
-    """Record one way of loading; figures per worker only where there are workers."""
-    total = found["held"]["kept"] - found["base"]["kept"]
-    helpers = sum(pss for _, pss in found["others"])
-    pss = found["pss"][1] - found["pss"][0] - helpers
-    result.add(f"{name}.total", "MB", [total / MB], note="added by all workers and their batches")
-    result.add(f"{name}.helpers", "MB", [helpers / MB], note="PSS of a fork server and the like")
-    result.add(f"{name}.expected", "MB", [expected / MB], note="their batches alone, arithmetic")
-    if not case.workers:
-        return
-    if found["workers"]:
-        uss = statistics.median(u for u, _ in found["workers"])
-        result.add(f"{name}.peak", "MB", [statistics.median(found["peaks"]) / MB])
-    else:  # threads: all of it is in this process
-        uss = (found["held"]["uss"] - found["base"]["uss"]) / case.workers
-    result.add(f"{name}.uss", "MB per worker", [uss / MB])
-    result.add(f"{name}.pss", "MB per worker", [pss / case.workers / MB])
+def held_by(kind: str, start: str, workers: int, batch_size: int, store: str) -> dict[str, int]:
+    """Load in this process, take some batches, hold one, and return the bytes that were added.
 
-
-def _record_interpreter(result: Result, start: str, found: dict[str, Any]) -> None:
-    """Record what a worker costs before it has loaded anything."""
-    at, note = f"memory.interpreter.{start}.uss", "a worker whose items are single bytes"
-    result.add(at, "MB per worker", [found["workers"][0][0] / MB], note=note)
+    Parameters
+    ----------
+    kind
+        ``threads``: BatchLoader; ``tiles``: TileDataset in a DataLoader; ``uint8``, ``classic``:
+        the usual Dataset over the same bytes in memory.
+    start
+        How worker processes start: ``fork``, ``spawn``, ``forkserver``.
+    workers
+        Processes or threads.
+    batch_size
+        Tiles per batch.
+    store
+        Where they are.
+    """
+    torch.set_num_threads(1)  # its pool of threads is nobody's loader
     if start == "forkserver":
-        server = sum(pss for _, pss in found["others"])
-        result.add("memory.interpreter.server.pss", "MB", [server / MB], note="once")
+        multiprocessing.set_forkserver_preload(["torch", "loaders"])
+    tiles = RamTiles.load(store, split="all", progress=False)
+    loader = make_loader(kind, start, workers, batch_size, tiles)
+    before = settled()
+    batches = iter(loader)
+    for _ in range(2 * workers + 2):
+        batch = next(batches)
+    after = settled()
+    del batch
+    return {"held": after - before}

@@ -1,27 +1,32 @@
-"""Batches per second, next to copying the same bytes between buffers with the same threads."""
+"""Batches per second, next to copying the same bytes between buffers with the same threads.
+
+Beside them: where tiles live (as pixels in memory, as stored in memory, in the store), and what
+loading costs a training step. Files come from a warm page cache.
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks.common import Result, announce, interleave, ratios
-from benchmarks.machine import cpu_seconds
-from loaders import Batch, BatchLoader, RamTiles
+from benchmarks.common import Result, announce, ratios
+from loaders import Batch, BatchLoader, RamTiles, StreamTiles
 
 WHOLE_OVER_COPY = 0.8
-CROPS_PER_SECOND = {(512, 3): 9_000.0, (650, 3): 7_000.0, (512, 8): 9_000.0}
-"""Side and bands of the tiles to the crops of 256 with D4 that two cores promise."""
-PROMISED_CROP = 256
-PROMISED_CORES = 2
+RESIDENCIES = {"ram": "RamTiles", "compressed": 'RamTiles, keep="compressed"'}
+RESIDENCIES |= {"stream": "StreamTiles"}
+_LEAST = 32
+"""Tiles that a stream's memory has room for at least."""
+
+STEP_SHARE = 0.01
+"""Most that loading may take of the processor time of a training step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,11 @@ class Rate:
         """GB per second."""
         return self.nbytes / self.seconds / 1e9
 
+    @property
+    def cpu_us(self) -> float:
+        """Microseconds of one core per sample."""
+        return self.cpu_seconds / self.samples * 1e6
+
     def quantile(self, share: float) -> float:
         """Return a quantile of the time between batches, in milliseconds."""
         return float(np.quantile(self.batches, share)) * 1e3 if self.batches else float("nan")
@@ -65,7 +75,7 @@ def drain(loader: Iterable[Batch], seconds: float) -> Rate:
     """Take batches and drop them, whole epochs, for at least so many seconds."""
     samples, nbytes = 0, 0
     times: list[float] = []
-    cpu = cpu_seconds()
+    cpu = time.process_time()
     start = now = time.perf_counter()
     while now - start < seconds:
         first = len(times)
@@ -76,30 +86,22 @@ def drain(loader: Iterable[Batch], seconds: float) -> Rate:
             nbytes += batch.image.nbytes + batch.speed.nbytes
         del times[first]  # an epoch's first batch waits for its threads: that is its start
         del batch
-    return Rate(samples, nbytes, now - start, cpu_seconds() - cpu, tuple(times))
+    return Rate(samples, nbytes, now - start, time.process_time() - cpu, tuple(times))
 
 
-def start(loader: Callable[[], BatchLoader]) -> tuple[float, float]:
-    """Return the seconds that making a loader takes, and then its first batch."""
-    begin = time.perf_counter()
-    batches = iter(loader())
-    made = time.perf_counter()
+def first_batch(loader: BatchLoader) -> float:
+    """Return the milliseconds to the first batch of an epoch, which is left there."""
+    start = time.perf_counter()
+    batches = iter(loader)
     batch = next(batches)
-    first = time.perf_counter()
+    seconds = time.perf_counter() - start
     del batch
-    close(batches)
-    return made - begin, first - made
+    batches.close()  # type: ignore[attr-defined]  # ends its threads
+    return seconds * 1e3
 
 
-def close(batches: Iterator[Any]) -> None:
-    """End the threads of an epoch that is left in the middle."""
-    end = getattr(batches, "close", None)
-    if end is not None:
-        end()
-
-
-class Copy:
-    """Copies as many bytes as a batch has, from the tiles, with threads, into buffers used in turn.
+def copy(tiles: RamTiles, samples: int, side: int, threads: int, seconds: float) -> Rate:
+    """Copy as many bytes as a batch has, over and over, from the tiles into buffers used in turn.
 
     Parameters
     ----------
@@ -108,47 +110,29 @@ class Copy:
     samples, side
         Of a batch: windows, and the side of each in pixels.
     threads
-        That copy, each a stretch of its own.
+        That copy, each a stretch of its own, for so many ``seconds`` and once at least.
     """
+    sources = [tiles.image.reshape(-1), tiles.speed.reshape(-1)]
+    sizes = [samples * side * side * len(tiles.bands), samples * side * side]
+    # As many buffers as the loader has: those in work, and two with the loop.
+    slots = [[np.zeros(size, np.uint8) for size in sizes] for _ in range(threads + 2)]
+    turns = itertools.count()
 
-    def __init__(self, tiles: RamTiles, samples: int, side: int, threads: int) -> None:
-        bands = len(tiles.bands)
-        self.samples = samples
-        self.threads = threads
-        self.sources = [tiles.image.reshape(-1), tiles.speed.reshape(-1)]
-        sizes = [samples * side * side * bands, samples * side * side]
-        # As many buffers as the loader has: those in work, and two with the loop.
-        self.slots = [[np.zeros(n, np.uint8) for n in sizes] for _ in range(threads + 2)]
+    def work(_: int) -> int:
+        done = 0
+        while done == 0 or time.perf_counter() < start + seconds:
+            turn = next(turns)
+            for source, target in zip(sources, slots[turn % len(slots)], strict=True):
+                at = (turn % max(1, len(source) // len(target))) * len(target)
+                np.copyto(target, source[at : at + len(target)])
+            done += 1
+        return done
 
-    def __call__(self, seconds: float) -> Rate:
-        """Copy for so many seconds, at least once in each thread."""
-        turns = itertools.count()
-        cpu, start = cpu_seconds(), time.perf_counter()
-        end = start + seconds
-
-        def work(_: int) -> int:
-            done = 0
-            while True:  # once at least: on a crowded machine a thread may begin after the end
-                self._one(next(turns))
-                done += 1
-                if time.perf_counter() >= end:
-                    return done
-
-        with ThreadPoolExecutor(self.threads) as pool:
-            batches = sum(pool.map(work, range(self.threads)))
-        nbytes = batches * sum(target.nbytes for target in self.slots[0])
-        took = time.perf_counter() - start
-        return Rate(batches * self.samples, nbytes, took, cpu_seconds() - cpu)
-
-    def _one(self, turn: int) -> None:
-        for source, target in zip(self.sources, self.slots[turn % len(self.slots)], strict=True):
-            np.copyto(target, _stretch(source, turn, len(target)))
-
-
-def _stretch(source: NDArray[np.uint8], turn: int, length: int) -> NDArray[np.uint8]:
-    """Return the stretch of a source that is due."""
-    at = (turn % max(1, len(source) // length)) * length
-    return source[at : at + length]
+    cpu, start = time.process_time(), time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        batches = sum(pool.map(work, range(threads)))
+    took = time.perf_counter() - start
+    return Rate(batches * samples, batches * sum(sizes), took, time.process_time() - cpu)
 
 
 def measure_throughput(result: Result, sets: dict[str, RamTiles], *, epoch: int) -> None:
@@ -157,7 +141,7 @@ def measure_throughput(result: Result, sets: dict[str, RamTiles], *, epoch: int)
     Parameters
     ----------
     sets
-        Tiles by name.
+        Tiles by name, ``512x3``.
     epoch
         Samples that an epoch has at least.
     """
@@ -166,53 +150,96 @@ def measure_throughput(result: Result, sets: dict[str, RamTiles], *, epoch: int)
         of[name] for name in ("batch_size", "crop", "threads", "seconds")
     )
     cases: dict[str, Callable[[], Rate]] = {}
-    loaders: dict[str, Callable[[], BatchLoader]] = {}
     for name, tiles in sets.items():
         times = -(-epoch // len(tiles))
         make = partial(BatchLoader, tiles, batch_size, threads=threads)
-        loaders[f"{name}.whole"] = partial(make, crops_per_tile=times)
-        loaders[f"{name}.crops"] = partial(make, crop=crop, augment="d4", crops_per_tile=4 * times)
-        for kind, side in (("whole", tiles.side), ("crops", crop)):
-            cases[f"{name}.{kind}"] = partial(drain, loaders[f"{name}.{kind}"](), seconds)
-            copy = Copy(tiles, batch_size, side, threads)
-            cases[f"{name}.{kind}.copy"] = partial(copy, seconds)
+        whole = make(crops_per_tile=times)
+        crops = make(crop=crop, augment="d4", crops_per_tile=4 * times)
+        for kind, loader, side in (("whole", whole, tiles.side), ("crops", crops, crop)):
+            at = f"throughput.{name}.{kind}"
+            result.add(f"{at}.first", "ms", [first_batch(loader) for _ in range(of["repeats"])])
+            cases[at] = partial(drain, loader, seconds)
+            cases[f"{at}.copy"] = partial(copy, tiles, batch_size, side, threads, seconds)
     for case, run in cases.items():
         announce(f"first run: {case}")
         run()
-    runs = interleave(cases, of["repeats"])
-    for name, loader in loaders.items():
-        made, first = zip(*(start(loader) for _ in range(of["repeats"])), strict=True)
-        result.add(f"throughput.{name}.start", "ms", [s * 1e3 for s in made])
-        result.add(f"throughput.{name}.first", "ms", [s * 1e3 for s in first])
-    for name, tiles in sets.items():
-        shape = (tiles.side, len(tiles.bands))
-        rate = CROPS_PER_SECOND.get(shape) if crop == PROMISED_CROP else None
-        _record(result, f"{name}.whole", runs, over_copy=WHOLE_OVER_COPY)
-        _record(result, f"{name}.crops", runs, rate=rate)
+    runs = result.turns(cases)
+    for at, found in runs.items():
+        if at.endswith(".copy"):
+            continue
+        gigabytes, copied = ([r.gigabytes for r in each] for each in (found, runs[f"{at}.copy"]))
+        least = WHOLE_OVER_COPY if at.endswith(".whole") else None
+        result.add(f"{at}.rate", "images/s", [r.rate for r in found])
+        result.add(f"{at}.gb", "GB/s", gigabytes)
+        result.add(f"{at}.copy.gb", "GB/s", copied)
+        result.add(f"{at}.over_copy", "", ratios(gigabytes, copied), at_least=least)
+        for share, label in ((0.5, "p50"), (0.99, "p99")):
+            result.add(f"{at}.{label}", "ms", [r.quantile(share) for r in found])
 
 
-def _record(
-    result: Result,
-    name: str,
-    runs: dict[str, list[Rate]],
-    *,
-    rate: float | None = None,
-    over_copy: float | None = None,
-) -> None:
-    """Record one way of loading; `rate` and `over_copy` are promised, of two cores."""
-    found, copies = runs[name], runs[f"{name}.copy"]
-    if result.machine["cores"] != PROMISED_CORES:
-        rate = over_copy = None
-    at = f"throughput.{name}"
-    result.add(f"{at}.rate", "images/s", [r.rate for r in found], at_least=rate)
-    result.add(f"{at}.gb", "GB/s", [r.gigabytes for r in found])
-    result.add(f"{at}.copy.gb", "GB/s", [r.gigabytes for r in copies])
-    over = ratios([r.gigabytes for r in found], [r.gigabytes for r in copies])
-    result.add(f"{at}.over_copy", "", over, at_least=over_copy)
-    # The same in processor time: what other users of the machine distort least.
-    cpu = [r.cpu_seconds / r.samples * 1e6 for r in found]
-    result.add(f"{at}.cpu", "us of one core per image", cpu)
-    per_byte = [[r.cpu_seconds / r.nbytes for r in each] for each in (copies, found)]
-    result.add(f"{at}.over_copy_cpu", "", ratios(*per_byte))
-    for share, label in ((0.5, "p50"), (0.99, "p99")):
-        result.add(f"{at}.{label}", "ms", [r.quantile(share) for r in found])
+def measure_residency(result: Result, store: Path, pixels: RamTiles) -> None:
+    """Record memory, and the rate of whole tiles and of windows, by where the tiles live.
+
+    Parameters
+    ----------
+    store
+        Where the tiles are.
+    pixels
+        All of them in memory.
+    """
+    of = result.settings
+    batch = of["batch_size"] * pixels.tile_bytes
+    limit = max(pixels.nbytes // 4, _LEAST * pixels.tile_bytes) + 8 * batch
+    compressed = RamTiles.load(store, "all", keep="compressed", progress=False)
+    kinds = {"ram": pixels, "compressed": compressed}
+    held = {f"residency.{kind}": tiles.handle.nbytes for kind, tiles in kinds.items()}
+    stream = StreamTiles.open(store, "all", ram_limit=limit)
+    held["residency.stream"] = stream.ram_limit
+    cases: dict[str, Callable[[], Rate]] = {}
+    for kind, tiles in {**kinds, "stream": stream}.items():
+        make = partial(BatchLoader, tiles, of["batch_size"], threads=of["threads"])
+        crops = make(crop=of["crop"], augment="d4", crops_per_tile=4)
+        for name, loader in (("whole", make()), ("crops", crops)):
+            cases[f"residency.{kind}.{name}"] = partial(drain, loader, of["seconds"])
+    for at, nbytes in held.items():
+        result.add(f"{at}.held", "MB", [nbytes / 1e6])
+    for at, rates in result.turns(cases).items():
+        result.add(f"{at}.rate", "images/s", [rate.rate for rate in rates])
+        result.add(f"{at}.cpu", "us of one core per image", [rate.cpu_us for rate in rates])
+
+
+def measure_tax(result: Result, store: Path, tiles: RamTiles, work: Path, batch_size: int) -> None:
+    """Record the processor time of filling a batch, beside that of a step of `training.fit`.
+
+    Parameters
+    ----------
+    store
+        What steps learn from; ``tiles`` are its.
+    work
+        Folder for runs.
+    batch_size
+        Windows per step.
+    """
+    from benchmarks.fitting.ladder import FIT, climb
+
+    of = result.settings
+    loader = BatchLoader(tiles, batch_size, crop=of["crop"], augment="d4", crops_per_tile=16)
+    options = ["--batch-size", str(batch_size), "--crop", str(of["crop"])]
+    options += ["--threads", str(of["threads"])]
+    runs = result.turns(
+        {
+            "filling": lambda: {"ms": drain(loader, of["seconds"]).cpu_us * batch_size / 1e3},
+            "step": lambda: climb(FIT, store, work, options),
+        }
+    )
+    if "step" not in runs:
+        return
+    filling = [one["ms"] for one in runs["filling"]]
+    steps = [batch_size / one["rate"] * 1e3 for one in runs["step"]]
+    result.add("tax.filling.cpu", "ms of one core per batch", filling)
+    result.add("tax.step", "ms", steps)
+    note = "share of a step's time that it waited for its batch"
+    result.add("tax.waited", "", [one["waited"] for one in runs["step"]], note=note)
+    note = f"filling a batch over all that {of['threads']} threads can do during a step"
+    share = ratios(filling, [of["threads"] * step for step in steps])
+    result.add("tax.share", "", share, at_most=STEP_SHARE, note=note)

@@ -4,13 +4,11 @@
 
 What to install is the extra ``peers`` in pyproject.toml, in its order, in the versions of
 constraints-peers.txt. A loader that cannot be installed is named and left out; the benchmark skips
-it. FFCV is compiled, against libraries that come with the system: on Debian and Ubuntu they are
-installed too where root runs this, and named otherwise.
+it. FFCV is compiled, against libraries that come with the system, and named where they lack.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -56,8 +54,14 @@ def peers(project: Path = ROOT / "pyproject.toml") -> list[str]:
 
 def _install(peer: str, arguments: Sequence[str]) -> bool:
     print(f"peers: {peer}", flush=True)
-    name = peer.partition(">")[0]
-    if name in NATIVE and not _provide(name, *NATIVE[name]):
+    libraries, packages = NATIVE.get(peer.partition(">")[0], ((), ()))
+    if libraries and not _found(libraries):
+        print(
+            f"{peer} is compiled against {' and '.join(libraries)}, which pkg-config does not "
+            f"find. On Debian or Ubuntu: sudo apt-get install {' '.join(packages)}; then make "
+            "bench-peers again",
+            file=sys.stderr,
+        )
         return False
     # The base is named each time, so that no peer brings another torch.
     return _pip([*BASE, peer, *arguments])
@@ -70,37 +74,11 @@ def _pip(arguments: Sequence[str]) -> bool:
     return done.returncode == 0
 
 
-def _provide(peer: str, libraries: Sequence[str], packages: Sequence[str]) -> bool:
-    """Return whether the libraries to compile a peer are there, once what can be done was done."""
-    if _found(libraries):
-        return True
-    if shutil.which("apt-get") and os.geteuid() == 0:
-        _apt(packages)
-        if _found(libraries):
-            return True
-    print(
-        f"{peer} is compiled against {' and '.join(libraries)}, which pkg-config does not find. On "
-        f"Debian or Ubuntu: sudo apt-get install {' '.join(packages)}; then make bench-peers again",
-        file=sys.stderr,
-    )
-    return False
-
-
 def _found(libraries: Sequence[str]) -> bool:
     """Return whether pkg-config is there and knows these libraries."""
     if not shutil.which("pkg-config"):
         return False
     return subprocess.run(["pkg-config", "--exists", *libraries], check=False).returncode == 0
-
-
-def _apt(packages: Sequence[str]) -> None:
-    """Install Debian packages, quietly; what it says on failure is the user's hint."""
-    quiet = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    for command in (
-        ["apt-get", "update", "-qq"],
-        ["apt-get", "install", "-qq", "--no-install-recommends", *packages],
-    ):
-        subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL, check=False)
 
 
 if __name__ == "__main__":

@@ -2,65 +2,54 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.child import run
 from benchmarks.common import Result, announce
-from benchmarks.fitting.mapping import Silent
-from geoprep.build.run import build
-from geoprep.executors import Threads
-from geoprep.plan.options import BuildOptions
-from geoprep.plan.plan import make_plan
+from benchmarks.fitting.runs import fit
+from benchmarks.loading.data import CITY, built
+from benchmarks.mapping import Silent, job_of
 from geoprep.roads.centrelines import open_raster
 from geoprep.roads.formats import write_network
 from geoprep.roads.scoring import Settings, mean_scores, scenes_of, score_scenes
 from geoprep.roads.tracing import vectorize
 from geoprep.sources import get_city
-from geoprep.sources.spacenet import find_scenes
 from geoprep.store import SPLITS, Store
 from geoprep.synth import synthesise
 from training.checkpoint import BEST
-from training.predict import COMMAND, Request, make_job
 
 SCENES = 48
 EPOCHS = 3
 OPTIONS = ("--batch-size", "4")
 """Of training; scenes and split are those of ``make demo``."""
-_CITY = "moscow"
 _TIMED = 2
 
 
-def measure_whole(
-    result: Result, work: Path, *, level: int, model: Path | None, area: Path | None, quick: bool
-) -> None:
-    """Map, vectorize and score held-out scenes.
+def measure_whole(result: Result, work: Path) -> None:
+    """Map, vectorize and score held-out scenes, as the settings of the result say.
+
+    ``level`` is the side of the tiles to train on: 650 is 0.3 m, 325 is 0.6 m. ``model`` is a
+    checkpoint or run; without one it is trained here. ``area`` is the folder of a city in
+    SpaceNet's layout, which the model was trained on with the default split; without one the
+    demo's is drawn.
 
     Parameters
     ----------
     work
         Empty folder.
-    level
-        Side of the tiles to train on: 650 is 0.3 m, 325 is 0.6 m.
-    model
-        Checkpoint or run; None: trained here, at that level.
-    area
-        Folder of a city in SpaceNet's layout, which ``model`` was trained on with the default
-        split; None: the demo's synthetic city.
-    quick
-        Four small scenes and a few steps: to see that it runs.
     """
+    of = result.settings
+    level, quick, area = of["level"], of["quick"], of["area"]
     if area is None:
         size = 512 if quick else 1300
-        area = synthesise(work, get_city(_CITY), scenes=4 if quick else SCENES, seed=0, size=size)
-    store = _build(area, work / f"{_CITY}.zarr")
-    checkpoint = model or _train(store, work / "run", level, quick=quick)
+        area = synthesise(work, get_city(CITY), scenes=4 if quick else SCENES, seed=0, size=size)
+    announce("building the store")
+    store = built(area, work / "city.zarr")
+    checkpoint = of["model"] or _train(store, work / "run", level, quick=quick)
     images = _held_out(Store.open(store), area)
-    result.settings["end_to_end"] = {"level": level, "scenes": len(images), "trained": not model}
     prefix = f"end_to_end.{level}"
     seconds, square_km, gsd_m = _map(checkpoint, images, work / "maps")
     announce("vectorizing")
@@ -77,20 +66,11 @@ def measure_whole(
     _score(result, prefix, images, area, work)
 
 
-def _build(area: Path, store: Path) -> Path:
-    announce("building the store")
-    city, executor = get_city(_CITY), Threads()
-    plan = make_plan([find_scenes(city, area)], [city.name], BuildOptions(), executor)
-    build(plan, store, executor)
-    return store
-
-
 def _train(store: Path, out: Path, level: int, *, quick: bool) -> Path:
     """Train at a level; return the best checkpoint."""
     announce(f"training at level {level}")
-    options = [*OPTIONS, "--level", str(level), "--out", str(out), "--quiet"]
     length = ["--epochs", "1", "--crop", "64"] if quick else ["--epochs", str(EPOCHS)]
-    run([sys.executable, "-m", "training.fit", str(store), *options, *length])
+    fit(store, out, [*OPTIONS, "--level", str(level), *length])
     return out / BEST
 
 
@@ -110,7 +90,7 @@ def _map(checkpoint: Path, images: Sequence[Path], out: Path) -> tuple[float, fl
     """
     announce("mapping")
     words = [str(checkpoint), *map(str, images), "--out", str(out), "--overwrite"]
-    job = make_job(Request(**COMMAND.parse(words)))[0]
+    job, _ = job_of(words)
     job.run([str(image) for image in images[:_TIMED]], Silent())
     for made in out.glob("*.tif"):
         made.unlink()

@@ -1,40 +1,71 @@
 """Turns, figures, records, tables and plots: what every benchmark builds on."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.child import ChildError
-from benchmarks.common import (
-    Figure,
-    Result,
-    interleave,
-    parser,
-    ratios,
-    run_parts,
-)
-from benchmarks.plots import draw_bars, draw_panels, draw_rows
-from benchmarks.tables import print_figures, print_promises
+from benchmarks import common
+from benchmarks.child import Child, ChildError, ask, run
+from benchmarks.common import Figure, Result, parser, ratios, run_parts
+from benchmarks.report import Table, draw, print_report
 
 VALUES = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=9)
 
 
+def fail() -> None:
+    raise ChildError("no such luck")
+
+
 def test_every_second_round_runs_backwards():
     order: list[str] = []
-    results = interleave(
-        {name: lambda name=name: order.append(name) or len(order) for name in "abc"}, 3
-    )
+    cases = {name: lambda name=name: order.append(name) or len(order) for name in "abc"}
+    results = Result("some", {"repeats": 3}).turns(cases)
     assert "".join(order) == "abccbaabc"
     assert results == {"a": [1, 6, 7], "b": [2, 5, 8], "c": [3, 4, 9]}
 
 
-def test_announces_what_runs():
+def test_announces_what_runs(monkeypatch: pytest.MonkeyPatch):
     said: list[str] = []
-    interleave({"decode": lambda: 1}, 2, said.append)
+    monkeypatch.setattr(common, "announce", said.append)
+    Result("some", {"repeats": 5}).turns({"decode": lambda: 1}, 2)
     assert said == ["round 1 of 2: decode", "round 2 of 2: decode"]
+
+
+def test_a_case_that_fails_is_left_out_and_the_others_go_on():
+    result = Result("some", {"repeats": 2})
+    assert result.turns({"a": fail, "b": lambda: 1}) == {"b": [1, 1]}
+    assert result.notes == ["a is left out: no such luck"]
+
+
+def test_a_command_that_fails_says_why():
+    with pytest.raises(ChildError, match="no such luck"):
+        run([sys.executable, "-c", "raise SystemExit('no such luck')"])
+
+
+def test_allocators_of_the_environment_do_not_reach_a_child(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "0")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    code = "import os; print([k for k in os.environ if 'MALLOC' in k or 'GLIBC' in k])"
+    assert run([sys.executable, "-c", code]).strip() == "[]"
+    with Child("builtins:dict", {}) as child:
+        assert b"MALLOC_MMAP_MAX_" not in Path(f"/proc/{child.process.pid}/environ").read_bytes()
+
+
+def test_a_function_answers_and_one_that_fails_says_why():
+    assert ask("builtins:dict", {"a": 1}) == {"a": 1}
+    with pytest.raises(ChildError, match="TypeError"):
+        ask("math:sqrt", {})
+
+
+def test_a_silent_child_is_ended(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("benchmarks.child.TIMEOUT", 1.0)
+    silent = Child("subprocess:call", {"args": ["sleep", "60"]})
+    with silent, pytest.raises(ChildError, match="status -9"):
+        silent.answer()
 
 
 @given(VALUES)
@@ -107,8 +138,7 @@ def test_a_figure_is_recorded_once():
     result.add("rate", "chips/s", [1.0])
     with pytest.raises(ValueError, match="rate is measured twice"):
         result.add("rate", "chips/s", [2.0])
-    assert result.get("rate") == "1.00"
-    assert result.get("other") == "-"
+    assert result["rate"].values == (1.0,)
 
 
 def test_promises_are_printed(capsys: pytest.CaptureFixture[str]):
@@ -116,10 +146,11 @@ def test_promises_are_printed(capsys: pytest.CaptureFixture[str]):
     result.add("rate", "chips/s", [1.0], at_least=2)
     result.add("unpromised", "s", [1.0])
     result.notes.append("a note")
-    print_promises(result)
+    print_report(result, [Table("One", {"rate": "the"}, {"x": "rate"})])
     said = capsys.readouterr().out
     assert "at least 2.00: missed" in said
-    assert "unpromised" not in said
+    assert said.index("Promised") < said.index("Also") < said.index("unpromised")
+    assert "One" not in said
     assert "a note" in said
 
 
@@ -141,9 +172,6 @@ def test_a_quick_look_promises_nothing():
 
 
 def test_a_part_that_fails_leaves_the_others_their_figures():
-    def fail() -> None:
-        raise ChildError("no such luck")
-
     result = Result("some", {})
     parts = {"a": fail, "b": lambda: result.add("b.rate", "", [1.0]), "c": fail}
     run_parts(result, parts, ["a", "b"])
@@ -158,29 +186,35 @@ def test_a_table_has_the_rows_and_columns_that_were_measured(capsys: pytest.Capt
     result.add("uint8.build.cpu", "", [7.0, 8.0, 9.0])
     rows = {"8 bits": "uint8.build", "16 bits": "uint16.build", "real": "real.build"}
     columns = {"chips/s": "rate", "cpu ms": "cpu", "MB": "mb"}
-    print_figures(result, "Rates", rows, columns, head="chips", medians=["cpu"])
+    print_report(result, [Table("Rates", rows, columns, head="chips", medians=["cpu"])])
     said = capsys.readouterr().out.split()
     assert {"Rates", "chips", "chips/s", "cpu", "bits", "(1.00-3.00)", "8.00", "-"} <= set(said)
-    assert not {"real", "MB", "(7.00-9.00)"} & set(said)
-    print_figures(result, "Nothing", {"real": "real.build"}, columns)
+    assert not {"real", "MB", "(7.00-9.00)", "Also"} & set(said)
+    Table("Nothing", {"real": "real.build"}, columns).show(result)
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_bars_leave_a_gap_for_what_was_not_measured(tmp_path: Path, suffix: str):
-    path, heights, widths = tmp_path / f"plot.{suffix}", [], []
+def test_a_picture_has_a_panel_for_what_was_measured(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+):
+    from matplotlib.axes import Axes
+
+    drawn: list[tuple[list[str], list[float]]] = []
+    plain = Axes.barh
+
+    def barh(axis, rows, widths, **how):
+        drawn.append((rows, widths))
+        return plain(axis, rows, widths, **how)
+
+    monkeypatch.setattr(Axes, "barh", barh)
     result = Result("some", {})
-    figure = result.add("a.rate", "", [1.0, 2.0])
-
-    def bars(result: Result, axis: object) -> None:
-        draw_bars(axis, ["a", "b"], {"x": [figure, None]})
-        heights.extend(round(bar.get_height(), 1) for bar in axis.patches)
-
-    def rows(result: Result, axis: object) -> None:
-        draw_rows(axis, {"first": figure, "second": Figure("", (3.0,))}, ["red", "blue"])
-        widths.extend((bar.get_width(), bar.get_facecolor()[:3]) for bar in axis.patches)
-
-    draw_panels(result, path, "title", [("a", bars), ("a", rows), ("b", bars)])
-    assert heights == [1.5]
-    assert widths == [(3.0, (0, 0, 1)), (1.5, (1, 0, 0))]  # from the bottom up
+    result.add("a.rate", "", [1.0, 2.0])
+    result.add("b.rate", "", [3.0])
+    rows, columns = {"first": "a", "second": "b", "third": "c"}, {"chips/s": "rate"}
+    tables = [Table("One", rows, columns, drawn="chips/s"), Table("Two", rows, columns)]
+    tables.append(Table("Three", {"d": "d"}, columns, drawn="chips/s"))
+    path = tmp_path / f"plot.{suffix}"
+    draw(result, path, tables)
+    assert drawn == [(["first", "second"], [1.5, 3.0])]
     assert path.stat().st_size > 1000

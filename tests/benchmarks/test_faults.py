@@ -54,15 +54,12 @@ def test_a_child_tells_how_it_ends():
 
 
 def test_the_table_names_what_was_lost(tmp_path):
-    good, bad = Row("a", "one | two", "all is well"), Row("b", "three", "all is well", note="odd")
+    good, bad = Row("one | two", "all is well"), Row("three", "all is well", note="odd")
     good.count([])
     bad.count([])
     bad.count(["x.zarr: gone", "and more"])
-    write_report(
-        tmp_path / "r.md",
-        [good, bad, Row("c", "four", "", skipped="no root")],
-        {"seed": 3, "scale": 0.25},
-    )
+    rows = [good, bad, Row("four", "", skipped="no root")]
+    write_report(tmp_path / "r.md", rows, seed=3, scale=0.25)
     text = (tmp_path / "r.md").read_text()
     assert "| one / two | all is well | 1 | 1 |  |" in text
     assert "| three | all is well | 2 | 1 | odd |" in text
@@ -105,16 +102,15 @@ def test_a_pixel_that_nobody_vouches_for_would_be_seen(world, tmp_path, monkeypa
 
 
 def test_a_killed_build_is_finished(world, tmp_path):
-    row = Row("killed", "", "")
-    killed.killed_rows(killed.works(world)[0], tmp_path / "killed", random.Random(1), 1, row)
+    row, build = Row("", ""), jobs.works(world)["build-zarr"]
+    killed.killed_rows(build, tmp_path / "killed", random.Random(1), 1, row)
     assert_survived([row])
 
 
 def test_two_builds_at_once_leave_one_store(world, tmp_path):
-    row = Row("together", "", "")
-    pair = jobs.build_store, (world.source, tmp_path / "out")
-    expected = together.alone(*pair, tmp_path / "out", row)
-    row.count(together.race(*pair, tmp_path / "out", expected, random.Random(2)))
+    row, build = Row("", ""), jobs.works(world)["build-zarr"]
+    expected = together.alone(build, tmp_path / "out")
+    row.count(together.race(build, tmp_path / "out", expected, random.Random(2)))
     assert_survived([row])
 
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from benchmarks import loaders as benchmark
-from benchmarks.child import ChildError
+from benchmarks.child import ChildError, ask
 from benchmarks.common import Result
-from benchmarks.loading import memory, peers, report, residency, tax
+from benchmarks.loading import memory, others, throughput
 from benchmarks.loading.data import Sizes, random_tiles, synthetic_store, write_files
 from benchmarks.loading.held import tree_held
-from benchmarks.loading.load import measure_load, peak_over_split
-from benchmarks.loading.memory import batch_bytes, expected_bytes, run
-from benchmarks.loading.throughput import Copy, drain
-from benchmarks.loading.worker import Case
-from benchmarks.peers.base import Task
+from benchmarks.loading.load import measure_load
+from benchmarks.loading.memory import batch_bytes, expected_bytes
+from benchmarks.loading.throughput import RESIDENCIES, copy, drain, measure_residency
+from benchmarks.peers.task import Task
+from benchmarks.report import draw, print_report
 from loaders import BatchLoader, RamTiles
 
 SIZES = Sizes(scenes=4, scene_side=192, batch_size=4, crop=64)
@@ -31,7 +31,7 @@ def store(tmp_path_factory):
 def task(store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     write_files(RamTiles.load(store, split="all", progress=False), folder)
-    return Task(folder, SIZES.batch_size, 1, str(store))
+    return Task(str(folder), SIZES.batch_size, 1, str(store))
 
 
 def test_classic_batch_takes_what_the_arithmetic_says():
@@ -57,63 +57,61 @@ def test_each_worker_has_a_batch_beside_the_one_in_the_loop():
     assert expected_bytes("threads", 8, 32, 512, 3) == 10 * one
 
 
-def test_memory_is_told_per_worker_and_in_all(monkeypatch, tmp_path, capsys):
-    def found(case):
-        usage = {"uss": 10_000_000 * (1 + case.workers), "kept": 20_000_000 * (1 + case.workers)}
-        workers = [] if case.kind == "threads" else [(7_000_000, 6_000_000)] * case.workers
-        others = [(5_000_000, 4_000_000)] if case.start == "forkserver" else []
-        base = {"uss": 10_000_000, "kept": 20_000_000}
-        told = {"workers": workers, "others": others, "pss": [0, 30_000_000], "peaks": [8e6]}
-        return {"base": base, "held": usage, **told}
+def test_memory_is_told_in_all_beside_its_arithmetic(monkeypatch, tmp_path, capsys):
+    asked = []
 
-    monkeypatch.setattr(memory, "run", found)
-    tiles = random_tiles(3, 32, 3)
-    settings = {"batch_size": 4, "memory_workers": [0, 2], "threads": 1, "crop": 8, "tile": 32}
-    result = Result("loaders", {**settings, "tiles": 3, "bands": [1, 2, 3]})
-    memory.measure_memory(result, tmp_path, tiles)
-    assert result["memory.threads.2.total"].median == 40
-    assert result["memory.threads.2.uss"].median == 10
-    assert result["memory.spawn.2.uss"].median == 7
-    assert result["memory.forkserver.2.pss"].median == 13
-    assert result["memory.interpreter.server.pss"].median == 4
-    assert "memory.spawn.0.total" not in result.figures
-    report.print_tables(result)
+    def found(target, task):
+        asked.append((task["kind"], task["start"], task["workers"]))
+        return {"held": 20_000_000 * (1 + task["workers"])}
+
+    monkeypatch.setattr(memory, "ask", found)
+    settings = {"batch_size": 4, "threads": 1, "crop": 8, "quick": True}
+    result = Result("loaders", settings)
+    memory.measure_memory(result, tmp_path, random_tiles(3, 32, 3))
+    assert ("classic", "fork", 1) in asked
+    assert ("tiles", "spawn", 0) not in asked
+    assert result["memory.threads.1.total"].median == 40
+    assert result["memory.threads.1.expected"].median == 3 * 4 * 32 * 32 * 4 / 1e6
+    tables = benchmark.tables(result)
+    print_report(result, tables)
     said = capsys.readouterr().out
-    for title in ("BatchLoader, threads: 2", "Dataset, fork: 64", "alone, spawn", "once"):
+    for title in ("BatchLoader, threads: 1", "Dataset, fork: 64", "TileDataset, spawn: 1"):
         assert title in said
-    report.draw(result, tmp_path / "m.png")
+    draw(result, tmp_path / "m.png", tables)
     assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_shared_memory_that_nobody_maps_is_held():
-    before = tree_held().kept
+    before = tree_held()
     fd = os.memfd_create("batch")
     try:
         os.write(fd, bytes(32 << 20))
-        assert tree_held().kept - before >= 32 << 20
+        assert tree_held() - before >= 32 << 20
     finally:
         os.close(fd)
-    assert tree_held().kept - before < 16 << 20
+    assert tree_held() - before < 16 << 20
 
 
 def test_shared_memory_is_held_once_however_many_descriptors_there_are():
     fd = os.memfd_create("batch")
     os.write(fd, bytes(32 << 20))
-    before = tree_held().kept
+    before = tree_held()
     again = os.dup(fd)
-    assert abs(tree_held().kept - before) < 16 << 20
+    assert abs(tree_held() - before) < 16 << 20
     os.close(fd)
     os.close(again)
 
 
-def test_copy_moves_the_bytes_of_a_batch():
-    tiles = random_tiles(6, 32, 3)
-    copy = Copy(tiles, 2, 32, threads=1)
-    done = copy(0.0)
+def test_copy_moves_the_bytes_of_a_batch(monkeypatch):
+    tiles, copied = random_tiles(6, 32, 3), []
+    monkeypatch.setattr(throughput.np, "copyto", lambda target, source: copied.append(source))
+    done = copy(tiles, 2, 32, threads=1, seconds=0.0)
     assert done.samples == 2
-    assert done.nbytes == done.samples * 32 * 32 * 4
-    stretches = {tiles.image[i : i + 2].tobytes() for i in (0, 2, 4)}
-    assert all(image.tobytes() in stretches for image, _ in copy.slots[: done.samples // 2])
+    assert done.nbytes == 2 * 32 * 32 * 4
+    assert [source.tobytes() for source in copied] == [
+        tiles.image[:2].tobytes(),
+        tiles.speed[:2].tobytes(),
+    ]
 
 
 def test_drain_counts_every_sample_of_whole_epochs():
@@ -127,39 +125,41 @@ def test_drain_counts_every_sample_of_whole_epochs():
 
 
 def test_peak_is_counted_beyond_the_split(store):
-    assert -(1 << 20) < peak_over_split(store) < 150_000_000
+    found = ask("benchmarks.loading.load:peak_over_split", {"path": str(store)})
+    assert -(1 << 20) < found["peak"] < 150_000_000
 
 
-def test_the_loader_is_judged_by_its_share_of_a_step(monkeypatch):
-    def pace(milliseconds):
-        seconds = 2e-3 * milliseconds
-        return {"steps": 2, "seconds": seconds, "waited": 0.1 * seconds, "cpu_seconds": seconds}
-
-    answer = {"loader": [pace(102)] * 2, "cached": [pace(100)] * 2, "prepared": [pace(96)] * 2}
+def test_the_loader_is_judged_by_its_share_of_a_step(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(tax, "ask", lambda module, task: asked.append(task) or answer)
-    settings = {"crop": 32, "seconds": 0.01, "repeats": 2, "threads": 2, "parts": ["tax"]}
-    result = Result("loaders", {**settings, "memory_workers": [0, 1], "batch_size": 4})
-    tax.measure_tax(result, "a.zarr", random_tiles(6, 48, 3), batch_size=3)
-    assert asked[0]["of"] == [1, 2]
-    assert asked[0]["batch_size"] == 3
-    assert result["tax.over_cached"].median == pytest.approx(1.02)
-    assert result["tax.over_prepared"].median == pytest.approx(102 / 96)
-    assert result["tax.loader.rate"].median == pytest.approx(3 / 0.102)
-    assert result["tax.loader.waited"].median == pytest.approx(0.1)
-    share = result["tax.filling.cpu"].median / 100
-    assert result["tax.share"].median == pytest.approx(share, rel=0.5)
-    assert result["tax.share"].at_most == tax.SHARE
+
+    def climb(rung, store, work, options):
+        asked.append(options)
+        return {"rate": 3 / 0.1, "waited": 0.02, "peak": 1.0}
+
+    monkeypatch.setattr("benchmarks.fitting.ladder.climb", climb)
+    settings = {"crop": 32, "seconds": 0.01, "repeats": 2, "threads": 2, "batch_size": 4}
+    result = Result("loaders", settings)
+    throughput.measure_tax(result, "a.zarr", random_tiles(6, 48, 3), tmp_path, 3)
+    assert asked[0] == ["--batch-size", "3", "--crop", "32", "--threads", "2"]
+    assert result["tax.step"].median == pytest.approx(100)
+    assert result["tax.waited"].median == 0.02
+    share = result["tax.filling.cpu"].median / (2 * 100)
+    assert result["tax.share"].median == pytest.approx(share)
+    assert result["tax.share"].at_most == throughput.STEP_SHARE
+
+
+def entry_of(name):
+    return next(entry for entry in others.ENTRIES if entry.name == name)
 
 
 def test_peer_delivers_every_pixel_and_says_how_fast(task):
-    with peers.start("uint8_dataloader", task) as conversation:
-        assert conversation.answer()["versions"]["torch"] == torch.__version__
+    with others.start(entry_of("uint8"), task) as conversation:
+        assert conversation.answer()["torch"] == torch.__version__
         assert conversation.ask("prepare") == {}
         assert conversation.ask("open")["seconds"] >= 0
         first = conversation.ask("first")
         assert first.pop("seconds") > 0
-        assert first == peers.sums(task)
+        assert first == others.sums(task)
         assert conversation.ask("hold") == conversation.ask("release") == {}
         rate = conversation.ask("rate", seconds=0.01)
         assert rate["tiles"] % len(task.image) == 0 < rate["tiles"]
@@ -169,8 +169,8 @@ def test_peer_delivers_every_pixel_and_says_how_fast(task):
 
 
 def test_failing_peer_says_why(task):
-    lost = Task(task.folder / "nowhere", 4, 0)
-    with peers.start("uint8_dataloader", lost) as conversation:
+    lost = Task(f"{task.folder}/nowhere", 4, 0)
+    with others.start(entry_of("uint8"), lost) as conversation:
         conversation.answer()
         with pytest.raises(ChildError, match="nowhere"):
             conversation.ask("open")
@@ -178,42 +178,38 @@ def test_failing_peer_says_why(task):
 
 def test_loader_that_loses_pixels_is_refused():
     truth = {"tiles": 4, "image_sum": 1e6, "speed_sum": 500}
-    peers._compare(dict(truth, image_sum=1e6 + 0.5), truth)
+    others.compare(dict(truth, image_sum=1e6 + 0.5), truth)
     for name, value in (("tiles", 3), ("image_sum", 1.001e6), ("speed_sum", 499)):
         with pytest.raises(ChildError, match=name):
-            peers._compare(dict(truth, **{name: value}), truth)
+            others.compare(dict(truth, **{name: value}), truth)
 
 
 @pytest.mark.slow
 def test_peers_are_put_next_to_ours_and_missing_ones_skipped(task, monkeypatch):
-    monkeypatch.setattr(peers, "PEERS_PYTHON", Path("/nowhere"))
-    names = ("ours", "ours_crops", "uint8_dataloader_inline", "classic_dataloader")
-    absent = peers.Entry("litdata_loader", "LitData")
-    entries = [entry for entry in peers.ENTRIES if entry.name in names] + [absent]
+    monkeypatch.setattr(others, "PEERS_PYTHON", Path("/nowhere"))
+    names = ("ours", "ours_crops", "uint8_inline", "classic")
+    entries = [entry_of(name) for name in (*names, "litdata")]
     settings = {"quick": True, "crop": 64, "seconds": 0.01, "repeats": 1}
     result = Result("loaders", settings, {"cores": 2})
-    peers.measure_peers(result, task, entries)
+    others.measure_peers(result, task, entries)
     for name in names:
         assert result[f"peers.{name}.rate"].median > 0
-        importing, opening = (result[f"peers.{name}.{f}"].median for f in ("import", "open"))
-        assert result[f"peers.{name}.start"].median == pytest.approx(importing + opening)
+        assert result[f"peers.{name}.start"].median > 0 < result[f"peers.{name}.first"].median
     for name in ("ours", "ours_crops"):
         best = max(result[f"peers.{n}.rate"].median for n in names[2:])
         over = result[f"peers.{name}.rate"].median / best
         assert result[f"peers.{name}.over_best"].median == pytest.approx(over)
-    assert any(note.startswith("LitData: left out, litdata is not") for note in result.notes)
+    assert any(note.startswith("LitData: left out") and "litdata" in note for note in result.notes)
 
 
 @pytest.mark.slow
 def test_worker_holds_the_batches_of_its_kind(store):
     tiles = RamTiles.load(store, split="all", progress=False)
-    found = {}
-    for kind, start in (("threads", ""), ("classic", "fork")):
-        found[kind] = run(Case(kind, start, 1, 16, str(store)))
     batch = batch_bytes("classic", 16, tiles.side, 3)
-    assert found["classic"]["held"]["kept"] - found["classic"]["base"]["kept"] >= 2 * batch
-    assert len(found["classic"]["workers"]) == 1
-    assert found["threads"]["workers"] == []
+    for kind, start, least in (("threads", "", batch / 10), ("classic", "fork", 2 * batch)):
+        case = {"kind": kind, "start": start, "workers": 1, "batch_size": 16}
+        found = ask("benchmarks.loading.memory:held_by", case | {"store": str(store)})
+        assert found["held"] >= least
 
 
 def test_quick_run_records_what_it_promises(store, tmp_path):
@@ -235,7 +231,7 @@ def test_quick_run_records_what_it_promises(store, tmp_path):
                 for figure in ("rate", "gb", "copy.gb", "over_copy")
             )
             assert min(rate, gb, copy) > 0
-            assert figures[f"{at}.start"]["median"] > 0 < figures[f"{at}.first"]["median"]
+            assert figures["load.peak"]["median"] > 0 < figures[f"{at}.first"]["median"]
             assert over == pytest.approx(gb / copy)
     assert figures["load.over_zarrs"]["median"] == pytest.approx(
         figures["load.ours.rate"]["median"]
@@ -247,17 +243,15 @@ def test_quick_run_records_what_it_promises(store, tmp_path):
 def test_random_tiles_and_files_hold_the_same_pixels(tmp_path):
     tiles = random_tiles(2, 32, 8)
     write_files(tiles, tmp_path)
-    task = Task(tmp_path, 1, 0)
+    task = Task(str(tmp_path), 1, 0)
     assert np.array_equal(task.image, tiles.image)
     assert np.array_equal(task.speed, tiles.speed)
     import rasterio
 
-    images, speeds = task.tiffs()
-    with rasterio.open(images[1]) as file:
+    with rasterio.open(task.tiffs("image")[1]) as file:
         assert np.array_equal(file.read().transpose(1, 2, 0), tiles.image[1])
-    with rasterio.open(speeds[0]) as file:
+    with rasterio.open(task.tiffs("speed")[0]) as file:
         assert np.array_equal(file.read(1), tiles.speed[0])
-    assert Task.parse(task.dump()) == task
 
 
 def test_loading_is_measured_without_zarrs_and_says_so(store, monkeypatch):
@@ -272,14 +266,14 @@ def test_loading_is_measured_without_zarrs_and_says_so(store, monkeypatch):
 
 def test_residencies_are_put_next_to_each_other(store, capsys):
     settings = {"batch_size": 4, "crop": 64, "threads": 1, "seconds": 0.01, "repeats": 1}
-    result = Result("loaders", {**settings, "memory_workers": []})
+    result = Result("loaders", {**settings, "quick": True})
     tiles = RamTiles.load(store, split="all", progress=False)
-    residency.measure_residency(result, store, tiles)
-    for kind in residency.RESIDENCIES:
+    measure_residency(result, store, tiles)
+    for kind in RESIDENCIES:
         assert result[f"residency.{kind}.whole.rate"].median > 0
         assert result[f"residency.{kind}.crops.cpu"].median > 0
     held = [result[f"residency.{kind}.held"].median for kind in ("compressed", "ram")]
     assert held[0] < held[1]
     assert held[1] >= tiles.nbytes / 1e6
-    report.print_tables(result)
+    print_report(result, benchmark.tables(result))
     assert 'keep="compressed"' in capsys.readouterr().out

@@ -10,10 +10,11 @@ import rasterio
 from rasterio.enums import Compression
 
 from benchmarks.builds import MIB, build_store, decode, watched
+from benchmarks.child import ChildError
 from benchmarks.chips import KINDS, Chips, linked, real, synthetic
-from benchmarks.mosaics import LAYOUTS, draw_mosaic
+from benchmarks.mosaics import draw_mosaic
 from benchmarks.preprocess import main
-from benchmarks.reference import Stages, build_reference, missing, prepare_chip
+from benchmarks.reference import build_reference, missing, prepare_chip
 from geoprep.build.run import build
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
@@ -42,8 +43,7 @@ def test_a_timed_build_is_whole_and_leaves_nothing(chips: Chips, codec: str, tmp
     run = build_store(chips, tmp_path / "o.zarr", workers=2, codec=codec)
     assert list(tmp_path.iterdir()) == []
     assert run.source_bytes == decode(chips.scenes(), 1).source_bytes
-    assert run.pixel_bytes == 3 * (SIZE**2 + (SIZE // 2) ** 2) * 4
-    assert 0 < run.store_bytes < run.pixel_bytes
+    assert 0 < run.store_bytes < 3 * (SIZE**2 + (SIZE // 2) ** 2) * 4
     assert 0 < run.before_seconds < run.seconds
     assert {"decode", "labels", "burn", "render"} <= set(run.stages)
 
@@ -67,15 +67,6 @@ def test_a_city_of_links_has_every_number(chips: Chips, tmp_path: Path):
     }
 
 
-def test_more_chips_than_are_drawn_are_files_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("benchmarks.chips.DISTINCT", 1)
-    images = [Path(scene.image) for scene in synthetic(tmp_path, "uint8", 3, SIZE, 1).scenes()]
-    assert len({image.stat().st_ino for image in images}) == 3
-    assert len({image.read_bytes() for image in images}) == 1
-
-
 def test_real_chips_are_found_or_not(shared_data: Path, tmp_path: Path):
     found = real(tmp_path, shared_data, 5)
     assert found is not None
@@ -90,7 +81,7 @@ def test_the_usual_way_makes_the_same_pixels(chips: Chips, tmp_path: Path):
     build(plan, tmp_path / "o.zarr", Threads(1))
     store = Store.open(tmp_path / "o.zarr")
     for number, scene in enumerate(found.scenes):
-        (image, speed), _ = prepare_chip(scene, Stages())
+        (image, speed), _ = prepare_chip(scene)
         ours, mask = store.image(SIZE)[number], store.speed(SIZE)[number]
         valid = ours.any(axis=-1)
         # A build keeps 0 for nodata; the usual way lets the darkest valid pixels be 0 too.
@@ -103,22 +94,19 @@ def test_the_usual_way_writes_what_it_prepared(chips: Chips, tmp_path: Path):
     import zarr
 
     scenes = chips.scenes()
-    stages = build_reference(scenes, tmp_path / "r.zarr")
-    assert set(stages) == {"read", "rescale", "second level", "roads", "burn", "write"}
+    build_reference(scenes, tmp_path / "r.zarr")
     root = zarr.open_group(tmp_path / "r.zarr", mode="r")
-    for level, (image, speed) in enumerate(prepare_chip(scenes[2], Stages())):
+    for level, (image, speed) in enumerate(prepare_chip(scenes[2])):
         half = image.shape[0] // 2
         assert np.array_equal(root[f"{level}/image"][4 * 2 + 3], image[half:, half:])
         assert np.array_equal(root[f"{level}/speed"][4 * 2 + 1], speed[:half, half:])
 
 
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_a_mosaic_is_one_image_with_streets(tmp_path: Path, layout: str):
-    dtype, tiled = LAYOUTS[layout]
-    with rasterio.open(draw_mosaic(tmp_path, 700, dtype, tiled=tiled)) as file:
-        assert (file.block_shapes[0][1] < file.width) == tiled
+def test_a_mosaic_is_one_image_with_streets(tmp_path: Path):
+    with rasterio.open(draw_mosaic(tmp_path, 700)) as file:
+        assert file.block_shapes[0][1] < file.width
         assert file.compression is Compression.lzw
-        assert file.dtypes == (dtype,) * 3
+        assert file.dtypes == ("uint8",) * 3
         pixels = file.read()
     assert pixels.min() >= 1
     assert pixels.std() > 0.05 * pixels.mean()
@@ -129,15 +117,15 @@ def test_a_mosaic_is_one_image_with_streets(tmp_path: Path, layout: str):
 def test_memory_is_the_commands_own():
     held = bytearray(300 * MIB)  # of this process: none of the command's business
     code = "import time; held = bytearray(100 << 20); time.sleep(0.5)"
-    memory = watched([sys.executable, "-c", code], 1)
+    seconds, pss = watched([sys.executable, "-c", code])
     assert len(held) == 300 * MIB
-    for peak in (memory.pss, memory.rss):
-        assert 100 * MIB < peak < 200 * MIB
+    assert seconds >= 0.5
+    assert 100 * MIB < pss < 200 * MIB
 
 
 def test_a_failing_command_says_why():
-    with pytest.raises(RuntimeError, match="no such luck"):
-        watched([sys.executable, "-c", "raise SystemExit('no such luck')"], 1)
+    with pytest.raises(ChildError, match="no such luck"):
+        watched([sys.executable, "-c", "raise SystemExit('no such luck')"])
 
 
 @pytest.mark.slow
@@ -152,24 +140,17 @@ def test_a_quick_run_records_prints_and_draws_everything(
     document = json.loads(record.read_text())
     figures = document["figures"]
     for kind in KINDS:
-        for name in ("decode.rate", "build.rate", "zstd.rate", "build_1w.rate", "share_cpu"):
+        for name in ("decode.rate", "build.rate", "zstd.rate", "build_1w.rate", "share"):
             assert figures[f"{kind}.{name}"]["median"] > 0
-        assert figures[f"{kind}.stage.decode"]["unit"] == "ms per chip"
+        assert figures[f"stage.decode.{kind}"]["unit"] == "ms per chip"
         assert figures[f"{kind}.pss.10"]["median"] > 50
         assert (f"{kind}.over_reference" in figures) == (not missing())
     assert figures["moscow.lz4.gb_as_uint8"]["median"] > 0
     for name in ("labels_cost", "plain.pss", "labelled.pss", "labelled.rate"):
-        assert figures[f"mosaic uint16 strips.{name}"]["median"] > 0
+        assert figures[f"mosaic.{name}"]["median"] > 0
     assert any("no real chips" in note for note in document["notes"])
     said = capsys.readouterr().out
-    for title in (
-        "Rates",
-        "share of decode-only",
-        "Stages",
-        "Codecs",
-        "Peak memory",
-        "One scene of 600",
-    ):
+    for title in ("Rates", "decoding alone", "Stages", "MB per chip", "Peak PSS", "scene of 600"):
         assert title in said
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.json", "p.png"]

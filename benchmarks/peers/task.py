@@ -1,12 +1,11 @@
-"""What every peer is given, and how its results travel."""
+"""What every peer is given, and what it gives."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +37,7 @@ class Task:
         project's own loaders has them.
     """
 
-    folder: Path
+    folder: str
     batch_size: int
     workers: int
     store: str = ""
@@ -47,31 +46,51 @@ class Task:
     @property
     def image(self) -> NDArray[np.uint8]:
         """The images, mapped from their file."""
-        pixels: NDArray[np.uint8] = np.load(self.folder / "image.npy", mmap_mode="r")
+        pixels: NDArray[np.uint8] = np.load(f"{self.folder}/image.npy", mmap_mode="r")
         return pixels
 
     @property
     def speed(self) -> NDArray[np.uint8]:
         """The masks, mapped from their file."""
-        pixels: NDArray[np.uint8] = np.load(self.folder / "speed.npy", mmap_mode="r")
+        pixels: NDArray[np.uint8] = np.load(f"{self.folder}/speed.npy", mmap_mode="r")
         return pixels
 
-    def tiffs(self) -> tuple[list[Path], list[Path]]:
-        """Return the files of the images and of the masks, tile by tile."""
-        image, speed = (
-            sorted((self.folder / "tiff" / kind).iterdir()) for kind in ("image", "speed")
-        )
-        return image, speed
+    def tiffs(self, kind: str) -> list[Path]:
+        """Return the files of the images or of the masks, tile by tile."""
+        return sorted(Path(self.folder, "tiff", kind).iterdir())
 
-    def dump(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(asdict(self) | {"folder": str(self.folder)})
+    @property
+    def loading(self) -> dict[str, Any]:
+        """Arguments of a DataLoader whose workers live on between epochs, as torch advises."""
+        processes = {"num_workers": self.workers, "persistent_workers": self.workers > 0}
+        return {"batch_size": self.batch_size, **processes}
 
-    @classmethod
-    def parse(cls, text: str) -> Task:
-        """Return what `dump` wrote."""
-        values: dict[str, Any] = json.loads(text)
-        return cls(**values | {"folder": Path(values["folder"])})
+
+def nothing(task: Task, out: Path) -> None:
+    """Prepare nothing: the peer reads the arrays, the TIFFs or the store as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A way of loading.
+
+    Attributes
+    ----------
+    open
+        Returns the loader over what ``prepare`` wrote into a folder: what can be iterated epoch
+        after epoch, shuffled.
+    packages
+        What it needs beyond NumPy and torch.
+    prepare
+        Writes the tiles in the peer's own format into a new folder, once and untimed.
+    grey
+        What an image has to be multiplied with to get its bytes back.
+    """
+
+    open: Callable[[Task, Path], Loader]
+    packages: tuple[str, ...] = ()
+    prepare: Callable[[Task, Path], object] = nothing
+    grey: float = 1.0
 
 
 class Pairs:
@@ -91,16 +110,3 @@ class Pairs:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return map(self.pair, self.loader)
-
-
-class Peer(Protocol):
-    """A module of this package."""
-
-    PACKAGES: tuple[str, ...]
-    GREY: float
-
-    def prepare(self, task: Task, out: Path) -> None:
-        """Write the peer's own format into a new folder."""
-
-    def open_loader(self, task: Task, source: Path) -> Loader:
-        """Return the loader over what `prepare` wrote."""

@@ -1,5 +1,6 @@
-"""A model of the errors of a segmentation network: what is missed, invented and frayed.
+"""Chips whose roads are known, as perfect speed masks, and as a network would map them.
 
+A model of the errors of a segmentation network: what is missed, invented and frayed.
 Everything happens to the log odds of a road, so that a map comes out as a network writes it:
 
 - along the edge of a road they rise by `SLOPE` per metre of distance to the edge, from -6 m outside
@@ -15,16 +16,33 @@ Everything happens to the log odds of a road, so that a map comes out as a netwo
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
+import rasterio
+import shapely
+from affine import Affine
 from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 
-from benchmarks.tracing.cases import Chip
+from geoprep.grid import Grid
+from geoprep.labels import burn, read_roads, speed_polygons
 from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.pixels import ArrayPixels
-from geoprep.speed import BIN_COUNT, BIN_TABLE
+from geoprep.roads.network import RoadNetwork
+from geoprep.roads.reading import read_labels
+from geoprep.speed import BIN_COUNT, BIN_TABLE, NO_DATA
+
+_SIDE: Final = 1300
+_DEGREES: Final = 2.7e-6
+_VEGAS: Final = (-115.1706276, 36.2406177)
+"""Upper left corner of img0: all chips of Vegas lie on one lattice."""
+
 
 SLOPE: Final = 2.0
 GAPS_PER_KM: Final = 6.0
@@ -33,6 +51,71 @@ _BIN_MPH: Final = (10.0, 18.3, 25.6, 35.0, 45.0, 55.0, 65.0)
 _ROAD_WIDTH_M: Final = 4.0
 
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One labelled chip.
+
+    Attributes
+    ----------
+    name
+        As in ``img0``.
+    speed
+        uint8 (y, x): mph burned from the labels, 0 no road.
+    grid
+        Where it lies.
+    truth
+        The labels' network.
+    """
+
+    name: str
+    speed: NDArray[np.uint8]
+    grid: Grid
+    truth: RoadNetwork
+
+    @property
+    def mask(self) -> RoadRaster:
+        """The burned speeds as a raster to trace."""
+        pixels, gsd = ArrayPixels(self.speed[None]), self.grid.gsd_m()
+        return RoadRaster(self.name, pixels, gsd, self.grid, "speed", (1,), speed=1, nodata=NO_DATA)
+
+    @property
+    def area_km2(self) -> float:
+        """Ground that the chip covers."""
+        across, down = self.grid.gsd_m()
+        return across * down * self.speed.size / 1e6
+
+
+def chips(area: Path) -> Iterator[Chip]:
+    """Yield the labelled chips of a folder in SpaceNet's layout, empty ones left out."""
+    for label in sorted((area / "geojson_roads_speed").glob("*.geojson")):
+        image = area / "PS-RGB" / f"{label.stem.replace('geojson_roads_speed', 'PS-RGB')}.tif"
+        grid = _grid(image) if image.exists() else _on_lattice(label)
+        truth = read_labels(label)
+        if len(truth.lines):
+            name = re.sub(r".*_(\w+\d+)", r"\1", label.stem)
+            roads = read_roads(label.read_bytes(), name=str(label))
+            polygons = speed_polygons(roads, grid)
+            mask = burn(polygons, grid.transform, (grid.height, grid.width))
+            yield Chip(name, mask, grid, truth)
+
+
+def _grid(image: Path) -> Grid:
+    with rasterio.open(image) as dataset:
+        return Grid(dataset.height, dataset.width, dataset.transform, dataset.crs.to_string())
+
+
+def _on_lattice(label: Path) -> Grid:
+    """Return the grid of a chip of Vegas whose image is not at hand: the cell its roads lie in."""
+    features = json.loads(label.read_text())["features"]
+    lines = [shapely.geometry.shape(feature["geometry"]) for feature in features]
+    west, south, east, north = shapely.total_bounds(lines).tolist()
+    side = _SIDE * _DEGREES
+    left = _VEGAS[0] + np.floor(((west + east) / 2 - _VEGAS[0]) / side) * side
+    top = _VEGAS[1] - np.floor((_VEGAS[1] - (south + north) / 2) / side) * side
+    transform = Affine(_DEGREES, 0, left, 0, -_DEGREES, top)
+    return Grid(_SIDE, _SIDE, transform, "EPSG:4326")
 
 
 def erroneous_map(chip: Chip, seed: int) -> RoadRaster:
@@ -50,15 +133,9 @@ def erroneous_map(chip: Chip, seed: int) -> RoadRaster:
         _stamp(odds, place, gsd, rng, radius=(2.0, 9.0), change=(5.0, 9.0))
     road_share = 1 / (1 + np.exp(-odds))
     bands = np.concatenate([_bins(chip, rng, gsd) * road_share, road_share[None]])
-    return RoadRaster(
-        chip.name,
-        ArrayPixels(np.clip(bands * 255 + 0.5, 0, 254).astype(np.uint8)),
-        gsd,
-        chip.grid,
-        "probability",
-        (BIN_COUNT + 1,),
-        classes=tuple(enumerate(_BIN_MPH, 1)),
-    )
+    pixels = ArrayPixels(np.clip(bands * 255 + 0.5, 0, 254).astype(np.uint8))
+    road_band, classes = (BIN_COUNT + 1,), tuple(enumerate(_BIN_MPH, 1))
+    return RoadRaster(chip.name, pixels, gsd, chip.grid, "probability", road_band, classes=classes)
 
 
 def _edges(road: NDArray[np.bool_], gsd: tuple[float, float]) -> Floats:

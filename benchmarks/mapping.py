@@ -1,0 +1,114 @@
+"""One form of a network in a process of its own, asked through `benchmarks.child`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.machine import resident
+from training.engine.host import keep_memory
+from training.evaluation import evaluate_runner
+from training.predict import COMMAND, Request, make_job
+from training.prediction.job import Job
+from training.prediction.runner import Runner
+
+_ENOUGH = 10**12
+"""Pixels that pay for compiling."""
+
+
+class Silent:
+    """A watcher of maps that shows nothing."""
+
+    def begin(self, target: Path, pixels: int) -> Callable[[int], None]:
+        """Return a callback that does nothing."""
+        del target, pixels
+        return lambda done: None
+
+    def done(self, outcome: object) -> None:
+        """Do nothing."""
+
+    def say(self, line: str) -> None:
+        """Do nothing."""
+
+
+def job_of(words: Sequence[str]) -> tuple[Job, tuple[str, ...]]:
+    """Return the job of a command line of `training.predict`, and its images."""
+    request = Request(**COMMAND.parse(words))
+    return make_job(request)[0], request.images
+
+
+class Session:
+    """A network, ready to run.
+
+    Parameters
+    ----------
+    words
+        Of the command line of `training.predict`: its network runs, its images can be mapped.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        keep_memory(1 << 30, one_heap=True)
+        start = time.perf_counter()
+        job, self.images = job_of(words)
+        self.soon, _ = job.runner.for_pixels(0)
+        self.runner, _ = job.runner.for_pixels(_ENOUGH)
+        self.job = replace(job, runner=self.runner)
+        self.loaded = time.perf_counter() - start
+
+    def hello(self) -> dict[str, Any]:
+        """Return how long it took to load."""
+        return {"seconds": self.loaded}
+
+    def batch(self, count: int, side: int) -> Tensor:
+        """Return uint8 (n, band, y, x), channels last."""
+        shape = count, len(self.job.mapper.facts.bands), side, side
+        image = torch.randint(0, 256, shape, dtype=torch.uint8)
+        return image.contiguous(memory_format=torch.channels_last)
+
+    def latency(self, count: int, side: int, times: int) -> dict[str, Any]:
+        """Return how long each of so many batches takes."""
+        image, runner = self.batch(count, side), self.soon if count == 1 else self.runner
+        return {"seconds": [_seconds(runner, image) for _ in range(times)]}
+
+    def rate(self, count: int, side: int, seconds: float) -> dict[str, Any]:
+        """Return Mpx/s, over at least two batches and so many seconds; and peak bytes."""
+        image, start, done = self.batch(count, side), time.perf_counter(), 0
+        while done < 2 or time.perf_counter() - start < seconds:
+            self.runner(image)
+            done += 1
+        pixels = done * count * side * side
+        return {"mpx_s": pixels / 1e6 / (time.perf_counter() - start), "peak": resident()}
+
+    def map(self) -> dict[str, Any]:
+        """Return megapixels per second of making maps: through the network, and of the maps."""
+        stats = [outcome.stats for outcome in self.job.run(self.images, Silent())]
+        took = sum(one.seconds for one in stats if one)
+        return {
+            "network_mpx_s": sum(one.network_pixels for one in stats if one) / 1e6 / took,
+            "image_mpx_s": sum(one.image_pixels for one in stats if one) / 1e6 / took,
+        }
+
+    def judge(self, store: str) -> dict[str, Any]:
+        """Return the metrics of `training.evaluate` on the validation tiles of a store."""
+        mapper = self.job.mapper
+        found = evaluate_runner(
+            self.job.runner,
+            mapper.facts,
+            [store],
+            "val",
+            threshold=mapper.threshold,
+            quiet=True,
+        ).metrics
+        return {name: found[name] for name in ("road_iou", "bin_iou") if name in found}
+
+
+def _seconds(runner: Runner, image: Tensor) -> float:
+    start = time.perf_counter()
+    runner(image)
+    return time.perf_counter() - start

@@ -1,0 +1,263 @@
+"""Loaders that come in packages; each imports its own where it is used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from benchmarks.peers.task import Loader, Pairs, Peer, Task
+
+WEBDATASET_SHARDS = 8
+"""At least one for each worker; shards are dealt out whole."""
+
+SPDL_AHEAD = 3
+"""Batches in SPDL's buffer, as with FFCV."""
+
+
+def import_torchvision() -> None:
+    """Import torchvision beside a torch that it was not built for.
+
+    Some peers import it, and use none of its compiled operators. On the package index it comes
+    built for CUDA; beside a CPU build of torch the import ends in "operator torchvision::nms does
+    not exist", and declaring what it looks up is enough.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+        for name in ("nms", "qnms"):
+            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{name}", schema)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+
+
+class _Rows:
+    """A map-style dataset of arrays, for FFCV's writer."""
+
+    def __init__(self, task: Task) -> None:
+        self.image, self.speed = task.image, task.speed
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def __getitem__(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        return np.array(self.image[tile]), np.array(self.speed[tile])
+
+
+def _write_ffcv(task: Task, out: Path) -> None:
+    """Write a .beton file; pages of 16 MiB hold several tiles of any size here.
+
+    Its image field has three bands and JPEG; its array field takes any shape.
+    """
+    from ffcv.fields import NDArrayField
+    from ffcv.writer import DatasetWriter
+
+    arrays = {"image": task.image, "speed": task.speed}
+    fields = {n: NDArrayField(np.dtype("uint8"), a.shape[1:]) for n, a in arrays.items()}
+    writer = DatasetWriter(str(out / "tiles.beton"), fields, page_size=16 << 20, num_workers=1)
+    writer.from_indexed_dataset(_Rows(task))
+
+
+def _open_ffcv(task: Task, source: Path) -> Loader:
+    """Return its loader, with its default of three batches ahead.
+
+    As its tuning guide advises where the data fit into memory: ``os_cache=True``, order ``RANDOM``.
+    """
+    from ffcv.fields.decoders import NDArrayDecoder
+    from ffcv.loader import Loader as FFCVLoader
+    from ffcv.loader import OrderOption
+    from ffcv.transforms import ToTensor
+
+    loader: Loader = FFCVLoader(
+        str(source / "tiles.beton"),
+        batch_size=task.batch_size,
+        num_workers=max(1, task.workers),
+        order=OrderOption.RANDOM,
+        os_cache=True,
+        drop_last=False,
+        pipelines={name: [NDArrayDecoder(), ToTensor()] for name in ("image", "speed")},
+    )
+    return loader
+
+
+def _row(task: Task, tile: int) -> dict[str, Tensor]:
+    image, speed = (torch.from_numpy(array[tile].copy()) for array in (task.image, task.speed))
+    return {"image": image, "speed": speed}
+
+
+def _write_litdata(task: Task, out: Path) -> None:
+    """Write chunks of 64 MB, the size its documentation uses; it maps them where they are local."""
+    import_torchvision()
+    import litdata
+
+    tiles = list(range(len(task.image)))
+    how = {"chunk_bytes": "64MB", "num_workers": 1, "verbose": False}
+    litdata.optimize(partial(_row, task), tiles, output_dir=str(out), **how)
+
+
+def _open_litdata(task: Task, source: Path) -> Loader:
+    import_torchvision()
+    import litdata
+
+    dataset = litdata.StreamingDataset(str(source), shuffle=True, drop_last=False)
+    loader = litdata.StreamingDataLoader(dataset, **task.loading)
+    return Pairs(loader, itemgetter("image", "speed"))
+
+
+def _write_streaming(task: Task, out: Path) -> None:
+    """Write MDS shards of raw arrays of fixed shape, uncompressed: its fastest encoding."""
+    import_torchvision()
+    from streaming import MDSWriter
+
+    arrays = {"image": task.image, "speed": task.speed}
+    columns = {n: "ndarray:uint8:" + ",".join(map(str, a.shape[1:])) for n, a in arrays.items()}
+    with MDSWriter(out=str(out), columns=columns, exist_ok=True) as writer:
+        for tile in range(len(task.image)):
+            writer.write({name: array[tile].copy() for name, array in arrays.items()})
+
+
+def _open_streaming(task: Task, source: Path) -> Loader:
+    """Return its loader over its shuffled dataset, which is told the batch size as it asks."""
+    import_torchvision()
+    from streaming import StreamingDataLoader, StreamingDataset
+
+    dataset = StreamingDataset(local=str(source), shuffle=True, batch_size=task.batch_size)
+    return Pairs(StreamingDataLoader(dataset, **task.loading), itemgetter("image", "speed"))
+
+
+def _write_webdataset(task: Task, out: Path) -> None:
+    import webdataset
+
+    image, speed = task.image, task.speed
+    rows = -(-len(image) // WEBDATASET_SHARDS)
+    with webdataset.ShardWriter(str(out / "%04d.tar"), maxcount=rows, verbose=0) as sink:
+        for tile in range(len(image)):
+            row = {"image.npy": image[tile], "speed.npy": speed[tile]}
+            sink.write({"__key__": f"{tile:06d}", **row})
+
+
+def _open_webdataset(task: Task, source: Path) -> Loader:
+    """Return a WebLoader that takes whole batches from its workers, as its documentation says.
+
+    Tar shards are read in order and shuffled in a buffer.
+    """
+    import webdataset
+
+    shards = [str(path) for path in sorted(source.glob("*.tar"))]
+    dataset = (
+        webdataset.WebDataset(shards, shardshuffle=len(shards))
+        .shuffle(2 * task.batch_size)
+        .decode()
+        .to_tuple("image.npy", "speed.npy")
+        .batched(task.batch_size, partial=True)
+    )
+    loader: Loader = webdataset.WebLoader(dataset, **{**task.loading, "batch_size": None})
+    return loader
+
+
+def _write_spdl(task: Task, out: Path) -> None:
+    """Write two uncompressed arrays per tile."""
+    for kind, pixels in (("image", task.image), ("speed", task.speed)):
+        for tile, values in enumerate(pixels):
+            np.save(out / f"{tile:06d}.{kind}.npy", values)
+
+
+def _load_spdl(stem: str) -> tuple[Any, ...]:
+    """Read one tile; its parser takes bytes and copies nothing."""
+    import spdl.io
+
+    files = (Path(f"{stem}.{kind}.npy") for kind in ("image", "speed"))
+    return tuple(spdl.io.load_npy(file.read_bytes()) for file in files)
+
+
+def _collate_spdl(rows: list[tuple[Any, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True))
+
+
+class _Pipelines:
+    """A new pipeline of thread stages each epoch, over newly shuffled names, as SPDL advises."""
+
+    def __init__(self, task: Task, source: Path) -> None:
+        self.task = task
+        self.stems = [str(p).removesuffix(".image.npy") for p in sorted(source.glob("*.image.npy"))]
+        self.random = np.random.default_rng(0)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        from spdl.pipeline import PipelineBuilder
+
+        workers = max(1, self.task.workers)
+        order = self.random.permutation(len(self.stems))
+        pipeline = (
+            PipelineBuilder()
+            .add_source([self.stems[i] for i in order])
+            .pipe(_load_spdl, concurrency=workers)
+            .aggregate(self.task.batch_size)
+            .pipe(_collate_spdl, concurrency=workers)
+            .add_sink(SPDL_AHEAD)
+            .build(num_threads=workers)
+        )
+        with pipeline.auto_stop():
+            yield from pipeline
+
+
+def _write_torchgeo(task: Task, out: Path) -> None:
+    """Write each tile again, uncompressed, a gap away from its neighbours: no query meets two."""
+    import rasterio
+
+    gap = 100.0
+    for kind in ("image", "speed"):
+        (out / kind).mkdir()
+        for number, path in enumerate(task.tiffs(kind)):
+            with rasterio.open(path) as file:
+                pixels, profile = file.read(), file.profile
+            left = 500_000.0 + number * (pixels.shape[-1] + gap)
+            place = rasterio.Affine(1, 0, left, 0, -1, 6_000_000)
+            profile.update(crs="EPSG:32637", transform=place, compress=None)
+            with rasterio.open(out / kind / path.name, "w", **profile) as file:
+                file.write(pixels)
+
+
+def _open_torchgeo(task: Task, source: Path) -> Loader:
+    """Return a DataLoader over the intersection of imagery and masks, as its tutorials do.
+
+    Its fastest way for tiles cut beforehand: one CRS and resolution, uncompressed files, cached
+    file handles, and the sampler for chips. Images are float32, masks int64, its own choice.
+    """
+    import_torchvision()
+    from torchgeo.datasets import RasterDataset, stack_samples
+    from torchgeo.samplers import PreChippedGeoSampler
+
+    class Images(RasterDataset):  # type: ignore[misc] # it has no types where it is not installed
+        filename_glob = "*.tif"
+        is_image = True
+
+    class Masks(Images):
+        is_image = False
+
+    dataset = Images(source / "image") & Masks(source / "speed")
+    sampler = PreChippedGeoSampler(dataset, shuffle=True)
+    loader: Any = DataLoader(dataset, sampler=sampler, collate_fn=stack_samples, **task.loading)
+    return Pairs(loader, itemgetter("image", "mask"))
+
+
+PEERS = {
+    "ffcv": Peer(_open_ffcv, ("ffcv",), _write_ffcv),
+    "litdata": Peer(_open_litdata, ("litdata",), _write_litdata),
+    "streaming": Peer(_open_streaming, ("mosaicml-streaming",), _write_streaming),
+    "webdataset": Peer(_open_webdataset, ("webdataset",), _write_webdataset),
+    "spdl": Peer(_Pipelines, ("spdl",), _write_spdl),
+    "torchgeo": Peer(_open_torchgeo, ("torchgeo",), _write_torchgeo),
+}

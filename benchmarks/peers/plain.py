@@ -1,0 +1,113 @@
+"""torch's DataLoader as people use it, and our own loaders under the same rules."""
+
+from __future__ import annotations
+
+from operator import attrgetter, itemgetter
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.peers.task import Loader, Pairs, Peer, Task
+
+
+class Tiles(Dataset[tuple[Tensor, Tensor]]):
+    """Bytes in memory: images uint8 (y, x, band) and masks uint8 (y, x), without a copy.
+
+    What careful people write by hand: one array for all workers, shared by fork; nothing is
+    widened; batches come through ``/dev/shm``.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.image = torch.from_numpy(np.array(task.image))
+        self.speed = torch.from_numpy(np.array(task.speed))
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def __getitem__(self, tile: int) -> tuple[Tensor, Tensor]:
+        return self.image[tile], self.speed[tile]
+
+
+class Wide(Tiles):
+    """What most training code has: images float32 (band, y, x) of 0..1, masks int64 (y, x).
+
+    Four and eight times the bytes go through collation and ``/dev/shm``.
+    """
+
+    def __getitem__(self, tile: int) -> tuple[Tensor, Tensor]:
+        return widened(*super().__getitem__(tile))
+
+
+def widened(image: Tensor, speed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return uint8 (y, x, band) as float32 (band, y, x) of 0..1, and a mask as int64."""
+    return image.permute(2, 0, 1).to(torch.float32).div_(255.0), speed.to(torch.int64)
+
+
+class Files(Dataset[tuple[Tensor, Tensor]]):
+    """Images uint8 (band, y, x) and masks uint8 (y, x), straight from their files."""
+
+    def __init__(self, task: Task) -> None:
+        # Arrays of strings: a list of paths is copied by every worker that counts references.
+        self.images = np.array([str(path) for path in task.tiffs("image")])
+        self.speeds = np.array([str(path) for path in task.tiffs("speed")])
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, tile: int) -> tuple[Tensor, Tensor]:
+        import rasterio
+
+        with rasterio.open(self.images[tile]) as file:
+            image = file.read()
+        with rasterio.open(self.speeds[tile]) as file:
+            speed = file.read(1)
+        return torch.from_numpy(image), torch.from_numpy(speed)
+
+
+def _uint8(task: Task, source: Path) -> Loader:
+    return DataLoader(Tiles(task), shuffle=True, **task.loading)
+
+
+def _classic(task: Task, source: Path) -> Loader:
+    return DataLoader(Wide(task), shuffle=True, **task.loading)
+
+
+def _files(task: Task, source: Path) -> Loader:
+    return DataLoader(Files(task), shuffle=True, **task.loading)
+
+
+def _ours(task: Task, source: Path) -> Loader:
+    """Return batches of whole tiles or of windows; an epoch of either has as many bytes."""
+    from loaders import BatchLoader, RamTiles
+
+    tiles = RamTiles.load(task.store, split="all", progress=False)
+    loader = BatchLoader(
+        tiles,
+        task.batch_size,
+        crop=task.crop,
+        augment=None if task.crop is None else "d4",
+        crops_per_tile=1 if task.crop is None else max(1, (tiles.side // task.crop) ** 2),
+        threads=max(1, task.workers),
+        drop_last=False,
+    )
+    return Pairs(loader, attrgetter("image", "speed"))
+
+
+def _ours_dataset(task: Task, source: Path) -> Loader:
+    from loaders import RamTiles, TileDataset
+
+    tiles = RamTiles.load(task.store, split="all", progress=False)
+    loader = DataLoader(TileDataset(tiles), shuffle=True, **task.loading)
+    return Pairs(loader, itemgetter("image", "speed"))
+
+
+PEERS = {
+    "ours": Peer(_ours, ("geoprep",)),
+    "ours_dataset": Peer(_ours_dataset, ("geoprep",)),
+    "uint8": Peer(_uint8),
+    "classic": Peer(_classic, grey=255.0),
+    "files": Peer(_files, ("rasterio",)),
+}
