@@ -12,7 +12,7 @@ from typing import Protocol
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.sources import images_and_labels
 from geoprep.storage import fetch_object, is_remote, object_version
-from training.prediction.cog.journal import BusyError
+from training.prediction.cog.journal import BusyError, remove_leftover
 from training.prediction.images import Source, inspect, limits_note
 from training.prediction.mapping import Mapper, MapStats, Report
 from training.prediction.overlay import write_overlay, write_style
@@ -203,6 +203,8 @@ class Job:
         if not task.kept and self._is_new(task) and not self._differs(task):
             task.theirs = True
             return
+        if task.kept:
+            remove_leftover(task.target)
         facts, threshold = self.mapper.facts, self.mapper.threshold
         there = task.kept and task.target.with_suffix(".png").exists()
         picture = self.mapper.options.overlay and not there

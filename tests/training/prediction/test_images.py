@@ -1,5 +1,6 @@
 """``training.predict`` from checkpoint and images to maps, in this process."""
 
+import fcntl
 import json
 import threading
 import time
@@ -239,6 +240,23 @@ def test_killed_and_run_again_gives_the_same_bytes(run, tmp_path, monkeypatch):
     assert not folder_of(target).exists()
     whole = 1 + len(range(0, 1700 - 96, 64))
     assert until_death + len(calls) - 100 < whole + 12  # what was safe was not done again
+
+
+def test_what_a_run_left_that_was_killed_as_it_cleared_up_goes_with_the_next(
+    run, checkpoint, tmp_path
+):
+    image = write_image(tmp_path / "scene.tif", pixels(40, 40))
+    args = (checkpoint[0], image, "--out", tmp_path / "maps", *FP32)
+    assert run(*args)[0] == 0
+    left = folder_of(tmp_path / "maps" / "scene.tif")
+    left.mkdir()
+    (left / "journal.jsonl").write_text("{}")
+    with (left / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run(*args)[0] == 0
+        assert left.exists()  # somebody is at work in it
+    assert run(*args)[0] == 0
+    assert not left.exists()
 
 
 def test_ctrl_c_says_how_to_go_on(run, checkpoint, tmp_path, monkeypatch):

@@ -104,6 +104,17 @@ class Journal:
             self._write({**head, "settled": settled}, *rest)
 
 
+def remove_leftover(target: Path) -> None:
+    """Delete what a run left beside a complete output that was killed while it deleted it."""
+    folder = folder_of(target)
+    try:
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError:
+        pass  # nothing there, or somebody is at work in it
+
+
 def folder_of(target: Path) -> Path:
     """Return where the work on an output is kept until it is complete."""
     return target.with_name(f".{target.name}.partial")
