@@ -45,8 +45,9 @@ demo: .venv/.core
 		roads.gpkg 'the same as a network to route on; QGIS opens it coloured by speed' \
 		roads.png 'what it looks like: open it'
 
+# Hundreds of processes start, each of which would compile the sources anew.
 test: .venv/.dev
-	.venv/bin/python -m pytest $(SPREAD)
+	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest $(SPREAD)
 
 lint: .venv/.dev
 	.venv/bin/ruff check .

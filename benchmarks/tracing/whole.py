@@ -89,7 +89,8 @@ def _train(store: Path, out: Path, level: int, *, quick: bool) -> Path:
     """Train at a level; return the best checkpoint."""
     announce(f"training at level {level}")
     options = [*OPTIONS, "--level", str(level), "--out", str(out), "--quiet"]
-    length = ["--epochs", "1", "--crop", "64"] if quick else ["--epochs", str(EPOCHS)]
+    few = ["--epochs", "1", "--crop", "64", "--compile", "off"]
+    length = few if quick else ["--epochs", str(EPOCHS)]
     run([sys.executable, "-m", "training.fit", str(store), *options, *length])
     return out / BEST
 
