@@ -11,6 +11,8 @@ SCENES = 48
 SIZE = 1300
 TILE = 652
 EPOCHS = 6
+# A scene that training does not see.
+CHIP = chip55
 # Tests run in as many processes as there are cores, files kept whole: their fixtures are built once.
 # The longest come first, as tests/conftest.py says; xdist would begin with those of most tests.
 # One thread computes in each: two processes of two threads wait for each other.
@@ -30,10 +32,10 @@ demo: .venv/.core
 	.venv/bin/geoprep preview $(DEMO)/moscow.zarr --out $(DEMO)/preview.png
 	.venv/bin/python -m training.fit $(DEMO)/moscow.zarr --level 163 --crop 160 --lr 2e-3 --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
 	.venv/bin/python -m training.evaluate $(DEMO)/run/best.pt $(DEMO)/moscow.zarr --split val
-	.venv/bin/python -m training.predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_chip55.tif --out $(DEMO)/maps --overlay
+	.venv/bin/python -m training.predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/maps --overlay
 	.venv/bin/geoprep vectorize $(DEMO)/maps --out $(DEMO)/roads.gpkg
-	.venv/bin/geoprep preview $(DEMO)/roads.gpkg --over $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_chip55.tif --out $(DEMO)/roads.png
-	.venv/bin/geoprep score --truth $(DEMO)/data/AOI_7_Moscow/geojson_roads_speed/*_chip55.geojson --proposal $(DEMO)/roads.gpkg --images $(DEMO)/data/AOI_7_Moscow/PS-RGB
+	.venv/bin/geoprep preview $(DEMO)/roads.gpkg --over $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/roads.png
+	.venv/bin/geoprep score --truth $(DEMO)/data/AOI_7_Moscow/geojson_roads_speed/*_$(CHIP).geojson --proposal $(DEMO)/roads.gpkg --images $(DEMO)/data/AOI_7_Moscow/PS-RGB
 	@printf '\nMade in ./$(DEMO):\n'
 	@printf '  %-14s %s\n' data/ 'a synthetic city: GeoTIFF chips and GeoJSON roads in SpaceNet 5 layout' \
 		moscow.zarr 'the same as uint8 tiles and speed masks, three levels' \
@@ -43,8 +45,9 @@ demo: .venv/.core
 		roads.gpkg 'the same as a network to route on; QGIS opens it coloured by speed' \
 		roads.png 'what it looks like: open it'
 
+# Hundreds of processes start, each of which would compile the sources anew.
 test: .venv/.dev
-	.venv/bin/python -m pytest $(SPREAD)
+	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest $(SPREAD)
 
 lint: .venv/.dev
 	.venv/bin/ruff check .

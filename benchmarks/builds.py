@@ -23,6 +23,9 @@ from geoprep.store import Codec
 
 MIB = 2**20
 
+INTERVAL = 0.02
+"""Seconds between looks at a command's memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -137,7 +140,7 @@ def watched(command: Sequence[str]) -> tuple[float, int]:
     with tempfile.TemporaryFile("w+") as said:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
-        with MemorySampler(process.pid, interval=0.02) as sampler:
+        with MemorySampler(process.pid, interval=INTERVAL) as sampler:
             process.wait()
         if process.returncode:
             said.seek(0)

@@ -10,6 +10,7 @@ from numba.core.registry import cpu_target
 LIBRARIES = (
     *("matplotlib.backends.backend_agg", "matplotlib.figure", "obstore", "PIL.Image", "rasterio"),
     *("pyogrio", "rich.progress", "torch.utils.tensorboard", "zarr", "zarrs"),
+    "torch._dynamo",  # the first optimizer imports it
 )
 OURS = (
     *("geoprep.build.run", "geoprep.cli.commands", "geoprep.verify", "geoprep.views.page"),

@@ -62,7 +62,8 @@ def load_zarrs(store: Store, *, by_shard: bool, touched: bool) -> float:
         # Opened anew: zarrs knows Zarr's own kinds of stores only, by the name of their class.
         finest = f"{store.location}/{store.meta.levels[0]}"
         arrays = [zarr.open_array(f"{finest}/{name}", mode="r") for name in PIXEL_ARRAYS]
-    shared = SharedArrays.create({array.path: (np.uint8, array.shape) for array in arrays})
+    named = zip(PIXEL_ARRAYS, arrays, strict=True)
+    shared = SharedArrays.create({name: (np.uint8, array.shape) for name, array in named})
     targets = list(shared.values())
     if touched:
         for target in targets:

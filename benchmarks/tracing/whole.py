@@ -69,7 +69,8 @@ def measure_whole(result: Result, work: Path) -> None:
 def _train(store: Path, out: Path, level: int, *, quick: bool) -> Path:
     """Train at a level; return the best checkpoint."""
     announce(f"training at level {level}")
-    length = ["--epochs", "1", "--crop", "64"] if quick else ["--epochs", str(EPOCHS)]
+    few = ["--epochs", "1", "--crop", "64", "--compile", "off"]
+    length = few if quick else ["--epochs", str(EPOCHS)]
     fit(store, out, [*OPTIONS, "--level", str(level), *length])
     return out / BEST
 

@@ -2,18 +2,14 @@
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 import tarfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from helpers.buckets import KEYS, client_of, objects, s3_endpoint, use_endpoint
+from helpers.buckets import client_of, objects, s3_endpoint, use_endpoint
 
 from geoprep.cli.commands import cli
 from geoprep.sources.cities import BUCKET, CITIES
@@ -21,7 +17,6 @@ from geoprep.store import Store
 from geoprep.synth import synthesise
 from loaders import BatchLoader, RamTiles, StreamTiles
 
-REPO = Path(__file__).resolve().parents[2]
 MOSCOW = CITIES["moscow"]
 STORE = "s3://own/two.zarr"
 BOTH = ["--city", "moscow", "--city", "mumbai"]
@@ -112,24 +107,15 @@ def test_loaders_give_the_batches_of_a_store_on_a_disk(s3, built):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("residency", ["ram", "stream"])
-def test_a_network_learns_from_a_bucket_and_goes_on(s3, built, tmp_path, residency):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")} | KEYS
-    env |= {"AWS_ENDPOINT_URL": s3, "PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'tests'}"}
-
-    def fit(*words):
-        command = [sys.executable, "-m", "training.fit", *words, "--model", "helpers.tiny:build"]
-        command.append("--quiet")
-        return subprocess.run(
-            command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-        )
-
+def test_a_network_learns_from_a_bucket_and_goes_on(s3, built, tmp_path, here, residency):
+    model = ["--model", "helpers.tiny:build", "--quiet"]
     common = ["--device", "cpu", "--compile", "off", "--threads", "1", "--residency", residency]
     common += ["--crop", "64", "--crops-per-tile", "1", "--batch-size", "6", "--pictures", "0"]
-    done = fit(STORE, *common, "--epochs", "1")
+    done = here("training.fit", STORE, *common, *model, "--epochs", "1", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"data         {STORE}" in done.stdout
     assert "epoch 1/1  loss" in done.stdout
-    again = fit("--resume", "runs/two", "--epochs", "2")
+    again = here("training.fit", "--resume", "runs/two", *model, "--epochs", "2", folder=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "epoch 2/2  loss" in again.stdout
 

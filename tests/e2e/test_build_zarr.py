@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,6 +30,12 @@ def geoprep(*args, cwd=None, env=None):
     )
 
 
+@pytest.fixture
+def geoprep_here(here, tmp_path):
+    """Return a function that runs it in this process."""
+    return partial(here, "geoprep", folder=tmp_path)
+
+
 @pytest.fixture(scope="module")
 def city(tmp_path_factory):
     """Six small scenes of a synthetic Moscow."""
@@ -48,8 +55,8 @@ def test_builds_says_what_it_made_and_is_content_the_second_time(city, tmp_path)
     assert not (tmp_path / "moscow.zarr.build").exists()
 
 
-def test_json_summary_is_one_document(city, tmp_path):
-    done = geoprep(
+def test_json_summary_is_one_document(city, tmp_path, geoprep_here):
+    done = geoprep_here(
         "build-zarr", "--city", "moscow", "--source", city, "--out", tmp_path / "m.zarr", "--json"
     )
     summary = json.loads(done.stdout)
@@ -58,17 +65,17 @@ def test_json_summary_is_one_document(city, tmp_path):
     assert done.stderr == ""
 
 
-def test_failed_scene_exits_1_and_the_rest_is_complete(city, tmp_path):
+def test_failed_scene_exits_1_and_the_rest_is_complete(city, tmp_path, geoprep_here):
     source = tmp_path / "city"
     shutil.copytree(city, source)
     victim = sorted(source.rglob("*.tif"))[2]
     victim.write_bytes(victim.read_bytes()[: victim.stat().st_size // 2])
-    done = geoprep("build-zarr", "--city", "moscow", "--source", source, cwd=tmp_path)
+    done = geoprep_here("build-zarr", "--city", "moscow", "--source", source)
     assert done.returncode == 1
     assert victim.name in done.stdout
     store = Store.open(tmp_path / "moscow.zarr")
     assert sorted(store.scenes.status) == ["failed"] + ["ok"] * 5
-    assert geoprep("verify", tmp_path / "moscow.zarr").returncode == 0
+    assert geoprep_here("verify", tmp_path / "moscow.zarr").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -90,31 +97,29 @@ def test_usage_errors_exit_2_and_name_the_fix(arguments, words, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_tile_that_cannot_be_halved_exits_2(city, tmp_path):
-    done = geoprep(
-        "build-zarr", "--city", "moscow", "--source", city, "--tile", "125", cwd=tmp_path
-    )
+def test_tile_that_cannot_be_halved_exits_2(city, tmp_path, geoprep_here):
+    done = geoprep_here("build-zarr", "--city", "moscow", "--source", city, "--tile", "125")
     assert done.returncode == 2
     assert "--tile 124" in done.stderr
     assert not (tmp_path / "moscow.zarr").exists()
 
 
-def test_other_parameters_are_refused_until_overwrite(city, tmp_path):
+def test_other_parameters_are_refused_until_overwrite(city, tmp_path, geoprep_here):
     common = ["build-zarr", "--city", "moscow", "--source", city, "--out", tmp_path / "m.zarr"]
-    assert geoprep(*common).returncode == 0
-    other = geoprep(*common, "--tile", "64")
+    assert geoprep_here(*common).returncode == 0
+    other = geoprep_here(*common, "--tile", "64")
     assert other.returncode == 2
     assert "tile" in other.stderr
     assert "--overwrite" in other.stderr
     assert Store.open(tmp_path / "m.zarr").meta.tile != 64
-    assert geoprep(*common, "--tile", "64", "--overwrite").returncode == 0
+    assert geoprep_here(*common, "--tile", "64", "--overwrite").returncode == 0
     assert Store.open(tmp_path / "m.zarr").meta.tile == 64
 
 
-def test_road_file_that_cannot_be_used_stops_the_build(city, tmp_path):
+def test_road_file_that_cannot_be_used_stops_the_build(city, tmp_path, geoprep_here):
     roads = tmp_path / "roads.geojson"
     roads.write_text('{"type": "FeatureCollection", "features": [', encoding="utf-8")
-    done = geoprep(
+    done = geoprep_here(
         *("build-zarr", "--images", city / "**" / "*.tif", "--labels", roads),
         *("--out", tmp_path / "m.zarr"),
     )
@@ -123,9 +128,9 @@ def test_road_file_that_cannot_be_used_stops_the_build(city, tmp_path):
     assert not (tmp_path / "m.zarr").exists()
 
 
-def test_multispectral_bands(tmp_path):
+def test_multispectral_bands(tmp_path, geoprep_here):
     synthesise(tmp_path, MOSCOW, scenes=2, seed=0, size=130, products=("PS-MS",))
-    done = geoprep(
+    done = geoprep_here(
         *("build-zarr", "--city", "moscow", "--source", tmp_path, "--product", "PS-MS"),
         *("--bands", "5,3,2", "--out", tmp_path / "ms.zarr"),
     )
@@ -135,26 +140,26 @@ def test_multispectral_bands(tmp_path):
     assert meta.rescale == "scene"
 
 
-def test_from_s3(city, tmp_path, monkeypatch):
+def test_from_s3(city, tmp_path, monkeypatch, geoprep_here):
     with s3_endpoint("imagery") as endpoint:
         use_endpoint(monkeypatch, endpoint)
         for path in city.rglob("*.*"):
             client_of(endpoint).upload_file(str(path), "imagery", f"sn5/{path.relative_to(city)}")
         common = ["build-zarr", "--city", "moscow", "--out"]
-        done = geoprep(*common, tmp_path / "s3.zarr", "--source", "s3://imagery/sn5")
+        done = geoprep_here(*common, tmp_path / "s3.zarr", "--source", "s3://imagery/sn5")
         assert done.returncode == 0, done.stderr
-    assert geoprep(*common, tmp_path / "local.zarr", "--source", city).returncode == 0
+    assert geoprep_here(*common, tmp_path / "local.zarr", "--source", city).returncode == 0
     remote, local = Store.open(tmp_path / "s3.zarr"), Store.open(tmp_path / "local.zarr")
     assert np.array_equal(remote.image()[:], local.image()[:])
     assert np.array_equal(remote.speed()[:], local.speed()[:])
 
 
-def test_real_chip_of_las_vegas(shared_data, tmp_path):
-    done = geoprep("build-zarr", "--city", "vegas", "--source", shared_data, cwd=tmp_path)
+def test_real_chip_of_las_vegas(shared_data, tmp_path, geoprep_here):
+    done = geoprep_here("build-zarr", "--city", "vegas", "--source", shared_data)
     assert done.returncode == 0, done.stderr
     assert "img99" in done.stdout  # a label without an image is reported
     chip = tmp_path / "img0.tif"
-    exported = geoprep("export", tmp_path / "vegas.zarr", "--scene", "img0", "--out", chip)
+    exported = geoprep_here("export", tmp_path / "vegas.zarr", "--scene", "img0", "--out", chip)
     assert exported.returncode == 0, exported.stderr
     with (
         rasterio.open(chip) as made,

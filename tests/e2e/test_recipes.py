@@ -1,10 +1,8 @@
 """The recipes are true: their lines are run on small files of the layout that they speak of."""
 
 import json
-import os
 import re
-import subprocess
-import sys
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -28,26 +26,37 @@ MODEL = "--model helpers.tiny:build --device cpu"
 SIDE = 128
 
 
-def run(command, folder):
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    python = f"{REPO}{os.pathsep}{REPO / 'tests'}"
-    env = os.environ | {"PATH": path, "PYTHONPATH": python, "COLUMNS": "200"}
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+@pytest.fixture
+def run(here, tmp_path, monkeypatch):
+    """Return a function that runs a line of a recipe; every line is one command and no more."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(line):
+        program, *words = shlex.split(line, comments=True)
+        if program == "python":
+            assert words.pop(0) == "-m"
+            program = words.pop(0)
+        done = here(program, *words, folder=tmp_path)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    return run
 
 
-def follow(recipe, folder):
-    """Run the lines of a recipe."""
-    for line in BLOCKS[recipe].splitlines():
-        command = line.removeprefix("$ ")
-        if "training.fit" in command:
-            command += f" {SMALL}"
-        if "training.predict" in command:
-            command += f" {MODEL}"
-        run(command, folder)
+@pytest.fixture
+def follow(run):
+    """Return a function that runs the lines of a recipe."""
+
+    def follow(recipe):
+        for line in BLOCKS[recipe].splitlines():
+            command = line.removeprefix("$ ")
+            if "training.fit" in command:
+                command += f" {SMALL}"
+            if "training.predict" in command:
+                command += f" {MODEL}"
+            run(command)
+
+    return follow
 
 
 def bars(seed, side=SIDE):
@@ -102,7 +111,7 @@ def test_every_recipe_is_run_here():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-def test_deepglobe_from_masks_to_a_map(tmp_path):
+def test_deepglobe_from_masks_to_a_map(tmp_path, follow):
     for number in range(7):
         road, folder = bars(number), tmp_path / ("train" if number < 6 else "valid")
         folder.mkdir(exist_ok=True)
@@ -111,7 +120,7 @@ def test_deepglobe_from_masks_to_a_map(tmp_path):
         if number < 6:
             grey = np.where(road, 250, 4).astype(np.uint8)  # as a lossy format leaves them
             write_mask(folder / f"{number}_mask.png", np.repeat(grey[None], 3, axis=0))
-    follow("deepglobe", tmp_path)
+    follow("deepglobe")
     store = Store.open(tmp_path / "deepglobe.zarr")
     assert store.scenes.status.tolist() == ["ok"] * 6
     assert not store.meta.has_speeds
@@ -126,7 +135,7 @@ def log_of(folder):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-def test_massachusetts_from_masks_to_a_map(tmp_path):
+def test_massachusetts_from_masks_to_a_map(tmp_path, follow):
     for number in range(7):
         road, name = bars(number), f"1037878{number}_15"
         pixels = photograph(road, number)
@@ -135,7 +144,7 @@ def test_massachusetts_from_masks_to_a_map(tmp_path):
         write_image(folder / f"{name}.tiff", pixels, place_of(number, 1.0))
         if number < 6:
             write_mask(folder.parent / "map" / f"{name}.tif", road * np.uint8(255))
-    follow("massachusetts", tmp_path)
+    follow("massachusetts")
     store = Store.open(tmp_path / "massachusetts.zarr")
     assert store.scenes.status.tolist() == ["ok"] * 6
     speed = store.speed()[...]
@@ -146,7 +155,7 @@ def test_massachusetts_from_masks_to_a_map(tmp_path):
 
 
 @pytest.mark.slow
-def test_spacenet_3_and_5_as_their_archives_unpack(tmp_path):
+def test_spacenet_3_and_5_as_their_archives_unpack(tmp_path, follow):
     tagged = [
         (line, {"highway": highway, "lanes": lanes, "surface": "paved", "inferred_speed_mph": "1"})
         for (line, _), highway, lanes in zip(
@@ -169,7 +178,7 @@ def test_spacenet_3_and_5_as_their_archives_unpack(tmp_path):
             )
             label.parent.mkdir(exist_ok=True)
             write_roads(label, at, (SIDE, SIDE), roads)
-    follow("spacenet", tmp_path)
+    follow("spacenet")
     for name, slowest in (("vegas", 15), ("moscow", 20)):
         store = Store.open(tmp_path / f"{name}.zarr")
         assert store.scenes.status.tolist() == ["ok"] * 2
@@ -177,7 +186,7 @@ def test_spacenet_3_and_5_as_their_archives_unpack(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-def test_masks_of_speed_bins_made_elsewhere(tmp_path):
+def test_masks_of_speed_bins_made_elsewhere(tmp_path, follow):
     for number in (3, 12):
         name = f"SN5_roads_train_AOI_7_Moscow_PS-{{}}_chip{number}.tif"
         image = tmp_path / "data/AOI_7_Moscow/PS-RGB" / name.format("RGB")
@@ -185,14 +194,14 @@ def test_masks_of_speed_bins_made_elsewhere(tmp_path):
         channels = np.zeros((8, SIDE, SIDE), np.uint8)
         channels[2][bars(number)] = channels[7][bars(number)] = 255
         write_mask(tmp_path / "masks" / name.format("MS"), channels)
-    follow("masks", tmp_path)
+    follow("masks")
     store = Store.open(tmp_path / "from-masks.zarr")
     assert store.meta.has_speeds
     for scene, number in enumerate((3, 12)):
         np.testing.assert_array_equal(store.speed()[scene], np.where(bars(number), 26, 0))
 
 
-def test_one_mosaic_and_a_geopackage(tmp_path):
+def test_one_mosaic_and_a_geopackage(tmp_path, follow, run):
     geopandas = pytest.importorskip("geopandas")
     shapely = pytest.importorskip("shapely")
     at = place_of(0)
@@ -203,7 +212,7 @@ def test_one_mosaic_and_a_geopackage(tmp_path):
     columns = {"fclass": ["primary", "residential", "rail"], "width": [12.0, None, 9.0]}
     frame = geopandas.GeoDataFrame(columns, geometry=line, crs=at.crs)
     frame.to_file(tmp_path / "roads.gpkg")
-    follow("mosaic", tmp_path)
+    follow("mosaic")
     store = Store.open(tmp_path / "mosaic.zarr")
     assert store.scenes.status.tolist() == ["ok"]
     column = np.concatenate(
@@ -211,6 +220,5 @@ def test_one_mosaic_and_a_geopackage(tmp_path):
     )
     counts = np.bincount(column[:700], minlength=256)
     assert counts[[45, 25]].tolist() == [24, 10]  # 12 m and twice 2.5 m of half a metre
-    assert (
-        json.loads(run("geoprep info mosaic.zarr --json", tmp_path))["notes"]["width missing"] == 1
-    )
+    facts = json.loads(run("geoprep info mosaic.zarr --json"))
+    assert facts["notes"]["width missing"] == 1

@@ -58,9 +58,8 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
         graph: nn.Module = quantised(program, tiles, record.kept)
         program = in_bf16(graph, facts)
     else:
-        program = exported(module_of(network, facts), facts)
-        if record.precision == "bfloat16":
-            program = in_bf16(plain_module(program), facts)
+        make = in_bf16 if record.precision == "bfloat16" else exported
+        program = make(module_of(network, facts), facts)
     # The example would be pickled; shapes and dtypes are in the graph.
     program.example_inputs = None
     with replaced(path) as partial:
