@@ -51,7 +51,7 @@ def test_the_top_of_the_ladder_is_what_fit_does_by_default():
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_every_run_that_is_timed_has_settings_that_exist(rung):
     config = Config.from_flat(COMMAND.parse(["a.zarr", *ladder.STEADY, *rung.options]))
-    assert config.epochs == config.output.val_every == 3
+    assert config.epochs == config.val_every == 3
 
 
 def test_a_run_keeps_its_memory_or_leaves_the_allocator_alone(monkeypatch):
