@@ -156,7 +156,9 @@ def _used() -> Used:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--scenes", type=int, default=800_000, help="8 of them make a shard")
     parser.add_argument("--shards", type=int, default=100_000, help="tasks sent at most")
     parser.add_argument("--scheduler", help="tcp://HOST:PORT; default: threads of this process")
