@@ -317,6 +317,22 @@ def _check_plain(value: Any, name: str) -> None:  # noqa: ANN401 - that is the q
         raise TypeError(f"{name} is a {type(value).__name__}: checkpoints hold plain values")
 
 
+def check_sums(path: Path) -> None:
+    """Raise at a damaged byte of a file that torch wrote, which it would take for a weight.
+
+    Raises
+    ------
+    ValueError
+        A checksum is not that of its bytes.
+    zipfile.BadZipFile
+        The file is none of torch's, or cut off.
+    """
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"checksum of {damaged}")
+
+
 def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - anything may be in it
     if not zipfile.is_zipfile(path):
         raise CheckpointError(
@@ -324,10 +340,7 @@ def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - anyt
             f"one, such as {BEST} beside it"
         )
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # torch itself does not look at the checksums
-        if damaged is not None:
-            raise ValueError(f"checksum of {damaged}")
+        check_sums(path)
         return torch.load(path, map_location=device, weights_only=True)
     except _UNREADABLE as error:
         lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from geoprep.storage import replaced
+from training.checkpoint import check_sums
 from training.deploy.graph import example, module_of, quiet
 from training.deploy.record import KEY, Record, reading
-from training.deploy.torch_file import check_sums
 from training.engine import ipex
 from training.prediction.runner import ModuleRunner, Runner
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from geoprep.errors import UsageError
 from geoprep.storage import replaced
-from training.checkpoint import Facts
+from training.checkpoint import Facts, check_sums
 from training.deploy.graph import exported, module_of, quiet
 from training.deploy.record import KEY, Record, needed, reading
 from training.engine.native import missing_compiler
@@ -83,20 +81,6 @@ def read(path: Path) -> tuple[Runner, Record]:
         program = torch.export.load(path, extra_files=extra)
     record = Record.from_json(extra[KEY], path)
     return ExportedRunner(plain_module(program), record.precision), record
-
-
-def check_sums(path: Path) -> None:
-    """Raise at a damaged byte, which torch would take for a weight.
-
-    Raises
-    ------
-    UsageError
-        A checksum is not that of its bytes.
-    """
-    with zipfile.ZipFile(path) as archive:
-        damaged = archive.testzip()
-    if damaged is not None:
-        raise UsageError(f"checksum of {damaged}")
 
 
 def plain_module(program: ExportedProgram) -> fx.GraphModule:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -52,15 +53,7 @@ class Journal:
 
     def __enter__(self) -> Journal:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.folder / "lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            raise BusyError(
-                f"{self.folder}: another prediction is writing this image: wait for it, or choose "
-                "another --out"
-            ) from error
+        self._lock = _locked(self.folder)
         self._take_up()
         return self
 
@@ -107,12 +100,29 @@ class Journal:
 def remove_leftover(target: Path) -> None:
     """Delete what a run left beside a complete output that was killed while it deleted it."""
     folder = folder_of(target)
+    # Nothing is there, or somebody is at work in it.
+    with suppress(OSError, BusyError), _locked(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked(folder: Path) -> TextIO:
+    """Return the lock of a folder, held until it is closed.
+
+    Raises
+    ------
+    BusyError
+        Somebody else has it.
+    """
+    lock = (folder / "lock").open("w")
     try:
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-    except OSError:
-        pass  # nothing there, or somebody is at work in it
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise BusyError(
+            f"{folder}: another prediction is writing this image: wait for it, or choose "
+            "another --out"
+        ) from error
+    return lock
 
 
 def folder_of(target: Path) -> Path:
