@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.child import GEOPREP, ChildError
 from benchmarks.chips import Chips
-from geoprep.build import build
+from geoprep.building import build
 from geoprep.executors import Threads
 from geoprep.plan import BuildOptions, make_plan
 from geoprep.sources import Scene, find_scenes

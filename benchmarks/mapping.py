@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import resident
-from training.engine.host import keep_memory
+from training.engine import keep_memory
 from training.evaluation import evaluate_runner
+from training.inference import Runner
 from training.predict import COMMAND, Request, make_job
-from training.prediction.job import Job
-from training.prediction.runner import Runner
+from training.prediction import Job
 
 _ENOUGH = 10**12
 """Pixels that pay for compiling."""

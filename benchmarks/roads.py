@@ -38,12 +38,8 @@ from benchmarks.common import Result, parser, status
 from benchmarks.machine import resident
 from benchmarks.report import Table, conclude, print_machine
 from benchmarks.tracing.chips import Chip, chips, erroneous_map
-from geoprep.roads.apls import apls
-from geoprep.roads.centrelines import RoadRaster, Tracing
-from geoprep.roads.centrelines.pixels import ArrayPixels
-from geoprep.roads.ground import in_crs
-from geoprep.roads.tracing import trace, vectorize
-from geoprep.sources.cities import get_city
+from geoprep.roads import ArrayPixels, RoadRaster, Tracing, apls, in_crs, trace, vectorize
+from geoprep.sources import get_city
 from geoprep.synth import synthesise
 
 LEAST_APLS: Final = 97.5

@@ -21,16 +21,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.machine import machine, resident
-from geoprep.build.commit import Histograms, finish
-from geoprep.build.journal import Journal
-from geoprep.build.records import Outcome, ShardRecord, ShardTask
-from geoprep.build.run import shard_tasks
+from geoprep.building import (
+    Histograms,
+    Journal,
+    Outcome,
+    ShardRecord,
+    ShardTask,
+    finish,
+    shard_tasks,
+)
 from geoprep.executors import Dask, Threads
 from geoprep.grid import Grid
-from geoprep.plan import BuildOptions, Plan, make_plan
-from geoprep.plan.probe import Probe
+from geoprep.plan import BuildOptions, Plan, Probe, make_plan
 from geoprep.sources import Found, Scene
-from geoprep.store.writer import create_store
+from geoprep.store import create_store
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -30,13 +30,26 @@ def pytest_collection_finish() -> None:
 
 # Files that take longest, so that no process is left alone with one of them at the end.
 FIRST = (
-    *("e2e/test_readme.py", "e2e/test_demo.py", "benchmarks/test_faults.py"),
-    *("e2e/test_fit_command.py", "training/deploy/test_export.py", "benchmarks/test_inference.py"),
-    *("benchmarks/test_preprocess.py", "benchmarks/test_loaders.py", "training/test_fit.py"),
-    *("training/prediction/test_instances.py", "loaders/test_interrupts.py"),
-    *("benchmarks/test_training.py", "training/deploy/test_calibration.py", "e2e/test_bucket.py"),
-    *("benchmarks/test_roads.py", "e2e/test_build_zarr.py", "loaders/test_ranks.py"),
-    *("e2e/test_predict_command.py", "e2e/test_recipes.py", "loaders/test_stream_feed.py"),
+    "e2e/test_readme.py",
+    "e2e/test_demo.py",
+    "benchmarks/test_faults.py",
+    "e2e/test_fit_command.py",
+    "training/inference/test_export.py",
+    "benchmarks/test_inference.py",
+    "benchmarks/test_preprocess.py",
+    "benchmarks/test_loaders.py",
+    "training/test_fit.py",
+    "training/prediction/test_instances.py",
+    "loaders/test_interrupts.py",
+    "benchmarks/test_training.py",
+    "training/inference/test_calibration.py",
+    "e2e/test_bucket.py",
+    "benchmarks/test_roads.py",
+    "e2e/test_build_zarr.py",
+    "loaders/test_ranks.py",
+    "e2e/test_predict_command.py",
+    "e2e/test_recipes.py",
+    "loaders/test_stream_feed.py",
 )
 
 

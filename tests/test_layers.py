@@ -1,4 +1,4 @@
-"""Imports point one way: from rooms to lower floors, never sideways, never round in a circle."""
+"""Test that imports point one way: to lower layers and to public names, never in a circle."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 REPO = Path(__file__).resolve().parents[1]
 PACKAGES = ("geoprep", "loaders", "training", "benchmarks")
 
-# Rooms on one floor do not know each other; what has no folder stands on the ground.
-FLOORS = {
-    "cli": 7,
-    **dict.fromkeys(("synth", "build", "verify", "views"), 6),
+# A package imports packages of lower layers only. Modules without a package are layer 0.
+LAYERS = {
+    "cli": 8,
+    "api": 7,
+    **dict.fromkeys(("synth", "building", "verify", "views"), 6),
     **dict.fromkeys(("plan", "roads"), 5),
     **dict.fromkeys(("sources", "labels"), 4),
     **dict.fromkeys(("store", "imagery"), 3),
@@ -55,27 +56,56 @@ def ours(path: Path) -> set[str]:
     return {module for module, _ in imports(path) if module.split(".")[0] in PACKAGES}
 
 
-def floor(module: str) -> int:
+def package_of(module: str) -> str:
+    """Return the package of a module: geoprep.NAME or training.NAME where there is one."""
     parts = module.split(".")
-    return FLOORS[parts[1]] if len(parts) > 1 and parts[1] in FLOORS else 0
+    nested = len(parts) > 1 and (REPO / parts[0] / parts[1] / "__init__.py").exists()
+    return ".".join(parts[:2]) if nested and parts[0] in ("geoprep", "training") else parts[0]
 
 
-def room(module: str) -> str:
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 and parts[1] in FLOORS else ""
+def layer(module: str) -> int:
+    """Return the layer of a module of geoprep."""
+    return LAYERS.get(module.split(".")[1], 0) if "." in module else 0
 
 
-def test_every_folder_of_geoprep_has_a_floor():
+def exported(package: str) -> set[str]:
+    """Return the names that a package exports: those of its stub, or ``__all__``."""
+    init = MODULES[package]
+    stub = init.with_suffix(".pyi")
+    tree = ast.parse((stub if stub.exists() else init).read_text())
+    names: set[str] = set()
+    for node in tree.body:
+        if stub.exists() and isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names |= set(ast.literal_eval(node.value))
+    return names
+
+
+def test_every_package_of_geoprep_has_a_layer():
     folders = {p.parent.name for p in (REPO / "geoprep").glob("*/__init__.py")}
-    assert folders <= set(FLOORS)
+    assert folders <= set(LAYERS)
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("geoprep.")])
-def test_a_room_imports_itself_and_lower_floors(module):
+def test_a_package_imports_itself_and_lower_layers(module):
     for other in ours(MODULES[module]):
         assert other.split(".")[0] == "geoprep", f"{module} imports {other}"
-        if room(other) != room(module):
-            assert floor(other) < floor(module), f"{module} imports {other}"
+        if package_of(other) != package_of(module):
+            assert layer(other) < layer(module), f"{module} imports {other}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_other_packages_import_exported_names(module):
+    for other, name in imports(MODULES[module]):
+        if other not in MODULES or package_of(other) == package_of(module):
+            continue
+        package = package_of(other)
+        if package in ("geoprep", "training", "benchmarks"):  # a module that is in no package
+            continue
+        assert other == package, f"{module} imports {other}, not a public name of {package}"
+        if name:
+            assert name in exported(package), f"{package} does not export {name} ({module})"
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -87,39 +117,29 @@ def test_no_private_name_is_imported(module):
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("loaders")])
-def test_loaders_know_the_store_and_little_else(module):
+def test_loaders_import_the_store_speeds_and_errors_only(module):
     allowed = ("geoprep.store", "geoprep.speed", "geoprep.errors")
     for other in ours(MODULES[module]):
         assert other.startswith("loaders") or other in allowed, f"{module} imports {other}"
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("training")])
-def test_training_takes_faces_not_inner_modules(module):
-    for other in ours(MODULES[module]):
-        parts = other.split(".")
-        assert parts[0] != "benchmarks", f"{module} imports {other}"
-        if parts[0] != "training":
-            most = 2 if parts[0] == "geoprep" else 1
-            assert len(parts) <= most, f"{module} imports {other}, not the face of its package"
-
-
 @pytest.mark.parametrize("package", ["geoprep", "loaders", "training", "benchmarks"])
 def test_nothing_imports_in_a_circle(package):
     graph = {m: {o for o in ours(p) if o != m} for m, p in MODULES.items() if m.startswith(package)}
-    done: set[str] = set()
+    visited: set[str] = set()
 
     def visit(module: str, above: tuple[str, ...]) -> None:
         assert module not in above, " -> ".join((*above[above.index(module) :], module))
-        if module not in done:
+        if module not in visited:
             for other in sorted(graph.get(module, ())):
                 visit(other, (*above, module))
-            done.add(module)
+            visited.add(module)
 
     for module in graph:
         visit(module, ())
 
 
-def test_only_benchmarks_import_benchmarks():
+def test_nothing_imports_benchmarks():
     for module, path in MODULES.items():
         if not module.startswith("benchmarks"):
             assert not [o for o in ours(path) if o.startswith("benchmarks")], module

@@ -32,7 +32,7 @@ from loaders import (
 from training.checkpoint import Facts
 from training.config import Config, Residency, Stage
 from training.decode import class_speeds
-from training.engine.native import Engine
+from training.engine import Engine
 
 LIKE = 1.25
 """Ground sample distances further apart than this factor are worth a word."""

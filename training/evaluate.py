@@ -18,7 +18,7 @@ from training.predict import Network
 if TYPE_CHECKING:
     from training.checkpoint import Facts
     from training.evaluation import Evaluation
-    from training.prediction.runner import Runner
+    from training.inference import Runner
 
 INTRODUCTION = """\
 Judge a checkpoint on whole tiles, as a map would be: road IoU and F1, IoU per speed bin, and the
@@ -91,7 +91,7 @@ COMMAND = Command("python -m training.evaluate", (Network, Tiles, Shown), INTROD
 
 def evaluate(request: Request) -> int:
     """Evaluate a checkpoint, print and write the figures, and return the exit status."""
-    from training.engine.distributed import is_first, joined, set_threads
+    from training.engine import is_first, joined, set_threads
     from training.evaluation import evaluate_runner
 
     for file in (request.csv, request.json):
@@ -115,8 +115,7 @@ def evaluate(request: Request) -> int:
 
 def _compare(request: Request) -> int:
     """Print and write the figures of several networks side by side."""
-    from training.deploy.comparison import compare
-    from training.deploy.opening import network_file
+    from training.inference import compare, network_file
 
     if not (request.compare and request.on and request.stores):
         raise UsageError("--compare NETWORK NETWORK ... --on STORE: give two networks and a store")
@@ -142,7 +141,7 @@ def _compare(request: Request) -> int:
 
 def _opened(request: Request, file: Path) -> tuple[Runner, Facts]:
     """Open one network of several; what is said of checkpoints is not said of exported ones."""
-    from training.deploy.opening import SUFFIXES
+    from training.inference import SUFFIXES
 
     if file.suffix in SUFFIXES:
         return Network(checkpoint=file, device="cpu").open("auto")

@@ -27,12 +27,11 @@ from loaders import (
 from training.checkpoint import Facts
 from training.data import differences, tiles_of
 from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
-from training.engine.distributed import add_up, add_up_in_place, share_buffers
-from training.engine.native import Engine
+from training.engine import Engine, add_up, add_up_in_place, share_buffers
+from training.inference import Runner, Views, filled, mean_of_views
 from training.metrics import STEPS, RoadMetrics, Sweep
 from training.module import Trainable
-from training.monitor.pictures import ANY_ROAD_MPH, Example
-from training.prediction.runner import Runner, Views, filled, mean_of_views
+from training.monitor import ANY_ROAD_MPH, Example
 
 
 @contextmanager
@@ -186,7 +185,7 @@ def evaluate_runner(
     Parameters
     ----------
     runner
-        The network, see `training.prediction.runner`.
+        The network, see `training.inference.runner`.
     facts
         What it is for.
     stores

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Literal
 
 from geoprep.errors import UsageError
 from training.cli import Command, Status, option, run_command
-from training.prediction.options import Checkpoint
+from training.prediction import Checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from training.checkpoint import Facts
-    from training.deploy.record import Precision
+    from training.inference import Precision
 
 INTRODUCTION = """\
 Turn a checkpoint into a file that runs without this package, smaller and faster.
@@ -96,9 +96,7 @@ def export(request: Request) -> int:
     from importlib.metadata import version
 
     from training.checkpoint import load_network
-    from training.deploy.calibration import training_tiles
-    from training.deploy.opening import network_file, write_network
-    from training.deploy.record import Record, file_hash
+    from training.inference import Record, file_hash, network_file, training_tiles, write_network
 
     out, precision = check(request)
     started = time.perf_counter()
@@ -164,7 +162,7 @@ def _kept(
     request: Request, network: nn.Module, facts: Facts, tiles: list[Tensor]
 ) -> tuple[str, ...]:
     """Return the layers that are not to be in INT8, by name, and say which."""
-    from training.deploy.calibration import AUTO, BOUND, layers_to_keep, named_layers
+    from training.inference import AUTO, BOUND, layers_to_keep, named_layers
 
     if request.keep_float is None:
         return ()
@@ -184,10 +182,7 @@ def _summary(request: Request, out: Path, network: nn.Module, tiles: list[Tensor
     import torch
 
     from training.decode import chosen_threshold
-    from training.deploy.comparison import agreement, files_of
-    from training.deploy.graph import example
-    from training.deploy.opening import load_runner
-    from training.prediction.runner import NativeRunner
+    from training.inference import NativeRunner, agreement, example, files_of, load_runner
 
     opened, record = load_runner(out)
     facts = record.facts

@@ -14,13 +14,17 @@ from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
 from training.cli import write_file
 from training.config import OF_ONE_START, SECTIONS, Config, counted
 from training.data import differences, facts_of, open_data
-from training.engine.distributed import is_first, joined, of_first, set_threads
-from training.engine.host import keep_memory
-from training.engine.memory import choose_batch_size, estimate_run
-from training.engine.native import choose_engine
-from training.monitor.callbacks import Callbacks
-from training.monitor.console import header, opened
-from training.monitor.signals import Stopped, StopSignals
+from training.engine import (
+    choose_batch_size,
+    choose_engine,
+    estimate_run,
+    is_first,
+    joined,
+    keep_memory,
+    of_first,
+    set_threads,
+)
+from training.monitor import Callbacks, Stopped, StopSignals, header, opened
 from training.run import Progress, Run
 
 UNCHANGEABLE = (
@@ -91,7 +95,7 @@ def _train(
         for note in notes:
             console.line(f"note: {note}")
         if config.profile:
-            from training.monitor.profile import profile
+            from training.monitor import profile
 
             profile(run, console)
             return 0

@@ -25,7 +25,7 @@ from loaders import Batch, DevicePrep
 from training.checkpoint import Facts
 from training.config import Config
 from training.data import make_prep
-from training.engine.native import CompileMode, Engine
+from training.engine import CompileMode, Engine
 from training.losses import LossParts, RoadLoss, channel_share, channel_weights
 from training.model import build_network, imported, set_prior
 from training.optim import make_optimizer

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from geoprep.errors import UsageError
 from training.cli import Command, Status, run_command
-from training.prediction.options import Network, Request
+from training.prediction import Network, Request
 
 if TYPE_CHECKING:
-    from training.prediction.job import Job, Reporter
+    from training.prediction import Job, Reporter
 
 __all__ = ["COMMAND", "Network", "Request", "main", "make_job", "predict"]
 
@@ -37,13 +37,12 @@ COMMAND = Command("python -m training.predict", Request.__bases__, INTRODUCTION)
 
 def predict(request: Request) -> int:
     """Map all images, and return the exit status."""
-    from training.engine import host
-    from training.prediction.instances import run_instances
-    from training.prediction.report import Screen, summary
+    from training.engine import keep_memory
+    from training.prediction import Screen, run_instances, summary
 
     if request.instances > 1:
         return run_instances(request, _instance)
-    allocator = host.keep_memory(_RESERVE, one_heap=True)
+    allocator = keep_memory(_RESERVE, one_heap=True)
     job, header = make_job(request)
     with Screen(quiet=request.quiet) as screen:
         for line in (*header, f"allocator: {allocator}"):
@@ -56,9 +55,9 @@ def predict(request: Request) -> int:
 
 def _instance(request: Request, turn: tuple[int, int], since: float, reporter: Reporter) -> None:
     """Do the part of one process among several."""
-    from training.engine import host
+    from training.engine import keep_memory
 
-    host.keep_memory(_RESERVE, one_heap=True)
+    keep_memory(_RESERVE, one_heap=True)
     job, header = make_job(request)
     for line in header if turn[0] == 0 else ():
         reporter.say(line)
@@ -76,12 +75,8 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
         The checkpoint cannot be used.
     """
     from training.decode import chosen_threshold
-    from training.deploy.opening import network_file
-    from training.deploy.record import file_hash
-    from training.prediction.job import Job
-    from training.prediction.mapping import Mapper
-    from training.prediction.product import check_targets
-    from training.prediction.windows import check_window
+    from training.inference import file_hash, network_file
+    from training.prediction import Job, Mapper, check_targets, check_window
 
     if request.out is None:
         raise UsageError("--out FOLDER is missing: where the maps go")

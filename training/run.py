@@ -20,8 +20,7 @@ from training import checkpoint as files
 from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError, Facts
 from training.config import Config
 from training.data import check_store, facts_of, level_gsd, load_stage
-from training.engine.distributed import add_up, is_first, parallel
-from training.engine.native import Engine
+from training.engine import Engine, add_up, is_first, parallel
 from training.module import AVERAGE, Stepper, Taken, make_trainable, prepare
 from training.optim import Ema, learning_rate
 from training.pretrained import load_encoder_weights

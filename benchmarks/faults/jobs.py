@@ -15,11 +15,10 @@ from affine import Affine
 from torch import nn
 
 from benchmarks.faults.children import Ending, run
-from geoprep.build.run import build
+from geoprep.building import build
 from geoprep.errors import GeoprepError
 from geoprep.executors import Threads
-from geoprep.plan.options import BuildOptions
-from geoprep.plan.plan import make_plan
+from geoprep.plan import BuildOptions, make_plan
 from geoprep.sources import CITIES, find_scenes
 from geoprep.store import Store
 from geoprep.synth import synthesise
@@ -124,7 +123,7 @@ def predict_map(checkpoint: Path, image: Path, out: Path) -> int:
 
 def command(*arguments: str) -> int:
     """Run the ``geoprep`` command; return its exit status, or raise what it would tell."""
-    from geoprep.cli.commands import cli
+    from geoprep.cli import cli
 
     status = cli.main(list(arguments), standalone_mode=False)
     return status if isinstance(status, int) else 0
@@ -280,7 +279,7 @@ def ram_tiles(store: Path) -> dict[str, Any]:
 
 def stream_tiles(store: Path) -> dict[str, Any]:
     """Return all tiles of the finest level as a stream reads them."""
-    from loaders.stream import StreamTiles
+    from loaders import StreamTiles
 
     tiles = StreamTiles.open(store, "all", ram_limit="64MB")
     pairs = [tiles.pixels(tile) for tile in range(len(tiles))]
@@ -290,7 +289,7 @@ def stream_tiles(store: Path) -> dict[str, Any]:
 
 def whole_scenes(store: Path) -> dict[str, Any]:
     """Return all scenes, put together from their tiles."""
-    from geoprep.store.scenes import read_image, read_speed
+    from geoprep.store import read_image, read_speed
 
     opened = Store.open(store)
     result: dict[str, Any] = {}

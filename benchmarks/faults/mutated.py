@@ -21,12 +21,11 @@ from benchmarks.faults.children import Ending, run
 from benchmarks.faults.jobs import World
 from benchmarks.faults.mutations import MUTATIONS
 from benchmarks.faults.report import Row
-from geoprep.build import build
+from geoprep.building import build
 from geoprep.executors import Threads, usable_cores
 from geoprep.plan import BuildOptions, make_plan
 from geoprep.sources import CITIES, Found, Scene, find_scenes
-from geoprep.store import Store
-from geoprep.store.scenes import read_image, read_speed
+from geoprep.store import Store, read_image, read_speed
 
 PER_BUILD = 50
 PER_SCENE = 4.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks.machine import machine
-from geoprep.storage.files import replaced
+from geoprep.storage import replaced
 
 PREFACE = """# Reliability
 

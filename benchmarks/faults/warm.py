@@ -13,8 +13,8 @@ LIBRARIES = (
     "torch._dynamo",  # the first optimizer imports it
 )
 OURS = (
-    *("geoprep.build.run", "geoprep.cli.commands", "geoprep.verify", "geoprep.views.page"),
-    *("geoprep.views.preview", "loaders.stream", "training.fit", "training.loop"),
+    *("geoprep.building.run", "geoprep.cli.commands", "geoprep.verify", "geoprep.views.page"),
+    *("geoprep.views.overview", "loaders.stream", "training.fit", "training.loop"),
     *("training.predict", "training.prediction.job", "training.prediction.report"),
 )
 

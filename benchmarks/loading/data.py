@@ -10,7 +10,7 @@ import numpy as np
 import rasterio
 from numpy.typing import NDArray
 
-from geoprep.build import build
+from geoprep.building import build
 from geoprep.executors import Threads
 from geoprep.plan import BuildOptions, make_plan
 from geoprep.sources import find_scenes, get_city

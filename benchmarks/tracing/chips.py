@@ -32,10 +32,7 @@ from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from geoprep.grid import Grid
 from geoprep.labels import burn, read_roads, speed_polygons
-from geoprep.roads.centrelines import RoadRaster
-from geoprep.roads.centrelines.pixels import ArrayPixels
-from geoprep.roads.network import RoadNetwork
-from geoprep.roads.reading import read_labels
+from geoprep.roads import ArrayPixels, RoadNetwork, RoadRaster, read_labels
 from geoprep.speed import BIN_COUNT, BIN_TABLE, NO_DATA
 
 _SIDE: Final = 1300

@@ -12,10 +12,15 @@ from benchmarks.common import Result, announce
 from benchmarks.fitting.runs import fit
 from benchmarks.loading.data import CITY, built
 from benchmarks.mapping import Silent, job_of
-from geoprep.roads.centrelines import open_raster
-from geoprep.roads.formats import write_network
-from geoprep.roads.scoring import Settings, mean_scores, scenes_of, score_scenes
-from geoprep.roads.tracing import vectorize
+from geoprep.roads import (
+    Settings,
+    mean_scores,
+    open_raster,
+    scenes_of,
+    score_scenes,
+    vectorize,
+    write_network,
+)
 from geoprep.sources import get_city
 from geoprep.store import SPLITS, Store
 from geoprep.synth import synthesise

@@ -8,8 +8,18 @@ import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
-__all__ = ["main"]
+__all__ = ["cli", "main"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the group of commands, of click's type
+    if name == "cli":
+        from geoprep.cli.commands import cli
+
+        return cli
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 _INTERRUPTED = """
 Interrupted. What was finished is kept: run the same command again to carry on.

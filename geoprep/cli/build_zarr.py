@@ -21,12 +21,12 @@ from geoprep.cli.help import (
     options_of,
 )
 from geoprep.errors import GeoprepError, UsageError
-from geoprep.plan.options import BuildOptions
+from geoprep.plan import BuildOptions
 
 if TYPE_CHECKING:
-    from geoprep.build.summary import Summary
+    from geoprep.building import Summary
     from geoprep.executors import Executor
-    from geoprep.sources.scene import Found
+    from geoprep.sources import Found
 
 
 Sources: TypeAlias = "tuple[list[Found], list[str], str | Path]"
@@ -155,10 +155,10 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
 
 def _rehearse(given: dict[str, Any], quiet: bool) -> int:
     """Print what the build would make and take; return the exit status that it may expect."""
-    from geoprep.build.rehearsal import rehearse
+    from geoprep.building import rehearse
     from geoprep.cli.progress import print_rehearsal
     from geoprep.executors import Threads
-    from geoprep.plan.plan import make_plan
+    from geoprep.plan import make_plan
 
     options = BuildOptions(**{one.name: given[one.name] for one in fields(BuildOptions)})
     found, names, out = _sources(given, quiet)
@@ -185,9 +185,9 @@ def _build(given: dict[str, Any], quiet: bool) -> tuple[Summary, list[str]]:
 def _built(
     given: dict[str, Any], sources: Sources, options: BuildOptions, executor: Executor, quiet: bool
 ) -> tuple[Summary, list[str]]:
-    from geoprep.build.run import build
+    from geoprep.building import build
     from geoprep.cli.progress import build_bar, counting_bar
-    from geoprep.plan.plan import make_plan
+    from geoprep.plan import make_plan
 
     found, names, out = sources
     if given["scheduler"] is None:
@@ -267,7 +267,7 @@ def _checked_sources(given: dict[str, Any], quiet: bool) -> Sources:
     A source that is not here is named before any server is asked; a bucket that refuses us before
     an archive is unpacked or anything is downloaded.
     """
-    from geoprep.storage.sinks import check_reachable
+    from geoprep.storage import check_reachable
 
     named = [one for one in (given["source"], *given["images"], given["labels"]) if one]
     if given["out"] is not None and any(map(_takes_long, named)):
@@ -279,7 +279,7 @@ def _checked_sources(given: dict[str, Any], quiet: bool) -> Sources:
 
 def _takes_long(source: str) -> bool:
     """Return whether a source is on a server, or an archive."""
-    from geoprep.sources.archives import INSIDE, SUFFIXES
+    from geoprep.sources import INSIDE, SUFFIXES
 
     place = source.partition(INSIDE)[0]
     return "://" in place or (place.lower().endswith(SUFFIXES) and Path(place).is_file())
@@ -288,15 +288,14 @@ def _takes_long(source: str) -> bool:
 def _sources(given: dict[str, Any], quiet: bool) -> Sources:
     """Return what the sources hold, the names of the cities, and where the store goes."""
     if given["images"]:
-        from geoprep.sources.patterns import images_and_labels
+        from geoprep.sources import images_and_labels
 
         masks = bool(given["label_values"] or given["label_speeds"])
         images, labels = _brought(given, quiet)
         own = images_and_labels(images, labels, masks=masks)
         return [own], ["custom"], given["out"]
     from geoprep.cli.progress import counting_bar
-    from geoprep.sources.cities import get_city
-    from geoprep.sources.spacenet import find_scenes
+    from geoprep.sources import find_scenes, get_city
 
     cities = list(dict.fromkeys(get_city(name) for name in given["cities"]))
     with counting_bar("extracting, MB", quiet, per=10**6) as report:
@@ -310,7 +309,7 @@ def _sources(given: dict[str, Any], quiet: bool) -> Sources:
 def _brought(given: dict[str, Any], quiet: bool) -> tuple[list[str], str | None]:
     """Unpack archives and download what cannot be read in place; say where it stays."""
     from geoprep.cli.progress import counting_bar
-    from geoprep.sources.archives import brought
+    from geoprep.sources import brought
 
     into, said = _kept_beside(given["out"]), set[str]()
 
@@ -335,7 +334,7 @@ def _kept_beside(out: str | Path) -> Path:
 def _fetched(found: list[Found], out: str | Path, quiet: bool) -> list[Found]:
     """Bring what lies on a server to the disk."""
     from geoprep.cli.progress import counting_bar
-    from geoprep.sources.download import fetch, remote_scenes
+    from geoprep.sources import fetch, remote_scenes
 
     if not any(remote_scenes(one) for one in found):
         return found

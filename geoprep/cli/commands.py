@@ -20,9 +20,7 @@ from geoprep.cli.roads import preview_network, vectorize
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
-    from geoprep.views.cog import Coding
-    from geoprep.views.footprints import By
-    from geoprep.views.geotiff import What
+    from geoprep.views import By, Coding, What
 
 NETWORKS = (".gpkg", ".geojson", ".graphml", ".parquet", ".csv")
 STORE = click.argument("store", metavar="STORE")
@@ -89,8 +87,8 @@ def synth(
     The same seed gives the same bytes. Chips that are there already are kept.
     """
     from geoprep.cli.progress import counting_bar
-    from geoprep.executors.threads import usable_cores
-    from geoprep.sources.cities import get_city
+    from geoprep.executors import usable_cores
+    from geoprep.sources import get_city
     from geoprep.synth import synthesise
 
     with counting_bar("synthesising", quiet) as advance:
@@ -123,8 +121,8 @@ def cities(as_json: bool) -> None:
 def info(store: str, scenes: bool, as_json: bool) -> None:
     """Say what is in a store, and what it will take in memory."""
     from geoprep.store import Store
-    from geoprep.views.facts import info as describe
-    from geoprep.views.facts import print_info
+    from geoprep.views import info as describe
+    from geoprep.views import print_info
 
     opened = Store.open(store)
     if as_json:
@@ -144,9 +142,9 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     Exit status: 0 all is well, 1 something is damaged (the array and the shard are named).
     """
     from geoprep.cli.progress import counting_bar
-    from geoprep.executors.threads import usable_cores
-    from geoprep.verify.report import print_report
-    from geoprep.verify.report import verify as check
+    from geoprep.executors import usable_cores
+    from geoprep.verify import print_report
+    from geoprep.verify import verify as check
 
     with counting_bar("verifying shards", quiet or as_json) as advance:
         result = check(store, workers=workers or usable_cores(), report=advance)
@@ -202,7 +200,7 @@ def preview(
         preview_page(source, out, level, quiet)
         return
     from geoprep.store import Store
-    from geoprep.views.preview import preview as make_sheet
+    from geoprep.views import preview as make_sheet
 
     written = make_sheet(
         Store.open(source), out, scenes=list(scenes) or None, count=count, level=level
@@ -214,7 +212,7 @@ def preview_page(source: str, out: Path, level: int | None, quiet: bool) -> None
     """Write the page of a store, with a bar."""
     from geoprep.cli.progress import counting_bar
     from geoprep.store import Store
-    from geoprep.views.page import make_page
+    from geoprep.views import make_page
 
     with counting_bar("drawing scenes", quiet) as advance:
         written = make_page(Store.open(source), out, level=level, report=advance)
@@ -269,8 +267,7 @@ def export(
     either, and may also be written as NAME.png.
     """
     from geoprep.store import Store
-    from geoprep.views.footprints import export_footprints
-    from geoprep.views.geotiff import export_scenes
+    from geoprep.views import export_footprints, export_scenes
 
     names = [name.strip() for text in scenes for name in text.split(",")]
     if bool(names) == (footprints is not None):

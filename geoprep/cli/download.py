@@ -34,27 +34,30 @@ def download(
     """
     from geoprep.cli.progress import counting_bar
     from geoprep.errors import UsageError
-    from geoprep.sources import published
-    from geoprep.sources.cities import get_city
+    from geoprep.sources import (
+        bytes_to_download,
+        check_free_space,
+        download_files,
+        get_city,
+        list_archives,
+        list_files,
+    )
 
     if archives and scenes is not None:
         raise UsageError("--scenes are single files: leave out --archives")
     known = get_city(city)
-    if archives:
-        files = published.archives(known, dest)
-    else:
-        files = published.single_files(known, product, dest, scenes)
+    files = list_archives(known, dest) if archives else list_files(known, product, dest, scenes)
     total = sum(one.remote.size for one in files)
     if dry_run:
         for one in files:
             click.echo(f"{one.remote.size:>14,}  {one.remote.address} -> {one.path}")
-        coming = published.to_come(files)
+        coming = bytes_to_download(files)
         left = f"of which {coming / 1e9:.3f} GB are to come"
         click.echo(f"{len(files)} objects, {total / 1e9:.3f} GB, {left}")
-        published.check_room(files, dest)
+        check_free_space(files, dest)
         return
     with counting_bar("downloading, MB", quiet, per=10**6) as report:
-        done = published.download(files, dest, report)
+        done = download_files(files, dest, report)
     size = f"{done.nbytes / 1e9:.3f} GB in {dest}"
     click.echo(f"{done.fetched} files fetched, {done.kept} were there: {size}")
     click.echo(f"next: geoprep build-zarr --city {known.name} --source {dest}")

@@ -15,7 +15,7 @@ from geoprep.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from geoprep.roads.scoring import SceneScore
+    from geoprep.roads import SceneScore
 
 SCORE_HELP = """Score a road network against the truth: APLS, APLS_time and TOPO.
 
@@ -90,7 +90,7 @@ _PATH = click.Path(path_type=Path)
 def score(**given: Any) -> None:  # noqa: ANN401 - click hands options over by name
     """Compare networks, scene by scene."""
     from geoprep.cli.progress import counting_bar
-    from geoprep.roads.scoring import Settings, mean_scores, scenes_of, score_scenes
+    from geoprep.roads import Settings, mean_scores, scenes_of, score_scenes
 
     pairs = scenes_of(
         given["truth"],
@@ -209,8 +209,7 @@ def route(
     NETWORK is a file of `geoprep vectorize`. Places are longitude and latitude; x and y in metres
     where the network has no place on the ground. Every road is taken both ways.
     """
-    from geoprep.roads.formats import read_network
-    from geoprep.roads.route import check_route, find_route, write_route
+    from geoprep.roads import check_route, find_route, read_network, write_route
 
     by = "length" if shortest else "time"
     check_route(out)

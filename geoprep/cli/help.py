@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from geoprep.plan.options import Choice
+    from geoprep.plan import Choice
 
 F = TypeVar("F", bound=Callable[..., Any])
 

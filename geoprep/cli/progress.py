@@ -22,9 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from geoprep.build.rehearsal import Rehearsal
-    from geoprep.build.run import Progress as BuildProgress
-    from geoprep.build.summary import Summary
+    from geoprep.building import Progress as BuildProgress
+    from geoprep.building import Rehearsal, Summary
 
 MOST_LISTED = 20
 
@@ -167,7 +166,7 @@ def _print_list(console: Console, title: str, lines: list[str]) -> None:
 
 def print_cities(as_json: bool) -> None:
     """List the cities with their archives."""
-    from geoprep.sources.cities import CITIES
+    from geoprep.sources import CITIES
 
     console = Console(highlight=False)
     if as_json:

@@ -12,8 +12,7 @@ from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, GroupedCommand, gro
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
-    from geoprep.roads.centrelines.rasters import Kind
-    from geoprep.roads.network import RoadNetwork
+    from geoprep.roads import Kind, RoadNetwork
 
 HELP = """Turn maps or masks of roads into a network: nodes, lines, speeds, travel times.
 
@@ -107,9 +106,16 @@ def vectorize(
 ) -> None:
     """Trace rasters, join them, write the network."""
     from geoprep.cli.progress import counting_bar
-    from geoprep.roads.centrelines import Tracing
-    from geoprep.roads.formats import check_target, write_csv, write_network
-    from geoprep.roads.tracing import blank_rasters, rasters_in, vectorize, vectorize_apart
+    from geoprep.roads import (
+        Tracing,
+        blank_rasters,
+        check_target,
+        rasters_in,
+        vectorize,
+        vectorize_apart,
+        write_csv,
+        write_network,
+    )
 
     check_target(out)
     paths = [path for given in rasters for path in rasters_in(given)]
@@ -152,8 +158,8 @@ def _facts(network: RoadNetwork) -> dict[str, Any]:
 
 def preview_network(network: Path, out: Path, over: Path | None, pixel_size: float | None) -> None:
     """Draw the roads of a network's file, or of an image's part of a SpaceNet table."""
-    from geoprep.roads.formats import read_network
-    from geoprep.views.roads import preview_network as draw
+    from geoprep.roads import read_network
+    from geoprep.views import preview_network as draw
 
     if over is not None and not over.exists():
         raise UsageError(f"--over {over}: no such file")
@@ -169,8 +175,7 @@ def _roads_of_image(
     table: Path, over: Path | None, pixel_size: float | None
 ) -> tuple[RoadNetwork, tuple[float, float]]:
     """Return the roads of one image of a table, in its plane, and the size of its pixels."""
-    from geoprep.roads.centrelines.rasters import pixel_size_of
-    from geoprep.roads.reading import read_csv, scene_key
+    from geoprep.roads import pixel_size_of, read_csv, scene_key
 
     if over is None:
         raise UsageError(f"{table}: holds pixels of images: name the image with --over IMAGE")

@@ -4,7 +4,6 @@ Face: :class:`Executor`, what every one of them offers; :class:`Threads`; :class
 :func:`stopped`; :func:`usable_cores`.
 """
 
-from geoprep.executors.cluster import Dask
-from geoprep.executors.threads import Executor, Threads, stopped, usable_cores
+import lazy_loader as lazy
 
-__all__ = ["Dask", "Executor", "Threads", "stopped", "usable_cores"]
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -4,25 +4,6 @@ Face: :func:`read_roads`, :class:`Roads`, :class:`SpeedRule`, :func:`speed_polyg
 of vectors; :func:`read_mask`, :class:`MaskRule`, :func:`majority` of rasters.
 """
 
-from geoprep.labels.codes import MaskRule
-from geoprep.labels.majority import majority
-from geoprep.labels.masks import SpeedPolygons, burn, speed_polygons
-from geoprep.labels.rasters import Part, has_place, mask_values, read_mask
-from geoprep.labels.reading import read_roads
-from geoprep.labels.rule import SpeedRule
-from geoprep.labels.table import Roads
+import lazy_loader as lazy
 
-__all__ = [
-    "MaskRule",
-    "Part",
-    "Roads",
-    "SpeedPolygons",
-    "SpeedRule",
-    "burn",
-    "has_place",
-    "majority",
-    "mask_values",
-    "read_mask",
-    "read_roads",
-    "speed_polygons",
-]
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
-from geoprep.imagery.pixels import has_palette
+from geoprep.imagery import has_palette
 from geoprep.labels.codes import MaskPixels, MaskRule
 from geoprep.speed import NO_DATA
-from geoprep.storage.addresses import open_image
+from geoprep.storage import open_image
 
 if TYPE_CHECKING:
     from affine import Affine

@@ -12,7 +12,7 @@ from geoprep.labels.roadfile import RoadFile, open_road_file
 from geoprep.labels.rule import SpeedRule
 from geoprep.labels.table import Roads, RoadTable
 from geoprep.labels.vectors import GEOJSON_SUFFIXES, read_road_table
-from geoprep.storage.addresses import is_local, read_bytes
+from geoprep.storage import is_local, read_bytes
 
 __all__ = ["Roads", "read_roads"]
 

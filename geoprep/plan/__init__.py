@@ -4,19 +4,6 @@ Face: :class:`BuildOptions`, :func:`make_plan`, :class:`Plan`, :func:`parse_resc
 images is loaded on first use: the options alone are what a help text needs.
 """
 
-from typing import TYPE_CHECKING, Any
+import lazy_loader as lazy
 
-from geoprep.plan.options import BuildOptions, parse_rescale
-
-if TYPE_CHECKING:
-    from geoprep.plan.plan import Plan, PlannedScene, make_plan
-
-__all__ = ["BuildOptions", "Plan", "PlannedScene", "make_plan", "parse_rescale"]
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module holds
-    if name in __all__:
-        from geoprep.plan import plan
-
-        return getattr(plan, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

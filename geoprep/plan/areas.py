@@ -14,7 +14,7 @@ from geoprep.crs import LONLAT, reproject
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.plan.splits import TRAIN, UNUSED
-from geoprep.store.schema import SPLITS
+from geoprep.store import SPLITS
 
 COLUMN = "split"
 

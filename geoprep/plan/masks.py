@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from geoprep.errors import UsageError
-from geoprep.labels.rasters import has_place, mask_values
+from geoprep.labels import has_place, mask_values
 from geoprep.plan.options import BuildOptions
-from geoprep.sources.matching import IMAGE_SUFFIXES, LABEL_SUFFIXES
-from geoprep.sources.scene import Found
+from geoprep.sources import IMAGE_SUFFIXES, LABEL_SUFFIXES, Found
 
 
 def check_kinds(found: Sequence[Found], options: BuildOptions) -> None:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
-    from geoprep.labels.codes import MaskRule
-    from geoprep.labels.rule import SpeedRule
+    from geoprep.labels import MaskRule, SpeedRule
 
 SplitBy = Literal["scene", "block"]
 Schema = Literal["auto", "sn3", "sn5", "osm"]
@@ -283,7 +282,7 @@ class BuildOptions:
         """How masks are read; None where labels are vectors."""
         if self.label_values is None and self.label_speeds is None:
             return None
-        from geoprep.labels.codes import MaskRule
+        from geoprep.labels import MaskRule
 
         return MaskRule(self.label_values, self.label_speeds, self.label_nodata)
 
@@ -324,7 +323,7 @@ class BuildOptions:
 
     def speed_rule(self, schema: Schema) -> SpeedRule:
         """Return how roads get their speed, of a city whose attributes are spelled so."""
-        from geoprep.labels.rule import SpeedRule
+        from geoprep.labels import SpeedRule
 
         return SpeedRule(
             schema, self.speed_from, self.speed_field, self.speed_unit, self.width_field

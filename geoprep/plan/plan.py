@@ -10,7 +10,7 @@ import numpy as np
 
 from geoprep import __version__
 from geoprep.errors import SourceError, UsageError
-from geoprep.executors.threads import Executor
+from geoprep.executors import Executor
 from geoprep.grid import Grid, shard_tiles
 from geoprep.plan.division import Member, divide
 from geoprep.plan.layout import Layout
@@ -18,9 +18,8 @@ from geoprep.plan.masks import check_kinds
 from geoprep.plan.options import BuildOptions, Schema
 from geoprep.plan.probe import Probe, inputs_digest, label_files, of_equal_bands, probe_scenes
 from geoprep.plan.shared import judge_shared_roads, open_shared_roads, unfit_label
-from geoprep.sources.cities import CITIES
-from geoprep.sources.scene import Found
-from geoprep.store.schema import NO_SPEEDS, StoreMeta
+from geoprep.sources import CITIES, Found
+from geoprep.store import NO_SPEEDS, StoreMeta
 
 
 @dataclass(frozen=True, slots=True)

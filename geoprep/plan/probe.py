@@ -14,10 +14,10 @@ from geoprep import imagery
 from geoprep.errors import GeoprepError, ImageError, SourceError
 from geoprep.executors import Dask, Executor
 from geoprep.grid import Grid
-from geoprep.labels.vectors import SHAPEFILE_PARTS
+from geoprep.labels import SHAPEFILE_PARTS
 from geoprep.plan.options import BuildOptions
-from geoprep.sources.scene import Scene
-from geoprep.storage.addresses import content_digest, is_local, open_image
+from geoprep.sources import Scene
+from geoprep.storage import content_digest, is_local, open_image
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader

@@ -8,9 +8,9 @@ from typing import Final
 
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.labels.roadfile import RoadFile, open_road_file
+from geoprep.labels import RoadFile, open_road_file
 from geoprep.plan.options import BuildOptions
-from geoprep.sources.scene import Found
+from geoprep.sources import Found
 
 _VECTOR_SUFFIXES: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb", ".csv", ".parquet")
 

@@ -18,7 +18,7 @@ from geoprep.errors import UsageError
 from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
 from geoprep.roads.paths import Places, Track, check_network, nearest_places, track_of
 from geoprep.roads.paths.distances import Weight, graph_of
-from geoprep.storage.files import replaced, require_folder
+from geoprep.storage import replaced, require_folder
 
 Point = tuple[float, float]
 

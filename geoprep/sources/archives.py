@@ -27,8 +27,7 @@ from geoprep.sources.tar import (
     plain_files,
 )
 from geoprep.sources.unpack import Extracted, once, write_member
-from geoprep.storage.s3 import is_remote
-from geoprep.storage.web import fetch_file, is_web
+from geoprep.storage import fetch_file, is_remote, is_web
 
 SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".zip")
 INSIDE: Final = "!/"

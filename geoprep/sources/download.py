@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from geoprep.errors import SourceError
-from geoprep.executors.threads import Threads
+from geoprep.executors import Threads
 from geoprep.sources.scene import Found, Scene
-from geoprep.storage.objects import fetch_object
-from geoprep.storage.s3 import is_remote
+from geoprep.storage import fetch_object, is_remote
 
 CONNECTIONS = 8
 """Downloads at a time: enough to hide the wait for a server, few enough to be polite."""

@@ -14,8 +14,7 @@ from geoprep.sources.matching import (
     is_called_label,
 )
 from geoprep.sources.scene import Found, Scene, natural_key
-from geoprep.storage.objects import match_objects
-from geoprep.storage.s3 import is_remote, s3_address
+from geoprep.storage import is_remote, match_objects, s3_address
 
 _WILD = re.compile(r"[*?\[]")
 

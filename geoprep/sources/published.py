@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from geoprep.errors import OutputError, SourceError, UsageError
-from geoprep.executors.threads import Threads
+from geoprep.executors import Threads
 from geoprep.sources.cities import BUCKET, City, FileRole, canonical_product, file_role
 from geoprep.sources.scene import natural_key
-from geoprep.storage.files import written
-from geoprep.storage.transfer import Remote, ask_remote, bring, list_remote, missing
+from geoprep.storage import Remote, ask_remote, bring, list_remote, missing, written
 
 CONNECTIONS = 8
 _ARCHIVES_AT_A_TIME = 2
@@ -36,7 +35,7 @@ class Downloaded:
     nbytes: int
 
 
-def single_files(city: City, product: str, dest: Path, scenes: int | None = None) -> list[Wanted]:
+def list_files(city: City, product: str, dest: Path, scenes: int | None = None) -> list[Wanted]:
     """Return the images of one product and the road labels of a city, as the bucket lists them.
 
     Parameters
@@ -82,7 +81,7 @@ def _place(city: City, folder: str, remote: Remote, dest: Path) -> Path:
     return dest / city.aoi / inside
 
 
-def archives(city: City, dest: Path) -> list[Wanted]:
+def list_archives(city: City, dest: Path) -> list[Wanted]:
     """Return the tarballs that hold the labelled scenes of a city, or what there is of it.
 
     Raises
@@ -95,14 +94,14 @@ def archives(city: City, dest: Path) -> list[Wanted]:
     return [Wanted(ask_remote(f"{mission}/{a.name}", a.md5), dest / a.name) for a in listed]
 
 
-def to_come(files: Sequence[Wanted]) -> int:
+def bytes_to_download(files: Sequence[Wanted]) -> int:
     """Return the bytes that are not here yet, by the sizes of files alone."""
     return sum(missing(one.remote, one.path) for one in files)
 
 
-def check_room(files: Sequence[Wanted], dest: Path) -> None:
+def check_free_space(files: Sequence[Wanted], dest: Path) -> None:
     """Raise OutputError where a disk has less room than is still to come."""
-    coming = to_come(files)
+    coming = bytes_to_download(files)
     place = next(one for one in (dest, *dest.parents) if one.is_dir())
     free = shutil.disk_usage(place).free
     if coming > free:
@@ -112,7 +111,9 @@ def check_room(files: Sequence[Wanted], dest: Path) -> None:
         )
 
 
-def download(files: Sequence[Wanted], dest: Path, report: Callable[[int, int], None]) -> Downloaded:
+def download_files(
+    files: Sequence[Wanted], dest: Path, report: Callable[[int, int], None]
+) -> Downloaded:
     """Bring objects to the disk, some at a time; what is there already is checked and kept.
 
     Parameters
@@ -131,7 +132,7 @@ def download(files: Sequence[Wanted], dest: Path, report: Callable[[int, int], N
         raise UsageError("two objects would become one file")
     with written(dest):
         dest.mkdir(parents=True, exist_ok=True)
-    check_room(files, dest)
+    check_free_space(files, dest)
     total, done, lock = sum(one.remote.size for one in files), 0, threading.Lock()
 
     def count(nbytes: int) -> None:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from geoprep.storage.addresses import is_local
+from geoprep.storage import is_local
 
 
 @dataclass(frozen=True, slots=True)

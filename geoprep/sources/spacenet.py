@@ -24,9 +24,7 @@ from geoprep.sources.folders import TooManyFoldersError, walk
 from geoprep.sources.scene import Found, Scene
 from geoprep.sources.tar import index_tar, is_archive, is_compressed
 from geoprep.sources.unpack import extract
-from geoprep.storage.addresses import member_address
-from geoprep.storage.objects import list_objects
-from geoprep.storage.s3 import is_remote, s3_address
+from geoprep.storage import is_remote, list_objects, member_address, s3_address
 
 SOURCE_VARIABLE = "GEOPREP_DATA"
 

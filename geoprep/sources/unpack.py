@@ -18,7 +18,7 @@ from typing import IO, Any
 from geoprep.errors import SourceError
 from geoprep.sources.cities import City, FileRole, file_role
 from geoprep.sources.tar import CHUNK, StrictInfo, damage_named, plain_files
-from geoprep.storage.files import replaced
+from geoprep.storage import replaced
 
 
 @dataclass(frozen=True, slots=True)

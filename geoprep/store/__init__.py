@@ -5,36 +5,6 @@ Face: what is in a store, how it is opened, and where the bytes of its pixels li
 :mod:`geoprep.store.shards` writes its pixels, :mod:`geoprep.store.scenes` puts scenes together.
 """
 
-from geoprep.store.layout import MISSING, PixelLayout, pixel_layouts, without_checksum
-from geoprep.store.reader import REPAIR, Store
-from geoprep.store.schema import (
-    CODECS,
-    PIXEL_ARRAYS,
-    SCHEMA,
-    SHARD_TILES,
-    SPLITS,
-    STATUSES,
-    Codec,
-    SceneTable,
-    StoreMeta,
-    TileTable,
-)
+import lazy_loader as lazy
 
-__all__ = [
-    "CODECS",
-    "MISSING",
-    "PIXEL_ARRAYS",
-    "REPAIR",
-    "SCHEMA",
-    "SHARD_TILES",
-    "SPLITS",
-    "STATUSES",
-    "Codec",
-    "PixelLayout",
-    "SceneTable",
-    "Store",
-    "StoreMeta",
-    "TileTable",
-    "pixel_layouts",
-    "without_checksum",
-]
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

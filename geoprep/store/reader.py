@@ -19,8 +19,7 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.storage.folders import StoreFiles, open_files, store_errors
-from geoprep.storage.objects import whole_later
+from geoprep.storage import StoreFiles, open_files, store_errors, whole_later
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
     SCENE_COLUMNS,

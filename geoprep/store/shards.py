@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from geoprep.storage.sinks import PARTIAL_SUFFIX, DiskFile, Upload
+from geoprep.storage import PARTIAL_SUFFIX, DiskFile, Upload
 from geoprep.store.layout import CRC_BYTES, MISSING, checksum, compressor, shard_key
 from geoprep.store.schema import Codec
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.storage.folders import StoreFiles
+from geoprep.storage import StoreFiles
 from geoprep.store.layout import MISSING
 from geoprep.store.reader import REPAIR, Store
 

@@ -14,7 +14,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from geoprep.storage.disk import flush, flush_all
+from geoprep.storage import flush, flush_all
 from geoprep.store.layout import pixel_layouts
 from geoprep.store.reader import quiet_zarr
 from geoprep.store.schema import (

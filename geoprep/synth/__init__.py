@@ -20,7 +20,7 @@ from pathlib import Path
 
 from geoprep.errors import UsageError
 from geoprep.executors import Threads
-from geoprep.sources.cities import City
+from geoprep.sources import City
 from geoprep.storage import make_folder
 from geoprep.synth.city.plan import Plan, make_plan
 from geoprep.synth.image.products import PRODUCT_BANDS, draw_products

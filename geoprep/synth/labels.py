@@ -8,7 +8,7 @@ import numpy as np
 import shapely
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.labels.attributes import HIGHWAY_TYPES
+from geoprep.labels import HIGHWAY_TYPES
 from geoprep.speed import MPS_PER_MPH
 from geoprep.synth.city.frame import Frame
 from geoprep.synth.city.kinds import Road

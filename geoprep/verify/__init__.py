@@ -3,6 +3,6 @@
 Face: :func:`verify`, :func:`print_report`, :class:`VerifyReport`.
 """
 
-from geoprep.verify.report import VerifyReport, print_report, verify
+import lazy_loader as lazy
 
-__all__ = ["VerifyReport", "print_report", "verify"]
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -9,11 +9,16 @@ from typing import Any
 import zarr
 
 from geoprep.errors import StoreError
-from geoprep.storage.folders import StoreFiles
-from geoprep.store.layout import pixel_layouts
-from geoprep.store.reader import Store
-from geoprep.store.schema import PIXEL_ARRAYS, SCENE_COLUMNS, TILE_COLUMNS, StoreMeta
-from geoprep.store.shards import digest
+from geoprep.storage import StoreFiles
+from geoprep.store import (
+    PIXEL_ARRAYS,
+    SCENE_COLUMNS,
+    TILE_COLUMNS,
+    Store,
+    StoreMeta,
+    digest,
+    pixel_layouts,
+)
 from geoprep.verify.problem import Problem
 
 DOCUMENT = "zarr.json"

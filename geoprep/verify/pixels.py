@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from geoprep import imagery
 from geoprep.speed import NO_DATA, UNKNOWN_SPEED
-from geoprep.storage.folders import StoreFiles
-from geoprep.store.layout import pixel_layouts
-from geoprep.store.schema import PIXEL_ARRAYS, StoreMeta, TileTable
+from geoprep.storage import StoreFiles
+from geoprep.store import PIXEL_ARRAYS, StoreMeta, TileTable, pixel_layouts
 from geoprep.verify.problem import Problem
 from geoprep.verify.shards import ShardJob, ShardReader
 from geoprep.verify.tables import WITH_PIXELS, Tables

@@ -9,10 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from geoprep.executors.threads import Threads
-from geoprep.storage.folders import StoreFiles
-from geoprep.store.reader import Store
-from geoprep.store.schema import PIXEL_ARRAYS
+from geoprep.executors import Threads
+from geoprep.storage import StoreFiles
+from geoprep.store import PIXEL_ARRAYS, Store
 from geoprep.verify import metadata
 from geoprep.verify.pixels import Findings, check_job, check_statistics
 from geoprep.verify.problem import Problem

@@ -9,10 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.storage.folders import StoreFiles
-from geoprep.store.layout import CRC_BYTES, MISSING, PixelLayout, shard_key, without_checksum
-from geoprep.store.schema import StoreMeta
-from geoprep.store.shards import digest
+from geoprep.storage import StoreFiles
+from geoprep.store import (
+    CRC_BYTES,
+    MISSING,
+    PixelLayout,
+    StoreMeta,
+    digest,
+    shard_key,
+    without_checksum,
+)
 
 Report = Callable[[int | None, str], None]
 """Told the tile, or None for the whole shard, and what is wrong."""

@@ -15,18 +15,20 @@ from pyproj.exceptions import CRSError
 
 from geoprep.errors import StoreError
 from geoprep.grid import Grid, tile_windows
-from geoprep.store.reader import Store
-from geoprep.store.scenes import grid_of, shape_within, tiles_of
-from geoprep.store.schema import (
+from geoprep.store import (
     SCENE_COLUMNS,
     SPLIT_NAMES,
     SPLITS,
     STATUSES,
     TILE_COLUMNS,
+    Store,
     StoreMeta,
+    grid_of,
+    shape_within,
+    tiles_of,
 )
-from geoprep.store.schema import SceneTable as Scenes
-from geoprep.store.schema import TileTable as Tiles
+from geoprep.store import SceneTable as Scenes
+from geoprep.store import TileTable as Tiles
 from geoprep.verify.metadata import chunk_of, table_arrays
 from geoprep.verify.problem import Problem
 

@@ -16,9 +16,8 @@ from geoprep.errors import OutputError, UsageError
 from geoprep.grid import Grid
 from geoprep.palette import speed_colours
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NO_DATA
-from geoprep.storage.files import replaced
-from geoprep.store import Store
-from geoprep.store.scenes import read_image, read_speed
+from geoprep.storage import replaced
+from geoprep.store import Store, read_image, read_speed
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetWriter

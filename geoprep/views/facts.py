@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from geoprep.palette import SPEED_COLOURS, UNKNOWN_COLOUR, bin_label, speed_bin
 from geoprep.speed import NO_ROAD, UNKNOWN_SPEED
-from geoprep.storage.folders import StoreFiles
-from geoprep.store import Store
-from geoprep.store.scenes import (
+from geoprep.storage import StoreFiles
+from geoprep.store import (
+    PIXEL_ARRAYS,
+    SPLIT_NAMES,
+    SPLITS,
+    STATUSES,
+    Store,
     road_fraction,
     scene_grid,
     scene_issues,
@@ -23,7 +27,6 @@ from geoprep.store.scenes import (
     valid_pixels,
     valid_share,
 )
-from geoprep.store.schema import PIXEL_ARRAYS, SPLIT_NAMES, SPLITS, STATUSES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

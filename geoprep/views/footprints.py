@@ -11,10 +11,16 @@ import shapely
 
 from geoprep.errors import UsageError
 from geoprep.grid import Grid, to_lonlat
-from geoprep.storage.files import replaced
-from geoprep.store import Store
-from geoprep.store.scenes import scene_grid, scene_roads, split_names, tiles_of, valid_share
-from geoprep.store.schema import SPLIT_NAMES
+from geoprep.storage import replaced
+from geoprep.store import (
+    SPLIT_NAMES,
+    Store,
+    scene_grid,
+    scene_roads,
+    split_names,
+    tiles_of,
+    valid_share,
+)
 
 By = Literal["scene", "tile"]
 SUFFIXES = (".geojson", ".json", ".gpkg")

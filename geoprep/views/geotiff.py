@@ -9,14 +9,8 @@ from typing import Literal
 from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.storage.files import make_folder
-from geoprep.store import Store
-from geoprep.store.scenes import (
-    find_scene,
-    is_aligned,
-    level_grid,
-    split_names,
-)
+from geoprep.storage import make_folder
+from geoprep.store import Store, find_scene, is_aligned, level_grid, split_names
 from geoprep.views.cog import Coding, SceneRaster, write_image, write_speed
 from geoprep.views.footprints import export_footprints
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from geoprep.grid import Grid
 from geoprep.speed import NO_DATA, NO_ROAD, UNKNOWN_SPEED
-from geoprep.store import Store
-from geoprep.store.scenes import read_image, read_speed, scene_shape
+from geoprep.store import Store, read_image, read_speed, scene_shape
 
 DARK = 0.45
 """Median brightness below which pictures are brightened, up to there."""

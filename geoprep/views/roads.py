@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from geoprep.crs import reproject
 from geoprep.errors import ImageError, UsageError
 from geoprep.palette import GROUND, SPEED_COLOURS, bin_label
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads import RoadNetwork
 from geoprep.speed import BIN_TABLE, to_byte
-from geoprep.storage.files import replaced
+from geoprep.storage import replaced
 from geoprep.views.sheet import save
 
 SUFFIXES: Final = (".png", ".pdf", ".svg", ".jpg")

@@ -15,7 +15,7 @@ from benchmarks.chips import KINDS, Chips, linked, real, synthetic
 from benchmarks.mosaics import draw_mosaic
 from benchmarks.preprocess import main
 from benchmarks.reference import build_reference, missing, prepare_chip
-from geoprep.build.run import build
+from geoprep.building.run import build
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan

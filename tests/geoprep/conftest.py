@@ -12,7 +12,7 @@ import rasterio
 from affine import Affine
 from pyproj import Transformer
 
-from geoprep.build.run import build
+from geoprep.building.run import build
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan

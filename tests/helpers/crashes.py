@@ -129,7 +129,7 @@ def serve() -> None:
 
 
 def _build(request: dict[str, Any]) -> dict[str, Any]:
-    from geoprep.build.run import build
+    from geoprep.building.run import build
     from geoprep.executors.threads import Threads
     from helpers.factory import plan_of
 

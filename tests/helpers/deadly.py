@@ -3,8 +3,8 @@
 import os
 import signal
 
-from geoprep.build import tasks
-from geoprep.build.records import ShardRecord, ShardTask, SurveyRecord, SurveyTask
+from geoprep.building import tasks
+from geoprep.building.records import ShardRecord, ShardTask, SurveyRecord, SurveyTask
 from geoprep.plan import probe
 
 SCENE = "quay_3.tif"

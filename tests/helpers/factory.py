@@ -16,7 +16,7 @@ from affine import Affine
 from numpy.typing import NDArray
 from rasterio.enums import ColorInterp
 
-from geoprep.build.run import build
+from geoprep.building.run import build
 from geoprep.executors import Executor, Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import Plan, make_plan

@@ -41,12 +41,16 @@ def state() -> str:
     return "works"
 
 
-def problem() -> str | None:
-    """Return one line that says what is wrong and how to mend it; None where it works."""
+def extension_problem() -> str | None:
+    """Return why the extension cannot be used and how to install it; None where it works."""
     found = state()
-    if found == "works":
-        return None
-    return f"--engine ipex: {PACKAGE} {found}; {INSTALL}. {RETIRED}"
+    return None if found == "works" else f"{PACKAGE} {found}; {INSTALL}. {RETIRED}"
+
+
+def problem() -> str | None:
+    """Return why ``--engine ipex`` cannot be used; None where it works."""
+    found = extension_problem()
+    return found and f"--engine ipex: {found}"
 
 
 def optimize(

@@ -14,7 +14,7 @@ import torch
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import BEST, LAST
 from training.config import counted, parse_every
-from training.engine.distributed import add_up, is_first, largest
+from training.engine import add_up, is_first, largest
 from training.evaluation import evaluate, examples
 from training.module import Taken, TrainingError
 from training.monitor.console import Console, left

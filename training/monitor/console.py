@@ -22,8 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from geoprep.storage import replaced
 from loaders import this_rank
 from training.config import counted
-from training.engine.distributed import is_first
-from training.engine.host import describe
+from training.engine import describe, is_first
 from training.run import Run
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from geoprep.speed import NO_DATA, NO_ROAD
-from geoprep.storage import replaced
-from geoprep.views import (
+from geoprep.palette import (
     GROUND,
     NODATA_GREYS,
     SPEED_COLOURS,
     bin_label,
-    natural_bands,
     speed_bin,
     speed_colours,
 )
+from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.storage import replaced
+from geoprep.views import natural_bands
 
 PANELS = (240, 320)
 """Least and largest side of a tile in a picture, in pixels."""

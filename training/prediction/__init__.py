@@ -4,3 +4,7 @@
 give rows of windows, a runner of `runner` their probabilities, `blend` the bytes of the map, `cog`
 the file; `product` and `overlay` say what is in it and how it looks.
 """
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -12,12 +12,12 @@ from typing import Protocol
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.sources import images_and_labels
 from geoprep.storage import fetch_object, is_remote, object_version
+from training.inference import Runner
 from training.prediction.cog.journal import BusyError, remove_leftover
 from training.prediction.images import Source, inspect, limits_note
 from training.prediction.mapping import Mapper, MapStats, Report
 from training.prediction.overlay import write_overlay, write_style
 from training.prediction.product import difference, found_signature
-from training.prediction.runner import Runner
 
 
 class Reporter(Protocol):

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from geoprep.executors import usable_cores
 from training.checkpoint import Facts
+from training.inference import VIEWS, Runner, mean_of_views
 from training.prediction.blend import SPEED_BAND, RowBlender
 from training.prediction.cog.journal import Journal
 from training.prediction.cog.writer import MapWriter, Shape
 from training.prediction.images import Source, known_limits, scene_limits
 from training.prediction.options import Reading, Request, parse_bands
 from training.prediction.product import map_tags
-from training.prediction.runner import VIEWS, Runner, mean_of_views
 from training.prediction.windows import WindowGrid, WindowRow, ahead, read_window_rows
 
 FORMAT = 2

@@ -12,7 +12,7 @@ from training.cli import argument, option
 
 if TYPE_CHECKING:
     from training.checkpoint import Facts
-    from training.prediction.runner import Runner
+    from training.inference import Runner
 
 Compile = Literal["auto", "on", "off"]
 
@@ -96,7 +96,7 @@ class Network(Checkpoint):
         Parameters
         ----------
         compile_mode
-            See `training.prediction.runner.Runner`.
+            See `training.inference.runner.Runner`.
 
         Raises
         ------
@@ -107,9 +107,8 @@ class Network(Checkpoint):
             The file cannot be used.
         """
         from training.checkpoint import load_network
-        from training.deploy.opening import SUFFIXES, load_runner
-        from training.engine.native import choose_device
-        from training.prediction.runner import NativeRunner
+        from training.engine import choose_device
+        from training.inference import SUFFIXES, NativeRunner, load_runner
 
         path = self.checkpoint
         if path.suffix == ".bin" and path.with_suffix(".xml").exists():

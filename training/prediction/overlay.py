@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from geoprep import imagery
+from geoprep.palette import GROUND, NODATA_GREYS, SPEED_COLOURS, speed_colours
 from geoprep.speed import NO_DATA, NO_ROAD
 from geoprep.storage import open_image, replaced
-from geoprep.views import GROUND, NODATA_GREYS, SPEED_COLOURS, natural_bands, speed_colours
+from geoprep.views import natural_bands
 from training.checkpoint import Facts
-from training.monitor import pictures
+from training.monitor import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, draw_legend, legend_entries
 from training.prediction.blend import ROAD_BAND, SPEED_BAND
 from training.prediction.images import Source, bounded_cache
 
@@ -65,10 +66,10 @@ def write_overlay(source: Source, target: Path, facts: Facts, threshold: float) 
     picture[road] += (colours[road] - picture[road]) * _OPACITY
     picture[speed == NO_DATA] = NODATA_GREYS[0]
     height, width = speed.shape
-    legend = pictures.legend_entries(pictures.ANY_ROAD_MPH if not has_speed else None)
-    sheet = Image.new("RGB", (max(width, pictures.LEGEND_WIDTH), height + pictures.LINE), GROUND)
+    legend = legend_entries(ANY_ROAD_MPH if not has_speed else None)
+    sheet = Image.new("RGB", (max(width, LEGEND_WIDTH), height + LINE), GROUND)
     sheet.paste(Image.fromarray(picture.round().astype(np.uint8)), (0, 0))
-    pictures.draw_legend(sheet, height, [*legend, ("no data", NODATA_GREYS[0])])
+    draw_legend(sheet, height, [*legend, ("no data", NODATA_GREYS[0])])
     with replaced(target.with_suffix(".png")) as partial:
         sheet.save(partial, "PNG")
 
@@ -89,10 +90,10 @@ def write_style(path: Path, has_speed: bool, threshold: float) -> None:
         steps = [(0.0, "no road", GROUND)]
         steps += [
             (10.0 * number if number < len(SPEED_COLOURS) else 254.0, label, colour)
-            for number, (label, colour) in enumerate(pictures.legend_entries(), start=1)
+            for number, (label, colour) in enumerate(legend_entries(), start=1)
         ]
     else:
-        (label, colour), *_ = pictures.legend_entries(pictures.ANY_ROAD_MPH)
+        (label, colour), *_ = legend_entries(ANY_ROAD_MPH)
         steps = [(np.ceil(threshold * 255) - 1, f"no {label}", GROUND), (254.0, label, colour)]
     items = "\n".join(
         f'          <item value="{value:g}" label={quoteattr(label)} '
@@ -113,7 +114,7 @@ def _speeds(target: Path, has_speed: bool, threshold: float) -> NDArray[np.uint8
         values: NDArray[np.uint8] = dataset.read(band, out_shape=shape)
     if has_speed:
         return values
-    roads = np.where(values >= threshold * 255, pictures.ANY_ROAD_MPH, NO_ROAD).astype(np.uint8)
+    roads = np.where(values >= threshold * 255, ANY_ROAD_MPH, NO_ROAD).astype(np.uint8)
     roads[values == NO_DATA] = NO_DATA
     return roads
 

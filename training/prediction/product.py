@@ -13,8 +13,8 @@ from rasterio.io import MemoryFile
 
 from geoprep import __version__
 from geoprep.errors import UsageError
+from geoprep.palette import bin_label
 from geoprep.speed import BIN_COUNT, NO_DATA
-from geoprep.views import bin_label
 from training.checkpoint import Facts
 from training.prediction.cog.directory import TILE, Tags, read_tags
 from training.prediction.images import Source

@@ -17,9 +17,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from training.inference import VIEWS
 from training.prediction.job import Outcome
 from training.prediction.mapping import Mapper, Report
-from training.prediction.runner import VIEWS
 
 
 class _Megapixels(ProgressColumn):

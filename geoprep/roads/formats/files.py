@@ -12,7 +12,7 @@ from geoprep.roads.formats.geopackage import read_geopackage, write_geopackage
 from geoprep.roads.formats.graphs import read_graphml, write_graphml
 from geoprep.roads.formats.parquet import read_parquet, write_parquet
 from geoprep.roads.network import RoadNetwork
-from geoprep.storage.files import replaced, require_folder
+from geoprep.storage import replaced, require_folder
 
 _Write = Callable[[RoadNetwork, Path], None]
 _Read = Callable[[Path], RoadNetwork]

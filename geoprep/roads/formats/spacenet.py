@@ -18,7 +18,7 @@ from geoprep.crs import reproject
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.roads.network import RoadNetwork
-from geoprep.storage.files import replaced
+from geoprep.storage import replaced
 
 HEADER: Final = ("ImageId", "WKT_Pix", "length_m", "travel_time_s")
 _PRODUCT: Final = re.compile(r"(?:PS-RGB|PS-MS|MS|PAN|RGB-PanSharpen|MUL-PanSharpen)_")

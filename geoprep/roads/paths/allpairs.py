@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.compiled import compiled_sums
-from geoprep.executors.threads import Threads
+from geoprep.executors import Threads
 from geoprep.roads.paths.distances import Track
 from geoprep.roads.paths.hierarchy import Hierarchy, hierarchy
 from geoprep.roads.paths.places import Places
@@ -53,7 +53,7 @@ class _Side:
 def sum_of_terms_in_blocks(
     own: Track, here: Places, other: Track, there: Places, min_path: float, threads: int | None
 ) -> tuple[float, int]:
-    """Return the sum of the terms of all ordered pairs, and their number; see `geoprep.roads.apls`.
+    """Return the sum of the terms of all ordered pairs, and their number.
 
     Takes as long as the number of control points times that of junctions and control points, and
     keeps ``SOURCES`` distances per junction and thread. A way is as long as the way back, so every

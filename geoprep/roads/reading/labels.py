@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from geoprep.crs import LONLAT, transformer
 from geoprep.errors import LabelError
-from geoprep.labels import SpeedRule
-from geoprep.labels.rule import Schema
-from geoprep.labels.vectors import read_road_table
+from geoprep.labels import Schema, SpeedRule, read_road_table
 from geoprep.roads.ground import utm_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.reading.lines import network_from_lines

@@ -17,7 +17,7 @@ from geoprep.roads.ground import in_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.reading import read_csv, read_labels, scene_key
 from geoprep.roads.scoring.clipping import area_of_grid, area_of_roads, clipped
-from geoprep.sources.scene import natural_key
+from geoprep.sources import natural_key
 
 _ROADS: Final = (".geojson", ".json", ".gpkg", ".graphml", ".parquet", ".shp", ".fgb", ".csv")
 _HEAD_BYTES: Final = 1 << 16  # room for a first feature with a long line

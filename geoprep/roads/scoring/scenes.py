@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from geoprep.roads.apls import Apls, apls
 from geoprep.roads.network import RoadNetwork
+from geoprep.roads.scoring.apls import Apls, apls
 from geoprep.roads.scoring.inputs import Pair
-from geoprep.roads.topo import Topo, topo
+from geoprep.roads.scoring.topo import Topo, topo
 
 _FAR_M: Final = 1000.0
 """Metres between the boxes of truth and proposal from which on a person is told."""
@@ -19,7 +19,7 @@ _FAR_M: Final = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Parameters of the scores; see :func:`geoprep.roads.apls.apls` and `geoprep.roads.topo`."""
+    """Parameters of APLS and TOPO."""
 
     snap_m: float = 4.0
     midpoints_m: float | None = 50.0

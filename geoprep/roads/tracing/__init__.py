@@ -5,6 +5,11 @@ Face: :func:`trace` one raster, :func:`vectorize` files of them (``_apart``: one
 """
 
 from geoprep.roads.tracing.steps import trace
-from geoprep.roads.tracing.vectorize import blank_rasters, rasters_in, vectorize, vectorize_apart
+from geoprep.roads.tracing.vectorization import (
+    blank_rasters,
+    rasters_in,
+    vectorize,
+    vectorize_apart,
+)
 
 __all__ = ["blank_rasters", "rasters_in", "trace", "vectorize", "vectorize_apart"]

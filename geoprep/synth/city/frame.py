@@ -17,7 +17,7 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.sources.cities import City
+from geoprep.sources import City
 
 PIXEL_DEG = 2.7e-6
 """Side of a pixel in degrees, in both axes (measured on SpaceNet 3 chips)."""

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import shapely
 
-from geoprep.labels.attributes import HIGHWAY_TYPES
+from geoprep.labels import HIGHWAY_TYPES
 from geoprep.speed import table_mph
 from geoprep.synth.city.lattice import Rank
 

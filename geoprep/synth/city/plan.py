@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import shapely
 
-from geoprep.sources.cities import City
+from geoprep.sources import City
 from geoprep.synth.city.connect import DisjointSets
 from geoprep.synth.city.frame import Frame, generator, make_frame
 from geoprep.synth.city.kinds import Road

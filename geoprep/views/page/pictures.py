@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from geoprep.palette import NODATA_GREYS, speed_colours
 from geoprep.speed import NO_DATA, NO_ROAD, UNKNOWN_SPEED
-from geoprep.store import Store
-from geoprep.store.scenes import scene_grid, scene_shape
+from geoprep.store import Store, scene_grid, scene_shape
 from geoprep.views.pixels import (
     natural_bands,
     north_up,

@@ -19,9 +19,17 @@ from geoprep.palette import (
     bin_label,
     speed_bin,
 )
-from geoprep.store import Store
-from geoprep.store.scenes import scene_grid, scene_roads, scene_shape, scene_splits, valid_share
-from geoprep.store.schema import NO_SPEEDS, SPLITS, STATUSES
+from geoprep.store import (
+    NO_SPEEDS,
+    SPLITS,
+    STATUSES,
+    Store,
+    scene_grid,
+    scene_roads,
+    scene_shape,
+    scene_splits,
+    valid_share,
+)
 from geoprep.views.facts import info
 from geoprep.views.footprints import outline
 from geoprep.views.page.pictures import shown_step

@@ -16,9 +16,8 @@ from typing import IO, Any
 
 from geoprep.errors import UsageError
 from geoprep.executors import Executor, Threads
-from geoprep.storage.files import make_folder, replaced, written
-from geoprep.store import Store
-from geoprep.store.schema import PIXEL_ARRAYS
+from geoprep.storage import make_folder, replaced, written
+from geoprep.store import PIXEL_ARRAYS, Store
 from geoprep.views.page.pictures import ScenePictures, scene_pictures
 from geoprep.views.page.records import page_data, script_json
 from geoprep.views.pixels import brightness_table

@@ -141,7 +141,7 @@ def test_a_missing_folder_is_found_before_the_work(maps, tmp_path, monkeypatch, 
     def traced(*_, **__):
         raise AssertionError("hours of work")
 
-    monkeypatch.setattr("geoprep.roads.tracing.vectorize", traced)
+    monkeypatch.setattr("geoprep.roads.tracing.vectorization", traced)
     out = tmp_path / "nowhere" / "x.gpkg"
     status, _, error = run(monkeypatch, capsys, "vectorize", maps, "--out", out, "--quiet")
     assert status == 2

@@ -11,7 +11,7 @@ from rasterio.warp import Resampling, calculate_default_transform, reproject
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels import MaskRule, Part, rasters, read_mask
-from geoprep.labels.majority import majority
+from geoprep.labels.downsampling import majority
 from geoprep.speed import NO_DATA, UNKNOWN_SPEED
 
 UTM = "EPSG:32637"

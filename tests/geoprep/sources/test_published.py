@@ -20,7 +20,13 @@ from geoprep.cli.commands import cli
 from geoprep.errors import OutputError, SourceError
 from geoprep.sources import published
 from geoprep.sources.cities import BUCKET, CITIES
-from geoprep.sources.published import Wanted, archives, download, single_files, to_come
+from geoprep.sources.published import (
+    Wanted,
+    bytes_to_download,
+    download_files,
+    list_archives,
+    list_files,
+)
 from geoprep.sources.spacenet import find_scenes
 from geoprep.storage import objects, transfer
 from geoprep.storage.transfer import Remote, ask_remote, bring
@@ -95,36 +101,36 @@ def names(files):
 
 
 def test_one_product_with_its_labels_goes_where_a_build_finds_it(s3, tmp_path):
-    files = single_files(MOSCOW, "PS-RGB", tmp_path)
+    files = list_files(MOSCOW, "PS-RGB", tmp_path)
     assert len(files) == 4 + 2, "the label of an image that is not there stays"
-    done = download(files, tmp_path, quiet)
+    done = download_files(files, tmp_path, quiet)
     assert (done.fetched, done.kept) == (6, 0)
     for one in files:
         assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))
     found = find_scenes(MOSCOW, str(tmp_path))
     assert [scene.id for scene in found.scenes] == [MOSCOW.scene_id(n) for n in (1, 2, 9, 10)]
     assert [scene.label is None for scene in found.scenes] == [True, True, False, False]
-    assert download(files, tmp_path, quiet).kept == 6
+    assert download_files(files, tmp_path, quiet).kept == 6
 
 
 def test_only_what_is_here_in_the_right_size_need_not_come(s3, tmp_path):
-    first, second, third, fourth, *others = files = single_files(MOSCOW, "PS-RGB", tmp_path)
+    first, second, third, fourth, *others = files = list_files(MOSCOW, "PS-RGB", tmp_path)
     whole = sum(one.remote.size for one in files)
-    assert to_come(files) == whole
+    assert bytes_to_download(files) == whole
     first.path.parent.mkdir(parents=True)
     for one, size in ((first, first.remote.size), (second, 7), (third, third.remote.size + 1)):
         one.path.parent.mkdir(parents=True, exist_ok=True)
         one.path.write_bytes(bytes(size))  # short and long ones are fetched again, whole
     part = fourth.path.with_name(f".{fourth.path.name}.{fourth.remote.etag[:16]}.part")
     part.write_bytes(bytes(5))
-    assert to_come(files) == whole - first.remote.size - 5
+    assert bytes_to_download(files) == whole - first.remote.size - 5
     part.write_bytes(bytes(fourth.remote.size + 1))
-    assert to_come(files) == whole - first.remote.size
+    assert bytes_to_download(files) == whole - first.remote.size
     assert others
 
 
 def test_a_subset_takes_labelled_scenes_first(s3, tmp_path):
-    files = single_files(MOSCOW, "ps-rgb", tmp_path, scenes=3)
+    files = list_files(MOSCOW, "ps-rgb", tmp_path, scenes=3)
     images = [name for name in names(files) if name.endswith(".tif")]
     assert images == [MOSCOW.file_name("PS-RGB", n) for n in (1, 9, 10)]
     assert len(files) == 5
@@ -132,7 +138,7 @@ def test_a_subset_takes_labelled_scenes_first(s3, tmp_path):
 
 def test_a_product_that_is_not_there_names_those_that_are(s3, tmp_path):
     with pytest.raises(SourceError, match=r"no PS-MS images of AOI_7_Moscow; it has PAN, PS-RGB"):
-        single_files(MOSCOW, "PS-MS", tmp_path)
+        list_files(MOSCOW, "PS-MS", tmp_path)
 
 
 def test_the_command_lists_and_fetches(s3, tmp_path):
@@ -151,7 +157,7 @@ def test_the_command_lists_and_fetches(s3, tmp_path):
 
 
 def test_an_archive_must_have_the_md5_that_its_publisher_says(s3, tmp_path):
-    (one,) = archives(MOSCOW, tmp_path)
+    (one,) = list_archives(MOSCOW, tmp_path)
     assert (one.remote.size, one.remote.md5) == (len(ARCHIVE), MOSCOW.archives[0].md5)
     with pytest.raises(SourceError, match=r"another checksum than 03082d01.* 6 times"):
         bring(one.remote, one.path)
@@ -198,9 +204,9 @@ def test_a_part_is_carried_on_with_and_a_wrong_one_discarded(s3, tmp_path, monke
 def _fetch_all(dest):
     """Fetch a city and something larger; return why not."""
     try:
-        files = single_files(MOSCOW, "PS-RGB", dest)
+        files = list_files(MOSCOW, "PS-RGB", dest)
         files.append(Wanted(ask_remote(f"s3://{BUCKET}/large.bin"), dest / "l.bin"))
-        download(files, dest, lambda *_: None)
+        download_files(files, dest, lambda *_: None)
     except SourceError as error:
         return str(error)
     return ""
@@ -223,17 +229,17 @@ def test_the_right_bytes_arrive_through_a_bad_network(s3, tmp_path, monkeypatch,
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3)
     monkeypatch.setattr(objects, "STALL", 30)
     objects._client.cache_clear()
-    files = single_files(MOSCOW, "PS-RGB", tmp_path)
+    files = list_files(MOSCOW, "PS-RGB", tmp_path)
     for one in files:
         assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".part")]
 
 
 def test_a_disk_that_is_too_small_is_said_before_anything_comes(s3, tmp_path, monkeypatch):
-    files = single_files(MOSCOW, "PS-RGB", tmp_path / "in")
+    files = list_files(MOSCOW, "PS-RGB", tmp_path / "in")
     monkeypatch.setattr(published.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(OutputError, match=r"GB are to come, and 0\.0 GB are free"):
-        download(files, tmp_path / "in", quiet)
+        download_files(files, tmp_path / "in", quiet)
     assert not list(tmp_path.rglob("*.*"))
 
 
@@ -242,7 +248,7 @@ def test_a_server_that_is_not_there_is_one_line(s3, tmp_path, monkeypatch):
     with pytest.raises(
         SourceError, match=r"Check the network and the endpoint http://127"
     ) as error:
-        single_files(MOSCOW, "PS-RGB", tmp_path)
+        list_files(MOSCOW, "PS-RGB", tmp_path)
     assert "\n" not in str(error.value)
 
 
@@ -259,7 +265,7 @@ def test_a_killed_download_is_carried_on_with(s3, tmp_path, monkeypatch):
             time.sleep(0.01)
         child.send_signal(signal.SIGKILL)
         child.wait()
-    files = single_files(MOSCOW, "PS-RGB", tmp_path)
-    download(files, tmp_path, quiet)
+    files = list_files(MOSCOW, "PS-RGB", tmp_path)
+    download_files(files, tmp_path, quiet)
     for one in files:
         assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))

@@ -19,7 +19,7 @@ from geoprep.store import Store
 from geoprep.synth import synthesise
 from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scene
-from geoprep.views.preview import preview
+from geoprep.views.overview import preview
 
 
 def test_a_file_appears_when_all_went_well(tmp_path):

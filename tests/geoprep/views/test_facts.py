@@ -8,7 +8,7 @@ import pytest
 import rasterio
 from rich.console import Console
 
-from geoprep.build.run import build
+from geoprep.building.run import build
 from geoprep.executors import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan

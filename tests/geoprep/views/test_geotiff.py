@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rasterio.warp import transform_bounds
 
-from geoprep.build.run import build
+from geoprep.building.run import build
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.palette import speed_colours

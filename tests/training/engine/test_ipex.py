@@ -16,14 +16,14 @@ from torch import nn
 from loaders.device import DevicePrep, Normalize, SpeedTarget
 from training.checkpoint import Checkpoint, CheckpointError, save
 from training.config import Config
-from training.deploy.opening import load_runner
 from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine
 from training.export import main as export
+from training.inference.opening import load_runner
+from training.inference.runner import NativeRunner
 from training.losses import RoadLoss
 from training.model import UpConv
 from training.module import Trainable, prepare
-from training.prediction.runner import NativeRunner
 
 pytestmark = pytest.mark.skipif(
     engine_ipex.state() != "works",

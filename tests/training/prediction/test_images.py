@@ -29,16 +29,16 @@ from helpers.predict_cases import (
 )
 
 from geoprep.errors import UsageError
+from geoprep.palette import NODATA_GREYS, SPEED_COLOURS
 from geoprep.storage import addresses, objects
-from geoprep.views import NODATA_GREYS, SPEED_COLOURS
 from training import predict as command
 from training.checkpoint import Checkpoint, save
 from training.engine import host
 from training.engine.native import missing_compiler
+from training.inference.runner import NativeRunner
 from training.prediction.cog.journal import folder_of
 from training.prediction.images import inspect
 from training.prediction.mapping import Mapper
-from training.prediction.runner import NativeRunner
 
 FP32 = ("--precision", "fp32", "--quiet")
 MODEL = "helpers.predict_cases:"

@@ -6,9 +6,7 @@ import torch
 from helpers.predict_cases import FACTS, neighbourly, pixels, probabilities
 
 from geoprep.errors import UsageError
-from training.prediction import runner as runner_module
-from training.prediction.product import check_targets
-from training.prediction.runner import (
+from training.inference.runner import (
     VIEWS,
     CompiledRunner,
     NativeRunner,
@@ -16,6 +14,8 @@ from training.prediction.runner import (
     mean_of_views,
     should_compile,
 )
+from training.prediction import runner as runner_module
+from training.prediction.product import check_targets
 
 CPU = torch.device("cpu")
 

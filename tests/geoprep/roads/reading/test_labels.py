@@ -8,9 +8,9 @@ import shapely
 from helpers.roads import degree_counts
 
 from geoprep.errors import LabelError
-from geoprep.roads.apls import apls
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.reading import network_from_lines, read_labels, scene_key
+from geoprep.roads.scoring.apls import apls
 
 LABEL = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{}.geojson"
 

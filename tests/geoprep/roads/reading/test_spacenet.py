@@ -7,8 +7,8 @@ from affine import Affine
 
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.roads.apls import apls
 from geoprep.roads.reading import read_csv, read_labels
+from geoprep.roads.scoring.apls import apls
 
 HEAD = "ImageId,WKT_Pix\n"
 

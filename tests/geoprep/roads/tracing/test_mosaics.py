@@ -9,7 +9,7 @@ import shapely
 from affine import Affine
 from helpers.roads import degree_counts, drawn, network, write_raster
 
-from geoprep.roads.apls import apls
+from geoprep.roads.scoring.apls import apls
 from geoprep.roads.tracing import rasters_in, vectorize
 
 SIDE = 600

@@ -1,0 +1,131 @@
+"""What a running build keeps beside its store: a lock, and a line for every finished task.
+
+All of it lies in ``NAME.zarr.build`` and goes when the store is complete: a folder inside the store
+would make Zarr warn on every walk, and hosts, times and paths do not belong into a result that is
+the same wherever it was made.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from geoprep.errors import StoreError
+from geoprep.storage import flush
+
+
+class Journal:
+    """The working folder of one build, locked while it is open.
+
+    Parameters
+    ----------
+    store
+        The store that is being built; the folder is its name plus ``.build``.
+
+    Raises
+    ------
+    StoreError
+        Another build of the same store is running.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self.folder = store.with_name(store.name + ".build")
+        self._lines = self.folder / "journal.jsonl"
+        self._lock: TextIO | None = None
+        self._out: TextIO | None = None
+
+    def __enter__(self) -> Journal:
+        with ExitStack() as stack:
+            lock = stack.enter_context(self._open_lock())
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise self._taken(lock.read().strip()) from error
+            if not self._is_current(lock):  # its owner finished and took the folder away just now
+                raise self._taken("")
+            lock.truncate(0)
+            lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+            lock.flush()
+            self._lock = lock
+            stack.pop_all()
+        return self
+
+    def _open_lock(self) -> TextIO:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = (self.folder / "lock").open("a+")
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise StoreError(
+                f"{self.folder} cannot be written ({error.strerror}): choose another --out"
+            ) from error
+        lock.seek(0)
+        return lock
+
+    def _taken(self, owner: str) -> StoreError:
+        return StoreError(
+            f"{self.folder.with_suffix('')} is being built by {owner or 'another process'}; wait "
+            "for it, or stop it and run this command again to carry on from where it was"
+        )
+
+    def _is_current(self, lock: TextIO) -> bool:
+        """Return whether a lock is that of the folder, not of one that was removed meanwhile."""
+        try:
+            return os.path.samestat(os.fstat(lock.fileno()), (self.folder / "lock").stat())
+        except FileNotFoundError:
+            return False
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with ExitStack() as stack:  # closing flushes, which a full disk refuses again
+            if self._lock is not None:
+                stack.enter_context(self._lock)
+                if not self._lines.exists() and self._is_current(self._lock):
+                    shutil.rmtree(self.folder, ignore_errors=True)  # nothing to carry on from
+            if self._out is not None:
+                stack.enter_context(self._out)
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """Yield what earlier runs wrote; a last line cut short by a crash is left out."""
+        if not self._lines.exists():
+            return
+        for line in self._lines.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, dict):
+                yield entry
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Append an entry and wait until it is on the disk."""
+        if self._out is None:
+            # A line cut short by a crash must not swallow the one that follows it.
+            self._out = self._lines.open("a", encoding="utf-8")
+            self._out.write("\n")
+        self._out.write(json.dumps(entry) + "\n")
+        self._out.flush()
+        os.fsync(self._out.fileno())
+
+    def restart(self) -> None:
+        """Forget earlier runs."""
+        self._lines.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Take the folder away: the store is complete."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        flush(self.folder.parent)

@@ -1,0 +1,79 @@
+"""The ground that a scene's roads cover, found once for all shards that the scene lies in."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+
+from shapely.errors import GEOSException
+
+from geoprep.building.records import ScenePart, ShardTask
+from geoprep.errors import LabelError
+from geoprep.labels import SpeedPolygons, read_roads, speed_polygons
+
+Ground = tuple[SpeedPolygons, dict[str, int]]
+"""The roads' outlines, and counted fallbacks of their attributes."""
+
+_KEPT_SCENES = 4
+_Key = tuple[object, ...]
+_lock = threading.Lock()
+_kept: OrderedDict[_Key, Future[Ground]] = OrderedDict()
+
+
+def road_ground(part: ScenePart, task: ShardTask) -> Ground:
+    """Return the ground that the roads of a labelled scene cover.
+
+    Shards of one scene are built at the same time: the first to ask does the work, and the others
+    wait for it.
+
+    Raises
+    ------
+    LabelError
+        The label cannot be used.
+    """
+    if part.whole:
+        return _find(part, task)
+    key = task.stamp, task.store, task.options, part.index
+    with _lock:
+        future = _kept.get(key)
+        mine = future is None
+        if future is None:
+            future = _kept[key] = Future()
+            while len(_kept) > _KEPT_SCENES:
+                _kept.popitem(last=False)
+    if mine:
+        try:
+            future.set_result(_find(part, task))
+        except BaseException as error:  # whoever waits gets it too
+            future.set_exception(error)
+    return future.result()
+
+
+def forget() -> None:
+    """Let go of what was kept: the build is over."""
+    with _lock:
+        _kept.clear()
+
+
+def _find(part: ScenePart, task: ShardTask) -> Ground:
+    options, grid, label = task.options, part.grid, part.label
+    assert grid is not None  # a scene whose image has no grid has failed in the plan
+    assert label is not None
+    shared = label == task.road_file
+    roads = read_roads(
+        label,
+        rule=options.speed_rule(part.schema),
+        bounds=grid.bounds if shared else None,
+        bounds_crs=grid.crs,
+        margin_m=options.buffer,
+        scene=None if shared else grid.bounds,
+    )
+    try:
+        half_widths = roads.half_widths(options.buffer)
+        return speed_polygons(roads, grid, buffer_m=half_widths), dict(roads.notes)
+    except GEOSException as error:
+        raise LabelError(
+            f"{label}: its roads cannot be widened ({error}); check them with ogrinfo, or remove "
+            "the label to build the scene as unlabelled"
+        ) from error

@@ -1,0 +1,316 @@
+"""One scene, or the part of it in one shard -> tiles of every level, image and speed mask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rasterio.windows import Window
+
+from geoprep import imagery
+from geoprep.building.bits import read_bits
+from geoprep.building.labels import road_ground
+from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
+from geoprep.errors import GeoprepError, ImageError
+from geoprep.grid import Grid
+from geoprep.labels import Part, SpeedPolygons, burn, majority, read_mask
+from geoprep.plan import BuildOptions, parse_rescale
+from geoprep.speed import NO_DATA
+from geoprep.storage import open_image
+from geoprep.store import PIXEL_ARRAYS, StoreMeta
+
+
+@dataclass(slots=True)
+class SceneTiles:
+    """Rendered tiles: level -> uint8 (tile, y, x, band) and level -> uint8 (tile, y, x)."""
+
+    image: dict[int, NDArray[np.uint8]]
+    speed: dict[int, NDArray[np.uint8]]
+
+    @classmethod
+    def unwritten(cls, count: int, meta: StoreMeta) -> SceneTiles:
+        """Return tiles whose every pixel is still to be written."""
+        bands = len(meta.bands)
+        return cls(
+            {n: np.empty((count, n, n, bands), np.uint8) for n in meta.levels},
+            {n: np.empty((count, n, n), np.uint8) for n in meta.levels},
+        )
+
+    def of(self, run: slice) -> SceneTiles:
+        """Return a view of some of the tiles."""
+        return SceneTiles(
+            {n: tiles[run] for n, tiles in self.image.items()},
+            {n: tiles[run] for n, tiles in self.speed.items()},
+        )
+
+    @classmethod
+    def blank(cls, count: int, meta: StoreMeta) -> SceneTiles:
+        """Return tiles that say "no data": image 0, speed 255."""
+        bands, fill = len(meta.bands), PIXEL_ARRAYS
+        return cls(
+            {n: np.full((count, n, n, bands), fill["image"], np.uint8) for n in meta.levels},
+            {n: np.full((count, n, n), fill["speed"], np.uint8) for n in meta.levels},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What tiles are rendered from.
+
+    Attributes
+    ----------
+    origin
+        Row and column of the image where the pixels begin.
+    tables
+        As :func:`geoprep.imagery.lookup_tables` makes them.
+    """
+
+    pixels: imagery.Pixels
+    origin: tuple[int, int]
+    tables: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The rectangle under a part's tiles, in pixels of the finest level, within the scene."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+    @classmethod
+    def of(cls, part: ScenePart, windows: Sequence[tuple[int, int]], tile: int) -> Region:
+        """Return the smallest rectangle around some tiles of a scene."""
+        rows, cols = zip(*windows, strict=True)
+        return cls(
+            min(rows),
+            min(cols),
+            min(max(rows) + tile, part.shape[0]),
+            min(max(cols) + tile, part.shape[1]),
+        )
+
+    @property
+    def area(self) -> int:
+        """Number of pixels."""
+        return (self.bottom - self.top) * (self.right - self.left)
+
+
+def render_scene(
+    part: ScenePart, task: ShardTask, record: ShardRecord
+) -> tuple[SceneTiles, Outcome]:
+    """Return a scene's tiles and its outcome; bad input becomes a status, not an exception."""
+    count = len(part.windows)
+    known = part.known
+    if known is not None and known.status in ("failed", "skipped"):
+        return SceneTiles.blank(count, task.meta), known
+    # Filling what is written over anyway would cost a tenth of the time that is spent rendering.
+    covered = min(part.shape) >= task.meta.tile and part.label is not None
+    tiles = (SceneTiles.unwritten if covered else SceneTiles.blank)(count, task.meta)
+    try:
+        outcome = _fill(tiles, part, task, record)
+    except GeoprepError as error:
+        outcome = Outcome("failed", str(error))
+    if outcome.status in ("failed", "skipped"):
+        tiles = SceneTiles.blank(count, task.meta)
+    return tiles, outcome
+
+
+def too_empty(nodata: float, options: BuildOptions) -> str:
+    """Return why a scene with this share of nodata is skipped, or nothing."""
+    if nodata <= options.max_nodata:
+        return ""
+    return f"{nodata:.1%} nodata, more than --max-nodata {options.max_nodata:g}"
+
+
+def _fill(tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardRecord) -> Outcome:
+    """Read and render a part, in as many pieces as its windows want: see `pieces`."""
+    outcome = Outcome()
+    for run in pieces(part, task.meta.tile):
+        piece = part if part.whole else replace(part, windows=part.windows[run])
+        outcome = _fill_piece(tiles.of(run), piece, task, record)
+        if outcome.status == "skipped":
+            break
+    return outcome
+
+
+def pieces(part: ScenePart, tile: int) -> list[slice]:
+    """Return runs of a part's windows that are read at once.
+
+    A whole scene is one. Of a larger one every row of tiles is, unless rows overlap so that more
+    is read in pieces: the rectangle around the end of one row and the beginning of the next would
+    hold both rows whole.
+    """
+    if part.whole:
+        return [slice(0, len(part.windows))]
+    rows = np.array(part.windows)[:, 0]
+    starts = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
+    runs = [slice(*ends) for ends in pairwise(starts)]
+    found = runs[:1]
+    for run in runs[1:]:
+        joined = slice(found[-1].start, run.stop)
+        areas = [Region.of(part, part.windows[s], tile).area for s in (found[-1], run, joined)]
+        if areas[2] < areas[0] + areas[1]:
+            found[-1] = joined
+        else:
+            found.append(run)
+    return found
+
+
+def _fill_piece(
+    tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardRecord
+) -> Outcome:
+    region = Region.of(part, part.windows, task.meta.tile)
+    with record.stage("decode"):
+        pixels, origin = _read(part, region, task.meta.band_indexes, task.options.nodata)
+    record.source_bytes += pixels.values.nbytes
+    if part.whole and (reason := too_empty(1 - pixels.valid_pixels / pixels.area, task.options)):
+        return Outcome("skipped", reason)
+    with record.stage("limits"):
+        limits = known_limits(part, pixels, task.meta)
+        tables = imagery.lookup_tables(limits, pixels.values.dtype.name)
+    source = Source(pixels, origin, tables)
+    kept = tuple((float(low), float(high)) for low, high in limits)
+    if part.label is None:
+        with record.stage("render"):
+            _render_tiles(part, task.meta, source, tiles)
+        return Outcome("unlabelled", "no label file", kept)
+    notes = _label_tiles(part, region, task, source, tiles, record)
+    with record.stage("render"):
+        _render_tiles(part, task.meta, source, tiles)
+    return Outcome("ok", "", kept, notes)
+
+
+def _grid(part: ScenePart) -> Grid:
+    assert part.grid is not None  # a scene whose image has no grid has failed in the plan
+    return part.grid
+
+
+def _read(
+    part: ScenePart, region: Region, bands: tuple[int, ...], nodata: float | None
+) -> tuple[imagery.Pixels, tuple[int, int]]:
+    """Read the source under a part's tiles; return it and the (row, col) where it begins."""
+    grid = _grid(part)
+    with open_image(part.image) as dataset:
+        if (dataset.height, dataset.width) != (grid.height, grid.width):
+            raise ImageError(f"{part.image} changed its size while the store was being built")
+        if part.whole:
+            return imagery.read_pixels(dataset, bands, nodata=nodata), (0, 0)
+        scale_y, scale_x = grid.height / part.shape[0], grid.width / part.shape[1]
+        row, col = int(region.top * scale_y), int(region.left * scale_x)
+        bottom = min(math.ceil(region.bottom * scale_y), grid.height)
+        right = min(math.ceil(region.right * scale_x), grid.width)
+        window = Window(col, row, right - col, bottom - row)
+        missing = None
+        if part.missing is not None:
+            missing = read_bits(part.missing, grid.width, slice(row, bottom), slice(col, right))
+        pixels = imagery.read_pixels(dataset, bands, window, nodata=nodata, missing=missing)
+        return pixels, (row, col)
+
+
+def known_limits(part: ScenePart, pixels: imagery.Pixels, meta: StoreMeta) -> NDArray[np.float64]:
+    """Return float64 (band, 2), the source values that become black and white."""
+    if part.known is not None and part.known.limits:
+        return np.array(part.known.limits)
+    if meta.rescale == "none":
+        return np.tile([0.0, 255.0], (len(meta.bands), 1))
+    fixed = parse_rescale(meta.rescale)
+    if fixed is not None:
+        return np.tile(fixed, (len(meta.bands), 1))
+    return imagery.percentile_limits(imagery.count_source(pixels))
+
+
+def _label_tiles(
+    part: ScenePart,
+    region: Region,
+    task: ShardTask,
+    source: Source,
+    tiles: SceneTiles,
+    record: ShardRecord,
+) -> dict[str, int]:
+    """Write the speed masks of all tiles and levels; return what was noticed."""
+    rule = task.options.mask_rule
+    if rule is None:
+        with record.stage("labels"):
+            ground, notes = road_ground(part, task)
+        with record.stage("burn"):
+            _burn_tiles(part, region, task.meta, ground, tiles)
+        return notes
+    assert part.label is not None  # as for vectors
+    with record.stage("labels"):
+        area = Part(*source.origin, *source.pixels.values.shape[:2])
+        codes, notes = read_mask(part.label, rule, _grid(part), area)
+    with record.stage("burn"):
+        for level in task.meta.levels:
+            factor = task.meta.tile // level
+            for i, window in enumerate(part.windows):
+                ys, xs = (
+                    _edges(part, task.meta.tile, factor, source, window, axis) for axis in (0, 1)
+                )
+                majority(codes, ys, xs, tiles.speed[level][i])
+    return notes
+
+
+def _burn_tiles(
+    part: ScenePart, region: Region, meta: StoreMeta, ground: SpeedPolygons, tiles: SceneTiles
+) -> None:
+    """Burn every level on its own grid: all tiles at once where their pixels lie on one lattice."""
+    finest = _grid(part).resized(*part.shape)
+    for level in meta.levels:
+        factor = meta.tile // level
+        aligned = all(
+            (row - region.top) % factor == 0 and (col - region.left) % factor == 0
+            for row, col in part.windows
+        )
+        if aligned:
+            mask = _burn(finest, region, factor, ground)
+        for i, (row, col) in enumerate(part.windows):
+            own = Region(
+                row, col, min(row + meta.tile, part.shape[0]), min(col + meta.tile, part.shape[1])
+            )
+            height = -(-(own.bottom - own.top) // factor)
+            width = -(-(own.right - own.left) // factor)
+            if aligned:
+                y, x = (row - region.top) // factor, (col - region.left) // factor
+                burned = mask[y : y + height, x : x + width]
+            else:
+                burned = _burn(finest, own, factor, ground)
+            tiles.speed[level][i, :height, :width] = burned
+
+
+def _burn(finest: Grid, region: Region, factor: int, ground: SpeedPolygons) -> NDArray[np.uint8]:
+    """Burn a region on pixels ``factor`` times as large as the finest level's."""
+    height = -(-(region.bottom - region.top) // factor)
+    width = -(-(region.right - region.left) // factor)
+    window = finest.window(region.top, region.left, height * factor, width * factor)
+    return burn(ground, window.resized(height, width).transform, (height, width))
+
+
+def _render_tiles(part: ScenePart, meta: StoreMeta, source: Source, tiles: SceneTiles) -> None:
+    """Write the images of all tiles and levels, and "no data" into their masks where they are 0."""
+    for level in meta.levels:
+        factor = meta.tile // level
+        valid = np.empty((level, level), np.uint8)
+        for i, window in enumerate(part.windows):
+            ys, xs = (_edges(part, meta.tile, factor, source, window, axis) for axis in (0, 1))
+            image, speed = tiles.image[level][i], tiles.speed[level][i]
+            imagery.render(source.pixels, source.tables, ys, xs, image, valid)
+            if source.pixels.valid is not None:
+                height, width = len(ys) - 1, len(xs) - 1
+                speed[:height, :width][valid[:height, :width] == 0] = NO_DATA
+
+
+def _edges(
+    part: ScenePart, tile: int, factor: int, source: Source, window: tuple[int, int], axis: int
+) -> NDArray[np.float64]:
+    """Return where a tile's pixels lie along one axis of the source's pixels."""
+    grid = _grid(part)
+    length = (grid.height, grid.width)[axis]
+    count = -(-min(tile, part.shape[axis] - window[axis]) // factor)
+    scale = length / part.shape[axis]
+    return imagery.pixel_edges(window[axis], count, factor, scale, length) - source.origin[axis]

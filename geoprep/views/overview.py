@@ -1,0 +1,200 @@
+"""What is in a store, as a sheet of pictures: choose the scenes, read them, have them drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import UsageError
+from geoprep.grid import Grid
+from geoprep.speed import NO_DATA
+from geoprep.storage import replaced
+from geoprep.store import (
+    SPLIT_NAMES,
+    SPLITS,
+    STATUSES,
+    Store,
+    find_scene,
+    road_fraction,
+    scene_grid,
+    scene_roads,
+    scene_shape,
+    scene_splits,
+    valid_share,
+)
+from geoprep.views.pixels import (
+    aspect_of,
+    brightness_table,
+    natural_bands,
+    north_up,
+    read_thinned,
+)
+
+if TYPE_CHECKING:
+    from geoprep.views.sheet import SceneView
+
+COLUMNS = ("image", "speed", "overlay")
+SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
+
+
+def preview(
+    store: Store,
+    out: str | Path,
+    *,
+    scenes: Sequence[str] | None = None,
+    count: int = 6,
+    level: int | None = None,
+    columns: Sequence[str] = COLUMNS,
+) -> Path:
+    """Draw a sheet: for every scene its image, its speed mask and both together.
+
+    Parameters
+    ----------
+    out
+        ``.png``, ``.pdf``, ``.svg`` or ``.jpg``; it appears at once, or not at all.
+    scenes
+        Ids, or ends of ids, in the order to show them. None: chosen by :func:`choose_scenes`.
+    count
+        Number of scenes that are chosen.
+    level
+        Resolution to read. None: the coarsest that is as fine as the sheet.
+    columns
+        Any of ``image``, ``speed`` and ``overlay``.
+
+    Raises
+    ------
+    UsageError
+        An unknown scene, column or suffix, or a folder that does not exist.
+    StoreError
+        No such level, or damaged pixels.
+    """
+    from geoprep.views import sheet
+
+    out = Path(out)
+    if out.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{out}: a preview is a picture: call it NAME.png")
+    if not columns or set(columns) - set(COLUMNS):
+        raise UsageError(f"columns {', '.join(columns)}: use some of {', '.join(COLUMNS)}")
+    chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
+    grids = [scene_grid(store, scene) for scene in chosen]
+    layout = sheet.lay_out([aspect_of(grid) for grid in grids], columns)
+    level = (
+        _fitting_level(store, grids, layout.panel_pixels)
+        if level is None
+        else store.check_level(level)
+    )
+    brighten = brightness_table(store)
+    views = [
+        _view(store, scene, grid, level, layout.panel_pixels, brighten)
+        for scene, grid in zip(chosen, grids, strict=True)
+    ]
+    with replaced(out) as partial:
+        sheet.draw(partial, layout, views, _header(store, level))
+    return out
+
+
+def choose_scenes(store: Store, count: int) -> list[int]:
+    """Return scenes that show what there is, in a fixed order.
+
+    At most a third are scenes that are not ``ok``, one of each status; more only where the others
+    do not suffice. These are shared out over the splits, at least one each, and within a split
+    spread evenly over the range of road fractions, from most to least.
+    """
+    splits, status, roads = scene_splits(store), store.scenes.status, scene_roads(store)
+    odd = [np.flatnonzero(status == one) for one in STATUSES if one != "ok"]
+    usable = [np.flatnonzero((status == "ok") & (splits == i)) for i in range(len(SPLITS))]
+    usable = [members for members in usable if len(members)]
+    firsts = [int(members[0]) for members in odd if len(members)]
+    others = [int(scene) for members in odd for scene in members[1:]]
+    room = max(min(count // 3, len(firsts)), count - sum(map(len, usable)))
+    odd_chosen = (firsts + others)[:room]
+    chosen: list[int] = []
+    left = count - len(odd_chosen)
+    for i, members in enumerate(usable):
+        # What is left is shared by the sizes of the splits still to come, which need one each.
+        share = round(left * len(members) / sum(map(len, usable[i:])))
+        most = max(min(left, 1), left - (len(usable) - i - 1))
+        take = min(max(share, 1), most, len(members))
+        chosen += _spread(members, roads, take)
+        left -= take
+    return sorted(chosen, key=lambda scene: (-roads[scene], scene)) + odd_chosen
+
+
+def _spread(members: NDArray[np.intp], roads: NDArray[np.float64], take: int) -> list[int]:
+    """Return ``take`` scenes at even steps from the most roads to the fewest."""
+    ranked = sorted(members.tolist(), key=lambda scene: (-roads[scene], scene))
+    steps = np.linspace(0, len(ranked) - 1, take) if take != 1 else [len(ranked) // 2]
+    return [ranked[round(float(step))] for step in steps]
+
+
+def _fitting_level(store: Store, grids: Sequence[Grid | None], pixels: int) -> int:
+    """Return the coarsest level at which every scene is at least as wide as its panel."""
+    widths = [grid.width for grid in grids if grid is not None]
+    for level in reversed(store.meta.levels):
+        if min(widths, default=pixels) * level // store.meta.tile >= pixels:
+            return level
+    return store.meta.levels[0]
+
+
+def _view(
+    store: Store,
+    scene: int,
+    grid: Grid | None,
+    level: int,
+    pixels: int,
+    brighten: NDArray[np.uint8],
+) -> SceneView:
+    """Read one scene and make it fit the sheet: north up, not much finer than it is printed."""
+    from geoprep.views.sheet import SceneView
+
+    status = str(store.scenes.status[scene])
+    if status in ("ok", "unlabelled"):
+        step = max(1, scene_shape(store, scene, level)[1] // (2 * pixels))
+        image, speed = read_thinned(store, scene, level, step)
+    else:  # nothing was stored, so nothing is read
+        size = (max(1, round(pixels * aspect_of(grid))), pixels)
+        image = np.zeros((*size, len(store.meta.bands)), np.uint8)
+        speed = np.full(size, NO_DATA, np.uint8)
+    rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
+    width = None
+    if grid is not None:
+        width = grid.width * grid.gsd_m()[0]
+        flips = north_up(grid)
+        rgb, image, speed = rgb[flips], image[flips], speed[flips]
+    return SceneView(
+        id=str(store.scenes.id[scene]),
+        split=SPLIT_NAMES[scene_splits(store)[scene]],
+        status=status,
+        reason=str(store.scenes.reason[scene]),
+        road_fraction=float(scene_roads(store)[scene]),
+        valid_fraction=valid_share(store, scene),
+        rgb=np.broadcast_to(rgb, (*rgb.shape[:2], 3)),
+        nodata=(image == 0).all(axis=2),
+        speed=speed,
+        aspect=aspect_of(grid),
+        width_m=width,
+    )
+
+
+def _header(store: Store, level: int) -> tuple[str, str, str]:
+    """Return the sheet's title, the line below it, and the note at its end."""
+    meta, tiles = store.meta, store.tiles
+    splits = scene_splits(store)
+    shares = {name: int((splits == i).sum()) for i, name in enumerate(SPLITS)}
+    counts = ", ".join(f"{scenes} {name}" for name, scenes in shares.items() if scenes)
+    title = ", ".join(city.replace("_", " ").title() for city in meta.cities)
+    gsd_x, gsd_y = meta.gsd_m
+    facts = [
+        f"{len(store.scenes):,} scene{'s' * (len(store.scenes) > 1)} ({counts})",
+        f"{len(tiles):,} tiles of {meta.tile} px",
+        f"levels {', '.join(map(str, meta.levels))}",
+        f"{gsd_x:.2f} × {gsd_y:.2f} m per pixel",
+        f"roads {road_fraction(store):.1%}",
+    ]
+    bands = [meta.bands[i] for i in natural_bands(meta.bands)]
+    note = f"shown at level {level}, bands {', '.join(bands)}, brightness adjusted for display"
+    return title, "  ·  ".join(facts), note

@@ -1,0 +1,329 @@
+"""A store built into a bucket: the same bytes as on a disk, one builder, no half store."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from helpers.buckets import client_of, object_digests, objects, s3_endpoint, use_endpoint
+from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
+
+from geoprep.building import lease, run
+from geoprep.building.bucket import BucketJournal
+from geoprep.building.run import build
+from geoprep.cli.commands import cli
+from geoprep.errors import OutputError, SourceError, StoreError
+from geoprep.executors.threads import Threads
+from geoprep.storage import objects as remote
+from geoprep.storage import sinks
+from geoprep.store import Store
+
+OPTIONS = {"tile": 32, "shard_tiles": 8, "rescale": "city"}
+
+
+def files(folder):
+    return {name: what for name, what in tree_digest(folder).items() if what != "folder"}
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    with s3_endpoint("own") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Return scenes, and the files of their store on a disk."""
+    folder = tmp_path_factory.mktemp("world")
+    scenes = row_of_scenes(folder / "scenes", 4, 96, "uint16")
+    black = texture(96, 224)  # in several shards, with black that may be nodata
+    y, x = np.mgrid[:96, :224]
+    black[y + x < 60] = 0
+    black[40:60, 100:120] = 0
+    scenes.append(write_scene(folder / "scenes", "wharf", black.astype("uint16")))
+    build_of(folder / "a.zarr", scenes, **OPTIONS)
+    return scenes, files(folder / "a.zarr")
+
+
+@pytest.fixture
+def bucket(endpoint, monkeypatch, request):
+    """Return the address of a store that is not there yet."""
+    use_endpoint(monkeypatch, endpoint)
+    return f"s3://own/{request.node.name.replace('[', '-').strip(']')}.zarr"
+
+
+def there(endpoint, address):
+    return object_digests(endpoint, "own", address.removeprefix("s3://own/"))
+
+
+class Stopping(Threads):
+    """Leaves a build after some results, as Ctrl-C does."""
+
+    def __init__(self, after):
+        super().__init__(1)
+        self.after = after
+
+    def map_unordered(self, function, items):
+        for count, result in enumerate(super().map_unordered(function, items)):
+            if function is run.build_shard and count == self.after:
+                raise KeyboardInterrupt
+            yield result
+
+
+def test_the_bytes_are_those_of_a_store_on_a_disk(world, endpoint, bucket):
+    scenes, expected = world
+    assert plan_of(scenes, **OPTIONS).shards > 3
+    assert build(plan_of(scenes, **OPTIONS), bucket, Threads(2)).state == "built"
+    assert there(endpoint, bucket) == expected
+    assert not there(endpoint, bucket + ".build")
+    assert build(plan_of(scenes, **OPTIONS), bucket, Threads(2)).state == "unchanged"
+
+
+def test_a_large_file_goes_up_in_parts_and_an_aborted_one_not_at_all(endpoint, bucket):
+    body = np.random.default_rng(0).bytes(17 << 20)
+    sink = sinks.open_sink(bucket)
+    large, aborted = sink.create("large"), sink.create("aborted")
+    for start in range(0, len(body), 1 << 20):
+        large.write(body[start : start + (1 << 20)])
+    aborted.write(body)
+    aborted.abort()
+    assert large.close().rstrip('"').endswith("-2"), "the ETag of an object of two parts"
+    assert objects(endpoint, "own", bucket.removeprefix("s3://own/")) == {"large": body}
+
+
+def test_an_interrupted_build_is_no_store_and_is_finished(world, endpoint, bucket):
+    scenes, expected = world
+    plan = plan_of(scenes, **OPTIONS)
+    with pytest.raises(KeyboardInterrupt):
+        build(plan, bucket, Stopping(2))
+    with pytest.raises(StoreError, match="incomplete"):
+        Store.open(bucket)
+    built = []
+
+    class Counting(Threads):
+        def map_unordered(self, function, items):
+            for result in super().map_unordered(function, items):
+                built.append(function.__name__)
+                yield result
+
+    assert build(plan, bucket, Counting(2)).state == "resumed"
+    assert built.count("build_shard") == plan.shards - 2
+    assert "survey_rows" not in built, "nor is a scene looked at again"
+    assert there(endpoint, bucket) == expected
+
+
+def test_a_shard_that_is_not_the_one_we_wrote_is_built_again(world, endpoint, bucket):
+    scenes, expected = world
+    with pytest.raises(KeyboardInterrupt):
+        build(plan_of(scenes, **OPTIONS), bucket, Stopping(3))
+    key = f"{bucket.removeprefix('s3://own/')}/32/image/c/0/0/0/0"
+    client_of(endpoint).put_object(Bucket="own", Key=key, Body=b"torn")
+    assert build(plan_of(scenes, **OPTIONS), bucket, Threads(2)).state == "resumed"
+    assert there(endpoint, bucket) == expected
+
+
+KILLED = """
+import json, os, signal, sys
+from geoprep.building import run
+from geoprep.executors.threads import Threads
+from geoprep.sources.scene import Scene
+from helpers.factory import plan_of
+
+class Dying(Threads):
+    def map_unordered(self, function, items):
+        for count, result in enumerate(super().map_unordered(function, items)):
+            if function is run.build_shard and count == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield result
+
+scenes, options, out = json.loads(sys.argv[1])
+run.build(plan_of([Scene(*scene) for scene in scenes], **options), out, Dying(1))
+"""
+
+
+def test_a_killed_build_is_carried_on_at_once_on_the_same_machine(
+    world, endpoint, bucket, monkeypatch
+):
+    scenes, expected = world
+    given = json.dumps([[(s.id, s.image, s.label) for s in scenes], OPTIONS, bucket])
+    here = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
+    child = subprocess.run([sys.executable, "-c", KILLED, given], env=environment, check=False)
+    assert child.returncode == -signal.SIGKILL
+    assert "lock" in there(endpoint, bucket + ".build")
+    monkeypatch.setattr(lease.Lease, "_wait_for_a_beat", None)  # nobody is waited for
+    assert build(plan_of(scenes, **OPTIONS), bucket, Threads(2)).state == "resumed"
+    assert there(endpoint, bucket) == expected
+    assert not there(endpoint, bucket + ".build")
+
+
+# Who builds
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_of_two_builders_one_wins(world, endpoint, bucket, monkeypatch, number):
+    scenes, expected = world
+    monkeypatch.setattr(lease, "BEAT", 0.05)  # and patience as it is: machines may be busy
+    plan, ends = plan_of(scenes, **OPTIONS), []
+
+    def one():
+        try:
+            ends.append(build(plan, bucket, Threads(1)).state)
+        except StoreError as error:
+            ends.append(str(error))
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "built" in ends
+    other = ends[1 - ends.index("built")]
+    assert other == "unchanged" or "is being built by process" in other
+    assert there(endpoint, bucket) == expected
+
+
+def test_a_lock_that_nobody_renews_is_taken_over(bucket, monkeypatch):
+    lost = BucketJournal(bucket)
+    lost.__enter__()
+    lost.lease.stop()  # as if its machine had lost its power
+    with monkeypatch.context() as hasty:
+        hasty.setattr(lease, "PATIENCE", 0.3)
+        journal = BucketJournal(bucket).__enter__()
+        assert not lost.lease.held
+    journal.write({"survey": {"index": 1}})
+    assert list(journal.entries()) == [{"survey": {"index": 1}}]
+    journal.__exit__(None, None, None)
+    with pytest.raises(StoreError, match="has lost its lock"):
+        lost.write({"survey": {"index": 2}})
+    lost.__exit__(None, None, None)
+    with BucketJournal(bucket) as journal:
+        assert [entry["survey"]["index"] for entry in journal.entries()] == [1]
+
+
+def test_who_was_overtaken_cannot_commit(world, endpoint, bucket, monkeypatch):
+    """A process that was asleep while another took over must not mark its own store complete."""
+    scenes, _ = world
+    monkeypatch.setattr(lease.Lease, "held", True)
+    real = run.survey
+
+    def asleep(*arguments):
+        key = bucket.removeprefix("s3://own/") + "/zarr.json"
+        body = json.dumps({"attributes": {"geoprep": {"complete": False}}})
+        client_of(endpoint).put_object(Bucket="own", Key=key, Body=body)
+        return real(*arguments)
+
+    monkeypatch.setattr(run, "survey", asleep)
+    with pytest.raises(StoreError, match="changed by another while it was built"):
+        build(plan_of(scenes, **OPTIONS), bucket, Threads(2))
+    with pytest.raises(StoreError):
+        Store.open(bucket)
+
+
+def test_another_build_is_refused_and_overwriting_leaves_nothing_of_it(world, endpoint, bucket):
+    scenes, expected = world
+    build(plan_of(scenes[:2], tile=16), bucket, Threads(2))
+    with pytest.raises(StoreError, match=r"built differently.*--overwrite") as error:
+        build(plan_of(scenes, **OPTIONS), bucket, Threads(2))
+    assert str(error.value).count("shard_tiles") == 1
+    build(plan_of(scenes, **OPTIONS), bucket, Threads(2), overwrite=True)
+    assert there(endpoint, bucket) == expected
+
+
+def test_what_is_no_store_is_left_alone(world, endpoint, bucket):
+    key = bucket.removeprefix("s3://own/") + "/thesis.txt"
+    client_of(endpoint).put_object(Bucket="own", Key=key, Body=b"precious")
+    with pytest.raises(StoreError, match="not a geoprep store"):
+        build(plan_of(world[0], **OPTIONS), bucket, Threads(1))
+    assert list(there(endpoint, bucket)) == ["thesis.txt"]
+    assert not there(endpoint, bucket + ".build")
+
+
+# What goes wrong, and what is done with such a store
+
+
+def test_errors_are_one_line_with_the_fix(endpoint, monkeypatch):
+    use_endpoint(monkeypatch, endpoint)
+    with pytest.raises(
+        OutputError, match=r"s3://nowhere/a\.zarr/.*no such bucket.*mb s3://nowhere"
+    ) as e:
+        sinks.check_reachable("s3://nowhere/a.zarr")
+    assert "\n" not in str(e.value)
+    use_endpoint(monkeypatch, "http://127.0.0.1:9")
+    monkeypatch.setattr(remote, "RETRIES", 1)
+    remote._client.cache_clear()
+    told = r"a\.zarr/x: not writable \(no answer from http://127\.0\.0\.1:9\)\. .*AWS_ENDPOINT_URL"
+    with pytest.raises(OutputError, match=told) as e:
+        sinks.Bucket("s3://own/a.zarr").put("x", b"")
+    assert "\n" not in str(e.value)
+    assert "retries" not in str(e.value)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(SourceError, match="half of the credentials"):
+        sinks.Bucket("s3://own/a.zarr")
+
+
+def test_a_source_that_is_not_here_is_named_before_a_bucket_is_asked(
+    endpoint, bucket, tmp_path, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(sinks, "check_reachable", asked.append)
+    packed = tmp_path / "a.zip"
+    for source in (
+        ["--city", "moscow", "--source", str(tmp_path / "nope")],
+        ["--images", str(tmp_path / "nope" / "*.tif")],
+        ["--images", str(packed)],
+    ):
+        done = CliRunner().invoke(cli, ["build-zarr", *source, "--out", bucket, "--quiet"])
+        assert "nope" in str(done.exception) or "a.zip" in str(done.exception)
+        assert not asked
+    packed.write_bytes(b"not yet opened")
+    CliRunner().invoke(cli, ["build-zarr", "--images", str(packed), "--out", bucket, "--quiet"])
+    assert asked == [bucket]
+
+
+@pytest.mark.parametrize(("status", "says"), [(403, "writing is refused"), (503, "not writable")])
+def test_a_server_that_refuses_is_one_line(monkeypatch, status, says):
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_PUT(self):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    use_endpoint(monkeypatch, f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(remote, "RETRIES", 1)
+    remote._client.cache_clear()
+    with pytest.raises(OutputError, match=rf"s3://own/a\.zarr/x: {says}") as error:
+        sinks.Bucket("s3://own/a.zarr").put("x", b"bytes")
+    assert "\n" not in str(error.value)
+    server.shutdown()
+    server.server_close()
+
+
+def test_commands_work_on_a_store_in_a_bucket(world, bucket, tmp_path):
+    build(plan_of(world[0], **OPTIONS), bucket, Threads(2))
+    calls = [
+        ["info", bucket],
+        ["verify", bucket, "--quiet"],
+        ["preview", bucket, "--out", str(tmp_path / "sheet.png")],
+        ["export", bucket, "--scene", "quay_1", "--out", str(tmp_path / "quay.tif")],
+        ["export", bucket, "--footprints", "tile", "--out", str(tmp_path / "tiles.geojson")],
+    ]
+    for call in calls:
+        done = CliRunner().invoke(cli, call)
+        assert not done.exception or done.exception.code == 0, (call, done.output)
+    assert (tmp_path / "sheet.png").stat().st_size > 1000
+    assert json.loads((tmp_path / "tiles.geojson").read_text())["features"]

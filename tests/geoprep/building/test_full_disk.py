@@ -1,0 +1,156 @@
+"""A disk that fills up, and a person who presses Ctrl-C."""
+
+import errno
+import os
+import shutil
+import threading
+
+import numpy as np
+import pytest
+from helpers.crashes import Builder
+from helpers.disks import enlarge, small_disk
+from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest, write_scene
+
+from geoprep.building.run import build
+from geoprep.errors import StoreError
+from geoprep.executors.threads import Threads
+from geoprep.store import shards
+
+OPTIONS = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Return scenes and what their store must look like."""
+    folder = tmp_path_factory.mktemp("world")
+    scenes = row_of_scenes(folder / "scenes", 6, [(96, 96), (64, 80)], "uint16")
+    build_of(folder / "whole.zarr", scenes, **OPTIONS)
+    return scenes, tree_digest(folder / "whole.zarr")
+
+
+def partials(folder):
+    return list(folder.rglob("*.partial"))
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Return a file system of 200 kB of its own."""
+    with small_disk(tmp_path / "disk", 200) as folder:
+        yield folder
+
+
+def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(world, disk):
+    scenes, expected = world
+    folder = disk
+    out = folder / "a.zarr"
+    with pytest.raises(StoreError, match=r"no space left on the disk of .*a\.zarr.*again"):
+        build(plan_of(scenes, **OPTIONS), out, Threads(2))
+    assert not partials(folder), "what was half written was taken away again"
+    kept = [path for path in out.rglob("c/*/0/0/0") if path.is_file()]
+    assert kept, "the test is about a disk that fills up in the middle"
+    enlarge(folder, 20 * 1024)
+    assert build(plan_of(scenes, **OPTIONS), out, Threads(2)).state == "resumed"
+    assert tree_digest(out) == expected
+    assert not (folder / "a.zarr.build").exists()
+
+
+class FullAfter:
+    """A disk that takes so many writes of shards, and no more."""
+
+    def __init__(self, monkeypatch, writes):
+        self.left = writes
+        real = shards.ShardWriter._write
+
+        def write(writer, data):
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            real(writer, data)
+
+        monkeypatch.setattr(shards.ShardWriter, "_write", write)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 40, 90])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_disk_may_fill_up_at_any_write(world, tmp_path, monkeypatch, writes, workers):
+    scenes, expected = world
+    out = tmp_path / "a.zarr"
+    FullAfter(monkeypatch, writes)
+    with pytest.raises(StoreError, match="no space left"):
+        build(plan_of(scenes, **OPTIONS), out, Threads(workers))
+    assert not partials(tmp_path)
+    monkeypatch.undo()
+    build(plan_of(scenes, **OPTIONS), out, Threads(workers))
+    assert tree_digest(out) == expected
+
+
+@pytest.mark.slow
+def test_a_disk_may_be_full_at_any_change_of_a_file(world, tmp_path):
+    scenes, expected = world
+    with Builder(scenes, **OPTIONS) as builder:
+        events = builder.build(tmp_path / "whole.zarr").events
+        for at in range(1, events - 8, 17):  # the last few only take the journal away
+            out = tmp_path / f"{at}.zarr"
+            ending = builder.build(out, full_at=at)
+            if not ending.error and at > ending.events - 9:
+                break  # threads that race for a folder made fewer changes than the first time
+            assert ending.error == "StoreError", (at, ending)
+            assert "no space left" in ending.message
+            ending = builder.build(out)
+            assert not ending.error, (at, ending)
+            assert tree_digest(out) == expected
+            shutil.rmtree(out)
+
+
+def test_other_errors_of_the_disk_are_not_called_a_full_disk(world, tmp_path, monkeypatch):
+    def broken(writer, data):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(shards.ShardWriter, "_write", broken)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        build(plan_of(world[0], **OPTIONS), tmp_path / "a.zarr", Threads(1))
+
+
+@pytest.mark.parametrize("at", [0, 3, 7, 9])
+def test_an_interrupt_leaves_no_threads_and_a_store_to_carry_on_with(world, tmp_path, at):
+    scenes, expected = world
+    out, seen = tmp_path / "a.zarr", []
+
+    def interrupt(progress):
+        seen.append(progress)
+        if len(seen) > at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(plan_of(scenes, **OPTIONS), out, Threads(3), report=interrupt)
+    assert not [t for t in threading.enumerate() if t.name.startswith("ThreadPoolExecutor")]
+    assert not partials(tmp_path)
+    summary = build(plan_of(scenes, **OPTIONS), out, Threads(3))
+    assert summary.state == ("resumed" if at >= 7 else "built"), "six surveys, the start, a shard"
+    assert tree_digest(out) == expected
+
+
+# Memory
+
+
+def noisy_scenes(folder, count):
+    """Return scenes with as many different values as a histogram can have."""
+    rng = np.random.default_rng(0)
+    return [
+        write_scene(folder, f"noise_{i}", rng.integers(1, 65536, (300, 300, 3)).astype(np.uint16))
+        for i in range(count)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rescale", ["scene", "city"])
+def test_three_times_the_scenes_need_no_more_memory(tmp_path, rescale):
+    peaks = []
+    scenes = noisy_scenes(tmp_path, 60)
+    for count in (20, 60):
+        with Builder(scenes[:count], tile=150, rescale=rescale) as builder:
+            ending = builder.build(tmp_path / f"{count}.zarr")
+            assert ending.state == "built", ending
+            peaks.append(ending.peak)
+    # Single runs of one build differ by some megabytes; 40 histograms would be 600.
+    assert peaks[1] - peaks[0] < 48e6, [f"{peak / 1e6:.0f} MB" for peak in peaks]

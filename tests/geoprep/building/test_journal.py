@@ -1,0 +1,267 @@
+"""What a build refuses to touch, and who may build at a time."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zarr
+from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest
+
+from geoprep.building.journal import Journal
+from geoprep.building.run import build
+from geoprep.errors import StoreError
+from geoprep.executors.threads import Threads
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Return scenes and their finished store, which no test changes."""
+    folder = tmp_path_factory.mktemp("done")
+    scenes = row_of_scenes(folder / "scenes", 3, 64)
+    build_of(folder / "a.zarr", scenes)
+    return scenes, folder / "a.zarr"
+
+
+def times(folder):
+    return {str(path): path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+
+
+def beside(out):
+    return [path.name for path in out.parent.iterdir() if path.name.startswith(out.name)]
+
+
+def test_a_finished_store_is_left_alone(done):
+    scenes, out = done
+    before = times(out)
+    assert build(plan_of(scenes), out, Threads(1)).state == "unchanged"
+    assert times(out) == before
+    assert beside(out) == ["a.zarr"]
+
+
+def test_overwrite_builds_a_finished_store_again(done):
+    scenes, out = done
+    before, bytes_before = times(out), tree_digest(out)
+    assert build(plan_of(scenes), out, Threads(1), overwrite=True).state == "built"
+    assert times(out) != before
+    assert tree_digest(out) == bytes_before
+    assert beside(out) == ["a.zarr"]
+
+
+def test_a_label_edited_at_equal_size_is_noticed(done):
+    scenes, out = done
+    label = Path(scenes[0].label)
+    before, when = label.read_text(), label.stat()
+    label.write_text(before.replace('"road_type": "1"', '"road_type": "4"'))
+    os.utime(label, ns=(when.st_atime_ns, when.st_mtime_ns))
+    try:
+        with pytest.raises(StoreError, match="the images or labels have changed"):
+            build(plan_of(scenes), out, Threads(1))
+    finally:
+        label.write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tile": 32}, "tile 64 there, 32 now"),
+        ({"overlap": 4, "tile": 32}, "overlap 0 there, 4 now"),
+        ({"levels": 1}, "levels"),
+        ({"rescale": "scene"}, "rescale none there, scene now"),
+        ({"codec": "zstd"}, "codec lz4 there, zstd now"),
+        ({"val": 0.5}, "val 0.2 there, 0.5 now"),
+        ({"speed_from": "field"}, "speed_from"),
+        ({"max_nodata": 0.5}, "max_nodata"),
+        ({"shard_tiles": 1}, "shard_tiles"),
+        ({"bands": (1, 2)}, "bands"),
+        ({"gsd": 0.6}, "gsd"),
+    ],
+)
+def test_other_parameters_are_refused_and_named(done, options, says):
+    scenes, out = done
+    before = tree_digest(out)
+    with pytest.raises(StoreError, match=says) as error:
+        build(plan_of(scenes, **options), out, Threads(1))
+    assert "--overwrite" in str(error.value)
+    assert tree_digest(out) == before
+    assert beside(out) == ["a.zarr"], "nor is anything left beside it"
+
+
+def test_other_scenes_are_refused(done):
+    scenes, out = done
+    with pytest.raises(StoreError, match="have changed"):
+        build(plan_of(scenes[:2]), out, Threads(1))
+
+
+def test_overwriting_makes_the_store_anew(done, tmp_path):
+    scenes, finished = done
+    out = shutil.copytree(finished, tmp_path / "a.zarr")
+    assert build(plan_of(scenes, tile=32), out, Threads(1), overwrite=True).state == "built"
+    build_of(tmp_path / "fresh.zarr", scenes, tile=32)
+    assert tree_digest(out) == tree_digest(tmp_path / "fresh.zarr")
+
+
+def foreign(kind, path):
+    """Make something that is not ours."""
+    if kind == "file":
+        path.write_text("precious")
+    elif kind == "folder":
+        path.mkdir()
+        (path / "thesis.txt").write_text("precious")
+    elif kind == "group":
+        zarr.create_array(path, name="data", shape=(3,), dtype="u1")
+    elif kind == "array":
+        zarr.create_array(path, shape=(3,), dtype="u1")
+    else:
+        path.mkdir()
+        (path / "zarr.json").write_text("not JSON")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "group", "array", "broken"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_no_store_of_ours_is_never_touched(done, tmp_path, kind, overwrite):
+    out = tmp_path / "mine.zarr"
+    foreign(kind, out)
+    before = out.read_bytes() if out.is_file() else tree_digest(out)
+    with pytest.raises(StoreError, match="not a geoprep store"):
+        build(plan_of(done[0]), out, Threads(1), overwrite=overwrite)
+    assert (out.read_bytes() if out.is_file() else tree_digest(out)) == before
+    assert beside(out) == ["mine.zarr"]
+
+
+def test_an_empty_folder_is_a_place_for_a_store(done, tmp_path):
+    (tmp_path / "a.zarr").mkdir()
+    assert build(plan_of(done[0]), tmp_path / "a.zarr", Threads(1)).state == "built"
+    assert tree_digest(tmp_path / "a.zarr") == tree_digest(done[1])
+
+
+@pytest.mark.parametrize("blocker", ["a.zarr.build", "."])
+def test_a_place_that_cannot_be_written_is_an_error_in_words(done, tmp_path, blocker):
+    folder = tmp_path / "folder"
+    if blocker == ".":
+        folder.write_text("a file where the folder should be")
+    else:
+        folder.mkdir()
+        (folder / blocker).write_text("")
+    with pytest.raises(StoreError, match=r"a\.zarr\.build cannot be written"):
+        build(plan_of(done[0]), folder / "a.zarr", Threads(1))
+
+
+# Two at once
+
+
+def test_a_second_build_of_a_store_is_refused_while_the_first_runs(done, tmp_path):
+    scenes, _ = done
+    out, refusals = tmp_path / "a.zarr", []
+
+    def try_another(progress):
+        try:
+            build(plan_of(scenes), out, Threads(1))
+        except StoreError as error:
+            refusals.append(str(error))
+
+    assert build(plan_of(scenes), out, Threads(1), report=try_another).state == "built"
+    assert refusals
+    assert all(f"being built by process {os.getpid()}" in text for text in refusals)
+    assert tree_digest(out) == tree_digest(done[1])
+
+
+def test_a_lock_of_another_process_holds_until_it_dies(done, tmp_path):
+    scenes, _ = done
+    folder = tmp_path / "a.zarr.build"
+    folder.mkdir()
+    (folder / "lock").write_text("process 7 on elsewhere")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, str(folder / "lock")], stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(StoreError, match="process 7 on elsewhere"):
+            build(plan_of(scenes), tmp_path / "a.zarr", Threads(1))
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert build(plan_of(scenes), tmp_path / "a.zarr", Threads(1)).state == "built"
+
+
+HOLD_LOCK = """
+import fcntl, sys, time
+lock = open(sys.argv[1])
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_lock_on_a_folder_that_was_taken_away_is_none(tmp_path, monkeypatch):
+    """Between opening and locking, the owner may finish and remove what we are about to lock."""
+    real = fcntl.flock
+
+    def remove_then_lock(handle, operation):
+        shutil.rmtree(tmp_path / "a.zarr.build")
+        real(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_then_lock)
+    with pytest.raises(StoreError, match="being built by another process"):
+        Journal(tmp_path / "a.zarr").__enter__()
+    monkeypatch.undo()
+    with Journal(tmp_path / "a.zarr") as journal:
+        journal.write({"shard": 1})
+    with Journal(tmp_path / "a.zarr") as journal:
+        assert list(journal.entries()) == [{"shard": 1}]
+
+
+def test_a_journal_with_nothing_in_it_leaves_nothing(tmp_path):
+    with Journal(tmp_path / "a.zarr") as journal:
+        assert list(journal.entries()) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_journal_can_be_begun_again(tmp_path):
+    with Journal(tmp_path / "a.zarr") as journal:
+        journal.write({"shard": 1})
+    with Journal(tmp_path / "a.zarr") as journal:
+        journal.restart()
+        journal.write({"shard": 2})
+        assert list(journal.entries()) == [{"shard": 2}]
+        journal.remove()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("torn", [b'{"shard": 2', b"\x00\x00\xff", b"[1, 2]", b"\n\n", b'"text"'])
+def test_a_line_cut_short_swallows_neither_its_neighbours(tmp_path, torn):
+    with Journal(tmp_path / "a.zarr") as journal:
+        journal.write({"shard": 1})
+    with (tmp_path / "a.zarr.build/journal.jsonl").open("ab") as lines:
+        lines.write(torn)
+    with Journal(tmp_path / "a.zarr") as journal:
+        assert list(journal.entries()) == [{"shard": 1}]
+        journal.write({"shard": 3})
+        journal.write({"shard": 4})
+        assert list(journal.entries()) == [{"shard": 1}, {"shard": 3}, {"shard": 4}]
+
+
+def test_the_lock_is_given_back_even_if_the_disk_is_full(tmp_path):
+    """Closing a file flushes it, which fails once more."""
+
+    class Full:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            raise OSError(28, "No space left on device")
+
+    def fill_up():
+        with Journal(tmp_path / "a.zarr") as journal:
+            journal.write({"shard": 1})
+            journal._out.close()
+            journal._out = Full()
+
+    with pytest.raises(OSError, match="No space"):
+        fill_up()
+    with Journal(tmp_path / "a.zarr") as again:
+        assert list(again.entries()) == [{"shard": 1}]

@@ -1,0 +1,180 @@
+"""A scene that lies in several shards: the same pixels as in one, each thing done once."""
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import rasterio
+from helpers.factory import build_of, plan_of, texture, write_scene
+
+from geoprep.building import labels, survey
+from geoprep.building.records import ScenePart, ShardRecord, Stopped
+from geoprep.building.run import build
+from geoprep.building.scene import Region, pieces
+from geoprep.executors import Threads
+from geoprep.store import Store
+
+
+@pytest.fixture(scope="module")
+def mosaic(tmp_path_factory):
+    """One scene of 300 x 420 with a black corner, a black block, a roof and specks."""
+    values = texture(300, 420)
+    y, x = np.mgrid[:300, :420]
+    values[y + x < 90] = 0  # reaches the edge
+    values[100:180, 200:280] = 0  # 6,400 pixels, over the borders of tiles
+    values[60:110, 120:170] = 0  # 2,500: a roof, over the same borders
+    values[np.random.default_rng(0).random((300, 420)) < 0.01] = 0
+    return write_scene(tmp_path_factory.mktemp("mosaic"), "mosaic", values)
+
+
+OPTIONS = {"tile": 64, "levels": 2}
+
+
+def tiles_of(store):
+    return [
+        array[...]
+        for level in store.meta.levels
+        for array in (store.image(level), store.speed(level))
+    ]
+
+
+@pytest.mark.parametrize("rescale", ["none", "scene", "city"])
+@pytest.mark.parametrize("overlap", [0, 40])
+def test_shards_of_one_scene_hold_what_one_shard_holds(
+    mosaic, tmp_path, monkeypatch, rescale, overlap
+):
+    monkeypatch.setattr(survey, "_STRIP_ROWS", 16)
+    options = OPTIONS | {"rescale": rescale, "overlap": overlap}
+    whole = build_of(tmp_path / "a.zarr", [mosaic], **options, shard_tiles=1000)
+    parted = build_of(tmp_path / "b.zarr", [mosaic], **options, shard_tiles=5)
+    assert not plan_of([mosaic], **options, shard_tiles=1000).shards > 1
+    assert np.array_equal(whole.scenes.limits, parted.scenes.limits)
+    for one, other in zip(tiles_of(whole), tiles_of(parted), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_black_specks_and_roofs_are_imagery_whatever_the_shards(mosaic, tmp_path):
+    store = build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
+    with rasterio.open(mosaic.image) as file:
+        black = (file.read() == 0).all(axis=0)
+    rows, cols = store.tiles.row, store.tiles.col
+    image = store.image(64)[...]
+    for tile, (row, col) in enumerate(zip(rows, cols, strict=True)):
+        part = np.s_[row : row + 64, col : col + 64]
+        seen = image[tile][: black[part].shape[0], : black[part].shape[1]]
+        y, x = np.mgrid[part]
+        missing = (y + x < 90) | ((y >= 100) & (y < 180) & (x >= 200) & (x < 280))
+        specks = black[part] & ~missing
+        # A speck beside what is missing, or at the edge, hangs together with it.
+        apart = specks & (y + x > 100) & ((y < 95) | (y > 185) | (x < 195) | (x > 285))
+        apart &= (y > 5) & (y < 294) & (x > 5) & (x < 414)
+        assert (seen[missing] == 0).all()
+        assert (seen[apart] == 1).all()
+        assert (seen[~black[part]] > 0).all()
+
+
+@pytest.mark.parametrize("shard_tiles", [5, 1000])
+@pytest.mark.parametrize("nodata", [0.0, 255.0])
+def test_a_value_that_is_given_is_nodata_wherever_it_lies(tmp_path, nodata, shard_tiles):
+    values = texture(200, 200)
+    values[50:60, 50:60], values[80:82, 120:122] = 255, 0
+    scene = write_scene(tmp_path / "scene", "white", values)
+    options = OPTIONS | {"nodata": nodata, "rescale": "none", "shard_tiles": shard_tiles}
+    store = build_of(tmp_path / "a.zarr", [scene], **options)
+    rows, cols = store.tiles.row, store.tiles.col
+    for image, row, col in zip(store.image(64)[...], rows, cols, strict=True):
+        part = values[row : row + 64, col : col + 64]
+        expected = np.where((part == nodata).all(axis=2)[..., None], 0, np.maximum(part, 1))
+        assert np.array_equal(image[: part.shape[0], : part.shape[1]], expected)
+
+
+def test_no_file_of_a_survey_stays(mosaic, tmp_path):
+    build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_an_interrupted_build_still_knows_where_black_is_nodata(mosaic, tmp_path):
+    expected = build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
+    plan, out = plan_of([mosaic], **OPTIONS, shard_tiles=5), tmp_path / "b.zarr"
+
+    def interrupt(progress):
+        if progress.stage == "build" and progress.pixels_done > 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(plan, out, Threads(1), report=interrupt)
+    seen = []
+    assert build(plan, out, Threads(1), report=seen.append).state == "resumed"
+    assert {progress.stage for progress in seen} == {"build"}
+    for one, other in zip(tiles_of(expected), tiles_of(Store.open(out)), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_the_roads_of_a_scene_are_read_once(mosaic, tmp_path, monkeypatch):
+    read = []
+    usual = labels.read_roads
+    monkeypatch.setattr(labels, "read_roads", lambda *a, **k: read.append(1) or usual(*a, **k))
+    store = build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
+    assert len(store.tiles.row) > 3 * 5
+    assert (store.tiles.road_fraction > 0).any()
+    assert len(read) == 1
+    assert not labels._kept
+
+
+def test_one_scene_moves_the_bar(mosaic, tmp_path, monkeypatch):
+    monkeypatch.setattr(survey, "_STRIP_ROWS", 16)
+    seen = []
+    plan = plan_of([mosaic], **OPTIONS, rescale="scene", shard_tiles=5)
+    build(plan, tmp_path / "a.zarr", Threads(2), report=seen.append)
+    done = [progress.pixels_done for progress in seen if progress.stage == "survey"]
+    assert len(done) == -(-300 // 32)
+    assert done[-1] == 300 * 420
+    done = [progress.pixels_done for progress in seen if progress.stage == "build"]
+    assert len(done) == plan.shards + 1
+    assert (np.diff(done) > 0).all()
+
+
+def test_tasks_end_at_their_next_stage_when_the_build_is_left():
+    ended = []
+    all_begun = threading.Barrier(3, timeout=60)  # one that has not begun is never run
+    too_late = time.monotonic() + 60
+
+    def endless(number):
+        record = ShardRecord(number)
+        all_begun.wait()
+        try:
+            while number and time.monotonic() < too_late:
+                with record.stage("decode"):
+                    time.sleep(0.01)
+        except Stopped:
+            ended.append(number)
+            raise
+        return number
+
+    def leave():
+        for _ in Threads(3).map_unordered(endless, [0, 1, 2]):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        leave()
+    assert sorted(ended) == [1, 2]
+    with ShardRecord(0).stage("decode"):  # outside of any executor
+        pass
+
+
+def part_of(windows, shape, whole=False):
+    return ScenePart(
+        0, "", None, "auto", None, shape, tuple(windows), whole=whole, counted=True, known=None
+    )
+
+
+def test_a_part_is_read_row_by_row_where_its_rectangle_would_hold_more():
+    windows = [(0, 192), (0, 256), (64, 0), (64, 64)]
+    part = part_of(windows, (300, 420))
+    assert pieces(part, 64) == [slice(0, 2), slice(2, 4)]
+    assert pieces(replace(part, whole=True), 64) == [slice(0, 4)]
+    overlapping = part_of([(row, col) for row in (0, 16, 32) for col in (0, 64)], (300, 420))
+    assert pieces(overlapping, 64) == [slice(0, 6)]
+    assert Region.of(part, windows, 64).area == 128 * 320

@@ -1,0 +1,332 @@
+"""Stores whose labels are rasters."""
+
+import contextlib
+import io
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from affine import Affine
+from helpers.factory import PLACES, Place, build_of, plan_of, texture, tree_digest, write_image
+from helpers.factory import write_scene as write_vector_scene
+from PIL import Image
+from rich.console import Console
+
+from geoprep.building.run import build
+from geoprep.cli.progress import print_summary
+from geoprep.errors import StoreError, UsageError
+from geoprep.executors.threads import Threads
+from geoprep.labels.downsampling import majority
+from geoprep.palette import UNKNOWN_COLOUR
+from geoprep.plan.options import BuildOptions
+from geoprep.sources.scene import Scene
+from geoprep.speed import NO_DATA, UNKNOWN_SPEED
+from geoprep.store import Store
+from geoprep.store.schema import StoreMeta
+from geoprep.verify import verify
+from geoprep.verify.pixels import _speed_faults
+from geoprep.views.facts import info, render
+from geoprep.views.geotiff import export_scene
+from geoprep.views.page.pictures import _png
+from geoprep.views.page.records import _legend
+from geoprep.views.pixels import thinned_speed
+
+SIDE = 96
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def drawn(seed, height=SIDE, width=SIDE):
+    """Return a mask of 0 and 255 with crossing bars and noise, and some 100, unknown."""
+    rng = np.random.default_rng(seed)
+    mask = np.zeros((height, width), np.uint8)
+    at = rng.integers(5, min(height, width) - 15, 2)
+    mask[at[0] : at[0] + 7] = 255
+    mask[:, at[1] : at[1] + 5] = 255
+    mask[rng.random(mask.shape) < 0.03] = 255
+    mask[: height // 6, : width // 6] = 100
+    return mask
+
+
+def scene_of(folder, name, mask, pixels=None, place=PLACES["utm"], **profile):
+    """Write an image and its mask on the same grid."""
+    height, width = mask.shape
+    image = write_image(
+        folder / f"{name}.tif", texture(height, width) if pixels is None else pixels, place
+    )
+    label = write_image(folder / f"{name}_mask.tif", mask[..., None], place, **profile)
+    return Scene(name, str(image), str(label))
+
+
+def codes_of(mask):
+    return np.select([mask == 255, mask == 100], [UNKNOWN_SPEED, NO_DATA], 0).astype(np.uint8)
+
+
+def mosaic(store, level, scene=0):
+    """Return the tiles of a scene put together."""
+    step = store.meta.tile // level
+    tiles = np.flatnonzero(store.tiles.scene == scene)
+    rows, cols = store.tiles.row[tiles] // step, store.tiles.col[tiles] // step
+    out = np.zeros((rows.max() + level, cols.max() + level), np.uint8)
+    for tile, row, col in zip(tiles, rows, cols, strict=True):
+        out[row : row + level, col : col + level] = store.speed(level)[tile]
+    return out
+
+
+ROADS = {"label_values": "255", "label_nodata": "100"}
+
+
+@pytest.mark.parametrize("options", [{}, {"tile": 32, "shard_tiles": 4, "overlap": 8}])
+def test_a_mask_is_stored_as_roads_of_unknown_speed(tmp_path, options):
+    mask = drawn(1)
+    store = build_of(tmp_path / "a.zarr", [scene_of(tmp_path, "a", mask)], **ROADS, **options)
+    assert store.scenes.status.tolist() == ["ok"]
+    np.testing.assert_array_equal(mosaic(store, store.meta.levels[0]), codes_of(mask))
+    half = np.zeros((SIDE // 2, SIDE // 2), np.uint8)
+    edges = np.arange(0, SIDE + 1, 2.0)
+    majority(codes_of(mask), edges, edges, half)
+    np.testing.assert_array_equal(mosaic(store, store.meta.levels[1]), half)
+    known = mask != 100
+    if not options:
+        assert store.tiles.road_fraction == pytest.approx([(mask == 255)[known].mean()])
+
+
+def test_a_resampled_scene_has_the_majority_of_its_mask(tmp_path):
+    mask = drawn(2, 90, 120)
+    store = build_of(tmp_path / "a.zarr", [scene_of(tmp_path, "a", mask)], resize=64, **ROADS)
+    out = np.zeros((64, 64), np.uint8)
+    majority(codes_of(mask), np.linspace(0, 90, 65), np.linspace(0, 120, 65), out)
+    np.testing.assert_array_equal(store.speed()[0], out)
+
+
+def test_nodata_of_the_image_is_unknown_whatever_the_mask_says(tmp_path):
+    pixels = texture(SIDE, SIDE)
+    pixels[:, :30] = 0
+    scene = scene_of(tmp_path, "a", drawn(3), pixels)
+    speed = build_of(tmp_path / "a.zarr", [scene], **ROADS).speed()[0]
+    assert (speed[:, :30] == NO_DATA).all()
+    np.testing.assert_array_equal(speed[:, 30:], codes_of(drawn(3))[:, 30:])
+
+
+def test_speeds_of_a_raster_are_speeds(tmp_path):
+    mask = np.zeros((SIDE, SIDE), np.uint8)
+    mask[10:20], mask[50:60] = 3, 7
+    store = build_of(tmp_path / "a.zarr", [scene_of(tmp_path, "a", mask)], label_speeds="bins")
+    assert store.meta.speed_unit == "mph"
+    assert np.unique(store.speed()[0]).tolist() == [0, 26, 66]
+
+
+def test_a_mask_that_cannot_be_used_fails_its_scene_alone(tmp_path):
+    good, bad = (scene_of(tmp_path, name, drawn(4)) for name in ("good", "bad"))
+    Path(bad.label).write_bytes(Path(bad.label).read_bytes()[:400])
+    away = scene_of(tmp_path, "away", drawn(4))
+    there = Place(
+        PLACES["utm"].crs, PLACES["utm"].transform.translation(9e3, 0) * PLACES["utm"].transform
+    )
+    write_image(Path(away.label), drawn(4)[..., None], there)
+    store = build_of(tmp_path / "a.zarr", [away, bad, good], **ROADS)
+    assert store.scenes.status.tolist() == ["failed", "failed", "ok"]
+    assert "away_mask.tif: the mask lies elsewhere" in store.scenes.reason[0]
+    assert "bad_mask.tif" in store.scenes.reason[1]
+    assert str(tmp_path) not in " ".join(store.scenes.reason)
+    assert (store.speed()[...][:2] == NO_DATA).all()
+
+
+def summary_of(folder, scenes, **options):
+    return build(plan_of(scenes, **options), folder, Threads(1))
+
+
+def test_masks_none_of_which_has_a_road_are_said_with_the_values_that_they_hold(tmp_path):
+    """225 for 255 would be a store without roads, built as asked."""
+    scenes = [scene_of(tmp_path, name, drawn(i)) for i, name in enumerate("ab")]
+    (warning,) = summary_of(tmp_path / "a.zarr", scenes, label_values="225").warnings
+    assert "no road in any mask (2) by --label-values 225: they hold 0 and 100 and 255" in warning
+    again = summary_of(tmp_path / "a.zarr", scenes, label_values="225")
+    assert (again.state, again.warnings) == ("unchanged", (warning,))
+    console = io.StringIO()
+    with contextlib.redirect_stdout(console):
+        print_summary(again, [])
+    assert "warning no road in any mask" in console.getvalue()
+
+
+def test_a_mask_without_a_road_among_others_is_a_scene_without_roads(tmp_path):
+    masks = {"a": drawn(1), "fields": np.zeros((SIDE, SIDE), np.uint8)}
+    scenes = [scene_of(tmp_path, name, mask) for name, mask in masks.items()]
+    assert summary_of(tmp_path / "a.zarr", scenes, **ROADS).warnings == ()
+
+
+# --- the store says so --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def masked(tmp_path):
+    """A store of masks."""
+    scenes = [scene_of(tmp_path / "in", f"s{i}", drawn(i)) for i in range(3)]
+    return build_of(tmp_path / "masks.zarr", scenes, **ROADS)
+
+
+def test_a_reader_that_knows_only_mph_refuses_the_store(masked):
+    """Readers of before take no other unit: none of them reads 254 as a speed."""
+    assert masked.meta.speed_unit == "none"
+    assert not masked.meta.has_speeds
+    assert StoreMeta.from_attrs(masked.meta.to_attrs()).speed_unit == "none"
+    with pytest.raises(ValueError, match="speed unit 'kmh'"):
+        StoreMeta.from_attrs(masked.meta.to_attrs() | {"speed_unit": "kmh"})
+
+
+def test_what_people_read_of_it_names_no_speed(masked):
+    facts = info(masked)
+    assert facts["speeds"] == {}
+    assert facts["speed_unit"] == "none"
+    train = masked.tiles.split == 0
+    assert facts["unknown_speed"] == (masked.speed()[...][train] == UNKNOWN_SPEED).sum()
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(render(facts))
+    text = console.export_text()
+    assert "unknown" in text
+    assert "254" not in text.partition("mph")[2]
+
+
+def test_a_thinned_mask_keeps_roads_and_known_speeds_before_unknown():
+    blocks = [[254, 30], [254, 0], [254, 255], [255, 255], [0, 255]]
+    mask = np.array([[b for block in blocks for b in (block[0], block[1])]] * 2, np.uint8)
+    assert thinned_speed(mask, 2).tolist() == [[30, 254, 254, 255, 0]]
+
+
+def test_the_page_has_a_colour_of_its_own_for_them(masked):
+    assert list(_legend(info(masked))["bins"]) == ["0"]
+    assert _legend(info(masked))["bins"]["0"]["label"] == "road"
+    bytes_ = np.array([[0, 25, 253, 254]], np.uint8)
+    with Image.open(io.BytesIO(_png(bytes_))) as picture:
+        assert np.asarray(picture).tolist() == [[0, 25, 252, 254]]
+        shown = np.asarray(picture.convert("RGB"))[0, 3]
+    assert tuple(shown.tolist()) == UNKNOWN_COLOUR
+
+
+def test_verify_finds_a_speed_in_a_store_whose_roads_have_none(masked):
+    assert verify(masked.location).ok
+    speed = masked.speed()[0]
+    assert not list(_speed_faults(speed, masked.meta))
+    speed[:2] = 30
+    assert (
+        "have a speed in a store whose roads have none"
+        in next(_speed_faults(speed, masked.meta))[1]
+    )
+    assert not list(_speed_faults(speed, replace(masked.meta, speed_unit="mph")))
+
+
+def test_export_calls_them_roads_and_comes_back(masked, tmp_path):
+    (mask,) = export_scene(masked, "s1", tmp_path / "s1_mask.tif", what="speed")
+    with rasterio.open(mask) as file:
+        assert file.descriptions == ("road",)
+        assert "mph" not in file.units
+        np.testing.assert_array_equal(file.read(1), codes_of(drawn(1)))
+    again = replace_label(masked, tmp_path, mask)
+    store = build_of(tmp_path / "again.zarr", [again], label_values="254")
+    np.testing.assert_array_equal(store.speed()[0], codes_of(drawn(1)))
+    for coding in ("binned", "continuous"):
+        with pytest.raises(UsageError, match="no speeds to export"):
+            export_scene(masked, "s1", tmp_path / "x.tif", coding=coding)
+
+
+def replace_label(store, folder, label):
+    return Scene("s1", str(folder / "in" / "s1.tif"), str(label))
+
+
+# --- options ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"label_values": "255", "label_speeds": "mph"}, "use one of them"),
+        ({"label_values": "roads"}, "write a value such as 255"),
+        ({"label_nodata": "1"}, "goes with --label-values"),
+        ({"buffer": 0.0}, "--buffer 0"),
+        ({"buffer": float("nan")}, "--buffer nan"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, says):
+    with pytest.raises(UsageError, match=says):
+        BuildOptions(**options)
+
+
+def test_masks_without_a_word_on_their_values_are_refused_with_the_values(tmp_path):
+    with pytest.raises(UsageError, match=r"a_mask.tif is a mask: .*holds 0 and 100 and 255"):
+        plan_of([scene_of(tmp_path, "a", drawn(1))])
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_one_mask_for_many_images_must_say_where_it_lies(tmp_path):
+    scenes = [scene_of(tmp_path, name, drawn(1)) for name in ("a", "b")]
+    label = str(write_image(tmp_path / "all.tif", drawn(1)[..., None], PLACES["utm"]))
+    shared = [replace(scene, label=label) for scene in scenes]
+    assert build_of(tmp_path / "a.zarr", shared, **ROADS).scenes.status.tolist() == ["ok", "ok"]
+    write_image(Path(label), drawn(1)[..., None], Place(None, Affine.identity()))
+    with pytest.raises(UsageError, match=r"all\.tif shall be the mask of 2 images"):
+        plan_of(shared, **ROADS)
+
+
+def test_options_for_masks_beside_vectors_are_refused(tmp_path):
+    scene = write_vector_scene(tmp_path, "a", texture(SIDE, SIDE))
+    with pytest.raises(UsageError, match=r"a\.geojson holds lines or areas"):
+        plan_of([scene], label_values="255")
+
+
+@pytest.mark.parametrize(
+    "other", [{"label_values": ">200"}, {"label_nodata": "99"}, {"label_nodata": None}]
+)
+def test_a_store_built_by_another_rule_is_not_taken_for_this_one(tmp_path, other):
+    scene, out = scene_of(tmp_path, "a", drawn(1)), tmp_path / "a.zarr"
+    build_of(out, [scene], **ROADS)
+    with pytest.raises(StoreError, match=r"built differently: label_"):
+        build_of(out, [scene], **ROADS | other)
+    again = build(plan_of([scene], **ROADS), out, Threads(1))
+    assert again.state == "unchanged"
+
+
+def test_another_mask_is_another_input(tmp_path):
+    scene, out = scene_of(tmp_path, "a", drawn(1)), tmp_path / "a.zarr"
+    build_of(out, [scene], **ROADS)
+    scene_of(tmp_path, "a", drawn(2))
+    with pytest.raises(StoreError, match="images or labels have changed"):
+        build_of(out, [scene], **ROADS)
+
+
+def test_a_store_from_before_an_option_was_there_is_complete(tmp_path):
+    scene, out = write_vector_scene(tmp_path, "a", texture(SIDE, SIDE)), tmp_path / "a.zarr"
+    build_of(out, [scene])
+    root = out / "zarr.json"
+    document = json.loads(root.read_text())
+    for name in ("buffer", "width_field", "label_values"):
+        del document["attributes"]["geoprep"]["build"]["options"][name]
+    root.write_text(json.dumps(document))
+    assert build(plan_of([scene]), out, Threads(1)).state == "unchanged"
+    with pytest.raises(StoreError, match=r"buffer 2\.0 there, 3\.0 now"):
+        build(plan_of([scene], buffer=3.0), out, Threads(1))
+
+
+def test_a_wider_buffer_makes_wider_roads(tmp_path):
+    scene = write_vector_scene(tmp_path, "a", texture(SIDE, SIDE))
+    stores = [build_of(tmp_path / f"{m}.zarr", [scene], buffer=m) for m in (1.0, 4.0)]
+    narrow, wide = (store.speed()[0] for store in stores)
+    assert ((narrow > 0) <= (wide > 0)).all()
+    assert 2.5 < (wide > 0).sum() / (narrow > 0).sum() < 5
+
+
+def test_the_same_bytes_whatever_the_number_of_workers(tmp_path):
+    scenes = [scene_of(tmp_path, f"s{i}", drawn(i)) for i in range(2)]
+    trees = []
+    for workers in (1, 3):
+        out = tmp_path / f"{workers}.zarr"
+        build_of(out, scenes, workers=workers, tile=32, shard_tiles=5, **ROADS)
+        trees.append(tree_digest(out))
+    assert trees[0] == trees[1]
+    assert Store.open(tmp_path / "1.zarr").meta.shard_tiles == 9

@@ -1,0 +1,332 @@
+"""What becomes of each scene, and the figures of the whole store."""
+
+import json
+import os
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.factory import (
+    PLACES,
+    Place,
+    build_of,
+    plan_of,
+    row_of_scenes,
+    texture,
+    tree_digest,
+    truncate,
+    write_image,
+    write_roads,
+    write_scene,
+)
+
+from geoprep.building.run import build
+from geoprep.errors import UsageError
+from geoprep.executors.threads import Threads
+from geoprep.plan.options import BuildOptions
+from geoprep.plan.plan import make_plan
+from geoprep.sources.scene import Found, Scene
+from geoprep.sources.tar import index_tar
+from geoprep.storage.addresses import member_address
+from geoprep.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    """These tests are about what is written, not about when it is safe."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+SIDE = 96
+
+
+def tiles_of(store, scene):
+    """Return the rows of a scene's tiles."""
+    return np.flatnonzero(store.tiles.scene == store.scenes.id.tolist().index(scene))
+
+
+def assert_no_data(store, scene):
+    rows = tiles_of(store, scene)
+    assert len(rows)
+    for level in store.meta.levels:
+        assert not store.image(level)[...][rows].any()
+        assert (store.speed(level)[...][rows] == 255).all()
+    assert not store.tiles.valid_fraction[rows].any()
+    assert not store.tiles.road_fraction[rows].any()
+
+
+def damaged_scenes(folder):
+    """Return scenes that fail, each with words that its reason must hold."""
+    pixels = texture(SIDE, SIDE)
+
+    def scene(name, **options):
+        return write_scene(folder, name, pixels, **options)
+
+    cut_header, cut_pixels = scene("cut_header"), scene("cut_pixels", compress=None)
+    truncate(cut_header.image, 0.001)
+    truncate(cut_pixels.image, 0.7)
+    cut_label, no_bytes, not_json = scene("cut_label"), scene("no_bytes"), scene("not_json")
+    truncate(cut_label.label, 0.6)
+    truncate(no_bytes.label, 0.0)
+    Path(not_json.label).write_text("<html>404</html>")
+    one_feature = scene("one_feature")
+    Path(one_feature.label).write_text('{"type": "Feature"}')
+    gone = scene("gone")
+    Path(gone.label).unlink()
+    floats = Scene(
+        "floats", str(write_image(folder / "floats.tif", pixels.astype("complex64"))), None
+    )
+    no_crs = Place(None, PLACES["utm"].transform)
+    nowhere = Scene("nowhere", str(write_image(folder / "nowhere.tif", pixels, no_crs)), None)
+    return {
+        cut_header: "cut_header.tif",
+        cut_pixels: "cut_pixels.tif",
+        cut_label: "cut_label.geojson",
+        no_bytes: "no_bytes.geojson",
+        not_json: "not_json.geojson",
+        one_feature: "one_feature.geojson",
+        gone: "gone.geojson",
+        floats: "floats.tif holds complex64",
+        nowhere: "nowhere.tif has no CRS",
+    }
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"tile": 40, "shard_tiles": 5}, {"rescale": "city", "resize": 64}]
+)
+def test_a_scene_that_fails_keeps_its_rows_and_names_its_file(tmp_path, options):
+    good = row_of_scenes(tmp_path / "scenes", 3, SIDE)
+    bad = damaged_scenes(tmp_path / "scenes")
+    scenes = [good[0], *bad, *good[1:]]
+    store = build_of(tmp_path / "a.zarr", scenes, **options)
+    assert store.scenes.id.tolist() == [scene.id for scene in scenes]
+    assert np.bincount(store.tiles.scene).tolist() == [len(tiles_of(store, "quay_0"))] * 12
+    for row, scene in enumerate(scenes):
+        if scene in bad:
+            assert store.scenes.status[row] == "failed"
+            assert bad[scene] in store.scenes.reason[row]
+            assert_no_data(store, scene.id)
+        else:
+            assert (store.scenes.status[row], store.scenes.reason[row]) == ("ok", "")
+            assert store.tiles.valid_fraction[tiles_of(store, scene.id)].all()
+    alone = build_of(tmp_path / "b.zarr", good, **options)
+    if "rescale" not in options:
+        for scene in good:
+            np.testing.assert_array_equal(
+                store.image()[...][tiles_of(store, scene.id)],
+                alone.image()[...][tiles_of(alone, scene.id)],
+            )
+
+
+def test_a_store_knows_nothing_of_the_folders_it_was_built_from(tmp_path):
+    """The same inputs give the same bytes, wherever they lie: reasons name files, not folders."""
+    digests = []
+    for place in ("here", "over/there"):
+        bad = damaged_scenes(tmp_path / place)
+        bad[in_archive(next(iter(bad)), tmp_path / place / "all.tar")] = "cut_header.tif in all.tar"
+        scenes = [*row_of_scenes(tmp_path / place, 2, SIDE), *bad]
+        store = build_of(tmp_path / place / "a.zarr", scenes)
+        for says, reason in zip(bad.values(), store.scenes.reason[2:], strict=True):
+            assert says in reason
+            assert str(tmp_path) not in reason
+        digests.append(tree_digest(tmp_path / place / "a.zarr"))
+    assert digests[0] == digests[1]
+
+
+def in_archive(scene, archive):
+    """Return a scene whose image lies in a tar archive."""
+    with tarfile.open(archive, "w") as tar:
+        tar.add(scene.image, "PS-RGB/cut_header.tif")
+    (member,) = index_tar(archive)
+    address = member_address(archive, member.name, member.offset, member.size)
+    return Scene("packed", address, None)
+
+
+def test_scenes_without_a_grid_have_no_place_in_the_tables(tmp_path):
+    scenes = [*row_of_scenes(tmp_path, 1, SIDE), Scene("gone", str(tmp_path / "gone.tif"), None)]
+    store = build_of(tmp_path / "a.zarr", scenes)
+    assert store.scenes.crs.tolist() == ["EPSG:4326", ""]
+    assert np.isnan(store.scenes.bounds[1]).all()
+    assert np.isnan(store.scenes.limits[1]).all()
+    assert np.isnan(store.tiles.transform[1]).all()
+
+
+def test_an_empty_label_means_no_roads(tmp_path):
+    scenes = [write_scene(tmp_path, "field", texture(SIDE, SIDE), roads=())]
+    store = build_of(tmp_path / "a.zarr", scenes)
+    assert store.scenes.status.tolist() == ["ok"]
+    assert not store.speed()[...].any()
+    assert store.tiles.road_fraction.tolist() == [0.0]
+
+
+def test_no_label_means_unlabelled(tmp_path):
+    scenes = [
+        *row_of_scenes(tmp_path, 1, SIDE),
+        write_scene(tmp_path, "island", texture(SIDE, SIDE), labelled=False),
+    ]
+    store = build_of(tmp_path / "a.zarr", scenes)
+    assert store.scenes.status.tolist() == ["ok", "unlabelled"]
+    assert store.scenes.reason[1] == "no label file"
+    assert (store.speed()[...][1] == 255).all()
+    np.testing.assert_array_equal(store.image()[...][1], texture(SIDE, SIDE))
+    assert store.tiles.valid_fraction[1] == 1.0
+
+
+@pytest.mark.parametrize("shard_tiles", [100, 3])
+@pytest.mark.parametrize("rescale", ["none", "scene", "city"])
+def test_more_nodata_than_allowed_is_skipped_and_said(tmp_path, rescale, shard_tiles):
+    scenes = row_of_scenes(tmp_path, 2, 100)
+    for name, rows in (("just", 10), ("over", 9)):
+        values = texture(100, 100)
+        values[rows:] = 0
+        scenes.append(write_scene(tmp_path, name, values))
+    options = {"tile": 50, "rescale": rescale, "shard_tiles": shard_tiles}
+    store = build_of(tmp_path / "a.zarr", scenes, **options)
+    assert store.scenes.status.tolist() == ["ok", "ok", "ok", "skipped"]
+    assert store.scenes.reason[3] == "91.0% nodata, more than --max-nodata 0.9"
+    assert_no_data(store, "over")
+    strict = build_of(tmp_path / "b.zarr", scenes, max_nodata=0.0, **options)
+    assert strict.scenes.status.tolist() == ["ok", "ok", "skipped", "skipped"]
+    lax = build_of(tmp_path / "c.zarr", scenes, max_nodata=1.0, **options)
+    assert lax.scenes.status.tolist() == ["ok"] * 4
+
+
+# The figures of the store, counted again from its pixels
+
+
+def mixed_scenes(folder):
+    """Return scenes of every fate."""
+    scenes = row_of_scenes(folder, 8, SIDE)
+    hollow = texture(SIDE, SIDE, seed=9)
+    hollow[20:60, 30:] = 0
+    scenes.append(write_scene(folder, "hollow", hollow))
+    scenes.append(write_scene(folder, "island", texture(SIDE, SIDE), labelled=False))
+    scenes.append(write_scene(folder, "night", np.zeros((SIDE, SIDE, 3), np.uint8)))
+    scenes.append(write_scene(folder, "broken", texture(SIDE, SIDE)))
+    truncate(scenes[-1].label)
+    return scenes
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": 9}, {"shard_tiles": 3, "test": 0.2}])
+def test_statistics_are_those_of_the_pixels(tmp_path, options):
+    store = build_of(tmp_path / "a.zarr", mixed_scenes(tmp_path), tile=40, **options)
+    image, speed = store.image()[...], store.speed()[...]
+    tiles = store.tiles
+    valid = (image != 0).any(axis=3)
+    np.testing.assert_allclose(tiles.valid_fraction, valid.mean(axis=(1, 2)), rtol=1e-6)
+    labelled = (speed != 255).sum(axis=(1, 2))
+    roads = ((speed > 0) & (speed < 255)).sum(axis=(1, 2))
+    np.testing.assert_allclose(tiles.road_fraction, roads / np.maximum(labelled, 1), rtol=1e-6)
+    train = (tiles.split == 0) & (store.scenes.status[tiles.scene] == "ok")
+    assert 0 < train.sum() < len(train)
+    for band in range(3):
+        counts = np.bincount(image[train][..., band][valid[train]], minlength=256)
+        np.testing.assert_array_equal(store.histogram_band[band], counts)
+    counts = np.bincount(speed[train].ravel(), minlength=256)
+    np.testing.assert_array_equal(store.histogram_speed, counts)
+    assert Counter(store.scenes.status.tolist()) == {
+        "ok": 9,
+        "unlabelled": 1,
+        "skipped": 1,
+        "failed": 1,
+    }
+
+
+def test_the_summary_is_that_of_the_store(tmp_path):
+    found = Found(tuple(mixed_scenes(tmp_path)), "x", orphan_labels=("chip77.geojson",))
+    plan = make_plan([found], ["custom"], BuildOptions(tile=48), Threads(2))
+    summary = build(plan, tmp_path / "a.zarr", Threads(2))
+    store = Store.open(tmp_path / "a.zarr")
+    assert (summary.state, summary.tiles, summary.levels) == ("built", 48, (48, 24))
+    assert summary.statuses == {"ok": 9, "unlabelled": 1, "skipped": 1, "failed": 1}
+    assert [issue[:2] for issue in summary.issues] == [
+        ("island", "unlabelled"),
+        ("night", "skipped"),
+        ("broken", "failed"),
+    ]
+    assert "broken.geojson" in summary.issues[2][2]
+    assert summary.orphan_labels == ("chip77.geojson",)
+    assert summary.splits == {
+        name: int((store.tiles.split == i).sum()) for i, name in enumerate(("train", "val", "test"))
+    }
+    speed = store.speed()[...]
+    ok = store.scenes.status[store.tiles.scene] == "ok"
+    on_road = ((speed[ok] > 0) & (speed[ok] < 255)).sum() / (speed[ok] != 255).sum()
+    assert summary.road_fraction == pytest.approx(on_road, rel=1e-5)
+    assert summary.valid_fraction == pytest.approx((store.image()[...] != 0).mean(), rel=1e-5)
+    assert summary.store_bytes == sum(
+        file.stat().st_size for file in (tmp_path / "a.zarr").rglob("*") if file.is_file()
+    )
+    assert summary.source_bytes == 12 * SIDE * SIDE * 3, "every image, once"
+
+
+def test_fallbacks_of_road_attributes_are_counted(tmp_path):
+    scenes = row_of_scenes(tmp_path, 2, SIDE)
+    odd = (((0.1, 0.1), (0.9, 0.9)), {"road_type": "99", "lane_numbe": "wide"})
+    write_roads(Path(scenes[0].label), PLACES["degrees"], (SIDE, SIDE), [odd])
+    summary = build(plan_of(scenes), tmp_path / "a.zarr", Threads(2))
+    assert summary.notes == {"lane_number unknown": 1, "road_type unknown": 1}
+
+
+def test_progress_goes_from_nothing_to_all(tmp_path):
+    seen = []
+    plan = plan_of(row_of_scenes(tmp_path, 6, SIDE), tile=48, rescale="city", shard_tiles=4)
+    build(plan, tmp_path / "a.zarr", Threads(2), report=seen.append)
+    assert [p.stage for p in seen] == ["survey"] * 6 + ["build"] * 7
+    for stage in ("survey", "build"):
+        done = [p.pixels_done for p in seen if p.stage == stage]
+        read = [p.bytes_read for p in seen if p.stage == stage]
+        assert done == sorted(done)
+        assert {p.pixels for p in seen if p.stage == stage} == {done[-1]}
+        assert read == sorted(read)
+        assert read[-1] == 6 * SIDE * SIDE * 3
+    assert seen[0].pixels == 6 * SIDE * SIDE
+    assert seen[-1].pixels == plan.tiles * 48 * 48
+    assert json.dumps(seen[-1].bytes_read)
+
+
+# One file of roads for all scenes
+
+
+def test_one_road_file_gives_every_scene_its_share(tmp_path):
+    scenes = row_of_scenes(tmp_path / "scenes", 3, SIDE)
+    features = [
+        feature
+        for scene in scenes
+        for feature in json.loads(Path(scene.label).read_text())["features"]
+    ]
+    roads = tmp_path / "roads.geojson"
+    roads.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    bare = tuple(Scene(scene.id, scene.image, None) for scene in scenes)
+    found = Found(bare, "x", road_file=str(roads))
+    plan = make_plan([found], ["custom"], BuildOptions(tile=48), Threads(2))
+    build(plan, tmp_path / "a.zarr", Threads(2))
+    store = Store.open(tmp_path / "a.zarr")
+    assert store.scenes.status.tolist() == ["ok"] * 3
+    own = build_of(tmp_path / "b.zarr", scenes, tile=48)
+    shared_mask, own_mask = store.speed()[...], own.speed()[...]
+    # Roads of a neighbour reach over the edge; the rest is the same.
+    assert (shared_mask >= own_mask).all()
+    assert (shared_mask == own_mask).mean() > 0.97
+
+
+def test_padding_and_missing_labels_are_not_held_against_imagery_alone(tmp_path):
+    """A scene of 40 pixels fills 39 % of its tile of 64; nobody asked for labels."""
+    scene = write_scene(tmp_path, "a", texture(40, 40), labelled=False)
+    plan = make_plan([Found((scene,), "x")], ["custom"], BuildOptions(tile=64), Threads(1))
+    summary = build(plan, tmp_path / "a.zarr", Threads(1))
+    assert summary.valid_fraction == 1
+    assert summary.statuses == {"unlabelled": 1}
+    assert summary.issues == ()
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/a.zarr", "gs://bucket/a.zarr"])
+def test_a_store_is_not_built_in_a_folder_called_like_an_address(tmp_path, monkeypatch, address):
+    monkeypatch.chdir(tmp_path)
+    scene = write_scene(tmp_path / "in", "a", texture(40, 40))
+    plan = make_plan([Found((scene,), "x")], ["custom"], BuildOptions(tile=40), Threads(1))
+    with pytest.raises(UsageError, match="folder of this machine"):
+        build(plan, Path(address), Threads(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]

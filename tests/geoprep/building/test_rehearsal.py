@@ -1,0 +1,74 @@
+"""What is said before a build, held against the build."""
+
+import json
+import shutil
+from collections import namedtuple
+
+import numpy as np
+import pytest
+from helpers.factory import build_of, plan_of, row_of_scenes, texture, truncate, write_scene
+
+from geoprep.building.rehearsal import rehearse
+from geoprep.building.run import build
+from geoprep.errors import StoreError, UsageError
+from geoprep.executors.threads import Threads
+from geoprep.sources.scene import Scene
+from geoprep.views import info
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    return row_of_scenes(tmp_path_factory.mktemp("scenes"), 6, 128)
+
+
+def test_what_is_reckoned_is_what_is_built(scenes, tmp_path):
+    plan = plan_of(scenes, tile=64)
+    said = rehearse(plan, tmp_path / "s.zarr", 2)
+    assert list(tmp_path.iterdir()) == []
+    facts = info(build_of(tmp_path / "s.zarr", scenes, tile=64))
+    assert (said.scenes, said.tiles) == (facts["scenes"], facts["tiles"])
+    assert said.splits == {n: s["tiles"] for n, s in facts["splits"].items() if s["tiles"]}
+    assert said.memory_bytes == {str(e["level"]): e["ram_bytes"] for e in facts["levels"]}
+    pixels = sum(e[name]["stored"] for e in facts["levels"] for name in ("image", "speed"))
+    assert said.disk_bytes == pytest.approx(pixels, rel=0.05)
+    assert 0 < said.seconds < 60
+    assert said.failures == ()
+    assert said.sample[1] == 4
+    json.dumps(said.to_json())
+
+
+def test_what_would_fail_is_listed_and_the_rest_reckoned(scenes, tmp_path):
+    bad = write_scene(tmp_path, "bad", texture(64, 64))
+    truncate(bad.image, 0.00005)
+    bare = Scene("bare", scenes[0].image, None)
+    said = rehearse(plan_of([*scenes, bad, bare], tile=64), tmp_path / "s.zarr", 1)
+    ((name, reason),) = said.failures
+    assert name == "bad"
+    assert "bad.tif" in reason
+    assert said.unlabelled == 1
+    assert said.sample[0].startswith("quay")
+
+
+def test_of_a_large_scene_some_tiles_are_tried(tmp_path):
+    scene = write_scene(tmp_path, "large", texture(640, 640))
+    said = rehearse(plan_of([scene], tile=64, shard_tiles=8), tmp_path / "s.zarr", 1)
+    assert said.tiles == 100
+    assert said.sample == ("large", 32)
+
+
+def test_a_store_that_cannot_fit_is_stopped_in_both(scenes, tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**6, 10**6, 1000))
+    plan = plan_of(scenes, tile=64)
+    with pytest.raises(StoreError, match=r"GB free: use a larger --gsd"):
+        rehearse(plan, tmp_path / "s.zarr", 1)
+    with pytest.raises(StoreError, match=r"GB free: use a larger --gsd"):
+        build(plan, tmp_path / "s.zarr", Threads(1))
+    assert not (tmp_path / "s.zarr").exists()
+    assert rehearse(plan, "s3://own/s.zarr", 1).free_bytes is None, "no disk of this machine"
+
+
+def test_drawing_images_far_finer_than_they_are_is_refused(scenes):
+    with pytest.raises(UsageError, match=r"--gsd 0.001 is \d+ times as fine as images of 0.\d+ m"):
+        plan_of(scenes, gsd=0.001)
+    assert np.isclose(plan_of(scenes, gsd=0.1).meta.gsd_m, 0.1, rtol=0.05).all()

@@ -1,0 +1,239 @@
+"""Builds that are killed, at any moment, and finished: the same bytes as if nothing had been."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.crashes import Builder
+from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
+
+from geoprep.building.run import build
+from geoprep.errors import StoreError
+from geoprep.executors.threads import Threads
+from geoprep.store import Store
+from geoprep.store.shards import shard_path
+
+# Shards that cut scenes, and limits of a whole city: a survey, then many shards.
+OPTIONS = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Return scenes, a builder of their store, what it must look like, and its number of events."""
+    folder = tmp_path_factory.mktemp("world")
+    scenes = row_of_scenes(folder / "scenes", 6, [(96, 96), (64, 80)], "uint16")
+    scenes.append(write_scene(folder / "scenes", "floats", texture(96, 96).astype("complex64")))
+    with Builder(scenes, **OPTIONS) as builder:
+        ending = builder.build(folder / "whole.zarr")
+        assert ending.state == "built", ending
+        yield scenes, builder, tree_digest(folder / "whole.zarr"), ending.events
+
+
+def assert_finishes(builder, out, expected):
+    """Run again what was killed: the result must be that of a build nobody disturbed."""
+    ending = builder.build(out)
+    assert not ending.error, ending
+    assert tree_digest(out) == expected
+    assert not out.with_name(out.name + ".build").exists()
+    return ending
+
+
+# Killed
+
+
+def kill_at(world, out, moments):
+    """Kill a build at each of some shares of its events, one after the other, then finish it."""
+    _, builder, expected, events = world
+    for moment in moments:
+        assert builder.build(out, die_at=max(1, round(moment * events))).killed
+        if out.exists():
+            with pytest.raises(StoreError):
+                Store.open(out)
+    assert_finishes(builder, out, expected)
+
+
+def assert_killed(ending, at):
+    """A build dies where it was told to, or else had fewer changes of files than that.
+
+    Threads that need one folder race to make it, so the count differs by some from run to run.
+    """
+    assert ending.killed or ending.events < at, (at, ending)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.25, 0.4])
+def test_a_killed_build_is_finished_to_the_same_bytes(world, tmp_path, moment):
+    kill_at(world, tmp_path / "a.zarr", [moment])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_a_build_may_be_killed_before_any_change_of_a_file(world, tmp_path, part):
+    _, builder, expected, events = world
+    for at in range(1 + part * 17, events + 1, 61):
+        out = tmp_path / f"{at}.zarr"
+        assert_killed(builder.build(out, die_at=at), at)
+        assert_finishes(builder, out, expected)
+        shutil.rmtree(out)
+
+
+def test_a_build_killed_right_before_its_commit_is_finished_to_the_same_bytes(
+    world, tmp_path, monkeypatch
+):
+    """All metadata are in the root's by then, though the store says that it is incomplete."""
+    scenes, builder, expected, _ = world
+    out = tmp_path / "a.zarr"
+
+    def die(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("geoprep.store.writer.flush_all", die)
+    with pytest.raises(KeyboardInterrupt):
+        build(plan_of(scenes, **OPTIONS), out, Threads(2))
+    assert_finishes(builder, out, expected)
+
+
+@pytest.mark.slow
+def test_a_build_may_be_killed_over_and_over(world, tmp_path):
+    _, builder, expected, events = world
+    out, rng = tmp_path / "a.zarr", random.Random(4)
+    for _ in range(6):
+        builder.build(out, die_at=rng.randrange(events // 4, events))
+    assert_finishes(builder, out, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_build_may_be_killed_at_any_time(world, tmp_path, seed):
+    _, builder, expected, _ = world
+    rng, killed = random.Random(seed), 0
+    for _ in range(3):
+        out = tmp_path / "a.zarr"
+        killed += builder.build(out, die_after=rng.uniform(0.05, 0.9)).killed
+        assert_finishes(builder, out, expected)
+        shutil.rmtree(out)
+    assert killed, "at least one of them was quick enough"
+
+
+@pytest.mark.slow
+def test_replacing_a_store_may_be_killed_at_any_change(world, tmp_path):
+    _, builder, expected, _ = world
+    builder.build(tmp_path / "old.zarr", codec="zstd")
+    trial = shutil.copytree(tmp_path / "old.zarr", tmp_path / "trial.zarr")
+    events = builder.build(trial, overwrite=True).events
+    for at in range(1, events + 1, 97):
+        out = shutil.copytree(tmp_path / "old.zarr", tmp_path / f"{at}.zarr")
+        assert_killed(builder.build(out, overwrite=True, die_at=at), at)
+        assert not builder.build(out, overwrite=True).error
+        assert tree_digest(out) == expected
+        shutil.rmtree(out)
+
+
+@pytest.fixture
+def half(world, tmp_path):
+    """Return a store that was killed after some of its shards, and the shards that are kept."""
+    _, builder, _, events = world
+    out = tmp_path / "half.zarr"
+    assert builder.build(out, die_at=round(0.45 * events)).killed
+    entries = [json.loads(line) for line in journal_of(out).read_text().splitlines() if line]
+    kept = [entry["shard"]["shard"] for entry in entries if "shard" in entry]
+    assert len(kept) >= 2, "the test is about a build with some shards done"
+    return out, kept
+
+
+def journal_of(out):
+    return out.with_name(out.name + ".build") / "journal.jsonl"
+
+
+def test_finished_shards_are_kept_and_not_written_again(world, half):
+    _, builder, expected, _ = world
+    out, kept = half
+    files = [shard_path(out, name, shard) for name in ("32/image", "16/speed") for shard in kept]
+    before = [file.stat().st_mtime_ns for file in files]
+    assert assert_finishes(builder, out, expected).state == "resumed"
+    assert [file.stat().st_mtime_ns for file in files] == before
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "empty"])
+def test_a_finished_shard_that_was_damaged_is_built_again(world, half, damage):
+    _, builder, expected, _ = world
+    out, kept = half
+    file = shard_path(out, "32/image", kept[0])
+    data = bytearray(file.read_bytes())
+    if damage == "flipped":
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    elif damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(data[: len(data) // 2] if damage == "cut" else b"")
+    assert_finishes(builder, out, expected)
+
+
+@pytest.mark.parametrize("tail", [-9, -400, None])
+def test_a_last_line_cut_short_is_left_out(world, half, tail):
+    _, builder, expected, events = world
+    out, _ = half
+    text = journal_of(out).read_bytes()
+    torn = text[:tail] if tail else text + b'{"stamp": "\x00\xff\xfe'
+    journal_of(out).write_bytes(torn)
+    assert builder.build(out, die_at=events // 5).killed, "which also writes a line after the torn"
+    assert_finishes(builder, out, expected)
+
+
+def test_without_its_journal_a_build_begins_again(world, half):
+    _, builder, expected, _ = world
+    out, _ = half
+    shutil.rmtree(journal_of(out).parent)
+    assert assert_finishes(builder, out, expected).state == "built"
+
+
+# Changed in between
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """Return scenes and a store of them that was interrupted after two of four shards."""
+    scenes = row_of_scenes(tmp_path / "scenes", 4, 64)
+    seen = []
+
+    def interrupt(progress):
+        seen.append(progress)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(plan_of(scenes, shard_tiles=1), tmp_path / "a.zarr", Threads(1), report=interrupt)
+    return scenes, tmp_path / "a.zarr"
+
+
+def test_inputs_of_another_size_are_noticed(interrupted):
+    scenes, out = interrupted
+    Path(scenes[0].label).write_text('{"type": "FeatureCollection", "features": []}')
+    plan = plan_of(scenes, shard_tiles=1)
+    with pytest.raises(StoreError, match=r"images or labels have changed.*--overwrite"):
+        build(plan, out, Threads(1))
+    assert build(plan, out, Threads(1), overwrite=True).state == "built"
+    build_of(out.with_name("fresh.zarr"), scenes, shard_tiles=1)
+    assert tree_digest(out) == tree_digest(out.with_name("fresh.zarr"))
+
+
+def test_inputs_of_the_same_size_but_edited_since_are_noticed(interrupted):
+    scenes, out = interrupted
+    for scene in scenes:
+        label = Path(scene.label)
+        label.write_text(label.read_text().replace('"road_type": "1"', '"road_type": "4"'))
+    plan = plan_of(scenes, shard_tiles=1)
+    with pytest.raises(StoreError, match="images or labels have changed"):
+        build(plan, out, Threads(1))
+    summary = build(plan, out, Threads(1), overwrite=True)
+    assert (summary.state, summary.scenes_built) == ("built", 4)
+    build_of(out.with_name("fresh.zarr"), scenes, shard_tiles=1)
+    assert tree_digest(out) == tree_digest(out.with_name("fresh.zarr"))
+
+
+def test_inputs_nobody_touched_are_not_read_again(interrupted):
+    scenes, out = interrupted
+    summary = build(plan_of(scenes, shard_tiles=1), out, Threads(1))
+    assert (summary.state, summary.scenes_built) == ("resumed", 2)

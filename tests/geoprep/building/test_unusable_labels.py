@@ -1,0 +1,256 @@
+"""A label that says nothing about its scene is no "no road": the scene fails and says why."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.factory import (
+    PLACES,
+    Place,
+    build_of,
+    row_of_scenes,
+    texture,
+    write_image,
+    write_scene,
+)
+
+from geoprep.building.run import build
+from geoprep.errors import LabelError
+from geoprep.executors.threads import Threads
+from geoprep.plan.options import BuildOptions
+from geoprep.plan.plan import make_plan
+from geoprep.sources.scene import Found, Scene
+from geoprep.store import Store
+
+SIDE = 96
+SN3 = {"road_type": "5", "lane_numbe": "2", "paved": "1"}
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def corner(place=PLACES["degrees"]):
+    """Return the middle of a scene of SIDE pixels."""
+    return place.transform * (SIDE / 2, SIDE / 2)
+
+
+def line(*points, **properties):
+    geometry = {"type": "LineString", "coordinates": [list(point) for point in points]}
+    return {"type": "Feature", "properties": SN3 | properties, "geometry": geometry}
+
+
+def other(kind, **members):
+    return {"type": "Feature", "properties": SN3, "geometry": {"type": kind, **members}}
+
+
+X, Y = corner()
+STEP = 5e-5
+HERE = line((X - STEP, Y), (X + STEP, Y))
+SAYS_NOTHING = {
+    "elsewhere": (
+        [line((X + 1, Y), (X + 1.1, Y))],
+        "lies in the scene; its lines are at longitude",
+    ),
+    "swapped": ([line((Y, X + 90), (Y, X + 90.1))], "lies in the scene"),
+    "utm": ([line((664_000.0, 4_011_000.0), (664_100.0, 4_011_000.0))], "is a road line"),
+    "points": ([other("Point", coordinates=[X, Y])], "none of its 1 features is a road line"),
+    "collection": ([other("GeometryCollection", geometries=[HERE["geometry"]])], "is a road line"),
+    "nan": ([line((X, float("nan")), (X, Y))], "is a road line"),
+    "neighbour": ([line((X + SIDE * 2.7e-6 / 2, Y), (X + 1, Y))], "lies in the scene"),
+}
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    """Return a function that writes a scene whose label has these features."""
+
+    def write(name, features, **members):
+        scene = write_scene(tmp_path, name, texture(SIDE, SIDE))
+        document = {"type": "FeatureCollection", "features": features, **members}
+        Path(scene.label).write_text(json.dumps(document))
+        return scene
+
+    return write
+
+
+@pytest.mark.parametrize("case", SAYS_NOTHING)
+@pytest.mark.parametrize("options", [{}, {"tile": 48, "shard_tiles": 3}])
+def test_a_label_with_nothing_in_the_scene_fails_it_alone(labelled, tmp_path, case, options):
+    features, says = SAYS_NOTHING[case]
+    scenes = [labelled(case, features), labelled("good", [HERE])]
+    store = build_of(tmp_path / "a.zarr", scenes, **options)
+    assert store.scenes.status.tolist() == ["failed", "ok"]
+    assert says in store.scenes.reason[0]
+    assert f"{case}.geojson" in store.scenes.reason[0]
+    assert (store.speed()[...][store.tiles.scene == 0] == 255).all()
+    assert store.speed()[...][store.tiles.scene == 1].any()
+
+
+def test_swapped_coordinates_are_recognised(tmp_path):
+    """In Ethiopia both ways round are places on Earth."""
+    place = Place("EPSG:4326", PLACES["degrees"].transform.translation(37.6, 9.0) * scale())
+    scene = write_scene(tmp_path, "swapped", texture(SIDE, SIDE), place)
+    x, y = corner(place)
+    document = {"type": "FeatureCollection", "features": [line((y, x), (y + STEP, x))]}
+    Path(scene.label).write_text(json.dumps(document))
+    store = build_of(tmp_path / "a.zarr", [scene])
+    assert store.scenes.status.tolist() == ["failed"]
+    assert "latitude stands before longitude" in store.scenes.reason[0]
+
+
+def scale():
+    return PLACES["degrees"].transform.scale(2.7e-6, -2.7e-6)
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        line((X - STEP, Y), (X, Y, 7.0), (X + STEP, Y)),
+        line((X - STEP, Y, 1.0), (X + STEP, Y)),
+    ],
+)
+def test_points_with_and_without_a_height_in_one_line_are_a_road(labelled, tmp_path, feature):
+    store = build_of(tmp_path / "a.zarr", [labelled("mixed", [feature]), labelled("flat", [HERE])])
+    assert store.scenes.status.tolist() == ["ok", "ok"]
+    np.testing.assert_array_equal(store.speed()[...][0], store.speed()[...][1])
+
+
+def test_ways_that_no_car_takes_in_the_scene_mean_no_roads(labelled, tmp_path):
+    way = line((X - STEP, Y), (X + STEP, Y))
+    way["properties"] = {"highway": "footway"}
+    store = build_of(tmp_path / "a.zarr", [labelled("park", [way])], schema="osm")
+    assert store.scenes.status.tolist() == ["ok"]
+    assert not store.speed()[...].any()
+
+
+def test_the_tags_of_openstreetmap_asked_of_spacenet_3_fail_the_scene(labelled, tmp_path):
+    scene = labelled("vegas", [HERE])
+    store = build_of(tmp_path / "a.zarr", [scene], schema="osm")
+    assert store.scenes.status.tolist() == ["failed"]
+    assert "no field highway, fclass or class" in store.scenes.reason[0]
+
+
+@pytest.mark.parametrize(
+    "crs", ['LOCAL_CS["site",UNIT["metre",1]]', "IAU_2015:30100", "ESRI:104903"]
+)
+def test_a_crs_that_is_local_or_on_the_moon_fails_the_scene_alone(labelled, tmp_path, crs):
+    member = {"type": "name", "properties": {"name": crs}}
+    scenes = [labelled("moon", [HERE], crs=member), labelled("good", [HERE])]
+    store = build_of(tmp_path / "a.zarr", scenes)
+    assert store.scenes.status.tolist() == ["failed", "ok"]
+    assert "names no known CRS on Earth" in store.scenes.reason[0]
+
+
+def test_a_file_name_that_is_no_utf8_fails_the_scene_alone(tmp_path):
+    good = row_of_scenes(tmp_path, 2, SIDE)
+    latin = os.fsdecode(b"caf\xe9")
+    image = tmp_path / f"{latin}.tif"
+    write_image(tmp_path / "cafe.tif", texture(SIDE, SIDE)).rename(image)
+    label = tmp_path / f"{latin}.gpkg"
+    label.write_bytes(b"")
+    scenes = [*good, Scene("cafe", str(image), None), Scene("bad", good[0].image, str(label))]
+    store = build_of(tmp_path / "a.zarr", scenes)
+    assert store.scenes.status.tolist() == ["ok", "ok", "failed", "failed"]
+    assert "caf\\udce9.tif" in store.scenes.reason[2]
+    assert "caf\\udce9.gpkg" in store.scenes.reason[3]
+
+
+@pytest.mark.parametrize("suffix", ["gpkg", "shp", "fgb"])
+def test_a_folder_of_files_of_any_format_labels_its_scenes(tmp_path, suffix):
+    geopandas = pytest.importorskip("geopandas")
+    scenes = []
+    for scene in row_of_scenes(tmp_path, 2, SIDE):
+        path = Path(scene.label).with_suffix(f".{suffix}")
+        geopandas.read_file(scene.label).to_file(path)
+        scenes.append(Scene(scene.id, scene.image, str(path)))
+    store = build_of(tmp_path / "a.zarr", scenes)
+    plain = build_of(tmp_path / "b.zarr", row_of_scenes(tmp_path, 2, SIDE))
+    assert store.scenes.status.tolist() == ["ok", "ok"]
+    np.testing.assert_array_equal(store.speed()[...], plain.speed()[...])
+
+
+# One file of roads for all scenes
+
+
+def build_with_roads(out, scenes, features):
+    roads = out.with_name("roads.geojson")
+    roads.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    bare = tuple(Scene(scene.id, scene.image, None) for scene in scenes)
+    found = Found(bare, "x", road_file=str(roads))
+    plan = make_plan([found], ["custom"], BuildOptions(), Threads(1))
+    return plan, build(plan, out, Threads(1))
+
+
+def test_scenes_outside_the_one_file_of_roads_fail_and_the_others_are_built(tmp_path):
+    """As where one chip's own label is taken for the roads of all."""
+    scenes = row_of_scenes(tmp_path, 6, SIDE)
+    label = json.loads(Path(scenes[2].label).read_text())
+    left, width = PLACES["degrees"].transform.c, SIDE * 2.7e-6
+    for feature in label["features"]:  # cut at the edge of the scene, as SpaceNet's are
+        for point in feature["geometry"]["coordinates"]:
+            point[0] = float(np.clip(point[0], left + 2 * width, left + 3 * width))
+    plan, summary = build_with_roads(tmp_path / "a.zarr", scenes, label["features"])
+    assert summary.statuses == {"failed": 5, "ok": 1}
+    assert all("outside the extent of its roads" in reason for _, _, reason in summary.issues)
+    assert "was read as the roads of all 6 scenes; 5 lie outside its extent" in plan.notes[0]
+    assert plan.scenes[2].failure == ""
+    store = Store.open(tmp_path / "a.zarr")
+    assert (store.speed()[...][0] == 255).all()
+
+
+def test_a_scene_without_a_road_within_the_extent_of_the_one_file_has_none(tmp_path):
+    scenes = row_of_scenes(tmp_path, 3, SIDE)
+    width = SIDE * 2.7e-6
+    features = [
+        line((X + step * width, Y - width), (X + step * width, Y + width)) for step in (0, 2)
+    ]
+    plan, summary = build_with_roads(tmp_path / "a.zarr", scenes, features)
+    assert summary.statuses == {"ok": 3}
+    assert plan.notes == ()
+    assert Store.open(tmp_path / "a.zarr").tiles.road_fraction[1] == 0
+
+
+def test_an_empty_file_for_all_scenes_means_no_roads(tmp_path):
+    _, summary = build_with_roads(tmp_path / "a.zarr", row_of_scenes(tmp_path, 2, SIDE), [])
+    assert summary.statuses == {"ok": 2}
+    assert summary.road_fraction == 0
+
+
+@pytest.mark.parametrize("case", sorted(SAYS_NOTHING.keys() - {"neighbour"}))
+def test_one_file_that_covers_no_scene_stops_the_build(tmp_path, case):
+    scenes = row_of_scenes(tmp_path, 2, SIDE)
+    with pytest.raises(LabelError, match=r"roads.geojson covers none of the 2 scenes"):
+        build_with_roads(tmp_path / "a.zarr", scenes, SAYS_NOTHING[case][0])
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_features_of_the_one_file_that_are_no_roads_are_told_once(tmp_path):
+    scenes = row_of_scenes(tmp_path, 1, SIDE)
+    features = [HERE, other("Point", coordinates=[X, Y]), other("Point", coordinates=[X, Y])]
+    plan, _ = build_with_roads(tmp_path / "a.zarr", scenes, features)
+    told = [note for note in plan.notes if "left out" in note]  # the other is of the split
+    assert told == [f"{tmp_path}/roads.geojson: features left out: 2 x geometry Point"]
+
+
+# Part of a file lost
+
+
+@pytest.mark.parametrize("lost", [".shp", ".dbf", ".shx"])
+def test_half_a_shapefile_is_a_failure(tmp_path, lost):
+    geopandas = pytest.importorskip("geopandas")
+    (scene,) = row_of_scenes(tmp_path, 1, SIDE)
+    path = Path(scene.label).with_suffix(".shp")
+    geopandas.read_file(scene.label).to_file(path)
+    part = path.with_suffix(lost)
+    whole = part.read_bytes()
+    for content in (whole[: len(whole) // 2], None):
+        part.unlink() if content is None else part.write_bytes(content)
+        if part.suffix == ".shp" and content is None:
+            continue
+        store = build_of(tmp_path / f"{content is None}.zarr", [Scene("s", scene.image, str(path))])
+        assert store.scenes.status.tolist() == ["failed"]
+        assert path.stem in store.scenes.reason[0]

@@ -1,0 +1,343 @@
+"""APLS: published values, a slow independent twin, and what is left when there is little."""
+
+import json
+import math
+from dataclasses import replace
+from importlib import import_module
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+import shapely
+from helpers.roads import network
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import geoprep.roads.scoring.apls as module
+from geoprep.errors import UsageError
+from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
+from geoprep.roads.scoring.apls import apls
+
+EMPTY = network()
+
+
+def published_graph(graph):
+    """Return a graph of graphs_img0.json as a network, and the lengths that it carries."""
+    row = {node["id"]: i for i, node in enumerate(graph["nodes"])}
+    nodes = np.array([[node["x"], node["y"]] for node in graph["nodes"]])
+    ends = np.array([[row[edge["u"]], row[edge["v"]]] for edge in graph["edges"]])
+    lines = np.empty(len(ends), object)
+    for i, (edge, (u, v)) in enumerate(zip(graph["edges"], ends, strict=True)):
+        xy = np.array(edge["utm_xy"])
+        turned = math.dist(xy[0], nodes[u]) > math.dist(xy[0], nodes[v])
+        lines[i] = shapely.LineString(xy[::-1] if turned else xy)
+    lengths = np.array([edge["length_m"] for edge in graph["edges"]])
+    return RoadNetwork(nodes, ends, lines, np.full(len(ends), 25.0), "EPSG:32611"), lengths
+
+
+@pytest.fixture(scope="module")
+def img0(shared_data):
+    graphs = json.loads((shared_data / "apls" / "graphs_img0.json").read_text())
+    return published_graph(graphs["gt"]), published_graph(graphs["prop"])
+
+
+def test_published_graphs_without_midpoints(img0):
+    (truth, lengths), (proposal, others) = img0
+    found = apls(
+        truth, proposal, midpoints_m=None, truth_lengths_m=lengths, proposal_lengths_m=others
+    )
+    assert found.score == pytest.approx(0.7362019410731921, abs=1e-6)
+    assert found.truth_to_proposal == pytest.approx(0.7973714316363272, abs=1e-6)
+    assert found.proposal_to_truth == pytest.approx(0.6837488820254419, abs=1e-6)
+
+
+def test_published_graphs_with_midpoints(img0):
+    (truth, lengths), (proposal, others) = img0
+    found = apls(truth, proposal, truth_lengths_m=lengths, proposal_lengths_m=others)
+    assert found.score == pytest.approx(0.75611, abs=1e-3)
+
+
+@pytest.mark.parametrize("weight", ["length", "time"])
+def test_a_published_graph_is_like_itself(img0, weight):
+    for graph, _ in img0:
+        assert apls(graph, graph, weight=weight).score == pytest.approx(1, abs=1e-9)
+
+
+# --- a slow twin: plain networkx, edges really split ------------------------------------------
+
+
+def slow_apls(truth, proposal, **options):
+    there = slow_direction(truth, proposal, **options)
+    back = slow_direction(proposal, truth, **options)
+    return 2 * there * back / (there + back) if there > 0 and back > 0 else 0.0
+
+
+def slow_direction(own, other, *, weight="length", midpoints_m=50.0, snap_m=4.0, min_path=0.001):
+    marks, points = {}, {}
+    for edge, (u, v) in enumerate(own.ends.tolist()):
+        line = own.lines[edge]
+        points["node", u] = shapely.Point(line.coords[0])
+        points["node", v] = shapely.Point(line.coords[-1])
+        for i, along in enumerate(slow_midpoints(line.length, midpoints_m)):
+            marks["mid", edge, i] = (edge, along)
+            points["mid", edge, i] = line.interpolate(along)
+    snapped = {}
+    for name, point in points.items():
+        away, edge = min((point.distance(line), i) for i, line in enumerate(other.lines))
+        if away <= snap_m:
+            snapped["on", name] = (edge, other.lines[edge].project(point))
+    ways = dict(nx.all_pairs_dijkstra_path_length(split(own, marks, weight)))
+    others = dict(nx.all_pairs_dijkstra_path_length(split(other, snapped, weight)))
+    terms = []
+    for i in points:
+        for j, way in ways[i].items():
+            if i == j or j not in points:
+                continue
+            if ("on", i) not in snapped:
+                terms.append(1.0)
+            elif way >= min_path:
+                there = others[("on", i)].get(("on", j), math.inf)
+                terms.append(min(1.0, abs(way - there) / way))
+    return 1 - math.fsum(terms) / len(terms) if terms else 0.0
+
+
+def slow_midpoints(length, apart):
+    if apart is None or length < 0.75 * apart:
+        return []
+    count = 1 if length <= apart else math.ceil(length / apart) - 1
+    return [length * (i + 1) / (count + 1) for i in range(count)]
+
+
+def split(network, marks, weight):
+    """Return a graph whose edges are cut at the marks, each piece as fast as its edge."""
+    graph = nx.Graph()
+
+    def add(one, two, cost):
+        old = graph.get_edge_data(one, two, {"weight": math.inf})["weight"]
+        graph.add_edge(one, two, weight=min(old, cost))
+
+    for edge, (u, v) in enumerate(network.ends.tolist()):
+        line, speed = network.lines[edge], 1.0
+        if weight == "time":
+            speed = network.speed_mph[edge] * METRES_PER_SECOND_PER_MPH
+        inside = [(along, name) for name, (on, along) in marks.items() if on == edge]
+        stops = [(0.0, ("node", u)), *sorted(inside), (line.length, ("node", v))]
+        for (begin, one), (end, two) in pairwise(stops):
+            add(one, two, (end - begin) / speed)
+    return graph
+
+
+def random_network(rng, edges, jitter=0.0):
+    """Return a network with dead ends, parts, parallel edges and loops, on a grid of 37 m."""
+    grid = np.stack(np.meshgrid(np.arange(4.0), np.arange(4.0)), -1).reshape(-1, 2) * 37
+    nodes = grid + rng.normal(0, 3, grid.shape)
+    lines, speeds = [], []
+    for _ in range(edges):
+        u = rng.integers(16)
+        step = [(0, 1), (1, 0), (0, 0), (1, 1)][rng.integers(4)]
+        v = min(u % 4 + step[0], 3) + 4 * min(u // 4 + step[1], 3)
+        bend = (nodes[u] + nodes[v]) / 2 + rng.normal(0, 6, 2) + (15 if u == v else 0)
+        middle = [bend] if u != v else [bend, nodes[u] + [25, 2]]
+        lines.append([tuple(nodes[u]), *map(tuple, middle), tuple(nodes[v])])
+        speeds.append(rng.choice([15, 25, 35, 55]))
+    if jitter:
+        move = {end: np.add(end, rng.normal(0, jitter, 2)) for line in lines for end in line}
+        lines = [[tuple(move[point]) for point in line] for line in lines]
+    return network(*lines, speeds=speeds)
+
+
+def random_pair(seed):
+    rng = np.random.default_rng(seed)
+    edges = int(rng.integers(1, 14))
+    state = int(rng.integers(1 << 30))
+    truth = random_network(np.random.default_rng(state), edges)
+    proposal = random_network(np.random.default_rng(state), edges, jitter=1.5)
+    kept = rng.random(edges) > 0.15  # nodes without edges stay behind
+    kept[0] = True
+    proposal = replace(
+        proposal,
+        ends=proposal.ends[kept],
+        lines=proposal.lines[kept],
+        speed_mph=proposal.speed_mph[kept],
+    )
+    return truth, proposal
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 1 << 30),
+    weight=st.sampled_from(["length", "time"]),
+    midpoints_m=st.sampled_from([None, 20.0, 50.0]),
+    snap_m=st.sampled_from([1.0, 4.0]),
+)
+def test_agrees_with_plain_networkx(seed, weight, midpoints_m, snap_m):
+    truth, proposal = random_pair(seed)
+    options = {"weight": weight, "midpoints_m": midpoints_m, "snap_m": snap_m}
+    found = apls(truth, proposal, **options)
+    assert found.score == pytest.approx(slow_apls(truth, proposal, **options), abs=1e-9)
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 1 << 30), weight=st.sampled_from(["length", "time"]))
+def test_the_way_for_cities_gives_the_same(seed, weight):
+    truth, proposal = random_pair(seed)
+    small = apls(truth, proposal, weight=weight, midpoints_m=10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_SMALL_PLACES", 0)
+        large = apls(truth, proposal, weight=weight, midpoints_m=10, threads=1)
+    assert large.truth_to_proposal == pytest.approx(small.truth_to_proposal, abs=1e-12)
+    assert large.proposal_to_truth == pytest.approx(small.proposal_to_truth, abs=1e-12)
+
+
+def grid_network(side, *, jitter, seed, drop):
+    rng = np.random.default_rng(seed)
+    rows, columns = np.divmod(np.arange(side * side), side)
+    base = np.random.default_rng(0).uniform(-20, 20, (side * side, 2))
+    nodes = np.column_stack([columns, rows]) * 90.0 + base
+    nodes += rng.normal(0, jitter, nodes.shape)
+    right = np.flatnonzero(columns < side - 1)
+    down = np.flatnonzero(rows < side - 1)
+    ends = np.concatenate(
+        [np.column_stack([right, right + 1]), np.column_stack([down, down + side])]
+    )
+    ends = ends[rng.random(len(ends)) >= drop]
+    return RoadNetwork(
+        nodes, ends, shapely.linestrings(nodes[ends]), np.full(len(ends), 30.0), None
+    )
+
+
+def test_a_part_of_a_town_scores_alike_both_ways(monkeypatch):
+    """Enough points for several blocks, several levels of cuts, and several threads."""
+    truth = grid_network(12, jitter=0, seed=1, drop=0.1)
+    proposal = grid_network(12, jitter=1, seed=2, drop=0.15)
+    monkeypatch.setattr(module, "_SMALL_PLACES", 10_000)
+    small = apls(truth, proposal)
+    monkeypatch.setattr(module, "_SMALL_PLACES", 0)
+    large = apls(truth, proposal, threads=3)
+    assert large.score == pytest.approx(small.score, abs=1e-12)
+    assert 0.2 < small.score < 0.95
+
+
+# --- what it says of simple networks -----------------------------------------------------------
+
+
+def test_a_detour_counts_as_what_it_adds():
+    square = [[(0, 0), (30, 0)], [(30, 0), (30, 30)], [(30, 30), (0, 30)], [(0, 30), (0, 0)]]
+    found = apls(network(*square), network(*square[1:]))
+    # Four sides and two diagonals of 60 m; the missing side (30 m) takes 90: |30 - 90| / 30 > 1.
+    assert found.truth_to_proposal == pytest.approx(5 / 6)
+    # In the open square every way is as long as in the whole one, but for one: 90 m for 30.
+    assert found.proposal_to_truth == pytest.approx(1 - (2 / 3) / 6)
+
+
+def test_unconnected_pairs_of_the_truth_do_not_count():
+    truth = network([(0, 0), (30, 0)], [(0, 20), (30, 20)])
+    joined = network([(0, 0), (30, 0)], [(0, 20), (30, 20)], [(0, 0), (0, 20)])
+    found = apls(truth, joined)
+    assert found.truth_to_proposal == 1
+    assert found.proposal_to_truth == pytest.approx(1 - 4 / 6)
+
+
+def test_points_farther_than_the_snapping_distance_are_missing():
+    truth, shifted = network([(0, 0), (30, 0)]), network([(0, 4.5), (30, 4.5)])
+    assert apls(truth, shifted).score == 0
+    assert apls(truth, shifted, snap_m=5).score == 1
+
+
+def test_midpoints_lie_on_edges_of_at_least_three_quarters():
+    long, short = network([(0, 0), (37.5, 0)]), network([(0, 0), (37.4, 0)])
+    assert len(module.control_points(long)) == 3
+    assert len(module.control_points(short)) == 2
+    assert len(module.control_points(network([(0, 0), (120, 0)]))) == 4
+    assert len(module.control_points(network([(0, 0), (120, 0)]), None)) == 2
+
+
+def test_a_part_of_an_edge_is_as_fast_as_the_edge():
+    """The reference program gives parts the speed of a neighbour."""
+    slow_then_fast = network([(0, 0), (100, 0)], [(100, 0), (200, 0)], speeds=[10, 60])
+    whole = network([(0, 0), (50, 0)], [(50, 0), (100, 0)], [(100, 0), (200, 0)],
+                    speeds=[10, 10, 60])  # fmt: skip
+    assert apls(slow_then_fast, whole, weight="time").score == pytest.approx(1)
+
+
+def test_two_points_on_one_spot_both_stay():
+    """The reference program lets the second take the place of the first."""
+    fork = network([(0, 0), (30, 0)], [(30, 0), (60, 1)], [(30, 0), (60, -1)])
+    road = network([(0, 0), (30, 0)], [(30, 0), (60, 0)])
+    found = apls(fork, road)
+    # Two ends of 2 m * by road: 60.03 m; their copies coincide: one term of 1 of 6.
+    assert found.truth_to_proposal == pytest.approx(5 / 6, abs=1e-3)
+
+
+def test_numbers_of_nodes_and_directions_of_lines_do_not_matter():
+    rng = np.random.default_rng(4)
+    truth, proposal = random_pair(4)
+    order, edges = rng.permutation(len(proposal.nodes)), rng.permutation(len(proposal.ends))
+    place = np.argsort(order)
+    turned = replace(
+        proposal,
+        nodes=proposal.nodes[order],
+        ends=place[proposal.ends][edges][:, ::-1],
+        lines=shapely.reverse(proposal.lines[edges]),
+        speed_mph=proposal.speed_mph[edges],
+    )
+    assert apls(truth, turned).score == pytest.approx(apls(truth, proposal).score, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [[(0, 0), (20, 0)]],
+        [[(0, 0), (100, 0), (100, 100), (0, 100), (0, 0)]],
+        [[(0, 0), (50, 50), (100, 0)], [(0, 0), (50, -50), (100, 0)]],
+        [[(0, 0), (30, 0)], [(30, 0), (60, 0), (60, 40), (30, 0)]],
+    ],
+    ids=["one road", "a ring", "parallel edges", "a road with a loop"],
+)
+def test_small_networks_are_like_themselves(lines):
+    made = network(*lines, speeds=[25.0] * len(lines))
+    assert apls(made, made).score == pytest.approx(1)
+    assert apls(made, made, weight="time").score == pytest.approx(1)
+
+
+def test_no_roads_score_nothing():
+    road = network([(0, 0), (30, 0)])
+    for one, two in ((EMPTY, road), (road, EMPTY), (EMPTY, EMPTY)):
+        assert apls(one, two).score == 0
+
+
+def test_networks_that_cannot_be_scored_are_named():
+    road = network([(0, 0), (30, 0)], crs="EPSG:32611")
+    lost = replace(road, nodes=np.array([[0, 0], [np.nan, 0]]))
+    dangling = replace(road, ends=np.array([[0, 7]]))
+    nowhere = replace(road, lines=np.array([shapely.LineString([(0, 0), (np.inf, 0)])]))
+    for broken, why in ((lost, "node 1"), (dangling, "edge 0 ends"), (nowhere, "edge 0 has")):
+        with pytest.raises(UsageError, match=f"the proposal: {why}"):
+            apls(road, broken)
+        with pytest.raises(UsageError, match=f"the truth: {why}"):
+            apls(broken, road)
+    with pytest.raises(UsageError, match="one CRS"):
+        apls(road, replace(road, crs="EPSG:32612"))
+    with pytest.raises(UsageError, match="the truth: the speed of 1 of 1 edges"):
+        apls(road, road, weight="time")
+    with pytest.raises(UsageError, match="above 0"):
+        apls(road, road, snap_m=0)
+    with pytest.raises(UsageError, match="speed that no car drives"):
+        apls(road, replace(road, speed_mph=np.array([0.0])))
+
+
+def test_a_few_nodes_have_the_distances_of_many(monkeypatch):
+    """Small networks go another way through the same numbers: loops, parallels, parts, 0 m."""
+    distances = import_module("geoprep.roads.paths.distances")
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        count = int(rng.integers(1, 12))
+        ends = rng.integers(0, count, (int(rng.integers(1, 20)), 2))
+        cost = np.round(rng.uniform(0, 9, len(ends)), 1)
+        ones = np.ones(len(ends))
+        few = distances.Track(np.zeros((count, 2)), ends, cost, ones, cost).between_nodes
+        with monkeypatch.context() as patch:
+            patch.setattr(distances, "_FEW_NODES", 0)
+            many = distances.Track(np.zeros((count, 2)), ends, cost, ones, cost).between_nodes
+        assert np.allclose(few, many, rtol=1e-12, atol=0)

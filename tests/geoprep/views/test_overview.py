@@ -1,0 +1,327 @@
+"""The sheet shows what is there, reads no more than it shows, and can be read by everyone."""
+
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.image import imread
+from skimage.color import deltaE_ciede2000, rgb2lab
+
+from geoprep.errors import StoreError, UsageError
+from geoprep.palette import (
+    GROUND,
+    SPEED_COLOURS,
+    UNKNOWN_COLOUR,
+    bin_label,
+    speed_bin,
+    speed_colours,
+)
+from geoprep.plan.options import BuildOptions
+from geoprep.store import Store, scenes
+from geoprep.views import export_scene, pixels, sheet
+from geoprep.views import preview as module
+from geoprep.views.overview import choose_scenes, preview
+from geoprep.views.pixels import natural_bands
+
+# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
+EYES = {
+    "normal": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+               [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+               [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
+               [0.004733, 0.691367, 0.303900]],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store(small_store):
+    return Store.open(small_store)
+
+
+@pytest.fixture
+def views(monkeypatch):
+    """Return the list that every sheet's scenes go to instead of being drawn."""
+    drawn: list[sheet.SceneView] = []
+
+    def draw(path, layout, shown, header):
+        drawn.extend(shown)
+        path.write_bytes(b"")
+
+    monkeypatch.setattr(sheet, "draw", draw)
+    return drawn
+
+
+def test_sheet_is_a_picture_of_the_size_of_its_layout(store, tmp_path):
+    path = preview(store, tmp_path / "sheet.png", count=3)
+    picture = imread(path)
+    assert picture.shape[1] == sheet.PAGE * sheet.DPI
+    assert [p.name for p in tmp_path.iterdir()] == ["sheet.png"]
+    rgb = np.round(picture[..., :3] * 255).astype(int)
+    assert (rgb[0] == 255).all()  # a margin of paper
+    for colour in (GROUND, SPEED_COLOURS[6], SPEED_COLOURS[2]):  # no road, motorway, residential
+        assert (rgb == colour).all(axis=2).mean() > 0.001, colour
+
+
+def test_every_kind_of_scene_can_be_drawn(store, tmp_path):
+    scenes = ["city_1", "border", "empty", "black", "broken", "unlabelled", "utm_small"]
+    preview(store, tmp_path / "all.png", scenes=scenes)
+    assert (tmp_path / "all.png").stat().st_size > 10_000
+
+
+def test_choice_shows_every_split_and_status(store):
+    for count in range(4, 16):
+        chosen = choose_scenes(store, count)
+        assert len(chosen) == count == len(set(chosen))
+        status = store.scenes.status[chosen]
+        ok = [scene for scene in chosen if store.scenes.status[scene] == "ok"]
+        assert set(scenes.scene_splits(store)[ok]) == {0, 1, 2}
+        odd = count - len(ok)
+        assert len(set(status)) - 1 == min(odd, 3)
+        assert odd >= 1
+    assert sorted(choose_scenes(store, 100)) == list(range(15))
+
+
+def test_choice_spans_the_road_fractions(store):
+    roads = scenes.scene_roads(store)[choose_scenes(store, 7)]
+    assert roads.max() > 0.3
+    assert roads[:4].min() < 0.2
+    assert choose_scenes(store, 7) == choose_scenes(store, 7)
+
+
+def test_scenes_can_be_named(store, views, tmp_path):
+    preview(store, tmp_path / "a.png", scenes=["utm_south", "3"])
+    assert [view.id for view in views] == ["utm_south", "city_3"]
+    with pytest.raises(UsageError, match="no scene"):
+        preview(store, tmp_path / "b.png", scenes=["city_77"])
+
+
+@pytest.mark.parametrize(("level", "expected"), [(None, 64), (32, 32), (64, 64)])
+def test_only_tiles_that_are_shown_are_read(store, views, tmp_path, monkeypatch, level, expected):
+    read = []
+    original = scenes.TileReader.read
+
+    def counted(reader, tile):
+        read.append((reader.layout.array, tile))
+        return original(reader, tile)
+
+    monkeypatch.setattr(scenes.TileReader, "read", counted)
+    preview(store, tmp_path / "a.png", scenes=["city_2", "city_black", "city_4"], level=level)
+    tiles = np.flatnonzero(np.isin(store.tiles.scene, [2, 4])).tolist()
+    names = (f"{expected}/image", f"{expected}/speed")
+    assert sorted(read) == sorted((name, tile) for name in names for tile in tiles)
+
+
+def test_level_is_as_coarse_as_the_panels_allow(store):
+    grids = [scenes.scene_grid(store, 2)]  # 130 pixels wide
+    assert module._fitting_level(store, grids, 50) == 32
+    assert module._fitting_level(store, grids, 65) == 32
+    assert module._fitting_level(store, grids, 66) == 64
+    assert module._fitting_level(store, grids, 1000) == 64
+
+
+def test_pixels_have_their_shape_on_the_ground(store, views, tmp_path):
+    preview(store, tmp_path / "a.png", scenes=["city_1", "utm_north"])
+    city, utm = views
+    # At 55.75 degrees north a degree of longitude is 0.5640 of one of latitude on the ellipsoid.
+    assert city.aspect == pytest.approx(150 / 130 / 0.5640, rel=0.01)
+    assert city.width_m == pytest.approx(130 * 2.7e-6 * 62_780, rel=0.01)
+    assert utm.aspect == pytest.approx(97 / 131, rel=1e-3)
+    assert utm.width_m == pytest.approx(65.5, rel=1e-3)
+
+
+def test_south_up_scene_is_shown_north_up(store, views, tmp_path):
+    preview(store, tmp_path / "a.png", scenes=["utm_south", "utm_north"], level=64)
+    south, north = views
+    index = list(store.scenes.id).index("utm_south")
+    np.testing.assert_array_equal(south.speed, scenes.read_speed(store, index, 64)[::-1])
+    index = list(store.scenes.id).index("utm_north")
+    np.testing.assert_array_equal(north.speed, scenes.read_speed(store, index, 64))
+
+
+def test_scene_that_has_no_pixels_is_shown_as_no_data(store, views, tmp_path):
+    preview(store, tmp_path / "a.png", scenes=["city_broken", "city_truncated", "city_border"])
+    broken, truncated, border = views
+    for view in (broken, truncated):
+        assert view.nodata.all()
+        assert (view.speed == 255).all()
+        assert "not valid JSON" in broken.reason
+    np.testing.assert_array_equal(border.nodata[0], np.arange(130) < 37)
+    picture = sheet._picture(border, "speed", 2.0)
+    greys = {tuple(colour) for colour in picture[:, :37].reshape(-1, 3).tolist()}
+    assert len(greys) == 2  # the stripes of the hatch
+    assert greys.isdisjoint({tuple(c) for c in picture[:, 37:].reshape(-1, 3).tolist()})
+
+
+def test_overlay_has_the_colours_of_the_roads(store, views, tmp_path):
+    preview(store, tmp_path / "a.png", scenes=["city_5"])
+    (view,) = views
+    road = (view.speed > 0) & (view.speed < 255)
+    overlay = sheet._picture(view, "overlay", 2.0)
+    np.testing.assert_array_equal(overlay[road], speed_colours()[view.speed[road]])
+    np.testing.assert_array_equal(sheet._picture(view, "image", 2.0), view.rgb)
+
+
+def test_imagery_of_one_band_is_drawn_grey(make, views, tmp_path):
+    grid = make.lonlat_grid(0)
+    pixels = make.write_scene(tmp_path, "pan_1", shape=(64, 64), transform=grid, bands=1)
+    preview(Store.open(make.build_store(tmp_path, tmp_path / "p.zarr")), tmp_path / "a.png")
+    (view,) = views
+    assert view.rgb.shape == (64, 64, 3)
+    assert (np.diff(view.rgb.astype(int), axis=2) == 0).all()
+    order = np.argsort(pixels.ravel(), kind="stable")
+    assert (np.diff(view.rgb[..., 0].ravel()[order].astype(int)) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("red", "green", "blue"), (0, 1, 2)),
+        (("coastal", "blue", "green", "yellow", "red", "red edge", "nir1", "nir2"), (4, 2, 1)),
+        (("band 1", "band 2", "band 3", "band 4"), (0, 1, 2)),
+        (("pan",), (0,)),
+        (("nir", "red"), (0,)),
+    ],
+)
+def test_bands_are_shown_in_natural_colour(names, expected):
+    assert natural_bands(names) == expected
+
+
+@pytest.mark.parametrize(("low", "high", "brighter"), [(5, 60, True), (1, 255, False)])
+def test_dark_imagery_is_brightened_and_no_other(low, high, brighter):
+    class Dark:
+        histogram_band = np.zeros((3, 256), np.uint64)
+
+        class meta:  # noqa: N801 - stands for an attribute
+            bands = ("red", "green", "blue")
+
+    Dark.histogram_band[:, low : high + 1] = 1000
+    table = pixels.brightness_table(Dark)
+    middle = (low + high) // 2
+    assert (np.diff(table.astype(int)) >= 0).all()
+    assert table[low] <= 5
+    assert table[high] >= 250
+    assert (table[middle] > middle + 20) is np.bool_(brighter)
+
+
+@given(
+    step=st.integers(2, 4),
+    speed=st.lists(st.sampled_from([0, 0, 25, 65, 255]), min_size=64, max_size=64),
+)
+def test_thinning_loses_no_road_and_invents_no_data(step, speed):
+    mask = np.array(speed, np.uint8).reshape(8, 8)
+    thin = pixels.thinned_speed(mask, step)
+    for y in range(8 // step):
+        for x in range(8 // step):
+            block = mask[y * step : (y + 1) * step, x * step : (x + 1) * step]
+            known = block[block != 255]
+            assert thin[y, x] == (known.max() if known.size else 255)
+
+
+def test_layout_keeps_a_page_of_six_scenes_near_a_square():
+    for aspect in (0.6, 1.0, 1.23, 1.8):
+        layout = sheet.lay_out([aspect] * 6, module.COLUMNS)
+        assert 6 < layout.page_height < 20
+        assert layout.across * len(layout.heights) >= 6
+
+
+@given(st.floats(0.5, 1e5))
+def test_scale_bar_is_a_round_length_that_fits(longest):
+    length = sheet.round_length(longest)
+    assert longest / 2.5 <= length <= longest * 1.000001
+    assert f"{length:e}"[0] in "125"
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_colours_keep_their_order_for_all_eyes(eyes):
+    colours = np.array([GROUND, *SPEED_COLOURS]) / 255
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(linear @ np.array(EYES[eyes]).T, 0, 1)
+    lab = rgb2lab(np.where(seen <= 0.0031308, seen * 12.92, 1.055 * seen ** (1 / 2.4) - 0.055))
+    assert (np.diff(lab[:, 0]) > 2).all()  # lightness rises
+    assert (deltaE_ciede2000(lab[:-1], lab[1:]) > 8).all()
+
+
+def test_every_speed_has_the_colour_and_label_of_its_bin():
+    table = speed_colours()
+    assert tuple(table[0]) == GROUND
+    for mph in range(1, 254):
+        assert tuple(table[mph]) == SPEED_COLOURS[speed_bin(mph) - 1]
+    assert tuple(table[254]) == UNKNOWN_COLOUR
+    assert [bin_label(speed_bin(mph)) for mph in (9, 15, 20, 21, 45, 60, 65, 80)] == [
+        "≤ 10", "11–20", "11–20", "21–30", "41–50", "51–60", "> 60", "> 60",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"columns": ["photo"]}, UsageError, "photo"),
+        ({"columns": []}, UsageError, "use some of"),
+        ({"level": 16}, UsageError, "its levels are 64, 32"),
+        ({"out": "a.tif"}, UsageError, "NAME.png"),
+        ({"out": "nowhere/a.png"}, UsageError, "create it first"),
+    ],
+)
+def test_sheet_that_cannot_be_is_refused(store, tmp_path, change, error, message):
+    given_out = tmp_path / change.pop("out", "a.png")
+    with pytest.raises(error, match=message):
+        preview(store, given_out, scenes=["city_1"], **change)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_heavy_libraries_are_loaded_on_use_only():
+    code = (
+        "import sys, geoprep.views, geoprep.views.sheet\n"
+        "print({'matplotlib', 'rasterio', 'torch', 'rich', 'pyogrio'} & set(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"
+
+
+def test_a_level_of_nothing_is_refused(store, tmp_path):
+    with pytest.raises(UsageError, match="no level 0; its levels are 64, 32"):
+        preview(store, tmp_path / "a.png", level=0)
+
+
+@pytest.mark.parametrize("show", [preview, export_scene])
+def test_a_missing_shard_is_no_blank_picture(store_copy, tmp_path, show):
+    for shard in (store_copy / "64" / "image" / "c").iterdir():
+        (shard / "0" / "0" / "0").unlink()
+    opened = Store.open(store_copy)
+    arguments = {"scenes": ["city_1"]} if show is preview else {"scene": "city_1"}
+    out = tmp_path / ("a.png" if show is preview else "a.tif")
+    with pytest.raises(StoreError, match=r"64/image/c/\d+/0/0/0 is missing.*build-zarr"):
+        show(opened, out=out, level=64, **arguments)
+    assert not out.exists()
+
+
+def test_a_large_scene_is_read_in_strips(make, tmp_path, views):
+    """What is shown is what the whole scene gives; what is in memory is not the whole scene."""
+    make.write_scene(tmp_path, "large", shape=(1200, 1200), transform=make.lonlat_grid(0))
+    options = BuildOptions(tile=32, levels=1, shard_tiles=256)
+    opened = Store.open(make.build_store(tmp_path, tmp_path / "x.zarr", options))
+    image, speed = scenes.read_image(opened, 0), scenes.read_speed(opened, 0)
+    assert opened.tiles is opened.tiles  # read before memory is looked at
+    tracemalloc.start()
+    thin_image, thin_speed = pixels.read_thinned(opened, 0, 32, 7)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(thin_image, pixels.thinned_image(image, 7))
+    np.testing.assert_array_equal(thin_speed, pixels.thinned_speed(speed, 7))
+    assert peak < 0.4 * image.nbytes
+
+
+@pytest.mark.parametrize("level", [64, 32])
+def test_rows_of_a_scene_are_those_of_the_whole(store, level):
+    for read in (scenes.read_image, scenes.read_speed):
+        whole = read(store, 1, level)
+        for rows in (range(0, 10), range(50, 75), range(60, 1000)):
+            np.testing.assert_array_equal(
+                read(store, 1, level, rows), whole[rows.start : rows.stop]
+            )

@@ -1,0 +1,491 @@
+"""A checkpoint becomes a file that gives the same answers, with and without this package."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from helpers.deploy_cases import FACTS, IMAGE
+from helpers.predict_cases import pixels, write_image
+from helpers.stores import write_store
+from helpers.tiny import normed
+
+from geoprep.errors import UsageError
+from training import model
+from training.checkpoint import Checkpoint, save
+from training.evaluate import main as evaluate
+from training.export import main
+from training.inference import openvino_file
+from training.inference.graph import folded
+from training.inference.opening import load_runner
+from training.inference.runner import NativeRunner
+from training.model import DecoderStep, ResNetUNet
+from training.predict import Network
+from training.predict import main as predict
+
+MODEL = ("--model", "helpers.tiny:normed")
+
+
+class FakeModel:
+    """Stands in for OpenVINO: its answers are the first band, twice."""
+
+    seen: ClassVar[list] = []
+
+    def clone(self):
+        return self
+
+    def reshape(self, shape):
+        self.shape = tuple(shape)
+
+    def output(self, number):
+        return self
+
+    def get_partial_shape(self):
+        return [None, None, None, SimpleNamespace(get_length=lambda: 2)]
+
+    def create_infer_request(self):
+        return FakeRequest()
+
+
+class FakeRequest:
+    def set_input_tensor(self, values):
+        self.image = values
+
+    def set_output_tensor(self, values):
+        self.result = values
+
+    def start_async(self):
+        FakeModel.seen.append(self.image.shape)
+        self.result[...] = self.image[:, 0, :, :, None]
+
+    def wait(self):
+        if self.image[0, 0, 0, 0] == 0:
+            raise RuntimeError("black")
+
+
+class FakeOpenvino:
+    @staticmethod
+    def Tensor(values, shared_memory):  # noqa: N802 - OpenVINO's name
+        assert shared_memory
+        return values
+
+    @staticmethod
+    def Core():  # noqa: N802 - OpenVINO's name
+        return SimpleNamespace(compile_model=lambda model, *_: model)
+
+
+CPU = torch.device("cpu")
+FP32 = ("fp32.pt2", "fp32.onnx")
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(1)
+    network = normed(3, 8).eval()
+    network[1].running_mean.normal_(0, 0.3)
+    network[1].running_var.uniform_(0.5, 2)
+    return network
+
+
+@pytest.fixture(scope="module")
+def plain(network):
+    return NativeRunner(network, FACTS, device=CPU, precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def folder(network, tmp_path_factory):
+    """A checkpoint, the store it might have been trained on, and soon a file per format."""
+    folder = tmp_path_factory.mktemp("deploy")
+    save(folder / "best.pt", Checkpoint(facts=FACTS, network=network.state_dict()))
+    write_store(folder / "tiny.zarr")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def export(folder):
+    """Return a function that exports once, and gives the file."""
+
+    def make(name, *words):
+        if not (folder / name).exists():
+            out = ("--out", folder / name, "--calibrate", folder / "tiny.zarr", "--tiles", 12)
+            assert main([str(w) for w in (folder / "best.pt", *MODEL, *words, *out)]) == 0
+        return folder / name
+
+    words = {
+        "fp32.pt2": ("--format", "fp32"),
+        "bf16.pt2": ("--format", "bf16"),
+        "int8.pt2": ("--format", "int8"),
+        "fp32.onnx": ("--format", "onnx"),
+        "int8.onnx": ("--format", "onnx", "--int8"),
+        "bf16.xml": ("--format", "openvino"),
+        "int8.xml": ("--format", "openvino", "--int8"),
+    }
+    return lambda name: make(name, *words[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("fp32.pt2", 1e-5),
+        ("fp32.onnx", 1e-5),
+        ("int8.onnx", 0.005),
+        pytest.param("bf16.pt2", 0.02, marks=pytest.mark.slow),
+        pytest.param("bf16.xml", 0.02, marks=pytest.mark.slow),
+        pytest.param("int8.xml", 0.005, marks=pytest.mark.slow),
+        pytest.param("int8.pt2", 0.005, marks=pytest.mark.slow),
+    ],
+)
+def test_every_format_gives_the_answers_of_the_checkpoint(export, plain, name, most):
+    runner, record = load_runner(export(name), compile_mode="off")
+    for image in (IMAGE, IMAGE[:1, :, :32]):  # any number, any size
+        found = runner(image.contiguous(memory_format=torch.channels_last))
+        assert found.shape == (len(image), *image.shape[2:], 8)
+        assert found.dtype == torch.float32
+        apart = (found - plain(image)).abs()
+        # INT8 clips the rare pixel beyond the range of its calibration.
+        assert (apart.mean() if "int8" in name else apart.max()) < most
+    assert record.facts == replace(FACTS, stores=())
+    assert record.precision in runner.description
+
+
+@pytest.mark.slow
+def test_for_large_jobs_openvino_has_a_model_per_shape_and_a_thread_per_window(export):
+    plain, _ = load_runner(export("int8.xml"))
+    assert plain.for_pixels(1_000_000)[0] is plain
+    fitted, _ = plain.for_pixels(10**9)
+    assert fitted.for_pixels(0)[0] is fitted is plain.for_pixels(10**9)[0]
+    assert fitted.at_once == min(torch.get_num_threads(), 4)
+    assert load_runner(export("int8.xml"), compile_mode="on")[0].for_pixels(0)[0].identity == {
+        "precision": "int8", "compiled": True,
+    }  # fmt: skip
+    off, _ = load_runner(export("int8.xml"), compile_mode="off")
+    assert off.for_pixels(10**12)[0] is off
+    images = [IMAGE, IMAGE.flip(0), IMAGE[:1], IMAGE[1:, :, :32], IMAGE[:, :, :, :32].flip(3)]
+    images = [image.contiguous(memory_format=torch.channels_last) for image in images]
+    with ThreadPoolExecutor(4) as pool:  # more than it asked for, in shapes of many kinds
+        found = list(pool.map(fitted, images * 8))
+    for image, answer in zip(images * 8, found, strict=True):
+        torch.testing.assert_close(answer, plain(image), atol=0.01, rtol=0)
+
+
+def test_openvino_splits_a_batch_between_threads(monkeypatch):
+    """One part per thread where it divides; nothing is copied; a request has one part at a time."""
+    monkeypatch.setattr(openvino_file, "needed", lambda *_: FakeOpenvino)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    runner = openvino_file.OpenvinoRunner(FakeModel(), "int8", fitted=True)
+    for count, parts in ((4, 2), (2, 2), (1, 1), (3, 1)):
+        FakeModel.seen.clear()
+        image = (
+            IMAGE[:1].repeat(count, 1, 1, 1) + torch.arange(1, count + 1).view(-1, 1, 1, 1).byte()
+        )
+        found = runner(image)
+        assert FakeModel.seen == [(count // parts, *IMAGE.shape[1:])] * parts
+        torch.testing.assert_close(found[..., 0], image[:, 0].float())
+    for _ in range(3):  # what fails holds nothing up
+        with pytest.raises(RuntimeError, match="black"):
+            runner(torch.zeros_like(IMAGE[:1]).repeat(2, 1, 1, 1))
+
+
+@pytest.mark.parametrize("name", FP32)
+def test_a_file_runs_where_this_package_is_not(export, plain, tmp_path, name):
+    torch.save(IMAGE, tmp_path / "image.pt")
+    run = {
+        ".pt2": "import torch; x = torch.load(image); extra = {'geoprep': ''}\n"
+        "y = torch.export.load(file, extra_files=extra).module()(x).detach().numpy()\n"
+        "facts = extra['geoprep']",
+        ".onnx": "import onnxruntime as ort, numpy as np\n"
+        "x = np.load(image); s = ort.InferenceSession(file)\n"
+        "y, = s.run(None, {'image': x}); assert 'torch' not in sys.modules\n"
+        "facts = s.get_modelmeta().custom_metadata_map['geoprep']",
+    }[file_suffix(name)]
+    np.save(tmp_path / "image.npy", np.ascontiguousarray(IMAGE.numpy()))
+    image = tmp_path / ("image.pt" if name.endswith("pt2") else "image.npy")
+    code = f"""
+import sys, json
+for name in ("training", "loaders", "geoprep"): sys.modules[name] = None
+image, file, out = sys.argv[1:]
+{run}
+import numpy; numpy.save(out, y); print(json.loads(facts)["facts"]["bands"])
+"""
+    arguments = [str(image), str(export(name)), str(tmp_path / "out.npy")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'red', 'green', 'blue'" in done.stdout
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), plain(IMAGE).numpy(), atol=1e-5)
+
+
+def file_suffix(name):
+    return name[name.rindex(".") :]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fp32.pt2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bf16.pt2", "int8.pt2"))],
+)
+def test_nothing_in_a_torch_file_is_pickled(export, name):
+    with zipfile.ZipFile(export(name)) as archive:
+        for entry in archive.infolist():
+            start = archive.read(entry)[:2]
+            # What pickle and torch.save write begins so.
+            assert start not in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"), entry
+
+
+@pytest.mark.parametrize(
+    "name", ["fp32.pt2", "fp32.onnx", pytest.param("int8.xml", marks=pytest.mark.slow)]
+)
+def test_no_file_tells_where_training_data_was(export, name):
+    assert b"secret.zarr" not in export(name).read_bytes()
+
+
+@pytest.mark.slow
+def test_weights_of_a_bf16_file_take_two_bytes(tmp_path, monkeypatch):
+    """Of the usual network, whose stages have one block each but the last, the heaviest."""
+    stage = model._stage
+
+    def short(inputs, outputs, blocks, *, stride):
+        return stage(inputs, outputs, blocks if outputs == 512 else 1, stride=stride)
+
+    monkeypatch.setattr(model, "_stage", short)
+    torch.manual_seed(0)
+    facts = replace(FACTS, network="resnet34-unet")
+    from training.inference import torch_file
+    from training.inference.record import Record
+
+    network = ResNetUNet(3, 8).eval()
+    record = Record(facts=facts, precision="bfloat16", checkpoint="", versions={})
+    torch_file.write(tmp_path / "bf16.pt2", network, record, [])
+    weights = sum(p.numel() for p in network.parameters())
+    assert 2 * weights < (tmp_path / "bf16.pt2").stat().st_size < 2.3 * weights
+
+
+@pytest.mark.parametrize("doubling", ["transposed", "phased"])
+def test_folding_changes_no_function(doubling):
+    torch.manual_seed(0)
+    network = ResNetUNet(3, 2).eval()
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+            module.bias.data.normal_(0, 0.1)
+    image = torch.randn(1, 3, 64, 96)
+    result = folded(network, doubling)
+    assert not any(
+        hasattr(step.up, "spread") for step in result.modules() if isinstance(step, DecoderStep)
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(result(image), network(image), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name", ["fp32.pt2", "fp32.onnx", pytest.param("bf16.xml", marks=pytest.mark.slow)]
+)
+def test_a_damaged_file_is_one_line(export, tmp_path, name):
+    file = tmp_path / name
+    data = bytearray(export(name).read_bytes())
+    file.write_bytes(data[: len(data) // 2])
+    if name.endswith(".xml"):
+        (tmp_path / "bf16.bin").write_bytes(export(name).with_suffix(".bin").read_bytes())
+    from training.checkpoint import CheckpointError
+
+    with pytest.raises(CheckpointError, match=f"{name} is damaged"):
+        load_runner(file)
+
+
+@pytest.mark.slow
+def test_a_flipped_weight_is_found(export, tmp_path):
+    from training.checkpoint import CheckpointError
+
+    weights = export("bf16.xml").with_suffix(".bin").read_bytes()
+    (tmp_path / "bf16.xml").write_bytes(export("bf16.xml").read_bytes())
+    (tmp_path / "bf16.bin").write_bytes(bytes([weights[0] ^ 1]) + weights[1:])
+    with pytest.raises(CheckpointError, match=r"bf16\.bin is damaged or not of"):
+        load_runner(tmp_path / "bf16.xml")
+    with zipfile.ZipFile(export("fp32.pt2")) as archive:
+        where = next(e for e in archive.infolist() if e.filename.endswith("weight_0"))
+    data = bytearray(export("fp32.pt2").read_bytes())
+    data[where.header_offset + 200] ^= 1
+    (tmp_path / "fp32.pt2").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"fp32\.pt2 is damaged"):
+        load_runner(tmp_path / "fp32.pt2")
+
+
+def test_a_file_of_someone_else_is_refused(tmp_path):
+    import onnx
+
+    from training.checkpoint import CheckpointError
+
+    node = onnx.helper.make_node("Identity", ["image"], ["probability"])
+    ends = [
+        onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1])
+        for n in ("image", "probability")
+    ]
+    graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
+    model.ir_version = 10
+    onnx.save(model, str(tmp_path / "other.onnx"))
+    with pytest.raises(CheckpointError, match="does not say what it was trained for"):
+        load_runner(tmp_path / "other.onnx")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--format", "int8", "--out", "x.pt2"), "--calibrate STORE"),
+        (("--format", "onnx", "--out", "x.pt2"), "end in .onnx; .pt2 is of --format fp32 or bf16"),
+        (("--out", "x.xml"), "end in .pt2; .xml is of --format openvino"),
+        (("--out", "x.tif"), "end in .pt2\n"),
+        (("--format", "ipex-bf16", "--int8", "--out", "x.ipex"), "--format ipex-int8"),
+        (("--format", "fp32", "--int8", "--out", "x.pt2"), "--format int8"),
+        (("--format", "fp32", "--out", "nowhere/x.pt2"), "does not exist"),
+        (("--format", "fp32"), "--out FILE is missing"),
+    ],
+)
+def test_requests_that_make_no_sense(folder, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(folder / "best.pt"), *MODEL, *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_no_network_is_told_what_is(folder, tmp_path, capsys):
+    for name in ("x.xml", "x.bin"):
+        (tmp_path / name).write_bytes(b"<net>")
+    store = str(folder / "tiny.zarr")
+    assert main([str(tmp_path / "x.xml"), "--out", str(tmp_path / "x.pt2")]) == 2
+    assert "was exported already: name the checkpoint" in capsys.readouterr().err
+    assert evaluate([str(tmp_path / "x.bin"), store]) == 2
+    assert f"name {tmp_path / 'x.xml'} beside it" in capsys.readouterr().err
+    assert evaluate([str(folder / "best.pt")]) == 2
+    assert "name a store as well" in capsys.readouterr().err
+    assert evaluate(["--compare", str(folder / "best.pt"), "--on", store]) == 2
+    assert "give two networks and a store" in capsys.readouterr().err
+
+
+def test_what_is_there_is_not_replaced_unasked(folder, tmp_path, capsys):
+    (tmp_path / "x.pt2").write_text("precious")
+    words = [str(folder / "best.pt"), *MODEL, "--format", "fp32", "--out", str(tmp_path / "x.pt2")]
+    assert main(words) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (tmp_path / "x.pt2").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("words", "package"),
+    [
+        (("--format", "onnx", "--out", "x.onnx"), "onnx"),
+        (("--format", "openvino", "--out", "x.xml"), "openvino"),
+        (("--format", "int8", "--out", "x.pt2"), "torchao"),
+    ],
+)
+def test_a_missing_package_is_one_line(folder, tmp_path, monkeypatch, capsys, words, package):
+    for name in [n for n in sys.modules if n.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.chdir(tmp_path)
+    calibrate = ("--calibrate", str(folder / "tiny.zarr"))
+    assert main([str(folder / "best.pt"), *MODEL, *words, *calibrate]) == 2
+    error = capsys.readouterr().err
+    assert "pip install geoprep[deploy]" in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_extension_its_format_is_one_line(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("training.engine.ipex.state", lambda: "is not installed")
+    words = ("--format", "ipex-int8", "--calibrate", folder / "tiny.zarr")
+    line = (folder / "best.pt", *MODEL, *words, "--out", tmp_path / "x.ipex")
+    assert main([str(word) for word in line]) == 2
+    assert "intel-extension-for-pytorch is not installed" in capsys.readouterr().err
+    assert not (tmp_path / "x.ipex").exists()
+    (tmp_path / "x.ipex").write_bytes(b"")
+    with pytest.raises(UsageError, match="intel-extension-for-pytorch is not installed"):
+        load_runner(tmp_path / "x.ipex")
+
+
+def test_options_of_checkpoints_are_refused(export):
+    with pytest.raises(UsageError, match="--precision bf16 is for checkpoints"):
+        Network(checkpoint=export("fp32.pt2"), precision="bf16").open()
+
+
+def test_the_summary_says_size_runner_and_agreement(folder, tmp_path, capsys):
+    out = tmp_path / "x.onnx"
+    words = (folder / "best.pt", *MODEL, "--format", "onnx", "--out", out)
+    assert main([str(word) for word in words]) == 0
+    said = capsys.readouterr().out
+    assert "MB, float32 on cpu, ONNX Runtime" in said
+    assert "4 images of noise" in said
+    assert "road masks with an IoU of 1.000" in said
+
+
+@pytest.mark.slow
+def test_the_record_is_plain(export):
+    with zipfile.ZipFile(export("int8.pt2")) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("/extra/geoprep")]
+        record = json.loads(archive.read(name))
+    assert record["calibration"] == 12
+    assert record["precision"] == "int8"
+    assert len(record["checkpoint"]) == 32
+    assert record["facts"]["threshold"] == 0.4
+
+
+def test_networks_are_compared_on_a_store(folder, export, capsys):
+    files = [folder / "best.pt", export("fp32.onnx"), export("int8.onnx")]
+    out = folder / "compared.json"
+    words = ["--compare", *files, "--on", folder / "tiny.zarr", "--json", out, *MODEL]
+    words += ["--precision", "fp32", "--device", "cpu", "--threads", 1, "--batch-size", 2]
+    assert evaluate([str(word) for word in words]) == 0
+    said = capsys.readouterr().out
+    assert "int8 on cpu, ONNX Runtime" in said
+    native, whole, rounded = json.loads(out.read_text())
+    assert native["drop"] == {"road_iou": 0, "bin_iou": 0}
+    assert abs(whole["drop"]["road_iou"]) < 1e-4
+    assert 0 < abs(rounded["drop"]["road_iou"]) < 0.05
+    assert whole["nbytes"] == files[1].stat().st_size
+    assert all(row["mpx_per_second"] > 0 for row in (native, whole, rounded))
+
+
+def test_comparing_needs_a_store_and_forms_of_one_network(folder, export, tmp_path, capsys):
+    words = ["--compare", folder / "best.pt", export("fp32.onnx"), *MODEL]
+    assert evaluate([str(word) for word in words]) == 2
+    assert "--on STORE" in capsys.readouterr().err
+    other = replace(FACTS, class_mph=tuple(mph + 1 for mph in FACTS.class_mph))
+    weights = normed(3, 8).state_dict()
+    save(tmp_path / "other.pt", Checkpoint(facts=other, network=weights))
+    words = ["--compare", export("fp32.onnx"), tmp_path / "other.pt", "--on", folder / "tiny.zarr"]
+    assert evaluate([str(word) for word in (*words, *MODEL)]) == 2
+    assert "differ in class_mph" in capsys.readouterr().err
+
+
+def test_predict_maps_with_an_exported_file_as_with_its_checkpoint(
+    folder, export, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("training.engine.host.keep_memory", lambda *_, **__: "as it is")
+    image = write_image(tmp_path / "scene.tif", pixels(100, 120, top=180))
+    usual = ("--gsd", "image", "--window", 64, "--overlap", 32, "--quiet")
+    maps = []
+    for name, extra in (("best.pt", (*MODEL, "--precision", "fp32")), ("fp32.onnx", ())):
+        out = tmp_path / name
+        network = folder / name if name == "best.pt" else export(name)
+        words = (network, image, "--out", out, *usual, *extra)
+        assert predict([str(word) for word in words]) == 0
+        with rasterio.open(out / "scene.tif") as dataset:
+            maps.append(dataset.read().astype(int))
+    assert "float32 on cpu, ONNX Runtime" in capsys.readouterr().out
+    bands = [0, *range(2, 9)]  # a speed may tip where two bins are as likely
+    assert np.abs(maps[0][bands] - maps[1][bands]).max() <= 1
+
+
+def test_predict_refuses_an_image_that_does_not_fit_the_file(export, tmp_path, capsys):
+    image = write_image(tmp_path / "wide.tif", pixels(64, 64, dtype="uint16"))
+    assert predict([str(export("fp32.onnx")), str(image), "--out", str(tmp_path / "maps")]) == 1
+    assert "trained on uint8 left as it is" in capsys.readouterr().out

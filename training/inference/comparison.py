@@ -1,0 +1,150 @@
+"""Several forms of one network on the same tiles: what each costs, and what it gains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from geoprep.errors import UsageError
+from loaders import Split
+from training.checkpoint import Facts
+from training.evaluation import evaluate_runner
+from training.inference.runner import Runner
+
+FIGURES = ("road_iou", "bin_iou")
+"""What is compared; the second where the network tells speeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A network beside others.
+
+    Attributes
+    ----------
+    name
+        Its file.
+    how
+        Its runner, for people.
+    metrics
+        See `training.evaluation.Evaluation`.
+    drop
+        By how much each of `FIGURES` is less than the first network's.
+    mpx_per_second
+        Through the runner, all views, first batch left out; None where there was no other.
+    nbytes
+        Of the file, and of the one with its weights.
+    """
+
+    name: str
+    how: str
+    metrics: dict[str, float]
+    drop: dict[str, float]
+    mpx_per_second: float | None
+    nbytes: int
+
+
+class Timed(Runner):
+    """A runner that notes how long it takes; the first batch, which may compile, is left out."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner.precision)
+        self._runner = runner
+        self.device, self.fixed_batch = runner.device, runner.fixed_batch
+        self._pixels, self._seconds, self._shape = 0, 0.0, torch.Size()
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """See `Runner`."""
+        started = time.perf_counter()
+        result = self._runner(image)
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+        if image.shape == self._shape:
+            self._seconds += time.perf_counter() - started
+            self._pixels += image.shape[0] * image.shape[2] * image.shape[3]
+        self._shape = image.shape
+        return result
+
+    @property
+    def mpx_per_second(self) -> float | None:
+        """Pixels through the network per second, in millions."""
+        return self._pixels / 1e6 / self._seconds if self._seconds else None
+
+
+def compare(
+    networks: Sequence[tuple[Path, Runner, Facts]],
+    stores: Sequence[str],
+    split: Split,
+    *,
+    threshold: float | None = None,
+    **how: Any,  # noqa: ANN401 - see below
+) -> Iterator[Compared]:
+    """Yield the figures of one network after the other.
+
+    Parameters
+    ----------
+    networks
+        File, runner and facts of each; the first is what the others are compared with.
+    stores, split, threshold, **how
+        As for `training.evaluation.evaluate_runner`; the threshold is by default the first
+        network's, for all.
+
+    Raises
+    ------
+    UsageError
+        The networks see other bands, or tell other things.
+    StoreError
+        A store cannot be used.
+    """
+    first = networks[0][2]
+    for path, _, facts in networks:
+        for name in ("bands", "targets", "class_mph", "level", "folds", "fold"):
+            if getattr(facts, name) != getattr(first, name):
+                raise UsageError(
+                    f"{path} and {networks[0][0]} differ in {name}: compare forms of one network"
+                )
+    base: dict[str, float] = {}
+    for path, opened, facts in networks:
+        runner, _ = opened.for_pixels(0)
+        timed = Timed(runner)
+        least = first.threshold if threshold is None else threshold
+        found = evaluate_runner(timed, facts, stores, split, threshold=least, **how)
+        base = base or found.metrics
+        drop = {name: base[name] - found.metrics[name] for name in FIGURES if name in base}
+        nbytes = sum(file.stat().st_size for file in files_of(path))
+        form, rate = runner.description, timed.mpx_per_second
+        yield Compared(str(path), form, found.metrics, drop, rate, nbytes)
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return a network's file, and the one beside it that holds its weights, if there is one."""
+    return [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]
+
+
+def agreement(
+    one: Runner, other: Runner, tiles: Sequence[Tensor], threshold: float
+) -> tuple[float, float]:
+    """Return the mean difference of probabilities, and the IoU of both road masks.
+
+    Parameters
+    ----------
+    one, other
+        Runners.
+    tiles
+        uint8 (n, band, y, x) each.
+    threshold
+        Least probability of a road.
+    """
+    apart, pixels, both, either = 0.0, 0, 0, 0
+    for tile in tiles:
+        first, second = one(tile).cpu(), other(tile).cpu()
+        apart += float(torch.abs(first - second).sum(dtype=torch.float64))
+        pixels += first.numel()
+        a, b = first[..., -1] >= threshold, second[..., -1] >= threshold
+        both, either = both + int((a & b).sum()), either + int((a | b).sum())
+    return apart / max(pixels, 1), both / either if either else 1.0

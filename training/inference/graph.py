@@ -1,0 +1,147 @@
+"""A network as an exported graph: uint8 in, probabilities out, any number of windows of any size.
+
+Normalisation is part of the graph. What is constant is computed once: kernels of `UpConv`, and
+BatchNorm behind them, so that a quantiser sees weights where it would see a product. For PyTorch's
+own INT8, which knows no transposed convolutions, doubling is also there as a plain one, see
+`PhasedUp`.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.nn import functional
+
+from training.checkpoint import Facts
+from training.inference.runner import Probabilities
+from training.model import STRIDE, DecoderStep, UpConv
+
+Doubling = Literal["transposed", "phased"]
+
+IMAGE, PROBABILITY = "image", "probability"
+"""Names of what goes in and comes out, where a format names them."""
+
+_EXAMPLE = (2, 4 * STRIDE, 6 * STRIDE)
+_MOST_WINDOWS, _MOST_STRIDES = 1024, 1024
+
+
+class PhasedUp(nn.Module):
+    """A transposed convolution of stride 2, as a plain one and a rearrangement.
+
+    Of its 4 x 4 kernel every pixel of the result meets 2 x 2 weights, those of its phase: whether
+    its row and column are even. So a 2 x 2 convolution gives all four phases as channels, at as
+    many products, on a grid from which each phase takes its own corner.
+
+    Parameters
+    ----------
+    kernel, bias
+        Of the transposed convolution with padding 1: (inputs, outputs, 4, 4) and (outputs,).
+    """
+
+    def __init__(self, kernel: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        inputs, self.outputs = kernel.shape[:2]
+        taps = ([3, 1], [2, 0])  # of a phase: for the pixel before, and the one at it
+        parts = [kernel[:, :, rows][..., columns] for rows in taps for columns in taps]
+        self.conv = nn.Conv2d(inputs, 4 * self.outputs, 2, padding=1)
+        self.conv.weight = nn.Parameter(torch.cat([part.transpose(0, 1) for part in parts]))
+        self.conv.bias = nn.Parameter(bias.repeat(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, outputs, 2 y, 2 x), nothing in it below 0."""
+        n, _, rows, columns = x.shape
+        # ReLU is here, though it comes later as well, since it joins the convolution here.
+        phases = functional.relu(self.conv(x))
+        phases = phases.view(n, 2, 2, self.outputs, rows + 1, columns + 1)
+        lines = [
+            torch.stack([phases[:, r, c, :, r : r + rows, c : c + columns] for c in (0, 1)], 4)
+            for r in (0, 1)
+        ]
+        return torch.stack(lines, 3).reshape(n, self.outputs, 2 * rows, 2 * columns)
+
+
+def folded(network: nn.Module, doubling: Doubling = "transposed") -> nn.Module:
+    """Return a copy, the same function, in which `UpConv` and its BatchNorm are one convolution.
+
+    Networks without such layers come back as they are.
+
+    Parameters
+    ----------
+    network
+        In eval mode.
+    doubling
+        What takes their place: ``transposed`` convolutions, or ``phased`` ones.
+    """
+    result = copy.deepcopy(network)
+    for step in result.modules():
+        if isinstance(step, DecoderStep) and isinstance(step.up, UpConv):
+            kernel, bias = _joined(step.up, step.up_bn)
+            up = PhasedUp(kernel, bias) if doubling == "phased" else _transposed(kernel, bias)
+            step.up, step.up_bn = up, nn.Identity()  # type: ignore[assignment]  # same shapes in and out
+    return result.eval()
+
+
+@torch.no_grad()
+def _joined(up: UpConv, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Return kernel (inputs, outputs, 4, 4) and bias (outputs,) of both."""
+    assert norm.running_var is not None
+    assert norm.running_mean is not None
+    gain = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    kernel = up.kernel() * gain[None, :, None, None]
+    return kernel, norm.bias - norm.running_mean * gain
+
+
+def _transposed(kernel: Tensor, bias: Tensor) -> nn.Module:
+    inputs, outputs = kernel.shape[:2]
+    layer = nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1)
+    layer.weight, layer.bias = nn.Parameter(kernel), nn.Parameter(bias)
+    return layer
+
+
+def module_of(network: nn.Module, facts: Facts, doubling: Doubling = "transposed") -> Probabilities:
+    """Return the module that is exported: uint8 (n, band, y, x) -> fp32 (n, y, x, channel).
+
+    Parameters
+    ----------
+    network
+        Trained, in eval mode.
+    facts
+        Of its checkpoint.
+    doubling
+        See `folded`.
+    """
+    module = Probabilities(folded(network, doubling), facts.mean, facts.std).eval()
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in NativeRunner
+    return module
+
+
+def example(facts: Facts) -> Tensor:
+    """Return an image of the right kind, uint8 (n, band, y, x), channels last."""
+    count, rows, columns = _EXAMPLE
+    image = torch.randint(0, 256, (count, len(facts.bands), rows, columns), dtype=torch.uint8)
+    return image.contiguous(memory_format=torch.channels_last)
+
+
+def exported(module: nn.Module, facts: Facts) -> ExportedProgram:
+    """Return the graph of a module that takes an image of any size."""
+    count = Dim("n", min=1, max=_MOST_WINDOWS)
+    rows, columns = (STRIDE * Dim(name, min=1, max=_MOST_STRIDES) for name in "yx")
+    with torch.no_grad(), quiet():
+        return torch.export.export(
+            module, (example(facts),), dynamic_shapes=({0: count, 2: rows, 3: columns},)
+        )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep warnings about the insides of torch and torchao from people."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

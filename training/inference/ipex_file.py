@@ -1,0 +1,93 @@
+"""A `.ipex` file: TorchScript in bf16 or INT8 by Intel's extension, which it needs to run.
+
+The extension is retired and lives in an environment of its own, see `training.engine.ipex`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from geoprep.errors import UsageError
+from geoprep.storage import replaced
+from training.checkpoint import check_sums
+from training.engine import extension_problem, optimize_inference, quantisers
+from training.inference.graph import example, module_of, quiet
+from training.inference.record import KEY, Record, reading
+from training.inference.runner import ModuleRunner, Runner
+
+
+class IpexRunner(ModuleRunner):
+    """A frozen trace whose parts the extension fuses, anew for every shape of batch."""
+
+    form = "IPEX"
+    for_pixels = Runner.for_pixels
+
+
+def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
+    """Write a network; the arguments are those of `training.inference.torch_file.write`.
+
+    Raises
+    ------
+    UsageError
+        The extension does not work here, or layers are to be left in float: it has one setting for
+        all of them.
+    """
+    _check_extension()
+    if record.kept:
+        raise UsageError("--keep-float: IPEX quantises all layers or none; --format int8 can")
+    with torch.no_grad(), quiet():
+        module = module_of(network, record.facts)
+        if tiles:
+            traced = _quantised(module, tiles)
+        else:
+            traced = _frozen(optimize_inference(module), example(record.facts))
+    with replaced(path) as partial:
+        torch.jit.save(traced, str(partial), _extra_files={KEY: record.to_json()})
+
+
+def read(path: Path) -> tuple[Runner, Record]:
+    """Return the runner of a file and what it is.
+
+    Raises
+    ------
+    UsageError
+        The extension does not work here.
+    CheckpointError
+        The file is damaged, or not one of `write`.
+    """
+    _check_extension()
+    extra: dict[str, Any] = {KEY: ""}
+    with reading(path):
+        check_sums(path)
+        module = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]  # torch's
+    said = extra[KEY]
+    record = Record.from_json(said.decode() if isinstance(said, bytes) else said, path)
+    return IpexRunner(torch.jit.freeze(module.eval()), record.precision), record
+
+
+def _quantised(module: nn.Module, tiles: Sequence[Tensor]) -> torch.jit.ScriptModule:
+    """Return a frozen trace in INT8, and in bf16 where nothing is quantised."""
+    prepare, convert, settings = quantisers()
+    watched = prepare(module, settings, example_inputs=(tiles[0],), inplace=False)
+    for tile in tiles:
+        watched(tile)
+    return _frozen(convert(watched), tiles[0])
+
+
+def _frozen(module: Callable[..., Any], image: Tensor) -> torch.jit.ScriptModule:
+    """Return the trace of a module under autocast, its weights constants."""
+    with torch.autocast("cpu", torch.bfloat16):
+        traced = torch.jit.trace(module, (image,), check_trace=False)  # type: ignore[no-untyped-call]  # torch's
+        frozen: torch.jit.ScriptModule = torch.jit.freeze(traced)
+    return frozen
+
+
+def _check_extension() -> None:
+    problem = extension_problem()
+    if problem:
+        raise UsageError(f"a .ipex file: {problem}")

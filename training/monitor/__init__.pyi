@@ -1,0 +1,20 @@
+from .callbacks import Callbacks as Callbacks
+from .console import header as header
+from .console import opened as opened
+from .pictures import ANY_ROAD_MPH as ANY_ROAD_MPH
+from .pictures import (
+    LEGEND_WIDTH as LEGEND_WIDTH,
+)
+from .pictures import (
+    LINE as LINE,
+)
+from .pictures import Example as Example
+from .pictures import (
+    draw_legend as draw_legend,
+)
+from .pictures import (
+    legend_entries as legend_entries,
+)
+from .profiler import profile as profile
+from .signals import Stopped as Stopped
+from .signals import StopSignals as StopSignals

@@ -1,0 +1,11 @@
+from .instances import run_instances as run_instances
+from .job import Job as Job
+from .job import Reporter as Reporter
+from .mapping import Mapper as Mapper
+from .options import Checkpoint as Checkpoint
+from .options import Network as Network
+from .options import Request as Request
+from .product import check_targets as check_targets
+from .report import Screen as Screen
+from .report import summary as summary
+from .windows import check_window as check_window
