@@ -15,7 +15,7 @@ from geoprep import __version__
 from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
 from geoprep.cli.graphs import route, score
-from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, OutputPath
+from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, GroupedCommand, OutputPath
 from geoprep.cli.roads import preview_network, vectorize
 from geoprep.errors import UsageError
 
@@ -53,7 +53,7 @@ cli.add_command(score)
 cli.add_command(route)
 
 
-@cli.command(short_help="Make a synthetic, labelled city in SpaceNet layout.")
+@cli.command(cls=GroupedCommand, short_help="Make a synthetic, labelled city in SpaceNet layout.")
 @click.option("--city", required=True, help="Which city; `geoprep cities` lists them.")
 @click.option("--scenes", default=24, show_default=True, type=click.IntRange(1))
 @click.option("--out", default="data", show_default=True, type=OutputPath(file_okay=False))
@@ -105,7 +105,7 @@ def synth(
     click.echo(f"{scenes} scenes in {folder}")
 
 
-@cli.command()
+@cli.command(cls=GroupedCommand)
 @JSON
 def cities(as_json: bool) -> None:
     """List the cities, their products and where their archives are."""
@@ -114,7 +114,7 @@ def cities(as_json: bool) -> None:
     print_cities(as_json)
 
 
-@cli.command()
+@cli.command(cls=GroupedCommand)
 @STORE
 @click.option("--scenes", is_flag=True, help="List every scene.")
 @JSON
@@ -131,7 +131,7 @@ def info(store: str, scenes: bool, as_json: bool) -> None:
         print_info(opened, scenes=scenes)
 
 
-@cli.command(short_help="Read every chunk against checksums and statistics.")
+@cli.command(cls=GroupedCommand, short_help="Read every chunk against checksums and statistics.")
 @STORE
 @WORKERS
 @QUIET
@@ -155,7 +155,9 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     return 1 if result.problems else 0
 
 
-@cli.command(short_help="Draw a store's scenes, or a road network; or write a page.")
+@cli.command(
+    cls=GroupedCommand, short_help="Draw a store's scenes, or a road network; or write a page."
+)
 @click.argument("source", metavar="STORE|NETWORK")
 @click.option("--out", default="preview.png", show_default=True, type=OutputPath())
 @click.option("--scene", "scenes", multiple=True, help="Show this one; repeatable.")
@@ -219,7 +221,9 @@ def preview_page(source: str, out: Path, level: int | None, quiet: bool) -> None
     click.echo(f"wrote {written}")
 
 
-@cli.command(short_help="Write scenes back to GeoTIFF, or the footprints of all.")
+@cli.command(
+    cls=GroupedCommand, short_help="Write scenes back to GeoTIFF, or the footprints of all."
+)
 @STORE
 @click.option(
     "--scene",

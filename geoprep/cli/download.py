@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from geoprep.cli.help import QUIET, OutputPath, filled
+from geoprep.cli.help import QUIET, GroupedCommand, OutputPath, filled
 
 
-@click.command(short_help="Bring a SpaceNet city from the public bucket.")
+@click.command(cls=GroupedCommand, short_help="Bring a SpaceNet city from the public bucket.")
 @click.option("--city", required=True, callback=filled, help="`geoprep cities` lists them.")
 @click.option("--product", default="PS-RGB", show_default=True, callback=filled)
 @click.option("--dest", default="data", show_default=True, type=OutputPath(file_okay=False))

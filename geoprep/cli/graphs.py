@@ -181,7 +181,9 @@ def _place(_: click.Context, option: click.Parameter, text: str) -> tuple[float,
     return first, second
 
 
-@click.command(short_help="Find the way from one place to another on a road network.")
+@click.command(
+    cls=GroupedCommand, short_help="Find the way from one place to another on a road network."
+)
 @click.argument("network", type=_PATH)
 @click.option("--from", "start", required=True, metavar="LON,LAT", callback=_place)
 @click.option("--to", "goal", required=True, metavar="LON,LAT", callback=_place)

@@ -1,13 +1,16 @@
-"""Help texts in sections, options made from a dataclass, and values that need more than a type."""
+"""Options of commands: sections of the help text, deprecated names, names in error messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from geoprep.errors import GeoprepError
 
 if TYPE_CHECKING:
     from geoprep.plan import Choice
@@ -16,15 +19,57 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class GroupedOption(click.Option):
-    """An option that belongs to a section of the help text."""
+    """An option that belongs to a section of the help text.
 
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:  # noqa: ANN401 - click's
+    Parameters
+    ----------
+    section
+        Heading of the help text.
+    deprecated_names
+        Former names, such as ``--dest``. They are accepted with a warning and absent from the help.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - click's
+        section: str,
+        deprecated_names: Sequence[str] = (),
+        **kwargs: Any,  # noqa: ANN401 - click's
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+        self.deprecated_names = tuple(deprecated_names)
 
 
 class GroupedCommand(click.Command):
-    """A command whose options are listed by section."""
+    """A command whose options are listed by section.
+
+    Errors below the command line name parameters in backticks. They are shown as options.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Replace deprecated option names, with one warning for each, then parse as click does."""
+        current = {
+            old: parameter.opts[0]
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, GroupedOption)
+            for old in parameter.deprecated_names
+        }
+        end = args.index("--") if "--" in args else len(args)
+        for position, argument in enumerate(args[:end]):
+            name, equals, value = argument.partition("=")
+            if name in current:
+                click.echo(f"warning: {name} is deprecated, use {current[name]}", err=True)
+                args[position] = f"{current[name]}{equals}{value}"
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - whatever the command returns
+        """Run the command; name options instead of parameters in its errors."""
+        try:
+            return super().invoke(ctx)
+        except GeoprepError as error:
+            error.args = (name_options(str(error), ctx),)
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections in the order in which they first appear."""
@@ -32,11 +77,33 @@ class GroupedCommand(click.Command):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                name = parameter.section if isinstance(parameter, GroupedOption) else "Other"
+                name = parameter.section if isinstance(parameter, GroupedOption) else "Options"
                 sections.setdefault(name, []).append(record)
         for name, rows in sections.items():
             with formatter.section(name):
                 formatter.write_dl(rows)
+
+
+def name_options(text: str, context: click.Context | None = None) -> str:
+    """Return a message with options in place of parameters: ``--pixel-size`` for `pixel_size`.
+
+    Parameters
+    ----------
+    text
+        Message whose parameters are in backticks. Other words in backticks stay.
+    context
+        Of the command whose options count; the running command where omitted.
+    """
+    context = context or click.get_current_context(silent=True)
+    if context is None:
+        return text
+    names: dict[str, str] = {}
+    for parameter in context.command.get_params(context):
+        if isinstance(parameter, click.Option):
+            option = max(parameter.opts, key=len)
+            names[option.lstrip("-").replace("-", "_")] = option
+            names[parameter.name or ""] = option
+    return re.sub(r"`(\w+)`", lambda found: names.get(found[1], found[0]), text)
 
 
 def grouped_option(section: str, *args: str, **kwargs: Any) -> Callable[[F], F]:  # noqa: ANN401
