@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Protocol, cast
 from geoprep.errors import OutputError
 from geoprep.storage.disk import flush_shards
 from geoprep.storage.objects import open_bucket, whole
-from geoprep.storage.s3 import errors_named
+from geoprep.storage.s3 import errors_named, split_address
 
 if TYPE_CHECKING:
     from obstore import GetResult, PutMode, PutResult
@@ -261,6 +261,45 @@ class Bucket:
         if names := list(names):
             with self._named(""):
                 whole(lambda: obstore.delete(self._client, names), lost=True)
+
+    def copy_to(self, other: Bucket, names: Iterable[str]) -> dict[str, str]:
+        """Copy objects to another folder of the same bucket, on the server.
+
+        Safe to repeat: an object that is there already is replaced.
+
+        Parameters
+        ----------
+        other
+            Folder that receives them under the same names.
+        names
+            Names relative to this folder; objects of more than 5 GiB are refused by S3.
+
+        Returns
+        -------
+        dict
+            ETag of each copy, by name. It may differ from that of the original, which S3 computes
+            from the parts of the upload.
+
+        Raises
+        ------
+        ValueError
+            The two folders lie in different buckets.
+        """
+        import obstore
+
+        (bucket, ours), (same, theirs) = map(split_address, (self.location, other.location))
+        if bucket != same:
+            raise ValueError(f"{self.location} and {other.location} lie in different buckets")
+        client = open_bucket(f"s3://{bucket}")
+
+        def copy(name: str) -> tuple[str, str]:
+            target = f"{theirs}/{name}"
+            with other._named(name):
+                whole(lambda: obstore.copy(client, f"{ours}/{name}", target), lost=True)
+                return name, _tag(whole(lambda: obstore.head(client, target)))
+
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            return dict(pool.map(copy, names))
 
     def put_all(self, files: dict[str, Path]) -> None:
         """Write files of this machine to objects, some at a time."""
