@@ -272,7 +272,7 @@ def test_a_source_that_is_not_here_is_named_before_a_bucket_is_asked(
     endpoint, bucket, tmp_path, monkeypatch
 ):
     asked = []
-    monkeypatch.setattr(sinks, "check_reachable", asked.append)
+    monkeypatch.setattr("geoprep.storage.check_reachable", asked.append)
     packed = tmp_path / "a.zip"
     for source in (
         ["--city", "moscow", "--source", str(tmp_path / "nope")],

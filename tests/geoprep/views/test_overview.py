@@ -23,7 +23,7 @@ from geoprep.palette import (
 from geoprep.plan.options import BuildOptions
 from geoprep.store import Store, scenes
 from geoprep.views import export_scene, pixels, sheet
-from geoprep.views import preview as module
+from geoprep.views import overview as module
 from geoprep.views.overview import choose_scenes, preview
 from geoprep.views.pixels import natural_bands
 

@@ -469,7 +469,7 @@ def test_comparing_needs_a_store_and_forms_of_one_network(folder, export, tmp_pa
 def test_predict_maps_with_an_exported_file_as_with_its_checkpoint(
     folder, export, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("training.engine.host.keep_memory", lambda *_, **__: "as it is")
+    monkeypatch.setattr("training.engine.keep_memory", lambda *_, **__: "as it is")
     image = write_image(tmp_path / "scene.tif", pixels(100, 120, top=180))
     usual = ("--gsd", "image", "--window", 64, "--overlap", 32, "--quiet")
     maps = []

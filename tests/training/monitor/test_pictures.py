@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from geoprep.views import GROUND, NODATA_GREYS, SPEED_COLOURS
+from geoprep.palette import GROUND, NODATA_GREYS, SPEED_COLOURS
 from training.monitor.pictures import (
     HIT,
     INVENTED,

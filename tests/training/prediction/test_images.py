@@ -33,7 +33,6 @@ from geoprep.palette import NODATA_GREYS, SPEED_COLOURS
 from geoprep.storage import addresses, objects
 from training import predict as command
 from training.checkpoint import Checkpoint, save
-from training.engine import host
 from training.engine.native import missing_compiler
 from training.inference.runner import NativeRunner
 from training.prediction.cog.journal import folder_of
@@ -48,7 +47,7 @@ MODEL = "helpers.predict_cases:"
 def run(monkeypatch, capsys):
     """Run the command; return its status and what it printed."""
     # The allocator's settings would stay for all tests after these.
-    monkeypatch.setattr(host, "keep_memory", lambda *_, **__: "as it is")
+    monkeypatch.setattr("training.engine.keep_memory", lambda *_, **__: "as it is")
 
     def run(*args, network="pointwise"):
         consent = ("--model", f"{MODEL}{network}") if network else ()

@@ -6,6 +6,7 @@ import torch
 from helpers.predict_cases import FACTS, neighbourly, pixels, probabilities
 
 from geoprep.errors import UsageError
+from training.inference import runner as runner_module
 from training.inference.runner import (
     VIEWS,
     CompiledRunner,
@@ -14,7 +15,6 @@ from training.inference.runner import (
     mean_of_views,
     should_compile,
 )
-from training.prediction import runner as runner_module
 from training.prediction.product import check_targets
 
 CPU = torch.device("cpu")
