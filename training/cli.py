@@ -1,7 +1,8 @@
-"""The command lines of this package: settings are fields of dataclasses, errors are one line.
+"""The command lines of this package: options from fields of dataclasses, errors in one line.
 
-A field says its default, its line of ``--help`` and what values make sense; the same words are
-understood on the command line and in a YAML file. `run_command` knows every exit status.
+`Command` parses the command line and YAML files with the same names; `run_command` runs a command
+and returns its exit status. Option names are spelled here only: code below names a parameter in
+backticks, and `Command.spell` replaces it by the option.
 """
 
 from __future__ import annotations
@@ -11,22 +12,23 @@ import difflib
 import math
 import operator
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, fields
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from geoprep.errors import GeoprepError, SourceError, UsageError
-
-T = TypeVar("T")
+from training.fields import argument as argument
+from training.fields import option as option
 
 
 class Status(IntEnum):
-    """What a command tells the shell."""
+    """Exit status of a command."""
 
     DONE = 0
     FAILED = 1
@@ -36,49 +38,10 @@ class Status(IntEnum):
 
 
 STATUSES = """\
-Exits with 0 when all is done, 1 when something failed, 2 when the request cannot be carried out as
-it is written, and 129, 130 or 143 when a hang-up, Ctrl-C or SIGTERM stopped it.
+Exit status: 0 success, 1 failure, 2 invalid options or input, 129, 130 or 143 stopped by SIGHUP,
+Ctrl-C or SIGTERM.
 """
-"""For the end of every ``--help``."""
-
-
-def option(
-    default: T,
-    text: str,
-    metavar: str | None = None,
-    *,
-    flags: Sequence[str] = (),
-    check: Callable[[Any], object] | None = None,
-    **bounds: float,
-) -> T:
-    """Return a field for an option of the command line.
-
-    Parameters
-    ----------
-    default
-        Its value where nothing is said.
-    text
-        Its line of ``--help``.
-    metavar
-        What to write for its value; None spells out its type.
-    flags
-        Further names, such as ``--network``.
-    check
-        Called with a value; raises `UsageError` where it makes no sense.
-    **bounds
-        ``least``, ``above``, ``most`` or ``below``: which numbers make sense.
-    """
-    about = {"help": text, "metavar": metavar, "flags": flags, "check": check, "bounds": bounds}
-    described: T = field(default=default, metadata=about)
-    return described
-
-
-def argument(text: str, metavar: str, **default: Any) -> Any:  # noqa: ANN401 - of the field's type
-    """Return a field for what has no flag: one word, or several where its type is a tuple.
-
-    ``default=()`` is for what may be left out.
-    """
-    return field(metadata={"help": text, "metavar": metavar, "positional": True}, **default)
+"""Last lines of every ``--help``."""
 
 
 _BOUNDS = {
@@ -91,7 +54,7 @@ _NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
 class Setting:
-    """A field of a dataclass as words on a command line or in a file.
+    """A field of a dataclass as an option of the command line and a key of a YAML file.
 
     Parameters
     ----------
@@ -103,32 +66,33 @@ class Setting:
     """
 
     def __init__(self, item: Field[Any], kind: Any) -> None:  # noqa: ANN401 - a type form
-        about = item.metadata
-        self.name, self.default, self.help = item.name, item.default, about["help"]
-        self.positional = "positional" in about
+        metadata = item.metadata
+        self.name, self.default, self.help = item.name, item.default, metadata["help"]
+        self.positional = "positional" in metadata
         self.several = get_origin(kind) is tuple
-        self.flags = (f"--{item.name.replace('_', '-')}", *about.get("flags", ()))
-        self.check, self.bounds = about.get("check"), about.get("bounds", {})
+        self.flags = (f"--{item.name.replace('_', '-')}", *metadata.get("flags", ()))
+        self.deprecated: tuple[str, ...] = tuple(metadata.get("deprecated", ()))
+        self.check, self.bounds = metadata.get("check"), metadata.get("bounds", {})
         kind = get_args(kind)[0] if self.several else kind
         self.kinds = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
-        self.metavar = about["metavar"] or "|".join(map(_spelt, self.kinds))
+        self.metavar = metadata["metavar"] or "|".join(map(_type_name, self.kinds))
         self.shown = self.metavar if self.positional else self.flags[0]
 
     def value(self, text: str) -> Any:  # noqa: ANN401 - of the field's type
-        """Return what a word means.
+        """Return the value of a word of the command line.
 
         Raises
         ------
         UsageError
-            It is no such value, or makes no sense.
+            The word is not of the setting's type, or the value is out of range.
         """
-        # The last one first: `none` is no name of a file.
-        found = [value for kind in reversed(self.kinds) for value in _readings(kind, text)]
-        if not found:
+        # In reverse order: `none` is None before it is the name of a file.
+        values = [value for kind in reversed(self.kinds) for value in _parsed(kind, text)]
+        if not values:
             numbers = [_NUMBERS.get(kind) for kind in self.kinds if kind is not NoneType]
             wanted = numbers[0] if len(numbers) == 1 and numbers[0] else self.metavar
             raise UsageError(f"{self.shown}: {text!r} is not {wanted}")
-        value = found[0]
+        value = values[0]
         if isinstance(value, int | float):
             wanted = [(*_BOUNDS[name], bound) for name, bound in self.bounds.items()]
             if not all(holds(value, bound) for _, holds, bound in wanted):
@@ -139,7 +103,7 @@ class Setting:
         return value
 
     def words(self, value: Any) -> list[str]:  # noqa: ANN401 - of YAML
-        """Return a value of YAML as it is written on the command line."""
+        """Return a value of YAML as words of a command line."""
         if self.positional:
             return [str(part) for part in ([value] if isinstance(value, str) else value)]
         text = "none" if value is None else str(value)
@@ -148,32 +112,33 @@ class Setting:
         return [f"{self.flags[0]}={text}"]
 
     def add_to(self, group: Any) -> None:  # noqa: ANN401 - argparse's
-        """Add it to a parser."""
-        how: dict[str, Any] = {"help": self.help.replace("%", "%%")}
+        """Add the setting to a parser."""
+        text = self.help.replace("%", "%%") or argparse.SUPPRESS
+        keywords: dict[str, Any] = {"help": text}
         if self.kinds == (bool,):
-            group.add_argument(*self.flags, dest=self.name, action="store_true", **how)
+            group.add_argument(*self.flags, dest=self.name, action="store_true", **keywords)
             return
-        how |= {"metavar": self.metavar, "type": self.value}
+        keywords |= {"metavar": self.metavar, "type": self.value}
         if self.positional:
             if self.several:
-                how["nargs"] = "+" if self.default is MISSING else "*"
-            group.add_argument(self.name, **how)
+                keywords["nargs"] = "+" if self.default is MISSING else "*"
+            group.add_argument(self.name, **keywords)
             return
-        if self.default is not None:
-            how["help"] += f" (default: {str(self.default).replace('%', '%%')})"
-        group.add_argument(*self.flags, dest=self.name, **how)
+        if self.default is not None and self.help:
+            keywords["help"] += f" (default: {str(self.default).replace('%', '%%')})"
+        group.add_argument(*self.flags, dest=self.name, **keywords)
 
 
-def _spelt(kind: Any) -> str:  # noqa: ANN401 - a type form
-    """Return how to write the values of one type: choices by name, types in capitals."""
+def _type_name(kind: Any) -> str:  # noqa: ANN401 - a type form
+    """Return the placeholder for values of a type: its choices, or its name in capitals."""
     if get_origin(kind) is Literal:
         return "|".join(map(str, get_args(kind)))
     name: str = kind.__name__.upper()
     return "none" if kind is NoneType else name
 
 
-def _readings(kind: Any, text: str) -> Iterator[Any]:  # noqa: ANN401 - a type form, and a value
-    """Yield what a word means as a value of one type, nothing where it is none."""
+def _parsed(kind: Any, text: str) -> Iterator[Any]:  # noqa: ANN401 - a type form, and a value
+    """Yield the value of a word as one type; nothing if it is not of that type."""
     if get_origin(kind) is Literal:
         yield from (choice for choice in get_args(kind) if str(choice) == text)
     elif kind is NoneType:
@@ -193,14 +158,14 @@ class Command:
     Parameters
     ----------
     name
-        As a person types it, such as ``python -m training.fit``.
+        What a user types, such as ``python -m training.fit``.
     sections
-        Dataclasses whose fields are `option` or `argument`: a group of ``--help`` each, under
-        what their docstring says (``Title: text.``).
+        Dataclasses whose fields are `option` or `argument`. Each is a group of ``--help``, titled
+        by its docstring (``Title: text.``).
     introduction, closing
-        Above and below the options in ``--help``.
+        Text above and below the options in ``--help``.
     takes_file
-        Offer ``--config FILE``: settings in YAML, which flags override.
+        Offer ``--config FILE``: settings in YAML, which options override.
     """
 
     def __init__(
@@ -230,8 +195,9 @@ class Command:
                 setting = self._settings[item.name] = Setting(item, kinds[item.name])
                 setting.add_to(group)
         self._flags = {flag for each in self._settings.values() for flag in each.flags} | {"--help"}
+        self._deprecated = {old: s for s in self._settings.values() for old in s.deprecated}
         if takes_file:
-            text = "Settings in YAML, with the names of the options; flags win."
+            text = "YAML file of settings, named as the options; options override it."
             self._parser.add_argument("--config", metavar="FILE", help=text)
             self._flags.add("--config")
         positional = [each for each in self._settings.values() if each.positional]
@@ -239,29 +205,55 @@ class Command:
         self._parser.usage = f"%(prog)s {' '.join(words)} [options]"
 
     def help(self) -> str:
-        """Return what ``--help`` prints."""
+        """Return the text of ``--help``."""
         return self._parser.format_help()
 
-    def parse(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the settings that a person gave, by name; what has not been said is left out.
+    def spell(self, message: str) -> str:
+        """Return a message with parameters in backticks replaced by options of this command.
 
-        None stands for the words of this process.
+        `` `batch_size` `` becomes ``--batch-size`` if there is such an option; other names stay.
+        """
+        return re.sub(r"`(\w+)`", self._shown, message)
+
+    def _shown(self, name: re.Match[str]) -> str:
+        setting = self._settings.get(name[1])
+        return name[0] if setting is None else setting.shown
+
+    def parse(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the settings that were given, by name; settings that were not are left out.
+
+        Parameters
+        ----------
+        arguments
+            Words of the command line; None for those of this process.
 
         Raises
         ------
         UsageError
-            A setting is unknown, of the wrong type or out of its range, or a file is unreadable.
+            A setting is unknown, of the wrong type or out of range, or a file cannot be read.
         """
-        words = list(sys.argv[1:] if arguments is None else arguments)
+        renamed = map(self._renamed, sys.argv[1:] if arguments is None else arguments)
+        words = [word for word in renamed if word is not None]
         for word in words:
             flag = word.split("=", 1)[0]
             if word.startswith("--") and flag not in self._flags and word != "--":
                 raise UsageError(f"unknown option {flag}{_nearest(flag, self._flags)}")
-        given = self._parsed(words)
+        given = self._parse_words(words)
         path = given.pop("config", None)
-        return given if path is None else self._parsed(self._words_of(path)) | given
+        return given if path is None else self._parse_words(self._words_of(path)) | given
 
-    def _parsed(self, words: Sequence[str]) -> dict[str, Any]:
+    def _renamed(self, word: str) -> str | None:
+        """Return a word with a deprecated option replaced; None if nothing is left of it."""
+        old, equals, value = word.partition("=")
+        setting = self._deprecated.get(old)
+        if setting is None:
+            return word
+        _warn(f"{old} is deprecated, use {setting.shown}")
+        if setting.positional:
+            return value or None
+        return f"{setting.flags[0]}{equals}{value}"
+
+    def _parse_words(self, words: Sequence[str]) -> dict[str, Any]:
         given = vars(self._parser.parse_intermixed_args(words))
         return {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
 
@@ -279,6 +271,10 @@ class Command:
         words = []
         for written, value in (values or {}).items():
             name = str(written).replace("-", "_")
+            former = self._deprecated.get(f"--{name.replace('_', '-')}")
+            if former is not None:
+                _warn(f"{path}: {written} is deprecated, use {former.name}")
+                name = former.name
             if name not in self._settings:
                 near = _nearest(name, self._settings)
                 raise UsageError(f"{path}: unknown setting {name!r}{near}")
@@ -286,29 +282,33 @@ class Command:
         return words
 
 
+def _warn(message: str) -> None:
+    print(f"Warning: {message}", file=sys.stderr)
+
+
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing its usage and ending the process."""
+    """A parser that raises instead of printing its usage and ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; --help shows how")
+        raise UsageError(f"{message}; see --help")
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f": did you mean {near[0]}?" if near else "; --help lists them all"
+    return f": did you mean {near[0]}?" if near else "; see --help for all"
 
 
 def write_file(path: Path, sections: Iterable[type[Any]], values: Mapping[str, Any]) -> None:
-    """Write settings as YAML, by section, so that ``--config`` takes them.
+    """Write settings as YAML, by section, in a form that ``--config`` reads.
 
     Parameters
     ----------
     path
-        Of the file.
+        The file.
     sections
         As for `Command`.
     values
-        By name, plain; those that are not there are left out.
+        Settings by name, as plain values; names that are missing here are left out.
     """
     import yaml
 
@@ -320,43 +320,46 @@ def write_file(path: Path, sections: Iterable[type[Any]], values: Mapping[str, A
 
 
 def wait_passively() -> None:
-    """Have the threads of GNU OpenMP sleep while they wait, unless the environment says how.
+    """Let idle threads of GNU OpenMP sleep, unless the environment already sets how they wait.
 
-    By themselves they spin. Beside other busy processes that takes the processor from those who
-    have work: with ten others on two cores a step took 1.8 to 3.2 times as long, and 3.6 times the
-    processor time (measured). To be called before torch is loaded.
+    By default they spin, which takes processor time from other processes: with ten busy processes
+    on two cores a step took 1.8 to 3.2 times as long, and 3.6 times the processor time (measured).
+    Call this before torch is imported.
     """
     if "GOMP_SPINCOUNT" not in os.environ:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def run_command(command: Callable[[], int]) -> int:
-    """Run a command and return its exit status; what a person can act on is one line.
+def run_command(command: Callable[[], int], line: Command | None = None) -> int:
+    """Run a command and return its exit status; print expected errors as one line.
 
     Parameters
     ----------
     command
-        Returns an exit status, or raises. Imports torch, if it does, when it is called.
+        Returns an exit status, or raises. It imports torch, if needed, when it is called.
+    line
+        The command line, whose options replace parameter names in errors; None leaves them.
     """
     wait_passively()
-    # torch's profiler says on the terminal when it starts and stops, as its highest level: 5.
+    # torch's profiler prints on the terminal when it starts and stops, at its highest level: 5.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    spell = str if line is None else line.spell
     try:
         return command()
     except GeoprepError as error:
         usage = isinstance(error, UsageError | SourceError)
-        return _failed(str(error), Status.REFUSED if usage else Status.FAILED)
+        return _failed(spell(str(error)), Status.REFUSED if usage else Status.FAILED)
     except BrokenPipeError:
         return Status.BROKEN_PIPE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _failed(f"{where}{error.strerror or error}", Status.FAILED)
     except (MemoryError, RuntimeError) as error:
-        first = (str(error).splitlines() or ["no more of it"])[0]
+        first = (str(error).splitlines() or ["no memory left"])[0]
         signs = ("out of memory", "can't allocate memory")  # of torch's RuntimeErrors
         if isinstance(error, RuntimeError) and not any(s in str(error).lower() for s in signs):
             raise
-        return _failed(f"out of memory ({first}): take a smaller --batch-size", Status.FAILED)
+        return _failed(f"out of memory ({first}): use a smaller --batch-size", Status.FAILED)
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         return Status.INTERRUPTED

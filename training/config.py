@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, Literal, Self
 
 from geoprep.errors import UsageError
-from training.cli import argument, option
+from training.fields import argument, option
 
 Residency = Literal["ram", "compressed", "stream", "device"]
 
@@ -64,7 +64,7 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
         found = re.fullmatch(r"\s*(0*[1-9]\d*)(?:@(0*[1-9]\d*))?:(0*[1-9]\d*)\s*", part)
         if not found:
             raise UsageError(
-                f"--stages {part.strip()!r}: write LEVEL@CROP:EPOCHS such as 325@256:20, or "
+                f"`stages` {part.strip()!r}: write LEVEL@CROP:EPOCHS such as 325@256:20, or "
                 "LEVEL:EPOCHS for whole tiles, with commas between stages"
             )
         level, crop, epochs = found.groups()
@@ -83,7 +83,7 @@ def parse_every(text: str) -> tuple[int, float]:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
     if not found or float(found[1]) <= 0 or (not found[2] and "." in found[1]):
         raise UsageError(
-            f"--save-every {text!r}: write a number of steps such as 500, or a time such as 30s "
+            f"`save_every` {text!r}: write a number of steps such as 500, or a time such as 30s "
             "or 10m"
         )
     if found[2]:

@@ -221,7 +221,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a nest of figures
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Evaluate as the command line says; return the exit status."""
-    return run_command(lambda: evaluate(Request(**COMMAND.parse(arguments))))
+    return run_command(lambda: evaluate(Request(**COMMAND.parse(arguments))), COMMAND)
 
 
 if __name__ == "__main__":

@@ -212,7 +212,7 @@ def _say(line: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export as the command line says; return the exit status."""
-    return run_command(lambda: export(Request(**COMMAND.parse(arguments))))
+    return run_command(lambda: export(Request(**COMMAND.parse(arguments))), COMMAND)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return start(given)
 
-    return run_command(fit)
+    return run_command(fit, COMMAND)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def make_job(request: Request) -> tuple[Job, list[str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    status = run_command(lambda: predict(Request(**COMMAND.parse(arguments))))
+    status = run_command(lambda: predict(Request(**COMMAND.parse(arguments))), COMMAND)
     if status == Status.INTERRUPTED:
         print("What was finished is kept: run the same command again to carry on.", file=sys.stderr)
     return status

@@ -4,13 +4,14 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import pytest
 
 from geoprep.errors import StoreError, UsageError
-from training.cli import run_command, write_file
+from training.cli import Command, run_command, write_file
 from training.config import SECTIONS, Config, Stage
+from training.fields import argument, option
 from training.fit import COMMAND, main
 
 
@@ -190,3 +191,67 @@ def test_what_went_wrong_is_one_line_and_a_status(capsys, error, status, says):
 
     assert run_command(command) == status
     assert says in capsys.readouterr().err
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renamed:
+    """Renamed: settings with former names."""
+
+    stores: tuple[str, ...] = argument("Stores.", "STORE", deprecated=("--store",), default=())
+    batch_size: int = option(4, "Samples per batch.", "N", deprecated=("--batch",), least=1)
+    quiet: bool = option(False, "No progress bar.", deprecated=("--silent",))
+    secret: int = option(0, "", "N")
+
+
+RENAMED = Command("renamed", (Renamed,), "", takes_file=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "warning"),
+    [
+        (["--batch", "8"], {"batch_size": 8}, "--batch is deprecated, use --batch-size"),
+        (["--batch=8"], {"batch_size": 8}, "--batch is deprecated, use --batch-size"),
+        (["--silent"], {"quiet": True}, "--silent is deprecated, use --quiet"),
+        (["--store", "a.zarr"], {"stores": ("a.zarr",)}, "--store is deprecated, use STORE"),
+        (["--store=a.zarr"], {"stores": ("a.zarr",)}, "--store is deprecated, use STORE"),
+        (["--batch-size", "8"], {"batch_size": 8}, ""),
+    ],
+)
+def test_a_former_option_works_with_a_warning(capsys, words, given, warning):
+    assert {"stores": (), **RENAMED.parse(words)} == {"stores": (), **given}
+    printed = capsys.readouterr()
+    assert warning in printed.err
+    assert len(printed.err.splitlines()) == bool(warning)
+    assert not printed.out
+
+
+def test_a_former_key_of_a_config_file_works_with_a_warning(tmp_path, capsys):
+    file = tmp_path / "run.yaml"
+    file.write_text("batch: 2\nsilent: true\n")
+    assert RENAMED.parse(["--config", str(file)]) == {"batch_size": 2, "quiet": True}
+    printed = capsys.readouterr().err
+    assert f"{file}: batch is deprecated, use batch_size" in printed
+    assert f"{file}: silent is deprecated, use quiet" in printed
+
+
+def test_help_lists_neither_former_nor_hidden_options():
+    text = RENAMED.help()
+    assert "--batch-size" in text
+    assert not [word for word in ("--batch ", "--silent", "--store", "--secret") if word in text]
+
+
+@pytest.mark.parametrize(
+    ("message", "printed"),
+    [
+        ("`batch_size` 0: must be at least 1", "Error: --batch-size 0: must be at least 1"),
+        ("`stores` is empty", "Error: STORE is empty"),
+        ("`gsd` and `quiet` differ", "Error: `gsd` and --quiet differ"),
+        ("write lines such as `lr: 2e-4`", "Error: write lines such as `lr: 2e-4`"),
+    ],
+)
+def test_an_error_names_the_options_of_the_command(capsys, message, printed):
+    def command():
+        raise UsageError(message)
+
+    assert run_command(command, RENAMED) == 2
+    assert capsys.readouterr().err == f"{printed}\n"
