@@ -1,8 +1,7 @@
-"""The contract: shards and tables in, a store that any Zarr reader opens out.
+"""The store: its schema and byte layout, and reading and writing it.
 
-Face: what is in a store, how it is opened, and where the bytes of its pixels lie
-(:mod:`geoprep.store.layout`). :mod:`geoprep.store.writer` makes a store,
-:mod:`geoprep.store.shards` writes its pixels, :mod:`geoprep.store.scenes` puts scenes together.
+:class:`Store` opens a store. ``schema`` and ``layout`` define the format, ``writer`` and ``shards``
+write it, ``scenes`` and ``tiles`` read whole scenes and single tiles.
 """
 
 import lazy_loader as lazy

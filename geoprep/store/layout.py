@@ -1,9 +1,9 @@
-"""Where the bytes of pixels lie: one description for all that write, verify and load them.
+"""The byte layout of pixel arrays, shared by the code that writes, verifies and loads them.
 
 A chunk is one tile: ``bytes``, a compressor, ``crc32c``. A shard is encoded chunks back to back,
 then an index of little-endian uint64 (offset, length) pairs with a CRC-32C of its own: Zarr's
-``sharding_indexed``, with the index at the end. Only the first axis is cut. Every tile of the array
-is in its shard; a chunk or a shard that is not there is damage.
+``sharding_indexed``, with the index at the end. Only the first axis is divided into chunks. Every
+tile of the array is in its shard. A missing chunk or shard means that the store is damaged.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ShardingCodec, Zstd
 from geoprep.store.schema import PIXEL_ARRAYS, Codec, StoreMeta
 
 MISSING = np.iinfo(np.uint64).max
-"""Offset and length of a chunk that the shard does not hold."""
+"""Offset and length in the index of a chunk that is not in the shard."""
 CRC_BYTES = 4
 ENTRY_BYTES = 16
 
 Bytes = NDArray[np.uint8] | bytes
 
-# One call is one chunk; its threads would fight with those that call.
+# One call encodes one chunk. Threads inside blosc would compete with the threads that call it.
 numcodecs.blosc.use_threads = False
 
 
@@ -46,24 +46,24 @@ def chunk_codecs(codec: Codec) -> tuple[BloscCodec | ZstdCodec, Crc32cCodec]:
 
 @lru_cache
 def compressor(codec: Codec) -> Compressor:
-    """Return the numcodecs twin of the first of :func:`chunk_codecs`."""
+    """Return the numcodecs equivalent of the compressor of :func:`chunk_codecs`."""
     if codec == "lz4":
         return numcodecs.Blosc(cname="lz4", clevel=5, shuffle=numcodecs.Blosc.BITSHUFFLE)
     return numcodecs.Zstd(level=1)
 
 
 def checksum(data: Bytes) -> bytes:
-    """Return the CRC-32C of bytes as they are stored: 4 bytes, little-endian."""
+    """Return the CRC-32C of stored bytes: 4 bytes, little-endian."""
     return int(google_crc32c.value(data)).to_bytes(CRC_BYTES, "little")
 
 
 def without_checksum(data: Bytes) -> Bytes:
-    """Return a view of read-only bytes without the CRC-32C at their end, which must fit.
+    """Check the CRC-32C at the end of bytes; return a view of the bytes before it.
 
     Raises
     ------
     ValueError
-        It does not, or there is nothing but a checksum.
+        The checksum does not match, or there are no bytes before it.
     """
     body, stored = data[:-CRC_BYTES], data[-CRC_BYTES:]
     if len(body) == 0 or checksum(body) != bytes(stored):
@@ -78,7 +78,7 @@ def shard_key(array: str, shard: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PixelLayout:
-    """How one pixel array is cut.
+    """Chunks and shards of one pixel array.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class PixelLayout:
 
     @property
     def fill(self) -> int:
-        """What a tile of no data is made of: 0 in images, 255 in masks."""
+        """Value of nodata pixels: 0 in images, 255 in labels."""
         return PIXEL_ARRAYS[self.array.rpartition("/")[2]]
 
     @property
@@ -107,7 +107,7 @@ class PixelLayout:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes at the end of a shard that are its index, with the checksum."""
+        """Size in bytes of the index at the end of a shard, checksum included."""
         return self.shard_tiles * ENTRY_BYTES + CRC_BYTES
 
     def key(self, shard: int) -> str:
@@ -115,21 +115,26 @@ class PixelLayout:
         return shard_key(self.array, shard)
 
     def place(self, tile: int) -> tuple[int, int]:
-        """Return the shard of a tile, and its row in that shard's index."""
+        """Return the shard of a tile and the tile's row in the shard's index."""
         return divmod(tile, self.shard_tiles)
 
     def read_index(self, tail: Bytes) -> NDArray[np.uint64]:
-        """Return uint64 (chunk, 2), offset and length in bytes with the checksum, or `MISSING`.
+        """Return the index of a shard.
 
         Parameters
         ----------
         tail
             The last `index_bytes` of a shard.
 
+        Returns
+        -------
+        uint64 (chunk, 2)
+            Offset and length in bytes (checksum included) of each chunk, or `MISSING`.
+
         Raises
         ------
         ValueError
-            They are fewer, or their checksum does not fit.
+            There are fewer bytes, or the checksum does not match.
         """
         if len(tail) != self.index_bytes:
             raise ValueError("the file is cut short")
@@ -141,25 +146,25 @@ class PixelLayout:
         Parameters
         ----------
         chunk
-            As it lies in the shard, read-only, the checksum at its end.
+            Stored bytes of the chunk, read-only, checksum at the end.
         out
             uint8 of `tile_shape`, C-contiguous.
 
         Raises
         ------
         ValueError
-            The checksum does not fit, or the chunk holds another number of pixels.
+            The checksum does not match, or the chunk holds another number of pixels.
         RuntimeError
-            The compressor does not understand it.
+            The compressor cannot decode the bytes.
         """
         body = without_checksum(chunk)
         size = _blosc_size(body) if self.codec == "lz4" else _zstd_size(body)
-        if size != out.nbytes:  # the codec would leave the rest as it was
+        if size != out.nbytes:  # the codec would leave the other pixels unchanged
             raise ValueError(f"the chunk holds {size} pixel bytes, not {out.nbytes}")
         compressor(self.codec).decode(body, out.reshape(-1))
 
     def describe(self, tiles: int) -> dict[str, Any]:
-        """Return the arguments that make zarr-python create an array of so many tiles."""
+        """Return the arguments of zarr-python's ``create_array`` for a number of tiles."""
         bands = ("band",) if len(self.tile_shape) > 2 else ()
         return {
             "shape": (tiles, *self.tile_shape),
@@ -171,20 +176,20 @@ class PixelLayout:
             "dimension_names": ("tile", "y", "x", *bands),
         }
 
-    def fits(self, array: zarr.Array[Any]) -> bool:
-        """Return whether an array's metadata says what this layout says."""
+    def matches(self, array: zarr.Array[Any]) -> bool:
+        """Return whether an array's metadata agrees with this layout."""
         sharding, *others = getattr(array.metadata, "codecs", (None,))
         if not isinstance(sharding, ShardingCodec) or others or array.dtype != np.uint8:
             return False
         kinds = [type(codec) for codec in sharding.codecs]
         index = [type(codec) for codec in sharding.index_codecs]
-        wanted = self.describe(array.shape[0])
+        expected = self.describe(array.shape[0])
         return (
             kinds == [BytesCodec, *(type(codec) for codec in chunk_codecs(self.codec))]
             and index == [BytesCodec, Crc32cCodec]
             and sharding.index_location.value == "end"
-            and (array.shape, array.chunks) == (wanted["shape"], wanted["chunks"])
-            and array.shards == wanted["shards"]
+            and (array.shape, array.chunks) == (expected["shape"], expected["chunks"])
+            and array.shards == expected["shards"]
             and array.metadata.encode_chunk_key((3, 2, 1)) == "c/3/2/1"
         )
 
@@ -201,12 +206,12 @@ def pixel_layouts(meta: StoreMeta) -> dict[str, PixelLayout]:
 
 
 def _blosc_size(frame: Bytes) -> int:
-    """Return the bytes that a Blosc frame holds (c-blosc, README_CHUNK_FORMAT.rst)."""
+    """Return the decoded size of a Blosc frame in bytes (c-blosc, README_CHUNK_FORMAT.rst)."""
     return int.from_bytes(frame[4:8], "little")
 
 
 def _zstd_size(frame: Bytes) -> int:
-    """Return the bytes that a Zstandard frame says it holds (RFC 8878, 3.1.1.1); else -1."""
+    """Return the decoded size of a Zstandard frame (RFC 8878, 3.1.1.1); -1 if it is not given."""
     if len(frame) < 5:
         return -1
     flags = int(frame[4])

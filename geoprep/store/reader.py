@@ -1,4 +1,4 @@
-"""Opening a finished store: its attribute and tables, checked; its pixels tile by tile."""
+"""Open a finished store and check its attribute and tables."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from geoprep.store.schema import (
 )
 
 REPAIR = (
-    "Copy the store again from where it is whole, or build it again with `geoprep build-zarr`; "
-    "`geoprep verify` lists all that is damaged"
+    "Copy the store again from an intact copy, or rebuild it with `geoprep build-zarr`; "
+    "`geoprep verify` lists every damaged file"
 )
 
 
 @contextmanager
 def quiet_zarr() -> Iterator[None]:
-    """Silence zarr's remark that consolidated metadata is not in the core specification."""
+    """Silence zarr's warning that consolidated metadata is not part of the specification."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=ZarrUserWarning)
         yield
@@ -50,7 +50,7 @@ class Store:
     Parameters
     ----------
     location
-        Path or address, as the user named it.
+        Path or address, as the user gave it.
     meta
         The root attribute, checked.
     """
@@ -67,7 +67,7 @@ class Store:
         Raises
         ------
         StoreError
-            Nothing is there, it is no geoprep store, it is incomplete, damaged, or of another
+            There is no store at the location, or the store is incomplete, damaged or of another
             schema.
         """
         location = str(location)
@@ -81,7 +81,7 @@ class Store:
         Raises
         ------
         StoreError
-            A column is missing or damaged, or does not fit the others.
+            A column is missing or damaged, or its length differs from the other columns.
         """
         columns = {name: self._read(name, *column) for name, column in TILE_COLUMNS.items()}
         self._same_length(columns)
@@ -89,7 +89,7 @@ class Store:
 
     @cached_property
     def scenes(self) -> SceneTable:
-        """The scene table; raises as `tiles` does."""
+        """The scene table. Raises the same errors as `tiles`."""
         columns = {
             name: self._read(f"scenes/{name}", *column) for name, column in SCENE_COLUMNS.items()
         }
@@ -109,41 +109,42 @@ class Store:
         return self._shaped("histogram/speed", values, (256,))
 
     def image(self, level: int | None = None) -> zarr.Array[Any]:
-        """Return the images of a level, uint8 (tile, y, x, band), for looking around.
+        """Return the images of a level, uint8 (tile, y, x, band), for interactive use.
 
-        zarr-python checks every chunk it reads, and a shard that is not there raises StoreError;
-        a chunk that its shard does not list reads as 0, which neither `geoprep.store.scenes` nor
-        the loaders let pass.
+        zarr-python checks every chunk that it reads. A missing shard raises StoreError. A chunk
+        that is not in the index of its shard reads as 0; `read_image` and loaders raise instead.
         """
         return self._array(f"{self.check_level(level)}/image")
 
     def speed(self, level: int | None = None) -> zarr.Array[Any]:
-        """Return the speed masks of a level, uint8 (tile, y, x); otherwise as `image`."""
+        """Return the speed labels of a level, uint8 (tile, y, x); see `image`."""
         return self._array(f"{self.check_level(level)}/speed")
 
     def layout(self, level: int | None, name: str) -> PixelLayout:
-        """Return where the bytes of ``image`` or ``speed`` lie at a level.
+        """Return the byte layout of ``image`` or ``speed`` at a level.
 
         Raises
         ------
+        UsageError
+            The store has no such level.
         StoreError
-            There is no such level, or the array is not laid out as the schema has it.
+            The layout of the array differs from the schema.
         """
         layout = pixel_layouts(self.meta)[f"{self.check_level(level)}/{name}"]
         array = self._array(layout.array)
-        if not layout.fits(array) or array.shape[0] != len(self.tiles):
+        if not layout.matches(array) or array.shape[0] != len(self.tiles):
             raise StoreError(
-                f"{self.location}/{layout.array} is not laid out as schema {SCHEMA} has it, "
+                f"{self.location}/{layout.array} differs from schema {SCHEMA}: expected "
                 f"{len(self.tiles)} tiles in shards of {layout.shard_tiles}. {REPAIR}"
             )
         return layout
 
     def files(self) -> StoreFiles:
-        """Return the files as bytes; what breaks off on its way is asked for again."""
+        """Return a reader of the store's files, which retries interrupted transfers."""
         return StoreFiles(self.location)
 
     def check_level(self, level: int | None) -> int:
-        """Return the level, the finest for None, or raise UsageError naming those there are."""
+        """Return the level (None: the finest). Raise UsageError if the store does not have it."""
         level = self.meta.levels[0] if level is None else level
         if level not in self.meta.levels:
             have = ", ".join(map(str, self.meta.levels))
@@ -153,7 +154,7 @@ class Store:
     def _array(self, name: str) -> zarr.Array[Any]:
         try:
             array = self.root[name]
-        except Exception as error:  # of metadata that make no sense, zarr raises anything
+        except Exception as error:  # zarr raises exceptions of any type for invalid metadata
             raise StoreError(f"{self.location}/{name} is missing or damaged. {REPAIR}") from error
         if not isinstance(array, zarr.Array):
             raise StoreError(f"{self.location}/{name} is not an array. {REPAIR}")
@@ -164,12 +165,14 @@ class Store:
         try:
             kind = "str" if array.dtype.kind in "OTU" else array.dtype.name
             if kind != dtype or array.ndim != len(dims):
-                raise ValueError(f"{kind} of {array.ndim} axes, not {dtype} of {len(dims)}")
+                raise ValueError(
+                    f"expected {dtype} with {len(dims)} axes, found {kind} with {array.ndim}"
+                )
             with store_errors(f"{self.location}/{name}"):
                 values = np.asarray(array[...])
         except StoreError:
             raise
-        except Exception as error:  # damaged bytes and metadata make codecs raise anything
+        except Exception as error:  # codecs raise exceptions of any type for damaged bytes
             raise StoreError(
                 f"{self.location}/{name} is corrupted: {error or type(error).__name__}. {REPAIR}"
             ) from error
@@ -178,21 +181,22 @@ class Store:
     def _same_length(self, columns: dict[str, NDArray[Any]]) -> None:
         lengths = {name: len(column) for name, column in columns.items()}
         if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
-            told = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise StoreError(f"{self.location}: columns differ in length ({told}). {REPAIR}")
+            found = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise StoreError(f"{self.location}: columns differ in length ({found}). {REPAIR}")
 
     def _shaped(
         self, name: str, values: NDArray[np.uint64], shape: tuple[int, ...]
     ) -> NDArray[np.uint64]:
         if values.shape != shape:
             raise StoreError(
-                f"{self.location}/{name} is corrupted: {values.shape}, not {shape}. {REPAIR}"
+                f"{self.location}/{name} is corrupted: expected shape {shape}, found "
+                f"{values.shape}. {REPAIR}"
             )
         return values
 
 
-class _NothingMissing(ZarrStore):
-    """A Zarr store in which a chunk that is not there is damage, not a chunk of fill value."""
+class _StrictStore(ZarrStore):
+    """A Zarr store that raises StoreError for a missing chunk instead of filling it."""
 
     location = ""
 
@@ -214,12 +218,12 @@ class _NothingMissing(ZarrStore):
         return found
 
 
-class _Folder(_NothingMissing, LocalStore):
-    """A folder of this machine."""
+class _LocalFolder(_StrictStore, LocalStore):
+    """A store in a local folder."""
 
 
-class _Objects(_NothingMissing, ObjectStore[Any]):
-    """A folder on an object store, whose answers may break off."""
+class _RemoteFolder(_StrictStore, ObjectStore[Any]):
+    """A store in a bucket or on a web server. Interrupted transfers are retried."""
 
     async def _found(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
@@ -229,23 +233,22 @@ class _Objects(_NothingMissing, ObjectStore[Any]):
 
 
 def _open_root(location: str) -> zarr.Group:
-    """Open the root group read-only, or raise a StoreError that says what is wrong."""
-    where: _NothingMissing
+    """Open the root group for reading. Raise StoreError if that is impossible."""
+    where: _StrictStore
     with store_errors(location):
         if "://" in location:
-            where = _Objects(open_files(location), read_only=True)
+            where = _RemoteFolder(open_files(location), read_only=True)
         elif Path(location).is_dir():
-            where = _Folder(location, read_only=True)
+            where = _LocalFolder(location, read_only=True)
         else:
             raise StoreError(
-                f"{location}: no such store (a store is a folder; build one with "
-                "`geoprep build-zarr`)"
+                f"{location}: no such store. Check the path, or build one with `geoprep build-zarr`"
             )
         where.location = location
         return _open_group(location, where)
 
 
-def _open_group(location: str, where: _NothingMissing) -> zarr.Group:
+def _open_group(location: str, where: _StrictStore) -> zarr.Group:
     from obstore.exceptions import BaseError
 
     try:
@@ -253,11 +256,11 @@ def _open_group(location: str, where: _NothingMissing) -> zarr.Group:
             return zarr.open_group(where, mode="r", zarr_format=3)
     except FileNotFoundError as error:
         raise StoreError(
-            f"{location} is not a Zarr store: it has no zarr.json. Check the path or the address"
+            f"{location} is not a Zarr store: it has no zarr.json. Check the path or address"
         ) from error
     except (OSError, BaseError):
         raise
-    except Exception as error:  # at a zarr.json that is no JSON, or JSON of something else
+    except Exception as error:  # a zarr.json that is not JSON, or not Zarr metadata
         reason = str(error) or type(error).__name__
         raise StoreError(f"{location}/zarr.json cannot be read: {reason:.200}. {REPAIR}") from error
 
@@ -265,18 +268,21 @@ def _open_group(location: str, where: _NothingMissing) -> zarr.Group:
 def _read_meta(location: str, root: zarr.Group) -> StoreMeta:
     attrs = dict(root.attrs).get("geoprep")
     if not isinstance(attrs, dict) or "schema" not in attrs:
-        raise StoreError(f"{location} is a Zarr group, but not a geoprep store")
+        raise StoreError(
+            f"{location} is a Zarr group without a geoprep attribute. Check the path, or build a "
+            "store with `geoprep build-zarr`"
+        )
     if attrs["schema"] != SCHEMA:
         raise StoreError(
-            f"{location} has store schema {attrs['schema']}; this geoprep reads schema "
-            f"{SCHEMA}. Build it again with `geoprep build-zarr --overwrite`, or install the "
-            f"geoprep that wrote it ({attrs.get('version', 'unknown')})"
+            f"{location} has store schema {attrs['schema']}; this version of geoprep reads schema "
+            f"{SCHEMA}. Rebuild it with `geoprep build-zarr --overwrite`, or install the version "
+            f"that wrote it ({attrs.get('version', 'unknown')})"
         )
     try:
         meta = StoreMeta.from_attrs(attrs)
     except (TypeError, ValueError) as error:
         raise StoreError(
-            f"{location}/zarr.json: broken geoprep attribute: {error}. {REPAIR}"
+            f"{location}/zarr.json: invalid geoprep attribute: {error}. {REPAIR}"
         ) from error
     if not meta.complete:
         raise StoreError(

@@ -1,4 +1,4 @@
-"""A scene put back together from its tiles, with its place on the ground."""
+"""Read whole scenes from a store: pixels assembled from tiles, grids, shares and splits."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from geoprep.store.reader import Store
 from geoprep.store.schema import SPLIT_NAMES, SceneTable, TileTable
 from geoprep.store.tiles import TileReader
 
-SHOWN = 5
-"""Scenes that an error names."""
+MOST_NAMED = 5
+"""Number of scenes that an error lists."""
 
 
 def tiles_of(tiles: TileTable, scene: int) -> slice:
-    """Return the rows of a scene's tiles: they are neighbours in the table."""
+    """Return the rows of a scene's tiles, which are consecutive in the tile table."""
     first, last = np.searchsorted(tiles.scene, np.array([scene, scene + 1], np.uint32))
     return slice(int(first), int(last))
 
 
 def find_scene(store: Store, name: str) -> int:
-    """Return the index of the scene named by its id or by the end of it (``chip12``).
+    """Return the index of the scene with this id, or with an id that ends so (``chip12``).
 
-    An end has to begin where a word or a number begins: ``chip1`` is not the end of
-    ``AOI_7_Moscow_chip11``, and ``2`` is not the end of ``chip12``.
+    The ending must begin at a word or number: ``chip1`` does not match ``AOI_7_Moscow_chip11``, and
+    ``2`` does not match ``chip12``.
 
     Raises
     ------
     UsageError
-        No scene, or more than one, is named so.
+        No scene matches, or several do.
     """
     ids = [str(one) for one in store.scenes.id]
     if name in ids:
@@ -41,12 +41,14 @@ def find_scene(store: Store, name: str) -> int:
     hits = [i for i, one in enumerate(ids) if name and _ends_with(one.lower(), name.lower())]
     if len(hits) == 1:
         return hits[0]
-    shown = ", ".join(ids[i] for i in (hits or range(len(ids)))[:SHOWN])
+    shown = ", ".join(ids[i] for i in (hits or range(len(ids)))[:MOST_NAMED])
     if hits:
-        raise UsageError(f"scene {name!r} could be one of {len(hits)}, {shown}: give more of it")
+        raise UsageError(
+            f"scene {name!r} matches {len(hits)} scenes ({shown}). Give more of the id"
+        )
     raise UsageError(
-        f"no scene {name!r} among the {len(ids)} of {store.location}, which begin with {shown}: "
-        "`geoprep info --scenes` lists them"
+        f"{store.location} has no scene {name!r}. `geoprep info --scenes` lists its {len(ids)} "
+        f"scenes; the first are {shown}"
     )
 
 
@@ -60,17 +62,18 @@ def _ends_with(name: str, end: str) -> bool:
 
 
 def scene_grid(store: Store, scene: int) -> Grid | None:
-    """Return the grid of a scene at the finest level; None where its image had none."""
+    """Return the grid of a scene at the finest level; None if it is not georeferenced."""
     return grid_of(store.tiles, store.scenes, scene, store.meta.tile)
 
 
 def grid_of(tiles: TileTable, scenes: SceneTable, scene: int, tile: int) -> Grid | None:
-    """Return a scene's grid from the affine of its first tile and from its bounds.
+    """Return the grid of a scene, computed from its bounds and the affine of its first tile.
 
     Parameters
     ----------
     tile
-        Side of a tile, which stands in where the bounds do not give the shape.
+        Side of a tile in pixels. If the bounds do not determine the shape, the grid covers all
+        tiles.
     """
     rows, bounds = tiles_of(tiles, scene), scenes.bounds[scene]
     first = rows.start
@@ -79,16 +82,16 @@ def grid_of(tiles: TileTable, scenes: SceneTable, scene: int, tile: int) -> Grid
     offset = Affine.translation(-int(tiles.col[first]), -int(tiles.row[first]))
     transform = Affine(*tiles.transform[first].tolist()) * offset
     shape = shape_within(transform, tuple(bounds.tolist()))
-    if shape is None:  # turned by 45 degrees: all that the tiles cover, padding too
+    if shape is None:  # rotated by 45 degrees: the tiles with their padding
         shape = int(tiles.row[rows].max()) + tile, int(tiles.col[rows].max()) + tile
     return Grid(*shape, transform, str(scenes.crs[scene]))
 
 
 def valid_share(store: Store, scene: int) -> float:
-    """Return the share of a scene's own pixels that hold imagery; what pads its tiles is none.
+    """Return the share (0..1) of a scene's pixels that hold imagery, padding of tiles left out.
 
-    Exact where tiles do not overlap, or are valid from edge to edge. Where they overlap, every
-    pixel counts once, with the share of the tile whose centre is nearest: an estimate.
+    Exact if tiles do not overlap or have no nodata. Otherwise an estimate: each pixel counts once,
+    with the share of the tile whose centre is nearest.
     """
     tiles, side, grid = store.tiles, store.meta.tile, scene_grid(store, scene)
     rows = tiles_of(tiles, scene)
@@ -104,7 +107,7 @@ def valid_share(store: Store, scene: int) -> float:
 def _sides(
     starts: NDArray[np.uint32], side: int, length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return along one axis how many pixels of the scene each tile holds, and how many it owns."""
+    """Return per tile, along one axis, its pixels within the scene and the pixels nearest to it."""
     firsts = np.unique(starts).astype(np.int64)
     lasts = np.minimum(firsts + side, length)
     cuts = np.concatenate([[0], (firsts[1:] + lasts[:-1]) / 2, [length]])
@@ -115,7 +118,7 @@ def _sides(
 def valid_pixels(store: Store) -> NDArray[np.float64]:
     """Return float64 (scene, 2): valid pixels and all pixels of each scene, finest level.
 
-    Both are 0 where the image could not be opened, so that its size is not known.
+    Both are 0 for a scene of unknown size, whose image could not be opened.
     """
     counts = np.zeros((len(store.scenes), 2))
     for scene in range(len(counts)):
@@ -127,13 +130,13 @@ def valid_pixels(store: Store) -> NDArray[np.float64]:
 
 
 def valid_fraction(store: Store) -> float:
-    """Return the share of all scenes' pixels that hold imagery; 0 where there are none."""
+    """Return the share (0..1) of all scenes' pixels that hold imagery; 0 without pixels."""
     valid, pixels = valid_pixels(store).sum(axis=0)
     return float(valid / pixels) if pixels else 0.0
 
 
 def scene_splits(store: Store) -> NDArray[np.uint8]:
-    """Return uint8 (scene): the split of most of each scene's tiles."""
+    """Return uint8 (scene): the most frequent split of each scene's tiles."""
     counts = np.zeros((len(store.scenes), len(SPLIT_NAMES)), np.int64)
     np.add.at(counts, (store.tiles.scene, store.tiles.split), 1)
     most: NDArray[np.uint8] = counts.argmax(axis=1).astype(np.uint8)
@@ -141,7 +144,7 @@ def scene_splits(store: Store) -> NDArray[np.uint8]:
 
 
 def split_names(store: Store, scene: int) -> str:
-    """Return the splits that a scene's tiles are in, in words: ``train``, or ``train, val``."""
+    """Return the names of the splits of a scene's tiles, such as ``train`` or ``train, val``."""
     there = np.unique(store.tiles.split[tiles_of(store.tiles, scene)])
     return ", ".join(SPLIT_NAMES[split] for split in there)
 
@@ -149,12 +152,14 @@ def split_names(store: Store, scene: int) -> str:
 def road_shares(
     tiles: TileTable, groups: NDArray[np.integer[Any]], count: int
 ) -> NDArray[np.float64]:
-    """Return float64 (group): the share of the valid pixels of each group's tiles that is road.
+    """Return float64 (group): the share of road among the valid pixels of each group's tiles.
 
     Parameters
     ----------
     groups
-        int (tile), the group of each tile, 0 to ``count - 1``.
+        int (tile), group of each tile, 0 to ``count - 1``.
+    count
+        Number of groups.
     """
     valid = np.bincount(groups, tiles.valid_fraction, count)
     weighted = tiles.road_fraction * tiles.valid_fraction.astype(np.float64)
@@ -163,26 +168,26 @@ def road_shares(
 
 
 def scene_roads(store: Store) -> NDArray[np.float64]:
-    """Return float64 (scene): the share of each scene's valid pixels that is road."""
+    """Return float64 (scene): the share of road among each scene's valid pixels."""
     return road_shares(store.tiles, store.tiles.scene, len(store.scenes))
 
 
 def usable_tiles(store: Store) -> NDArray[np.bool_]:
-    """Return bool (tile): whether it can be trained on, being of a scene that is ``ok``."""
+    """Return bool (tile): whether the tile's scene has status ``ok``."""
     mask: NDArray[np.bool_] = (store.scenes.status == "ok")[store.tiles.scene]
     return mask
 
 
 def road_fraction(store: Store, chosen: NDArray[np.bool_] | None = None) -> float:
-    """Return the share of valid pixels that is road, over chosen tiles; None: all usable ones."""
+    """Return the share of road among the valid pixels of chosen tiles (None: `usable_tiles`)."""
     chosen = usable_tiles(store) if chosen is None else chosen
     return float(road_shares(store.tiles, chosen.astype(np.int64), 2)[1])
 
 
 def scene_issues(store: Store) -> list[tuple[str, str, str]]:
-    """Return (id, status, reason) of every scene that is not as it should be.
+    """Return (id, status, reason) of every scene that was not built as planned.
 
-    Where no scene at all has labels, the store is one of imagery, and ``unlabelled`` is right.
+    ``unlabelled`` scenes are left out if no scene of the store has labels.
     """
     status = store.scenes.status
     fine = ("ok",) if (status == "ok").any() else ("ok", "unlabelled")
@@ -193,10 +198,10 @@ def scene_issues(store: Store) -> list[tuple[str, str, str]]:
 def shape_within(
     transform: Affine, bounds: tuple[float, float, float, float]
 ) -> tuple[int, int] | None:
-    """Return (height, width) of the grid with this affine that fills these bounds.
+    """Return (height, width) of the grid with this affine whose bounding box is ``bounds``.
 
-    The bounding box of a turned grid is ``|a| width + |b| height`` wide and
-    ``|d| width + |e| height`` high; at 45 degrees this has no single solution, hence None.
+    The bounding box of a rotated grid is ``|a| width + |b| height`` wide and
+    ``|d| width + |e| height`` high. At 45 degrees the solution is not unique: None.
     """
     left, bottom, right, top = bounds
     sides = np.abs([[transform.a, transform.b], [transform.d, transform.e]])
@@ -208,7 +213,7 @@ def shape_within(
 
 
 def level_grid(store: Store, scene: int, level: int) -> Grid | None:
-    """Return the grid of a scene at a level; its last pixels may reach past the scene."""
+    """Return the grid of a scene at a level; its last pixels may extend beyond the scene."""
     grid, factor = scene_grid(store, scene), store.meta.tile // level
     if grid is None:
         return None
@@ -217,10 +222,10 @@ def level_grid(store: Store, scene: int, level: int) -> Grid | None:
 
 
 def is_aligned(store: Store, scene: int, level: int) -> bool:
-    """Return whether a scene's tiles lie on one lattice of pixels at a level.
+    """Return whether all tiles of a scene share one pixel grid at a level.
 
-    Always so at the finest. Elsewhere a tile that was shifted inwards by an odd number of pixels
-    lies half a pixel off its neighbours.
+    They do at the finest level. At coarser levels, a tile that was shifted inwards by an odd number
+    of pixels is offset from its neighbours by half a pixel.
     """
     rows, factor = tiles_of(store.tiles, scene), store.meta.tile // level
     return not ((store.tiles.row[rows] % factor).any() or (store.tiles.col[rows] % factor).any())
@@ -229,21 +234,23 @@ def is_aligned(store: Store, scene: int, level: int) -> bool:
 def read_image(
     store: Store, scene: int, level: int | None = None, rows: range | None = None
 ) -> NDArray[np.uint8]:
-    """Return a scene's image, uint8 (y, x, band), padding left out, 0 where there is no data.
+    """Return a scene's image, uint8 (y, x, band), without padding; 0 is nodata.
 
-    Where tiles are not aligned (:func:`is_aligned`), they are moved by less than one pixel.
+    Tiles that are not aligned (:func:`is_aligned`) are shifted by less than one pixel.
 
     Parameters
     ----------
     level
         Tile side in pixels; None for the finest.
     rows
-        Only these rows of pixels at that level; None for all. Tiles beyond are not read.
+        Rows of pixels to read at that level; None for all.
 
     Raises
     ------
     StoreError
-        The store is damaged here, or has no such level.
+        A tile is missing or damaged.
+    UsageError
+        The store has no such level.
     """
     return _assemble(store, scene, store.check_level(level), "image", rows)
 
@@ -251,12 +258,12 @@ def read_image(
 def read_speed(
     store: Store, scene: int, level: int | None = None, rows: range | None = None
 ) -> NDArray[np.uint8]:
-    """Return a scene's speed mask, uint8 (y, x); otherwise as :func:`read_image`."""
+    """Return a scene's speed label, uint8 (y, x); see :func:`read_image`."""
     return _assemble(store, scene, store.check_level(level), "speed", rows)
 
 
 def scene_shape(store: Store, scene: int, level: int) -> tuple[int, int]:
-    """Return height and width of a scene at a level; without a grid, all that its tiles cover."""
+    """Return (height, width) of a scene at a level; without a grid, of the area of its tiles."""
     grid = level_grid(store, scene, level)
     if grid is not None:
         return grid.height, grid.width
@@ -267,7 +274,7 @@ def scene_shape(store: Store, scene: int, level: int) -> tuple[int, int]:
 def _corners(store: Store, scene: int, level: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first row and column of a scene's tiles, in pixels of a level."""
     tiles, rows, factor = store.tiles, tiles_of(store.tiles, scene), store.meta.tile // level
-    # Rounded up: a tile shifted to end at the scene's edge still ends there.
+    # Rounded up, so that a tile that ends at the scene's edge still does.
     tops = -(-tiles.row[rows].astype(np.int64) // factor)
     return tops, -(-tiles.col[rows].astype(np.int64) // factor)
 
@@ -277,13 +284,13 @@ def _assemble(
 ) -> NDArray[np.uint8]:
     reader = TileReader(store, level, name)
     height, width = scene_shape(store, scene, level)
-    wanted = range(height) if rows is None else range(rows.start, min(rows.stop, height))
-    shape = (len(wanted), width, *reader.layout.tile_shape[2:])
+    chosen = range(height) if rows is None else range(rows.start, min(rows.stop, height))
+    shape = (len(chosen), width, *reader.layout.tile_shape[2:])
     out = np.full(shape, reader.layout.fill, np.uint8)
     first = tiles_of(store.tiles, scene).start
     for i, (top, left) in enumerate(zip(*_corners(store, scene, level), strict=True)):
-        begin, end = max(top, wanted.start), min(top + level, wanted.stop)
+        begin, end = max(top, chosen.start), min(top + level, chosen.stop)
         if begin < end:
-            target = out[begin - wanted.start : end - wanted.start, left : left + level]
+            target = out[begin - chosen.start : end - chosen.start, left : left + level]
             target[...] = reader.read(first + i)[begin - top : end - top, : target.shape[1]]
     return out

@@ -18,14 +18,14 @@ SCHEMA = 1
 SHARD_TILES = 32
 SPLITS = ("train", "val", "test")
 SPLIT_NAMES = (*SPLITS, "unused")
-"""What the numbers of the split column mean; no split of its own is what overlaps two of them."""
+"""Names of the values of the split column. A tile is unused if it overlaps tiles of two splits."""
 STATUSES = ("ok", "skipped", "failed", "unlabelled")
 CODECS = ("lz4", "zstd")
 PIXEL_ARRAYS: dict[str, int] = {"image": 0, "speed": 255}  # name -> fill value
 HASH_BYTES = 16
 SPEED_UNITS = ("mph", "none")
 NO_SPEEDS = "none"
-"""Speed unit of a store whose roads have no speed: a reader that knows only mph refuses it."""
+"""Speed unit of a store whose roads have no speed. Readers that know only mph refuse it."""
 
 Codec = Literal["lz4", "zstd"]
 
@@ -56,9 +56,9 @@ class StoreMeta:
     speed_unit
         ``mph``, or ``none``: every road is of unknown speed, byte 254.
     build
-        Every other parameter of the build, and a digest of its inputs.
+        All other parameters of the build, and a digest of its inputs.
     complete
-        False until the last byte of a build is on disk.
+        False until every file of the build is on disk.
     """
 
     cities: tuple[str, ...]
@@ -79,7 +79,7 @@ class StoreMeta:
 
     @property
     def has_speeds(self) -> bool:
-        """Whether roads have a speed: those of masks of roads have none."""
+        """Whether the labels hold speeds. Stores of road masks without speeds do not."""
         return self.speed_unit != NO_SPEEDS
 
     def to_attrs(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ _SINGLE: dict[str, type] = {
 
 
 def _wrong_kinds(meta: StoreMeta) -> Iterator[str]:
-    """Yield what is wrong with the types of values; by ``type``, for to Python True is an int."""
+    """Yield every value of a wrong type. ``type`` is compared, since ``True`` is an ``int``."""
     for name, kinds in _LISTS.items():
         value = getattr(meta, name)
         if type(value) is not tuple or not all(type(one) in kinds for one in value):
@@ -139,7 +139,7 @@ def _wrong_kinds(meta: StoreMeta) -> Iterator[str]:
 
 
 def _impossible(meta: StoreMeta) -> Iterator[str]:
-    """Yield what no store can have."""
+    """Yield every value, or combination of values, that the format does not allow."""
     if not meta.levels or meta.levels != tuple(meta.tile >> i for i in range(len(meta.levels))):
         yield f"levels {meta.levels} do not halve the tile, {meta.tile}"
     elif meta.levels[-1] < 1:
@@ -172,7 +172,7 @@ class TileTable:
     row, col
         uint32 (tile), offset of the tile in its scene, in pixels of the finest level.
     split
-        uint8 (tile), 0 train, 1 val, 2 test, 3 unused: it overlaps a tile of another split.
+        uint8 (tile), 0 train, 1 val, 2 test, 3 unused (overlaps a tile of another split).
     transform
         float64 (tile, 6), affine of the finest level, pixel -> CRS of the scene, in the order
         ``a b c d e f`` of rasterio.
@@ -196,7 +196,7 @@ class TileTable:
 
 @dataclass(frozen=True, slots=True)
 class SceneTable:
-    """One row per planned scene, whatever became of it.
+    """One row per planned scene, failed and skipped scenes included.
 
     Attributes
     ----------
@@ -238,4 +238,4 @@ SCENE_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
-"""What zarr raises at a zarr.json that is no JSON, or JSON of something else."""
+"""Exceptions that zarr raises for a zarr.json that is not JSON or not Zarr metadata."""

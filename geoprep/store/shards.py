@@ -1,8 +1,7 @@
-"""Writing one shard: compress its chunks, checksum them, index them, hand over the whole file.
+"""Write one shard: compressed chunks, their checksums and an index, in one atomic file.
 
-The bytes are those of :mod:`geoprep.store.layout`. Chunks are encoded in order, so that the same
-pixels give the same bytes whatever wrote them; the file appears under its final name at once or not
-at all.
+Chunks are encoded in order, so that the same pixels always give the same bytes;
+:mod:`geoprep.store.layout` describes them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,17 @@ __all__ = ["PARTIAL_SUFFIX", "ShardFile", "ShardWriter", "digest", "shard_path"]
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """What was written: XXH3-128 of the file as hex, its size in bytes, its tag in a bucket."""
+    """A written shard.
+
+    Attributes
+    ----------
+    digest
+        XXH3-128 of the file, 32 hex digits.
+    nbytes
+        Size of the file in bytes.
+    tag
+        ETag of the object, if the store is in a bucket.
+    """
 
     digest: str
     nbytes: int
@@ -36,20 +45,20 @@ def shard_path(store: Path, array: str, shard: int) -> Path:
 
 
 class ShardWriter:
-    """Writes one shard tile by tile: nothing larger than a tile is held in memory.
+    """Write one shard tile by tile, with one tile in memory at a time.
 
-    The file appears under its name when :meth:`close` is called. It is not durable then: the build
-    settles it before it counts the shard as done.
+    :meth:`close` gives the file its name. The build flushes it to disk before it records the shard
+    as done.
 
     Parameters
     ----------
     out
-        The file as a sink began it, or a path on a disk.
+        Path, or an upload begun by a sink.
     shard_tiles
-        Chunks in a full shard. Those never added lie past the end of the array and are marked
-        missing.
+        Chunks in a full shard. Chunks that are not added are marked missing; they are beyond the
+        end of the array.
     codec
-        How a chunk is compressed.
+        Compressor of the chunks.
     """
 
     def __init__(self, out: Path | Upload, shard_tiles: int, codec: Codec) -> None:
@@ -62,7 +71,7 @@ class ShardWriter:
 
     def add(self, tile: NDArray[np.uint8]) -> None:
         """Append the next tile, uint8, C-contiguous."""
-        # numcodecs wants a flat buffer; a flat view of a contiguous tile is free.
+        # numcodecs needs a flat buffer. Reshaping a contiguous tile copies nothing.
         body = bytes(self._encode(tile.reshape(-1)))
         self._write(body)
         self._write(checksum(body))
@@ -72,7 +81,7 @@ class ShardWriter:
         self._offset += size
 
     def close(self) -> ShardFile:
-        """Write the index, give the file its name, and say what was written."""
+        """Write the index, give the file its name, and return its digest and size."""
         footer = self._index.tobytes()
         self._write(footer)
         self._write(checksum(footer))
@@ -81,7 +90,7 @@ class ShardWriter:
         return ShardFile(self._hash.hexdigest(), nbytes, tag)
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Remove the unfinished file."""
         self._file.abort()
 
     def _write(self, data: bytes) -> None:

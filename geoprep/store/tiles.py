@@ -1,4 +1,4 @@
-"""Single tiles of a store, every byte checked: for people who look, not for loading a split."""
+"""Read single tiles of a store with every checksum verified. Loaders have a faster reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from geoprep.store.reader import REPAIR, Store
 
 
 class TileReader:
-    """Reads tiles of one pixel array; the index of a shard is read once for neighbours.
+    """Read tiles of one pixel array. Consecutive tiles of a shard share one read of its index.
 
     Parameters
     ----------
@@ -23,8 +23,10 @@ class TileReader:
 
     Raises
     ------
+    UsageError
+        The store has no such level.
     StoreError
-        There is no such level, or the array is not laid out as the schema has it.
+        The layout of the array differs from the schema.
     """
 
     def __init__(self, store: Store, level: int | None, name: str) -> None:
@@ -39,7 +41,7 @@ class TileReader:
         Raises
         ------
         StoreError
-            Its chunk is missing or damaged; the file is named.
+            The tile's chunk is missing or damaged. The message names the file.
         """
         shard, row = self.layout.place(tile)
         try:
@@ -62,5 +64,5 @@ class TileReader:
             self._index, self._shard = self.layout.read_index(tail), shard
         offset, length = self._index[row].tolist()
         if MISSING in (offset, length):
-            raise ValueError("its chunk is missing")
+            raise ValueError("the chunk is missing")
         return offset, length

@@ -1,4 +1,4 @@
-"""Making a store: the metadata at the start, the tables and the commit at the end."""
+"""Create a store's metadata, and write its tables when the build commits."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def create_store(path: Path, meta: StoreMeta, tiles: int) -> None:
     Parameters
     ----------
     path
-        Folder of the store. Where it holds part of the same store, only what is missing is made.
+        Folder of the store. Existing arrays of the same, unfinished store are kept.
     meta
-        Its ``complete`` must be false.
+        Root attribute, with ``complete`` false.
     tiles
-        Number of tiles, rows of every pixel array.
+        Number of tiles: the length of the first axis of every pixel array.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     root = zarr.open_group(path, mode="a", attributes={"geoprep": meta.to_attrs()})
@@ -50,7 +50,7 @@ def create_store(path: Path, meta: StoreMeta, tiles: int) -> None:
 def write_table_array(
     group: zarr.Group, name: str, values: NDArray[Any], dtype: str, dims: tuple[str, ...]
 ) -> None:
-    """Write one small array as a single chunk with a checksum, replacing what is there."""
+    """Write one small array as a single chunk with a checksum, replacing an existing one."""
     array = group.create_array(
         name,
         shape=values.shape,
@@ -86,7 +86,7 @@ def finish_store(
     ledger
         Array name, such as ``650/image``, to uint8 (shard, 16), XXH3-128 of every shard.
     """
-    # Of a build that was killed right before its commit the consolidated metadata are there.
+    # A build that was killed right before its commit has left consolidated metadata.
     root = zarr.open_group(path, mode="r+", use_consolidated=False)
     for name, (dtype, dims) in TILE_COLUMNS.items():
         write_table_array(root, name, getattr(tiles, name), dtype, dims)
@@ -105,11 +105,11 @@ def _commit(path: Path, meta: StoreMeta) -> None:
     done = replace(meta, complete=True).to_attrs()
     root = zarr.open_group(path, mode="r+", use_consolidated=False)
     ledger = root.require_group("ledger")
-    # The root's attribute gets a digest as well, where consolidation covers it.
+    # The digest of the root attribute is stored in the ledger, which consolidation covers.
     seal = digest(json.dumps(done, sort_keys=True).encode())
     ledger.update_attributes({"meta": seal, "files": dict(sorted(_file_digests(path)))})
-    # Consolidation rewrites zarr.json, and so does an attribute; the marker must come last, so
-    # metadata is consolidated while the store still says that it is incomplete.
+    # Consolidation rewrites zarr.json, and so does setting an attribute. The completion mark must
+    # be the last change, so metadata is consolidated while the store is marked incomplete.
     with quiet_zarr():
         zarr.consolidate_metadata(path)
         root = zarr.open_group(path, mode="r+", use_consolidated=True)
@@ -119,9 +119,10 @@ def _commit(path: Path, meta: StoreMeta) -> None:
 
 
 def _file_digests(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and digest of every file but shards, which the ledger's arrays hold.
+    """Yield name and digest of every file except shards and the two files written afterwards.
 
-    The root's ``zarr.json`` and the ledger's own are still to be written.
+    The digests of shards are in the ledger's arrays. ``zarr.json`` of the root and of the ledger
+    change after this call.
     """
     for file in _without_shards(path)[0]:
         name = file.relative_to(path).as_posix()
@@ -130,13 +131,15 @@ def _file_digests(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _without_shards(store: Path) -> tuple[list[Path], list[Path]]:
-    """Return all files and folders of a store but shards; those are flushed as they come."""
+    """Return all files and folders of a store except shards, which the build has flushed."""
     files: list[Path] = []
     folders: list[Path] = []
     for folder, inner, names in os.walk(store):
         here = Path(folder)
         level = here.parent.parent == store and here.parent.name.isdigit()
-        if level and here.name in PIXEL_ARRAYS and "c" in inner:  # in a bucket they are elsewhere
+        if (
+            level and here.name in PIXEL_ARRAYS and "c" in inner
+        ):  # shards of a store in a bucket are not here
             inner.remove("c")
         folders.append(here)
         files += [here / name for name in names]

@@ -185,5 +185,5 @@ def test_another_layout_is_refused(make_store: MakeStore, options: dict[str, Any
     text = json.loads(root.read_text())
     del text["consolidated_metadata"]
     root.write_text(json.dumps(text))
-    with pytest.raises(StoreError, match=r"32/speed is not laid out as schema 1"):
+    with pytest.raises(StoreError, match=r"32/speed differs from schema 1"):
         opened(path)

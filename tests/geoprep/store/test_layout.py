@@ -97,9 +97,9 @@ def test_an_array_that_is_laid_out_otherwise_is_refused(small_store, tmp_path, c
     wanted = opened.layout(64, "image").describe(tiles)
     other = zarr.open_group(tmp_path / "b.zarr", mode="w")
     array = other.create_array("64/image", **wanted)
-    assert opened.layout(64, "image").fits(array)
+    assert opened.layout(64, "image").matches(array)
     array = other.create_array("64/image", **(wanted | change), overwrite=True)
     store = Store(str(tmp_path), other, opened.meta)
     store.__dict__["tiles"] = opened.tiles
-    with pytest.raises(StoreError, match=r"64/image is not laid out as schema 1 has it"):
+    with pytest.raises(StoreError, match=r"64/image differs from schema 1"):
         store.layout(64, "image")

@@ -187,7 +187,7 @@ def test_a_file_address_is_read_like_a_path(built):
 
 def test_another_zarr_group_is_no_store(tmp_path):
     zarr.open_group(tmp_path / "other.zarr", mode="w")
-    with pytest.raises(StoreError, match="not a geoprep store"):
+    with pytest.raises(StoreError, match="without a geoprep attribute"):
         Store.open(tmp_path / "other.zarr")
 
 
@@ -233,7 +233,7 @@ def test_another_schema_is_refused_and_both_are_named(copy, schema):
 @pytest.mark.parametrize("key", ["levels", "bands", "tile", "gsd_m"])
 def test_an_attribute_without_a_key_is_broken(copy, key):
     edit(copy, lambda attrs: attrs.pop(key))
-    with pytest.raises(StoreError, match=f"broken.*{key}"):
+    with pytest.raises(StoreError, match=f"invalid.*{key}"):
         Store.open(copy)
 
 
@@ -242,7 +242,7 @@ def test_an_attribute_of_another_kind_is_no_store(copy, value):
     document = json.loads((copy / "zarr.json").read_text())
     document["attributes"]["geoprep"] = value
     (copy / "zarr.json").write_text(json.dumps(document))
-    with pytest.raises(StoreError, match="not a geoprep store"):
+    with pytest.raises(StoreError, match="without a geoprep attribute"):
         Store.open(copy)
 
 
@@ -323,7 +323,7 @@ def test_columns_of_different_length_are_refused(copy, tmp_path):
 )
 def test_an_attribute_that_makes_no_sense_is_named(copy, key, value):
     edit(copy, lambda attrs: attrs.update({key: value}))
-    with pytest.raises(StoreError, match=r"copy\.zarr/zarr\.json: broken geoprep attribute"):
+    with pytest.raises(StoreError, match=r"copy\.zarr/zarr\.json: invalid geoprep attribute"):
         Store.open(copy)
 
 

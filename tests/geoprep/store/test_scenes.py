@@ -36,13 +36,13 @@ def test_an_id_or_the_end_of_one_names_a_scene(typed, index):
 
 
 def test_an_end_that_several_have_names_them():
-    with pytest.raises(UsageError, match="one of 2, AOI_7_Moscow_chip1, AOI_8_Mumbai_chip1: give"):
+    with pytest.raises(UsageError, match=r"2 scenes \(AOI_7_Moscow_chip1, AOI.*\. Give"):
         find_scene(named(IDS), "chip1")
 
 
 @pytest.mark.parametrize("typed", ["hip12", "2", "", "chip", "chip99"])
 def test_an_end_begins_where_a_word_or_number_begins(typed):
-    with pytest.raises(UsageError, match=r"no scene .* among the 4 of a.zarr.*info --scenes"):
+    with pytest.raises(UsageError, match=r"a.zarr has no scene .*info --scenes` lists its 4"):
         find_scene(named(IDS), typed)
 
 
@@ -102,5 +102,5 @@ def test_a_chunk_that_its_shard_does_not_list_is_no_blank(store_copy):
     index[row] = MISSING
     footer = index.tobytes()
     path.write_bytes(data[: -layout.index_bytes] + footer + checksum(footer))
-    with pytest.raises(StoreError, match=r"64/image/c/.*its chunk is missing.*build-zarr"):
+    with pytest.raises(StoreError, match=r"64/image/c/.*the chunk is missing.*build-zarr"):
         read_image(store, 1)
