@@ -1,4 +1,4 @@
-"""Compiled inner loops: numba where the disk can keep the result, and where it cannot."""
+"""Decorators that compile inner loops with numba, cached on disk where possible."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """Compile on first use, keeping the result on disk where a cache folder can be written."""
+    """Compile a function on first use; the result is cached on disk if a folder is writable."""
     return _compiled(function)
 
 
 def compiled_sums(function: F) -> F:
-    """Compile likewise, so that loops that divide and add up can use vector instructions.
+    """Compile a function whose sums and divisions may use vector instructions.
 
-    Sums are taken in any order. A division by zero gives an infinity or NaN, as NumPy's does: a
-    loop that looks out for exceptions goes number by number.
+    Sums are added in any order, and a division by zero gives infinity or NaN, as in NumPy: checks
+    for exceptions would prevent vector instructions.
     """
     return _compiled(function, error_model="numpy", fastmath={"reassoc"})
 
@@ -28,5 +28,5 @@ def _compiled(function: F, **options: object) -> F:
     compiler = cast(Any, numba.njit)
     try:
         return cast(F, compiler(nogil=True, cache=True, **options)(function))
-    except RuntimeError:  # "no locator": neither beside the source nor in the user's cache folder
+    except RuntimeError:  # "no locator": no cache folder is writable
         return cast(F, compiler(nogil=True, **options)(function))

@@ -1,13 +1,15 @@
-"""Coordinate systems of vectors: parsed once, transformed in bulk, x before y throughout."""
+"""Coordinate reference systems: georeferencing, UTM zones and bulk transforms, x before y."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import pyproj
 import shapely
+from affine import Affine
 from numpy.typing import NDArray
 
 Bounds = tuple[float, float, float, float]
@@ -18,28 +20,88 @@ LONLAT: Final = "OGC:CRS84"
 _METRES_PER_DEGREE: Final = 111_320.0
 _EDGE_POINTS: Final = 21
 _NEAR_POLE_DEG: Final = 89.9
+_ZONE_DEG: Final = 6
+_ZONES: Final = 60
+
+
+def is_georeferenced(crs: object, transform: Affine) -> bool:
+    """Return whether a raster's CRS and transform locate its pixels on the ground.
+
+    The one test of georeference: builds, predictions and road networks all use it.
+
+    Parameters
+    ----------
+    crs
+        As rasterio or pyproj give it, or a text that pyproj understands; None or "" for none.
+    transform
+        Pixel corner (column, row) -> CRS coordinate. GDAL gives the identity where a file has none.
+
+    Returns
+    -------
+    bool
+        False without a CRS; with one that is neither geographic nor projected (geocentric, local,
+        vertical) or that pyproj cannot read; and with a transform that is the identity or has no
+        inverse.
+    """
+    if not crs or transform.is_identity or transform.is_degenerate:
+        return False
+    return _has_horizontal_axes(crs if isinstance(crs, str) else pyproj.CRS(crs).to_wkt())
+
+
+@lru_cache(maxsize=256)
+def _has_horizontal_axes(crs: str) -> bool:
+    try:
+        parsed = pyproj.CRS.from_user_input(crs)
+    except pyproj.exceptions.CRSError:
+        return False
+    derived = parsed.type_name == "Derived Projected CRS"
+    return bool(parsed.is_geographic or parsed.is_projected or derived)
+
+
+def utm_crs(lon: float, lat: float) -> str:
+    """Return the CRS of a place's UTM zone on WGS 84; south of the equator the southern one.
+
+    Southern zones count northings from 10,000 km south of the equator, so that none is negative.
+
+    Parameters
+    ----------
+    lon, lat
+        In degrees; longitudes beyond 180 wrap around.
+
+    Examples
+    --------
+    >>> utm_crs(-115.17, 36.24), utm_crs(39.28, -6.8)
+    ('EPSG:32611', 'EPSG:32737')
+    """
+    zone = math.floor((lon + 180) / _ZONE_DEG) % _ZONES + 1
+    return f"EPSG:{(32600 if lat >= 0 else 32700) + zone}"
 
 
 @lru_cache(maxsize=256)
 def transformer(source: str, target: str) -> pyproj.Transformer:
-    """Return a transformer with x before y. One serves all threads: pyproj keeps a copy in each.
+    """Return a transformer with x before y. All threads share it: pyproj keeps a copy in each.
 
     Raises
     ------
     pyproj.exceptions.CRSError
-        If either text names no CRS.
+        If either text is not a CRS.
     """
     return pyproj.Transformer.from_crs(source, target, always_xy=True)
 
 
+def to_lonlat(crs: str) -> pyproj.Transformer:
+    """Return the transformer from a CRS to longitude and latitude in degrees."""
+    return transformer(crs, "EPSG:4326")
+
+
 @lru_cache(maxsize=256)
 def is_geographic(crs: str) -> bool:
-    """Return whether a CRS counts in degrees."""
+    """Return whether the coordinates of a CRS are degrees."""
     return bool(pyproj.CRS.from_user_input(crs).is_geographic)
 
 
 def reproject(geometry: NDArray[np.object_], source: str, target: str) -> NDArray[np.object_]:
-    """Return 2-D geometries in another CRS. What lies outside it gets infinite coordinates."""
+    """Return 2-D geometries in another CRS; coordinates outside its domain become infinite."""
     if source == target:
         return geometry
     xy = shapely.get_coordinates(geometry)
@@ -49,10 +111,10 @@ def reproject(geometry: NDArray[np.object_], source: str, target: str) -> NDArra
 
 
 def boxes_around(bounds: Bounds, source: str, target: str, margin_m: float) -> list[Bounds]:
-    """Return the boxes in another CRS that hold some bounds and a margin about them.
+    """Return boxes in another CRS that contain some bounds and a margin around them.
 
-    Edges are bent by the way between two CRSs, so they are followed at 21 points each. The answer
-    may be a little too large, never too small.
+    Straight edges become curves in another CRS, so 21 points of each edge are transformed. The
+    boxes may be a little too large, never too small.
 
     Parameters
     ----------
@@ -64,8 +126,8 @@ def boxes_around(bounds: Bounds, source: str, target: str, margin_m: float) -> l
     Returns
     -------
     list of bounds
-        Left, bottom, right, top in the target CRS: one box; two where the bounds cross the 180th
-        meridian; none where the target CRS does not reach.
+        Left, bottom, right, top in the target CRS: usually one box; two where the bounds cross the
+        180th meridian; none where they are outside the domain of the target CRS.
     """
     west, south, east, north = transformer(source, LONLAT).transform_bounds(
         *bounds, densify_pts=_EDGE_POINTS

@@ -1,10 +1,10 @@
-"""The errors a user can act on: every message names the file and the fix."""
+"""Errors that a user can act on: each message names the file and the fix."""
 
 
 class GeoprepError(Exception):
-    """Base of all errors raised on purpose by this package.
+    """Base of all errors that this package raises on purpose.
 
-    The message can be printed and stored: bytes of a file name that are no UTF-8 are spelt out.
+    File names that are not valid UTF-8 are escaped, so that the message can be printed and stored.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -12,24 +12,24 @@ class GeoprepError(Exception):
 
 
 class UsageError(GeoprepError):
-    """The request itself cannot be carried out as written (exit code 2)."""
+    """The request contradicts itself or has an invalid value (exit code 2)."""
 
 
 class SourceError(GeoprepError):
-    """Imagery or labels cannot be found, or an archive cannot be trusted."""
+    """Imagery or labels cannot be found, or an archive is damaged."""
 
 
 class ImageError(GeoprepError):
-    """One image cannot be used: unreadable, no CRS, wrong bands or dtype."""
+    """One image cannot be used: unreadable, not georeferenced, wrong bands or dtype."""
 
 
 class LabelError(GeoprepError):
-    """One label file cannot be used: malformed, or without line geometry."""
+    """One label file cannot be used: malformed, or without lines and areas."""
 
 
 class StoreError(GeoprepError):
-    """A store cannot be used: incomplete, of another schema, corrupted, or locked."""
+    """A store cannot be used: incomplete, damaged, locked, or of another schema."""
 
 
 class OutputError(GeoprepError):
-    """A result cannot be written: the disk is full, or fails."""
+    """A result cannot be written: the disk is full or fails."""

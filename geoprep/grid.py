@@ -1,27 +1,26 @@
-"""Where pixels are: a scene's grid on the ground, and the tiles cut from it.
-
-A grid is a shape, an affine and a CRS; every function here is pure and touches no file.
-"""
+"""Rasters as shape, transform and CRS, and the tiles cut from them. Pure functions, no files."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import pyproj
 from affine import Affine
 
+from geoprep.crs import to_lonlat
 from geoprep.errors import UsageError
 
 PREFERRED_TILE = 512
 """Tile side that ``auto`` stays near: large enough for context, small enough for a batch."""
 
+_GEOD = pyproj.Geod(ellps="WGS84")
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A raster's shape in pixels and its place on the ground.
+    """A raster's shape in pixels and its georeference.
 
     Attributes
     ----------
@@ -30,8 +29,8 @@ class Grid:
     transform
         Pixel corner (column, row) -> CRS coordinate.
     crs
-        Anything pyproj understands: ``EPSG:4326`` or WKT; "" for a plain grid of pixels, which has
-        no place on the ground (:func:`plain_grid`).
+        Any text that pyproj understands: ``EPSG:4326`` or WKT; "" for an image that is not
+        georeferenced (:func:`local_grid`).
     """
 
     height: int
@@ -40,22 +39,22 @@ class Grid:
     crs: str
 
     def window(self, row: int, col: int, height: int, width: int) -> Grid:
-        """Return the grid of a window; it may reach past the edge."""
+        """Return the grid of a window; it may extend beyond the edge."""
         return Grid(height, width, self.transform * Affine.translation(col, row), self.crs)
 
     def resized(self, height: int, width: int) -> Grid:
-        """Return the same ground cut into other pixels."""
+        """Return the grid of the same extent in another number of pixels."""
         scale = Affine.scale(self.width / width, self.height / height)
         return Grid(height, width, self.transform * scale, self.crs)
 
     @property
-    def plain(self) -> bool:
-        """Whether it has a size in metres, but no place on the ground."""
-        return not self.crs
+    def georeferenced(self) -> bool:
+        """Whether it has a CRS; without one its coordinates are metres from the upper left."""
+        return bool(self.crs)
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
-        """Left, bottom, right, top in the CRS, whichever way the raster is turned."""
+        """Left, bottom, right, top in the CRS, also of a rotated raster."""
         corners = [self.transform * (x, y) for x in (0, self.width) for y in (0, self.height)]
         xs, ys = zip(*corners, strict=True)
         return min(xs), min(ys), max(xs), max(ys)
@@ -63,10 +62,10 @@ class Grid:
     def gsd_m(self) -> tuple[float, float]:
         """Return the ground sample distance in metres along x and y, at the centre.
 
-        Measured on the WGS 84 ellipsoid, so that square degrees and the stretched metres of Web
-        Mercator come out as what they are on the ground. A plain grid counts in metres itself.
+        Measured on the WGS 84 ellipsoid, so that degrees and the stretched metres of Web Mercator
+        come out as true metres. A local grid is in metres already.
         """
-        if self.plain:
+        if not self.georeferenced:
             a, b, _, d, e, _ = tuple(self.transform)[:6]
             return math.hypot(a, d), math.hypot(b, e)
         x, y = self.width / 2, self.height / 2
@@ -77,22 +76,13 @@ class Grid:
         return float(metres[0]), float(metres[1])
 
 
-def plain_grid(height: int, width: int, pixel_size_m: float) -> Grid:
-    """Return the grid of an image without a place on the ground.
+def local_grid(height: int, width: int, pixel_size_m: float) -> Grid:
+    """Return the grid of an image that is not georeferenced.
 
-    Its coordinates are metres to the right of the image's upper left corner and above it, so that
-    rows count down from 0: the plane of :mod:`geoprep.roads` for such images.
+    Its coordinates are metres to the right of the image's upper left corner and above it, so rows
+    lie at negative y, as in the road networks of such images.
     """
     return Grid(height, width, Affine.scale(pixel_size_m, -pixel_size_m), "")
-
-
-_GEOD = pyproj.Geod(ellps="WGS84")
-
-
-@lru_cache(maxsize=64)
-def to_lonlat(crs: str) -> pyproj.Transformer:
-    """Return the transformer of a CRS to longitude and latitude (pyproj locks it per thread)."""
-    return pyproj.Transformer.from_crs(crs, "EPSG:4326", always_xy=True)
 
 
 def at_gsd(grid: Grid, metres: float) -> Grid:
@@ -107,7 +97,7 @@ def at_gsd(grid: Grid, metres: float) -> Grid:
 
 
 def auto_tile(shapes: Iterable[tuple[int, int]], overlap: int, divisor: int) -> int:
-    """Return the tile side that wastes nothing, or 512.
+    """Return the tile side that covers scenes without padding, or 512.
 
     Parameters
     ----------
@@ -121,9 +111,9 @@ def auto_tile(shapes: Iterable[tuple[int, int]], overlap: int, divisor: int) -> 
     Returns
     -------
     int
-        When all scenes have one shape: of the sides between 256 and 1024 (or the whole scene,
-        when it is smaller) that cover it with neither gap nor padding, the one nearest 512.
-        Otherwise 512 or, for scenes that are all smaller, the largest side.
+        If all scenes have one shape: the side nearest 512 of those between 256 and 1024 (or the
+        whole scene, if smaller) that cover it with neither gap nor padding. Otherwise 512 or, if
+        all scenes are smaller, the longest side.
     """
     unique = set(shapes)
     longest = max(max(shape) for shape in unique)
@@ -148,20 +138,20 @@ def level_sides(tile: int, levels: int) -> tuple[int, ...]:
     Raises
     ------
     UsageError
-        A side cannot be halved often enough.
+        If a side cannot be halved often enough.
     """
     divisor = 2 ** (levels - 1)
     if levels < 1 or tile % divisor or tile < divisor:
         nearest = max(1, round(tile / divisor)) * divisor
         raise UsageError(
-            f"a tile of {tile} pixels cannot be halved {levels - 1} times for {levels} levels: "
-            f"use --tile {nearest}, or fewer --levels"
+            f"`tile` {tile} cannot be halved {levels - 1} times for {levels} levels: use a `tile` "
+            f"of {nearest}, or fewer `levels`"
         )
     return tuple(tile >> i for i in range(levels))
 
 
 def tile_offsets(length: int, tile: int, overlap: int) -> tuple[int, ...]:
-    """Return where tiles begin along one axis, the last shifted inwards to end at the edge.
+    """Return the first pixel of every tile along one axis; the last tile ends at the edge.
 
     Examples
     --------
@@ -171,7 +161,7 @@ def tile_offsets(length: int, tile: int, overlap: int) -> tuple[int, ...]:
     (0,)
     """
     if not 0 <= overlap < tile:
-        raise UsageError(f"--overlap {overlap} must be at least 0 and less than the tile, {tile}")
+        raise UsageError(f"`overlap` {overlap} must be at least 0 and less than the tile, {tile}")
     if length <= tile:
         return (0,)
     starts = range(0, length - tile, tile - overlap)
@@ -185,10 +175,10 @@ def tile_windows(shape: tuple[int, int], tile: int, overlap: int) -> list[tuple[
 
 
 def shard_tiles(tiles_per_scene: Sequence[int], preferred: int) -> int:
-    """Return how many tiles a shard holds: near ``preferred``, in whole scenes where possible.
+    """Return the number of tiles per shard: near ``preferred``, whole scenes where possible.
 
-    When every scene has the same number of tiles, no scene then lies in two shards and none is
-    decoded twice.
+    If every scene has the same number of tiles, no scene is then split between two shards, and
+    none is decoded twice.
     """
     counts = set(tiles_per_scene)
     if len(counts) == 1:

@@ -1,9 +1,9 @@
 """Colours of road speeds, the same in every picture, table and exported file.
 
-One colour for each ten-mph bin of :data:`geoprep.speed.BIN_TABLE`, from blue over pink and orange
-to cream. Lightness rises all the way, so that the order survives in grey; neighbours stay at least
-8 apart in CIEDE2000 for protan, deutan and tritan eyes too (simulated after Machado et al., 2009),
-and all of them stand out from the dark ground of "no road".
+One colour for each ten-mph bin of :data:`geoprep.speed.BIN_TABLE`, from blue through pink and
+orange to cream. Lightness increases with speed, so the order also shows in grey. Neighbouring
+colours differ by at least 8 in CIEDE2000, also with protan, deutan and tritan colour vision
+(simulated after Machado et al., 2009), and all contrast with the dark background.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NO_DATA, NO_ROAD, UNKNOWN_SPEED
+from geoprep.speed import BACKGROUND, BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
 
-GROUND: Final = (20, 23, 30)
-"""No road."""
+BACKGROUND_COLOUR: Final = (20, 23, 30)
 NODATA_GREYS: Final = ((152, 155, 161), (174, 177, 183))
-"""No data: stripes of these two."""
+"""Nodata is drawn as stripes of these two."""
 UNKNOWN_COLOUR: Final = (84, 196, 168)
-"""A road of unknown speed: none of the colours of speeds."""
+"""Road of unknown speed: unlike all speed colours."""
 
 SPEED_COLOURS: Final = (
     (30, 74, 150),
@@ -35,16 +34,16 @@ SPEED_COLOURS: Final = (
 
 
 def speed_colours() -> NDArray[np.uint8]:
-    """Return uint8 (256, 3): mask byte -> colour."""
-    bins = np.array([GROUND, *SPEED_COLOURS], np.uint8)
+    """Return the colour of every label byte, uint8 (256, 3)."""
+    bins = np.array([BACKGROUND_COLOUR, *SPEED_COLOURS], np.uint8)
     table: NDArray[np.uint8] = bins[BIN_TABLE]
     table[UNKNOWN_SPEED] = UNKNOWN_COLOUR
-    table[NO_DATA] = NODATA_GREYS[1]
+    table[NODATA] = NODATA_GREYS[1]
     return table
 
 
 def bin_label(number: int) -> str:
-    """Return the speeds of a bin 1..7 in mph, such as ``21–30``."""
+    """Return the range of a bin 1..7 in mph, such as ``21–30``."""
     low, high = (number - 1) * BIN_WIDTH_MPH + 1, number * BIN_WIDTH_MPH
     if number == 1:
         return f"≤ {high}"
@@ -52,5 +51,5 @@ def bin_label(number: int) -> str:
 
 
 def speed_bin(mph: int) -> int:
-    """Return the bin 1..7 of a speed in mph, 0 for what has no speed."""
-    return int(BIN_TABLE[mph if NO_ROAD <= mph <= NO_DATA else NO_DATA])
+    """Return the bin 1..7 of a label byte, 0 for one without a speed."""
+    return int(BIN_TABLE[mph if BACKGROUND <= mph <= NODATA else NODATA])

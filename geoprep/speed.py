@@ -1,8 +1,8 @@
-"""Road speed in mph: the table it comes from, its one-byte coding, the lookups of that byte.
+"""Road speeds: the table of speeds by road type, their one-byte coding, and lookups of that byte.
 
-A speed mask holds one byte a pixel: 0 no road, 1..253 the speed in whole mph (rounded half up), 254
-a road whose speed nobody knows, 255 no data. Every training target and export is a 256-entry lookup
-of that byte, defined here once for the loader, the exports and the statistics. Needs numpy only.
+A label holds one byte per pixel: 0 background, 1..253 speed in whole mph (rounded half up), 254
+road of unknown speed, 255 nodata. Every training target and export is a 256-entry lookup of that
+byte, defined here once for the loaders, the exports and the statistics. Needs numpy only.
 
 The speed table and both codings are those of the CRESI tools (SpaceNet 5 baseline:
 ``data_prep/road_speed.py`` and ``data_prep/speed_masks.py``).
@@ -13,23 +13,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-NO_ROAD: Final = 0
+BACKGROUND: Final = 0
 UNKNOWN_SPEED: Final = 254
-"""A road of which nobody knows the speed, such as those of a mask of roads."""
-NO_DATA: Final = 255
+"""A road whose speed is not known, such as those of a mask without speeds."""
+NODATA: Final = 255
 MAX_MPH: Final = 253.0
-"""The fastest speed that a mask byte can hold."""
+"""The highest speed that a label byte can hold."""
 
 MPS_PER_MPH: Final = 0.44704
+"""An international mile is 1609.344 m."""
 KMH_PER_MPH: Final = 1.609344
 MPH_PER_UNIT: Final = {"mph": 1.0, "kmh": 1.0 / KMH_PER_MPH, "mps": 1.0 / MPS_PER_MPH}
 
 BIN_COUNT: Final = 7
 BIN_WIDTH_MPH: Final = 10
 BIN_STEP: Final = 36
-"""Grey values between neighbouring bins in the single-band binned raster: int(255 / 7)."""
+"""Grey values from one bin to the next in the single-band binned raster: int(255 / 7)."""
 CONTINUOUS_MAX_MPH: Final = 65
-"""The speed that the continuous coding maps to 255."""
+"""Speed that the continuous coding maps to 255."""
 UNPAVED_FACTOR: Final = 0.75
 
 ROAD_TYPES: Final = {
@@ -42,7 +43,7 @@ ROAD_TYPES: Final = {
     7: "cart track",
 }
 
-# mph by road type: (1 or 2 lanes, 3 lanes and more). Lanes are those of both directions.
+# mph by road type: (1 or 2 lanes, 3 or more), lanes counted over both directions.
 _MPH_BY_TYPE: Final = {
     1: (55.0, 65.0),
     2: (45.0, 55.0),
@@ -54,14 +55,14 @@ _MPH_BY_TYPE: Final = {
 }
 _WIDE_ROAD_LANES: Final = 3
 
-# Bytes that stand for a fractional speed of the table above (a speed times 0.75), which the
-# continuous coding does not map like the whole speed of the same byte. 22 mph stays itself: 22.5
-# rounds half up to 23, so no byte 22 ever comes from the table. 26.25 (byte 26) needs no entry.
+# Label bytes that stand for a fractional speed of the table (a speed times 0.75), which the
+# continuous coding maps to another grey value than the whole speed of that byte. 22 needs no entry
+# (22.5 rounds half up to 23), nor does 26 (26.25 maps to the same grey value).
 _FRACTIONAL_MPH: Final = {19: 18.75, 23: 22.5, 34: 33.75, 41: 41.25, 49: 48.75}
 
 
 def table_mph(road_type: int, lanes: int, paved: bool) -> float:
-    """Return the speed of a road by type, width and surface.
+    """Return the speed of a road from its type, lanes and surface.
 
     Parameters
     ----------
@@ -75,17 +76,17 @@ def table_mph(road_type: int, lanes: int, paved: bool) -> float:
     Returns
     -------
     float
-        Speed in mph, one of 14 values from 15 to 65, six of them not whole.
+        Speed in mph: one of 14 values from 15 to 65, six of them fractional.
     """
     mph = _MPH_BY_TYPE[road_type][lanes >= _WIDE_ROAD_LANES]
     return mph if paved else mph * UNPAVED_FACTOR
 
 
 def to_byte(mph: ArrayLike) -> NDArray[np.uint8]:
-    """Return the mask byte of speeds in mph: rounded half up and kept within 1..253.
+    """Return the label bytes of speeds in mph: rounded half up and clipped to 1..253.
 
-    Half up: 22.5 becomes 23 (to even it would be 22). No speed of the table changes its ten-mph
-    bin; a fractional speed from elsewhere may, by less than half a mph (20.3 becomes 20).
+    No speed of the table changes its ten-mph bin by rounding (22.5 becomes 23). A fractional speed
+    from elsewhere may (20.3 becomes 20).
 
     Parameters
     ----------
@@ -100,11 +101,11 @@ def to_byte(mph: ArrayLike) -> NDArray[np.uint8]:
     Raises
     ------
     ValueError
-        If a speed is not finite.
+        If a speed is NaN or infinite.
     """
     speeds = np.asarray(mph, dtype=np.float64)
     if not np.isfinite(speeds).all():
-        raise ValueError("a speed is not finite; leave such roads out before coding them")
+        raise ValueError("a speed is NaN or infinite: leave such roads out before coding them")
     return np.clip(np.floor(speeds + 0.5), 1, MAX_MPH).astype(np.uint8)
 
 
@@ -117,57 +118,57 @@ def _continuous_table() -> NDArray[np.uint8]:
     mph = np.arange(256, dtype=np.float64)
     for byte, fractional in _FRACTIONAL_MPH.items():
         mph[byte] = fractional
-    mph[[UNKNOWN_SPEED, NO_DATA]] = 0
+    mph[[UNKNOWN_SPEED, NODATA]] = 0
     return _continuous(mph)
 
 
 def _bin_table() -> NDArray[np.uint8]:
     byte = np.arange(256)
     bins = np.minimum(-(-byte // BIN_WIDTH_MPH), BIN_COUNT)
-    bins[[UNKNOWN_SPEED, NO_DATA]] = 0
+    bins[[UNKNOWN_SPEED, NODATA]] = 0
     return bins.astype(np.uint8)
 
 
 def _binary_table() -> NDArray[np.uint8]:
     road = np.ones(256, np.uint8)
-    road[[NO_ROAD, NO_DATA]] = 0
+    road[[BACKGROUND, NODATA]] = 0
     return road
 
 
 def _frozen(table: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the table, read-only: these are shared by every thread and module."""
+    """Return the table, read-only: all threads and modules share it."""
     table.flags.writeable = False
     return table
 
 
 BIN_TABLE: Final = _frozen(_bin_table())
-"""uint8 (256,): mask byte -> bin 1..7 = ceil(mph / 10), 7 beyond; 0 for all that has no speed."""
+"""uint8 (256,): label byte -> bin 1..7 = ceil(mph / 10), at most 7; 0 for bytes without a speed."""
 
 BINNED_TABLE: Final = _frozen(BIN_TABLE * np.uint8(BIN_STEP))
-"""uint8 (256,): mask byte -> grey value of CRESI's single-band binned raster, 36 times the bin."""
+"""uint8 (256,): label byte -> grey value of CRESI's single-band binned raster, 36 times the bin."""
 
 CONTINUOUS_TABLE: Final = _frozen(_continuous_table())
-"""uint8 (256,): mask byte -> grey value of CRESI's continuous raster; no data, unknown speed are 0.
+"""uint8 (256,): label byte -> grey value of CRESI's continuous raster; nodata, unknown speed: 0.
 
-Exact for every speed of the table and every whole speed but 19, 23, 34, 41 and 49 mph, which read
-as the fractional speeds that share their byte (one or two grey values away).
+Exact for every speed of the table and every whole speed except 19, 23, 34, 41 and 49 mph, which
+read as the fractional speeds of the same byte (one or two grey values away).
 """
 
 BINARY_TABLE: Final = _frozen(_binary_table())
-"""uint8 (256,): mask byte -> 1 on a road, 0 elsewhere; no data is 0."""
+"""uint8 (256,): label byte -> 1 for road, else 0 (nodata included)."""
 
 CHANNEL_TABLE: Final = _frozen(
     np.concatenate(
         [BIN_TABLE[:, None] == np.arange(1, BIN_COUNT + 1), BINARY_TABLE[:, None] == 1], axis=1
     ).astype(np.uint8)
 )
-"""uint8 (256, 8): mask byte -> 0/1 channels: bins 1..7, exclusive, and any road; no data is 0.
+"""uint8 (256, 8): label byte -> 0/1 channels: bins 1..7, exclusive, and any road; nodata is 0.
 
-A road of unknown speed is a road of no bin: `SPEED_VALID_TABLE` says that its bins are not known.
+A road of unknown speed is in no bin: `SPEED_VALID_TABLE` marks its bins as unknown.
 """
 
-VALID_TABLE: Final = _frozen((np.arange(256) != NO_DATA).astype(np.uint8))
-"""uint8 (256,): mask byte -> 1 where the label is known (no road included), 0 at no data."""
+VALID_TABLE: Final = _frozen((np.arange(256) != NODATA).astype(np.uint8))
+"""uint8 (256,): label byte -> 1 where there is a label (background included), 0 for nodata."""
 
 SPEED_VALID_TABLE: Final = _frozen(VALID_TABLE * (np.arange(256) != UNKNOWN_SPEED).astype(np.uint8))
-"""uint8 (256,): mask byte -> 1 where also the speed is known, if there is a road."""
+"""uint8 (256,): label byte -> 1 where there is a label, of known speed if it is a road."""

@@ -22,7 +22,7 @@ from geoprep.speed import (
     BINARY_TABLE,
     CHANNEL_TABLE,
     CONTINUOUS_TABLE,
-    NO_DATA,
+    NODATA,
     UNKNOWN_SPEED,
 )
 from geoprep.store import Store
@@ -191,7 +191,7 @@ class SpeedTarget(nn.Module):
     def valid(self, speed: Tensor) -> Tensor:
         """Return where the target of uint8 (n, y, x) is known, bool of the same shape."""
         if self.targets == "binary":
-            return speed != NO_DATA
+            return speed != NODATA
         return speed < UNKNOWN_SPEED
 
     def forward(self, speed: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ def _table(targets: Targets, dtype: torch.dtype) -> Tensor:
     """Return the lookup table of a target, (256, channel)."""
     if targets == "class":
         classes = BIN_TABLE.astype(np.float32)
-        classes[[UNKNOWN_SPEED, NO_DATA]] = IGNORE_INDEX
+        classes[[UNKNOWN_SPEED, NODATA]] = IGNORE_INDEX
         return torch.from_numpy(classes)[:, None]
     values = {
         "bins": CHANNEL_TABLE,
@@ -369,4 +369,4 @@ class DevicePrep(nn.Module):
         below, right = (-side % self.pad_to for side in speed.shape[-2:])
         if not below and not right:
             return speed
-        return functional.pad(speed, (0, right, 0, below), value=NO_DATA)
+        return functional.pad(speed, (0, right, 0, below), value=NODATA)

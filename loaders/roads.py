@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.speed import BIN_COUNT, BIN_TABLE, NO_DATA
+from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
 from loaders.ahead import Ahead
 
 CELL = 16
@@ -80,7 +80,7 @@ class RoadCells:
 
         def one(tile: int) -> None:
             speed = masks.speed_of(tile)
-            road = (speed - np.uint8(1)) < np.uint8(NO_DATA - 1)  # wraps: 0 and 255 come out false
+            road = (speed - np.uint8(1)) < np.uint8(NODATA - 1)  # wraps: 0 and 255 come out false
             rows = np.add.reduceat(road, edges, axis=0, dtype=np.int32)
             counts = np.add.reduceat(rows, edges, axis=1, dtype=np.int32)
             np.cumsum(np.cumsum(counts, axis=0), axis=1, out=sums[tile, 1:, 1:])

@@ -18,7 +18,7 @@ from geoprep.speed import (
     BIN_WIDTH_MPH,
     CONTINUOUS_MAX_MPH,
     MAX_MPH,
-    NO_DATA,
+    NODATA,
 )
 from geoprep.store import Store
 
@@ -113,4 +113,4 @@ def speed_byte(
     mph = (speed_mph(probabilities, targets, class_mph) + 0.5).floor().clamp(1, MAX_MPH)
     road = road_probability(probabilities) >= threshold
     known = probabilities.sum(dim=1).isfinite()
-    return torch.where(known, mph.nan_to_num() * road, float(NO_DATA)).to(torch.uint8)
+    return torch.where(known, mph.nan_to_num() * road, float(NODATA)).to(torch.uint8)

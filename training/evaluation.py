@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geoprep.speed import NO_DATA
+from geoprep.speed import NODATA
 from geoprep.store import Store
 from loaders import (
     BatchLoader,
@@ -116,7 +116,7 @@ def examples(
             with engine.autocast():
                 logits = trainable.logits(there)
             prediction = predicted_speed(logits, facts)[0].cpu().numpy()
-            prediction[speed == NO_DATA] = NO_DATA
+            prediction[speed == NODATA] = NODATA
             found.append(Example(image, speed, prediction, facts.targets != "binary"))
     return found
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from geoprep.errors import UsageError
-from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NO_DATA, UNKNOWN_SPEED
+from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
 from training.decode import default_threshold, road_probability, speed_bin, speed_mph
 
 CLASSES = BIN_COUNT + 1
@@ -106,7 +106,7 @@ class RoadMetrics:
             int64 (n,), group of each tile; None where there is one.
         """
         probabilities = probabilities[..., : speed.shape[-2], : speed.shape[-1]].float()
-        labelled, known = speed != NO_DATA, probabilities.sum(dim=1).isfinite()
+        labelled, known = speed != NODATA, probabilities.sum(dim=1).isfinite()
         valid = labelled & known
         self.lost += (labelled & ~known).sum()
         probabilities = probabilities.nan_to_num()

@@ -33,7 +33,7 @@ from scipy.ndimage import distance_transform_edt, gaussian_filter
 from geoprep.grid import Grid
 from geoprep.labels import burn, read_roads, speed_polygons
 from geoprep.roads import ArrayPixels, RoadNetwork, RoadRaster, read_labels
-from geoprep.speed import BIN_COUNT, BIN_TABLE, NO_DATA
+from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
 
 _SIDE: Final = 1300
 _DEGREES: Final = 2.7e-6
@@ -75,7 +75,7 @@ class Chip:
     def mask(self) -> RoadRaster:
         """The burned speeds as a raster to trace."""
         pixels, gsd = ArrayPixels(self.speed[None]), self.grid.gsd_m()
-        return RoadRaster(self.name, pixels, gsd, self.grid, "speed", (1,), speed=1, nodata=NO_DATA)
+        return RoadRaster(self.name, pixels, gsd, self.grid, "speed", (1,), speed=1, nodata=NODATA)
 
     @property
     def area_km2(self) -> float:

@@ -20,7 +20,7 @@ from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
 from geoprep.labels import Part, SpeedPolygons, burn, majority, read_mask
 from geoprep.plan import BuildOptions, parse_rescale
-from geoprep.speed import NO_DATA
+from geoprep.speed import NODATA
 from geoprep.storage import open_image
 from geoprep.store import PIXEL_ARRAYS, StoreMeta
 
@@ -302,7 +302,7 @@ def _render_tiles(part: ScenePart, meta: StoreMeta, source: Source, tiles: Scene
             imagery.render(source.pixels, source.tables, ys, xs, image, valid)
             if source.pixels.valid is not None:
                 height, width = len(ys) - 1, len(xs) - 1
-                speed[:height, :width][valid[:height, :width] == 0] = NO_DATA
+                speed[:height, :width][valid[:height, :width] == 0] = NODATA
 
 
 def _edges(

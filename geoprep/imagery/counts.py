@@ -9,7 +9,7 @@ from geoprep.imagery import kernels
 from geoprep.imagery.pixels import Pixels
 from geoprep.imagery.rescale import SIZES
 from geoprep.imagery.wide import BINS, count_wide, is_held_wide
-from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.speed import BACKGROUND, NODATA
 
 
 def count_source(pixels: Pixels) -> NDArray[np.int64]:
@@ -82,8 +82,8 @@ class TileCounts:
             Road over labelled pixels (0 where none is labelled), valid over all pixels.
         """
         per_speed = count_mask(speed)
-        labelled = int(per_speed.sum() - per_speed[NO_DATA])
-        roads = labelled - int(per_speed[NO_ROAD])
+        labelled = int(per_speed.sum() - per_speed[NODATA])
+        roads = labelled - int(per_speed[BACKGROUND])
         per_band = np.zeros_like(self._band)
         kernels.count_values(image, kernels.mask_of(None), kernels.bands_of(image), per_band)
         if counted:

@@ -15,8 +15,9 @@ from rasterio.errors import RasterioError
 from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
+from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError
-from geoprep.grid import Grid, plain_grid
+from geoprep.grid import Grid, local_grid
 from geoprep.imagery import kernels
 from geoprep.imagery.missing import without_specks
 from geoprep.imagery.rescale import SIZES
@@ -62,57 +63,60 @@ def grid_of(dataset: DatasetReader, pixel_size_m: float | None = None) -> Grid:
     Parameters
     ----------
     pixel_size_m
-        Metres that a pixel is wide in an image without CRS or affine: it gets a plain grid. An
-        image that has both keeps them.
+        Width of a pixel in metres of an image that is not georeferenced, which gets a local grid.
+        A georeferenced image keeps its own.
 
     Raises
     ------
     ImageError
-        It has no CRS or no georeference and no pixel size is given, or one that leads nowhere.
+        The image is not georeferenced and no pixel size is given, or its CRS and transform do not
+        lead to a place on Earth.
     """
-    if dataset.crs is None or dataset.transform.is_identity or dataset.transform.is_degenerate:
+    if not is_georeferenced(dataset.crs, dataset.transform):
         if pixel_size_m is not None:
-            return plain_grid(dataset.height, dataset.width, pixel_size_m)
-        raise ImageError(f"{dataset.name} {_unplaced(dataset)}")
+            return local_grid(dataset.height, dataset.width, pixel_size_m)
+        raise ImageError(f"{dataset.name} {_missing_georeference(dataset)}")
     epsg = dataset.crs.to_epsg()
     crs = f"EPSG:{epsg}" if epsg else dataset.crs.to_wkt()
     grid = Grid(dataset.height, dataset.width, dataset.transform, crs)
     try:
         on_earth = all(0 < metres < np.inf for metres in grid.gsd_m())
-    except ProjError:  # an engineering CRS, say, has no place on the ground
+    except ProjError:  # the CRS of another planet, for one
         on_earth = False
     if not on_earth:
         raise ImageError(
-            f"{dataset.name} lies nowhere on Earth by its CRS and affine "
-            f"{tuple(dataset.transform)[:6]}: check both with `gdalinfo FILE`, and mend them with "
-            "`gdal_edit.py -a_srs EPSG:xxxx -a_ullr ULX ULY LRX LRY FILE`"
+            f"{dataset.name} is nowhere on Earth by its CRS and transform "
+            f"{tuple(dataset.transform)[:6]}: check both with `gdalinfo FILE`, and correct them "
+            "with `gdal_edit.py -a_srs EPSG:xxxx -a_ullr ULX ULY LRX LRY FILE`"
         )
     return grid
 
 
-def _unplaced(dataset: DatasetReader) -> str:
-    """Return what an image lacks of a place on the ground, and the line that gives it one."""
+def _missing_georeference(dataset: DatasetReader) -> str:
+    """Return what an image lacks to be georeferenced, and the command that adds it."""
     name, out = dataset.name, f"{PurePath(dataset.name).stem}_warped.tif"
     if dataset.gcps[0]:
         return (
-            f"has {len(dataset.gcps[0])} ground control points and no affine: rectify it with "
-            f"`gdalwarp -t_srs EPSG:4326 -r bilinear {name} {out}` and take that"
+            f"has {len(dataset.gcps[0])} ground control points and no transform: rectify it with "
+            f"`gdalwarp -t_srs EPSG:4326 -r bilinear {name} {out}` and use the result"
         )
     if dataset.rpcs is not None:
         return (
-            "has RPCs, the camera's model, and no affine: rectify it with "
+            "has RPCs, the camera's model, and no transform: rectify it with "
             f"`gdalwarp -rpc -to RPC_DEM=DEM.tif -t_srs EPSG:4326 -r bilinear {name} {out}` (on "
-            "flat ground without -to RPC_DEM=...) and take that"
+            "flat ground without -to RPC_DEM=...) and use the result"
         )
+    without = "or set `pixel_size`, the width of its pixels in metres, to use it as it is"
     if dataset.crs is None:
+        return f"has no CRS: add one with `gdal_edit.py -a_srs EPSG:xxxx FILE`, {without}"
+    if dataset.transform.is_identity or dataset.transform.is_degenerate:
         return (
-            "has no CRS: give it one with `gdal_edit.py -a_srs EPSG:xxxx FILE`, or say how many "
-            "metres its pixels are wide with --pixel-size to take it without a place on the ground"
+            f"has no georeference (transform {tuple(dataset.transform)[:6]}): add it with "
+            f"`gdal_edit.py -a_ullr ULX ULY LRX LRY FILE`, {without}"
         )
     return (
-        f"has no georeference (affine {tuple(dataset.transform)[:6]}): give it one with "
-        "`gdal_edit.py -a_ullr ULX ULY LRX LRY FILE`, or say how many metres its pixels are wide "
-        "with --pixel-size to take it without a place on the ground"
+        f"has a CRS that is neither geographic nor projected ({dataset.crs.to_wkt()[:60]}): "
+        f"set the right one with `gdal_edit.py -a_srs EPSG:xxxx FILE`, {without}"
     )
 
 

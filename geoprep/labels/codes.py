@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from geoprep.errors import LabelError, UsageError
 from geoprep.speed import (
+    BACKGROUND,
     BIN_COUNT,
     BIN_STEP,
     BIN_WIDTH_MPH,
     MAX_MPH,
     MPH_PER_UNIT,
-    NO_DATA,
-    NO_ROAD,
+    NODATA,
     UNKNOWN_SPEED,
     to_byte,
 )
@@ -135,8 +135,8 @@ class MaskRule:
             road = _parsed(self.values, "--label-values").of(pixels)
             if self.nodata is None and pixels.opaque is None:
                 unknown &= ~road  # what is called road is one, whatever the file's tag
-            codes = np.where(road, np.uint8(UNKNOWN_SPEED), np.uint8(NO_ROAD))
-        codes[unknown] = NO_DATA
+            codes = np.where(road, np.uint8(UNKNOWN_SPEED), np.uint8(BACKGROUND))
+        codes[unknown] = NODATA
         return codes
 
     def _unknown(self, pixels: MaskPixels) -> NDArray[np.bool_]:
@@ -150,7 +150,7 @@ class MaskRule:
         elif pixels.tag:  # 0 is no road
             unknown |= (values == pixels.tag).all(axis=0)
         if self.speeds is not None and values.dtype == np.uint8 and len(values) == 1:
-            unknown |= values[0] == NO_DATA
+            unknown |= values[0] == NODATA
         return unknown
 
 
@@ -219,7 +219,7 @@ def _speed_codes(
             f"speeds are 0 to {MAX_MPH:g}: check the unit, and say with --label-nodata what is "
             "unknown"
         )
-    codes: NDArray[np.uint8] = np.where(mph > 0, to_byte(mph), np.uint8(NO_ROAD))
+    codes: NDArray[np.uint8] = np.where(mph > 0, to_byte(mph), np.uint8(BACKGROUND))
     codes[unknown] = UNKNOWN_SPEED
     return codes
 
@@ -227,7 +227,7 @@ def _speed_codes(
 def _bin_mph() -> NDArray[np.uint8]:
     """Return the middle of the bins 0 (no road) to 7 as bytes: 6, 16, ... 66 mph."""
     middle = to_byte((np.arange(BIN_COUNT) + 0.5) * BIN_WIDTH_MPH + 0.5)
-    return np.append(np.uint8(NO_ROAD), middle)
+    return np.append(np.uint8(BACKGROUND), middle)
 
 
 def _bin_codes(pixels: MaskPixels, known: NDArray[np.bool_]) -> NDArray[np.uint8]:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
-from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.speed import BACKGROUND, NODATA
 
 
 def majority(
@@ -68,21 +68,21 @@ def _majority(
             for y in range(tops[i], bottoms[i]):
                 for x in range(lefts[j], rights[j]):
                     code = codes[y, x]
-                    if code == NO_DATA:
+                    if code == NODATA:
                         continue
                     known += 1
-                    if code != NO_ROAD:
+                    if code != BACKGROUND:
                         roads += 1
                         counts[code] += 1
                         times = counts[code]
                         if times > highest or (times == highest and code > best):
                             highest, best = times, code
             if known == 0:
-                out[i, j] = NO_DATA
+                out[i, j] = NODATA
             elif 2 * roads >= known:
                 out[i, j] = best
             else:
-                out[i, j] = NO_ROAD
+                out[i, j] = BACKGROUND
             if roads > 0:
                 for y in range(tops[i], bottoms[i]):
                     for x in range(lefts[j], rights[j]):

@@ -9,7 +9,6 @@ vertices that it would give them (`noding`) and are drawn one by one.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,21 +17,19 @@ import shapely
 from affine import Affine
 from numpy.typing import NDArray
 
-from geoprep.crs import reproject, transformer
+from geoprep.crs import reproject, to_lonlat, transformer, utm_crs
 from geoprep.errors import LabelError, UsageError
-from geoprep.grid import Grid, to_lonlat
+from geoprep.grid import Grid
 from geoprep.labels.noding import noded
 from geoprep.labels.scanline import fill_polygons
 from geoprep.labels.table import Roads
 from geoprep.labels.tangles import untangled
-from geoprep.speed import NO_ROAD, to_byte
+from geoprep.speed import BACKGROUND, to_byte
 
 DEFAULT_BUFFER_M: Final = 2.0
 _QUADRANT_SEGMENTS: Final = 1
 _AREA: Final = 2
 """Dimensions of a polygon."""
-_ZONE_DEG: Final = 6
-_ZONES: Final = 60
 _FARTHEST_M: Final = 1e8
 """No place on Earth is as far from the origin of a zone; GEOS overflows on what is much farther."""
 
@@ -72,8 +69,8 @@ def speed_polygons(
     roads
         Roads of one scene. Lines that its UTM zone cannot reach are left out.
     grid
-        Of the scene. All roads are buffered in its zone (`utm_zone`): widths are true to 0.1 %
-        there, whatever else the label file holds.
+        Of the scene. All roads are widened in its UTM zone (`buffer_crs`): widths are true to
+        0.1 % there, whatever else the label file holds.
     buffer_m
         Metres on either side of a line: one for all, or float64 (line,). Areas stay as they are.
 
@@ -89,7 +86,7 @@ def speed_polygons(
         raise UsageError(f"a road buffer of {buffer_m} m leaves no road; give more than 0")
     if not len(roads.lines):
         return _nothing()
-    utm = f"EPSG:{32600 + utm_zone(grid)}"
+    utm = buffer_crs(grid)
     lines = reproject(roads.lines, roads.crs, utm)
     reached = np.flatnonzero(_is_within(lines, _FARTHEST_M))
     if not len(reached):
@@ -164,7 +161,7 @@ def burn(polygons: SpeedPolygons, transform: Affine, shape: tuple[int, int]) -> 
     ndarray of uint8
         (y, x): 0 no road, else the speed in mph, rounded half up.
     """
-    mask = np.full(shape, NO_ROAD, dtype=np.uint8)
+    mask = np.full(shape, BACKGROUND, dtype=np.uint8)
     corners = [transform * (x, y) for x in (0, shape[1]) for y in (0, shape[0])]
     low, high = np.min(corners, axis=0), np.max(corners, axis=0)
     near = (polygons.bounds[:, :2] <= high) & (polygons.bounds[:, 2:] >= low)
@@ -191,20 +188,14 @@ def _pixels(
     return (e * east - b * south) / determinant, (a * south - d * east) / determinant
 
 
-def utm_zone(grid: Grid) -> int:
-    """Return the UTM zone that a scene's roads are buffered in: that of its centre.
+def buffer_crs(grid: Grid) -> str:
+    """Return the projected CRS that a scene's roads are widened in: the UTM zone of its centre.
 
-    The reference takes the centroid of the roads, which one long line in a label file moves. The
-    northern zone serves both hemispheres (south of the equator northings are negative), as there.
-
-    Returns
-    -------
-    int
-        1..60.
+    The reference takes the centroid of the roads, which one long line in a label file moves. As
+    there, the northern zone serves both hemispheres: south of the equator northings are negative.
     """
     centre = grid.transform * (grid.width / 2, grid.height / 2)
-    lon = float(to_lonlat(grid.crs).transform(*centre)[0])
-    return math.floor((lon + 180) / _ZONE_DEG) % _ZONES + 1
+    return utm_crs(float(to_lonlat(grid.crs).transform(*centre)[0]), lat=0.0)
 
 
 def _is_within(geometry: NDArray[np.object_], limit: float) -> NDArray[np.bool_]:

@@ -17,7 +17,7 @@ from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
 from geoprep.imagery import has_palette
 from geoprep.labels.codes import MaskPixels, MaskRule
-from geoprep.speed import NO_DATA
+from geoprep.speed import NODATA
 from geoprep.storage import open_image
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def read_mask(
             window = Window(part.col, part.row, part.width, part.height)
             return rule.codes(_pixels(dataset, window, label)), notes
         _require_overlap(dataset, grid, label)
-        out = np.full((part.height, part.width), NO_DATA, np.uint8)
+        out = np.full((part.height, part.width), NODATA, np.uint8)
         _fill_warped(dataset, rule, grid.window(*part), out, label)
         return out, notes
 
@@ -234,9 +234,9 @@ def _fill_warped(
         out,
         src_transform=dataset.window_transform(window),
         src_crs=_mask_crs(dataset, grid),
-        src_nodata=NO_DATA,
+        src_nodata=NODATA,
         dst_transform=grid.transform,
         dst_crs=grid.crs,
-        dst_nodata=NO_DATA,
+        dst_nodata=NODATA,
         resampling=Resampling.nearest,
     )

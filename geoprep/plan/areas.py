@@ -34,7 +34,7 @@ class Areas:
         A tile that reaches into an area of another split is unused. Ground in no area trains
         where no area does, and is unused otherwise; so is an image without a place on the ground.
         """
-        if grid is None or grid.plain:
+        if grid is None or not grid.georeferenced:
             return (self.rest,) * len(windows)
         ground = _outlines(grid, windows, tile)
         centres = shapely.centroid(ground)

@@ -9,7 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.grid import Grid, to_lonlat
+from geoprep.crs import to_lonlat
+from geoprep.grid import Grid
 from geoprep.plan.areas import read_areas
 from geoprep.plan.layout import Layout
 from geoprep.plan.splits import apart, assign_splits, blocks
@@ -105,7 +106,7 @@ def _by_tile(members: Sequence[Member], layout: Layout) -> list[tuple[int, ...]]
 
 def _area(member: Member) -> str:
     """Return what blocks are counted in: a scene without a place on the ground is its own."""
-    return member.id if member.grid is not None and member.grid.plain else member.area
+    return member.area if member.grid is None or member.grid.georeferenced else member.id
 
 
 def _assigned(groups: Sequence[str], labelled: Sequence[bool], layout: Layout) -> NDArray[np.uint8]:
@@ -128,7 +129,7 @@ def _places(
     sides = np.array([grid.height, grid.width], np.float64)
     rows, cols = (corners + np.minimum(sides - corners, sides if tile is None else tile) / 2).T
     xs, ys = grid.transform * (cols, rows)
-    if grid.plain:
+    if not grid.georeferenced:
         return np.column_stack([xs, ys]) / _METRES_PER_DEGREE
     return np.column_stack(to_lonlat(grid.crs).transform(xs, ys))
 

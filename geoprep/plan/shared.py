@@ -25,7 +25,7 @@ def open_shared_roads(found: Sequence[Found], options: BuildOptions) -> RoadFile
 
 def unfit_label(label: str | None, grid: Grid | None) -> str:
     """Return why a label cannot be drawn on a scene's grid, or nothing."""
-    if label is None or grid is None or not grid.plain:
+    if label is None or grid is None or grid.georeferenced:
         return ""
     if not label.lower().endswith(_VECTOR_SUFFIXES):
         return ""
@@ -53,12 +53,12 @@ def judge_shared_roads(
         It covers no scene at all.
     """
     inside = [
-        grid is not None and not grid.plain and roads.covers(grid.bounds, grid.crs)
+        grid is not None and grid.georeferenced and roads.covers(grid.bounds, grid.crs)
         for grid in grids
     ]
     usable = [grid for grid in grids if grid is not None]
     if not any(inside):
-        if usable and all(grid.plain for grid in usable):
+        if usable and not any(grid.georeferenced for grid in usable):
             raise LabelError(unfit_label(roads.name, usable[0]))
         raise LabelError(
             f"{roads.name} covers none of the {len(usable)} scenes: its roads are at "

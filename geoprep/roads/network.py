@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-METRES_PER_SECOND_PER_MPH: Final = 0.44704
-"""An international mile is 1609.344 m."""
+from geoprep.speed import MPS_PER_MPH
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,4 +46,4 @@ class RoadNetwork:
     @property
     def travel_time_s(self) -> NDArray[np.float64]:
         """Seconds that every edge takes at its speed, float64 (edge,); NaN where it is unknown."""
-        return self.length_m / (self.speed_mph * METRES_PER_SECOND_PER_MPH)
+        return self.length_m / (self.speed_mph * MPS_PER_MPH)

@@ -15,9 +15,10 @@ from shapely.ops import substring
 
 from geoprep.crs import LONLAT, reproject, transformer
 from geoprep.errors import UsageError
-from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
+from geoprep.roads.network import RoadNetwork
 from geoprep.roads.paths import Places, Track, check_network, nearest_places, track_of
 from geoprep.roads.paths.distances import Weight, graph_of
+from geoprep.speed import MPS_PER_MPH
 from geoprep.storage import replaced, require_folder
 
 Point = tuple[float, float]
@@ -198,7 +199,7 @@ def _route(network: RoadNetwork, pieces: list[_Piece], points: NDArray[np.object
     xy = xy[moves] if moves.sum() > 1 else xy[[0, -1]]
     metres = np.array([abs(end - begin) for _, begin, end in pieces])
     driven = metres > 0
-    speed = network.speed_mph[[edge for edge, _, _ in pieces]] * METRES_PER_SECOND_PER_MPH
+    speed = network.speed_mph[[edge for edge, _, _ in pieces]] * MPS_PER_MPH
     seconds = float((metres[driven] / speed[driven]).sum())
     off_road = shapely.distance(points, shapely.points(xy[[0, -1]]))
     off_start, off_goal = off_road.tolist()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep import imagery
-from geoprep.speed import NO_DATA, UNKNOWN_SPEED
+from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.storage import StoreFiles
 from geoprep.store import PIXEL_ARRAYS, StoreMeta, TileTable, pixel_layouts
 from geoprep.verify.problem import Problem
@@ -98,14 +98,14 @@ def _faults(
     partly = int(np.count_nonzero(valid) * image.shape[2] - np.count_nonzero(image))
     if partly:
         yield "image", f"{partly} values are 0 (no data) where other bands are not"
-    wrong = int(np.count_nonzero((valid == 0) & (speed != NO_DATA)))
+    wrong = int(np.count_nonzero((valid == 0) & (speed != NODATA)))
     if wrong:
         yield "speed", f"{wrong} pixels have a speed where the image has no data"
     if status is None:
         return
     if status not in WITH_PIXELS and valid.any():
         yield "image", f"pixels in a scene that is {status}"
-    if status != "ok" and (speed != NO_DATA).any():
+    if status != "ok" and (speed != NODATA).any():
         yield "speed", f"labelled pixels in a scene that is {status}"
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from geoprep.errors import OutputError, UsageError
 from geoprep.grid import Grid
 from geoprep.palette import speed_colours
-from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NO_DATA
+from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
 from geoprep.storage import replaced
 from geoprep.store import Store, read_image, read_speed
 
@@ -71,7 +71,7 @@ def write_image(path: Path, raster: SceneRaster) -> None:
 def write_speed(path: Path, raster: SceneRaster, coding: Coding) -> None:
     """Write the mask in a coding; overviews take one pixel of four, since speeds have no mean."""
     tables = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
-    nodata = NO_DATA if coding == "mph" else None
+    nodata = NODATA if coding == "mph" else None
     has_speeds = raster.store.meta.has_speeds
     with _created(path, raster.grid, 1, nodata, "nearest") as file:
         file.update_tags(**raster.tags, SPEED_CODING=coding)
@@ -103,7 +103,7 @@ def _created(
     import rasterio
     from rasterio.shutil import copy
 
-    place = {} if grid.plain else {"crs": grid.crs, "transform": grid.transform}
+    place = {"crs": grid.crs, "transform": grid.transform} if grid.georeferenced else {}
     profile: dict[str, Any] = {
         **{"driver": "GTiff", "dtype": "uint8", "height": grid.height, "width": grid.width},
         **{"count": bands, "nodata": nodata, "compress": "lzw", "interleave": "pixel"},

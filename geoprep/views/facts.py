@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.palette import SPEED_COLOURS, UNKNOWN_COLOUR, bin_label, speed_bin
-from geoprep.speed import NO_ROAD, UNKNOWN_SPEED
+from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 from geoprep.storage import StoreFiles
 from geoprep.store import (
     PIXEL_ARRAYS,
@@ -179,7 +179,9 @@ def _statistics(store: Store) -> list[dict[str, Any]]:
 
 def _speeds(store: Store) -> dict[str, int]:
     counts = store.histogram_speed
-    return {str(mph): int(counts[mph]) for mph in range(NO_ROAD + 1, UNKNOWN_SPEED) if counts[mph]}
+    return {
+        str(mph): int(counts[mph]) for mph in range(BACKGROUND + 1, UNKNOWN_SPEED) if counts[mph]
+    }
 
 
 def print_info(store: Store, *, scenes: bool = False) -> None:

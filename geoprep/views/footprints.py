@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import shapely
 
+from geoprep.crs import to_lonlat
 from geoprep.errors import UsageError
-from geoprep.grid import Grid, to_lonlat
+from geoprep.grid import Grid
 from geoprep.storage import replaced
 from geoprep.store import (
     SPLIT_NAMES,
@@ -50,7 +51,7 @@ def export_footprints(store: Store, out: str | Path, *, by: By = "scene") -> Pat
     """
     out = Path(out)
     grids = [scene_grid(store, scene) for scene in range(len(store.scenes))]
-    if all(grid is None or grid.plain for grid in grids):
+    if all(grid is None or not grid.georeferenced for grid in grids):
         raise UsageError(
             f"{store.location}: its scenes have no place on the ground, so there are no outlines "
             "of them: `geoprep info --scenes` lists them"
@@ -117,7 +118,7 @@ def _number(value: Any) -> float:  # noqa: ANN401 - any NumPy scalar
 
 def outline(grid: Grid | None) -> shapely.Polygon | None:
     """Return a grid's corners in longitude and latitude, counterclockwise; None without a place."""
-    if grid is None or grid.plain:
+    if grid is None or not grid.georeferenced:
         return None
     corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0)]
     xs, ys = zip(*(grid.transform * corner for corner in corners), strict=True)

@@ -74,7 +74,7 @@ def export_scene(
         raise UsageError(
             f"{store.location}: its roads have no speeds to export as {coding}: leave out --coding"
         )
-    targets = _targets(Path(out), str(store.scenes.id[index]), what, plain=grid.plain)
+    targets = _targets(Path(out), str(store.scenes.id[index]), what, plain=not grid.georeferenced)
     if store.scenes.status[index] == "unlabelled":
         targets.pop("speed", None)
     raster = SceneRaster(store, index, level, grid, _tags(store, index, level))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.speed import NO_DATA
+from geoprep.speed import NODATA
 from geoprep.storage import replaced
 from geoprep.store import (
     SPLIT_NAMES,
@@ -158,7 +158,7 @@ def _view(
     else:  # nothing was stored, so nothing is read
         size = (max(1, round(pixels * aspect_of(grid))), pixels)
         image = np.zeros((*size, len(store.meta.bands)), np.uint8)
-        speed = np.full(size, NO_DATA, np.uint8)
+        speed = np.full(size, NODATA, np.uint8)
     rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
     width = None
     if grid is not None:

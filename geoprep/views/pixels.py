@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.grid import Grid
-from geoprep.speed import NO_DATA, NO_ROAD, UNKNOWN_SPEED
+from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store import Store, read_image, read_speed, scene_shape
 
 DARK = 0.45
@@ -100,8 +100,8 @@ def thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
     if step == 1:
         return speed
     blocks = _blocks(speed, step)
-    known = np.where(blocks < UNKNOWN_SPEED, blocks, NO_ROAD)
+    known = np.where(blocks < UNKNOWN_SPEED, blocks, BACKGROUND)
     fastest: NDArray[np.uint8] = known.max(axis=(1, 3))
-    fastest[(fastest == NO_ROAD) & (blocks == UNKNOWN_SPEED).any(axis=(1, 3))] = UNKNOWN_SPEED
-    fastest[(blocks == NO_DATA).all(axis=(1, 3))] = NO_DATA
+    fastest[(fastest == BACKGROUND) & (blocks == UNKNOWN_SPEED).any(axis=(1, 3))] = UNKNOWN_SPEED
+    fastest[(blocks == NODATA).all(axis=(1, 3))] = NODATA
     return fastest

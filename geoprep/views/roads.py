@@ -11,9 +11,9 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import reproject
+from geoprep.crs import is_georeferenced, reproject
 from geoprep.errors import ImageError, UsageError
-from geoprep.palette import GROUND, SPEED_COLOURS, bin_label
+from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label
 from geoprep.roads import RoadNetwork
 from geoprep.speed import BIN_TABLE, to_byte
 from geoprep.storage import replaced
@@ -72,7 +72,7 @@ def preview_network(
 def _dark(network: RoadNetwork) -> _Backdrop:
     """Return a dark ground a little larger than the network."""
     if not len(network.lines):
-        return _Backdrop(np.full((_PIXELS, _PIXELS, 3), GROUND, np.uint8), network.lines)
+        return _Backdrop(np.full((_PIXELS, _PIXELS, 3), BACKGROUND_COLOUR, np.uint8), network.lines)
     west, south, east, north = shapely.total_bounds(network.lines)
     scale = 0.94 * _PIXELS / max(east - west, north - south, 1.0)
     margin = 0.03 * _PIXELS
@@ -80,7 +80,7 @@ def _dark(network: RoadNetwork) -> _Backdrop:
     lines = shapely.transform(
         network.lines, lambda xy: (xy - [west, north]) * [scale, -scale] + margin
     )
-    return _Backdrop(np.full((*size, 3), GROUND, np.uint8), lines)
+    return _Backdrop(np.full((*size, 3), BACKGROUND_COLOUR, np.uint8), lines)
 
 
 def _image(
@@ -129,8 +129,8 @@ def _in_pixels(
                 "with --pixel-size METRES"
             )
         return shapely.transform(network.lines, lambda xy: xy * [1, -1] / pixel_size_m)
-    if dataset.crs is None:
-        raise UsageError(f"{over}: has no place on the ground, but the roads have: give another")
+    if not is_georeferenced(dataset.crs, dataset.transform):
+        raise UsageError(f"{over}: is not georeferenced, but the roads are: give another image")
     inverse = ~dataset.transform
     lines = reproject(network.lines, network.crs, dataset.crs.to_wkt())
     return shapely.transform(lines, lambda xy: np.column_stack(inverse * xy.T))

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.palette import (
-    GROUND,
+    BACKGROUND_COLOUR,
     NODATA_GREYS,
     SPEED_COLOURS,
     UNKNOWN_COLOUR,
     bin_label,
     speed_colours,
 )
-from geoprep.speed import NO_DATA, NO_ROAD, UNKNOWN_SPEED
+from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -208,8 +208,8 @@ _WITHOUT_SPEEDS: Final = 2
 
 def _boxes(used: set[int]) -> list[tuple[str, tuple[int, int, int]]]:
     """Return label and colour of the boxes of the key for the bytes of some masks."""
-    ground, unknown = ("no road", GROUND), UNKNOWN_SPEED in used
-    if unknown and not used - {NO_ROAD, UNKNOWN_SPEED, NO_DATA}:
+    ground, unknown = ("no road", BACKGROUND_COLOUR), UNKNOWN_SPEED in used
+    if unknown and not used - {BACKGROUND, UNKNOWN_SPEED, NODATA}:
         return [ground, ("road", UNKNOWN_COLOUR)]
     bins = range(1 if 1 in used else 2, len(SPEED_COLOURS) + 1)
     more = [("unknown", UNKNOWN_COLOUR)] if unknown else []
@@ -321,8 +321,8 @@ def round_length(longest: float) -> float:
 def _picture(view: SceneView, name: str, panel: float) -> NDArray[np.uint8]:
     """Return uint8 (y, x, 3) of a panel."""
     hatch = _hatch(view.speed.shape, panel, panel * view.aspect)
-    unknown = view.speed == NO_DATA
-    road = ~unknown & (view.speed != NO_ROAD)
+    unknown = view.speed == NODATA
+    road = ~unknown & (view.speed != BACKGROUND)
     colours = speed_colours()[view.speed]
     if name == "image":
         return np.where(view.nodata[..., None], hatch, view.rgb)

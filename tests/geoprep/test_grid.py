@@ -65,7 +65,7 @@ def test_only_the_last_tile_is_shifted_and_none_is_superfluous(cut):
 
 @pytest.mark.parametrize("overlap", [-1, 512, 600])
 def test_an_overlap_that_makes_no_sense_is_refused(overlap):
-    with pytest.raises(UsageError, match="--overlap"):
+    with pytest.raises(UsageError, match="`overlap`"):
         tile_offsets(1300, 512, overlap)
 
 
@@ -194,7 +194,7 @@ def test_auto_tile_can_always_be_halved_and_wastes_nothing_where_it_says_so(
 @given(st.integers(1, 1300), st.integers(1, 8))
 def test_levels_halve_exactly_or_are_refused(tile, levels):
     if tile % 2 ** (levels - 1):
-        with pytest.raises(UsageError, match="--tile"):
+        with pytest.raises(UsageError, match="`tile`"):
             level_sides(tile, levels)
         return
     got = level_sides(tile, levels)
@@ -206,7 +206,7 @@ def test_levels_halve_exactly_or_are_refused(tile, levels):
 def test_the_tile_that_a_refusal_proposes_works():
     with pytest.raises(UsageError) as error:
         level_sides(650, 3)
-    proposed = int(str(error.value).split("--tile ")[1].split(",")[0])
+    proposed = int(str(error.value).split("use a `tile` of ")[1].split(",")[0])
     assert abs(proposed - 650) <= 2
     assert level_sides(proposed, 3)[2] * 4 == proposed
 

@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.speed import (
+    BACKGROUND,
     BIN_TABLE,
     BINARY_TABLE,
     BINNED_TABLE,
     CHANNEL_TABLE,
     CONTINUOUS_TABLE,
-    NO_DATA,
-    NO_ROAD,
+    NODATA,
     SPEED_VALID_TABLE,
     UNKNOWN_SPEED,
     VALID_TABLE,
@@ -125,15 +125,15 @@ def test_a_road_byte_is_in_one_bin_and_in_the_total(byte):
     assert byte <= 10 * BIN_TABLE[byte] or BIN_TABLE[byte] == 7
 
 
-@pytest.mark.parametrize("byte", [NO_ROAD, NO_DATA])
+@pytest.mark.parametrize("byte", [BACKGROUND, NODATA])
 def test_neither_no_road_nor_no_data_is_a_road(byte):
     tables = (BIN_TABLE, BINNED_TABLE, CONTINUOUS_TABLE, BINARY_TABLE, CHANNEL_TABLE)
     assert not any(table[byte].any() for table in tables)
 
 
 def test_only_no_data_is_not_valid():
-    assert np.flatnonzero(VALID_TABLE == 0).tolist() == [NO_DATA]
-    assert np.flatnonzero(SPEED_VALID_TABLE == 0).tolist() == [UNKNOWN_SPEED, NO_DATA]
+    assert np.flatnonzero(VALID_TABLE == 0).tolist() == [NODATA]
+    assert np.flatnonzero(SPEED_VALID_TABLE == 0).tolist() == [UNKNOWN_SPEED, NODATA]
 
 
 def test_a_road_of_unknown_speed_is_a_road_and_has_no_speed():
@@ -171,5 +171,5 @@ def test_halves_round_up():
 
 @pytest.mark.parametrize("mph", [np.nan, np.inf])
 def test_a_speed_that_is_no_number_is_refused(mph):
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="NaN or infinite"):
         to_byte([20, mph])

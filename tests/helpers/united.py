@@ -9,14 +9,14 @@ from rasterio.features import rasterize
 
 from geoprep.crs import reproject
 from geoprep.grid import Grid
-from geoprep.labels.masks import utm_zone
+from geoprep.labels.masks import buffer_crs
 from geoprep.labels.table import Roads
 from geoprep.speed import to_byte
 
 
 def united(roads: Roads, grid: Grid, buffer_m: float = 2.0) -> list[tuple[shapely.Geometry, int]]:
     """Return (geometry in the grid's CRS, speed byte), ascending: one union per speed."""
-    utm = f"EPSG:{32600 + utm_zone(grid)}"
+    utm = buffer_crs(grid)
     outlines = shapely.buffer(reproject(roads.lines, roads.crs, utm), buffer_m, quad_segs=1)
     speeds = np.unique(roads.mph)
     ground = np.array([shapely.union_all(outlines[roads.mph == mph]) for mph in speeds], object)

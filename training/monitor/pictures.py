@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from geoprep.palette import (
-    GROUND,
+    BACKGROUND_COLOUR,
     NODATA_GREYS,
     SPEED_COLOURS,
     bin_label,
     speed_bin,
     speed_colours,
 )
-from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import replaced
 from geoprep.views import natural_bands
 
@@ -85,7 +85,9 @@ def draw_examples(
     rgb = list(natural_bands(tuple(bands)))
     side = min(max(PANELS[0], *examples[0].truth.shape), PANELS[1])
     width = len(TITLES) * (side + GAP) - GAP
-    sheet = Image.new("RGB", (width, 2 * LINE + len(examples) * (side + GAP) + LINE), GROUND)
+    sheet = Image.new(
+        "RGB", (width, 2 * LINE + len(examples) * (side + GAP) + LINE), BACKGROUND_COLOUR
+    )
     draw = ImageDraw.Draw(sheet)
     draw.text((GAP, 5), title, fill="white")
     for column, name in enumerate(TITLES):
@@ -109,10 +111,10 @@ def _panels(example: Example, rgb: Sequence[int]) -> list[NDArray[np.uint8]]:
     truth, found = example.truth, example.prediction
     colours = speed_colours()
     if not example.has_speed:
-        colours[1:NO_DATA] = colours[ANY_ROAD_MPH]
-    known = (truth != NO_DATA) & (found != NO_DATA)
-    is_road, said_road = known & (truth != NO_ROAD), known & (found != NO_ROAD)
-    errors = colours[np.where(known, NO_ROAD, NO_DATA)]
+        colours[1:NODATA] = colours[ANY_ROAD_MPH]
+    known = (truth != NODATA) & (found != NODATA)
+    is_road, said_road = known & (truth != BACKGROUND), known & (found != BACKGROUND)
+    errors = colours[np.where(known, BACKGROUND, NODATA)]
     errors[is_road & said_road] = HIT
     errors[is_road & ~said_road] = MISSED
     errors[said_road & ~is_road] = INVENTED

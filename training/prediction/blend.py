@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
-from geoprep.speed import MAX_MPH, NO_DATA
+from geoprep.speed import MAX_MPH, NODATA
 from training.checkpoint import Facts
 from training.prediction.windows import WindowGrid, WindowRow
 
@@ -60,7 +60,7 @@ class RowBlender:
         self._upper = self._lower = np.zeros((0, columns.length, facts.channels), np.float32)
         self._row: WindowRow | None = None
         bands = facts.channels + (len(facts.class_mph) > 0)
-        self._bytes = np.full((bands, rows.side, columns.length), NO_DATA, np.uint8)
+        self._bytes = np.full((bands, rows.side, columns.length), NODATA, np.uint8)
         self.lost, self._counting = 0, Lock()
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "predict-blend")
@@ -128,7 +128,7 @@ class RowBlender:
                 done = self._rows.starts[row.number] - self._rows.starts[before.number]
                 carried = self._upper[done:]
             self._between.fill(0)
-            self._bytes.fill(NO_DATA)
+            self._bytes.fill(NODATA)
         top, bottom = self._rows.alone(row.number)
         shape = self._columns.length, self._channels
         self._upper = np.zeros((top, *shape), np.float32)

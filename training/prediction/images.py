@@ -14,6 +14,7 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep import imagery
+from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError, UsageError
 from geoprep.plan import parse_rescale
 from geoprep.storage import open_image
@@ -110,14 +111,15 @@ def inspect(address: str, facts: Facts, options: Reading, version: str = "") -> 
                 "say how to make bytes of it, with --rescale scene or LO,HI"
             )
         lengths = int(dataset.height), int(dataset.width)
-        if dataset.crs is None and options.allow_no_crs and options.pixel_size is None:
+        placed = is_georeferenced(dataset.crs, dataset.transform)
+        if not placed and options.allow_no_crs and options.pixel_size is None:
             height, width, scales, transform = *lengths, (1.0, 1.0), dataset.transform
             crs, gsd = None, None
         else:
             try:
                 grid = imagery.grid_of(dataset, options.pixel_size)
             except ImageError as error:
-                if dataset.crs is not None:
+                if placed:
                     raise
                 raise ImageError(f"{error}; --allow-no-crs maps it as it is") from error
             ratios = _ratios(grid.gsd_m(), facts.gsd_m, options.gsd)
@@ -125,9 +127,9 @@ def inspect(address: str, facts: Facts, options: Reading, version: str = "") -> 
             width, scale_x = _resampled(lengths[1], ratios[0], options.gsd)
             scales = scale_y, scale_x
             transform = grid.transform * Affine.scale(scale_x, scale_y)
-            if grid.plain:  # a map of it has no place on the ground either
+            if not grid.georeferenced:  # nor is its prediction
                 transform = Affine.identity()
-            crs = None if grid.plain else dataset.crs.to_wkt()
+            crs = dataset.crs.to_wkt() if grid.georeferenced else None
             x, y = grid.gsd_m()
             gsd = x * scale_x, y * scale_y
     version = version or file_version(address)

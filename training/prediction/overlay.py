@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from geoprep import imagery
-from geoprep.palette import GROUND, NODATA_GREYS, SPEED_COLOURS, speed_colours
-from geoprep.speed import NO_DATA, NO_ROAD
+from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS, SPEED_COLOURS, speed_colours
+from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image, replaced
 from geoprep.views import natural_bands
 from training.checkpoint import Facts
@@ -61,13 +61,13 @@ def write_overlay(source: Source, target: Path, facts: Facts, threshold: float) 
     has_speed = bool(facts.class_mph)
     speed = _speeds(target, has_speed, threshold)
     picture = _brightened(source, facts.bands, speed.shape) * _DIMMED
-    road = (speed != NO_ROAD) & (speed != NO_DATA)
+    road = (speed != BACKGROUND) & (speed != NODATA)
     colours = speed_colours()[speed]
     picture[road] += (colours[road] - picture[road]) * _OPACITY
-    picture[speed == NO_DATA] = NODATA_GREYS[0]
+    picture[speed == NODATA] = NODATA_GREYS[0]
     height, width = speed.shape
     legend = legend_entries(ANY_ROAD_MPH if not has_speed else None)
-    sheet = Image.new("RGB", (max(width, LEGEND_WIDTH), height + LINE), GROUND)
+    sheet = Image.new("RGB", (max(width, LEGEND_WIDTH), height + LINE), BACKGROUND_COLOUR)
     sheet.paste(Image.fromarray(picture.round().astype(np.uint8)), (0, 0))
     draw_legend(sheet, height, [*legend, ("no data", NODATA_GREYS[0])])
     with replaced(target.with_suffix(".png")) as partial:
@@ -87,14 +87,17 @@ def write_style(path: Path, has_speed: bool, threshold: float) -> None:
         Least probability of a road, for maps without speeds.
     """
     if has_speed:
-        steps = [(0.0, "no road", GROUND)]
+        steps = [(0.0, "no road", BACKGROUND_COLOUR)]
         steps += [
             (10.0 * number if number < len(SPEED_COLOURS) else 254.0, label, colour)
             for number, (label, colour) in enumerate(legend_entries(), start=1)
         ]
     else:
         (label, colour), *_ = legend_entries(ANY_ROAD_MPH)
-        steps = [(np.ceil(threshold * 255) - 1, f"no {label}", GROUND), (254.0, label, colour)]
+        steps = [
+            (np.ceil(threshold * 255) - 1, f"no {label}", BACKGROUND_COLOUR),
+            (254.0, label, colour),
+        ]
     items = "\n".join(
         f'          <item value="{value:g}" label={quoteattr(label)} '
         f'color="#{bytes(colour).hex()}" alpha="{255 if number else 0}"/>'
@@ -114,8 +117,8 @@ def _speeds(target: Path, has_speed: bool, threshold: float) -> NDArray[np.uint8
         values: NDArray[np.uint8] = dataset.read(band, out_shape=shape)
     if has_speed:
         return values
-    roads = np.where(values >= threshold * 255, ANY_ROAD_MPH, NO_ROAD).astype(np.uint8)
-    roads[values == NO_DATA] = NO_DATA
+    roads = np.where(values >= threshold * 255, ANY_ROAD_MPH, BACKGROUND).astype(np.uint8)
+    roads[values == NODATA] = NODATA
     return roads
 
 

@@ -14,7 +14,7 @@ from rasterio.io import MemoryFile
 from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.palette import bin_label
-from geoprep.speed import BIN_COUNT, NO_DATA
+from geoprep.speed import BIN_COUNT, NODATA
 from training.checkpoint import Facts
 from training.prediction.cog.directory import TILE, Tags, read_tags
 from training.prediction.images import Source
@@ -66,7 +66,7 @@ def map_tags(source: Source, facts: Facts, signed: dict[str, Any]) -> Tags:
         **{"driver": "GTiff", "tiled": True, "blockxsize": TILE, "blockysize": TILE},
         **{"sparse_ok": True, "bigtiff": "no", "interleave": "band", "photometric": "minisblack"},
         **{"width": source.width, "height": source.height, "count": len(names), "dtype": "uint8"},
-        **{"crs": source.crs, "transform": source.transform, "nodata": NO_DATA, "alpha": "no"},
+        **{"crs": source.crs, "transform": source.transform, "nodata": NODATA, "alpha": "no"},
         "compress": signed["compression"],
     }
     with MemoryFile() as memory:

@@ -14,11 +14,12 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.cover import Cover
 from geoprep.roads.centrelines.pixels import ArrayPixels, FilePixels, Files, Pixels, drawn_on
-from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NO_DATA
+from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA
 
 Kind = Literal["probability", "speed", "mask"]
 KINDS: Final[tuple[Kind, ...]] = ("probability", "speed", "mask")
@@ -249,7 +250,7 @@ def _described(
 
 def as_speeds(raster: RoadRaster) -> RoadRaster:
     """Return a raster of one band, read as speeds in mph."""
-    return replace(raster, kind="speed", speed=raster.road[0], nodata=NO_DATA)
+    return replace(raster, kind="speed", speed=raster.road[0], nodata=NODATA)
 
 
 def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401
@@ -291,7 +292,7 @@ def _look(raster: RoadRaster, dataset: Any, band: int) -> tuple[Kind, float]:  #
     values = values[np.isfinite(values) & (values != 0)]
     if len(values) <= 1:
         return "mask", float(values.max(initial=0))
-    speeds = values[values != NO_DATA]
+    speeds = values[values != NODATA]
     whole = bool((speeds == np.round(speeds)).all() and speeds.max() <= MOST_MPH)
     return ("speed" if whole and len(speeds) <= _MOST_SPEEDS else "probability"), raster.one
 
@@ -302,15 +303,15 @@ def _place(
     pixel_size_m: float | None,
 ) -> tuple[Grid | None, tuple[float, float]]:
     """Return where a raster lies and the metres of its pixels."""
-    if dataset.crs is None:
+    if not is_georeferenced(dataset.crs, dataset.transform):
         if pixel_size_m is None:
             raise UsageError(
-                f"{path}: has no place on the ground: say how large its pixels are with "
+                f"{path}: is not georeferenced: say how large its pixels are with "
                 "--pixel-size METRES"
             )
         return None, (pixel_size_m, pixel_size_m)
     if pixel_size_m is not None:
-        raise UsageError(f"{path}: lies on the ground already: leave --pixel-size out")
+        raise UsageError(f"{path}: is georeferenced: leave --pixel-size out")
     code = dataset.crs.to_epsg()
     crs = f"EPSG:{code}" if code else dataset.crs.to_wkt()
     grid = Grid(dataset.height, dataset.width, dataset.transform, crs)

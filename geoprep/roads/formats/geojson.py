@@ -9,10 +9,9 @@ from typing import Any, Final
 import numpy as np
 import shapely
 
-from geoprep.crs import LONLAT, reproject
+from geoprep.crs import LONLAT, reproject, utm_crs
 from geoprep.errors import SourceError
 from geoprep.roads.formats.tables import edge_columns, network_of
-from geoprep.roads.ground import utm_crs
 from geoprep.roads.network import RoadNetwork
 
 _DECIMALS: Final = 8

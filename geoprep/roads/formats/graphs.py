@@ -9,10 +9,9 @@ import numpy as np
 import pyproj
 import shapely
 
-from geoprep.crs import LONLAT, is_geographic, reproject, transformer
+from geoprep.crs import LONLAT, is_geographic, reproject, transformer, utm_crs
 from geoprep.errors import SourceError
 from geoprep.roads.formats.tables import COLUMNS, crs_name, edge_columns, network_of
-from geoprep.roads.ground import utm_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.speed import KMH_PER_MPH
 

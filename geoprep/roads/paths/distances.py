@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
+from geoprep.roads.network import RoadNetwork
 from geoprep.roads.paths.places import Places
+from geoprep.speed import MPS_PER_MPH
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -124,7 +125,7 @@ def track_of(
                 f"{name}: the speed of {unknown} of {len(along)} edges is not known, so travel "
                 "times are not; use lengths, or give every edge a speed"
             )
-        per_m = 1 / (network.speed_mph * METRES_PER_SECOND_PER_MPH)
+        per_m = 1 / (network.speed_mph * MPS_PER_MPH)
     cost = (along if lengths_m is None else lengths_m) * per_m
     return Track(network.nodes, network.ends, cost, per_m, along)
 

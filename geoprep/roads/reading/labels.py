@@ -10,10 +10,9 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, transformer
+from geoprep.crs import LONLAT, transformer, utm_crs
 from geoprep.errors import LabelError
 from geoprep.labels import Schema, SpeedRule, read_road_table
-from geoprep.roads.ground import utm_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.reading.lines import network_from_lines
 

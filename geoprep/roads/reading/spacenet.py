@@ -13,13 +13,13 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, transformer
+from geoprep.crs import LONLAT, transformer, utm_crs
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.roads.ground import utm_crs
-from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
+from geoprep.roads.network import RoadNetwork
 from geoprep.roads.reading.lines import Move, network_from_lines
 from geoprep.roads.reading.names import scene_key
+from geoprep.speed import MPS_PER_MPH
 
 _CRUMB_PX: Final = 10.0
 _CRUMB_NODES: Final = 30
@@ -115,7 +115,7 @@ def _speed(row: Mapping[str, str | None], where: str) -> float:
         raise LabelError(f"{where}: length_m and travel_time_s have to be numbers") from error
     if not (0 < metres < math.inf and 0 < seconds < math.inf):
         return math.nan
-    return metres / seconds / METRES_PER_SECOND_PER_MPH
+    return metres / seconds / MPS_PER_MPH
 
 
 def _on_ground(lines: NDArray[np.object_], speed: NDArray[np.float64], grid: Grid) -> RoadNetwork:

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from geoprep.roads.centrelines.cleaning import ranges
 from geoprep.roads.centrelines.thinning import Skeleton
-from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
+from geoprep.roads.network import RoadNetwork
 from geoprep.roads.shapes import line_strings
 from geoprep.roads.tracing.chains import Chains, chains
+from geoprep.speed import MPS_PER_MPH
 
 Ints = NDArray[np.int64]
 
@@ -138,7 +139,7 @@ def _joint_speed(walk: Chains, network: RoadNetwork) -> NDArray[np.float64]:
     metres = np.bincount(chain[known], weights=length[known], minlength=len(walk.ends))
     seconds = np.bincount(chain[known], weights=time[known], minlength=len(walk.ends))
     with np.errstate(invalid="ignore", divide="ignore"):
-        mph: NDArray[np.float64] = metres / seconds / METRES_PER_SECOND_PER_MPH
+        mph: NDArray[np.float64] = metres / seconds / MPS_PER_MPH
     return mph
 
 

@@ -13,7 +13,7 @@ from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.sampling import values_at
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.tracing.pruning import degrees
-from geoprep.speed import NO_ROAD, UNKNOWN_SPEED
+from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 
 Floats = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ def _likeliest(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Float
 def _pixel_speeds(raster: RoadRaster, xy: Floats) -> Floats:
     """Return the mph under every sample, 0 where there is no road or its speed is not known."""
     mph = values_at(raster, xy, partial(raster.pixels.read, raster.speed)).astype(np.float64)
-    return np.where(np.isfinite(mph) & (mph < UNKNOWN_SPEED), mph, NO_ROAD)
+    return np.where(np.isfinite(mph) & (mph < UNKNOWN_SPEED), mph, BACKGROUND)
 
 
 def handed_on(network: RoadNetwork, speeds: Floats) -> Floats:

@@ -9,12 +9,11 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, transformer
+from geoprep.crs import LONLAT, transformer, utm_crs
 from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.sampling import evidence_along
 from geoprep.roads.centrelines.thinning import BLOCK, skeleton
-from geoprep.roads.ground import utm_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.tracing.borders import at_border, cut_off, parted, straightened
 from geoprep.roads.tracing.bridges import separated

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import shapely
 
-from geoprep.crs import LONLAT, transformer
+from geoprep.crs import LONLAT, transformer, utm_crs
 from geoprep.errors import SourceError, UsageError
 from geoprep.executors import Threads, usable_cores
 from geoprep.grid import Grid
@@ -19,7 +19,7 @@ from geoprep.roads.centrelines import RoadRaster, Tracing, open_raster
 from geoprep.roads.centrelines.pixels import Files
 from geoprep.roads.centrelines.rasters import MOST_MPH, Kind, as_speeds, described
 from geoprep.roads.formats.spacenet import ImageRoads, image_id
-from geoprep.roads.ground import in_crs, utm_crs
+from geoprep.roads.ground import in_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.tracing.merging import Sheet, merged
 from geoprep.roads.tracing.mosaics import mosaic, mosaics

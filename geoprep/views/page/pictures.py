@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.palette import NODATA_GREYS, speed_colours
-from geoprep.speed import NO_DATA, NO_ROAD, UNKNOWN_SPEED
+from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store import Store, scene_grid, scene_shape
 from geoprep.views.pixels import (
     natural_bands,
@@ -104,11 +104,11 @@ def _png(speed: NDArray[np.uint8]) -> bytes:
     from PIL import Image
 
     indices = np.where(speed == _STRIPE, np.uint8(_STRIPE - 1), speed)
-    indices[(speed == NO_DATA) & (stripes(speed.shape) == 0)] = _STRIPE
+    indices[(speed == NODATA) & (stripes(speed.shape) == 0)] = _STRIPE
     colours = speed_colours()
     colours[_STRIPE] = NODATA_GREYS[0]
     picture = Image.fromarray(indices).convert("P")
     picture.putpalette(colours.tobytes())
     out = io.BytesIO()
-    picture.save(out, "PNG", transparency=NO_ROAD, compress_level=6)
+    picture.save(out, "PNG", transparency=BACKGROUND, compress_level=6)
     return out.getvalue()

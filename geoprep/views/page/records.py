@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.palette import (
-    GROUND,
+    BACKGROUND_COLOUR,
     NODATA_GREYS,
     SPEED_COLOURS,
     UNKNOWN_COLOUR,
@@ -159,7 +159,7 @@ def _legend(facts: dict[str, Any]) -> dict[str, Any]:
     has_speeds = facts["speed_unit"] != NO_SPEEDS
     unknown = {"label": "unknown" if has_speeds else "road", "colour": _css(UNKNOWN_COLOUR)}
     return {
-        "ground": _css(GROUND),
+        "ground": _css(BACKGROUND_COLOUR),
         "nodata": [_css(grey) for grey in NODATA_GREYS],
         "bins": ({"0": unknown} if facts["unknown_speed"] or not has_speeds else {})
         | {

@@ -24,7 +24,7 @@ from geoprep.labels.downsampling import majority
 from geoprep.palette import UNKNOWN_COLOUR
 from geoprep.plan.options import BuildOptions
 from geoprep.sources.scene import Scene
-from geoprep.speed import NO_DATA, UNKNOWN_SPEED
+from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.store import Store
 from geoprep.store.schema import StoreMeta
 from geoprep.verify import verify
@@ -66,7 +66,7 @@ def scene_of(folder, name, mask, pixels=None, place=PLACES["utm"], **profile):
 
 
 def codes_of(mask):
-    return np.select([mask == 255, mask == 100], [UNKNOWN_SPEED, NO_DATA], 0).astype(np.uint8)
+    return np.select([mask == 255, mask == 100], [UNKNOWN_SPEED, NODATA], 0).astype(np.uint8)
 
 
 def mosaic(store, level, scene=0):
@@ -111,7 +111,7 @@ def test_nodata_of_the_image_is_unknown_whatever_the_mask_says(tmp_path):
     pixels[:, :30] = 0
     scene = scene_of(tmp_path, "a", drawn(3), pixels)
     speed = build_of(tmp_path / "a.zarr", [scene], **ROADS).speed()[0]
-    assert (speed[:, :30] == NO_DATA).all()
+    assert (speed[:, :30] == NODATA).all()
     np.testing.assert_array_equal(speed[:, 30:], codes_of(drawn(3))[:, 30:])
 
 
@@ -136,7 +136,7 @@ def test_a_mask_that_cannot_be_used_fails_its_scene_alone(tmp_path):
     assert "away_mask.tif: the mask lies elsewhere" in store.scenes.reason[0]
     assert "bad_mask.tif" in store.scenes.reason[1]
     assert str(tmp_path) not in " ".join(store.scenes.reason)
-    assert (store.speed()[...][:2] == NO_DATA).all()
+    assert (store.speed()[...][:2] == NODATA).all()
 
 
 def summary_of(folder, scenes, **options):

@@ -12,7 +12,7 @@ from rasterio.errors import NotGeoreferencedWarning
 from rasterio.rpc import RPC
 
 from geoprep.errors import SourceError, UsageError
-from geoprep.grid import plain_grid
+from geoprep.grid import local_grid
 from geoprep.sources.scene import Scene
 from geoprep.store.scenes import scene_grid
 from geoprep.verify.report import verify
@@ -63,9 +63,9 @@ def test_table_holds_metres_and_no_crs(store, pictures):
     assert store.scenes.crs.tolist() == ["", "EPSG:32637", "", ""]
     assert store.scenes.bounds[0].tolist() == [0, -48, 65, 0]
     grid = scene_grid(store, 0)
-    assert grid == plain_grid(*SIZE, 0.5)
-    assert grid.plain
-    assert not scene_grid(store, 1).plain
+    assert grid == local_grid(*SIZE, 0.5)
+    assert not grid.georeferenced
+    assert scene_grid(store, 1).georeferenced
     assert grid.gsd_m() == (0.5, 0.5)
     assert grid.transform * (4, 6) == (2, -3)  # the plane of roads traced in such an image
     assert verify(store.location).problems == ()
@@ -127,7 +127,7 @@ def test_gsd_resamples_a_plain_image(folder, pictures, tmp_path):
 
 
 def test_without_a_size_the_fix_is_named(folder, pictures):
-    with pytest.raises(SourceError, match=r"no CRS.*gdal_edit.*--pixel-size"):
+    with pytest.raises(SourceError, match=r"no CRS.*gdal_edit.*`pixel_size`"):
         plan_of([Scene("p0", str(folder / "p0.png"), None)])
 
 

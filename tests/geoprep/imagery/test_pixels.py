@@ -173,10 +173,11 @@ def test_grids_are_read_as_they_are(tmp_path, values, place):
         (Place(None, PLACES["utm"].transform), "no CRS"),
         (Place("EPSG:32637", Affine.identity()), "no georeference"),
         (Place("EPSG:4326", Affine(0.1, 0, 0, 0, -0.1, 400.0)), "nowhere on Earth"),
-        (Place('LOCAL_CS["x",UNIT["metre",1]]', Affine(1, 0, 0, 0, -1, 9)), "nowhere on Earth"),
+        (Place('LOCAL_CS["x",UNIT["metre",1]]', Affine(1, 0, 0, 0, -1, 9)), "neither geographic"),
+        (Place("EPSG:4978", PLACES["utm"].transform), "neither geographic nor projected"),
     ],
 )
-def test_images_without_a_place_on_earth_are_refused_by_name(tmp_path, values, place, says):
+def test_images_without_georeference_are_refused_by_name(tmp_path, values, place, says):
     path = write_image(tmp_path / "stray.tif", values, place)
     with open_image(str(path)) as dataset, pytest.raises(ImageError, match=says) as error:
         imagery.grid_of(dataset)

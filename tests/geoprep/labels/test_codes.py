@@ -5,7 +5,7 @@ import pytest
 
 from geoprep.errors import LabelError, UsageError
 from geoprep.labels.codes import MaskPixels, MaskRule
-from geoprep.speed import BIN_TABLE, NO_DATA, UNKNOWN_SPEED
+from geoprep.speed import BIN_TABLE, NODATA, UNKNOWN_SPEED
 
 ROAD = UNKNOWN_SPEED
 
@@ -72,17 +72,17 @@ def test_three_numbers_that_are_no_colour_of_a_palette_are_its_values():
 
 
 def test_what_is_unknown_is_told_by_an_option_alpha_a_tag_or_nan():
-    assert codes("255", [0, 100, 255], nodata="100") == [0, NO_DATA, ROAD]
-    assert codes("255", RGB, nodata="#ff0000") == [0, NO_DATA, ROAD, 0]
-    assert codes("1", [0, 1, 1], opaque=[1, 1, 0]) == [0, ROAD, NO_DATA]
-    assert codes("1", [0, 1, 9], tag=9.0) == [0, ROAD, NO_DATA]
-    assert codes("1", [0, 1, np.nan], dtype="float32") == [0, ROAD, NO_DATA]
+    assert codes("255", [0, 100, 255], nodata="100") == [0, NODATA, ROAD]
+    assert codes("255", RGB, nodata="#ff0000") == [0, NODATA, ROAD, 0]
+    assert codes("1", [0, 1, 1], opaque=[1, 1, 0]) == [0, ROAD, NODATA]
+    assert codes("1", [0, 1, 9], tag=9.0) == [0, ROAD, NODATA]
+    assert codes("1", [0, 1, np.nan], dtype="float32") == [0, ROAD, NODATA]
 
 
 def test_a_tag_of_0_is_ground_and_a_tag_on_the_roads_value_does_not_hide_them():
     assert codes("255", [0, 255], tag=0.0) == [0, ROAD]
     assert codes("255", [0, 255], tag=255.0) == [0, ROAD]
-    assert codes("255", [0, 255], tag=0.0, nodata="0") == [NO_DATA, ROAD]
+    assert codes("255", [0, 255], tag=0.0, nodata="0") == [NODATA, ROAD]
 
 
 def test_a_mask_of_many_bands_or_without_colours_is_refused():
@@ -110,7 +110,7 @@ def speeds(unit, *given, nodata=None, **more):
 def test_speeds_become_whole_mph():
     assert speeds("mph", [0, 15, 22.5, 65], dtype="float32") == [0, 15, 23, 65]
     assert speeds("kmh", [0, 50, 130]) == [0, 31, 81]
-    assert speeds("mph", [0.2, -1, 30], dtype="float32", nodata="-1") == [1, NO_DATA, 30]
+    assert speeds("mph", [0.2, -1, 30], dtype="float32", nodata="-1") == [1, NODATA, 30]
 
 
 def test_a_mask_that_export_wrote_comes_back_byte_for_byte():

@@ -12,7 +12,7 @@ from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels import MaskRule, Part, rasters, read_mask
 from geoprep.labels.downsampling import majority
-from geoprep.speed import NO_DATA, UNKNOWN_SPEED
+from geoprep.speed import NODATA, UNKNOWN_SPEED
 
 UTM = "EPSG:32637"
 GRID = Grid(80, 100, Affine(0.5, 0, 412_000, 0, -0.5, 6_174_000), UTM)
@@ -98,13 +98,13 @@ def test_a_mask_in_another_crs_is_put_onto_the_image_as_gdal_does(tmp_path):
     )  # fmt: skip
     label = write(tmp_path / "a.tif", mask, place, "EPSG:4326", nodata=7)
     codes, _ = read_mask(label, RULE, GRID, WHOLE)
-    back = np.full((80, 100), NO_DATA, np.uint8)
+    back = np.full((80, 100), NODATA, np.uint8)
     reproject(
         mask, back, src_transform=place, src_crs="EPSG:4326", src_nodata=7,
-        dst_transform=GRID.transform, dst_crs=UTM, dst_nodata=NO_DATA,
+        dst_transform=GRID.transform, dst_crs=UTM, dst_nodata=NODATA,
     )  # fmt: skip
     np.testing.assert_array_equal(codes == UNKNOWN_SPEED, back == 1)
-    np.testing.assert_array_equal(codes == NO_DATA, back == NO_DATA)
+    np.testing.assert_array_equal(codes == NODATA, back == NODATA)
     assert ((codes == UNKNOWN_SPEED) == (drawn() == 1)).mean() > 0.95
     pieces = [read_mask(label, RULE, GRID, Part(row, 0, 40, 100))[0] for row in (0, 40)]
     assert (np.concatenate(pieces) != codes).mean() < 0.001  # GDAL bends the way in between
@@ -114,7 +114,7 @@ def test_what_a_mask_does_not_reach_is_unknown(tmp_path):
     moved = GRID.transform * Affine.translation(30, 0)
     label = write(tmp_path / "a.tif", drawn(), moved, UTM)
     codes, _ = read_mask(label, RULE, GRID, WHOLE)
-    assert (codes[:, :30] == NO_DATA).all()
+    assert (codes[:, :30] == NODATA).all()
     np.testing.assert_array_equal(codes[:, 30:], expected(drawn())[:, :70])
 
 
@@ -149,7 +149,7 @@ def test_palette_and_alpha_are_found_in_the_file(tmp_path):
         file.write_colormap(1, {0: (0, 0, 0), 1: (255, 0, 0), 9: (0, 255, 0)})
     codes, _ = read_mask(str(path), MaskRule("#ff0000", nodata="#00ff00"), GRID, WHOLE)
     assert (codes == UNKNOWN_SPEED).sum() == (drawn() == 1).sum()
-    assert (codes == NO_DATA).sum() == (drawn() == 9).sum()
+    assert (codes == NODATA).sum() == (drawn() == 9).sum()
     grey = np.where(drawn() == 1, 255, 0).astype(np.uint8)
     layers = np.stack([grey, grey, grey, np.where(drawn() == 9, 0, 255).astype(np.uint8)])
     label = write(tmp_path / "b.tif", layers, GRID.transform, UTM, photometric="rgb", alpha="yes")
@@ -174,9 +174,9 @@ def test_a_mask_that_cannot_be_read_is_refused_by_its_name(tmp_path, damage):
 
 def plain_majority(block):
     """What the docstring says, in as many words."""
-    known = block[block != NO_DATA]
+    known = block[block != NODATA]
     if not len(known):
-        return NO_DATA
+        return NODATA
     roads = known[known != 0]
     if 2 * len(roads) < len(known):
         return 0
@@ -186,7 +186,7 @@ def plain_majority(block):
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 3))
 def test_a_coarser_pixel_is_what_most_known_ones_say(seed, factor, kinds):
-    choices = np.array([0, UNKNOWN_SPEED, NO_DATA, 25, 45], np.uint8)[: 2 + kinds]
+    choices = np.array([0, UNKNOWN_SPEED, NODATA, 25, 45], np.uint8)[: 2 + kinds]
     codes = np.random.default_rng(seed).choice(choices, (12, 24))
     out = np.zeros((20, 30), np.uint8)
     ys, xs = (np.arange(0, side + 1, factor, dtype=float) for side in codes.shape)

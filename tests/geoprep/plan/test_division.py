@@ -9,8 +9,9 @@ from helpers.factory import PLACES, Place, build_of, plan_of, texture, write_ima
 from hypothesis import given
 from hypothesis import strategies as st
 
+from geoprep.crs import to_lonlat
 from geoprep.errors import UsageError
-from geoprep.grid import tile_windows, to_lonlat
+from geoprep.grid import tile_windows
 from geoprep.plan.splits import TEST, TRAIN, UNUSED, VAL, apart
 from geoprep.sources.scene import Scene
 from geoprep.verify.report import verify

@@ -135,8 +135,8 @@ def test_choices_that_make_no_sense_are_refused_at_once(options, says):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tile": 65}, "--tile 66|--tile 64"),  # two levels
-        ({"tile": 64, "overlap": 64}, "--overlap 64"),
+        ({"tile": 65}, "`tile` of 66|`tile` of 64"),  # two levels
+        ({"tile": 64, "overlap": 64}, "`overlap` 64"),
         ({"rescale": "best"}, "--rescale best"),
         ({"rescale": "900,100"}, "LO below HI"),
         ({"tile": 100_000}, "a tile of 100000 x 100000 pixels in 3 bands"),
@@ -235,7 +235,7 @@ def unusable(folder):
         image(folder, "radar", texture(64, 64).astype("complex64")): "complex64",
         image(folder, "no_crs", texture(64, 64), Place(None, PLACES["utm"].transform)): "no CRS",
         image(folder, "off_earth", texture(64, 64), off_earth): "nowhere on Earth",
-        image(folder, "local", texture(64, 64), local): "nowhere on Earth",
+        image(folder, "local", texture(64, 64), local): "neither geographic",
         Scene("gone", str(folder / "gone.tif"), None): "no such file",
         empty: "cannot be read as an image",
         cut: "cannot be read",

@@ -13,7 +13,7 @@ from skimage.color import deltaE_ciede2000, rgb2lab
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.palette import (
-    GROUND,
+    BACKGROUND_COLOUR,
     SPEED_COLOURS,
     UNKNOWN_COLOUR,
     bin_label,
@@ -64,7 +64,11 @@ def test_sheet_is_a_picture_of_the_size_of_its_layout(store, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["sheet.png"]
     rgb = np.round(picture[..., :3] * 255).astype(int)
     assert (rgb[0] == 255).all()  # a margin of paper
-    for colour in (GROUND, SPEED_COLOURS[6], SPEED_COLOURS[2]):  # no road, motorway, residential
+    for colour in (
+        BACKGROUND_COLOUR,
+        SPEED_COLOURS[6],
+        SPEED_COLOURS[2],
+    ):  # no road, motorway, residential
         assert (rgb == colour).all(axis=2).mean() > 0.001, colour
 
 
@@ -239,7 +243,7 @@ def test_scale_bar_is_a_round_length_that_fits(longest):
 
 @pytest.mark.parametrize("eyes", EYES)
 def test_colours_keep_their_order_for_all_eyes(eyes):
-    colours = np.array([GROUND, *SPEED_COLOURS]) / 255
+    colours = np.array([BACKGROUND_COLOUR, *SPEED_COLOURS]) / 255
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
     seen = np.clip(linear @ np.array(EYES[eyes]).T, 0, 1)
     lab = rgb2lab(np.where(seen <= 0.0031308, seen * 12.92, 1.055 * seen ** (1 / 2.4) - 0.055))
@@ -249,7 +253,7 @@ def test_colours_keep_their_order_for_all_eyes(eyes):
 
 def test_every_speed_has_the_colour_and_label_of_its_bin():
     table = speed_colours()
-    assert tuple(table[0]) == GROUND
+    assert tuple(table[0]) == BACKGROUND_COLOUR
     for mph in range(1, 254):
         assert tuple(table[mph]) == SPEED_COLOURS[speed_bin(mph) - 1]
     assert tuple(table[254]) == UNKNOWN_COLOUR

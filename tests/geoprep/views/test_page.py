@@ -13,8 +13,8 @@ from PIL import Image
 
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.executors import Threads
-from geoprep.palette import GROUND, SPEED_COLOURS
-from geoprep.speed import NO_DATA, UNKNOWN_SPEED
+from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS
+from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.store import SPLITS, Store
 from geoprep.store.scenes import find_scene, read_speed, scene_splits
 from geoprep.views.page import make_page, writing
@@ -73,9 +73,9 @@ def test_mask_of_a_page_holds_the_speeds_of_the_store(store, page):
     scene = find_scene(store, "city_1")
     speed = read_speed(store, scene)
     mask = block(page, f"mask-{scene}")
-    known = speed != NO_DATA
+    known = speed != NODATA
     np.testing.assert_array_equal(mask[known], speed[known])
-    assert set(np.unique(mask[~known])) <= {UNKNOWN_SPEED - 1, NO_DATA}
+    assert set(np.unique(mask[~known])) <= {UNKNOWN_SPEED - 1, NODATA}
 
 
 @pytest.mark.parametrize("scene", ["utm_north", "utm_south"])
@@ -83,7 +83,7 @@ def test_north_is_up(store, page, scene):
     at = find_scene(store, scene)
     flip = -1 if scene == "utm_south" else 1
     mask, speed = block(page, f"mask-{at}"), read_speed(store, at)[::flip]
-    np.testing.assert_array_equal(mask[speed != NO_DATA], speed[speed != NO_DATA])
+    np.testing.assert_array_equal(mask[speed != NODATA], speed[speed != NODATA])
 
 
 def test_texts_of_scenes_cannot_end_their_element():
@@ -163,7 +163,7 @@ def test_scene_is_shown_at_full_size(store, browser, tmp_path, monkeypatch, most
     assert (tmp_path / "city #1_files").is_dir() == (most == 0)
     shown = colours_of(browser.picture(page, "scene=city_1&view=mask", tmp_path / "seen.png"))
     assert not browser.complaints
-    assert GROUND in shown
+    assert BACKGROUND_COLOUR in shown
     assert SPEED_COLOURS[6] in shown  # the motorway
     folder = tmp_path / "city #1_files"
     if not most:

@@ -7,7 +7,7 @@ from helpers.roads import network, write_raster
 from PIL import Image
 
 from geoprep.errors import ImageError, UsageError
-from geoprep.palette import GROUND, SPEED_COLOURS
+from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS
 from geoprep.views.roads import preview_network
 
 
@@ -36,7 +36,7 @@ def test_without_an_image_the_ground_is_dark(tmp_path):
     picture = np.asarray(Image.open(out).convert("RGB"))
     assert has(picture, SPEED_COLOURS[6])
     assert has(picture, (210, 213, 220))
-    assert tuple(picture[-3, -3]) == GROUND
+    assert tuple(picture[-3, -3]) == BACKGROUND_COLOUR
 
 
 def test_images_of_any_type_and_pixels_without_a_place(tmp_path):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
 from geoprep.executors import usable_cores
-from geoprep.speed import NO_DATA
+from geoprep.speed import NODATA
 from geoprep.storage import flush
 from training.prediction.cog.directory import LEADER, TILE, Tags, framed, header, overview_tags
 from training.prediction.cog.journal import Journal
@@ -46,7 +46,7 @@ class Shape(NamedTuple):
 
     def blank_row(self) -> NDArray[np.uint8]:
         """Return uint8 (band, 512, x), one row of tiles with no data in it."""
-        return np.full((self.bands, TILE, self.tile_columns * TILE), NO_DATA, np.uint8)
+        return np.full((self.bands, TILE, self.tile_columns * TILE), NODATA, np.uint8)
 
 
 def pyramid(shape: Shape) -> list[Shape]:
@@ -103,7 +103,7 @@ class Spool:
     def _pack(self, tile: NDArray[np.uint8]) -> bytes:
         """Return a tile compressed; nothing, where there is no data in it."""
         tile = np.ascontiguousarray(tile)
-        if tile[0, 0] == NO_DATA and (tile == NO_DATA).all():
+        if tile[0, 0] == NODATA and (tile == NODATA).all():
             return b""
         return bytes(self._codec.encode(tile))
 
@@ -244,7 +244,7 @@ class MapWriter:
         if self._top_halves[level] or last:
             spool.append(row)
             self._add_to_overview(level + 1, row, last)
-            row.fill(NO_DATA)
+            row.fill(NODATA)
 
     def finish(self, target: Path, tags: Tags) -> None:
         """Put all levels into one file, which appears under its name at once.

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 import geoprep.roads.scoring.apls as module
 from geoprep.errors import UsageError
-from geoprep.roads.network import METRES_PER_SECOND_PER_MPH, RoadNetwork
+from geoprep.roads.network import RoadNetwork
 from geoprep.roads.scoring.apls import apls
+from geoprep.speed import MPS_PER_MPH
 
 EMPTY = network()
 
@@ -120,7 +121,7 @@ def split(network, marks, weight):
     for edge, (u, v) in enumerate(network.ends.tolist()):
         line, speed = network.lines[edge], 1.0
         if weight == "time":
-            speed = network.speed_mph[edge] * METRES_PER_SECOND_PER_MPH
+            speed = network.speed_mph[edge] * MPS_PER_MPH
         inside = [(along, name) for name, (on, along) in marks.items() if on == edge]
         stops = [(0.0, ("node", u)), *sorted(inside), (line.length, ("node", v))]
         for (begin, one), (end, two) in pairwise(stops):
