@@ -50,6 +50,7 @@ FIRST = (
     "e2e/test_predict_command.py",
     "e2e/test_recipes.py",
     "loaders/test_stream_feed.py",
+    "test_frozen.py",
 )
 
 
