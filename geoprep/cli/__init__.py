@@ -1,6 +1,6 @@
-"""The ``geoprep`` command: arguments in, text and exit statuses out. It decides nothing.
+"""The ``geoprep`` command: it parses arguments, calls functions and prints their results.
 
-Face: :func:`main`. Rooms are imported inside the commands, so that ``--help`` loads none of them.
+:func:`main` is the entry point. Packages are imported inside the commands, to keep ``--help`` fast.
 """
 
 import signal
@@ -22,17 +22,17 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - the group of commands, of c
 
 
 _INTERRUPTED = """
-Interrupted. What was finished is kept: run the same command again to carry on.
+Interrupted. Finished work is kept. Run the same command again to resume.
 """
 
 
 def main() -> None:
-    """Run the command line; errors are one message, exit statuses those of the help texts."""
+    """Run the command line. Errors are one message; the help texts list the exit statuses."""
     hidden: list[BaseException] = []
     sys.excepthook = _without_interrupts(hidden)
     sys.unraisablehook = _interrupt_again
     try:
-        # Inside, since importing takes a tenth of a second in which Ctrl-C can be pressed too.
+        # Imported here, so that Ctrl-C during the import is handled as well.
         from geoprep.cli.running import run
 
         status = run()
@@ -45,9 +45,9 @@ def main() -> None:
 
 
 def _without_interrupts(hidden: list[BaseException]) -> Callable[..., None]:
-    """Return a hook for errors that keeps Ctrl-C off the screen and notes it.
+    """Return an excepthook that records Ctrl-C in a list instead of printing it.
 
-    NumPy's C interface prints what ends its import, and raises an ImportError with no cause.
+    NumPy's C interface prints the exception that ends its import, then raises ImportError.
     """
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -60,10 +60,10 @@ def _without_interrupts(hidden: list[BaseException]) -> Callable[..., None]:
 
 
 def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
-    """Send Ctrl-C once more where Python could not raise it: in a callback, such as an import's."""
+    """Send Ctrl-C again if Python could not raise it, as in a callback of an import."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
         main_thread = threading.main_thread().ident
-        # Not here, where it would be lost again; and a signal, since the main thread may sleep.
+        # From a timer, since it would be lost here; as a signal, since the main thread may sleep.
         timer = threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT))
         timer.daemon = True
         timer.start()
@@ -72,7 +72,7 @@ def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Return whether an error began as Ctrl-C, which a module that is being imported may hide."""
+    """Return whether an error was caused by Ctrl-C, perhaps hidden by a failing import."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True

@@ -1,4 +1,4 @@
-"""The ``geoprep`` command: parses and prints, decides nothing.
+"""The commands of ``geoprep`` that need no module of their own.
 
 Heavy imports happen inside the commands, so that ``geoprep --help`` loads neither GDAL nor numba.
 """
@@ -26,15 +26,15 @@ NETWORKS = (".gpkg", ".geojson", ".graphml", ".parquet", ".csv")
 STORE = click.argument("store", metavar="STORE")
 
 
-HELP = """Satellite imagery and road labels to uint8 Zarr stores, offline and once.
+HELP = """Build uint8 Zarr stores from imagery and labels, and road networks from predictions.
 
 \b
-geoprep synth --city moscow --scenes 24 --out data/     make a labelled city to try things on
-geoprep build-zarr --city moscow --source data/         imagery and roads -> moscow.zarr
-geoprep info moscow.zarr                                what is in it
-geoprep preview moscow.zarr --out sheet.png             look at it
-geoprep vectorize maps/ --out city.gpkg                 maps of roads -> a network to route on
-geoprep score --truth labels/ --proposal city.gpkg      how good it is: APLS, TOPO
+geoprep synth --city moscow --scenes 24 --out data/     make a synthetic labelled city
+geoprep build-zarr --city moscow --source data/         build moscow.zarr from imagery and roads
+geoprep info moscow.zarr                                print its contents
+geoprep preview moscow.zarr --out sheet.png             draw some scenes
+geoprep vectorize predictions/ --out city.gpkg          make a routable road network
+geoprep score --truth labels/ --proposal city.gpkg      score it with APLS and TOPO
 """
 
 
@@ -43,7 +43,7 @@ geoprep score --truth labels/ --proposal city.gpkg      how good it is: APLS, TO
 )
 @click.version_option(__version__, prog_name="geoprep")
 def cli() -> None:
-    """Hold all commands."""
+    """Run one of the commands."""
 
 
 cli.add_command(download)
@@ -54,10 +54,20 @@ cli.add_command(route)
 
 
 @cli.command(cls=GroupedCommand, short_help="Make a synthetic, labelled city in SpaceNet layout.")
-@click.option("--city", required=True, help="Which city; `geoprep cities` lists them.")
-@click.option("--scenes", default=24, show_default=True, type=click.IntRange(1))
-@click.option("--out", default="data", show_default=True, type=OutputPath(file_okay=False))
-@click.option("--seed", default=0, show_default=True, help="Another seed, another city.")
+@click.option("--city", required=True, help="Name of the city; `geoprep cities` lists them.")
+@click.option(
+    "--scenes", default=24, show_default=True, type=click.IntRange(1), help="Number of scenes."
+)
+@click.option(
+    "--out",
+    default="data",
+    show_default=True,
+    type=OutputPath(file_okay=False),
+    help="Folder for the city.",
+)
+@click.option(
+    "--seed", default=0, show_default=True, help="Random seed; each seed gives a different city."
+)
 @click.option(
     "--product",
     "products",
@@ -65,10 +75,15 @@ cli.add_command(route)
     default=("PS-RGB",),
     show_default=True,
     type=click.Choice(["PS-RGB", "PS-MS", "PAN"], case_sensitive=False),
-    help="PS-RGB (3 bands, uint8), PS-MS (8 bands, 11 bits in uint16) or PAN; repeatable.",
+    help="Imagery product: PS-RGB (3 bands, uint8), PS-MS (8 bands, 11 bits in uint16) or PAN "
+    "(1 band); repeatable.",
 )
 @click.option(
-    "--size", default=1300, show_default=True, type=click.IntRange(64, 4096), help="Pixels."
+    "--size",
+    default=1300,
+    show_default=True,
+    type=click.IntRange(64, 4096),
+    help="Side of a scene in pixels.",
 )
 @WORKERS
 @QUIET
@@ -82,9 +97,9 @@ def synth(
     workers: int | None,
     quiet: bool,
 ) -> None:
-    """Make a synthetic city in SpaceNet layout: georeferenced chips, labelled roads.
+    """Make a synthetic city in SpaceNet layout: georeferenced scenes with road labels.
 
-    The same seed gives the same bytes. Chips that are there already are kept.
+    The same seed gives the same files. Existing scenes of the same city are kept.
     """
     from geoprep.cli.progress import counting_bar
     from geoprep.executors import usable_cores
@@ -108,7 +123,7 @@ def synth(
 @cli.command(cls=GroupedCommand)
 @JSON
 def cities(as_json: bool) -> None:
-    """List the cities, their products and where their archives are."""
+    """List the SpaceNet cities, their products and archives."""
     from geoprep.cli.progress import print_cities
 
     print_cities(as_json)
@@ -119,27 +134,28 @@ def cities(as_json: bool) -> None:
 @click.option("--scenes", is_flag=True, help="List every scene.")
 @JSON
 def info(store: str, scenes: bool, as_json: bool) -> None:
-    """Say what is in a store, and what it will take in memory."""
+    """Print the contents of a store and its size in memory."""
     from geoprep.store import Store
     from geoprep.views import info as describe
-    from geoprep.views import print_info
 
     opened = Store.open(store)
     if as_json:
         click.echo(json.dumps(describe(opened, scenes=scenes), indent=2))
     else:
+        from geoprep.cli.progress import print_info
+
         print_info(opened, scenes=scenes)
 
 
-@cli.command(cls=GroupedCommand, short_help="Read every chunk against checksums and statistics.")
+@cli.command(cls=GroupedCommand, short_help="Check every chunk of a store against its checksums.")
 @STORE
 @WORKERS
 @QUIET
 @JSON
 def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
-    """Read every chunk of a store against its checksums, hashes and statistics.
+    """Check every chunk of a store against its checksums, hashes and statistics.
 
-    Exit status: 0 all is well, 1 something is damaged (the array and the shard are named).
+    Exit status: 0 the store is intact; 1 it is damaged (the output names arrays and shards).
     """
     from geoprep.cli.progress import counting_bar
     from geoprep.executors import usable_cores
@@ -155,21 +171,33 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     return 1 if result.problems else 0
 
 
-@cli.command(
-    cls=GroupedCommand, short_help="Draw a store's scenes, or a road network; or write a page."
-)
+@cli.command(cls=GroupedCommand, short_help="Draw scenes or a road network, or write an HTML page.")
 @click.argument("source", metavar="STORE|NETWORK")
-@click.option("--out", default="preview.png", show_default=True, type=OutputPath())
-@click.option("--scene", "scenes", multiple=True, help="Show this one; repeatable.")
-@click.option("--count", default=6, show_default=True, type=click.IntRange(1), help="Scenes.")
 @click.option(
-    "--level", type=click.IntRange(1), help="Resolution to read; default: as fine as needed."
+    "--out",
+    default="preview.png",
+    show_default=True,
+    type=OutputPath(),
+    help="Picture (.png, .pdf, .svg, .jpg) or page (.html) to write.",
 )
-@click.option("--over", type=click.Path(path_type=Path), help="Image below the roads of a NETWORK.")
+@click.option(
+    "--scene", "scenes", multiple=True, help="Id of a scene to draw, or its end; repeatable."
+)
+@click.option(
+    "--count",
+    default=6,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Number of scenes to draw if no --scene is given.",
+)
+@click.option(
+    "--level", type=click.IntRange(1), help="Level to read.  [default: as fine as the picture]"
+)
+@click.option("--over", type=click.Path(path_type=Path), help="Image to draw below a road network.")
 @click.option(
     "--pixel-size",
     type=POSITIVE,
-    help="Metres that its pixels are wide, where the roads have no place on the ground.",
+    help="Pixel size of the --over image in metres, if the roads are not georeferenced.",
 )
 @QUIET
 def preview(
@@ -182,23 +210,23 @@ def preview(
     pixel_size: float | None,
     quiet: bool,
 ) -> None:
-    """Make a picture to look at, or a page to look through.
+    """Draw scenes of a store, or a road network; or write an HTML page of a store.
 
-    Of a store: images, speed masks, overlays; with --out NAME.html a page of all scenes, with
-    filters, a map and histograms, that any browser opens without a network. Of a road network
-    (.gpkg, .geojson, .graphml, .parquet): its edges coloured by speed, over an image where one is
-    given. Of a SpaceNet table (.csv): the roads of the image that it is drawn over.
+    For a store, the picture shows images, labels and overlays. --out NAME.html writes a page of all
+    scenes with filters, a map and histograms, which needs no network connection. For a road network
+    (.gpkg, .geojson, .graphml, .parquet), the picture shows its edges coloured by speed, over the
+    --over image if given. For a SpaceNet table (.csv), it shows the roads of the --over image.
     """
     if source.endswith(NETWORKS):
         if scenes or level is not None:
-            raise UsageError("--scene and --level go with a store, not with a road network")
+            raise UsageError("--scene and --level are for stores. Omit them for a road network")
         preview_network(Path(source), out, over, pixel_size)
         return
     if over is not None:
-        raise UsageError(f"--over {over} goes with a road network ({', '.join(NETWORKS)})")
+        raise UsageError(f"--over {over} is for road networks ({', '.join(NETWORKS)}). Omit it")
     if out.suffix.lower() in (".html", ".htm"):
         if scenes:
-            raise UsageError("--scene goes with a picture: a page shows every scene")
+            raise UsageError("--scene is for pictures. Omit it: a page shows every scene")
         preview_page(source, out, level, quiet)
         return
     from geoprep.store import Store
@@ -211,7 +239,7 @@ def preview(
 
 
 def preview_page(source: str, out: Path, level: int | None, quiet: bool) -> None:
-    """Write the page of a store, with a bar."""
+    """Write the HTML page of a store, with a progress bar."""
     from geoprep.cli.progress import counting_bar
     from geoprep.store import Store
     from geoprep.views import make_page
@@ -221,9 +249,7 @@ def preview_page(source: str, out: Path, level: int | None, quiet: bool) -> None
     click.echo(f"wrote {written}")
 
 
-@cli.command(
-    cls=GroupedCommand, short_help="Write scenes back to GeoTIFF, or the footprints of all."
-)
+@cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF, or footprints.")
 @STORE
 @click.option(
     "--scene",
@@ -231,29 +257,30 @@ def preview_page(source: str, out: Path, level: int | None, quiet: bool) -> None
     "scenes",
     multiple=True,
     metavar="NAME[,NAME]|all",
-    help="Scene id, or the end of it: chip12; repeatable.",
+    help="Scene id, or its end such as chip12, or all; repeatable.",
 )
 @click.option(
     "--footprints",
     type=click.Choice(["scene", "tile"]),
-    help="Export the outlines of all scenes, or of all tiles, instead (.geojson or .gpkg).",
+    help="Export the outlines of all scenes or tiles (.geojson, .gpkg) instead of pixels.",
 )
 @click.option(
-    "--out", required=True, type=OutputPath(), help="NAME.tif, or a folder for several scenes."
+    "--out", required=True, type=OutputPath(), help="File NAME.tif, or a folder for several scenes."
 )
-@click.option("--level", type=click.IntRange(1), help="Resolution; default: the finest.")
+@click.option("--level", type=click.IntRange(1), help="Level to export.  [default: the finest]")
 @click.option(
     "--what",
     default="both",
     show_default=True,
     type=click.Choice(["both", "image", "speed"]),
+    help="Arrays to export.",
 )
 @click.option(
     "--coding",
     default="mph",
     show_default=True,
     type=click.Choice(["mph", "continuous", "binned"]),
-    help="Values of the speed mask: mph, or CRESI's two codings.",
+    help="Values of the label: mph, or one of CRESI's two codings.",
 )
 def export(
     store: str,
@@ -264,18 +291,17 @@ def export(
     what: What,
     coding: Coding,
 ) -> None:
-    """Write scenes back to GeoTIFF, image and mask, georeferenced; or the store's footprints.
+    """Export scenes as GeoTIFF, image and label, or the footprints of all scenes.
 
-    Files are tiled, compressed and have overviews (cloud optimised), and are as large as they may:
-    memory is that of some rows of tiles. Scenes without a place on the ground have none there
-    either, and may also be written as NAME.png.
+    The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of
+    tiles. Scenes that are not georeferenced can also be written as NAME.png.
     """
     from geoprep.store import Store
     from geoprep.views import export_footprints, export_scenes
 
     names = [name.strip() for text in scenes for name in text.split(",")]
     if bool(names) == (footprints is not None):
-        raise UsageError("say what to export: --scene NAME (or all), or --footprints scene")
+        raise UsageError("give either --scene NAME (or all), or --footprints scene")
     opened = Store.open(store)
     if footprints is not None:
         written = [export_footprints(opened, out, by=footprints)]

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+RUN = "Run"
+"""Last section of the help text: options that do not change results."""
+
 
 class GroupedOption(click.Option):
     """An option that belongs to a section of the help text.
@@ -72,13 +75,18 @@ class GroupedCommand(click.Command):
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections in the order in which they first appear."""
+        """Write the sections in the order of their first option, those for running at the end."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
-                name = parameter.section if isinstance(parameter, GroupedOption) else "Options"
-                sections.setdefault(name, []).append(record)
+            if record is not None and isinstance(parameter, click.Option):
+                default = RUN if "--help" in parameter.opts else "Options"
+                section = parameter.section if isinstance(parameter, GroupedOption) else default
+                sections.setdefault(section, []).append(record)
+        if len(sections) == 1:
+            sections = {"Options": next(iter(sections.values()))}
+        elif RUN in sections:
+            sections[RUN] = sections.pop(RUN)
         for name, rows in sections.items():
             with formatter.section(name):
                 formatter.write_dl(rows)
@@ -111,21 +119,28 @@ def grouped_option(section: str, *args: str, **kwargs: Any) -> Callable[[F], F]:
     return click.option(*args, cls=GroupedOption, section=section, **kwargs)
 
 
-# Options of several commands; the section is one of help texts that have sections.
+# Options that several commands share.
 POSITIVE = click.FloatRange(0, min_open=True)
 WORKERS = grouped_option(
-    "Run", "--workers", type=click.IntRange(1), help="Threads; default: one per core."
+    "Run",
+    "--workers",
+    type=click.IntRange(1),
+    help="Number of worker threads.  [default: one per core]",
 )
-QUIET = grouped_option("Run", "--quiet", is_flag=True, help="No progress bar.")
+QUIET = grouped_option(RUN, "--quiet", is_flag=True, help="Show no progress bar.")
 JSON = grouped_option(
-    "Run", "--json", "as_json", is_flag=True, help="Print one JSON document instead."
+    "Run",
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the result as one JSON document on standard output.",
 )
 
 
 def options_of(record: type) -> Callable[[F], F]:
-    """Return a decorator that gives a command one option per field of a dataclass.
+    """Return a decorator that adds one option per field of a dataclass to a command.
 
-    Every field has a `geoprep.plan.options.Choice` in its metadata under ``choice``.
+    Each field has a `geoprep.plan.Choice` in its metadata under ``choice``.
     """
 
     def decorate(command: F) -> F:
@@ -158,16 +173,16 @@ def _parsed(
 
 def filled(
     _context: click.Context, parameter: click.Parameter, value: str | tuple[str, ...] | None
-) -> Any:  # noqa: ANN401 - as it was given
-    """Refuse an empty text: ``--labels ''`` would otherwise be the current folder."""
+) -> Any:  # noqa: ANN401 - the value as given
+    """Refuse an empty value: ``--labels ''`` would otherwise mean the current folder."""
     given = (value,) if isinstance(value, str) else value or ()
     if not all(text.strip() for text in given):
-        raise click.BadParameter("is empty: a variable that is not set?", param=parameter)
+        raise click.BadParameter("is empty. Is a shell variable not set?", param=parameter)
     return value
 
 
 class OutputPath(click.Path):
-    """A local path to write to; with ``bucket``, or an ``s3://`` address, which stays a text."""
+    """A local path to write to. With ``bucket``, also an ``s3://`` address, kept as text."""
 
     def __init__(self, *, bucket: bool = False, **kwargs: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(path_type=Path, **kwargs)
@@ -175,19 +190,19 @@ class OutputPath(click.Path):
 
     def convert(
         self,
-        value: str | Path,  # type: ignore[override]  # click also allows bytes, which nobody gives
+        value: str | Path,  # type: ignore[override]  # click also allows bytes
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Any:  # noqa: ANN401 - as click's
-        """Return the path, or refuse an empty one and an address."""
+        """Return the path. Refuse empty values and unsupported addresses."""
         text = str(value)
         if not text.strip():
-            self.fail("is empty: a variable that is not set?", param, ctx)
+            self.fail("is empty. Is a shell variable not set?", param, ctx)
         if self._bucket and text.startswith("s3://"):
             return text
         if "://" in text:
             self.fail(
-                f"{text}: results are written to a local folder for now; copy them afterwards, "
+                f"{text}: this command writes to local folders only. Copy the result afterwards, "
                 "for example with aws s3 cp --recursive",
                 param,
                 ctx,

@@ -1,4 +1,4 @@
-"""What a person sees while a command works, and the summary at its end."""
+"""Progress bars and the printed results of commands."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from rich.text import Text
 if TYPE_CHECKING:
     from geoprep.building import Progress as BuildProgress
     from geoprep.building import Rehearsal, Summary
+    from geoprep.store import Store
 
 MOST_LISTED = 20
+WIDEST = 10_000
+"""Characters per line: longer than any scene id."""
 
 
 def _bar(quiet: bool, *extra: TextColumn) -> Progress:
-    """Return a bar on standard error, which leaves standard output to results."""
+    """Return a progress bar on standard error; standard output is for results."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -45,9 +48,9 @@ def _bar(quiet: bool, *extra: TextColumn) -> Progress:
 
 @contextmanager
 def counting_bar(title: str, quiet: bool, per: int = 1) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that takes how much is done and how much there is.
+    """Yield a callback of the amounts done and in total, shown in units of ``per``.
 
-    Nothing is shown before its first call; what is shown are units of ``per``.
+    The bar appears at the first call.
     """
     with _bar(quiet) as bar:
         task = bar.add_task(title, total=None, visible=False)
@@ -79,14 +82,14 @@ def build_bar(quiet: bool) -> Iterator[Callable[[BuildProgress], None]]:
 
 
 def print_summary(summary: Summary, notes: list[str]) -> None:
-    """Print what a build made and everything that did not go as one would like."""
+    """Print the summary of a build, its notes and its problems."""
     console = Console(highlight=False)
     for note in notes:
         console.print("[yellow]note[/]", Text(note), soft_wrap=True)
     for warning in summary.warnings:
         console.print("[yellow]warning[/]", Text(warning), soft_wrap=True)
     if summary.state == "unchanged":
-        console.print(f"[green]complete already[/] {summary.store}: nothing to do")
+        console.print(f"[green]already complete[/] {summary.store}: nothing to do")
     else:
         seconds = max(summary.seconds, 1e-9)
         console.print(
@@ -98,22 +101,22 @@ def print_summary(summary: Summary, notes: list[str]) -> None:
     wrong = [issue for issue in summary.issues if issue[1] != "unlabelled"]
     _print_list(
         console,
-        "not built as they should be",
+        "scenes that were not built as planned",
         [f"{name}: {status}: {reason}" for name, status, reason in wrong],
     )
-    if "ok" in summary.statuses:  # else nobody gave labels, or none could be used
+    if "ok" in summary.statuses:  # otherwise no scene has a usable label
         unlabelled = [name for name, status, _ in summary.issues if status == "unlabelled"]
         _print_list(console, "scenes without a label", unlabelled)
     _print_list(console, "labels without an image", list(summary.orphan_labels))
     _print_list(
         console,
-        "noticed in the labels, and what fell back to a default",
+        "remarks on the labels, and defaults that were used",
         [f"{count} x {what}" for what, count in summary.notes.items()],
     )
 
 
 def print_rehearsal(result: Rehearsal, notes: list[str]) -> None:
-    """Print what a build would make, take, and leave out."""
+    """Print the result of a dry run."""
     console = Console(highlight=False)
     for note in notes:
         console.print("[yellow]note[/]", Text(note), soft_wrap=True)
@@ -127,14 +130,14 @@ def print_rehearsal(result: Rehearsal, notes: list[str]) -> None:
     table.add_row("tiles", f"{result.tiles:,} of {levels} pixels ({splits})")
     table.add_row("on disk", f"about {result.disk_bytes / 1e6:,.1f} MB")
     if result.free_bytes is not None:
-        table.add_row("free there", f"{result.free_bytes / 1e6:,.1f} MB")
+        table.add_row("free on disk", f"{result.free_bytes / 1e6:,.1f} MB")
     table.add_row("in memory", memory)
     table.add_row("time", f"about {result.seconds:,.1f} s on {result.workers} threads")
     scene, tiles = result.sample
-    table.add_row("reckoned by", f"{tiles} tiles of {scene}, built for a trial")
+    table.add_row("estimated from", f"{tiles} tiles of {scene}, built as a trial")
     console.print(table)
     if result.free_bytes is not None and result.disk_bytes > result.free_bytes:
-        console.print("[red]the disk is too small[/]: free some, or use a larger --gsd")
+        console.print("[red]the disk is too small[/]: free disk space, or use a larger --gsd")
     failures = [f"{name}: {reason}" for name, reason in result.failures]
     _print_list(console, "would fail", failures)
     _print_list(console, "labels without an image", list(result.orphan_labels))
@@ -164,8 +167,16 @@ def _print_list(console: Console, title: str, lines: list[str]) -> None:
         console.print(f"  and {len(lines) - MOST_LISTED} more: see `geoprep info`, or --json")
 
 
+def print_info(store: Store, *, scenes: bool = False) -> None:
+    """Print the facts about a store; with ``scenes``, a row per scene."""
+    from geoprep.views import info, render
+
+    # The terminal breaks long lines. With rich's own width, names would be cut.
+    Console(highlight=False, width=WIDEST).print(render(info(store, scenes=scenes)))
+
+
 def print_cities(as_json: bool) -> None:
-    """List the cities with their archives."""
+    """Print the cities with their archives."""
     from geoprep.sources import CITIES
 
     console = Console(highlight=False)
@@ -183,6 +194,6 @@ def print_cities(as_json: bool) -> None:
             str(city.road_km or "-"),
             "\n".join(sizes),
         )
-    # As wide as it is: names cut at the edge of a terminal or a pipe are of no use.
+    # As wide as the table, so that names are not cut.
     widest = Console(width=1000).measure(table).maximum
     Console(highlight=False, width=max(widest, console.width)).print(table)

@@ -1,4 +1,4 @@
-"""How any command ends: one message for what went wrong, and the exit status that goes with it."""
+"""Run a command: print one message for an error, and return the exit status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run() -> int:
     Raises
     ------
     KeyboardInterrupt
-        The person at the terminal stopped it.
+        The user pressed Ctrl-C.
     """
     _keep_libraries_quiet()
     try:
@@ -39,13 +39,13 @@ def run() -> int:
 
 
 def _keep_libraries_quiet() -> None:
-    """Keep warnings and logs of libraries off the terminal, unless Python is asked for them.
+    """Silence warnings and logs of libraries, unless Python was started with ``-W``.
 
-    What concerns a person, geoprep says itself, once, with the file and the fix.
+    geoprep reports problems itself, once, with the file and the fix.
     """
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     logging.getLogger().addHandler(logging.NullHandler())
-    for stream in (sys.stdout, sys.stderr):  # a file may have a name that is no UTF-8
+    for stream in (sys.stdout, sys.stderr):  # file names need not be UTF-8
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

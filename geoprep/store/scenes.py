@@ -173,9 +173,12 @@ def scene_roads(store: Store) -> NDArray[np.float64]:
 
 
 def usable_tiles(store: Store) -> NDArray[np.bool_]:
-    """Return bool (tile): whether the tile's scene has status ``ok``."""
+    """Return bool (tile): whether a tile can be trained on.
+
+    Its scene has status ``ok``, and at least one of its pixels is valid, as the loaders require.
+    """
     mask: NDArray[np.bool_] = (store.scenes.status == "ok")[store.tiles.scene]
-    return mask
+    return mask & (store.tiles.valid_fraction > 0)
 
 
 def road_fraction(store: Store, chosen: NDArray[np.bool_] | None = None) -> float:

@@ -1,6 +1,6 @@
-"""What people look at: a store in; figures, pictures, GeoTIFFs and footprints out.
+"""Views of stores and road networks: figures, pictures, an HTML page, GeoTIFFs and footprints.
 
-Face: the functions behind ``geoprep info``, ``preview`` and ``export``, and the colours of speeds.
+These are the functions behind ``geoprep info``, ``preview`` and ``export``.
 """
 
 import lazy_loader as lazy

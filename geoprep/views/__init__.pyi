@@ -1,12 +1,12 @@
 from .cog import Coding as Coding
+from .display import natural_bands as natural_bands
 from .facts import info as info
-from .facts import print_info as print_info
+from .facts import render as render
 from .footprints import By as By
 from .footprints import export_footprints as export_footprints
 from .geotiff import What as What
 from .geotiff import export_scene as export_scene
 from .geotiff import export_scenes as export_scenes
+from .network_preview import preview_network as preview_network
 from .overview import preview as preview
 from .page import make_page as make_page
-from .pixels import natural_bands as natural_bands
-from .roads import preview_network as preview_network

@@ -1,4 +1,4 @@
-"""Rasters of a scene written in strips: cloud optimised GeoTIFF, or PNG without a place."""
+"""Write a scene as Cloud Optimised GeoTIFF or PNG, a few rows of tiles at a time."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Coding = Literal["mph", "continuous", "binned"]
 BLOCK = 512
 COLOURS = ("red", "green", "blue")
 MOST_IN_MEMORY = 64 << 20
-"""Bytes of pixels of a raster that is put together in memory, where no disk can fill up."""
+"""Largest raster, in bytes, that is assembled in memory rather than in a temporary file."""
 _CACHE_MB = 64
 _MOST_PNG_BANDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SceneRaster:
-    """What is written: a scene at a level, on its grid there."""
+    """A scene at a level, its grid there, and the tags of the file."""
 
     store: Store
     scene: int
@@ -43,19 +43,19 @@ class SceneRaster:
     tags: Mapping[str, str]
 
     def strips(self) -> Iterator[range]:
-        """Yield the rows of every row of tiles."""
+        """Yield the pixel rows of each row of tiles."""
         step = self.level - self.store.meta.overlap * self.level // self.store.meta.tile
         for top in range(0, self.grid.height, step):
             yield range(top, min(top + step, self.grid.height))
 
 
 def write_image(path: Path, raster: SceneRaster) -> None:
-    """Write uint8 bands with nodata 0; overviews are averages."""
+    """Write uint8 bands with nodata 0 and averaged overviews."""
     from rasterio.enums import ColorInterp
 
     bands = raster.store.meta.bands
     if path.suffix.lower() == ".png" and len(bands) > _MOST_PNG_BANDS:
-        raise UsageError(f"{path}: {len(bands)} bands do not fit into a PNG: call it NAME.tif")
+        raise UsageError(f"{path}: a PNG cannot hold {len(bands)} bands. Name the file NAME.tif")
     names = [band.lower() for band in bands]
     with _created(path, raster.grid, len(bands), 0, "average") as file:
         file.colorinterp = [
@@ -69,7 +69,7 @@ def write_image(path: Path, raster: SceneRaster) -> None:
 
 
 def write_speed(path: Path, raster: SceneRaster, coding: Coding) -> None:
-    """Write the mask in a coding; overviews take one pixel of four, since speeds have no mean."""
+    """Write the label in a coding; overviews take the nearest pixel, since speeds have no mean."""
     tables = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
     nodata = NODATA if coding == "mph" else None
     has_speeds = raster.store.meta.has_speeds
@@ -95,10 +95,10 @@ def _put(file: DatasetWriter, rows: range, values: NDArray[np.uint8]) -> None:
 def _created(
     path: Path, grid: Grid, bands: int, nodata: int | None, overviews: str
 ) -> Iterator[DatasetWriter]:
-    """Open a raster to be written; when all went well, its final form appears at ``path``.
+    """Open a raster for writing; it is converted and moved to ``path`` when the block succeeds.
 
-    GDAL writes the final form from a plain one: in memory where it is small, since of a disk that
-    fills up GDAL tells the terminal, not us; else beside the target.
+    GDAL converts a plain GeoTIFF to the final format: in memory if it is small, since GDAL reports
+    a full disk on the terminal only; otherwise beside the target.
     """
     import rasterio
     from rasterio.shutil import copy
@@ -146,13 +146,13 @@ def _require_room(path: Path, size: int) -> None:
     free = shutil.disk_usage(path.parent).free
     if free < size:
         raise OutputError(
-            f"{path} cannot be written: up to {size / 1e9:.1f} GB are needed beside it meanwhile, "
-            f"{free / 1e9:.1f} GB are free. Free some, or choose another place"
+            f"{path} cannot be written: it needs up to {size / 1e9:.1f} GB of temporary space "
+            f"beside it, and {free / 1e9:.1f} GB are free. Free disk space or use another folder"
         )
 
 
 def _keep_quiet() -> None:
-    """Say nothing of rasters that have no place on the ground, and shall have none."""
+    """Silence rasterio's warning about rasters that are not georeferenced."""
     import warnings
 
     from rasterio.errors import NotGeoreferencedWarning

@@ -1,4 +1,4 @@
-"""What is in a store, in figures: the facts as plain values, and the same for a terminal."""
+"""Facts about a store: as plain values, and formatted for a terminal."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
 
 SHOWN_ISSUES = 8
 SHOWN_SPEEDS = 16
-"""Above as many different speeds, bars stand for ten-mph bins."""
+"""With more distinct speeds than this, the bars show ten-mph bins."""
 BAR_WIDTH = 32
-WIDEST = 10_000
-"""Characters per line: no name, not even a tar's member, is longer."""
 
 
 def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
@@ -55,10 +53,10 @@ def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
         ``overlap``, ``rescale``, ``codec``, ``speed_unit``, ``tiles``, ``scenes``, ``bytes`` (on
         disk), ``km2`` (of imagery), ``road_fraction`` (of the labelled pixels of ``ok`` scenes),
         ``valid_fraction`` (of the pixels of all scenes), ``levels``, ``splits``, ``statuses``,
-        ``issues`` (scenes that are not as they should be), ``statistics`` (mean and standard
+        ``issues`` (scenes that were not built as planned), ``statistics`` (mean and standard
         deviation of every band over the valid training pixels, 1 to 255), ``speeds`` (pixels per
-        mph over the training tiles), ``unknown_speed`` (pixels of roads without one), ``notes``
-        (counted fallbacks of the build) and, if asked for, ``scene_table``.
+        mph over the training tiles), ``unknown_speed`` (pixels of roads of unknown speed),
+        ``notes`` (remarks of the build, counted) and, with ``scenes``, ``scene_table``.
     """
     meta, files = store.meta, StoreFiles(store.location)
     usable, pixels = usable_tiles(store), valid_pixels(store)
@@ -98,7 +96,13 @@ def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
 
 
 def _square_kilometres(store: Store, valid: NDArray[np.float64]) -> float:
-    """Return the area of all imagery from the valid pixels of every scene, float64 (scene)."""
+    """Return the area of all imagery in square kilometres.
+
+    Parameters
+    ----------
+    valid
+        float64 (scene), valid pixels of each scene.
+    """
     total = 0.0
     for scene, pixels in enumerate(valid):
         grid = scene_grid(store, scene)
@@ -130,7 +134,7 @@ def _level(store: Store, files: StoreFiles, level: int) -> dict[str, Any]:
 
 
 def _split(store: Store, usable: NDArray[np.bool_], split: int) -> dict[str, Any]:
-    """Count scenes and tiles of a split; RAM is what its usable tiles take, image and mask."""
+    """Count scenes and tiles of a split; ``ram_bytes`` is the size of its usable tiles."""
     chosen = store.tiles.split == split
     ready = chosen & usable
     per_tile = len(store.meta.bands) + 1
@@ -184,16 +188,8 @@ def _speeds(store: Store) -> dict[str, int]:
     }
 
 
-def print_info(store: Store, *, scenes: bool = False) -> None:
-    """Print what is in a store; with ``scenes``, every scene of it."""
-    from rich.console import Console
-
-    # A terminal breaks long lines itself; to rich's width, names would be cut.
-    Console(highlight=False, width=WIDEST).print(render(info(store, scenes=scenes)))
-
-
 def render(facts: dict[str, Any]) -> RenderableType:
-    """Lay the facts of :func:`info` out for a terminal."""
+    """Return the facts of :func:`info` as tables for a terminal."""
     from rich.console import Group
     from rich.text import Text
 
@@ -204,7 +200,7 @@ def render(facts: dict[str, Any]) -> RenderableType:
     if facts["notes"]:
         notes = (f"  {count} × {note}" for note, count in facts["notes"].items())
         parts.append(
-            Text("noticed in the labels, and what fell back to a default\n" + "\n".join(notes))
+            Text("remarks on the labels, and defaults that were used\n" + "\n".join(notes))
         )
     if "scene_table" in facts:
         parts.append(_scenes_table(facts["scene_table"]))
@@ -271,7 +267,7 @@ def _bands_table(facts: dict[str, Any]) -> Table:
 
 
 def _speeds_table(facts: dict[str, Any]) -> Table:
-    """Return bars of the training split's road pixels per speed."""
+    """Return a bar chart of the training split's road pixels per speed."""
     from rich.text import Text
 
     counts = {int(mph): pixels for mph, pixels in facts["speeds"].items()}
@@ -302,7 +298,7 @@ def _scenes_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _issues_list(issues: list[dict[str, Any]], capped: bool) -> RenderableType:
-    """List scenes that are not ``ok``; a line each, so that a reason can be copied whole."""
+    """List scenes that are not ``ok``, one per line, so that a reason can be copied."""
     from rich.text import Text
 
     shown = issues[:SHOWN_ISSUES] if capped else issues
@@ -315,7 +311,7 @@ def _issues_list(issues: list[dict[str, Any]], capped: bool) -> RenderableType:
 
 
 def _table(*columns: str) -> Table:
-    """Return an empty table; a column whose title begins with ``>`` holds numbers."""
+    """Return an empty table. Columns whose title begins with ``>`` are right-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -331,7 +327,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _bytes(count: int) -> str:
-    """Return a number of bytes for people: 1 GB is 10^9 bytes."""
+    """Return a size with its unit, such as ``1.2 GB``; 1 GB is 10^9 bytes."""
     value, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if value < 1000 or unit == "TB":

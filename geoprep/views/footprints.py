@@ -1,4 +1,4 @@
-"""Where a store's scenes and tiles are, as polygons for a GIS: what trains, what validates."""
+"""Export the outlines of a store's scenes or tiles as polygons for a GIS."""
 
 from __future__ import annotations
 
@@ -26,35 +26,34 @@ from geoprep.store import (
 By = Literal["scene", "tile"]
 SUFFIXES = (".geojson", ".json", ".gpkg")
 DECIMALS = 9
-"""Of a degree: a tenth of a millimetre."""
+"""Decimal places of a degree: a resolution of 0.1 mm."""
 
 
 def export_footprints(store: Store, out: str | Path, *, by: By = "scene") -> Path:
-    """Write one polygon per scene or tile, in longitude and latitude, with what is known of it.
+    """Write one polygon per scene or tile, in longitude and latitude, with its properties.
 
     Properties are ``scene``, ``split``, ``status``, ``reason``, ``road_fraction`` (of the labelled
     pixels) and ``valid_fraction``; tiles also have ``tile`` (their row in the store), ``row`` and
-    ``col``. A scene whose image could not be opened, or has no place on the ground, has no
-    geometry.
+    ``col``. A scene without a readable, georeferenced image has no geometry.
 
     Parameters
     ----------
     out
-        ``.geojson`` or ``.gpkg``; it appears at once, or not at all.
+        ``.geojson`` or ``.gpkg`` file, written atomically.
     by
-        What gets a polygon.
+        ``scene``: one polygon per scene; ``tile``: one per tile.
 
     Raises
     ------
     UsageError
-        Another suffix, a folder that does not exist, or no scene has a place on the ground.
+        Another suffix, a folder that does not exist, or no scene is georeferenced.
     """
     out = Path(out)
     grids = [scene_grid(store, scene) for scene in range(len(store.scenes))]
     if all(grid is None or not grid.georeferenced for grid in grids):
         raise UsageError(
-            f"{store.location}: its scenes have no place on the ground, so there are no outlines "
-            "of them: `geoprep info --scenes` lists them"
+            f"{store.location}: none of its scenes is georeferenced, so they have no footprints. "
+            "`geoprep info --scenes` lists them"
         )
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{out}: footprints are written as NAME.geojson or NAME.gpkg")
@@ -87,7 +86,7 @@ def _tiles(store: Store) -> Iterator[_Feature]:
         for i in range(*tiles_of(tiles, index).indices(len(tiles))):
             row, col = int(tiles.row[i]), int(tiles.col[i])
             polygon = None
-            if grid is not None:  # without what is padded
+            if grid is not None:  # without padding
                 height, width = min(side, grid.height - row), min(side, grid.width - col)
                 polygon = outline(grid.window(row, col, height, width))
             properties = {
@@ -117,7 +116,7 @@ def _number(value: Any) -> float:  # noqa: ANN401 - any NumPy scalar
 
 
 def outline(grid: Grid | None) -> shapely.Polygon | None:
-    """Return a grid's corners in longitude and latitude, counterclockwise; None without a place."""
+    """Return a grid's outline in longitude and latitude; None if it is not georeferenced."""
     if grid is None or not grid.georeferenced:
         return None
     corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0)]
@@ -125,7 +124,7 @@ def outline(grid: Grid | None) -> shapely.Polygon | None:
     lon, lat = to_lonlat(grid.crs).transform(xs, ys)
     if not np.isfinite([lon, lat]).all():
         return None
-    lon = np.unwrap(lon, period=360)  # over the 180th meridian, not round the world
+    lon = np.unwrap(lon, period=360)  # across the 180th meridian
     return shapely.geometry.polygon.orient(shapely.Polygon(list(zip(lon, lat, strict=True))))
 
 

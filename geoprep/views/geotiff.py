@@ -1,4 +1,4 @@
-"""Scenes of a store as GeoTIFF: what a GIS opens, with every pixel where the source had it."""
+"""Export scenes of a store as GeoTIFF, on the pixel grid of the source image."""
 
 from __future__ import annotations
 
@@ -31,29 +31,28 @@ def export_scene(
     what: What = "both",
     coding: Coding = "mph",
 ) -> list[Path]:
-    """Write a scene's image and speed mask as cloud optimised GeoTIFFs.
+    """Write a scene's image and label as Cloud Optimised GeoTIFFs.
 
-    Tiles are put back together without their overlap and padding, in the CRS of the source and
-    with its affine (times a power of two at coarser levels). Each file appears under its name at
-    once, or not at all, and is written some rows of tiles at a time. A scene without a place on the
-    ground has none in its files either; they may be PNG.
+    Tiles are joined without their overlap and padding, in the CRS of the source and with its affine
+    (times a power of two at coarser levels). Each file is written atomically, a few rows of tiles
+    at a time. A scene that is not georeferenced can also be written as PNG.
 
     Parameters
     ----------
     scene
-        Id, or the end of one, such as ``chip12``.
+        Scene id, or the end of one, such as ``chip12``.
     out
-        The image's file, or a folder to name it after the scene. The mask goes beside it:
-        ``chip12.tif`` and ``chip12_speed.tif``; alone, it is written to ``out`` itself.
+        File of the image, or a folder for ``SCENE.tif``. The label is written beside it as
+        ``NAME_speed.tif``, or to ``out`` itself if ``what`` is ``speed``.
     level
-        The finest by default.
+        Tile side in pixels. None: the finest level.
     what
-        ``image`` is uint8 with nodata 0; ``speed`` is uint8 with one band. Of an unlabelled scene,
-        ``both`` is the image alone.
+        ``image``: uint8 bands with nodata 0. ``speed``: the label, uint8, one band. ``both``: both,
+        or the image alone if the scene is unlabelled.
     coding
-        Of the mask: ``mph`` (0 no road, 254 a road of unknown speed, nodata 255, with a colour
-        table), or the grey values of
-        the CRESI tools, ``continuous`` or ``binned``, which have no nodata: it becomes 0.
+        Values of the label. ``mph``: 0 background, 254 road of unknown speed, nodata 255, with a
+        colour table. ``continuous`` and ``binned``: the grey values of the CRESI tools, which have
+        no nodata value; nodata becomes 0.
 
     Returns
     -------
@@ -63,16 +62,16 @@ def export_scene(
     Raises
     ------
     UsageError
-        No such scene, nothing in it to export, or ``out`` is no place for a raster.
+        There is no such scene or level, the scene has no pixels, or ``out`` is not a raster file.
     StoreError
-        No such level, or damaged pixels.
+        A tile is missing or damaged.
     """
     index = find_scene(store, scene)
     level = store.check_level(level)
     grid = _exportable(store, index, level, what)
     if coding != "mph" and what != "image" and not store.meta.has_speeds:
         raise UsageError(
-            f"{store.location}: its roads have no speeds to export as {coding}: leave out --coding"
+            f"{store.location}: its labels have no speeds to export as {coding}. Omit `coding`"
         )
     targets = _targets(Path(out), str(store.scenes.id[index]), what, plain=not grid.georeferenced)
     if store.scenes.status[index] == "unlabelled":
@@ -94,7 +93,7 @@ def export_scenes(
     what: What = "both",
     coding: Coding = "mph",
 ) -> list[Path]:
-    """Write several scenes, or all, each into files named after it.
+    """Write several scenes, or all, into one folder.
 
     Parameters
     ----------
@@ -120,7 +119,7 @@ def export_scenes(
     names = _chosen(store, what) if ALL in scenes else list(scenes)
     if len(scenes) > 1 or ALL in scenes:
         if Path(out).suffix.lower() in (*SUFFIXES, ".png"):
-            raise UsageError(f"{out}: several scenes go into a folder: give one")
+            raise UsageError(f"{out} is a file. Give a folder for several scenes")
         make_folder(Path(out))
     written = [
         export_scene(store, name, out, level=level, what=what, coding=coding) for name in names
@@ -129,44 +128,43 @@ def export_scenes(
 
 
 def _chosen(store: Store, what: What) -> list[str]:
-    """Return the ids of all scenes that have what is asked for."""
+    """Return the ids of all scenes that have the requested pixels."""
     wanted = ("ok",) if what == "speed" else ("ok", "unlabelled")
     found = [str(one) for one in store.scenes.id[[s in wanted for s in store.scenes.status]]]
     if not found:
-        raise UsageError(f"{store.location}: no scene has anything to export")
+        raise UsageError(f"{store.location}: no scene has pixels to export")
     return found
 
 
 def _exportable(store: Store, index: int, level: int, what: What) -> Grid:
-    """Return the scene's grid, or raise UsageError when a raster of it would be empty or wrong."""
+    """Return the scene's grid. Raise UsageError if its raster would be empty or inexact."""
     name, status = store.scenes.id[index], store.scenes.status[index]
     if status in ("skipped", "failed"):
         raise UsageError(
-            f"{name} was {status} by the build ({store.scenes.reason[index]}): "
-            f"{store.location} has no pixels of it"
+            f"{store.location} has no pixels of {name}: the scene was {status} by the build "
+            f"({store.scenes.reason[index]})"
         )
     if status == "unlabelled" and what == "speed":
-        raise UsageError(f"{name} has no labels, so there is no speed mask: export its image")
+        raise UsageError(f"{name} is unlabelled. Export its image")
     if not is_aligned(store, index, level):
         finest = store.meta.levels[0]
         raise UsageError(
-            f"{name}: its tiles at level {level} lie half a pixel off one another (a tile was "
-            f"shifted to end at the scene's edge), so no one raster holds them exactly: "
-            f"use level {finest}"
+            f"{name}: at level {level}, its tiles are offset from each other by half a pixel, "
+            f"since a tile was shifted to end at the scene's edge. Export level {finest}"
         )
     grid = level_grid(store, index, level)
     if grid is None:
-        raise UsageError(f"{name} has no georeference in {store.location}")
+        raise UsageError(f"{name} has no grid in {store.location}")
     return grid
 
 
 def _targets(out: Path, scene: str, what: What, *, plain: bool) -> dict[str, Path]:
-    """Return the file of every product that is wanted."""
+    """Return the file of each product to write."""
     if out.is_dir():
         out = out / f"{scene}.tif"
     if out.suffix.lower() not in (*SUFFIXES, *([".png"] if plain else [])):
-        or_png = " or, without a place on the ground, NAME.png" if plain else ""
-        raise UsageError(f"{out}: scenes are exported as GeoTIFF: call the file NAME.tif{or_png}")
+        or_png = " or, as the scene is not georeferenced, NAME.png" if plain else ""
+        raise UsageError(f"{out}: scenes are exported as GeoTIFF. Name the file NAME.tif{or_png}")
     if what == "both":
         return {"image": out, "speed": out.with_name(f"{out.stem}_speed{out.suffix}")}
     return {what: out}

@@ -1,4 +1,4 @@
-"""What is in a store, as a sheet of pictures: choose the scenes, read them, have them drawn."""
+"""Draw a preview of a store: choose scenes, read them, draw images and labels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from geoprep.store import (
     scene_splits,
     valid_share,
 )
-from geoprep.views.pixels import (
+from geoprep.views.display import (
     aspect_of,
     brightness_table,
     natural_bands,
@@ -50,33 +50,33 @@ def preview(
     level: int | None = None,
     columns: Sequence[str] = COLUMNS,
 ) -> Path:
-    """Draw a sheet: for every scene its image, its speed mask and both together.
+    """Draw the image, the label and their overlay of several scenes.
 
     Parameters
     ----------
     out
-        ``.png``, ``.pdf``, ``.svg`` or ``.jpg``; it appears at once, or not at all.
+        ``.png``, ``.pdf``, ``.svg`` or ``.jpg`` file, written atomically.
     scenes
-        Ids, or ends of ids, in the order to show them. None: chosen by :func:`choose_scenes`.
+        Ids, or ends of ids, in the order of the picture. None: :func:`choose_scenes` chooses.
     count
-        Number of scenes that are chosen.
+        Number of scenes to choose.
     level
-        Resolution to read. None: the coarsest that is as fine as the sheet.
+        Level to read. None: the coarsest level that is as fine as the picture.
     columns
         Any of ``image``, ``speed`` and ``overlay``.
 
     Raises
     ------
     UsageError
-        An unknown scene, column or suffix, or a folder that does not exist.
+        An unknown scene, level, column or suffix, or a folder that does not exist.
     StoreError
-        No such level, or damaged pixels.
+        A tile is missing or damaged.
     """
     from geoprep.views import sheet
 
     out = Path(out)
     if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{out}: a preview is a picture: call it NAME.png")
+        raise UsageError(f"{out}: a preview is a picture. Name the file NAME.png")
     if not columns or set(columns) - set(COLUMNS):
         raise UsageError(f"columns {', '.join(columns)}: use some of {', '.join(COLUMNS)}")
     chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
@@ -98,11 +98,11 @@ def preview(
 
 
 def choose_scenes(store: Store, count: int) -> list[int]:
-    """Return scenes that show what there is, in a fixed order.
+    """Return a representative choice of scenes, in a fixed order.
 
-    At most a third are scenes that are not ``ok``, one of each status; more only where the others
-    do not suffice. These are shared out over the splits, at least one each, and within a split
-    spread evenly over the range of road fractions, from most to least.
+    At most a third are scenes that are not ``ok``, one of each status (more only if there are too
+    few ``ok`` scenes). The ``ok`` scenes are divided among the splits, at least one each, and
+    within a split spread evenly over the range of road shares, from most to least.
     """
     splits, status, roads = scene_splits(store), store.scenes.status, scene_roads(store)
     odd = [np.flatnonzero(status == one) for one in STATUSES if one != "ok"]
@@ -115,7 +115,7 @@ def choose_scenes(store: Store, count: int) -> list[int]:
     chosen: list[int] = []
     left = count - len(odd_chosen)
     for i, members in enumerate(usable):
-        # What is left is shared by the sizes of the splits still to come, which need one each.
+        # The rest is divided by the sizes of the following splits, which need one scene each.
         share = round(left * len(members) / sum(map(len, usable[i:])))
         most = max(min(left, 1), left - (len(usable) - i - 1))
         take = min(max(share, 1), most, len(members))
@@ -125,7 +125,7 @@ def choose_scenes(store: Store, count: int) -> list[int]:
 
 
 def _spread(members: NDArray[np.intp], roads: NDArray[np.float64], take: int) -> list[int]:
-    """Return ``take`` scenes at even steps from the most roads to the fewest."""
+    """Return ``take`` scenes at even ranks from the largest road share to the smallest."""
     ranked = sorted(members.tolist(), key=lambda scene: (-roads[scene], scene))
     steps = np.linspace(0, len(ranked) - 1, take) if take != 1 else [len(ranked) // 2]
     return [ranked[round(float(step))] for step in steps]
@@ -148,14 +148,14 @@ def _view(
     pixels: int,
     brighten: NDArray[np.uint8],
 ) -> SceneView:
-    """Read one scene and make it fit the sheet: north up, not much finer than it is printed."""
+    """Read one scene, north up, at about the resolution of the picture."""
     from geoprep.views.sheet import SceneView
 
     status = str(store.scenes.status[scene])
     if status in ("ok", "unlabelled"):
         step = max(1, scene_shape(store, scene, level)[1] // (2 * pixels))
         image, speed = read_thinned(store, scene, level, step)
-    else:  # nothing was stored, so nothing is read
+    else:  # the store has no pixels of it
         size = (max(1, round(pixels * aspect_of(grid))), pixels)
         image = np.zeros((*size, len(store.meta.bands)), np.uint8)
         speed = np.full(size, NODATA, np.uint8)
@@ -181,7 +181,7 @@ def _view(
 
 
 def _header(store: Store, level: int) -> tuple[str, str, str]:
-    """Return the sheet's title, the line below it, and the note at its end."""
+    """Return the title, the line below it and the note at the bottom."""
     meta, tiles = store.meta, store.tiles
     splits = scene_splits(store)
     shares = {name: int((splits == i).sum()) for i, name in enumerate(SPLITS)}

@@ -1,4 +1,4 @@
-"""The look of a preview sheet: a page of panels, drawn with matplotlib."""
+"""Draw the preview of a store: a page of panels, with matplotlib."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-# All lengths are inches on a page of one width, so that text is as legible on every sheet.
+# All lengths are in inches. Every page has the same width, so that text has one size.
 PAGE = 12.0
 DPI = 160
 MARGIN = 0.4
@@ -46,25 +46,25 @@ SPLIT_COLOURS = {"train": "#2563a8", "val": "#b4540a", "test": "#0f766e", "unuse
 BAD = "#b3261e"
 NEARLY_ALL = 0.995
 STRIPE = 0.07
-"""Width of a stripe of the no-data hatch."""
+"""Width of a stripe of the nodata hatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class SceneView:
-    """One scene as it is shown.
+    """One scene of the preview.
 
     Attributes
     ----------
     rgb
         uint8 (y, x, 3).
     nodata
-        bool (y, x), no imagery.
+        bool (y, x), True where there is no imagery.
     speed
-        uint8 (y, x).
+        uint8 (y, x), the label.
     aspect
-        Height over width on the ground.
+        Height divided by width on the ground.
     width_m
-        Width on the ground in metres, None where it is not known.
+        Width on the ground in metres; None if it is unknown.
     """
 
     id: str
@@ -81,17 +81,17 @@ class SceneView:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Where panels go, in inches.
+class SheetLayout:
+    """Positions of panels, in inches.
 
     Attributes
     ----------
     across
-        Scenes side by side.
+        Number of scenes side by side.
     panel
         Width of a panel.
     heights
-        Of the panels of each row of scenes.
+        Height of the panels of each row of scenes.
     """
 
     columns: tuple[str, ...]
@@ -101,25 +101,25 @@ class Layout:
 
     @property
     def page_height(self) -> float:
-        """Height of the whole sheet."""
+        """Height of the page in inches."""
         rows = sum(self.heights) + len(self.heights) * (CAPTION + ROW_GAP)
         return MARGIN + HEADER + rows + FOOTER
 
     @property
     def panel_pixels(self) -> int:
-        """Width of a panel in pixels of the picture."""
+        """Width of a panel in pixels."""
         return math.ceil(self.panel * DPI)
 
 
-def lay_out(aspects: Sequence[float], columns: Sequence[str]) -> Layout:
-    """Return the layout whose page comes nearest to a square.
+def lay_out(aspects: Sequence[float], columns: Sequence[str]) -> SheetLayout:
+    """Return the layout whose page is closest to a square.
 
     Parameters
     ----------
     aspects
-        Height over width of every scene, in the order in which they are shown.
+        Height divided by width of every scene, in the order of the preview.
     columns
-        Panels of a scene.
+        Names of the panels of a scene.
     """
     options = []
     for across in range(1, max(1, min(len(aspects), 6 // len(columns))) + 1):
@@ -128,19 +128,19 @@ def lay_out(aspects: Sequence[float], columns: Sequence[str]) -> Layout:
         clipped = [min(max(aspect, ASPECTS[0]), ASPECTS[1]) for aspect in aspects]
         rows = [clipped[i : i + across] for i in range(0, len(clipped), across)]
         heights = tuple(panel * max(row) for row in rows)
-        options.append(Layout(tuple(columns), across, panel, heights))
+        options.append(SheetLayout(tuple(columns), across, panel, heights))
     return min(options, key=lambda layout: abs(math.log(layout.page_height / BEST_HEIGHT)))
 
 
 def draw(
-    path: Path, layout: Layout, views: Sequence[SceneView], header: tuple[str, str, str]
+    path: Path, layout: SheetLayout, views: Sequence[SceneView], header: tuple[str, str, str]
 ) -> None:
-    """Draw the sheet into a file; its suffix says what kind.
+    """Draw the preview into a file, in the format of its suffix.
 
     Parameters
     ----------
     header
-        Title, the line below it, and the note at the foot.
+        Title, the line below it, and the note at the bottom.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -166,7 +166,7 @@ def draw(
 def save(figure: Figure, path: Path, *, dpi: float) -> None:
     """Write a figure in the format of a file's suffix.
 
-    By way of memory, since matplotlib leaves a PDF open that a full disk cuts short.
+    The figure is rendered in memory first: matplotlib leaves a PDF open if the disk is full.
     """
     page = io.BytesIO()
     figure.savefig(page, format=path.suffix[1:] or None, dpi=dpi)
@@ -174,9 +174,9 @@ def save(figure: Figure, path: Path, *, dpi: float) -> None:
 
 
 def _axes(
-    figure: Figure, layout: Layout, left: float, top: float, width: float, height: float
+    figure: Figure, layout: SheetLayout, left: float, top: float, width: float, height: float
 ) -> Axes:
-    """Return axes at a place given in inches from the page's upper left."""
+    """Return axes at a position in inches from the upper left corner of the page."""
     page = layout.page_height
     axes = figure.add_axes((left / PAGE, 1 - (top + height) / page, width / PAGE, height / page))
     axes.set_axis_off()
@@ -185,17 +185,17 @@ def _axes(
 
 def _text(
     figure: Figure,
-    layout: Layout,
+    layout: SheetLayout,
     left: float,
     top: float,
     text: str,
-    **style: Any,  # noqa: ANN401 - matplotlib's own text properties
+    **style: Any,  # noqa: ANN401 - text properties of matplotlib
 ) -> Text:
     at = left / PAGE, 1 - top / layout.page_height
     return figure.text(*at, text, **{"va": "baseline", "color": INK, **style})
 
 
-def _draw_header(figure: Figure, layout: Layout, header: tuple[str, str, str]) -> None:
+def _draw_header(figure: Figure, layout: SheetLayout, header: tuple[str, str, str]) -> None:
     title, facts, note = header
     _text(figure, layout, MARGIN, MARGIN + 0.28, title, fontsize=24, fontweight="bold")
     _text(figure, layout, MARGIN, MARGIN + 0.62, facts, fontsize=10.5, color=FAINT)
@@ -203,12 +203,12 @@ def _draw_header(figure: Figure, layout: Layout, header: tuple[str, str, str]) -
 
 
 _WITHOUT_SPEEDS: Final = 2
-"""Boxes of the key where no road has a speed: no road, and road."""
+"""Number of legend entries of a store without speeds: background and road."""
 
 
 def _boxes(used: set[int]) -> list[tuple[str, tuple[int, int, int]]]:
-    """Return label and colour of the boxes of the key for the bytes of some masks."""
-    ground, unknown = ("no road", BACKGROUND_COLOUR), UNKNOWN_SPEED in used
+    """Return text and colour of the legend entries for the values of some labels."""
+    ground, unknown = ("background", BACKGROUND_COLOUR), UNKNOWN_SPEED in used
     if unknown and not used - {BACKGROUND, UNKNOWN_SPEED, NODATA}:
         return [ground, ("road", UNKNOWN_COLOUR)]
     bins = range(1 if 1 in used else 2, len(SPEED_COLOURS) + 1)
@@ -216,8 +216,8 @@ def _boxes(used: set[int]) -> list[tuple[str, tuple[int, int, int]]]:
     return [ground, *((bin_label(i), SPEED_COLOURS[i - 1]) for i in bins), *more]
 
 
-def _draw_legend(figure: Figure, layout: Layout, views: Sequence[SceneView]) -> None:
-    """Draw the key of speeds, right of the title: one box per bin, slow to fast, then no data."""
+def _draw_legend(figure: Figure, layout: SheetLayout, views: Sequence[SceneView]) -> None:
+    """Draw the legend right of the title: background, speed bins from slow to fast, nodata."""
     from matplotlib.patches import Rectangle
 
     boxes = _boxes(set(np.unique(np.concatenate([v.speed.ravel() for v in views])).tolist()))
@@ -233,7 +233,7 @@ def _draw_legend(figure: Figure, layout: Layout, views: Sequence[SceneView]) -> 
     at = len(boxes) * width + 0.15
     hatch = _hatch((40, 112), width, width * 40 / 112)
     axes.imshow(hatch, extent=(at, at + width, 0.06 + height, 0.06), aspect="auto")
-    axes.text(at + width / 2, 0.4, "no data", ha="center", fontsize=8.5, color=INK)
+    axes.text(at + width / 2, 0.4, "nodata", ha="center", fontsize=8.5, color=INK)
     unit = "mph" if len(boxes) > _WITHOUT_SPEEDS else ""
     axes.text(-0.1, 0.06 + height / 2, unit, ha="right", va="center", fontsize=9, color=FAINT)
     axes.set_xlim(0, total)
@@ -241,9 +241,9 @@ def _draw_legend(figure: Figure, layout: Layout, views: Sequence[SceneView]) -> 
 
 
 def _draw_caption(
-    figure: Figure, layout: Layout, view: SceneView, left: float, top: float, width: float
+    figure: Figure, layout: SheetLayout, view: SceneView, left: float, top: float, width: float
 ) -> None:
-    """Write a scene's name, split, and either its share of road or what is wrong with it."""
+    """Write a scene's id, split, and its road share or the reason of its status."""
     line = top + CAPTION - 0.09
     name = _text(figure, layout, left, line, view.id, fontsize=10.5, fontweight="bold")
     box = {
@@ -263,12 +263,12 @@ def _draw_caption(
 
 
 def _width(text: Text) -> float:
-    """Return how wide a text is in inches."""
+    """Return the width of a text in inches."""
     return float(text.get_window_extent().width) / DPI
 
 
 def _words(view: SceneView) -> str:
-    """Return a scene's share of road, or what is wrong with it without the paths of files."""
+    """Return a scene's road share, or its status and reason without folder names."""
     if view.status != "ok":
         return f"{view.status}: " + re.sub(r"^\S*/\S*: |\S*/", "", view.reason)
     valid = "" if view.valid_fraction >= NEARLY_ALL else f"valid {view.valid_fraction:.0%}   "
@@ -276,9 +276,9 @@ def _words(view: SceneView) -> str:
 
 
 def _draw_panel(
-    axes: Axes, layout: Layout, view: SceneView, name: str, *, labelled: bool, scale: bool
+    axes: Axes, layout: SheetLayout, view: SceneView, name: str, *, labelled: bool, scale: bool
 ) -> None:
-    """Draw one panel in metres on the ground, so that pixels have their true shape."""
+    """Draw one panel in metres on the ground, so that pixels have their true aspect."""
     from matplotlib.patheffects import withStroke
 
     picture = _picture(view, name, layout.panel)
@@ -306,14 +306,14 @@ def _draw_panel(
 
 
 def _missing(view: SceneView, name: str) -> str:
-    """Return what to write on a panel that shows nothing."""
+    """Return the text on an empty panel."""
     if view.nodata.all():
         return "no pixels" if name == "image" else ""
     return "no label" if name == "speed" and view.status == "unlabelled" else ""
 
 
 def round_length(longest: float) -> float:
-    """Return the largest of 1, 2, 5, 10, 20, 50, ... that is not above ``longest``."""
+    """Return the largest of 1, 2, 5, 10, 20, 50, ... that is at most ``longest``."""
     power = 10.0 ** math.floor(math.log10(longest))
     return max(step * power for step in (1, 2, 5) if step * power <= longest * (1 + 1e-9))
 
@@ -337,7 +337,7 @@ def _picture(view: SceneView, name: str, panel: float) -> NDArray[np.uint8]:
 
 
 def _grown(mask: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
-    """Return a mask widened by some pixels along both axes."""
+    """Return a mask dilated by ``radius`` pixels along both axes."""
     grown = mask.copy()
     for _ in range(radius):
         before = grown.copy()
@@ -349,7 +349,7 @@ def _grown(mask: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
 
 
 def _hatch(shape: tuple[int, ...], width: float, height: float) -> NDArray[np.uint8]:
-    """Return uint8 (y, x, 3): stripes at 45 degrees on a panel of a size in inches."""
+    """Return uint8 (y, x, 3), stripes at 45 degrees; width and height are in inches."""
     y = (np.arange(shape[0]) + 0.5)[:, None] * (height / shape[0])
     x = (np.arange(shape[1]) + 0.5)[None] * (width / shape[1])
     stripes = ((x + y) / STRIPE).astype(np.int64) % 2

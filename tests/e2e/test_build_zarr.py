@@ -51,7 +51,7 @@ def test_builds_says_what_it_made_and_is_content_the_second_time(city, tmp_path)
     assert "built" in first.stdout
     again = geoprep("build-zarr", "--city", "moscow", "--source", city, cwd=tmp_path)
     assert again.returncode == 0
-    assert "complete already" in again.stdout
+    assert "already complete" in again.stdout
     assert not (tmp_path / "moscow.zarr.build").exists()
 
 

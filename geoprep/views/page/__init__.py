@@ -1,7 +1,7 @@
-"""A whole store as a page for a browser: a store in; one HTML file out, large ones with a folder.
+"""An HTML page that shows all scenes of a store.
 
-Face: :func:`make_page`. ``writing`` puts the file together, ``pictures`` makes what it shows,
-``records`` what it tells; the look and what it does lie in ``browser``.
+``writing`` writes the page, ``pictures`` encodes its images, ``records`` collects its data, and
+``browser`` holds its HTML, CSS and JavaScript.
 """
 
 from geoprep.views.page.writing import make_page

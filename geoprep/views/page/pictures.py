@@ -1,4 +1,4 @@
-"""A scene as pictures for a browser: JPEG of what was seen, PNG of the speeds that lie over it."""
+"""Encode a scene for a browser: the image as JPEG, the label as PNG."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from geoprep.palette import NODATA_GREYS, speed_colours
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store import Store, scene_grid, scene_shape
-from geoprep.views.pixels import (
+from geoprep.views.display import (
     natural_bands,
     north_up,
     read_thinned,
@@ -20,21 +20,21 @@ from geoprep.views.pixels import (
 )
 
 THUMB_SIDE = 256
-"""Pixels of the longer side of a thumbnail, or a little more."""
+"""Length of the longer side of a thumbnail in pixels, approximately."""
 MOST_SIDE = 4096
-"""Pixels of the longer side of a picture; browsers refuse or crawl not far above."""
+"""Length of the longer side of a picture in pixels. Browsers fail to show much larger ones."""
 QUALITY = {"image": 85, "thumb": 72}
 _STRIPE = UNKNOWN_SPEED - 1
 STRIPES = 24
-"""Stripes of the no-data hatch along the shorter side of a picture."""
+"""Stripes of the nodata hatch along the shorter side of a picture."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScenePictures:
-    """Encoded pictures of one scene, north up, by the name of their kind.
+    """Encoded pictures of one scene, north up.
 
-    ``image`` and ``thumb`` are JPEG, ``mask`` and ``roads`` (its thumbnail) are PNG with a palette
-    whose "no road" is transparent.
+    ``image`` and ``thumb`` are JPEG. ``mask`` and its thumbnail ``roads`` are PNG with a palette
+    whose background is transparent.
     """
 
     image: bytes
@@ -44,24 +44,24 @@ class ScenePictures:
 
 
 def shown_step(height: int, width: int) -> int:
-    """Return how many pixels of a scene along one axis become one of its picture."""
+    """Return the number of scene pixels per picture pixel along one axis."""
     return -(-max(height, width) // MOST_SIDE)
 
 
 def scene_pictures(
     store: Store, scene: int, level: int, brighten: NDArray[np.uint8]
 ) -> ScenePictures:
-    """Read a scene that has pixels, and encode it at full and at thumbnail size.
+    """Read a scene and encode it at full and at thumbnail size.
 
     Parameters
     ----------
     brighten
-        uint8 (256), how values are shown.
+        uint8 (256), brightness lookup table.
 
     Raises
     ------
     StoreError
-        Its pixels are missing or damaged.
+        A tile is missing or damaged.
     """
     height, width = scene_shape(store, scene, level)
     step = min(shown_step(height, width), height, width)
@@ -82,7 +82,7 @@ def scene_pictures(
 
 
 def stripes(shape: tuple[int, ...]) -> NDArray[np.intp]:
-    """Return 0 or 1 (y, x): stripes at 45 degrees, as wide on a small picture as on a large one."""
+    """Return 0 or 1 (y, x): stripes at 45 degrees, equally many on any size of picture."""
     y, x = np.ogrid[: shape[0], : shape[1]]
     return (y + x) // max(2, min(shape[:2]) // STRIPES) % 2
 
@@ -100,7 +100,7 @@ def _jpeg(rgb: NDArray[np.uint8], nodata: NDArray[np.bool_], quality: int) -> by
 
 
 def _png(speed: NDArray[np.uint8]) -> bytes:
-    """Return a mask of the store's bytes, but for 253 (one with 252), which is the other stripe."""
+    """Return a label as PNG. Value 253 is shown as 252, since 253 is the second stripe colour."""
     from PIL import Image
 
     indices = np.where(speed == _STRIPE, np.uint8(_STRIPE - 1), speed)

@@ -1,4 +1,4 @@
-"""What a page tells of a store and its scenes, as JSON that a script element may hold."""
+"""Collect the data of an HTML page about a store, as JSON for a script element."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from geoprep.store import (
     scene_splits,
     valid_share,
 )
+from geoprep.views.display import aspect_of, natural_bands
 from geoprep.views.facts import info
 from geoprep.views.footprints import outline
 from geoprep.views.page.pictures import shown_step
-from geoprep.views.pixels import aspect_of, natural_bands
 
 APART = 0.5
-"""Degrees between scenes that belong to different areas, each with a map of its own."""
+"""Scenes farther apart than this, in degrees, belong to different areas with separate maps."""
 BUILT = ("ok", "unlabelled")
 """Statuses of scenes that have pixels."""
 
 
 def page_data(store: Store, level: int) -> dict[str, Any]:
-    """Return everything but pictures: the store's facts, its legend and a row per scene.
+    """Return the data of the page without pictures: facts, legend and a row per scene.
 
-    The rows are under ``scenes``, in the order of the store; ``ring`` holds the corners in
-    longitude and latitude, None without a place, and ``area`` the number of its map.
+    The rows are under ``scenes``, in the order of the store. ``ring`` holds the corners in
+    longitude and latitude (None if the scene is not georeferenced), ``area`` the number of its map.
     """
     facts = info(store)
     scenes = list(_scenes(store, level))
@@ -77,11 +77,11 @@ def page_data(store: Store, level: int) -> dict[str, Any]:
 
 
 def script_json(data: object) -> str:
-    """Return JSON that no text in it can end the element of, nor begin a comment or another."""
+    """Return JSON that is safe in a script element: no text in it can end the element."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
-    # A name of a file that is no UTF-8 holds halves of surrogate pairs, which no UTF-8 can hold.
+    # File names that are not UTF-8 hold lone surrogates, which cannot be encoded as UTF-8.
     return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
@@ -114,9 +114,9 @@ def _ring(coords: Sequence[tuple[float, ...]]) -> list[list[float]]:
 
 
 def areas_of(scenes: Sequence[dict[str, Any]]) -> list[int]:
-    """Return the area of each scene, -1 without a place: scenes near each other are of one area.
+    """Return the number of each scene's area; -1 if it is not georeferenced.
 
-    Areas are cut where, along longitude or latitude, `APART` degrees hold nothing.
+    Areas are separated by gaps of `APART` degrees along longitude or latitude.
     """
     places = [i for i, scene in enumerate(scenes) if scene["ring"]]
     centres = np.array([np.mean(scenes[i]["ring"], axis=0) for i in places]).reshape(-1, 2)
@@ -129,7 +129,7 @@ def areas_of(scenes: Sequence[dict[str, Any]]) -> list[int]:
 
 
 def _runs(values: NDArray[np.float64]) -> list[int]:
-    """Return for each value the number of the run without gaps that it lies in."""
+    """Return for each value the number of its cluster; clusters are separated by `APART`."""
     order = np.argsort(values)
     numbers = np.zeros(len(values), np.int64)
     numbers[order] = np.cumsum(np.diff(values[order], prepend=values[order[:1]]) > APART)
@@ -138,7 +138,7 @@ def _runs(values: NDArray[np.float64]) -> list[int]:
 
 
 def _area_name(scenes: Sequence[dict[str, Any]], area: int) -> str:
-    """Return the words that all ids of an area begin with."""
+    """Return the leading words that all scene ids of an area share."""
     ids = [scene["id"] for scene in scenes if scene["area"] == area]
     columns = zip(*(re.split(r"[\W_]+", one) for one in ids), strict=False)
     words = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
@@ -151,9 +151,9 @@ def _curves(counts: NDArray[np.uint64]) -> list[list[int]]:
 
 
 def _legend(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the colours of bins 1 to 7 with their names; the slowest only where it occurs.
+    """Return the colours and names of bins 1 to 7; bin 1 only if it occurs.
 
-    Bin 0 is a road of unknown speed; alone where a store has no speeds.
+    Bin 0 is roads of unknown speed, the only bin of a store without speeds.
     """
     first = 1 if any(speed_bin(int(mph)) == 1 for mph in facts["speeds"]) else 2
     has_speeds = facts["speed_unit"] != NO_SPEEDS

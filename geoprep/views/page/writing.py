@@ -1,4 +1,4 @@
-"""Putting a page together: scenes are encoded some at a time, the file appears when it is whole."""
+"""Write the HTML page of a store: encode scenes in rounds, then rename the finished file."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from geoprep.errors import UsageError
 from geoprep.executors import Executor, Threads
 from geoprep.storage import make_folder, replaced, written
 from geoprep.store import PIXEL_ARRAYS, Store
+from geoprep.views.display import brightness_table
 from geoprep.views.page.pictures import ScenePictures, scene_pictures
 from geoprep.views.page.records import page_data, script_json
-from geoprep.views.pixels import brightness_table
 
 SUFFIXES = (".html", ".htm")
 MOST_PIXELS = 128_000_000
-"""Above so many pixels of pictures (75 chips of 1300 x 1300: some 60 MB) they lie beside the page,
-in the folder ``NAME_files``."""
+"""Above this number of pixels (75 chips of 1300 x 1300, about 60 MB), pictures are written to the
+folder ``NAME_files`` beside the page."""
 PER_ROUND = 16
-"""Scenes per worker that are encoded before they are written, and so in memory."""
+"""Scenes per worker thread that are encoded, and held in memory, before they are written."""
 KINDS = {"image": "jpg", "mask": "png", "thumb": "jpg", "roads": "png"}
 SCRIPTS = ("base.js", "charts.js", "map.js", "viewer.js", "main.js")
 MIME = {"jpg": "image/jpeg", "png": "image/png"}
@@ -41,34 +41,34 @@ def make_page(
     executor: Executor | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Write a page to look through a whole store: thumbnails, filters, a map, every scene large.
+    """Write an HTML page of a whole store: thumbnails, filters, a map and a viewer.
 
-    It asks the network for nothing. Where the scenes have more than `MOST_PIXELS`, their pictures
-    lie in a folder beside it, ``NAME_files``, which goes where the page goes.
+    The page needs no network connection. If the scenes have more than `MOST_PIXELS` pixels, their
+    pictures are in the folder ``NAME_files`` beside it; move both together.
 
     Parameters
     ----------
     out
-        ``.html``; it appears at once, or not at all.
+        ``.html`` file, written atomically.
     level
-        Resolution of the pictures. None: the finest.
+        Level of the pictures. None: the finest.
     executor
-        Encodes the scenes; by default one thread per core.
+        Runs the encoding. None: one thread per core.
     report
-        Called with the scenes done and the scenes there are.
+        Called with the number of scenes done and the number of all scenes.
 
     Raises
     ------
     UsageError
         Another suffix, no such level, or a folder that does not exist.
     StoreError
-        Damaged pixels.
+        A tile is missing or damaged.
     OutputError
-        The disk is full, or fails.
+        The disk is full, or writing fails.
     """
     out = Path(out)
     if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{out}: a page is called NAME.html")
+        raise UsageError(f"{out}: a page is an HTML file. Name it NAME.html")
     level = store.check_level(level)
     data = page_data(store, level)
     pixels = sum(one["width"] * one["height"] / one["step"] ** 2 for one in data["scenes"])
@@ -91,8 +91,8 @@ def _encoded(
     executor: Executor,
     report: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[int, ScenePictures]]:
-    """Yield the pictures of all scenes that have any, in the order of the store."""
-    for name in PIXEL_ARRAYS:  # tables are read here, once, and not by every thread
+    """Yield (index, pictures) of all scenes that have pixels, in the order of the store."""
+    for name in PIXEL_ARRAYS:  # reads the tables once, before threads need them
         store.layout(level, name)
     encode = partial(scene_pictures, store, level=level, brighten=brightness_table(store))
     built = [index for index, scene in enumerate(scenes) if scene["built"]]
@@ -105,7 +105,7 @@ def _encoded(
 
 
 def _inline(encoded: Iterator[tuple[int, ScenePictures]]) -> Iterator[str]:
-    """Yield elements that hold pictures as text: a browser decodes what it shows, and no more."""
+    """Yield script elements with pictures as base64, which the browser decodes when shown."""
     for index, pictures in encoded:
         for kind, suffix in KINDS.items():
             text = base64.b64encode(getattr(pictures, kind)).decode("ascii")
@@ -121,10 +121,10 @@ def _fill(folder: Path, encoded: Iterator[tuple[int, ScenePictures]]) -> None:
 
 @contextmanager
 def _asset_folder(out: Path, data: dict[str, Any], store: Store) -> Iterator[tuple[Path, str]]:
-    """Yield a folder to fill and its name relative to the page; it is renamed when it is full.
+    """Yield a temporary folder and its final name relative to the page; rename it at the end.
 
-    Each page has one of its own, named by its content, so that the page that is there before is
-    whole until the new one takes its place.
+    The name is a digest of the content, so that the pictures of an older page stay until the new
+    page replaces it.
     """
     seen = script_json([data, store.root.attrs.asdict()]).encode()
     digest = hashlib.sha256(seen).hexdigest()[:16]
@@ -142,7 +142,7 @@ def _asset_folder(out: Path, data: dict[str, Any], store: Store) -> Iterator[tup
 
 
 def _remove_older(out: Path, name: str) -> None:
-    """Remove the pictures of pages that this one has replaced, and of those never finished."""
+    """Remove the pictures of replaced pages and of interrupted runs."""
     kept = Path(name).name
     for folder in out.with_name(f"{out.stem}_files").iterdir():
         own = re.fullmatch(r"[0-9a-f]{16}|\.[0-9a-f]{16}\.partial", folder.name)
@@ -151,7 +151,7 @@ def _remove_older(out: Path, name: str) -> None:
 
 
 def _write(path: Path, data: dict[str, Any], blocks: Iterator[str] | Sequence[str]) -> None:
-    """Write the page: its frame, the data, the pictures, and last the script that shows them."""
+    """Write the page: HTML, data, pictures, and the script at the end."""
     style = _asset("page.css")
     script = '"use strict";\n{\n' + "\n".join(map(_asset, SCRIPTS)) + "}\n"
     frame = _asset("page.html")
@@ -180,5 +180,5 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return what the policy of the page allows to run: this text and no other."""
+    """Return the hash of a text for the page's Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

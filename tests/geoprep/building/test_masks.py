@@ -29,11 +29,11 @@ from geoprep.store import Store
 from geoprep.store.schema import StoreMeta
 from geoprep.verify import verify
 from geoprep.verify.pixels import _speed_faults
+from geoprep.views.display import thinned_speed
 from geoprep.views.facts import info, render
 from geoprep.views.geotiff import export_scene
 from geoprep.views.page.pictures import _png
 from geoprep.views.page.records import _legend
-from geoprep.views.pixels import thinned_speed
 
 SIDE = 96
 

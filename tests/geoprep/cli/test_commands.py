@@ -59,7 +59,7 @@ def own(scenes, *more):
         (["--labels", " "], "is empty"),
         (["--images", ""], "is empty"),
         (["--out", ""], "is empty"),
-        (["--out", "gs://bucket/a.zarr"], "local folder for now"),
+        (["--out", "gs://bucket/a.zarr"], "local folders only"),
         (["--tile", "100000"], "256 MiB are the most"),
         (["--resize", "100000"], "256 MiB are the most"),
         (["--levels", "20"], "at most 10"),
@@ -84,7 +84,7 @@ def test_what_has_no_effect_or_cannot_be_held_is_refused(geoprep, scenes, tmp_pa
 @pytest.mark.parametrize("command", [["preview", "a.zarr"], ["export", "a.zarr", "--scene", "x"]])
 def test_pictures_and_exports_go_to_local_files_and_levels_have_pixels(geoprep, command):
     status, _, err = geoprep(*command, "--out", "s3://bucket/a.png")
-    assert (status, "local folder for now" in err) == (2, True)
+    assert (status, "local folders only" in err) == (2, True)
     status, _, err = geoprep(*command, "--out", "a.png", "--level", "0")
     assert (status, "--level" in err) == (2, True)
 
@@ -107,7 +107,7 @@ def test_a_store_that_is_built_otherwise_is_not_a_build_with_failed_scenes(geopr
 
 def test_overwrite_builds_what_is_complete(geoprep, scenes):
     assert "built" in geoprep(*own(scenes))[1]
-    assert "complete already" in geoprep(*own(scenes))[1]
+    assert "already complete" in geoprep(*own(scenes))[1]
     assert "built" in geoprep(*own(scenes, "--overwrite"))[1]
 
 
@@ -277,7 +277,7 @@ def test_ctrl_c_that_an_import_prints_and_hides_is_one_line(monkeypatch, capsys)
         main()
     assert ended.value.code == 130
     assert capsys.readouterr().err.strip().splitlines() == [
-        "Interrupted. What was finished is kept: run the same command again to carry on."
+        "Interrupted. Finished work is kept. Run the same command again to resume."
     ]
 
 
@@ -292,7 +292,7 @@ def test_dry_run_builds_nothing_and_says_what_would_fail(geoprep, scenes, tmp_pa
     status, out, _ = geoprep(*own(scenes, "--dry-run"))
     assert status == 0
     assert "2 tiles of quay" not in out
-    assert "built for a trial" in out
+    assert "built as a trial" in out
 
 
 def test_all_scenes_are_exported_at_once_and_out_of_an_archive(geoprep, scenes, tmp_path):
@@ -308,4 +308,4 @@ def test_all_scenes_are_exported_at_once_and_out_of_an_archive(geoprep, scenes, 
     assert len(list((tmp_path / "maps").glob("*.tif"))) == 4
     status, _, err = geoprep("export", "a.zarr", "--scenes", "quay_0,quay_1", "--out", "m.tif")
     assert status == 2
-    assert "several scenes go into a folder" in err
+    assert "Give a folder for several scenes" in err

@@ -93,7 +93,7 @@ def test_a_mask_without_a_place(tmp_path, monkeypatch, capsys):
     out = tmp_path / "roads.geojson"
     status, _, error = run(monkeypatch, capsys, "vectorize", mask, "--out", out, "--quiet")
     assert status == 2
-    assert error.startswith(f"Error: {mask}: has no place")
+    assert error.startswith(f"Error: {mask}: is not georeferenced")
     assert "--pixel-size METRES" in error
     assert not out.exists()
     status, _, _ = run(
@@ -110,8 +110,8 @@ def test_a_mask_without_a_place(tmp_path, monkeypatch, capsys):
         (("vectorize", ".", "--out", "x.shp"), r"x.shp: a road network is a file that ends in"),
         (("vectorize", ".", "--out", "x.shp"), ".geojson, .graphml, .parquet, .csv"),
         (("preview", "nowhere.gpkg"), "nowhere.gpkg: no such file"),
-        (("preview", "nowhere.gpkg", "--scene", "chip1"), "--scene and --level go with a store"),
-        (("preview", "a.zarr", "--over", "x.tif"), "--over x.tif goes with a road network"),
+        (("preview", "nowhere.gpkg", "--scene", "chip1"), "--scene and --level are for stores"),
+        (("preview", "a.zarr", "--over", "x.tif"), "--over x.tif is for road networks"),
     ],
 )
 def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
@@ -133,7 +133,7 @@ def test_a_picture_over_an_image_that_lies_elsewhere_is_refused(
     picture = tmp_path / "roads.png"
     status, _, error = run(monkeypatch, capsys, "preview", out, "--over", away, "--out", picture)
     assert status == 2
-    assert "away.tif: lies elsewhere than the roads" in error
+    assert "away.tif does not overlap the roads" in error
     assert not picture.exists()
 
 

@@ -9,12 +9,13 @@ import rasterio
 from rich.console import Console
 
 from geoprep.building.run import build
+from geoprep.cli.progress import print_info
 from geoprep.executors import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources.patterns import images_and_labels
 from geoprep.store import Store
-from geoprep.views.facts import info, print_info, render
+from geoprep.views.facts import info, render
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +199,19 @@ def test_store_without_training_tiles_is_described(make, tmp_path, sources):
     assert facts["statistics"][0]["mean"] is None
     assert facts["road_fraction"] == 0
     assert "–" in _printed(facts)
+
+
+def test_empty_tiles_are_not_usable_and_need_no_memory(make, tmp_path):
+    """Two tiles of 64; one of them has no imagery, so that no loader loads it."""
+    make.write_scene(tmp_path, "a", shape=(64, 128), transform=make.lonlat_grid(0))
+    with rasterio.open(tmp_path / "a.tif", "r+") as file:
+        image = file.read()
+        image[:, :, 64:] = 0
+        file.write(image)
+    store = make.build_store(tmp_path, tmp_path / "x.zarr", BuildOptions(tile=64, levels=1))
+    facts = info(Store.open(store))
+    usable = {name: split["usable_tiles"] for name, split in facts["splits"].items()}
+    assert facts["tiles"] == 2
+    assert sum(usable.values()) == 1
+    memory = sum(split["ram_bytes"]["64"] for split in facts["splits"].values())
+    assert memory == 64 * 64 * (3 + 1)

@@ -79,7 +79,7 @@ def test_coarser_level_covers_the_same_ground(store, sources, tmp_path):
 
 
 def test_level_whose_tiles_do_not_line_up_is_refused(store, tmp_path):
-    with pytest.raises(UsageError, match="use level 64"):
+    with pytest.raises(UsageError, match="Export level 64"):
         export_scene(store, "utm_north", tmp_path / "out.tif", level=32)
     assert list(tmp_path.iterdir()) == []
 
@@ -117,10 +117,10 @@ def test_files_are_named_after_out_or_after_the_scene(store, tmp_path):
 @pytest.mark.parametrize(
     ("scene", "out", "what", "message"),
     [
-        ("city_black", "a.tif", "both", "skipped by the build .*no pixels"),
+        ("city_black", "a.tif", "both", "no pixels of .*skipped by the build"),
         ("city_broken", "a.tif", "image", "failed by the build .*not valid JSON"),
-        ("city_unlabelled", "a.tif", "speed", "no labels"),
-        ("city_1", "a.png", "both", "call the file NAME.tif"),
+        ("city_unlabelled", "a.tif", "speed", "unlabelled"),
+        ("city_1", "a.png", "both", "Name the file NAME.tif"),
         ("city_1", "nowhere/a.tif", "both", "create it first"),
         ("city_99", "a.tif", "both", "no scene"),
     ],

@@ -22,10 +22,10 @@ from geoprep.palette import (
 )
 from geoprep.plan.options import BuildOptions
 from geoprep.store import Store, scenes
-from geoprep.views import export_scene, pixels, sheet
+from geoprep.views import display, export_scene, sheet
 from geoprep.views import overview as module
+from geoprep.views.display import natural_bands
 from geoprep.views.overview import choose_scenes, preview
-from geoprep.views.pixels import natural_bands
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
 EYES = {
@@ -205,7 +205,7 @@ def test_dark_imagery_is_brightened_and_no_other(low, high, brighter):
             bands = ("red", "green", "blue")
 
     Dark.histogram_band[:, low : high + 1] = 1000
-    table = pixels.brightness_table(Dark)
+    table = display.brightness_table(Dark)
     middle = (low + high) // 2
     assert (np.diff(table.astype(int)) >= 0).all()
     assert table[low] <= 5
@@ -219,7 +219,7 @@ def test_dark_imagery_is_brightened_and_no_other(low, high, brighter):
 )
 def test_thinning_loses_no_road_and_invents_no_data(step, speed):
     mask = np.array(speed, np.uint8).reshape(8, 8)
-    thin = pixels.thinned_speed(mask, step)
+    thin = display.thinned_speed(mask, step)
     for y in range(8 // step):
         for x in range(8 // step):
             block = mask[y * step : (y + 1) * step, x * step : (x + 1) * step]
@@ -313,11 +313,11 @@ def test_a_large_scene_is_read_in_strips(make, tmp_path, views):
     image, speed = scenes.read_image(opened, 0), scenes.read_speed(opened, 0)
     assert opened.tiles is opened.tiles  # read before memory is looked at
     tracemalloc.start()
-    thin_image, thin_speed = pixels.read_thinned(opened, 0, 32, 7)
+    thin_image, thin_speed = display.read_thinned(opened, 0, 32, 7)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    np.testing.assert_array_equal(thin_image, pixels.thinned_image(image, 7))
-    np.testing.assert_array_equal(thin_speed, pixels.thinned_speed(speed, 7))
+    np.testing.assert_array_equal(thin_image, display.thinned_image(image, 7))
+    np.testing.assert_array_equal(thin_speed, display.thinned_speed(speed, 7))
     assert peak < 0.4 * image.nbytes
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from geoprep.errors import ImageError, UsageError
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS
-from geoprep.views.roads import preview_network
+from geoprep.views.network_preview import preview_network
 
 
 def has(picture, colour):
@@ -51,10 +51,10 @@ def test_images_of_any_type_and_pixels_without_a_place(tmp_path):
 
 def test_what_cannot_be_drawn_is_named(tmp_path):
     made = network([(0, 0), (100, 0)])
-    with pytest.raises(UsageError, match=r"call it NAME\.png"):
+    with pytest.raises(UsageError, match=r"Name the file NAME\.png"):
         preview_network(made, tmp_path / "roads.gpkg")
     image = lonlat_image(tmp_path / "image.tif")
-    with pytest.raises(UsageError, match="--pixel-size"):
+    with pytest.raises(UsageError, match="pixel_size"):
         preview_network(made, tmp_path / "roads.png", over=image)
     (tmp_path / "no.tif").write_text("no")
     with pytest.raises(ImageError, match=r"no\.tif"):

@@ -145,13 +145,13 @@ function pointed(u, v) {
   const [red, green, blue, opacity] = VIEW.pixels.getImageData(Math.floor(u * width), Math.floor(v * height), 1, 1).data;
   const colour = `rgb(${red},${green},${blue})`;
   const [number, bin] = Object.entries(DATA.legend.bins).find(([, one]) => one.colour === colour) || [];
-  const named = number === "0" ? "road, speed unknown" : bin ? `${bin.label} mph` : "no data";
-  return `${where}: ${opacity ? named : "no road"}`;
+  const named = number === "0" ? "road, speed unknown" : bin ? `${bin.label} mph` : "nodata";
+  return `${where}: ${opacity ? named : "background"}`;
 }
 
 function startViewer() {
   const bins = Object.values(DATA.legend.bins).map((bin) => [bin.colour, bin.label]);
-  keyed($("legend"), [[DATA.legend.ground, "no road"], ...bins, ["nodata", "no data"]]);
+  keyed($("legend"), [[DATA.legend.ground, "background"], ...bins, ["nodata", "nodata"]]);
   if (bins.length > 1) $("legend").prepend("mph");
   DIALOG.style.setProperty("--ground", DATA.legend.ground);
   $("close").addEventListener("click", closeScene);

@@ -1,4 +1,4 @@
-"""Pixels of a store as people see them: bands, brightness, orientation, and not too many."""
+"""Prepare pixels of a store for display: bands, brightness, orientation, reduced size."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store import Store, read_image, read_speed, scene_shape
 
 DARK = 0.45
-"""Median brightness below which pictures are brightened, up to there."""
+"""Pictures with a lower median brightness are brightened to this median."""
 MOST_GAMMA = 2.0
 STRIP_TILES = 8
-"""Rows of tiles in memory at once; those at the edge of a strip are read twice."""
+"""Rows of tiles in memory at once. Tiles at the edge of a strip are read twice."""
 
 
 def aspect_of(grid: Grid | None) -> float:
-    """Return height over width on the ground: pixels need not be square there."""
+    """Return height divided by width on the ground, where pixels need not be square."""
     if grid is None:
         return 1.0
     gsd_x, gsd_y = grid.gsd_m()
@@ -27,7 +27,7 @@ def aspect_of(grid: Grid | None) -> float:
 
 
 def north_up(grid: Grid | None) -> tuple[slice, slice]:
-    """Return the slices of rows and columns that put north on top and west on the left."""
+    """Return slices of rows and columns that turn an image north up and west left."""
     if grid is None:
         return slice(None), slice(None)
     return (
@@ -37,7 +37,7 @@ def north_up(grid: Grid | None) -> tuple[slice, slice]:
 
 
 def natural_bands(names: Sequence[str]) -> tuple[int, ...]:
-    """Return the bands to show as red, green and blue: by name, else the first three, else one."""
+    """Return the bands to show: red, green and blue by name, else the first three, else one."""
     lower = [name.lower() for name in names]
     if {"red", "green", "blue"} <= set(lower):
         return lower.index("red"), lower.index("green"), lower.index("blue")
@@ -45,10 +45,10 @@ def natural_bands(names: Sequence[str]) -> tuple[int, ...]:
 
 
 def brightness_table(store: Store) -> NDArray[np.uint8]:
-    """Return uint8 (256): how values are shown; the same for all bands and scenes of the store.
+    """Return uint8 (256), a brightness lookup table for all bands and scenes of the store.
 
-    The middle 98 % of the training pixels fill the range; dark imagery is brightened by a gamma
-    that lifts its median, bright imagery is left as it is.
+    The middle 98 % of the training pixels fill the range. A gamma raises the median of dark
+    imagery; bright imagery is unchanged.
     """
     counts = store.histogram_band[list(natural_bands(store.meta.bands)), 1:].sum(axis=0)
     below = np.cumsum(counts, dtype=np.float64)
@@ -69,7 +69,7 @@ def brightness_table(store: Store) -> NDArray[np.uint8]:
 def read_thinned(
     store: Store, scene: int, level: int, step: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Read a scene some rows of tiles at a time, so that a large one need not fit into memory."""
+    """Return a scene's image and label, reduced by ``step``, read in strips to save memory."""
     height = scene_shape(store, scene, level)[0]
     strip = step * -(-STRIP_TILES * level // step)
     images, speeds = [], []
@@ -81,22 +81,22 @@ def read_thinned(
 
 
 def _blocks(values: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
-    """Return (y, step, x, step, ...): square blocks, what does not fill one cut off."""
+    """Return square blocks, (y, step, x, step, ...), without incomplete blocks at the edges."""
     height, width = values.shape[0] // step, values.shape[1] // step
     cut = values[: height * step, : width * step]
     return cut.reshape(height, step, width, step, *values.shape[2:])
 
 
 def thinned_image(image: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
-    """Return the means of square blocks, uint8 (y, x, band); what does not fill one is cut off."""
+    """Return the means of square blocks, uint8 (y, x, band), without incomplete blocks."""
     if step == 1:
         return image
     mean: NDArray[np.float64] = _blocks(image, step).mean(axis=(1, 3))
-    return np.ceil(mean).astype(np.uint8)  # rounded up: what has some imagery is not "no data"
+    return np.ceil(mean).astype(np.uint8)  # rounded up: a block with some imagery is not nodata
 
 
 def thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
-    """Thin a mask so that no road gets lost: the fastest of a block, no data only if all of it."""
+    """Return the highest speed of each square block; nodata only if the whole block is."""
     if step == 1:
         return speed
     blocks = _blocks(speed, step)

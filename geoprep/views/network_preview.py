@@ -1,4 +1,4 @@
-"""A road network as a picture: edges coloured by speed, over an image or on a dark ground."""
+"""Draw a road network: edges coloured by speed, over an image or a dark background."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CASING_PT, _LINE_PT = 3.2, 1.9
 
 @dataclass(frozen=True, slots=True)
 class _Backdrop:
-    """What lies below: uint8 (y, x, 3), and the lines in its pixels."""
+    """The image below the roads, uint8 (y, x, 3), and the lines in its pixel coordinates."""
 
     rgb: NDArray[np.uint8]
     lines: NDArray[np.object_]
@@ -42,27 +42,27 @@ def preview_network(
     over: Path | None = None,
     pixel_size_m: float | tuple[float, float] | None = None,
 ) -> Path:
-    """Draw a network with a legend of its speeds, and kilometres of each in the picture.
+    """Draw a road network with a legend of its speeds and their length in the picture.
 
     Parameters
     ----------
     out
-        ``.png``, ``.pdf``, ``.svg`` or ``.jpg``; it appears at once, or not at all.
+        ``.png``, ``.pdf``, ``.svg`` or ``.jpg`` file, written atomically.
     over
-        An image to draw it on, in any CRS. None: a dark ground.
+        Image below the roads, in any CRS. None: a dark background.
     pixel_size_m
-        Metres that the image's pixels are wide (and high), for a network without a place on the
-        ground.
+        Pixel size of the image in metres, or (width, height), for a road network that is not
+        georeferenced.
 
     Raises
     ------
     UsageError
-        Another suffix, or network and image have no common ground.
+        Another suffix, or the road network does not overlap the image.
     ImageError
         The image cannot be read.
     """
     if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{out}: a preview is a picture: call it NAME.png")
+        raise UsageError(f"{out}: a preview is a picture. Name the file NAME.png")
     backdrop = _dark(network) if over is None else _image(network, over, pixel_size_m)
     with replaced(out) as partial:
         _draw(partial, network, backdrop)
@@ -70,7 +70,7 @@ def preview_network(
 
 
 def _dark(network: RoadNetwork) -> _Backdrop:
-    """Return a dark ground a little larger than the network."""
+    """Return a dark background slightly larger than the road network."""
     if not len(network.lines):
         return _Backdrop(np.full((_PIXELS, _PIXELS, 3), BACKGROUND_COLOUR, np.uint8), network.lines)
     west, south, east, north = shapely.total_bounds(network.lines)
@@ -86,7 +86,7 @@ def _dark(network: RoadNetwork) -> _Backdrop:
 def _image(
     network: RoadNetwork, over: Path, pixel_size_m: float | tuple[float, float] | None
 ) -> _Backdrop:
-    """Read an image as coarsely as it is shown."""
+    """Read an image at the resolution of the picture."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
@@ -107,12 +107,12 @@ def _image(
 
 
 def _require_common_ground(lines: NDArray[np.object_], over: Path, width: int, height: int) -> None:
-    """Refuse an image that lies apart from the box about all roads, given in its pixels."""
+    """Raise UsageError if the image does not overlap the bounding box of the roads."""
     if not len(lines):
         return
     left, top, right, bottom = shapely.total_bounds(lines)
     if not (left < width and right > 0 and top < height and bottom > 0):
-        raise UsageError(f"{over}: lies elsewhere than the roads: give an image of their place")
+        raise UsageError(f"{over} does not overlap the roads. Give an image of the same area")
 
 
 def _in_pixels(
@@ -121,23 +121,23 @@ def _in_pixels(
     dataset: Any,  # noqa: ANN401 - rasterio has no types
     pixel_size_m: float | tuple[float, float] | None,
 ) -> NDArray[np.object_]:
-    """Return a network's lines in pixels of an image."""
+    """Return the lines of a road network in pixel coordinates of an image."""
     if network.crs is None:
         if pixel_size_m is None:
             raise UsageError(
-                f"the roads have no place on the ground: say how large the pixels of {over} are "
-                "with --pixel-size METRES"
+                f"the road network is not georeferenced. Give the pixel size of {over} in metres "
+                "by `pixel_size`"
             )
         return shapely.transform(network.lines, lambda xy: xy * [1, -1] / pixel_size_m)
     if not is_georeferenced(dataset.crs, dataset.transform):
-        raise UsageError(f"{over}: is not georeferenced, but the roads are: give another image")
+        raise UsageError(f"{over} is not georeferenced, but the roads are. Give another image")
     inverse = ~dataset.transform
     lines = reproject(network.lines, network.crs, dataset.crs.to_wkt())
     return shapely.transform(lines, lambda xy: np.column_stack(inverse * xy.T))
 
 
 def _shown(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return uint8 (y, x, 3); what is not bytes already is stretched from 1 to 99 %."""
+    """Return uint8 (y, x, 3); other dtypes are stretched between percentiles 1 and 99."""
     if values.dtype != np.uint8:
         low, high = np.nanpercentile(values, (1, 99))
         values = np.clip((values - low) * (255 / max(high - low, 1e-9)), 0, 255)
@@ -189,7 +189,7 @@ def _draw(path: Path, network: RoadNetwork, backdrop: _Backdrop) -> None:
 
 
 def _shown_metres(network: RoadNetwork, backdrop: _Backdrop) -> NDArray[np.float64]:
-    """Return how many metres of every edge lie in the picture."""
+    """Return float64 (edge), the length in metres of each edge within the picture."""
     height, width = backdrop.rgb.shape[:2]
     whole = shapely.length(backdrop.lines)
     within = shapely.length(shapely.intersection(backdrop.lines, shapely.box(0, 0, width, height)))
@@ -198,7 +198,7 @@ def _shown_metres(network: RoadNetwork, backdrop: _Backdrop) -> NDArray[np.float
 
 
 def _bins(mph: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return the bin 1..7 of every speed, 0 where it is unknown."""
+    """Return uint8, the bin 1..7 of each speed in mph; 0 if it is unknown."""
     known = np.isfinite(mph)
     bins: NDArray[np.uint8] = BIN_TABLE[to_byte(np.where(known, mph, 1.0))]
     return np.where(known, bins, 0).astype(np.uint8)
