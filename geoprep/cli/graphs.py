@@ -1,8 +1,9 @@
-"""The commands on road networks: how good one is, and the way through it."""
+"""The commands `geoprep score` and `geoprep route`."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,38 +16,78 @@ from geoprep.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from geoprep.labels import SpeedRule
     from geoprep.roads import SceneScore
 
-SCORE_HELP = """Score a road network against the truth: APLS, APLS_time and TOPO.
+SCORE_HELP = """Score a road network against ground truth: APLS, APLS_time and TOPO.
 
-TRUTH and PROPOSAL are each a file of one scene, a folder of one file per scene, or a SpaceNet table
-(.csv); labels, or networks of `geoprep vectorize`. Scenes meet by their names, such as
-AOI_7_Moscow_chip12. One proposal for many scenes is a city: every scene is scored on its part.
+The ground truth and the proposal are each a file of one scene, a folder with one file per scene, or
+a SpaceNet table (.csv). Files are labels, or road networks such as `geoprep vectorize` writes.
+Scenes are matched by name, such as AOI_7_Moscow_chip12. A proposal in one file for several scenes
+is a city: each scene is scored on its part.
 
 \b
 geoprep score --truth labels/ --proposal city.gpkg --images chips/
+geoprep score --truth labels/ --proposal city.gpkg --images moscow.zarr
 geoprep score --truth labels/ --proposal submission.csv --images chips/ --json
-geoprep score --truth truth.csv --proposal mine.csv --pixel-size 0.3      pixels, no ground
+geoprep score --truth truth.csv --proposal mine.csv --pixel-size 0.3      tables in pixels
 """
-_WHAT, _APLS, _TOPO, _RUN = "What is compared", "APLS", "TOPO", "Run"
+_INPUT, _LABELS, _APLS, _TOPO, _RUN = "Input", "Labels", "APLS", "TOPO", "Run"
 _PATH = click.Path(path_type=Path)
 
 
 @click.command(cls=GroupedCommand, help=SCORE_HELP, short_help="Score a road network (APLS, TOPO).")
 @grouped_option(
-    _WHAT, "--truth", required=True, type=_PATH, help="Labels or networks: file or folder."
+    _INPUT,
+    "--truth",
+    required=True,
+    type=_PATH,
+    help="Ground truth: file, folder or table of labels or road networks.",
 )
 @grouped_option(
-    _WHAT, "--proposal", required=True, type=_PATH, help="What to score: file or folder."
+    _INPUT,
+    "--proposal",
+    required=True,
+    type=_PATH,
+    help="Road networks to score: file, folder or table.",
 )
 @grouped_option(
-    _WHAT, "--images", type=_PATH, help="Folder of the scenes' images: place and borders."
+    _INPUT,
+    "--images",
+    type=_PATH,
+    help="Image, folder of images, or store of the scenes: their borders, and the georeference of "
+    "tables. Without it, a city is scored within the bounding box of each scene's ground truth, "
+    "and false roads outside that box do not count.",
 )
 @grouped_option(
-    _WHAT,
+    _INPUT,
     "--pixel-size",
     type=POSITIVE,
-    help="Metres that a pixel is wide, for tables without images.",
+    metavar="METRES",
+    help="Pixel size, for tables without images.",
+)
+@grouped_option(
+    _LABELS,
+    "--speed-from",
+    type=click.Choice(["attributes", "field", "auto"]),
+    default="attributes",
+    show_default=True,
+    help="Source of the speeds of labels: road type, lanes and surface; a speed field; or the "
+    "field where there is one. Road networks have their own speeds.",
+)
+@grouped_option(
+    _LABELS,
+    "--speed-field",
+    metavar="NAME",
+    help="Field of labels with the speed; implies --speed-from field.",
+)
+@grouped_option(
+    _LABELS,
+    "--speed-unit",
+    type=click.Choice(["mph", "kmh", "mps"]),
+    default="mph",
+    show_default=True,
+    help="Unit of --speed-field.",
 )
 @grouped_option(
     _APLS,
@@ -54,21 +95,26 @@ _PATH = click.Path(path_type=Path)
     default=4.0,
     show_default=True,
     type=POSITIVE,
-    help="Metres that control points may lie apart; published figures used 4 or 5.",
+    metavar="METRES",
+    help="Largest distance of a control point from the other network; published figures used 4 or "
+    "5.",
 )
 @grouped_option(
     _APLS,
-    "--midpoints",
+    "--control-point-spacing",
+    deprecated_names=("--midpoints",),
     default=50.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Metres between control points along edges; 0: nodes only.",
+    metavar="METRES",
+    help="Distance of control points along edges; 0: nodes only.",
 )
 @grouped_option(
     _APLS,
     "--published",
     is_flag=True,
-    help="Read labels as the reference program does, its mistakes included.",
+    help="Reproduce published figures: read labels as the reference program does, with its "
+    "mistakes, and leave out closed loops (edges that begin and end at one node) on both sides.",
 )
 @grouped_option(
     _TOPO,
@@ -76,32 +122,46 @@ _PATH = click.Path(path_type=Path)
     default=150.0,
     show_default=True,
     type=POSITIVE,
-    help="Metres to follow roads; 300 for scenes of 2 km.",
+    metavar="METRES",
+    help="Distance by road from each starting point; 300 for scenes of 2 km.",
 )
 @grouped_option(
-    _TOPO, "--topo-starts", type=click.IntRange(1), help="Starting points per scene; default: all."
+    _TOPO,
+    "--topo-starts",
+    type=click.IntRange(1),
+    help="Largest number of starting points per scene; default: all.",
 )
-@grouped_option(_TOPO, "--seed", default=0, show_default=True, help="Which ones are drawn.")
 @grouped_option(
-    _RUN, "--threads", type=click.IntRange(1), help="For cities; default: one per core."
+    _TOPO,
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Random seed for choosing starting points.",
+)
+@grouped_option(
+    _RUN,
+    "--threads",
+    type=click.IntRange(1),
+    help="Worker threads for large networks; default: one per core.",
 )
 @QUIET
 @JSON
-def score(**given: Any) -> None:  # noqa: ANN401 - click hands options over by name
-    """Compare networks, scene by scene."""
+def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
+    """Score networks scene by scene."""
     from geoprep.cli.progress import counting_bar
-    from geoprep.roads import Settings, mean_scores, scenes_of, score_scenes
+    from geoprep.roads import ScoreSettings, mean_scores, pair_scenes, score_scenes
 
-    pairs = scenes_of(
+    pairs = pair_scenes(
         given["truth"],
         given["proposal"],
         images=given["images"],
         pixel_size_m=given["pixel_size"],
         as_published=given["published"],
+        rule=_speed_rule(given),
     )
-    settings = Settings(
+    settings = ScoreSettings(
         snap_m=given["snap"],
-        midpoints_m=given["midpoints"] or None,
+        control_point_spacing_m=given["control_point_spacing"] or None,
         topo_radius_m=given["topo_radius"],
         topo_starts=given["topo_starts"],
         seed=given["seed"],
@@ -112,7 +172,7 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click hands options over by n
     if given["as_json"]:
         document = {
             "mean": mean,
-            "scenes_in_mean": _counted(scores),
+            "scenes_in_mean": _scenes_in_mean(scores),
             "scenes": [asdict(one) for one in scores],
             "settings": asdict(settings) | {"published": given["published"]},
         }
@@ -121,19 +181,33 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click hands options over by n
         _print_scores(scores, mean)
 
 
-def _counted(scores: Sequence[SceneScore]) -> dict[str, int]:
-    """Return how many scenes the means are of: those with roads, and of these with speeds."""
+def _speed_rule(given: dict[str, Any]) -> SpeedRule:
+    from geoprep.labels import SpeedRule
+
+    if given["speed_field"] is None and given["speed_unit"] != "mph":
+        raise UsageError("--speed-unit is the unit of --speed-field: name the field as well")
+    return SpeedRule(
+        speed_from=given["speed_from"],
+        speed_field=given["speed_field"],
+        speed_unit=given["speed_unit"],
+    )
+
+
+def _scenes_in_mean(scores: Sequence[SceneScore]) -> dict[str, int]:
+    """Return how many scenes have roads, and how many of these have all speeds."""
     return {
         "apls": sum(one.apls is not None for one in scores),
         "apls_time": sum(one.apls_time is not None for one in scores),
     }
 
 
-_COLUMNS = ("APLS", "found", "true", "time", "TOPO", "prec.", "recall")
+_COLUMNS = ("APLS", "recall", "prec.", "time", "TOPO", "prec.", "recall")
 _LEGEND = (
-    "APLS: mean of found (ways of the truth that the proposal has) and true (the reverse); "
-    "time: APLS of travel times. TOPO: mean of precision and recall. km: proposal, truth."
+    "APLS: harmonic mean of truth-to-proposal (recall: paths of the ground truth that the proposal "
+    "has) and proposal-to-truth (prec.: the reverse); time: APLS of travel times. TOPO: harmonic "
+    "mean of precision and recall. km: proposal, ground truth."
 )
+_FEW_SCENES = 3
 
 
 def _print_scores(scores: Sequence[SceneScore], mean: Mapping[str, float | None]) -> None:
@@ -146,55 +220,104 @@ def _print_scores(scores: Sequence[SceneScore], mean: Mapping[str, float | None]
         table.add_column(title, justify="right")
     for one in scores:
         km = (f"{one.proposal_km:.2f}", f"{one.truth_km:.2f}")
-        table.add_row(one.scene, *map(_spelled, _figures(one)), *km)
-    scored, timed = _counted(scores).values()
-    table.add_row(f"mean of {scored}", *map(_spelled, mean.values()), style="bold")
+        table.add_row(one.scene, *map(_number, _figures(one)), *km)
+    scored, timed = _scenes_in_mean(scores).values()
+    table.add_row(f"mean of {scored}", *map(_number, mean.values()), style="bold")
     console = Console()
     console.print(table)
-    for one in scores:
-        if one.note:
-            console.print(f"{one.scene}: {one.note}", highlight=False)
+    for line in _notes(scores):
+        console.print(line, highlight=False, markup=False)
     if 0 < timed < scored:
         console.print(f"time: mean of the {timed} scenes whose speeds are known", highlight=False)
     console.print(_LEGEND, style="dim")
 
 
+def _notes(scores: Sequence[SceneScore]) -> list[str]:
+    """Return one line per scene with remarks; a remark on many scenes is one line in all."""
+    parts = [(one.scene, part) for one in scores for part in one.note.split("; ") if part]
+    counts = Counter(part for _, part in parts)
+    common = [part for part, count in counts.items() if count > _FEW_SCENES]
+    rare = {
+        one.scene: "; ".join(part for part in one.note.split("; ") if part and part not in common)
+        for one in scores
+    }
+    lines = [f"{scene}: {text}" for scene, text in rare.items() if text]
+    lines += [f"{counts[part]} scenes: {part}" for part in common]
+    boxed = sum(one.border == "ground truth" for one in scores)
+    if boxed:
+        lines.append(
+            f"{boxed} scenes are scored within the bounding box of their ground truth: false roads "
+            "outside it do not count. Give --images to count them."
+        )
+    return lines
+
+
 def _figures(one: SceneScore) -> tuple[float | None, ...]:
     apls, time, topo = one.apls, one.apls_time, one.topo
-    ways = (apls.score, apls.truth_to_proposal, apls.proposal_to_truth) if apls else (None,) * 3
+    by_path = (apls.score, apls.truth_to_proposal, apls.proposal_to_truth) if apls else (None,) * 3
     sampled = (topo.f1, topo.precision, topo.recall) if topo else (None,) * 3
-    return (*ways, time.score if time else None, *sampled)
+    return (*by_path, time.score if time else None, *sampled)
 
 
-def _spelled(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _place(_: click.Context, option: click.Parameter, text: str) -> tuple[float, float]:
-    """Read LON,LAT."""
+def _lon_lat(_: click.Context, option: click.Parameter, text: str) -> tuple[float, float]:
+    """Parse LON,LAT."""
     try:
         first, second = (float(part) for part in text.split(","))
     except ValueError as error:
         raise UsageError(
-            f"{option.opts[0]} {text}: write two numbers and a comma, LON,LAT, such as 37.61,55.75"
+            f"{option.opts[0]} {text}: write longitude and latitude as LON,LAT, for example "
+            "37.61,55.75"
         ) from error
     return first, second
 
 
 @click.command(
-    cls=GroupedCommand, short_help="Find the way from one place to another on a road network."
+    cls=GroupedCommand, short_help="Find the fastest or shortest route on a road network."
 )
 @click.argument("network", type=_PATH)
-@click.option("--from", "start", required=True, metavar="LON,LAT", callback=_place)
-@click.option("--to", "goal", required=True, metavar="LON,LAT", callback=_place)
-@click.option("--out", required=True, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--shortest", is_flag=True, help="The shortest way; default: the fastest.")
-@click.option(
+@grouped_option(
+    "Route",
+    "--from",
+    "start",
+    required=True,
+    metavar="LON,LAT",
+    callback=_lon_lat,
+    help="Start in degrees; x,y in metres if the network is not georeferenced.",
+)
+@grouped_option(
+    "Route",
+    "--to",
+    "goal",
+    required=True,
+    metavar="LON,LAT",
+    callback=_lon_lat,
+    help="Goal, as the start.",
+)
+@grouped_option(
+    "Route",
+    "--shortest",
+    is_flag=True,
+    help="Find the shortest route; default: the fastest.",
+)
+@grouped_option(
+    "Route",
     "--within",
     default=100.0,
     show_default=True,
     type=POSITIVE,
-    help="Metres that a place may lie from the nearest road.",
+    metavar="METRES",
+    help="Largest distance of start and goal from the nearest road.",
+)
+@grouped_option(
+    "Output",
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="GeoJSON file to write.",
 )
 @JSON
 def route(
@@ -206,27 +329,27 @@ def route(
     within: float,
     as_json: bool,
 ) -> None:
-    """Find the fastest way and write it as GeoJSON.
+    """Find the fastest route between two points and write it as GeoJSON.
 
-    NETWORK is a file of `geoprep vectorize`. Places are longitude and latitude; x and y in metres
-    where the network has no place on the ground. Every road is taken both ways.
+    NETWORK is a road network of `geoprep vectorize`, or any file of lines with a field speed_mph.
+    Every road can be driven both ways.
     """
     from geoprep.roads import check_route, find_route, read_network, write_route
 
     by = "length" if shortest else "time"
     check_route(out)
-    found = find_route(read_network(network), start, goal, by=by, within_m=within)  # type: ignore[arg-type]  # one of two literals
-    write_route(found, out)
-    seconds = found.travel_time_s
-    known = seconds == seconds  # not NaN
+    path = find_route(read_network(network), start, goal, by=by, within_m=within)  # type: ignore[arg-type]  # one of two literals
+    write_route(path, out)
+    seconds = path.travel_time_s
+    known = seconds == seconds  # false for NaN
     if as_json:
         facts = {
             "out": str(out),
-            "length_m": round(found.length_m, 3),
+            "length_m": round(path.length_m, 3),
             "travel_time_s": round(seconds, 3) if known else None,
-            "off_road_m": [round(metres, 3) for metres in found.off_road_m],
+            "off_road_m": [round(metres, 3) for metres in path.off_road_m],
         }
         click.echo(json.dumps(facts, indent=2))
         return
-    time = f"{int(seconds // 60)} min {seconds % 60:.0f} s" if known else "time not known"
-    click.echo(f"wrote {out}: {found.length_m / 1000:.3f} km, {time}")
+    time = f"{int(seconds // 60)} min {seconds % 60:.0f} s" if known else "unknown time"
+    click.echo(f"wrote {out}: {path.length_m / 1000:.3f} km, {time}")

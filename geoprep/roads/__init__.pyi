@@ -17,9 +17,9 @@ from .route import check_route as check_route
 from .route import find_route as find_route
 from .route import write_route as write_route
 from .scoring import SceneScore as SceneScore
-from .scoring import Settings as Settings
+from .scoring import ScoreSettings as ScoreSettings
 from .scoring import mean_scores as mean_scores
-from .scoring import scenes_of as scenes_of
+from .scoring import pair_scenes as pair_scenes
 from .scoring import score_scenes as score_scenes
 from .scoring.apls import apls as apls
 from .tracing import (

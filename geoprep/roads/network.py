@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import shapely
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from geoprep.errors import UsageError
 from geoprep.speed import MPS_PER_MPH
 
 
@@ -47,3 +48,55 @@ class RoadNetwork:
     def travel_time_s(self) -> NDArray[np.float64]:
         """Seconds that every edge takes at its speed, float64 (edge,); NaN where it is unknown."""
         return self.length_m / (self.speed_mph * MPS_PER_MPH)
+
+
+def check_network(network: RoadNetwork, name: str) -> None:
+    """Raise an error if the arrays of a network do not fit together or are not finite.
+
+    Unknown speeds (NaN) pass.
+
+    Parameters
+    ----------
+    network
+        Network to check.
+    name
+        Name of the network in error messages, such as its file.
+
+    Raises
+    ------
+    UsageError
+        A coordinate is not finite, an edge refers to a node that does not exist or has no line, a
+        speed is 0, negative or infinite, or the arrays differ in length.
+    """
+    edges = len(network.ends)
+    if not edges == len(network.lines) == len(network.speed_mph):
+        raise UsageError(
+            f"{name}: {edges} edges, {len(network.lines)} lines and {len(network.speed_mph)} "
+            "speeds; every edge needs one line and one speed"
+        )
+    _refuse(
+        name, ~np.isfinite(network.nodes).all(axis=1), "node", "has coordinates that are not finite"
+    )
+    if not edges:
+        return
+    dangling = ((network.ends < 0) | (network.ends >= len(network.nodes))).any(axis=1)
+    _refuse(name, dangling, "edge", "ends at a node that is not in the network")
+    lines = shapely.get_type_id(network.lines) == shapely.GeometryType.LINESTRING
+    _refuse(name, ~lines | shapely.is_empty(network.lines), "edge", "has no LineString")
+    xy, line = shapely.get_coordinates(network.lines, return_index=True)
+    infinite = np.zeros(edges, dtype=bool)
+    infinite[line[~np.isfinite(xy).all(axis=1)]] = True
+    _refuse(name, infinite, "edge", "has coordinates that are not finite")
+    bad = (network.speed_mph <= 0) | np.isinf(network.speed_mph)
+    _refuse(
+        name, bad, "edge", "has a speed that is not above 0 and finite; use NaN if it is unknown"
+    )
+
+
+def _refuse(name: str, wrong: ArrayLike, kind: str, problem: str) -> None:
+    bad = np.asarray(wrong, dtype=bool)
+    if bad.any():
+        more = f" ({int(bad.sum())} in all)" if bad.sum() > 1 else ""
+        raise UsageError(
+            f"{name}: {kind} {int(np.argmax(bad))} {problem}{more}. Correct the network."
+        )

@@ -1,4 +1,4 @@
-"""The way from one place to another along a network: the fastest, or the shortest."""
+"""The fastest or the shortest path between two points on a road network."""
 
 from __future__ import annotations
 
@@ -15,27 +15,30 @@ from shapely.ops import substring
 
 from geoprep.crs import LONLAT, reproject, transformer
 from geoprep.errors import UsageError
-from geoprep.roads.network import RoadNetwork
-from geoprep.roads.paths import Places, Track, check_network, nearest_places, track_of
-from geoprep.roads.paths.distances import Weight, graph_of
+from geoprep.roads.network import RoadNetwork, check_network
+from geoprep.roads.paths import CostGraph, EdgePoints, Weight, cost_graph, nearest_points
+from geoprep.roads.paths.distances import cheapest_edges
 from geoprep.speed import MPS_PER_MPH
 from geoprep.storage import replaced, require_folder
 
-Point = tuple[float, float]
+LonLat = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A way along a network.
+    """A path along a network.
 
     Attributes
     ----------
     line
-        From the place on the road nearest to the start, to the one nearest to the goal, in ``crs``.
+        From the point on the road nearest to the start to the one nearest to the goal, in ``crs``.
+    crs
+        CRS of the network; None if it is not georeferenced.
     length_m, travel_time_s
-        Along the line; the time is NaN where a speed is not known.
+        Length in metres and travel time in seconds along the line; the time is NaN if a speed is
+        unknown.
     off_road_m
-        From the start to the line, and from the line to the goal.
+        Metres from the start to the line, and from the line to the goal.
     """
 
     line: shapely.LineString
@@ -47,66 +50,76 @@ class Route:
 
 def find_route(
     network: RoadNetwork,
-    start: Point,
-    goal: Point,
+    start: LonLat,
+    goal: LonLat,
     *,
     by: Weight = "time",
     within_m: float = 100.0,
 ) -> Route:
-    """Return the fastest or the shortest way between two points.
+    """Return the fastest or the shortest route between two points.
 
     Parameters
     ----------
     network
-        Roads, all of them both ways.
+        Roads; every road can be driven both ways.
     start, goal
-        Longitude and latitude; x and y in metres where the network has no place on the ground.
+        Longitude and latitude in degrees; x and y in metres if the network is not georeferenced.
     by
-        ``time``: the fastest way, ``length``: the shortest.
+        ``time`` for the fastest route, ``length`` for the shortest.
     within_m
-        How far a point may lie from the nearest road.
+        Largest distance of a point from the nearest road in metres.
 
     Raises
     ------
     UsageError
-        A point is farther from any road, no way leads from one to the other, or the fastest is
-        asked for where speeds are not known.
+        A point is farther from every road, the points are not connected, or the fastest route is
+        asked for and a speed is unknown.
     """
     check_network(network, "the network")
     if by == "time" and np.isnan(network.speed_mph).any():
         raise UsageError(
             f"{int(np.isnan(network.speed_mph).sum())} of {len(network.ends)} edges have no speed, "
-            "so the fastest way is not known: ask for the shortest (--shortest)"
+            "so the fastest route cannot be found. Use `shortest`."
         )
     points = _points(network, start, goal)
-    places = nearest_places(network, points, within_m)
-    for point, found, name in zip(points, places.found, (start, goal), strict=True):
-        if not found:
-            raise UsageError(_too_far(network, point, name, within_m))
-    pieces = _pieces(track_of(network, by), places)
-    if pieces is None:
+    on_roads = nearest_points(network, points, within_m)
+    for point, near, given in zip(points, on_roads.on_edge, (start, goal), strict=True):
+        if not near:
+            raise UsageError(_too_far(network, point, given, within_m))
+    stretches = _best_path(cost_graph(network, by), on_roads)
+    if stretches is None:
         raise UsageError(
-            f"no road leads from {_spelled(start)} to {_spelled(goal)}: the network is in parts"
+            f"no road leads from {_text(start)} to {_text(goal)}: they are on different connected "
+            "components of the network"
         )
-    return _route(network, pieces, points)
+    return _route(network, stretches, points)
 
 
 def check_route(path: Path) -> None:
-    """Raise UsageError for a name or a place that no route is written to."""
+    """Raise UsageError if a route cannot be written to a path: wrong suffix, or no such folder."""
     if path.suffix.lower() not in (".geojson", ".json"):
-        raise UsageError(f"{path}: a route is GeoJSON: call it NAME.geojson")
+        raise UsageError(
+            f"{path}: a route is written as GeoJSON: choose a name that ends in .geojson"
+        )
     require_folder(path)
 
 
 def write_route(route: Route, path: Path) -> None:
     """Write a route as GeoJSON: one line with ``length_m`` and ``travel_time_s`` (null: unknown).
 
-    Coordinates are longitude and latitude; of a network without a place on the ground, metres.
+    Coordinates are longitude and latitude, or metres if the network is not georeferenced.
+
+    Parameters
+    ----------
+    route
+        Route to write.
+    path
+        File whose name ends in ``.geojson`` or ``.json``; it appears complete or not at all.
 
     Raises
     ------
     UsageError
-        Another suffix than ``.geojson`` or ``.json``, or a folder that does not exist.
+        The suffix is another one, or the folder does not exist.
     """
     check_route(path)
     line = np.array([route.line], object)
@@ -125,7 +138,7 @@ def write_route(route: Route, path: Path) -> None:
     }
     document = {"type": "FeatureCollection", "features": [feature]}
     if route.crs is None:
-        document["crs"] = None  # type: ignore[assignment]  # as GeoJSON 2008 had it: no CRS
+        document["crs"] = None  # type: ignore[assignment]  # null means no CRS in GeoJSON 2008
     with replaced(path) as partial:
         partial.write_text(json.dumps(document) + "\n", encoding="utf-8")
 
@@ -134,72 +147,78 @@ def _finite(value: float) -> float | None:
     return round(value, 3) if math.isfinite(value) else None
 
 
-def _points(network: RoadNetwork, *places: Point) -> NDArray[np.object_]:
-    xy = np.array(places, np.float64)
+def _points(network: RoadNetwork, *given: LonLat) -> NDArray[np.object_]:
+    """Return points in the CRS of the network."""
+    xy = np.array(given, np.float64)
     if network.crs is not None:
         xy = np.column_stack(transformer(LONLAT, network.crs).transform(*xy.T))
     if not np.isfinite(xy).all():
-        raise UsageError(f"{_spelled(places[0])} and {_spelled(places[1])}: no longitude, latitude")
+        raise UsageError(
+            f"{_text(given[0])} and {_text(given[1])} are not both longitude and latitude"
+        )
     points = np.empty(len(xy), object)
     points[:] = shapely.points(xy)
     return points
 
 
-def _too_far(network: RoadNetwork, point: shapely.Point, name: Point, within_m: float) -> str:
+def _too_far(network: RoadNetwork, point: shapely.Point, given: LonLat, within_m: float) -> str:
     if not len(network.lines):
         return "the network has no roads"
     away = float(shapely.distance(network.lines, point).min())
     return (
-        f"{_spelled(name)}: no road within {within_m:g} m, the nearest is {away:,.0f} m away; "
-        "give a point nearer to the roads (LON,LAT in this order)"
+        f"{_text(given)}: no road within {within_m:g} m, the nearest is {away:,.0f} m away; "
+        "choose a point nearer to a road. The order is longitude, latitude."
     )
 
 
-def _spelled(point: Point) -> str:
+def _text(point: LonLat) -> str:
     return f"{point[0]:.9g},{point[1]:.9g}"
 
 
-_Piece = tuple[int, float, float]  # an edge, metres along it at which it is entered, and left
+_Stretch = tuple[int, float, float]
+"""Part of an edge: its row, and metres along it where it is entered and left."""
 
 
-def _pieces(track: Track, places: Places) -> list[_Piece] | None:
-    """Return the edges of the best way from the first place to the second; None: there is none."""
+def _best_path(graph: CostGraph, points: EdgePoints) -> list[_Stretch] | None:
+    """Return the edges of the best path between two points; None if they are not connected."""
     from scipy.sparse.csgraph import dijkstra
 
-    (edge, goal), (along, goal_along) = places.edge.tolist(), places.along_m.tolist()
-    graph, number = graph_of(track)
-    seeds = track.ends[edge]
-    far, before = dijkstra(graph, indices=seeds, return_predecessors=True)
-    to_ends = track.to_ends(places)
-    ways = to_ends[0][:, None] + far[:, track.ends[goal]] + to_ends[1]
-    out, into = divmod(int(np.argmin(ways)), 2)
-    if edge == goal and abs(to_ends[0, 0] - to_ends[1, 0]) <= ways[out, into]:
+    (edge, goal), (along, goal_along) = points.edge.tolist(), points.along_m.tolist()
+    costs, edge_of = cheapest_edges(graph)
+    seeds = graph.ends[edge]
+    from_seeds, before = dijkstra(costs, indices=seeds, return_predecessors=True)
+    to_ends = graph.cost_to_ends(points)
+    totals = to_ends[0][:, None] + from_seeds[:, graph.ends[goal]] + to_ends[1]
+    out, into = divmod(int(np.argmin(totals)), 2)
+    if edge == goal and abs(to_ends[0, 0] - to_ends[1, 0]) <= totals[out, into]:
         return [(edge, along, goal_along)]
-    if not np.isfinite(ways[out, into]):
+    if not np.isfinite(totals[out, into]):
         return None
-    nodes = [int(track.ends[goal, into])]
+    nodes = [int(graph.ends[goal, into])]
     while before[out, nodes[-1]] >= 0:
         nodes.append(int(before[out, nodes[-1]]))
     nodes.reverse()
-    length = track.length_m
-    pieces = [(edge, along, (0.0, float(length[edge]))[out])]
+    length = graph.length_m
+    stretches = [(edge, along, (0.0, float(length[edge]))[out])]
     for one, two in pairwise(nodes):
-        row = slice(graph.indptr[one], graph.indptr[one + 1])
-        between = int(number[row][np.searchsorted(graph.indices[row], two)])
+        row = slice(costs.indptr[one], costs.indptr[one + 1])
+        between = int(edge_of[row][np.searchsorted(costs.indices[row], two)])
         end = float(length[between])
-        pieces.append((between, 0.0, end) if track.ends[between, 0] == one else (between, end, 0.0))
-    pieces.append((goal, (0.0, float(length[goal]))[into], goal_along))
-    return pieces
+        forward = graph.ends[between, 0] == one
+        stretches.append((between, 0.0, end) if forward else (between, end, 0.0))
+    stretches.append((goal, (0.0, float(length[goal]))[into], goal_along))
+    return stretches
 
 
-def _route(network: RoadNetwork, pieces: list[_Piece], points: NDArray[np.object_]) -> Route:
-    parts = [substring(network.lines[edge], begin, end) for edge, begin, end in pieces]
+def _route(network: RoadNetwork, stretches: list[_Stretch], points: NDArray[np.object_]) -> Route:
+    """Return the route along some stretches between two points."""
+    parts = [substring(network.lines[edge], begin, end) for edge, begin, end in stretches]
     xy = shapely.get_coordinates(parts)
     moves = np.append(True, (np.diff(xy, axis=0) != 0).any(axis=1))
     xy = xy[moves] if moves.sum() > 1 else xy[[0, -1]]
-    metres = np.array([abs(end - begin) for _, begin, end in pieces])
+    metres = np.array([abs(end - begin) for _, begin, end in stretches])
     driven = metres > 0
-    speed = network.speed_mph[[edge for edge, _, _ in pieces]] * MPS_PER_MPH
+    speed = network.speed_mph[[edge for edge, _, _ in stretches]] * MPS_PER_MPH
     seconds = float((metres[driven] / speed[driven]).sum())
     off_road = shapely.distance(points, shapely.points(xy[[0, -1]]))
     off_start, off_goal = off_road.tolist()

@@ -1,4 +1,4 @@
-"""GeoPackage: layers of edges and nodes, and the style in which QGIS shows them."""
+"""Road networks written as GeoPackage: layers of edges and nodes, with a style for QGIS."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.errors import SourceError
 from geoprep.palette import SPEED_COLOURS, bin_label
-from geoprep.roads.formats.tables import crs_name, edge_columns, network_of
+from geoprep.roads.formats.edge_table import edge_columns
+from geoprep.roads.formats.vector_files import EDGES, NODES
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.shapes import points as points_at
 from geoprep.speed import BIN_WIDTH_MPH
 
-EDGES: Final = "edges"
-NODES: Final = "nodes"
-_UNKNOWN: Final = (120, 120, 120)
-_FASTEST: Final = 10_000
+_UNKNOWN_COLOUR: Final = (120, 120, 120)
+_NO_LIMIT_MPH: Final = 10_000
 _WIDTH_MM: Final = 0.66
 
 
 def write_geopackage(network: RoadNetwork, path: Path) -> None:
-    """Write the layers ``edges`` and ``nodes``, and the style of the edges by speed."""
+    """Write the layers ``edges`` and ``nodes``, and a style that colours edges by speed."""
     columns = edge_columns(network)
     _write_layer(path, EDGES, network.lines, columns, "LineString", network.crs)
     numbers = {"node": np.arange(len(network.nodes))}
@@ -60,32 +58,8 @@ def _write_layer(
         )
 
 
-def read_geopackage(path: Path) -> RoadNetwork:
-    """Read both layers.
-
-    Raises
-    ------
-    SourceError
-        It is no GeoPackage, or lacks a layer.
-    """
-    import pyogrio
-    from pyogrio.errors import DataLayerError, DataSourceError
-
-    try:
-        meta, _, wkb, values = pyogrio.raw.read(path, layer=EDGES, force_2d=True)
-        points = pyogrio.raw.read(path, layer=NODES, force_2d=True)[2]
-    except (DataSourceError, DataLayerError) as error:
-        raise SourceError(
-            f"{path}: has no layers {EDGES} and {NODES}: this is no network of geoprep vectorize"
-        ) from error
-    lines = shapely.from_wkb(wkb)
-    nodes = shapely.get_coordinates(shapely.from_wkb(points))
-    columns = dict(zip(meta["fields"].tolist(), values, strict=True))
-    return network_of(path, columns, lines, crs_name(meta["crs"]), nodes)
-
-
 def _style_row() -> dict[str, NDArray[Any]]:
-    """Return the row of QGIS' table of styles that colours the edges."""
+    """Return the row of QGIS's table of layer styles."""
     row = {
         "f_table_catalog": "",
         "f_table_schema": "",
@@ -106,10 +80,10 @@ def _style_row() -> dict[str, NDArray[Any]]:
 
 
 def _qml() -> str:
-    """Return the style: a colour for every ten mph, grey where the speed is unknown."""
+    """Return the QGIS style: one colour per 10 mph, grey for unknown speeds."""
     rules = ["<rules key='speeds'>"]
     symbols = ["<symbols>"]
-    unknown = ("speed_mph IS NULL", "unknown", _UNKNOWN)
+    unknown = ("speed_mph IS NULL", "unknown", _UNKNOWN_COLOUR)
     for number, (condition, label, colour) in enumerate([*_speed_rules(), unknown]):
         rules.append(
             f"<rule key='speed{number}' filter={quoteattr(condition)} label={quoteattr(label)} "
@@ -145,7 +119,7 @@ def _speed_rules() -> list[tuple[str, str, tuple[int, int, int]]]:
     return [
         (
             f"speed_mph > {(number - 1) * BIN_WIDTH_MPH} AND "
-            f"speed_mph <= {number * BIN_WIDTH_MPH if number < last else _FASTEST}",
+            f"speed_mph <= {number * BIN_WIDTH_MPH if number < last else _NO_LIMIT_MPH}",
             f"{bin_label(number)} mph",
             colour,
         )

@@ -1,4 +1,4 @@
-"""networkx, and GraphML by way of it."""
+"""Road networks as graphs of networkx, and as GraphML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import shapely
 
 from geoprep.crs import LONLAT, is_geographic, reproject, transformer, utm_crs
 from geoprep.errors import SourceError
-from geoprep.roads.formats.tables import COLUMNS, crs_name, edge_columns, network_of
+from geoprep.roads.formats.edge_table import COLUMNS, crs_name, edge_columns, network_of_table
 from geoprep.roads.network import RoadNetwork
 from geoprep.speed import KMH_PER_MPH
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def to_networkx(network: RoadNetwork) -> networkx.MultiGraph[int]:
-    """Return a network as an undirected multigraph.
+    """Return a network as an undirected multigraph of networkx.
 
     The graph has ``crs`` (text, or None). Nodes are numbered from 0 and have ``x`` and ``y`` in
-    metres. Edges have ``edge`` (their number), ``from_node`` and ``to_node`` (which way the line
-    runs), ``length_m``, ``speed_mph``, ``travel_time_s`` (these two NaN where the speed is unknown:
-    route by ``length_m`` then) and ``geometry`` (shapely).
+    metres. Edges have ``edge`` (their number), ``from_node`` and ``to_node`` (first and last node
+    of the line), ``length_m``, ``speed_mph``, ``travel_time_s`` and ``geometry`` (shapely). Speed
+    and travel time are NaN where the speed is unknown; use ``length_m`` as the weight then.
     """
     import networkx as nx
 
@@ -42,35 +42,37 @@ def to_networkx(network: RoadNetwork) -> networkx.MultiGraph[int]:
 
 
 def from_networkx(graph: networkx.MultiGraph[Any], *, name: str = "graph") -> RoadNetwork:
-    """Return the network of an undirected graph, ours or one of OSMnx.
+    """Return the network of an undirected graph, from `to_networkx` or from OSMnx.
 
     Parameters
     ----------
     graph
-        With ``crs`` (None: a plain plane of metres), nodes with ``x`` and ``y``; edges may have
-        ``geometry`` (else they are straight), and ``speed_mph`` or ``speed_kph``. Where it counts
-        in degrees it is projected to the UTM zone of its middle.
+        Graph with the attribute ``crs`` (None: a plane of metres) and nodes with ``x`` and ``y``.
+        Edges may have ``geometry`` (straight without it), and ``speed_mph`` or ``speed_kph``. A
+        graph in degrees is projected to the UTM zone of its middle.
     name
-        What to call it in errors.
+        Name of the graph in error messages.
 
     Raises
     ------
     SourceError
-        It is directed, or a node has no place.
+        The graph is directed, or a node has no coordinates.
     """
     if graph.is_directed():
         raise SourceError(
-            f"{name}: is directed, and would count two-way roads twice: make it undirected first "
-            "(osmnx.convert.to_undirected)"
+            f"{name}: is directed, so two-way roads would count twice. Convert it with "
+            "osmnx.convert.to_undirected."
         )
     try:
         crs = crs_name(graph.graph.get("crs"))
         nodes = np.array([(data["x"], data["y"]) for _, data in graph.nodes(data=True)], float)
     except (KeyError, TypeError, ValueError, pyproj.exceptions.CRSError) as error:
-        raise SourceError(f"{name}: a node has no x and y, or the CRS is none: {error}") from error
+        raise SourceError(
+            f"{name}: a node has no x and y, or the CRS is invalid: {error}"
+        ) from error
     nodes = nodes.reshape(-1, 2)
     if not np.isfinite(nodes).all():
-        raise SourceError(f"{name}: a node has coordinates that are no numbers")
+        raise SourceError(f"{name}: a node has coordinates that are not finite")
     number = {node: i for i, node in enumerate(graph.nodes)}
     edges = [(number[a], number[b], data) for a, b, data in graph.edges(data=True)]
     ends = np.array([_ends(a, b, data, nodes) for a, b, data in edges], np.int64).reshape(-1, 2)
@@ -89,7 +91,7 @@ def from_networkx(graph: networkx.MultiGraph[Any], *, name: str = "graph") -> Ro
 
 
 def _ends(a: int, b: int, data: dict[str, Any], nodes: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """Return an edge's nodes in the order of its line: a graph does not keep which came first."""
+    """Return the nodes of an edge in the order of its line; graphs do not keep that order."""
     line = data.get("geometry")
     if line is None:
         return a, b
@@ -107,7 +109,7 @@ def _speed(data: dict[str, Any]) -> float:
 
 
 def write_graphml(network: RoadNetwork, path: Path) -> None:
-    """Write GraphML: geometry as WKT, attributes that are unknown left out."""
+    """Write GraphML, with geometry as WKT and without attributes that are unknown."""
     import networkx as nx
 
     graph = to_networkx(network)
@@ -120,12 +122,12 @@ def write_graphml(network: RoadNetwork, path: Path) -> None:
 
 
 def read_graphml(path: Path) -> RoadNetwork:
-    """Read GraphML that `write_graphml` wrote.
+    """Return the network of a file that `write_graphml` wrote.
 
     Raises
     ------
     SourceError
-        It is no GraphML of a road network.
+        The file is not GraphML, or not a road network.
     """
     from xml.etree.ElementTree import ParseError
 
@@ -133,14 +135,14 @@ def read_graphml(path: Path) -> RoadNetwork:
 
     try:
         graph = nx.read_graphml(path, node_type=int, force_multigraph=True)
-        places = sorted((node, data["x"], data["y"]) for node, data in graph.nodes(data=True))
+        coordinates = sorted((node, data["x"], data["y"]) for node, data in graph.nodes(data=True))
         rows = sorted((data for *_, data in graph.edges(data=True)), key=lambda data: data["edge"])
         lines = np.array([shapely.from_wkt(data["geometry"]) for data in rows], object)
         crs = crs_name(graph.graph.get("crs"))
     except (nx.NetworkXError, ParseError, KeyError, ValueError, TypeError) as error:
         raise SourceError(f"{path}: not readable as GraphML of a road network: {error}") from error
     except (shapely.errors.ShapelyError, pyproj.exceptions.CRSError) as error:
-        raise SourceError(f"{path}: a line or the CRS is none: {error}") from error
+        raise SourceError(f"{path}: a geometry or the CRS is invalid: {error}") from error
     columns = {name: np.array([data.get(name, np.nan) for data in rows]) for name in COLUMNS}
-    nodes = np.array(places, float).reshape(-1, 3)[:, 1:]
-    return network_of(path, columns, lines, crs, nodes)
+    nodes = np.array(coordinates, float).reshape(-1, 3)[:, 1:]
+    return network_of_table(path, columns, lines, crs, nodes)

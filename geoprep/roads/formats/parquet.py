@@ -1,4 +1,4 @@
-"""GeoParquet 1.1: one table of edges, for those who compute."""
+"""Road networks as GeoParquet 1.1: one table of edges."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ import pyproj
 import shapely
 
 from geoprep.errors import SourceError, UsageError
-from geoprep.roads.formats.tables import crs_name, edge_columns, network_of
+from geoprep.roads.formats.edge_table import (
+    are_network_fields,
+    crs_name,
+    edge_columns,
+    network_of_table,
+)
 from geoprep.roads.network import RoadNetwork
 
 _VERSION: Final = "1.1.0"
 
 
 def write_parquet(network: RoadNetwork, path: Path) -> None:
-    """Write the edges, geometry as WKB in the CRS of the network.
+    """Write the edges, with geometry as WKB in the CRS of the network.
 
     Raises
     ------
@@ -33,7 +38,7 @@ def write_parquet(network: RoadNetwork, path: Path) -> None:
 
 
 def _geo(network: RoadNetwork) -> dict[str, Any]:
-    """Return what GeoParquet asks of its geometry column (a missing CRS would mean degrees)."""
+    """Return GeoParquet's description of the geometry column (a missing CRS means degrees)."""
     crs = None if network.crs is None else pyproj.CRS.from_user_input(network.crs).to_json_dict()
     column: dict[str, Any] = {"encoding": "WKB", "geometry_types": ["LineString"], "crs": crs}
     if len(network.lines):
@@ -42,14 +47,14 @@ def _geo(network: RoadNetwork) -> dict[str, Any]:
 
 
 def read_parquet(path: Path) -> RoadNetwork:
-    """Read GeoParquet that `write_parquet` wrote.
+    """Return the road network of a GeoParquet file.
 
     Raises
     ------
     UsageError
         pyarrow is not installed.
     SourceError
-        It is no GeoParquet of edges.
+        The file is not GeoParquet, or not a road network.
     """
     pa, pq = _arrow()
     try:
@@ -57,15 +62,32 @@ def read_parquet(path: Path) -> RoadNetwork:
         geo = json.loads((table.schema.metadata or {})[b"geo"])
         column = geo["primary_column"]
         crs = crs_name(geo["columns"][column].get("crs", "OGC:CRS84"))
-        lines = shapely.from_wkb(np.array(table[column].to_pylist(), object))
+        wkb = np.array(table[column].to_pylist(), object)
+        lines = np.asarray(shapely.force_2d(shapely.from_wkb(wkb)), object)
     except (pa.ArrowException, KeyError, ValueError, shapely.errors.ShapelyError) as error:
-        raise SourceError(f"{path}: not readable as GeoParquet of edges: {error}") from error
+        raise SourceError(f"{path}: not readable as GeoParquet: {error}") from error
     columns = {
         name: table[name].to_numpy(zero_copy_only=False)
         for name in table.column_names
         if name != column
     }
-    return network_of(path, columns, lines, crs)
+    return network_of_table(path, columns, lines, crs)
+
+
+def has_network_columns(path: Path) -> bool:
+    """Return whether a Parquet file has the columns of a road network.
+
+    Raises
+    ------
+    UsageError
+        pyarrow is not installed.
+    """
+    pa, pq = _arrow()
+    try:
+        names = pq.read_schema(path).names
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"{path}: not readable as GeoParquet: {error}") from error
+    return are_network_fields(names)
 
 
 def _arrow() -> tuple[Any, Any]:
@@ -74,6 +96,6 @@ def _arrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise UsageError(
-            "GeoParquet needs pyarrow: pip install pyarrow, or write NAME.gpkg"
+            "GeoParquet needs pyarrow: pip install 'geoprep[parquet]', or use a .gpkg file"
         ) from error
     return pyarrow, pyarrow.parquet

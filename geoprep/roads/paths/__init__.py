@@ -1,19 +1,15 @@
-"""Ways along a network: points on its edges in, shortest distances between them out.
+"""Shortest distances along a road network, between points on its edges."""
 
-Face: :class:`Track`, :class:`Places`, :func:`check_network`, and how places are found.
-"""
-
-from geoprep.roads.paths.checks import check_network
-from geoprep.roads.paths.distances import Track, distances, track_of
-from geoprep.roads.paths.places import Places, nearest_places, nodes_as_places, spaced_places
+from geoprep.roads.paths.distances import CostGraph, Weight, cost_graph, point_distances
+from geoprep.roads.paths.points import EdgePoints, nearest_points, node_points, spaced_points
 
 __all__ = [
-    "Places",
-    "Track",
-    "check_network",
-    "distances",
-    "nearest_places",
-    "nodes_as_places",
-    "spaced_places",
-    "track_of",
+    "CostGraph",
+    "EdgePoints",
+    "Weight",
+    "cost_graph",
+    "nearest_points",
+    "node_points",
+    "point_distances",
+    "spaced_points",
 ]

@@ -1,9 +1,8 @@
-"""Shortest distances between places: from junction to junction, and the way to and from them.
+"""Shortest distances between points on edges, from the distances between nodes.
 
-A path between two places on edges leaves its first edge at one of two ends and enters its last at
-one of two, or stays on the one edge that both are on. So distances between all junctions, and four
-sums per pair of places, are all there is to it: no edge is ever split, and what a part of an edge
-costs is that edge's own cost by length.
+A path between two points leaves its first edge at one of two ends and enters its last edge at one
+of two, or stays on the edge that both points share. Distances between all nodes and four sums per
+pair of points therefore suffice: no edge is split, and part of an edge costs its share by length.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.roads.network import RoadNetwork
-from geoprep.roads.paths.places import Places
+from geoprep.roads.paths.points import EdgePoints
 from geoprep.speed import MPS_PER_MPH
 
 if TYPE_CHECKING:
@@ -25,25 +24,25 @@ if TYPE_CHECKING:
 
 Weight = Literal["length", "time"]
 _FEW_NODES: Final = 32
-"""Up to here a matrix is done before a sparse one is made."""
+"""Up to this many nodes a dense matrix is faster than a sparse graph."""
 
 
 @dataclass(frozen=True, eq=False)
-class Track:
-    """A network as paths see it.
+class CostGraph:
+    """A network with the cost of every edge: metres, or seconds of travel.
 
     Attributes
     ----------
     nodes
-        float64 (node, 2): x and y.
+        float64 (node, 2): x and y in metres.
     ends
         int64 (edge, 2): rows of ``nodes``.
     cost
-        float64 (edge,): metres or seconds from end to end.
+        float64 (edge,): cost from end to end.
     per_m
         float64 (edge,): cost per metre along the edge's line.
     length_m
-        float64 (edge,): length of the line.
+        float64 (edge,): length of the line in metres.
     """
 
     nodes: NDArray[np.float64]
@@ -52,69 +51,73 @@ class Track:
     per_m: NDArray[np.float64]
     length_m: NDArray[np.float64]
 
-    def cut_at(self, places: Places) -> Track:
-        """Return the track with every edge that has a place inside measured along its line.
+    def measured_at(self, points: EdgePoints) -> CostGraph:
+        """Return the graph with every edge that has a point inside measured along its line.
 
-        Only edges whose given length is not that of their line change.
+        Only edges whose given length differs from that of their line change.
         """
-        edge, along = places.edge[places.found], places.along_m[places.found]
+        edge, along = points.edge[points.on_edge], points.along_m[points.on_edge]
         edge = edge[(along > 0) & (along < self.length_m[edge])]
         measured = self.length_m[edge] * self.per_m[edge]
         if np.array_equal(self.cost[edge], measured):
             return self
         cost = self.cost.copy()
         cost[edge] = measured
-        return Track(self.nodes, self.ends, cost, self.per_m, self.length_m)
+        return CostGraph(self.nodes, self.ends, cost, self.per_m, self.length_m)
 
     @cached_property
-    def between_nodes(self) -> NDArray[np.float64]:
+    def node_distances(self) -> NDArray[np.float64]:
         """Shortest distances between all nodes, float64 (node, node); infinite without a path.
 
-        For networks of a chip: memory grows with the square of the nodes.
+        Memory grows with the square of the nodes, so this is for networks of one scene.
         """
         if len(self.nodes) <= _FEW_NODES:
-            return _between_few(self)
+            return _distances_of_few_nodes(self)
         from scipy.sparse.csgraph import dijkstra
 
-        found: NDArray[np.float64] = dijkstra(graph_of(self)[0])
-        return found
+        matrix: NDArray[np.float64] = dijkstra(cheapest_edges(self)[0])
+        return matrix
 
-    def to_ends(self, places: Places) -> NDArray[np.float64]:
-        """Return the cost from every place to both ends of its edge, float64 (place, 2).
+    def cost_to_ends(self, points: EdgePoints) -> NDArray[np.float64]:
+        """Return the cost from every point to both ends of its edge, float64 (point, 2).
 
-        Infinite where there is no edge.
+        Infinite for points on no edge.
         """
         if not len(self.ends):
-            return np.full((len(places), 2), np.inf)
-        first = places.along_m * self.per_m[places.edge]
-        cost = self.cost[places.edge]
-        first = np.where(places.along_m >= self.length_m[places.edge], cost, first)
+            return np.full((len(points), 2), np.inf)
+        first = points.along_m * self.per_m[points.edge]
+        cost = self.cost[points.edge]
+        first = np.where(points.along_m >= self.length_m[points.edge], cost, first)
         both = np.column_stack([first, cost - first])
-        both[~places.found] = np.inf
+        both[~points.on_edge] = np.inf
         return both
 
 
-def track_of(
+def cost_graph(
     network: RoadNetwork,
     weight: Weight = "length",
     lengths_m: NDArray[np.float64] | None = None,
     *,
     name: str = "the network",
-) -> Track:
-    """Return a network with what its edges cost.
+) -> CostGraph:
+    """Return a network with the cost of its edges.
 
     Parameters
     ----------
+    network
+        The network.
     weight
-        ``length`` in metres, or ``time`` in seconds.
+        ``length`` for metres, ``time`` for seconds.
     lengths_m
-        float64 (edge,): lengths from elsewhere than the lines (published graphs carry lengths on a
-        sphere).
+        float64 (edge,): lengths in metres that replace those of the lines (published graphs carry
+        lengths on a sphere). None: lengths of the lines.
+    name
+        Name of the network in error messages.
 
     Raises
     ------
     UsageError
-        Time is asked for, and the speed of an edge is not known.
+        ``weight`` is ``time`` and an edge has no speed.
     """
     along = network.length_m
     per_m = np.ones(len(along))
@@ -122,64 +125,68 @@ def track_of(
         unknown = int(np.isnan(network.speed_mph).sum())
         if unknown:
             raise UsageError(
-                f"{name}: the speed of {unknown} of {len(along)} edges is not known, so travel "
-                "times are not; use lengths, or give every edge a speed"
+                f"{name}: {unknown} of {len(along)} edges have no speed, so travel times cannot be "
+                "computed. Use lengths, or give every edge a speed."
             )
         per_m = 1 / (network.speed_mph * MPS_PER_MPH)
     cost = (along if lengths_m is None else lengths_m) * per_m
-    return Track(network.nodes, network.ends, cost, per_m, along)
+    return CostGraph(network.nodes, network.ends, cost, per_m, along)
 
 
-def _between_few(track: Track) -> NDArray[np.float64]:
-    """Return shortest distances between all of a few nodes, by way of one after another (Floyd)."""
-    count, (start, stop) = len(track.nodes), track.ends.T
-    found = np.full((count, count), np.inf)
-    np.minimum.at(found, (start, stop), track.cost)
-    np.minimum.at(found, (stop, start), track.cost)
-    np.fill_diagonal(found, 0.0)
+def _distances_of_few_nodes(graph: CostGraph) -> NDArray[np.float64]:
+    """Return shortest distances between all nodes (Floyd-Warshall)."""
+    count, (start, stop) = len(graph.nodes), graph.ends.T
+    matrix = np.full((count, count), np.inf)
+    np.minimum.at(matrix, (start, stop), graph.cost)
+    np.minimum.at(matrix, (stop, start), graph.cost)
+    np.fill_diagonal(matrix, 0.0)
     for node in range(count):
-        np.minimum(found, found[:, node, None] + found[node], out=found)
-    return found
+        np.minimum(matrix, matrix[:, node, None] + matrix[node], out=matrix)
+    return matrix
 
 
-def graph_of(track: Track) -> tuple[csr_array, NDArray[np.int64]]:
-    """Return the cheapest edge between every two neighbours, and its number for each entry.
+def cheapest_edges(graph: CostGraph) -> tuple[csr_array, NDArray[np.int64]]:
+    """Return the cheapest edge between each two neighbours.
 
-    A sparse matrix (node, node) of costs with both directions; loops lead nowhere and stay.
+    Returns
+    -------
+    costs, edge
+        Sparse matrix (node, node) of costs in both directions, loops included; and the row of the
+        edge for each entry, int64.
     """
     from scipy.sparse import csr_array
 
-    count, edges = len(track.nodes), len(track.ends)
-    start, stop = track.ends.T.ravel(), track.ends[:, ::-1].T.ravel()
+    count, edges = len(graph.nodes), len(graph.ends)
+    start, stop = graph.ends.T.ravel(), graph.ends[:, ::-1].T.ravel()
     edge = np.tile(np.arange(edges), 2)
-    # A matrix that is made of coordinates adds parallel edges up: the cheapest is picked before.
-    order = np.lexsort((track.cost[edge], stop, start))
+    # A sparse matrix made from coordinates adds up parallel edges: pick the cheapest first.
+    order = np.lexsort((graph.cost[edge], stop, start))
     start, stop, edge = start[order], stop[order], edge[order]
     first = np.ones(len(start), dtype=bool)
     first[1:] = (start[1:] != start[:-1]) | (stop[1:] != stop[:-1])
     start, stop, edge = start[first], stop[first], edge[first]
     offsets = np.searchsorted(start, np.arange(count + 1))
-    return csr_array((track.cost[edge], stop, offsets), shape=(count, count)), edge
+    return csr_array((graph.cost[edge], stop, offsets), shape=(count, count)), edge
 
 
-def distances(track: Track, places: Places) -> NDArray[np.float64]:
-    """Return shortest distances between all places, float64 (place, place).
+def point_distances(graph: CostGraph, points: EdgePoints) -> NDArray[np.float64]:
+    """Return shortest distances between all points, float64 (point, point).
 
-    Infinite where there is no path, or no edge under a place; 0 from a place to itself. Memory
-    grows with the square of the places: for networks of a chip.
+    Infinite where there is no path or a point is on no edge; 0 from a point to itself. Memory grows
+    with the square of the points, so this is for networks of one scene.
     """
-    found = np.full((len(places), len(places)), np.inf)
-    if len(track.ends):
-        edge = places.edge
-        first, second = track.ends[edge].T
-        to_first, to_second = track.to_ends(places).T
-        nodes = track.between_nodes
+    matrix = np.full((len(points), len(points)), np.inf)
+    if len(graph.ends):
+        edge = points.edge
+        first, second = graph.ends[edge].T
+        to_first, to_second = graph.cost_to_ends(points).T
+        nodes = graph.node_distances
         near = np.minimum(to_first[:, None] + nodes[first], to_second[:, None] + nodes[second])
-        found = np.minimum(near[:, first] + to_first, near[:, second] + to_second)
-        one = (edge[:, None] == edge) & places.found
-        here, there = np.nonzero(one)
-        found[here, there] = np.minimum(
-            found[here, there], np.abs(to_first[here] - to_first[there])
+        matrix = np.minimum(near[:, first] + to_first, near[:, second] + to_second)
+        shared = (edge[:, None] == edge) & points.on_edge
+        here, there = np.nonzero(shared)
+        matrix[here, there] = np.minimum(
+            matrix[here, there], np.abs(to_first[here] - to_first[there])
         )
-    np.fill_diagonal(found, 0.0)
-    return found
+    np.fill_diagonal(matrix, 0.0)
+    return matrix

@@ -1,11 +1,8 @@
-"""Roads as others write them: label files and SpaceNet's tables in, networks out.
+"""Road networks from label files and SpaceNet's tables, read as for APLS; keys of scenes."""
 
-Face: :func:`read_labels`, :func:`read_csv`, :func:`network_from_lines`, :func:`scene_key`.
-"""
+from geoprep.roads.reading.csv_reader import read_csv
+from geoprep.roads.reading.label_files import read_labels, read_labels_with_notes
+from geoprep.roads.reading.line_network import network_from_lines
+from geoprep.roads.reading.scene_names import scene_key
 
-from geoprep.roads.reading.labels import read_labels
-from geoprep.roads.reading.lines import network_from_lines
-from geoprep.roads.reading.names import scene_key
-from geoprep.roads.reading.spacenet import read_csv
-
-__all__ = ["network_from_lines", "read_csv", "read_labels", "scene_key"]
+__all__ = ["network_from_lines", "read_csv", "read_labels", "read_labels_with_notes", "scene_key"]

@@ -1,9 +1,13 @@
-"""Truth and proposal by scene in, scores by scene and their mean out.
+"""Scores of road networks against ground truth, per scene and on average: APLS and TOPO."""
 
-Face: :func:`scenes_of`, :func:`score_scenes`, :class:`Settings`, :func:`mean_scores`.
-"""
+from geoprep.roads.scoring.pairs import ScenePair, pair_scenes
+from geoprep.roads.scoring.scenes import SceneScore, ScoreSettings, mean_scores, score_scenes
 
-from geoprep.roads.scoring.inputs import Pair, scenes_of
-from geoprep.roads.scoring.scenes import SceneScore, Settings, mean_scores, score_scenes
-
-__all__ = ["Pair", "SceneScore", "Settings", "mean_scores", "scenes_of", "score_scenes"]
+__all__ = [
+    "ScenePair",
+    "SceneScore",
+    "ScoreSettings",
+    "mean_scores",
+    "pair_scenes",
+    "score_scenes",
+]

@@ -1,19 +1,20 @@
-"""APLS: how alike two road networks are, by the lengths of the ways through them.
+"""APLS: similarity of two road networks by the lengths of the paths through them.
 
 Average Path Length Similarity (Van Etten, Lindenbaum, Bacastow 2018, "SpaceNet: A Remote Sensing
 Dataset and Challenge Series", arXiv:1807.01232), with the details of CosmiQ's reference program:
 
-1. Control points of one network: its nodes, and points every 50 m along its edges.
-2. Each is moved onto the nearest edge of the other network, which keeps its nodes as they are; one
-   with no edge within 4 m is missing there.
-3. Every ordered pair of control points with a way of ``d`` between them in its own network counts
-   ``min(1, |d - d'| / d)``, ``d'`` being the way in the other; 1 where a point is missing or
-   there is no way.
-4. One less the mean is the score of this direction; the harmonic mean of both directions is APLS.
+1. Control points of one network are its nodes and, every 50 m, points along its edges.
+2. Each is matched to the nearest point on an edge of the other network, whose nodes stay as they
+   are. A control point without an edge within 4 m is missing there.
+3. Every ordered pair of control points with a path of length ``d`` in its own network contributes
+   the term ``min(1, |d - d'| / d)``, where ``d'`` is the length of the path in the other network.
+   The term is 1 if a point is missing or there is no path.
+4. One minus the mean term is the score of this direction. APLS is the harmonic mean of both
+   directions.
 
-All pairs are taken, whatever the size of the networks: no points are drawn by chance. Where the
-reference program goes wrong, this does not: points never change places by their names, a part of an
-edge keeps that edge's own speed, and two points that fall on one spot both stay.
+All pairs are counted, whatever the size of the networks; nothing is sampled. Three mistakes of the
+reference program are not repeated: points do not change places because of their names, part of an
+edge keeps the speed of that edge, and two points on one spot are both kept.
 """
 
 from __future__ import annotations
@@ -25,35 +26,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadNetwork, check_network
 from geoprep.roads.paths import (
-    Places,
-    Track,
-    check_network,
-    distances,
-    nearest_places,
-    nodes_as_places,
-    spaced_places,
-    track_of,
+    CostGraph,
+    EdgePoints,
+    Weight,
+    cost_graph,
+    nearest_points,
+    node_points,
+    point_distances,
+    spaced_points,
 )
-from geoprep.roads.paths.distances import Weight
 
-_SMALL_PLACES: Final = 600
+_SMALL_POINTS: Final = 600
 _SMALL_NODES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Apls:
-    """A score and its two directions, each from 0 to 1.
+class AplsScore:
+    """APLS and its two directions, each from 0 to 1.
 
     Attributes
     ----------
     score
-        Harmonic mean of the two; 0 if either is 0.
+        Harmonic mean of the two directions; 0 if either is 0.
     truth_to_proposal
-        Control points of the truth, looked for in the proposal: falls with what was missed.
+        Paths of the ground truth compared in the proposal: falls with missed roads.
     proposal_to_truth
-        The reverse: falls with what was invented.
+        Paths of the proposal compared in the ground truth: falls with false roads.
     """
 
     score: float
@@ -66,76 +66,91 @@ def apls(
     proposal: RoadNetwork,
     *,
     weight: Weight = "length",
-    midpoints_m: float | None = 50.0,
+    control_point_spacing_m: float | None = 50.0,
     snap_m: float = 4.0,
     min_path: float = 0.001,
     truth_lengths_m: NDArray[np.float64] | None = None,
     proposal_lengths_m: NDArray[np.float64] | None = None,
     threads: int | None = None,
-) -> Apls:
+) -> AplsScore:
     """Return the average path length similarity of two networks in one plane of metres.
 
-    A network without roads scores 0 against any other: leave scenes without roads in the truth out
-    of a mean. A network against itself scores 1, unless it is a single point.
+    A network without roads scores 0 against any other: leave scenes without roads in the ground
+    truth out of a mean. A network scores 1 against itself, unless it is a single point.
 
     Parameters
     ----------
+    truth, proposal
+        Ground truth and the network to score, in the same CRS.
     weight
-        ``length``, or ``time``: seconds of travel (APLS_time), for which all speeds must be known.
-    midpoints_m
-        Distance of the control points along edges; None: nodes only.
+        ``length``, or ``time`` for APLS_time: seconds of travel, which needs all speeds.
+    control_point_spacing_m
+        Distance of control points along edges in metres; None: nodes only.
     snap_m
-        How far a control point may lie from the other network, in metres. Published figures used
-        4 or 5.
+        Largest distance of a control point from the other network in metres. Published figures
+        used 4 or 5.
     min_path
-        Shorter ways do not count: metres, or seconds where ``weight`` is ``time``.
+        Paths below this length do not count: metres, or seconds where ``weight`` is ``time``.
     truth_lengths_m, proposal_lengths_m
-        float64 (edge,): lengths of whole edges where they come from elsewhere than the lines.
+        float64 (edge,): lengths of whole edges in metres that replace those of their lines. None:
+        lengths of the lines.
     threads
-        For large networks; by default one for every core this process may use.
+        Worker threads for large networks; None: one per core that this process may use.
 
     Raises
     ------
     UsageError
-        A network is broken, the two lie in different CRSs, a speed is missing, or a parameter makes
-        no sense.
+        A network is malformed, the two have different CRSs, a speed is missing, or a parameter is
+        out of range.
     """
-    _check(truth, proposal, midpoints_m, snap_m)
-    one = track_of(truth, weight, truth_lengths_m, name="the truth")
-    two = track_of(proposal, weight, proposal_lengths_m, name="the proposal")
-    there = _direction(truth, one, proposal, two, midpoints_m, snap_m, min_path, threads)
-    back = _direction(proposal, two, truth, one, midpoints_m, snap_m, min_path, threads)
+    _check(truth, proposal, control_point_spacing_m, snap_m)
+    one = cost_graph(truth, weight, truth_lengths_m, name="the ground truth")
+    two = cost_graph(proposal, weight, proposal_lengths_m, name="the proposal")
+    spacing = control_point_spacing_m
+    there = _direction(truth, one, proposal, two, spacing, snap_m, min_path, threads)
+    back = _direction(proposal, two, truth, one, spacing, snap_m, min_path, threads)
     score = 2 * there * back / (there + back) if there > 0 and back > 0 else 0.0
-    return Apls(score, there, back)
+    return AplsScore(score, there, back)
 
 
-def control_points(network: RoadNetwork, midpoints_m: float | None = 50.0) -> Places:
-    """Return the control points of a network: its nodes, and points along its edges."""
-    nodes = nodes_as_places(network)
-    return nodes if midpoints_m is None else nodes + spaced_places(network, midpoints_m)
+def control_points(network: RoadNetwork, spacing_m: float | None = 50.0) -> EdgePoints:
+    """Return the control points of a network: its nodes, and points along its edges.
+
+    Parameters
+    ----------
+    network
+        The network.
+    spacing_m
+        Distance of points along edges in metres; None: nodes only.
+    """
+    nodes = node_points(network)
+    return nodes if spacing_m is None else nodes + spaced_points(network, spacing_m)
 
 
 def _check(
-    truth: RoadNetwork, proposal: RoadNetwork, midpoints_m: float | None, snap_m: float
+    truth: RoadNetwork, proposal: RoadNetwork, spacing_m: float | None, snap_m: float
 ) -> None:
-    check_network(truth, "the truth")
+    check_network(truth, "the ground truth")
     check_network(proposal, "the proposal")
     if truth.crs != proposal.crs and len(truth.ends) and len(proposal.ends):
         raise UsageError(
-            f"the truth is in {truth.crs}, the proposal in {proposal.crs}: bring them to one CRS"
+            f"the ground truth is in {truth.crs}, the proposal in {proposal.crs}: reproject one of "
+            "them to the CRS of the other"
         )
     if not snap_m > 0:
-        raise UsageError(f"a snapping distance of {snap_m} m reaches nothing: give one above 0")
-    if midpoints_m is not None and not midpoints_m > 0:
-        raise UsageError(f"midpoints every {midpoints_m} m: give a distance above 0, or none")
+        raise UsageError(f"`snap` is {snap_m} m: give a distance above 0")
+    if spacing_m is not None and not spacing_m > 0:
+        raise UsageError(
+            f"`control_point_spacing` is {spacing_m} m: give a distance above 0, or None"
+        )
 
 
 def _direction(
     own: RoadNetwork,
-    own_track: Track,
+    own_costs: CostGraph,
     other: RoadNetwork,
-    other_track: Track,
-    midpoints_m: float | None,
+    other_costs: CostGraph,
+    spacing_m: float | None,
     snap_m: float,
     min_path: float,
     threads: int | None,
@@ -143,38 +158,42 @@ def _direction(
     """Return the score of one direction."""
     if not len(own.ends) or not len(other.ends):
         return 0.0
-    here = control_points(own, midpoints_m)
-    there = nearest_places(other, here.points(own), snap_m)
-    own_track, other_track = own_track.cut_at(here), other_track.cut_at(there)
-    small = len(here) <= _SMALL_PLACES and max(len(own.nodes), len(other.nodes)) <= _SMALL_NODES
+    here = control_points(own, spacing_m)
+    there = nearest_points(other, here.points(own), snap_m)
+    own_costs, other_costs = own_costs.measured_at(here), other_costs.measured_at(there)
+    small = len(here) <= _SMALL_POINTS and max(len(own.nodes), len(other.nodes)) <= _SMALL_NODES
     if small:
-        total, count = sum_of_terms(own_track, here, other_track, there, min_path)
+        total, count = sum_of_terms(own_costs, here, other_costs, there, min_path)
     else:
-        from geoprep.roads.paths.allpairs import sum_of_terms_in_blocks
+        from geoprep.roads.scoring.apls_blocks import sum_of_terms_in_blocks
 
         total, count = sum_of_terms_in_blocks(
-            own_track, here, other_track, there, min_path, threads
+            own_costs, here, other_costs, there, min_path, threads
         )
     return 1 - total / count if count else 0.0
 
 
 def sum_of_terms(
-    own: Track, here: Places, other: Track, there: Places, min_path: float
+    own: CostGraph, here: EdgePoints, other: CostGraph, there: EdgePoints, min_path: float
 ) -> tuple[float, int]:
-    """Return the sum of the terms of all ordered pairs, and their number.
+    """Return the sum of the terms of all ordered pairs, and the number of terms.
 
     Parameters
     ----------
-    here, there
-        The control points in their own network, and where they are in the other, if anywhere.
+    own, here
+        The network that the control points come from, and the points in it.
+    other, there
+        The other network, and the same points in it; a missing point is on no edge.
+    min_path
+        Shortest path that counts, in the unit of the costs.
     """
-    way, other_way = distances(own, here), distances(other, there)
-    missing = ~there.found
-    # Of a missing point every way counts, even the shortest: so does the reference.
-    counts = np.isfinite(way) & ((way >= min_path) | missing[:, None])
+    path, other_path = point_distances(own, here), point_distances(other, there)
+    missing = ~there.on_edge
+    # Every path from a missing point counts, even the shortest, as in the reference program.
+    counts = np.isfinite(path) & ((path >= min_path) | missing[:, None])
     np.fill_diagonal(counts, val=False)
-    way, other_way = way[counts], other_way[counts]
+    path, other_path = path[counts], other_path[counts]
     with np.errstate(invalid="ignore", divide="ignore"):
-        terms = np.minimum(np.abs(way - other_way) / way, 1.0)
-    terms[np.isinf(other_way)] = 1.0
+        terms = np.minimum(np.abs(path - other_path) / path, 1.0)
+    terms[np.isinf(other_path)] = 1.0
     return float(terms.sum()), len(terms)

@@ -1,4 +1,4 @@
-"""The part of a network within an area: roads end at its border."""
+"""Networks clipped to the area of a scene."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ _SIDE_POINTS = 11
 
 
 def clipped(network: RoadNetwork, area: shapely.Polygon) -> RoadNetwork:
-    """Return the roads within an area in the network's CRS.
+    """Return the roads within an area.
 
-    A road that leaves it ends in a node on the border; one that comes back is two edges.
+    A road that leaves the area ends in a new node on its border; one that returns is two edges.
+
+    Parameters
+    ----------
+    network
+        The network.
+    area
+        Polygon in the CRS of the network.
     """
     shapely.prepare(area)
     touching = chosen(network, shapely.intersects(area, network.lines))
@@ -26,7 +33,7 @@ def clipped(network: RoadNetwork, area: shapely.Polygon) -> RoadNetwork:
 
 
 def _cut(network: RoadNetwork, area: shapely.Polygon, crosses: NDArray[np.bool_]) -> RoadNetwork:
-    """Return a network whose edges marked as crossing are cut at the border."""
+    """Return a network with the edges where ``crosses``, bool (edge,), is set cut at the border."""
     nodes, ends = list(network.nodes), list(network.ends[~crosses])
     lines, speed = list(network.lines[~crosses]), list(network.speed_mph[~crosses])
     for edge in np.flatnonzero(crosses).tolist():
@@ -52,7 +59,7 @@ def _cut(network: RoadNetwork, area: shapely.Polygon, crosses: NDArray[np.bool_]
 
 
 def _inside(line: shapely.LineString, area: shapely.Polygon) -> list[tuple[float, float]]:
-    """Return the stretches of a line within an area: where they begin and end along it."""
+    """Return begin and end of every stretch of a line within an area, in metres along it."""
     meets = shapely.intersection(line, area.boundary)
     at = shapely.line_locate_point(line, shapely.points(shapely.get_coordinates(meets)))
     stops = np.unique(np.concatenate([[0.0], at, [line.length]]))
@@ -63,32 +70,39 @@ def _inside(line: shapely.LineString, area: shapely.Polygon) -> list[tuple[float
     ):
         if not inside or end == begin:
             continue
-        if stretches and stretches[-1][1] == begin:  # it only touches the border
+        if stretches and stretches[-1][1] == begin:  # the line only touches the border
             begin = stretches.pop()[0]
         stretches.append((begin, end))
     return stretches
 
 
 def area_of_grid(grid: Grid, crs: str) -> shapely.Polygon:
-    """Return the ground of an image as a polygon in another CRS."""
+    """Return the footprint of an image as a polygon in another CRS."""
     x, y = grid.width, grid.height
     corners = [grid.transform * at for at in ((0, 0), (x, 0), (x, y), (0, y))]
-    return _moved(shapely.Polygon(corners), grid.crs, crs)
+    return _reprojected(shapely.Polygon(corners), grid.crs, crs)
 
 
 def area_of_roads(network: RoadNetwork, axes: str, crs: str | None) -> shapely.Polygon:
-    """Return the box about some roads as a polygon in a CRS.
+    """Return the bounding box of a network as a polygon in another CRS.
 
-    Its sides run along the axes of another CRS: chips of SpaceNet are boxes of degrees. Without a
-    place on the ground it is a box in the network's plane.
+    Parameters
+    ----------
+    network
+        Roads to enclose. One that is not georeferenced gets a box in its own plane.
+    axes
+        CRS along whose axes the sides run: SpaceNet's scenes are boxes of degrees.
+    crs
+        CRS of the result.
     """
     if network.crs is None or crs is None:
         return shapely.box(*shapely.total_bounds(network.lines))
     bounds = shapely.total_bounds(reproject(network.lines, network.crs, axes))
-    return _moved(shapely.box(*bounds), axes, crs)
+    return _reprojected(shapely.box(*bounds), axes, crs)
 
 
-def _moved(area: shapely.Polygon, source: str, target: str) -> shapely.Polygon:
-    fine = shapely.segmentize(area, area.length / (4 * _SIDE_POINTS))
-    moved: shapely.Polygon = reproject(np.array([fine], object), source, target)[0]
-    return moved
+def _reprojected(area: shapely.Polygon, source: str, target: str) -> shapely.Polygon:
+    # Straight sides are curved in another CRS: reproject points along them too.
+    dense = shapely.segmentize(area, area.length / (4 * _SIDE_POINTS))
+    reprojected: shapely.Polygon = reproject(np.array([dense], object), source, target)[0]
+    return reprojected

@@ -1,4 +1,4 @@
-"""The scores of each scene, and their mean."""
+"""Scores of every scene, and their means."""
 
 from __future__ import annotations
 
@@ -9,20 +9,28 @@ from typing import Final
 import numpy as np
 
 from geoprep.roads.network import RoadNetwork
-from geoprep.roads.scoring.apls import Apls, apls
-from geoprep.roads.scoring.inputs import Pair
-from geoprep.roads.scoring.topo import Topo, topo
+from geoprep.roads.scoring.apls import AplsScore, apls
+from geoprep.roads.scoring.pairs import Border, ScenePair
+from geoprep.roads.scoring.topo import TopoScore, topo
 
 _FAR_M: Final = 1000.0
-"""Metres between the boxes of truth and proposal from which on a person is told."""
+"""Distance in metres between ground truth and proposal from which a note reports it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Parameters of APLS and TOPO."""
+class ScoreSettings:
+    """Parameters of APLS and TOPO.
+
+    Attributes
+    ----------
+    snap_m, control_point_spacing_m
+        See `apls`.
+    topo_radius_m, topo_interval_m, topo_match_m, topo_starts, seed
+        See `topo`.
+    """
 
     snap_m: float = 4.0
-    midpoints_m: float | None = 50.0
+    control_point_spacing_m: float | None = 50.0
     topo_radius_m: float = 150.0
     topo_interval_m: float = 5.0
     topo_match_m: float = 10.0
@@ -36,33 +44,50 @@ class SceneScore:
 
     Attributes
     ----------
-    scene, note
-        Which one, and what a person should know about it.
+    scene
+        Scene key, or the stem of the ground truth's file.
     apls, topo
-        None where the truth has no roads: such a scene is in no mean.
+        None where the ground truth has no roads: such a scene is left out of all means.
     apls_time
-        None also where a speed is not known.
+        None also where a speed is unknown.
     truth_km, proposal_km
         Kilometres of road.
+    border
+        Area in which false roads count: see `ScenePair`.
+    note
+        Remarks for the user, separated by semicolons; empty if there are none.
     """
 
     scene: str
-    apls: Apls | None
-    apls_time: Apls | None
-    topo: Topo | None
+    apls: AplsScore | None
+    apls_time: AplsScore | None
+    topo: TopoScore | None
     truth_km: float
     proposal_km: float
+    border: Border
     note: str
 
 
 def score_scenes(
-    pairs: Sequence[Pair],
-    settings: Settings,
+    pairs: Sequence[ScenePair],
+    settings: ScoreSettings,
     *,
     threads: int | None = None,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[SceneScore]:
-    """Return the scores of every scene."""
+    """Return the scores of every scene.
+
+    Parameters
+    ----------
+    pairs
+        Ground truth and proposal of every scene (`pair_scenes`).
+    settings
+        Parameters of the scores.
+    threads
+        Worker threads for large networks; None: one per core that this process may use.
+    advance
+        Called after every scene with the number of scenes done and their total.
+    """
     scores = []
     for done, pair in enumerate(pairs, 1):
         scores.append(_score(pair, settings, threads))
@@ -70,24 +95,24 @@ def score_scenes(
     return scores
 
 
-def _score(pair: Pair, settings: Settings, threads: int | None) -> SceneScore:
+def _score(pair: ScenePair, settings: ScoreSettings, threads: int | None) -> SceneScore:
     truth, proposal = pair.truth, pair.proposal
     km = _km(truth), _km(proposal)
     if not len(truth.ends):
-        note = "no roads in the truth: left out of the mean"
-        return SceneScore(pair.scene, None, None, None, *km, note)
+        notes = (*pair.notes, "no roads in the ground truth: left out of the mean")
+        return SceneScore(pair.scene, None, None, None, *km, pair.border, "; ".join(notes))
 
-    def of(weight: str) -> Apls:
+    def apls_by(weight: str) -> AplsScore:
         return apls(
             truth,
             proposal,
             weight="time" if weight == "time" else "length",
             snap_m=settings.snap_m,
-            midpoints_m=settings.midpoints_m,
+            control_point_spacing_m=settings.control_point_spacing_m,
             threads=threads,
         )
 
-    known = not (np.isnan(truth.speed_mph).any() or np.isnan(proposal.speed_mph).any())
+    all_speeds = not (np.isnan(truth.speed_mph).any() or np.isnan(proposal.speed_mph).any())
     sampled = topo(
         truth,
         proposal,
@@ -98,22 +123,24 @@ def _score(pair: Pair, settings: Settings, threads: int | None) -> SceneScore:
         seed=settings.seed,
     )
     notes = (
-        pair.note or ("" if len(proposal.ends) else "no roads in the proposal"),
-        _apart(truth, proposal),
-        "" if known else "speeds not known",
+        *pair.notes,
+        "" if len(proposal.ends) or "no proposal" in pair.notes else "no roads in the proposal",
+        _distance_note(truth, proposal),
+        "" if all_speeds else "unknown speeds",
     )
     note = "; ".join(part for part in notes if part)
-    return SceneScore(pair.scene, of("length"), of("time") if known else None, sampled, *km, note)
+    by_time = apls_by("time") if all_speeds else None
+    return SceneScore(pair.scene, apls_by("length"), by_time, sampled, *km, pair.border, note)
 
 
-def _apart(truth: RoadNetwork, proposal: RoadNetwork) -> str:
-    """Return a note where the two lie in different places, by the boxes about their nodes."""
+def _distance_note(truth: RoadNetwork, proposal: RoadNetwork) -> str:
+    """Return a note where the bounding boxes of the nodes are far apart; else nothing."""
     if not len(proposal.ends):
         return ""
     low = np.maximum(truth.nodes.min(axis=0), proposal.nodes.min(axis=0))
     high = np.minimum(truth.nodes.max(axis=0), proposal.nodes.max(axis=0))
     gap = float(np.linalg.norm(np.maximum(low - high, 0)))
-    return "" if gap < _FAR_M else f"truth and proposal lie {gap / 1000:,.1f} km apart"
+    return "" if gap < _FAR_M else f"ground truth and proposal are {gap / 1000:,.1f} km apart"
 
 
 def _km(network: RoadNetwork) -> float:
@@ -121,10 +148,10 @@ def _km(network: RoadNetwork) -> float:
 
 
 def mean_scores(scores: Sequence[SceneScore]) -> dict[str, float | None]:
-    """Return the plain means over scenes, None where a scene has no score.
+    """Return the mean of every score over scenes by name; None where no scene has the score.
 
-    So CosmiQ and SpaceNet did: chips without roads in the truth are left out, chips without a
-    proposal count 0. The mean of APLS_time is that of the scenes where all speeds are known.
+    As in SpaceNet's challenges, scenes without roads in the ground truth are left out, and scenes
+    without a proposal count 0. The mean of ``apls_time`` is over scenes with all speeds known.
     """
     scored = [score for score in scores if score.apls and score.topo]
     columns = {

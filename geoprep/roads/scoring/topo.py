@@ -1,19 +1,19 @@
-"""TOPO: how alike the surroundings of the same places are in two road networks.
+"""TOPO: similarity of the surroundings of the same points in two road networks.
 
 Graph sampling (Biagioni and Eriksson 2012, "Inferring Road Maps from Global Positioning System
-Traces") in the form that RoadTracer (arXiv:1802.03680) and Sat2Graph (arXiv:2007.09547) use:
+Traces") in the form of RoadTracer (arXiv:1802.03680) and Sat2Graph (arXiv:2007.09547):
 
-1. Starting points every 50 m along the truth's edges. Each is paired with the nearest place of the
-   proposal within 10 m where the roads run in about the same direction.
-2. From both, the network is followed up to 150 m (300 m for scenes of some kilometres), and every
-   5 m of the way a hole is left in the truth, a marble in the proposal.
-3. A marble falls into a hole within 10 m, where the roads run within 45 degrees of each other; each
-   hole takes one marble, and as many as possible fall (maximum matching).
-4. Precision is the share of marbles that fell, the mean over paired starting points. Recall is the
-   share of holes filled, the mean over all starting points, those without a pair counting 0.
+1. Starting points lie every 50 m along the edges of the ground truth. Each is paired with the
+   nearest point of the proposal within 10 m where the roads run in about the same direction.
+2. From both, the network is followed up to 150 m (300 m for scenes of some kilometres). Every 5 m
+   this leaves a hole in the ground truth, and a marble in the proposal.
+3. A marble matches a hole within 10 m if the roads run within 45 degrees of each other. Matching is
+   one to one, and as many pairs as possible are matched (maximum matching).
+4. Precision is the share of matched marbles, averaged over paired starting points. Recall is the
+   share of matched holes, averaged over all starting points; those without a pair count 0.
 
-What Sat2Graph's program does besides is left out: it gives each hole twice when it counts marbles,
-drops starting points near the border and those that share a place of the proposal.
+Sat2Graph's program does more, which is left out here: it counts each hole twice against the
+marbles, and drops starting points near the border and those that share a point of the proposal.
 """
 
 from __future__ import annotations
@@ -26,21 +26,29 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.roads.network import RoadNetwork
-from geoprep.roads.paths import Places, check_network
-from geoprep.roads.paths.walks import Walks
+from geoprep.roads.network import RoadNetwork, check_network
+from geoprep.roads.paths import EdgePoints
+from geoprep.roads.paths.propagation import Propagation
 
 _START_SPACING_M: Final = 50.0
-_START_ALIGNMENT: Final = 0.96  # cosine of the angle between roads: Sat2Graph's 16 degrees
-_FALL_ALIGNMENT: Final = 0.71  # and its 45 degrees
+_START_COSINE: Final = 0.96  # of the angle between roads: 16 degrees, as in Sat2Graph
+_MATCH_COSINE: Final = 0.71  # 45 degrees, as in Sat2Graph
 _CHORD_M: Final = 0.5
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Topo:
-    """Precision, recall and their harmonic mean, each from 0 to 1, over ``starts`` places."""
+class TopoScore:
+    """Precision, recall and their harmonic mean, each from 0 to 1.
+
+    Attributes
+    ----------
+    f1, precision, recall
+        The scores.
+    starts
+        Number of starting points.
+    """
 
     f1: float
     precision: float
@@ -57,133 +65,149 @@ def topo(
     match_m: float = 10.0,
     starts: int | None = None,
     seed: int = 0,
-) -> Topo:
+) -> TopoScore:
     """Return the graph sampling score of two networks in one plane of metres.
 
-    If either has no roads, all is 0.
+    All scores are 0 if either network has no roads.
 
     Parameters
     ----------
+    truth, proposal
+        Ground truth and the network to score, in the same CRS.
     radius_m
-        How far to follow the networks: 150 for SpaceNet's chips, 300 for tiles of 2 km, as
-        Sat2Graph has it.
-    interval_m, match_m
-        Between marbles; between a marble and its hole, and a starting point and its pair.
+        Distance by road up to which the networks are followed: 150 m for SpaceNet's scenes, 300 m
+        for tiles of 2 km, as in Sat2Graph.
+    interval_m
+        Distance by road between marbles in metres.
+    match_m
+        Largest distance between a marble and its hole, and between a starting point and its pair.
     starts
-        At most so many starting points, drawn without replacement; None: all.
+        Largest number of starting points, drawn at random; None: all.
     seed
-        Of the draw: the same seed, the same score.
+        Random seed for drawing starting points.
 
     Raises
     ------
     UsageError
-        A network is broken, the two lie in different CRSs, or a distance is not above 0.
+        A network is malformed, the two have different CRSs, or a distance is not above 0.
     """
-    check_network(truth, "the truth")
+    check_network(truth, "the ground truth")
     check_network(proposal, "the proposal")
     if min(radius_m, interval_m, match_m) <= 0:
-        raise UsageError("TOPO's radius, interval and match distance have to be above 0 m")
+        raise UsageError("radius, interval and matching distance of TOPO must be above 0 m")
     if not len(truth.ends) or not len(proposal.ends):
-        return Topo(0.0, 0.0, 0.0, 0)
+        return TopoScore(0.0, 0.0, 0.0, 0)
     if truth.crs != proposal.crs:
         raise UsageError(
-            f"the truth is in {truth.crs}, the proposal in {proposal.crs}: bring them to one CRS"
+            f"the ground truth is in {truth.crs}, the proposal in {proposal.crs}: reproject one of "
+            "them to the CRS of the other"
         )
-    places = _drawn(_starting_points(truth), starts, seed)
-    pairs = _pairs(truth, places, proposal, match_m)
-    one, two = Walks.of(truth, radius_m, interval_m), Walks.of(proposal, radius_m, interval_m)
+    points = _drawn(_starting_points(truth), starts, seed)
+    pairs = _paired_points(truth, points, proposal, match_m)
+    one = Propagation.of(truth, radius_m, interval_m)
+    two = Propagation.of(proposal, radius_m, interval_m)
     precision, recall = [], []
-    for start in np.flatnonzero(pairs.found).tolist():
-        holes = _Marbles.along(one, int(places.edge[start]), float(places.along_m[start]))
-        marbles = _Marbles.along(two, int(pairs.edge[start]), float(pairs.along_m[start]))
-        fallen = _fallen(holes, marbles, match_m)
-        precision.append(fallen / len(marbles.at))
-        recall.append(fallen / len(holes.at))
+    for start in np.flatnonzero(pairs.on_edge).tolist():
+        holes = _Marbles.from_start(one, int(points.edge[start]), float(points.along_m[start]))
+        marbles = _Marbles.from_start(two, int(pairs.edge[start]), float(pairs.along_m[start]))
+        matched = _matched(holes, marbles, match_m)
+        precision.append(matched / len(marbles.xy))
+        recall.append(matched / len(holes.xy))
     if not precision:
-        return Topo(0.0, 0.0, 0.0, len(places))
-    p, r = float(np.mean(precision)), float(np.sum(recall) / len(places))
-    return Topo(2 * p * r / (p + r) if p + r else 0.0, p, r, len(places))
+        return TopoScore(0.0, 0.0, 0.0, len(points))
+    p, r = float(np.mean(precision)), float(np.sum(recall) / len(points))
+    return TopoScore(2 * p * r / (p + r) if p + r else 0.0, p, r, len(points))
 
 
-def _starting_points(network: RoadNetwork) -> Places:
-    """Return points inside the edges, 50 m apart or a little less; none on edges below 25 m."""
+def _starting_points(network: RoadNetwork) -> EdgePoints:
+    """Return points inside the edges, at most 50 m apart; none on edges below 25 m."""
     length = network.length_m
     count = np.maximum(length // _START_SPACING_M, 1).astype(np.int64)
     count[length < _START_SPACING_M / 2] = 0
-    if not count.any():  # a network of crumbs: something has to be looked at
+    if not count.any():  # only short edges: start on the longest
         count[np.argmax(length)] = 1
     edge = np.repeat(np.arange(len(length)), count)
     nth = np.arange(len(edge)) - np.repeat(np.cumsum(count) - count, count) + 1
-    return Places(edge, length[edge] * nth / (count[edge] + 1))
+    return EdgePoints(edge, length[edge] * nth / (count[edge] + 1))
 
 
-def _drawn(places: Places, most: int | None, seed: int) -> Places:
-    if most is None or len(places) <= most:
-        return places
-    chosen = np.sort(np.random.default_rng(seed).choice(len(places), most, replace=False))
-    return Places(places.edge[chosen], places.along_m[chosen])
+def _drawn(points: EdgePoints, most: int | None, seed: int) -> EdgePoints:
+    if most is None or len(points) <= most:
+        return points
+    chosen = np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))
+    return EdgePoints(points.edge[chosen], points.along_m[chosen])
 
 
-def _pairs(truth: RoadNetwork, places: Places, proposal: RoadNetwork, match_m: float) -> Places:
-    """Return the nearest place of the proposal that runs along with each starting point."""
-    points, heading = places.points(truth), _headings(truth, places)
+def _paired_points(
+    truth: RoadNetwork, starts: EdgePoints, proposal: RoadNetwork, match_m: float
+) -> EdgePoints:
+    """Return the nearest point of the proposal in the direction of the road at each start."""
+    points, heading = starts.points(truth), _headings(truth, starts)
     tree = shapely.STRtree(proposal.lines)
     start, edge = tree.query(points, predicate="dwithin", distance=match_m)
     along = shapely.line_locate_point(proposal.lines[edge], points[start])
-    aligned = _cosine(heading[start], _headings(proposal, Places(edge, along))) > _START_ALIGNMENT
+    aligned = _cosine(heading[start], _headings(proposal, EdgePoints(edge, along))) > _START_COSINE
     start, edge, along = start[aligned], edge[aligned], along[aligned]
     away = shapely.distance(points[start], proposal.lines[edge])
     order = np.lexsort((edge, away, start))
     first = order[np.unique(start[order], return_index=True)[1]]
-    found = Places(np.full(len(places), -1), np.full(len(places), np.nan))
-    found.edge[start[first]], found.along_m[start[first]] = edge[first], along[first]
-    return found
+    pairs = EdgePoints(np.full(len(starts), -1), np.full(len(starts), np.nan))
+    pairs.edge[start[first]], pairs.along_m[start[first]] = edge[first], along[first]
+    return pairs
 
 
-def _headings(network: RoadNetwork, places: Places) -> Floats:
-    """Return the direction of the road at each place as a unit vector, float64 (place, 2)."""
-    lines, length = network.lines[places.edge], network.length_m[places.edge]
-    ahead = np.minimum(places.along_m + _CHORD_M, length)
-    behind = np.maximum(places.along_m - _CHORD_M, 0)
-    chord = shapely.get_coordinates(shapely.line_interpolate_point(lines, ahead))
-    chord -= shapely.get_coordinates(shapely.line_interpolate_point(lines, behind))
+def _headings(network: RoadNetwork, points: EdgePoints) -> Floats:
+    """Return the direction of the road at each point as a unit vector, float64 (point, 2)."""
+    lines, length = network.lines[points.edge], network.length_m[points.edge]
+    after = np.minimum(points.along_m + _CHORD_M, length)
+    before = np.maximum(points.along_m - _CHORD_M, 0)
+    chord = shapely.get_coordinates(shapely.line_interpolate_point(lines, after))
+    chord -= shapely.get_coordinates(shapely.line_interpolate_point(lines, before))
     size = np.hypot(*chord.T)[:, None]
     heading: Floats = np.divide(chord, size, out=np.zeros_like(chord), where=size > 0)
     return heading
 
 
 def _cosine(one: Floats, two: Floats) -> Floats:
-    """Return how well directions agree, either way round: 1 parallel, 0 across."""
+    """Return the cosine of the angle between roads, regardless of their direction of travel."""
     cosine: Floats = np.abs((one * two).sum(axis=1))
     return cosine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Marbles:
-    """Points (marble, 2) and the directions of their roads (marble, 2)."""
+    """Points along the roads from one starting point.
 
-    at: Floats
+    Attributes
+    ----------
+    xy
+        float64 (marble, 2): x and y in metres.
+    heading
+        float64 (marble, 2): unit vectors along the road.
+    """
+
+    xy: Floats
     heading: Floats
 
     @classmethod
-    def along(cls, walks: Walks, edge: int, along_m: float) -> _Marbles:
-        """Leave marbles on all ways from a place."""
-        places = walks.points_from(edge, along_m)
-        at = shapely.get_coordinates(places.points(walks.network))
-        return cls(at, _headings(walks.network, places))
+    def from_start(cls, propagation: Propagation, edge: int, along_m: float) -> _Marbles:
+        """Return the marbles that a walk from one point leaves."""
+        points = propagation.points_from(edge, along_m)
+        xy = shapely.get_coordinates(points.points(propagation.network))
+        return cls(xy, _headings(propagation.network, points))
 
 
-def _fallen(holes: _Marbles, marbles: _Marbles, match_m: float) -> int:
-    """Return how many marbles find a hole of their own."""
+def _matched(holes: _Marbles, marbles: _Marbles, match_m: float) -> int:
+    """Return the size of the maximum one-to-one matching of marbles and holes."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
     from scipy.spatial import cKDTree
 
-    close = cKDTree(marbles.at).sparse_distance_matrix(
-        cKDTree(holes.at), match_m, output_type="ndarray"
+    close = cKDTree(marbles.xy).sparse_distance_matrix(
+        cKDTree(holes.xy), match_m, output_type="ndarray"
     )
-    fits = _cosine(marbles.heading[close["i"]], holes.heading[close["j"]]) > _FALL_ALIGNMENT
+    fits = _cosine(marbles.heading[close["i"]], holes.heading[close["j"]]) > _MATCH_COSINE
     i, j = close["i"][fits], close["j"][fits]
-    shape = (len(marbles.at), len(holes.at))
+    shape = (len(marbles.xy), len(holes.xy))
     graph = csr_array((np.ones(len(i), np.int8), (i, j)), shape=shape)
     return int((maximum_bipartite_matching(graph, perm_type="column") >= 0).sum())

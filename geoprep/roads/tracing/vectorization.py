@@ -18,7 +18,7 @@ from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster, Tracing, open_raster
 from geoprep.roads.centrelines.pixels import Files
 from geoprep.roads.centrelines.rasters import MOST_MPH, Kind, as_speeds, described
-from geoprep.roads.formats.spacenet import ImageRoads, image_id
+from geoprep.roads.formats.csv_writer import ImageRoads, image_id
 from geoprep.roads.ground import in_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.tracing.merging import Sheet, merged

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
-from geoprep.roads.paths import Places, distances, nearest_places, track_of
+from geoprep.roads.paths import EdgePoints, cost_graph, nearest_points, point_distances
 from geoprep.roads.route import find_route, write_route
 
 # A fast road round a slow one.
@@ -62,7 +62,7 @@ def test_why_there_is_no_route():
     with pytest.raises(UsageError, match="no road leads from 0,0 to 10,30"):
         find_route(parts, (0, 0), (10, 30))
     unknown = network([(0, 0), (10, 0)], speeds=[np.nan])
-    with pytest.raises(UsageError, match=r"1 of 1 edges have no speed.*--shortest"):
+    with pytest.raises(UsageError, match=r"1 of 1 edges have no speed.*`shortest`"):
         find_route(unknown, (0, 0), (10, 0))
     assert np.isnan(find_route(unknown, (0, 0), (10, 0), by="length").travel_time_s)
     with pytest.raises(UsageError, match="no roads"):
@@ -105,12 +105,12 @@ def test_a_route_is_as_long_as_the_distance(seed):
     ]
     made = network(*lines, speeds=rng.choice([10, 30, 60], 8))
     edge = rng.integers(0, 8, 2)
-    places = Places(edge, made.length_m[edge] * rng.random(2))
+    places = EdgePoints(edge, made.length_m[edge] * rng.random(2))
     points = places.points(made)
     start, goal = (tuple(point.coords[0]) for point in points)
-    places = nearest_places(made, points, 100)  # where lines cross or fold, it may be another
+    places = nearest_points(made, points, 100)  # where lines cross or fold, it may be another
     for by in ("length", "time"):
-        expected = distances(track_of(made, by), places)[0, 1]
+        expected = point_distances(cost_graph(made, by), places)[0, 1]
         if np.isinf(expected):
             with pytest.raises(UsageError, match="no road leads"):
                 find_route(made, start, goal, by=by)

@@ -1,18 +1,22 @@
-"""What is written is read back; what is no network is named."""
+"""Road networks written, read back, saved again by other programs, or damaged."""
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
+import geopandas as gpd
 import numpy as np
 import pyogrio
 import pytest
 import shapely
+import shapely.affinity
 from helpers.roads import network
 
 from geoprep.errors import SourceError, UsageError
-from geoprep.roads.formats import read_network, write_network
+from geoprep.roads.formats import is_network_file, read_network, write_network
 from geoprep.roads.network import RoadNetwork
+from geoprep.roads.route import find_route
 
 try:
     import pyarrow
@@ -115,9 +119,9 @@ def test_geoparquet_says_its_crs(tmp_path):
     assert column["geometry_types"] == ["LineString"]
 
 
-def test_without_pyarrow_the_way_out_is_named(tmp_path, monkeypatch):
+def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(UsageError, match=r"pip install pyarrow, or write NAME\.gpkg"):
+    with pytest.raises(UsageError, match=r"pip install 'geoprep\[parquet\]', or use a \.gpkg"):
         write_network(some(), tmp_path / "roads.parquet")
     assert not list(tmp_path.iterdir())
 
@@ -140,34 +144,191 @@ def test_other_suffixes_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", WITH_PARQUET)
-def test_what_is_no_network_is_named(tmp_path, suffix):
+def test_a_file_that_is_not_a_network_is_refused_with_its_name(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
     path.write_text("no")
     with pytest.raises(SourceError, match=rf"x\{suffix}"):
         read_network(path)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda f: f["properties"].pop("from_node"), "no from_node"),
-        (lambda f: f["properties"].update(to_node=99), "not numbered from 0"),
-        (lambda f: f["properties"].update(to_node=4), "names node 4|no numbers"),
-        (lambda f: f["properties"].update(to_node=None), "no nodes"),
-        (lambda f: f.update(geometry={"type": "Point", "coordinates": [0, 0]}), "a Point among"),
-        (lambda f: f.update(geometry=None), "not readable"),
-        (lambda f: f["geometry"]["coordinates"][0].__setitem__(0, 400.0), "no longitudes"),
-        (lambda f: f["geometry"]["coordinates"][0].__setitem__(0, float("nan")), "no "),
-    ],
-)
-def test_a_damaged_network_is_named(tmp_path, change, message):
-    path = tmp_path / "roads.geojson"
+def changed(path, change):
+    """Write a network as GeoJSON with a change to its first feature, and return the path."""
     write_network(some(), path)
     document = json.loads(path.read_text())
     change(document["features"][0])
     path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.update(geometry={"type": "Point", "coordinates": [0, 0]}), "not a line"),
+        (lambda f: f.update(geometry=None), "feature 0 is not a line"),
+        (lambda f: f["properties"].update(speed_mph="fast"), "speed_mph is not a number"),
+        (lambda f: f["geometry"]["coordinates"][0].__setitem__(0, 400.0), "not longitude and lat"),
+        (lambda f: f["geometry"]["coordinates"][0].__setitem__(0, float("nan")), "not finite"),
+    ],
+)
+def test_a_damaged_network_is_refused_with_its_name(tmp_path, change, message):
     with pytest.raises(SourceError, match=f"roads.geojson.*({message})"):
+        read_network(changed(tmp_path / "roads.geojson", change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: f["properties"].pop("from_node"),
+        lambda f: f["properties"].update(from_node=None),
+        lambda f: f["properties"].update(to_node=99),
+        lambda f: f["properties"].update(to_node=0),
+    ],
+    ids=["missing", "null", "unknown", "wrong"],
+)
+def test_node_numbers_that_cannot_be_used_are_rebuilt_from_coordinates(tmp_path, change):
+    back = read_network(changed(tmp_path / "roads.geojson", change))
+    assert same_topology(back, some())
+    assert np.allclose(back.speed_mph, some().speed_mph, equal_nan=True)
+
+
+def same_topology(one, other):
+    """Return whether edges of two networks join at the same places, whatever their numbers."""
+    at = [made.nodes[made.ends].round(1) for made in (one, other)]
+    return at[0].shape == at[1].shape and np.allclose(*at, rtol=0, atol=0.2)
+
+
+def saved_by_qgis(path, network, *, crs="EPSG:4326", layer="my roads", **columns):
+    """Save a network as QGIS does: multi-part lines, any CRS, one layer of any name."""
+    table = gpd.GeoDataFrame(
+        {
+            "from_node": network.ends[:, 0],
+            "to_node": network.ends[:, 1],
+            "speed_mph": network.speed_mph,
+            **columns,
+        },
+        geometry=[shapely.MultiLineString([line]) for line in network.lines],
+        crs=network.crs,
+    )
+    options = {} if path.suffix in (".shp", ".fgb") else {"layer": layer}
+    table.to_crs(crs).to_file(path, engine="pyogrio", **options)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".shp", ".fgb"])
+@pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:32737", "EPSG:3857", "EPSG:2263"])
+def test_edges_saved_by_qgis_keep_speeds_lengths_and_topology(tmp_path, suffix, crs):
+    made = some()
+    back = read_network(saved_by_qgis(tmp_path / f"saved{suffix}", made, crs=crs))
+    assert back.crs == made.crs
+    order, was = np.argsort(back.length_m), np.argsort(made.length_m)  # FlatGeobuf sorts features
+    assert np.allclose(back.length_m[order], made.length_m[was], rtol=1e-4)
+    assert np.allclose(back.speed_mph[order], made.speed_mph[was], equal_nan=True)
+    back, made = (replace(one, ends=one.ends[by]) for one, by in ((back, order), (made, was)))
+    assert same_topology(back, made)
+
+
+def test_a_road_moved_in_qgis_no_longer_joins_its_old_nodes(tmp_path):
+    made = network([(0, 0), (100, 0)], [(100, 0), (200, 0)], speeds=[30, 30], crs="EPSG:32637")
+    moved = replace(made, lines=np.array([made.lines[0], shapely.affinity.translate(
+        made.lines[1], 0, 500)], object))  # fmt: skip
+    back = read_network(saved_by_qgis(tmp_path / "a.gpkg", moved, crs="EPSG:32637"))
+    assert len(back.nodes) == 4
+    with pytest.raises(UsageError, match="no road leads"):
+        find_route(replace(back, crs=None), (10, 0), (150, 500))
+
+
+def test_roads_drawn_in_qgis_without_node_numbers_are_joined(tmp_path):
+    """One new road from the end of a road to the middle of another; one dead end snapped."""
+    lines = [(5e5, 0), (500_100, 0)], [(5e5, 80), (500_100, 80)], [(500_100, 0), (500_050, 80)]
+    made = network(*lines, speeds=[30, 20, 10], crs="EPSG:32637")
+    numbers = np.array([[0, 1], [2, 3], [np.nan, np.nan]])
+    path = saved_by_qgis(tmp_path / "a.gpkg", made, from_node=numbers[:, 0], to_node=numbers[:, 1])
+    back = read_network(path)
+    assert sorted(back.length_m.round(2)) == pytest.approx([50, 50, np.hypot(50, 80), 100], abs=0.1)
+    assert len(back.nodes) == 5
+    assert sorted(back.speed_mph) == [10, 20, 20, 30]
+
+
+def test_a_gap_closed_by_moving_an_end_onto_another_is_closed(tmp_path):
+    apart = network([(0, 0), (100, 0)], [(110, 0), (200, 0)], speeds=[30, 30], crs="EPSG:32637")
+    lines = np.array([shapely.LineString([(0, 0), (110, 0)]), apart.lines[1]], object)
+    back = read_network(
+        saved_by_qgis(tmp_path / "a.gpkg", replace(apart, lines=lines), crs="EPSG:32637")
+    )
+    assert len(back.nodes) == 3
+
+
+def test_a_line_of_several_parts_is_several_edges(tmp_path):
+    parts = shapely.MultiLineString([[(0, 0), (50, 0)], [(50, 0), (50, 70)]])
+    table = gpd.GeoDataFrame({"speed_mph": [25.0]}, geometry=[parts], crs="EPSG:32637")
+    table.to_file(tmp_path / "a.gpkg", engine="pyogrio")
+    back = read_network(tmp_path / "a.gpkg")
+    assert (len(back.nodes), back.speed_mph.tolist()) == (3, [25, 25])
+
+
+def test_roads_that_cross_stay_separate(tmp_path):
+    bridge = network([(0, 0), (100, 0)], [(50, -50), (50, 50)], speeds=[30, 20], crs="EPSG:32637")
+    path = saved_by_qgis(tmp_path / "a.gpkg", bridge, from_node=[None, None])
+    assert len(read_network(path).nodes) == 4
+
+
+def test_several_layers_of_roads_need_a_choice(tmp_path):
+    path = tmp_path / "a.gpkg"
+    for layer in ("north", "south"):
+        saved_by_qgis(path, some(), layer=layer)
+    with pytest.raises(UsageError, match=r"north, south\. Choose one with `layer`"):
         read_network(path)
+    assert len(read_network(path, layer="south").ends) == 4
+
+
+def test_a_geopackage_edited_in_place_does_not_need_its_layer_of_nodes(tmp_path):
+    path = tmp_path / "roads.gpkg"
+    write_network(some(), path)
+    with sqlite3.connect(path) as database:
+        database.execute("DELETE FROM nodes WHERE node = 0")
+    assert same_topology(read_network(path), some())
+
+
+def test_edges_deleted_in_another_program_leave_a_network(tmp_path):
+    path = tmp_path / "roads.geojson"
+    write_network(some(), path)
+    document = json.loads(path.read_text())
+    document["features"] = document["features"][2:3]  # nodes 1 and 2 of the file remain
+    path.write_text(json.dumps(document))
+    back = read_network(path)
+    assert (len(back.nodes), len(back.ends)) == (2, 1)
+
+
+def test_labels_are_not_taken_for_a_network(tmp_path):
+    table = gpd.GeoDataFrame(
+        {"highway": ["residential"], "speed_mph": ["25"]},
+        geometry=[shapely.LineString([(39, -9), (39.001, -9)])],
+        crs="EPSG:4326",
+    )
+    for name in ("labels.geojson", "labels.gpkg"):
+        table.to_file(tmp_path / name, engine="pyogrio")
+        assert not is_network_file(tmp_path / name)
+        write_network(some(), tmp_path / f"roads{Path(name).suffix}")
+        assert is_network_file(tmp_path / f"roads{Path(name).suffix}")
+
+
+@pytest.mark.parametrize("suffix", WITH_PARQUET)
+def test_coordinates_that_are_not_finite_are_not_written(tmp_path, suffix):
+    made, path = some(), tmp_path / f"roads{suffix}"
+    made.nodes[1, 0] = np.nan
+    with pytest.raises(UsageError, match=r"roads.* node 1 has coordinates that are not finite"):
+        write_network(made, path)
+    line = shapely.LineString([(0, 0), (np.inf, 9)])
+    with pytest.raises(UsageError, match="edge 0 has coordinates that are not finite"):
+        write_network(replace(some(), lines=np.array([line, *some().lines[1:]])), path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", WITH_PARQUET)
+def test_paths_may_be_text(tmp_path, suffix):
+    path = str(tmp_path / f"roads{suffix}")
+    write_network(some(), path)
+    assert len(read_network(path).ends) == 4
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

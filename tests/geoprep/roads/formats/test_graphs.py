@@ -55,8 +55,8 @@ def test_graphs_that_are_no_network_are_named(graph, message):
         from_networkx(graph, name="osm")
 
 
-def test_a_node_nowhere_is_named():
+def test_a_node_that_is_not_finite_is_named():
     graph = nx.Graph()
     graph.add_node(0, x=float("nan"), y=0.0)
-    with pytest.raises(SourceError, match="no numbers"):
+    with pytest.raises(SourceError, match="not finite"):
         from_networkx(graph)

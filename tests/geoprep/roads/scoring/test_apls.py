@@ -46,7 +46,11 @@ def img0(shared_data):
 def test_published_graphs_without_midpoints(img0):
     (truth, lengths), (proposal, others) = img0
     found = apls(
-        truth, proposal, midpoints_m=None, truth_lengths_m=lengths, proposal_lengths_m=others
+        truth,
+        proposal,
+        control_point_spacing_m=None,
+        truth_lengths_m=lengths,
+        proposal_lengths_m=others,
     )
     assert found.score == pytest.approx(0.7362019410731921, abs=1e-6)
     assert found.truth_to_proposal == pytest.approx(0.7973714316363272, abs=1e-6)
@@ -74,13 +78,15 @@ def slow_apls(truth, proposal, **options):
     return 2 * there * back / (there + back) if there > 0 and back > 0 else 0.0
 
 
-def slow_direction(own, other, *, weight="length", midpoints_m=50.0, snap_m=4.0, min_path=0.001):
+def slow_direction(
+    own, other, *, weight="length", control_point_spacing_m=50.0, snap_m=4.0, min_path=0.001
+):
     marks, points = {}, {}
     for edge, (u, v) in enumerate(own.ends.tolist()):
         line = own.lines[edge]
         points["node", u] = shapely.Point(line.coords[0])
         points["node", v] = shapely.Point(line.coords[-1])
-        for i, along in enumerate(slow_midpoints(line.length, midpoints_m)):
+        for i, along in enumerate(slow_midpoints(line.length, control_point_spacing_m)):
             marks["mid", edge, i] = (edge, along)
             points["mid", edge, i] = line.interpolate(along)
     snapped = {}
@@ -169,12 +175,16 @@ def random_pair(seed):
 @given(
     seed=st.integers(0, 1 << 30),
     weight=st.sampled_from(["length", "time"]),
-    midpoints_m=st.sampled_from([None, 20.0, 50.0]),
+    control_point_spacing_m=st.sampled_from([None, 20.0, 50.0]),
     snap_m=st.sampled_from([1.0, 4.0]),
 )
-def test_agrees_with_plain_networkx(seed, weight, midpoints_m, snap_m):
+def test_agrees_with_plain_networkx(seed, weight, control_point_spacing_m, snap_m):
     truth, proposal = random_pair(seed)
-    options = {"weight": weight, "midpoints_m": midpoints_m, "snap_m": snap_m}
+    options = {
+        "weight": weight,
+        "control_point_spacing_m": control_point_spacing_m,
+        "snap_m": snap_m,
+    }
     found = apls(truth, proposal, **options)
     assert found.score == pytest.approx(slow_apls(truth, proposal, **options), abs=1e-9)
 
@@ -183,10 +193,10 @@ def test_agrees_with_plain_networkx(seed, weight, midpoints_m, snap_m):
 @given(seed=st.integers(0, 1 << 30), weight=st.sampled_from(["length", "time"]))
 def test_the_way_for_cities_gives_the_same(seed, weight):
     truth, proposal = random_pair(seed)
-    small = apls(truth, proposal, weight=weight, midpoints_m=10)
+    small = apls(truth, proposal, weight=weight, control_point_spacing_m=10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_SMALL_PLACES", 0)
-        large = apls(truth, proposal, weight=weight, midpoints_m=10, threads=1)
+        patch.setattr(module, "_SMALL_POINTS", 0)
+        large = apls(truth, proposal, weight=weight, control_point_spacing_m=10, threads=1)
     assert large.truth_to_proposal == pytest.approx(small.truth_to_proposal, abs=1e-12)
     assert large.proposal_to_truth == pytest.approx(small.proposal_to_truth, abs=1e-12)
 
@@ -212,9 +222,9 @@ def test_a_part_of_a_town_scores_alike_both_ways(monkeypatch):
     """Enough points for several blocks, several levels of cuts, and several threads."""
     truth = grid_network(12, jitter=0, seed=1, drop=0.1)
     proposal = grid_network(12, jitter=1, seed=2, drop=0.15)
-    monkeypatch.setattr(module, "_SMALL_PLACES", 10_000)
+    monkeypatch.setattr(module, "_SMALL_POINTS", 10_000)
     small = apls(truth, proposal)
-    monkeypatch.setattr(module, "_SMALL_PLACES", 0)
+    monkeypatch.setattr(module, "_SMALL_POINTS", 0)
     large = apls(truth, proposal, threads=3)
     assert large.score == pytest.approx(small.score, abs=1e-12)
     assert 0.2 < small.score < 0.95
@@ -316,15 +326,15 @@ def test_networks_that_cannot_be_scored_are_named():
     for broken, why in ((lost, "node 1"), (dangling, "edge 0 ends"), (nowhere, "edge 0 has")):
         with pytest.raises(UsageError, match=f"the proposal: {why}"):
             apls(road, broken)
-        with pytest.raises(UsageError, match=f"the truth: {why}"):
+        with pytest.raises(UsageError, match=f"the ground truth: {why}"):
             apls(broken, road)
-    with pytest.raises(UsageError, match="one CRS"):
+    with pytest.raises(UsageError, match="reproject one"):
         apls(road, replace(road, crs="EPSG:32612"))
-    with pytest.raises(UsageError, match="the truth: the speed of 1 of 1 edges"):
+    with pytest.raises(UsageError, match="the ground truth: 1 of 1 edges have no speed"):
         apls(road, road, weight="time")
     with pytest.raises(UsageError, match="above 0"):
         apls(road, road, snap_m=0)
-    with pytest.raises(UsageError, match="speed that no car drives"):
+    with pytest.raises(UsageError, match="speed that is not above 0"):
         apls(road, replace(road, speed_mph=np.array([0.0])))
 
 
@@ -337,8 +347,8 @@ def test_a_few_nodes_have_the_distances_of_many(monkeypatch):
         ends = rng.integers(0, count, (int(rng.integers(1, 20)), 2))
         cost = np.round(rng.uniform(0, 9, len(ends)), 1)
         ones = np.ones(len(ends))
-        few = distances.Track(np.zeros((count, 2)), ends, cost, ones, cost).between_nodes
+        few = distances.CostGraph(np.zeros((count, 2)), ends, cost, ones, cost).node_distances
         with monkeypatch.context() as patch:
             patch.setattr(distances, "_FEW_NODES", 0)
-            many = distances.Track(np.zeros((count, 2)), ends, cost, ones, cost).between_nodes
+            many = distances.CostGraph(np.zeros((count, 2)), ends, cost, ones, cost).node_distances
         assert np.allclose(few, many, rtol=1e-12, atol=0)

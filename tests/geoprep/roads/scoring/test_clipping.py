@@ -9,7 +9,7 @@ from affine import Affine
 from helpers.roads import network
 
 from geoprep.grid import Grid
-from geoprep.roads.paths import check_network
+from geoprep.roads.network import check_network
 from geoprep.roads.scoring.clipping import area_of_grid, area_of_roads, clipped
 
 BOX = shapely.box(0, 0, 100, 100)

@@ -14,7 +14,7 @@ from geoprep.errors import SourceError, UsageError
 from geoprep.roads.formats import read_network, write_network
 from geoprep.roads.ground import in_crs
 from geoprep.roads.reading import read_labels
-from geoprep.roads.scoring import Settings, mean_scores, scenes_of, score_scenes
+from geoprep.roads.scoring import ScoreSettings, mean_scores, pair_scenes, score_scenes
 
 CRS = "EPSG:32637"
 CORNER = 400_000, 6_178_000
@@ -74,8 +74,8 @@ def town(tmp_path):
 
 
 def scored(town, proposal, **options):
-    pairs = scenes_of(town / "labels", town / proposal, **options)
-    return {one.scene: one for one in score_scenes(pairs, Settings())}
+    pairs = pair_scenes(town / "labels", town / proposal, **options)
+    return {one.scene: one for one in score_scenes(pairs, ScoreSettings())}
 
 
 def test_every_scene_gets_its_part_of_a_city(town):
@@ -114,7 +114,7 @@ def test_scenes_without_roads_are_in_no_mean(town):
     found = scored(town, "city.gpkg")
     empty = found["aoi_7_moscow_chip11"]
     assert (empty.apls, empty.apls_time, empty.topo) == (None, None, None)
-    assert "no roads in the truth" in empty.note
+    assert "no roads in the ground truth" in empty.note
     mean = mean_scores(list(found.values()))
     assert mean["apls"] == pytest.approx(1, abs=1e-4)
     nothing = mean_scores([empty])
@@ -141,7 +141,7 @@ def test_scenes_meet_by_name_and_those_without_a_proposal_count_nothing(town):
 
 def test_two_single_files_are_one_scene_and_nothing_is_cut(town):
     truth = town / "labels" / "AOI_7_Moscow_chip2.geojson"
-    (pair,) = scenes_of(truth, town / "city.gpkg")
+    (pair,) = pair_scenes(truth, town / "city.gpkg")
     assert pair.proposal.length_m.sum() == pytest.approx(580 + 2 * 130 + 290, rel=1e-3)
 
 
@@ -149,42 +149,43 @@ def test_a_truth_that_lies_elsewhere_is_said(town):
     away = [[(x + 5000, y) for x, y in line] for line in ([(10, 150), (290, 150)],)]
     far = write_labels(town / "far" / "a.geojson", *away)
     here = town / "labels" / "AOI_7_Moscow_chip2.geojson"
-    (one,) = score_scenes(scenes_of(here, far), Settings())
-    assert one.note == "truth and proposal lie 4.7 km apart"
-    (same,) = score_scenes(scenes_of(here, here), Settings())
+    (one,) = score_scenes(pair_scenes(here, far), ScoreSettings())
+    assert one.note == "ground truth and proposal are 4.7 km apart"
+    (same,) = score_scenes(pair_scenes(here, here), ScoreSettings())
     assert same.note == ""
 
 
 def test_what_cannot_be_compared_is_said(town):
     labels = town / "labels"
     with pytest.raises(SourceError, match=r"gone\.gpkg: no such file"):
-        scenes_of(labels, town / "gone.gpkg")
+        pair_scenes(labels, town / "gone.gpkg")
     (town / "empty").mkdir()
-    with pytest.raises(SourceError, match="no road files in it"):
-        scenes_of(labels, town / "empty")
-    with pytest.raises(SourceError, match="no such folder"):
-        scenes_of(labels, town / "city.gpkg", images=town / "gone")
+    with pytest.raises(SourceError, match="contains no road files"):
+        pair_scenes(labels, town / "empty")
+    with pytest.raises(SourceError, match="no such folder or image"):
+        pair_scenes(labels, town / "city.gpkg", images=town / "gone")
     write_labels(town / "others" / "Oslo.geojson", [(0, 0), (90, 0)])
-    with pytest.raises(UsageError, match=r"no scene of .*labels is in .*others: .*oslo there"):
-        scenes_of(labels, town / "others")
+    with pytest.raises(
+        UsageError, match=r"no scene of .*labels is in .*others\..* the second oslo"
+    ):
+        pair_scenes(labels, town / "others")
     write_labels(labels / "AOI_7_Moscow_chip2_copy.geojson", [(0, 0), (90, 0)])
     with pytest.raises(UsageError, match="both of scene aoi_7_moscow_chip2"):
-        scenes_of(labels, town / "city.gpkg")
+        pair_scenes(labels, town / "city.gpkg")
     table = town / "pixels.csv"
     table.write_text('ImageId,WKT_Pix\nAOI_7_Moscow_chip10,"LINESTRING (0 0, 90 0)"\n')
-    with pytest.raises(UsageError, match="lies in pixels, the other on the ground"):
-        scenes_of(labels / "AOI_7_Moscow_chip10.geojson", table, pixel_size_m=1)
+    with pytest.raises(UsageError, match="is in pixels, the other is georeferenced"):
+        pair_scenes(labels / "AOI_7_Moscow_chip10.geojson", table, pixel_size_m=1)
 
 
-def test_a_broken_network_is_not_read_as_something_else(town):
-    network = read_network(town / "city.gpkg")
+def test_a_damaged_network_is_not_read_as_labels(town):
     out = town / "city.geojson"
-    write_network(network, out)
+    write_network(read_network(town / "city.gpkg"), out)
     document = json.loads(out.read_text())
-    document["features"][0]["properties"]["to_node"] = 99
+    document["features"][0]["geometry"]["coordinates"][0][0] = float("nan")
     out.write_text(json.dumps(document))
     with pytest.raises(SourceError, match=r"city\.geojson: "):
-        scenes_of(town / "labels", out)
+        pair_scenes(town / "labels", out)
 
 
 def run(*arguments):
@@ -226,12 +227,12 @@ def test_route_writes_a_line(town):
     layer = run(
         "route", town / "city.gpkg", "--from", places[0], "--to", places[1], "--out", "x.gpkg"
     )
-    assert "x.gpkg: a route is GeoJSON" in str(layer.exception)
+    assert "x.gpkg: a route is written as GeoJSON" in str(layer.exception)
     wrong = run("route", town / "city.gpkg", "--from", "north", "--to", places[1], "--out", out)
-    assert "--from north: write two numbers" in str(wrong.exception)
+    assert "--from north: write longitude and latitude" in str(wrong.exception)
 
 
-def test_scenes_of_unknown_speed_are_left_out_of_the_mean_of_times_and_counted(town):
+def test_pair_scenes_unknown_speed_are_left_out_of_the_mean_of_times_and_counted(town):
     table = town / "submission.csv"
     table.write_text(
         "ImageId,WKT_Pix,length_m,travel_time_s\n"
@@ -270,4 +271,4 @@ def test_a_label_with_a_place_that_is_no_number_is_refused(town):
         str(town / "labels" / "AOI_7_Moscow_chip10.geojson"),
     ]
     shown = CliRunner().invoke(cli, ["score", *given])
-    assert "chip2.geojson: 1 roads have coordinates that are no numbers" in str(shown.exception)
+    assert "chip2.geojson: 1 roads have coordinates that are not finite" in str(shown.exception)

@@ -5,8 +5,8 @@ import pytest
 from helpers.roads import network
 
 from geoprep.errors import UsageError
-from geoprep.roads.paths.walks import Walks
-from geoprep.roads.scoring.topo import Topo, topo
+from geoprep.roads.paths.propagation import Propagation
+from geoprep.roads.scoring.topo import TopoScore, topo
 
 ROAD = [(0, 0), (100, 0)]
 BLOCK = network(
@@ -15,7 +15,7 @@ BLOCK = network(
 
 
 def test_a_network_is_like_itself():
-    assert topo(BLOCK, BLOCK) == Topo(1.0, 1.0, 1.0, 8)
+    assert topo(BLOCK, BLOCK) == TopoScore(1.0, 1.0, 1.0, 8)
 
 
 def test_an_invented_branch_costs_precision():
@@ -68,7 +68,7 @@ def test_the_seed_draws_the_starting_points():
 def test_no_roads_score_nothing():
     empty = network()
     for one, two in ((empty, BLOCK), (BLOCK, empty), (empty, empty)):
-        assert topo(one, two) == Topo(0, 0, 0, 0)
+        assert topo(one, two) == TopoScore(0, 0, 0, 0)
 
 
 def test_a_crumb_is_looked_at_too():
@@ -83,7 +83,7 @@ def test_distances_have_to_be_above_zero():
 
 def test_a_walk_leaves_every_point_of_a_ring_once():
     ring = network([(0, 0), (100, 0), (100, 100), (0, 100), (0, 0)])
-    left = Walks.of(ring, radius_m=1000, interval_m=7).points_from(0, 33)
+    left = Propagation.of(ring, radius_m=1000, interval_m=7).points_from(0, 33)
     assert (left.edge == 0).all()
     # 200 m either way round: 28 points each, and the place itself.
     assert len(left) == 57
@@ -92,14 +92,14 @@ def test_a_walk_leaves_every_point_of_a_ring_once():
 
 def test_a_walk_takes_the_shorter_way_round_to_its_own_edge():
     lens = network([(0, 0), (30, 0)], [(0, 0), (15, 80), (30, 0)])
-    left = Walks.of(lens, radius_m=1000, interval_m=10).points_from(1, 81.0)
+    left = Propagation.of(lens, radius_m=1000, interval_m=10).points_from(1, 81.0)
     whole = lens.length_m.sum()
     assert len(left) == 1 + 2 * int(whole / 2 / 10)
 
 
 def test_a_walk_ends_at_its_radius():
     loop = network([(0, 0), (50, 0)], [(50, 0), (90, 0), (90, 40), (50, 0)])
-    left = Walks.of(loop, radius_m=60, interval_m=10).points_from(0, 0.0)
+    left = Propagation.of(loop, radius_m=60, interval_m=10).points_from(0, 0.0)
     # Five along the road, its end among them, and the loop entered at both of its ends.
     assert sorted(zip(left.edge.tolist(), left.along_m.round(3).tolist(), strict=True)) == [
         *((0, 10.0 * k) for k in range(6)),

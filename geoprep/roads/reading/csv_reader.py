@@ -1,4 +1,4 @@
-"""SpaceNet's table of roads to networks: lines in pixels, a row for each, image after image."""
+"""Road networks read from SpaceNet's CSV table, which has lines in pixels of each image."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from geoprep.crs import LONLAT, transformer, utm_crs
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.roads.network import RoadNetwork
-from geoprep.roads.reading.lines import Move, network_from_lines
-from geoprep.roads.reading.names import scene_key
+from geoprep.roads.reading.line_network import ToMetres, network_from_lines
+from geoprep.roads.reading.scene_names import scene_key
 from geoprep.speed import MPS_PER_MPH
 
-_CRUMB_PX: Final = 10.0
-_CRUMB_NODES: Final = 30
-_Row = tuple[str, float]  # a line as WKT, its speed
+_SMALL_PX: Final = 10.0
+_SMALL_NODES: Final = 30
+_Row = tuple[str, float]  # line as WKT, speed in mph
 
 
 def read_csv(
@@ -35,18 +35,20 @@ def read_csv(
     """Return the network of every image in a SpaceNet table, by scene key.
 
     The table has the columns ``ImageId`` and ``WKT_Pix``, and may have ``length_m`` and
-    ``travel_time_s``, from which speeds follow. Either convention of ImageId will do, and a row
+    ``travel_time_s``, from which speeds follow. Both conventions of ImageId are read. A row
     ``LINESTRING EMPTY`` is an image without roads. Pixels count from the upper left corner of an
-    image, x to the right and y down. Connected parts with no way of 10 pixels are left out.
+    image, x to the right and y down. Connected components without a path of 10 pixels are left out.
 
     Parameters
     ----------
+    path
+        CSV file.
     grids
-        Images on the ground by scene key (`scene_key`): a network is in the UTM zone of the middle
-        of its image.
+        Georeferenced grids of images by scene key (`scene_key`). Networks of these images are in
+        the UTM zone of the middle of the image.
     pixel_size_m
-        Metres that a pixel is wide and high, for images that have no grid: their networks lie in a
-        plain plane, x to the right and y up, 0 in the upper left corner.
+        Pixel size in metres, or width and height of a pixel, for images without a grid. Their
+        networks are in a plane with x to the right, y up, and 0 at the upper left corner.
 
     Raises
     ------
@@ -66,8 +68,8 @@ def read_csv(
             networks[key] = _in_plane(lines, speed, pixel_size_m or 1.0)
         else:
             raise UsageError(
-                f"{path}: the roads of {key} are in pixels: name the folder of its images, or the "
-                "size of a pixel in metres"
+                f"{path}: the roads of {key} are in pixels. Give `images`, or `pixel_size` in "
+                "metres."
             )
     return networks
 
@@ -78,48 +80,50 @@ def _rows(path: Path) -> dict[str, list[_Row]]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)
             if not {"ImageId", "WKT_Pix"} <= set(table.fieldnames or ()):
-                raise LabelError(f"{path}: has no columns ImageId and WKT_Pix in its first line")
+                raise LabelError(
+                    f"{path}: its first line does not name the columns ImageId and WKT_Pix"
+                )
             for row in table:
                 rows = images.setdefault(scene_key(row["ImageId"] or ""), [])
                 text = (row["WKT_Pix"] or "").strip()
                 if "EMPTY" not in text.upper():
                     rows.append((text, _speed(row, f"{path}, line {table.line_num}")))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise LabelError(f"{path}: cannot be read as a table: {error}") from error
+        raise LabelError(f"{path}: not readable as CSV: {error}") from error
     return images
 
 
 def _lines(rows: list[_Row], where: str) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
-    """Return the lines of an image and the speed of each; several where a row is of many parts."""
+    """Return the lines of an image and their speeds; a row with several parts gives several."""
     try:
         with np.errstate(invalid="ignore"):  # "nan" as a coordinate
             geometry = shapely.from_wkt(np.array([text for text, _ in rows], object))
     except shapely.errors.GEOSException as error:
-        raise LabelError(f"{where}: a WKT_Pix is no geometry ({error})") from error
+        raise LabelError(f"{where}: a WKT_Pix is not a geometry ({error})") from error
     lines, row = shapely.get_parts(shapely.force_2d(geometry), return_index=True)
     if (shapely.get_type_id(lines) != shapely.GeometryType.LINESTRING).any():
-        raise LabelError(f"{where}: a WKT_Pix is no LINESTRING")
+        raise LabelError(f"{where}: a WKT_Pix is not a LINESTRING")
     if not np.isfinite(shapely.get_coordinates(lines)).all():
-        raise LabelError(f"{where}: a WKT_Pix has coordinates that are no numbers")
+        raise LabelError(f"{where}: a WKT_Pix has coordinates that are not finite")
     return lines, np.array([speed for _, speed in rows], np.float64)[row]
 
 
 def _speed(row: Mapping[str, str | None], where: str) -> float:
-    """Return the mph that a row's length and time say, NaN if they say nothing."""
+    """Return the speed in mph from length and travel time of a row; NaN if either is missing."""
     length, time = row.get("length_m"), row.get("travel_time_s")
     if not length or not time:
         return math.nan
     try:
         metres, seconds = float(length), float(time)
     except ValueError as error:
-        raise LabelError(f"{where}: length_m and travel_time_s have to be numbers") from error
+        raise LabelError(f"{where}: length_m and travel_time_s must be numbers") from error
     if not (0 < metres < math.inf and 0 < seconds < math.inf):
         return math.nan
     return metres / seconds / MPS_PER_MPH
 
 
 def _on_ground(lines: NDArray[np.object_], speed: NDArray[np.float64], grid: Grid) -> RoadNetwork:
-    crs = zone_of(grid)
+    crs = _utm_crs_of_image(grid)
     move = transformer(grid.crs, crs)
     a, b, c, d, e, f = grid.transform[:6]
 
@@ -130,8 +134,8 @@ def _on_ground(lines: NDArray[np.object_], speed: NDArray[np.float64], grid: Gri
     return _network(lines, speed, to_metres, crs)
 
 
-def zone_of(grid: Grid) -> str:
-    """Return the UTM zone of the middle of an image."""
+def _utm_crs_of_image(grid: Grid) -> str:
+    """Return the CRS of the UTM zone of the middle of an image."""
     middle = grid.transform * (grid.width / 2, grid.height / 2)
     return utm_crs(*transformer(grid.crs, LONLAT).transform(*middle))
 
@@ -146,14 +150,14 @@ def _in_plane(
 
 
 def _network(
-    lines: NDArray[np.object_], speed: NDArray[np.float64], to_metres: Move, crs: str | None
+    lines: NDArray[np.object_], speed: NDArray[np.float64], to_metres: ToMetres, crs: str | None
 ) -> RoadNetwork:
     return network_from_lines(
         lines,
         speed,
         crs,
         to_metres=to_metres,
-        crumb=_CRUMB_PX,
-        crumb_nodes=_CRUMB_NODES,
-        crumb_in_lines=True,
+        min_path=_SMALL_PX,
+        small_nodes=_SMALL_NODES,
+        min_path_in_lines=True,
     )

@@ -82,10 +82,10 @@ def test_a_grid_puts_the_roads_on_the_ground(table):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a,b\n1,2\n", "no columns ImageId and WKT_Pix"),
-        (HEAD + "a,LINESTRONG (0 0)\n", "no geometry"),
-        (HEAD + "a,POINT (1 2)\n", "no LINESTRING"),
-        (HEAD + 'a,"LINESTRING (0 0, nan 5)"\n', "no numbers|no geometry"),
+        ("a,b\n1,2\n", "does not name the columns ImageId and WKT_Pix"),
+        (HEAD + "a,LINESTRONG (0 0)\n", "not a geometry"),
+        (HEAD + "a,POINT (1 2)\n", "not a LINESTRING"),
+        (HEAD + 'a,"LINESTRING (0 0, nan 5)"\n', "not finite|not a geometry"),
         (
             "ImageId,WKT_Pix,length_m,travel_time_s\n" + 'a,"LINESTRING (0 0, 9 9)",x,1\n',
             "line 2: length_m and travel_time_s",
@@ -101,7 +101,7 @@ def test_pixels_need_a_size_or_an_image(table):
     path = table(HEAD + 'a,"LINESTRING (0 0, 90 0)"\n')
     with pytest.raises(UsageError, match="roads of a are in pixels"):
         read_csv(path)
-    with pytest.raises(LabelError, match="cannot be read"):
+    with pytest.raises(LabelError, match="not readable as CSV"):
         read_csv(path.with_name("gone.csv"))
 
 
@@ -118,7 +118,7 @@ def test_published_score_of_a_proposal(shared_data, midpoints, score):
     proposal = read_csv(path, grids={key: grid})[key]
     label = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img0.geojson"
     truth = read_labels(vegas / "geojson_roads_speed" / label, as_published=True)
-    found = apls(truth, proposal, midpoints_m=midpoints)
+    found = apls(truth, proposal, control_point_spacing_m=midpoints)
     assert found.score == pytest.approx(score, abs=1e-3)
     if midpoints:
         assert found.truth_to_proposal == pytest.approx(0.77730, abs=1e-3)

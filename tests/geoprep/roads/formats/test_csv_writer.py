@@ -1,4 +1,4 @@
-"""SpaceNet's table holds pixels."""
+"""Networks written as SpaceNet's table, in pixels."""
 
 import csv
 
@@ -53,6 +53,6 @@ def test_an_image_without_roads_has_a_row(tmp_path):
 
 def test_two_images_of_one_name_are_refused(tmp_path):
     image = ImageRoads("a", network([(0, 0), (9, 0)]), (1.0, 1.0), None)
-    with pytest.raises(UsageError, match="two images are called a"):
+    with pytest.raises(UsageError, match="two images have the ImageId a"):
         write_csv([image, image], tmp_path / "roads.csv")
     assert not list(tmp_path.iterdir())

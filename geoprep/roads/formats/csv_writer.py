@@ -1,4 +1,4 @@
-"""SpaceNet's table of roads: pixel coordinates of every image's lines, as its challenges scored."""
+"""Road networks written as SpaceNet's CSV table, which has lines in pixels of each image."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ class ImageRoads:
 
     Attributes
     ----------
+    image_id
+        ImageId of the image.
     network
-        In a CRS, or in the plane of the raster.
+        Its roads, in a CRS or in the plane of the raster.
     gsd_m
-        Metres that a pixel is wide and high: the scale of that plane.
+        Width and height of a pixel in metres: the scale of that plane.
     place
-        The image's grid on the ground; None where the network lies in the plane.
+        Georeferenced grid of the image; None where the network is in the plane.
     """
 
     image_id: str
@@ -44,7 +46,7 @@ class ImageRoads:
     place: Grid | None
 
     def pixel_lines(self) -> NDArray[np.object_]:
-        """Return the lines in pixels: x right, y down, 0 in the upper left corner."""
+        """Return the lines in pixels: x to the right, y down, 0 at the upper left corner."""
         network = self.network
         if self.place is None or network.crs is None:
             scale = np.array([1, -1]) / self.gsd_m
@@ -53,12 +55,12 @@ class ImageRoads:
         x0, y0 = self.place.transform.c, self.place.transform.f
         a, b, _, d, e, _ = self.place.transform[:6]
         inverse = np.linalg.inv(np.array([[a, b], [d, e]]))
-        # The origin first: degrees are ten million pixels from zero.
+        # Subtract the origin first: in pixels it is ten million from zero, which costs precision.
         return shapely.transform(lines, lambda xy: (xy - [x0, y0]) @ inverse.T)
 
 
 def image_id(name: str) -> str:
-    """Return the ImageId of a file: its stem without the product.
+    """Return the ImageId of a file: its stem without the image product.
 
     Examples
     --------
@@ -69,16 +71,22 @@ def image_id(name: str) -> str:
 
 
 def write_csv(images: Iterable[ImageRoads], path: Path) -> int:
-    """Write a row per edge and return how many there are in all.
+    """Write one row per edge, and return the number of edges.
 
-    An image without roads has one row, ``LINESTRING EMPTY``.
+    An image without roads has one row, ``LINESTRING EMPTY``. Lengths are in metres and travel times
+    in seconds; an unknown time is left empty.
 
-    Lengths in metres and times in seconds; a time that is unknown is left empty.
+    Parameters
+    ----------
+    images
+        Roads of each image.
+    path
+        File to write; it appears complete or not at all.
 
     Raises
     ------
     UsageError
-        Two images have one id, or the folder does not exist.
+        Two images have the same ImageId, or the folder does not exist.
     """
     seen: set[str] = set()
     edges = 0
@@ -87,7 +95,9 @@ def write_csv(images: Iterable[ImageRoads], path: Path) -> int:
         table.writerow(HEADER)
         for image in images:
             if image.image_id in seen:
-                raise UsageError(f"{path}: two images are called {image.image_id}: rename one")
+                raise UsageError(
+                    f"{path}: two images have the ImageId {image.image_id}: rename one"
+                )
             seen.add(image.image_id)
             table.writerows(_rows(image))
             edges += len(image.network.lines)

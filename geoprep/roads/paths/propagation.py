@@ -1,4 +1,4 @@
-"""Following a network from a place: points at even distances along every way, up to a radius."""
+"""Points at even distances along all roads from a starting point, up to a radius."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.roads.network import RoadNetwork
-from geoprep.roads.paths.places import Places
+from geoprep.roads.paths.points import EdgePoints
 
-_Links = list[
-    list[tuple[int, int, float, float]]
-]  # a node's edges: number, other end, length, 1 or -1
+_Links = list[list[tuple[int, int, float, float]]]
+"""Per node its edges: edge, node at the other end, length, 1 along the line or -1 against it."""
 
 _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Walks:
-    """A network to be followed from many places.
+class Propagation:
+    """A network prepared for walks from many starting points.
 
     Attributes
     ----------
     network, links
         The network, and the edges of every node.
     radius_m, interval_m
-        How far, and how often a point is left.
+        Length of the walks, and distance between their points, in metres by road.
     """
 
     network: RoadNetwork
@@ -36,7 +35,7 @@ class Walks:
     interval_m: float
 
     @classmethod
-    def of(cls, network: RoadNetwork, radius_m: float, interval_m: float) -> Walks:
+    def of(cls, network: RoadNetwork, radius_m: float, interval_m: float) -> Propagation:
         """Prepare a network."""
         links: _Links = [[] for _ in network.nodes]
         ends, lengths = network.ends.tolist(), network.length_m.tolist()
@@ -45,12 +44,12 @@ class Walks:
             links[two].append((edge, one, length, -1.0))
         return cls(network, links, radius_m, interval_m)
 
-    def points_from(self, edge: int, along_m: float) -> Places:
-        """Return the place itself and every point a multiple of the interval from it by road.
+    def points_from(self, edge: int, along_m: float) -> EdgePoints:
+        """Return the starting point and every point a multiple of the interval from it by road.
 
-        A point that several ways lead to is left once, by the shortest.
+        A point that several paths reach appears once, at its shortest distance.
         """
-        line, begin, sign, from_m, length = self._pieces(edge, along_m)
+        line, begin, sign, from_m, length = self._stretches(edge, along_m)
         reach = np.minimum(from_m + length, self.radius_m)
         first = np.floor(from_m / self.interval_m).astype(np.int64) + 1
         count = np.maximum(np.floor(reach / self.interval_m).astype(np.int64) + 1 - first, 0)
@@ -58,46 +57,49 @@ class Walks:
         step = first[piece] + np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count)
         forth = step * self.interval_m - from_m[piece]
         along = begin[piece] + sign[piece] * forth
-        return Places(np.append(edge, line[piece]), np.append(along_m, along))
+        return EdgePoints(np.append(edge, line[piece]), np.append(along_m, along))
 
-    def _pieces(
+    def _stretches(
         self, start: int, along_m: float
     ) -> tuple[NDArray[np.int64], _Floats, _Floats, _Floats, _Floats]:
-        """Return edges from where they are entered to where a shorter way meets them.
+        """Return the stretches of edges walked, each up to where a shorter path meets it.
 
-        Edge, metres along its line where it is entered, 1 or -1 for the direction from there,
-        metres walked until there, and metres to the meeting point.
+        Returns
+        -------
+        edge, begin_m, sign, walked_m, length_m
+            The edge, metres along its line where it is entered, 1 or -1 for the direction, metres
+            walked until there, and metres to the meeting point.
         """
         ends, length = self.network.ends[start].tolist(), float(self.network.length_m[start])
         stumps = ((ends[0], along_m, -1.0), (ends[1], length - along_m, 1.0))
-        known = self._distances({}, stumps)
-        pieces = []
+        walked = self._distances({}, stumps)
+        rows = []
         for node, stump, sign in stumps:
-            there = known.get(node, np.inf)
-            pieces.append((start, along_m, sign, 0.0, min(stump, (stump + there) / 2)))
-            if there < stump:  # the way round is shorter
+            there = walked.get(node, np.inf)
+            rows.append((start, along_m, sign, 0.0, min(stump, (stump + there) / 2)))
+            if there < stump:  # the path round the block is shorter
                 from_end = 0.0 if sign < 0 else length
-                pieces.append((start, from_end, -sign, there, (stump - there) / 2))
-        for node, here in known.items():
+                rows.append((start, from_end, -sign, there, (stump - there) / 2))
+        for node, here in walked.items():
             for edge, other, size, sign in self.links[node]:
                 if edge != start:
-                    met = min(size, (size + known.get(other, np.inf) - here) / 2)
-                    pieces.append((edge, 0.0 if sign > 0 else size, sign, here, met))
-        table = np.array(pieces)
+                    met = min(size, (size + walked.get(other, np.inf) - here) / 2)
+                    rows.append((edge, 0.0 if sign > 0 else size, sign, here, met))
+        table = np.array(rows)
         return table[:, 0].astype(np.int64), table[:, 1], table[:, 2], table[:, 3], table[:, 4]
 
     def _distances(
-        self, known: dict[int, float], stumps: tuple[tuple[int, float, float], ...]
+        self, walked: dict[int, float], stumps: tuple[tuple[int, float, float], ...]
     ) -> dict[int, float]:
-        """Return the nodes within the radius and how far they are (Dijkstra)."""
+        """Return the nodes within the radius and their distances in metres (Dijkstra)."""
         queue = [(length, node) for node, length, _ in stumps]
         heapq.heapify(queue)
         while queue:
             here, node = heapq.heappop(queue)
-            if here > self.radius_m or node in known:
+            if here > self.radius_m or node in walked:
                 continue
-            known[node] = here
+            walked[node] = here
             for _, other, length, _ in self.links[node]:
-                if other not in known:
+                if other not in walked:
                     heapq.heappush(queue, (here + length, other))
-        return known
+        return walked

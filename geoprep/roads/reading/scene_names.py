@@ -1,4 +1,4 @@
-"""One name for one scene, whatever the file or table that it is named in."""
+"""One key per scene, from the names of its image, labels, prediction or table rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ _CONTENT: Final = re.compile(
     r"_(?:geojson_roads_speed|geojson_roads|spacenetroads|ps-rgb|ps-ms|pan|ms|mul-pansharpen"
     r"|rgb-pansharpen|mul)(?=_)"
 )
-_SUFFIXES: Final = {".geojson", ".json", ".gpkg", ".shp", ".fgb", ".csv", ".tif", ".tiff", ".png"}
+_SUFFIXES: Final = frozenset(
+    {".geojson", ".json", ".gpkg", ".graphml", ".parquet", ".shp", ".fgb", ".csv"}
+    | {".tif", ".tiff", ".png"}
+)
 
 
 def scene_key(name: str) -> str:
-    """Return what the names of one scene have in common, in lower case.
+    """Return the part that all names of one scene share, in lower case.
 
-    Of a SpaceNet chip: its area and number, whichever product, label folder or ImageId the name
-    comes from. Of any other file: its stem.
+    For a SpaceNet chip this is its area and number, whether the name is that of an image product, a
+    label or an ImageId. For any other file it is the stem.
+
+    Parameters
+    ----------
+    name
+        File name, path or ImageId.
 
     Examples
     --------

@@ -163,7 +163,9 @@ def test_published_score_of_openstreetmap(shared_data, midpoints, score, as_publ
     labels = shared_data / "AOI_2_Vegas" / "geojson_roads_speed"
     truth = read_labels(labels / LABEL.format(99), as_published=as_published)
     proposal = read_labels(shared_data / "apls" / "osm_img99.geojson", as_published=as_published)
-    assert apls(truth, proposal, midpoints_m=midpoints).score == pytest.approx(score, abs=1e-3)
+    assert apls(truth, proposal, control_point_spacing_m=midpoints).score == pytest.approx(
+        score, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("number", [0, 99, 990])

@@ -1,0 +1,117 @@
+"""Road networks from label files, with speeds as the builder of stores infers them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.crs import LONLAT, transformer, utm_crs
+from geoprep.errors import LabelError
+from geoprep.labels import Schema, SpeedRule, read_road_table
+from geoprep.roads.network import RoadNetwork
+from geoprep.roads.reading.line_network import network_from_lines
+
+_NOT_LOCATED: Final = {"geometry not finite", "geometry out of range"}
+
+
+def read_labels(
+    path: str | os.PathLike[str],
+    *,
+    schema: Schema = "auto",
+    crs: str | None = None,
+    as_published: bool = False,
+) -> RoadNetwork:
+    """Return the roads of a label file as a network in metres.
+
+    Speeds are inferred from road attributes; see `read_labels_with_notes` for speed fields.
+
+    Parameters
+    ----------
+    path
+        GeoJSON, or any file of lines that GDAL reads.
+    schema
+        Spelling of the road attributes.
+    crs, as_published
+        See `read_labels_with_notes`.
+
+    Raises
+    ------
+    LabelError
+        The file cannot be used, or a road in it has invalid coordinates.
+    """
+    rule = SpeedRule(schema)
+    return read_labels_with_notes(path, rule, crs=crs, as_published=as_published)[0]
+
+
+def read_labels_with_notes(
+    path: str | os.PathLike[str],
+    rule: SpeedRule,
+    *,
+    crs: str | None = None,
+    as_published: bool = False,
+) -> tuple[RoadNetwork, tuple[str, ...]]:
+    """Return the roads of a label file as a network in metres, and notes about the file.
+
+    Lines that are not drivable are left out, and so are areas. Points are one node where their
+    coordinates in the file are exactly equal, whatever their heights. Connected components without
+    a path of 5 m are left out.
+
+    Parameters
+    ----------
+    path
+        GeoJSON, or any file of lines that GDAL reads.
+    rule
+        How speeds are found.
+    crs
+        Projected CRS in metres; None: the UTM zone of the middle of the roads.
+    as_published
+        Whether to read the file as the reference program of APLS does, to compare with published
+        figures: every line is a road (a footway has an unknown speed), and a segment that two lines
+        share is left out.
+
+    Raises
+    ------
+    LabelError
+        The file cannot be used, or a road in it has invalid coordinates.
+    """
+    path = Path(path)
+    try:
+        table = read_road_table(path, rule)
+    except OSError as error:
+        raise LabelError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
+    lost = sum(_NOT_LOCATED.intersection(notes) != set() for notes in table.notes)
+    if lost:
+        raise LabelError(
+            f"{path}: {lost} roads have coordinates that are not finite or out of range. Correct "
+            "or remove them: without them, the score would be that of other roads."
+        )
+    linear = shapely.get_dimensions(table.lines) == 1  # the boundary of an area is not a road
+    lines, mph = table.lines[linear], table.mph[table.feature[linear]]
+    if not as_published:
+        drivable = np.isfinite(mph)
+        lines, mph = lines[drivable], mph[drivable]
+    notes = table.file_notes
+    target = crs or _utm_crs_of_lines(lines, table.crs)
+    if target is None:
+        return network_from_lines(lines, mph, None), notes
+    project = transformer(table.crs, target)
+
+    def to_metres(xy: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.column_stack(project.transform(xy[:, 0], xy[:, 1]))
+
+    network = network_from_lines(lines, mph, target, to_metres=to_metres, as_published=as_published)
+    return network, notes
+
+
+def _utm_crs_of_lines(lines: NDArray[np.object_], crs: str) -> str | None:
+    """Return the CRS of the UTM zone of the middle of some lines; None if there are none."""
+    if not len(lines):
+        return None
+    west, south, east, north = shapely.total_bounds(lines).tolist()
+    lon, lat = transformer(crs, LONLAT).transform((west + east) / 2, (south + north) / 2)
+    return utm_crs(lon, lat)

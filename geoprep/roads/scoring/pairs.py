@@ -1,0 +1,273 @@
+"""Ground truth and proposal of every scene, from files, folders, tables and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+
+from geoprep.crs import LONLAT
+from geoprep.errors import ImageError, SourceError, UsageError
+from geoprep.grid import Grid
+from geoprep.labels import SpeedRule
+from geoprep.roads.formats import is_network_file, read_network
+from geoprep.roads.ground import in_crs
+from geoprep.roads.network import RoadNetwork
+from geoprep.roads.reading import read_csv, read_labels_with_notes, scene_key
+from geoprep.roads.scoring.clipping import area_of_grid, area_of_roads, clipped
+from geoprep.roads.tracing.pruning import chosen
+from geoprep.sources import natural_key
+
+Border = Literal["image", "ground truth", "none"]
+
+_ROADS: Final = (".geojson", ".json", ".gpkg", ".graphml", ".parquet", ".shp", ".fgb", ".csv")
+_IMAGES: Final = (".tif", ".tiff", ".png", ".jp2", ".vrt", ".img")
+
+
+@dataclass(frozen=True, slots=True)
+class ScenePair:
+    """Ground truth and proposal of one scene, in the same CRS.
+
+    Attributes
+    ----------
+    scene
+        Scene key, or the stem of the ground truth's file.
+    truth, proposal
+        The networks; the proposal may be empty.
+    border
+        Area that the proposal is clipped to. ``image``: footprint of the scene's image.
+        ``ground truth``: bounding box of its roads, so that false roads outside it do not count.
+        ``none``: not clipped.
+    notes
+        Remarks for the user, such as ``no proposal``.
+    """
+
+    scene: str
+    truth: RoadNetwork
+    proposal: RoadNetwork
+    border: Border
+    notes: tuple[str, ...]
+
+
+def pair_scenes(
+    truth: Path,
+    proposal: Path,
+    *,
+    images: Path | None = None,
+    pixel_size_m: float | None = None,
+    as_published: bool = False,
+    rule: SpeedRule | None = None,
+) -> list[ScenePair]:
+    """Return the scenes of the ground truth, each with its part of the proposal.
+
+    Either side is a file of one scene, a folder with one file per scene, or a SpaceNet table (CSV).
+    Scenes are matched by what their names share (`scene_key`); two single files are one scene,
+    whatever their names. The proposal is clipped to the footprint of the scene's image, where one
+    is given. A proposal in one file for several scenes is a city: without an image, each scene gets
+    the part within the bounding box (in degrees) of its ground truth, so that false roads outside
+    that box do not count.
+
+    Parameters
+    ----------
+    truth, proposal
+        File, folder or table.
+    images
+        Image, folder of images, or store of the scenes: their borders, and the georeference of
+        tables in pixels (not from a store, whose pixels may be resampled).
+    pixel_size_m
+        Pixel size in metres, for tables without images.
+    as_published
+        Whether to compare as the reference program of APLS does: labels are read as it reads them
+        (`read_labels`), and closed loops, which are edges that begin and end at one node, are left
+        out on both sides.
+    rule
+        How labels get their speeds; None: from road attributes. A road network always has its own.
+
+    Raises
+    ------
+    SourceError, LabelError
+        A file cannot be read.
+    UsageError
+        There is nothing to compare, or only one side is georeferenced.
+    """
+    borders = {} if images is None else _borders(images)
+    grids = {} if images is not None and _is_store(images) else borders
+    reader = _SceneReader(grids, pixel_size_m, as_published, rule or SpeedRule())
+    truths, proposals = reader.scenes(truth), reader.scenes(proposal)
+    if not truths:
+        raise UsageError(f"{truth}: contains no scenes")
+    truths = {name: truths[name] for name in sorted(truths, key=natural_key)}
+    one_file = not _is_table_or_folder(proposal)
+    if one_file:
+        city = _is_table_or_folder(truth)
+        whole = next(iter(proposals.values()))
+        proposals = dict.fromkeys(truths, whole)
+    elif not set(truths) & set(proposals):
+        raise UsageError(
+            f"no scene of {truth} is in {proposal}. The first contains {_some(truths)}, the second "
+            f"{_some(proposals)}. Give files of one scene the same name."
+        )
+    else:
+        city = False
+    pairs = [
+        _pair(name, truth_of, proposals.get(name), borders.get(name), city=city)
+        for name, truth_of in truths.items()
+    ]
+    return [_without_loops(pair) for pair in pairs] if as_published else pairs
+
+
+def _is_table_or_folder(path: Path) -> bool:
+    """Return whether a path may name several scenes."""
+    return path.is_dir() or path.suffix.lower() == ".csv"
+
+
+def _some(scenes: Mapping[str, object]) -> str:
+    names = sorted(scenes)
+    return ", ".join(names[:2]) + (" ..." if len(names) > 2 else "") or "no scenes"
+
+
+@dataclass(frozen=True, slots=True)
+class _SceneRoads:
+    """The roads of one scene, or of a city, with notes about their file."""
+
+    network: RoadNetwork
+    notes: tuple[str, ...] = ()
+
+
+def _pair(
+    scene: str,
+    truth_roads: _SceneRoads,
+    proposal_roads: _SceneRoads | None,
+    grid: Grid | None,
+    *,
+    city: bool,
+) -> ScenePair:
+    """Return a pair with the proposal in the CRS of the ground truth, clipped to the scene."""
+    truth, notes = truth_roads.network, truth_roads.notes
+    if proposal_roads is None:
+        return ScenePair(scene, truth, _empty_network(truth.crs), "none", (*notes, "no proposal"))
+    proposal = proposal_roads.network
+    notes = tuple(dict.fromkeys((*notes, *proposal_roads.notes)))
+    if city and not len(truth.ends):
+        return ScenePair(scene, truth, _empty_network(truth.crs), "none", notes)
+    if not len(truth.ends) or not len(proposal.ends):
+        return ScenePair(scene, truth, proposal, "none", notes)
+    if (truth.crs is None) != (proposal.crs is None):
+        raise UsageError(
+            f"{scene}: one of ground truth and proposal is in pixels, the other is georeferenced. "
+            "Give `images`, the folder of the scenes' images, or vectorize georeferenced "
+            "predictions."
+        )
+    border: Border = "none"
+    # Clip in the CRS of the proposal, so that a city is not reprojected once per scene.
+    if grid is not None and grid.crs and proposal.crs is not None:
+        proposal, border = clipped(proposal, area_of_grid(grid, proposal.crs)), "image"
+    elif city:
+        proposal = clipped(proposal, area_of_roads(truth, LONLAT, proposal.crs))
+        border = "ground truth"
+    if truth.crs is not None:
+        proposal = in_crs(proposal, truth.crs)
+    return ScenePair(scene, truth, proposal, border, notes)
+
+
+def _without_loops(pair: ScenePair) -> ScenePair:
+    """Return a pair without edges that begin and end at one node, as the reference program."""
+    truth, proposal = (
+        chosen(network, network.ends[:, 0] != network.ends[:, 1])
+        for network in (pair.truth, pair.proposal)
+    )
+    return ScenePair(pair.scene, truth, proposal, pair.border, pair.notes)
+
+
+def _empty_network(crs: str | None) -> RoadNetwork:
+    return RoadNetwork(
+        np.empty((0, 2)), np.empty((0, 2), np.int64), np.empty(0, object), np.empty(0), crs
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _SceneReader:
+    """Reads the networks of scenes from any kind of file or folder."""
+
+    grids: Mapping[str, Grid]
+    pixel_size_m: float | None
+    as_published: bool
+    rule: SpeedRule
+
+    def scenes(self, path: Path) -> dict[str, _SceneRoads]:
+        """Return the networks of a file or folder by scene key."""
+        if path.is_dir():
+            return dict(self._in_folder(path))
+        if not path.exists():
+            raise SourceError(f"{path}: no such file or folder")
+        return self._in_file(path)
+
+    def _in_file(self, path: Path) -> dict[str, _SceneRoads]:
+        if path.suffix.lower() == ".csv":
+            tables = read_csv(path, grids=self.grids, pixel_size_m=self.pixel_size_m)
+            return {key: _SceneRoads(network) for key, network in tables.items()}
+        return {scene_key(path.name): self._one_scene(path)}
+
+    def _in_folder(self, folder: Path) -> Iterator[tuple[str, _SceneRoads]]:
+        seen: dict[str, Path] = {}
+        for path in sorted(p for p in folder.iterdir() if p.suffix.lower() in _ROADS):
+            for key, roads in self._in_file(path).items():
+                if key in seen:
+                    raise UsageError(f"{path} and {seen[key]} are both of scene {key}. Remove one.")
+                seen[key] = path
+                yield key, roads
+        if not seen:
+            raise SourceError(f"{folder}: contains no road files ({', '.join(_ROADS)})")
+
+    def _one_scene(self, path: Path) -> _SceneRoads:
+        """Return a road network with its own speeds, or labels with speeds by the rule."""
+        if is_network_file(path):
+            return _SceneRoads(read_network(path))
+        return _SceneRoads(*read_labels_with_notes(path, self.rule, as_published=self.as_published))
+
+
+def _is_store(path: Path) -> bool:
+    return (path / "zarr.json").is_file()
+
+
+def _borders(images: Path) -> dict[str, Grid]:
+    """Return the georeferenced grids of an image, a folder of images, or a store by scene key."""
+    if _is_store(images):
+        from geoprep.store import Store, scene_grid
+
+        store = Store.open(images)
+        in_store = {
+            scene_key(str(name)): scene_grid(store, number)
+            for number, name in enumerate(store.scenes.id)
+        }
+        borders = {key: grid for key, grid in in_store.items() if grid is not None and grid.crs}
+        problem = "its scenes are not georeferenced"
+    else:
+        borders = _borders_of_images(images)
+        problem = "contains no georeferenced image"
+    if not borders:
+        raise SourceError(f"{images}: {problem}. Choose other `images`, or leave it out.")
+    return borders
+
+
+def _borders_of_images(images: Path) -> dict[str, Grid]:
+    import rasterio
+
+    from geoprep.imagery import grid_of
+
+    if not images.exists():
+        raise SourceError(f"{images}: no such folder or image")
+    paths = sorted(images.rglob("*")) if images.is_dir() else [images]
+    borders = {}
+    for path in paths:
+        if path.suffix.lower() not in _IMAGES:
+            continue
+        try:
+            with rasterio.open(path) as image:
+                borders[scene_key(path.name)] = grid_of(image)
+        except (ImageError, rasterio.errors.RasterioIOError):
+            continue  # an image of no scene does no harm
+    return borders
