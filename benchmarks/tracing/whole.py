@@ -13,10 +13,10 @@ from benchmarks.fitting.runs import fit
 from benchmarks.loading.data import CITY, built
 from benchmarks.mapping import Silent, job_of
 from geoprep.roads import (
-    Settings,
+    ScoreSettings,
     mean_scores,
     open_raster,
-    scenes_of,
+    pair_scenes,
     score_scenes,
     vectorize,
     write_network,
@@ -120,8 +120,8 @@ def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work
     for image in images:
         name = image.name.replace("PS-RGB", "geojson_roads_speed").replace(".tif", ".geojson")
         (truth / name).symlink_to((area / "geojson_roads_speed" / name).resolve())
-    pairs = scenes_of(truth, work / "city.gpkg", images=area / "PS-RGB")
-    scores = score_scenes(pairs, Settings())
+    pairs = pair_scenes(truth, work / "city.gpkg", images=area / "PS-RGB")
+    scores = score_scenes(pairs, ScoreSettings())
     scored = sum(one.apls is not None for one in scores)
     timed = sum(one.apls_time is not None for one in scores)
     for name, value in mean_scores(scores).items():

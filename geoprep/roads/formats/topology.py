@@ -60,8 +60,8 @@ def network_from_ends(
 ) -> RoadNetwork:
     """Return the network of lines that join where they end.
 
-    Line ends within 10 cm of each other are one node. A line that another one ends on is split there,
-    with the same tolerance. Lines that merely cross stay separate, as at a bridge.
+    Line ends within 10 cm of each other are one node. A line is split where another one ends within
+    10 cm of it. Lines that merely cross stay separate, as at a bridge.
 
     Parameters
     ----------
