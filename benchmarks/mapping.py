@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,24 @@ from benchmarks.machine import resident
 from training.engine import keep_memory
 from training.evaluation import evaluate_runner
 from training.inference import Runner
-from training.predict import COMMAND, Request, make_job
-from training.prediction import Job
+from training.predict import COMMAND, make_job
+from training.prediction import PredictionJob, PredictOptions, ProgressCallback
 
 _ENOUGH = 10**12
 """Pixels that pay for compiling."""
 
 
+def _ignore_progress(*, completed: float) -> None:
+    del completed
+
+
 class Silent:
     """A watcher of maps that shows nothing."""
 
-    def begin(self, target: Path, pixels: int) -> Callable[[int], None]:
+    def begin(self, target: Path, pixels: int) -> ProgressCallback:
         """Return a callback that does nothing."""
         del target, pixels
-        return lambda done: None
+        return _ignore_progress
 
     def done(self, outcome: object) -> None:
         """Do nothing."""
@@ -37,10 +41,10 @@ class Silent:
         """Do nothing."""
 
 
-def job_of(words: Sequence[str]) -> tuple[Job, tuple[str, ...]]:
+def job_of(words: Sequence[str]) -> tuple[PredictionJob, tuple[str, ...]]:
     """Return the job of a command line of `training.predict`, and its images."""
-    request = Request(**COMMAND.parse(words))
-    return make_job(request)[0], request.images
+    options = PredictOptions(**COMMAND.parse(words))
+    return make_job(options)[0], options.images
 
 
 class Session:
@@ -67,7 +71,7 @@ class Session:
 
     def batch(self, count: int, side: int) -> Tensor:
         """Return uint8 (n, band, y, x), channels last."""
-        shape = count, len(self.job.mapper.facts.bands), side, side
+        shape = count, len(self.job.predictor.info.bands), side, side
         image = torch.randint(0, 256, shape, dtype=torch.uint8)
         return image.contiguous(memory_format=torch.channels_last)
 
@@ -96,13 +100,13 @@ class Session:
 
     def judge(self, store: str) -> dict[str, Any]:
         """Return the metrics of `training.evaluate` on the validation tiles of a store."""
-        mapper = self.job.mapper
+        predictor = self.job.predictor
         found = evaluate_runner(
             self.job.runner,
-            mapper.facts,
+            predictor.info,
             [store],
             "val",
-            threshold=mapper.threshold,
+            threshold=predictor.threshold,
             quiet=True,
         ).metrics
         return {name: found[name] for name in ("road_iou", "bin_iou") if name in found}

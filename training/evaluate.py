@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
 from training.cli import Command, Status, argument, option, run_command
-from training.predict import Network
+from training.inference import ModelOptions
 
 if TYPE_CHECKING:
     from training.checkpoint import Facts
@@ -77,7 +77,7 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Network, Tiles, Shown):
+class Request(ModelOptions, Tiles, Shown):
     """All of it."""
 
     def how(self) -> dict[str, Any]:
@@ -86,13 +86,14 @@ class Request(Network, Tiles, Shown):
         return {name: getattr(self, name) for name in names}
 
 
-COMMAND = Command("python -m training.evaluate", (Network, Tiles, Shown), INTRODUCTION)
+COMMAND = Command("python -m training.evaluate", (ModelOptions, Tiles, Shown), INTRODUCTION)
 
 
 def evaluate(request: Request) -> int:
     """Evaluate a checkpoint, print and write the figures, and return the exit status."""
     from training.engine import is_first, joined, set_threads
     from training.evaluation import evaluate_runner
+    from training.inference import open_model
 
     for file in (request.csv, request.json):
         if file is not None and not file.parent.is_dir():
@@ -104,7 +105,7 @@ def evaluate(request: Request) -> int:
         raise UsageError("name a store as well: training.evaluate NETWORK STORE")
     with joined(request.device):
         set_threads(request.threads)
-        runner, facts = request.open("auto")
+        runner, facts = open_model(request, "auto")
         runner, _ = runner.for_pixels(0)  # few pixels pay for compiling only where it is needed
         found = evaluate_runner(runner, facts, request.stores, quiet=request.quiet, **request.how())
         if is_first():
@@ -115,14 +116,15 @@ def evaluate(request: Request) -> int:
 
 def _compare(request: Request) -> int:
     """Print and write the figures of several networks side by side."""
-    from training.inference import compare, network_file
+    from training.comparison import compare
+    from training.inference import model_file
 
     if not (request.compare and request.on and request.stores):
         raise UsageError("--compare NETWORK NETWORK ... --on STORE: give two networks and a store")
     for flag, given in (("--csv", request.csv), ("--scenes", request.scenes)):
         if given:
             raise UsageError(f"{flag} is for one network: leave out --compare")
-    files = [network_file(file) for file in (request.checkpoint, *map(Path, request.stores))]
+    files = [model_file(file) for file in (request.checkpoint, *map(Path, request.stores))]
     networks = [(file, *_opened(request, file)) for file in files]
     found = list(compare(networks, [request.on], **request.how()))
     rows = []
@@ -141,11 +143,11 @@ def _compare(request: Request) -> int:
 
 def _opened(request: Request, file: Path) -> tuple[Runner, Facts]:
     """Open one network of several; what is said of checkpoints is not said of exported ones."""
-    from training.inference import SUFFIXES
+    from training.inference import SUFFIXES, open_model
 
     if file.suffix in SUFFIXES:
-        return Network(checkpoint=file, device="cpu").open("auto")
-    return replace(request, checkpoint=file).open("auto")
+        return open_model(ModelOptions(checkpoint=file, device="cpu"), "auto")
+    return open_model(replace(request, checkpoint=file), "auto")
 
 
 def _print(found: Evaluation, request: Request) -> None:

@@ -28,7 +28,7 @@ from training.checkpoint import Facts
 from training.data import differences, tiles_of
 from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
 from training.engine import Engine, add_up, add_up_in_place, share_buffers
-from training.inference import Runner, Views, filled, mean_of_views
+from training.inference import Runner, Views, average_views, pad_batch
 from training.metrics import STEPS, RoadMetrics, Sweep
 from training.module import Trainable
 from training.monitor import ANY_ROAD_MPH, Example
@@ -224,8 +224,8 @@ def evaluate_runner(
     metrics = RoadMetrics(facts.targets, facts.class_mph, groups=len(names), **how)
     pad = DevicePrep(Normalize(facts.mean, facts.std), SpeedTarget("binary")).pad
     for batch in BatchLoader(tiles, batch_size, shuffle=False):
-        image = filled(pad(batch.image), batch_size if runner.fixed_batch else 0)
-        found = mean_of_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
+        image = pad_batch(pad(batch.image), batch_size if runner.fixed_batch else 0)
+        found = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         there = batch.to(runner.device)
         metrics.update(found, there.speed, scene_of[there.index])
     add_up_in_place(metrics.counts())

@@ -1,4 +1,4 @@
-"""``python -m training.export``: a trained network as a file that runs without this package."""
+"""``python -m training.export``: write a trained model to a file that runs without this package."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Literal
 
 from geoprep.errors import UsageError
 from training.cli import Command, Status, option, run_command
-from training.prediction import Checkpoint
+from training.inference import CheckpointOptions
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from training.checkpoint import Facts
-    from training.inference import Precision
+    from training.inference import Precision, Runner
 
 INTRODUCTION = """\
-Turn a checkpoint into a file that runs without this package, smaller and faster.
+Write the model of a checkpoint to a file that runs without this package, smaller and faster.
 
   python -m training.export runs/moscow --format int8 --calibrate moscow.zarr --out moscow-int8.pt2
   python -m training.export runs/moscow --format bf16 --out moscow.pt2
@@ -28,21 +28,21 @@ Turn a checkpoint into a file that runs without this package, smaller and faster
   python -m training.export runs/moscow --format openvino --int8 --calibrate moscow.zarr \\
       --out moscow.xml
 
-  fp32, bf16, int8   a .pt2 file of torch.export, which torch alone runs
-  onnx               a .onnx file for ONNX Runtime and many others; fp32, or INT8
-  openvino           a .xml file, with a .bin beside it, for OpenVINO; bf16, or INT8
-  ipex-bf16,         a .ipex file for Intel's extension, in its own environment (make ipex)
+  fp32, bf16, int8   .pt2 file of torch.export, runs with torch alone
+  onnx               .onnx file for ONNX Runtime and others, in fp32 or INT8
+  openvino           .xml file with a .bin file of weights, for OpenVINO, in bf16 or INT8
+  ipex-bf16,         .ipex file for Intel's extension, in an environment of its own (make ipex)
   ipex-int8
 
-In every one goes an image uint8 (n, band, y, x) and out come probabilities float32
-(n, y, x, channel): normalisation is inside. Sides are multiples of 32. What the network is for, its
-bands, their rescaling, its speeds, its ground sample distance and its threshold, is in the file,
-and training.predict and training.evaluate take it in place of a checkpoint.
+Input of every format: images, uint8 (n, band, y, x), sides multiples of 32. Output: probabilities,
+float32 (n, y, x, channel). The model normalises the image itself. The file records what the model
+was trained for: bands, rescaling, speeds, pixel size and threshold. training.predict and
+training.evaluate accept it in place of a checkpoint.
 """
 CLOSING = """\
-INT8 counts in whole numbers: a quarter of the bytes, and two to three times as fast on processors
-that have instructions for it (avx512_vnni, amx_int8). It takes the range of every layer from tiles
-that the network was trained on. What it costs: python -m training.evaluate --compare.
+INT8 takes a quarter of the bytes, and is two to three times as fast as float32 on processors with
+instructions for it (avx512_vnni, amx_int8). It needs training tiles to find the range of values in
+every layer. To measure its loss of accuracy: python -m training.evaluate --compare.
 
 Needs: pip install geoprep[deploy]
 
@@ -50,160 +50,194 @@ Needs: pip install geoprep[deploy]
 SUFFIXES = {"fp32": ".pt2", "bf16": ".pt2", "int8": ".pt2", "onnx": ".onnx", "openvino": ".xml"}
 SUFFIXES |= {"ipex-bf16": ".ipex", "ipex-int8": ".ipex"}
 _COMPARED = 4
-"""Tiles on which the file is compared with its checkpoint."""
+"""Number of tiles on which the file is compared with its checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class ModelFileOptions:
     """File: what is written."""
 
     format: Literal["fp32", "bf16", "int8", "onnx", "openvino", "ipex-bf16", "ipex-int8"] = option(
-        "bf16", "Of the file, see above."
+        "bf16", "Format and precision of the file, see above."
     )
-    int8: bool = option(False, "INT8 also for onnx and openvino.")
-    out: Path | None = option(None, "The file.", "FILE")
-    overwrite: bool = option(False, "Replace a file that is there.")
+    int8: bool = option(False, "Write INT8; for the formats onnx and openvino.")
+    out: Path | None = option(None, "File to write, such as moscow.onnx.", "FILE")
+    overwrite: bool = option(False, "Replace a file that exists.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """Calibration: what INT8 takes its ranges from."""
+class CalibrationOptions:
+    """Calibration: tiles that give INT8 its ranges of values."""
 
     calibrate: str | None = option(
-        None, "The store that the network was trained on; tiles of its train split.", "STORE"
+        None, "Store that the model was trained on; tiles of its train split are used.", "STORE"
     )
-    tiles: int = option(100, "How many.", "N", least=1)
-    seed: int = option(0, "Decides which.", "N", least=0)
+    tiles: int = option(100, "Number of tiles.", "N", least=1)
+    seed: int = option(0, "Random seed for choosing the tiles.", "N", least=0)
     keep_float: str | None = option(
         None,
-        "Layers that are not to be in INT8, by name, such as network.head; auto: those whose INT8 "
-        "does most harm, until the mean difference of probabilities is at most 0.01, which is "
-        "two or three of the steps in which maps hold them.",
+        "Layers to leave in float, by name, such as network.head. auto: the layers that INT8 harms "
+        "most, until probabilities differ by at most 0.01 on average (predictions have steps of "
+        "0.004).",
         "auto|LAYER,...",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Checkpoint, Written, Calibration):
-    """All of it."""
+class ExportOptions(CheckpointOptions, ModelFileOptions, CalibrationOptions):
+    """Every option of ``training.export``."""
 
 
-COMMAND = Command("python -m training.export", Request.__bases__, INTRODUCTION, CLOSING)
+COMMAND = Command("python -m training.export", ExportOptions.__bases__, INTRODUCTION, CLOSING)
 
 
-def export(request: Request) -> int:
-    """Write the file, say how it compares, and return the exit status."""
+def export(options: ExportOptions) -> int:
+    """Write the file, print how it compares with its checkpoint, and return the exit status."""
+    started = time.perf_counter()
     from importlib.metadata import version
 
     from training.checkpoint import load_network
-    from training.inference import Record, file_hash, network_file, training_tiles, write_network
+    from training.inference import (
+        ExportRecord,
+        calibration_tiles,
+        file_hash,
+        model_file,
+        write_model,
+    )
 
-    out, precision = check(request)
-    started = time.perf_counter()
-    file = network_file(request.checkpoint)
-    network, facts = load_network(file, device="cpu", weights=request.weights, model=request.model)
+    out, precision = check(options)
+    file = model_file(options.checkpoint)
+    model, info = load_network(file, device="cpu", weights=options.weights, model=options.model)
     tiles: list[Tensor] = []
-    if request.calibrate:
-        _say(f"reading tiles of {request.calibrate}")
-        tiles = training_tiles([request.calibrate], facts, request.tiles, request.seed)
+    if options.calibrate:
+        _say(f"reading tiles of {options.calibrate}")
+        tiles = calibration_tiles([options.calibrate], info, options.tiles, options.seed)
     ranges = tiles if precision == "int8" else []
-    record = Record(
-        facts=facts,
+    record = ExportRecord(
+        info=info,
         precision=precision,
         checkpoint=file_hash(file),
         calibration=len(ranges),
-        kept=_kept(request, network, facts, ranges),
+        kept=_kept(options, model, info, ranges),
         versions={name: version(name) for name in ("geoprep", "torch")},
     )
-    with_ = f", ranges from {len(ranges)} tiles" if ranges else ""
-    _say(f"{facts.network} of {file} in {precision}{with_}")
-    write_network(out, network, record, ranges)
-    _say(f"written in {time.perf_counter() - started:.0f} s")
-    _summary(request, out, network, tiles)
+    calibrated = f", calibrated on {len(ranges)} tiles" if ranges else ""
+    _say(f"exporting {info.network} of {file} in {precision}{calibrated}")
+    write_model(out, model, record, ranges)
+    _compare_with_checkpoint(options, out, model, tiles)
+    _say(f"done in {time.perf_counter() - started:.0f} s")
     return Status.DONE
 
 
-def check(request: Request) -> tuple[Path, Precision]:
-    """Return the file and its precision.
+def check(options: ExportOptions) -> tuple[Path, Precision]:
+    """Return the file to write and its precision.
 
     Raises
     ------
     UsageError
-        Options do not go together, or the file is there or cannot be written.
+        Options contradict each other, or the file exists or cannot be written.
     """
-    out, kind = request.out, request.format
-    if request.checkpoint.suffix in SUFFIXES.values():
+    out, kind = options.out, options.format
+    if options.checkpoint.suffix in SUFFIXES.values():
         raise UsageError(
-            f"{request.checkpoint} was exported already: name the checkpoint it was made from"
+            f"{options.checkpoint} is already exported: name the checkpoint it was made from"
         )
     if out is None:
-        raise UsageError(f"--out FILE is missing: such as moscow{SUFFIXES[kind]}")
+        raise UsageError(f"`out` is missing: name a file such as moscow{SUFFIXES[kind]}")
     if out.suffix != SUFFIXES[kind]:
         fitting = [name for name, suffix in SUFFIXES.items() if suffix == out.suffix]
-        other = f"; {out.suffix} is of --format {' or '.join(fitting)}" if fitting else ""
-        raise UsageError(f"--out {out}: files of --format {kind} end in {SUFFIXES[kind]}{other}")
+        other = f"; {out.suffix} belongs to `format` {' or '.join(fitting)}" if fitting else ""
+        raise UsageError(f"`out` {out}: files of `format` {kind} end in {SUFFIXES[kind]}{other}")
     if not out.parent.is_dir():
         raise UsageError(f"{out}: the folder {out.parent} does not exist: create it first")
-    if out.exists() and not request.overwrite:
-        raise UsageError(f"{out} exists: --overwrite replaces it")
-    if request.int8 and kind in ("fp32", "bf16", "ipex-bf16"):
+    if out.exists() and not options.overwrite:
+        raise UsageError(f"{out} exists: use `overwrite` to replace it")
+    if options.int8 and kind in ("fp32", "bf16", "ipex-bf16"):
         right = "ipex-int8" if kind == "ipex-bf16" else "int8"
-        raise UsageError(f"--format {kind} and --int8 are two precisions: take --format {right}")
-    whole = request.int8 or kind in ("int8", "ipex-int8")
-    if request.keep_float is not None and not whole:
-        raise UsageError(f"--keep-float is for INT8, which --format {kind} alone is not")
-    if whole and not request.calibrate:
-        raise UsageError("INT8 takes its ranges from tiles: --calibrate STORE names the store")
+        raise UsageError(f"`format` {kind} contradicts `int8`: use `format` {right}")
+    whole = options.int8 or kind in ("int8", "ipex-int8")
+    if options.keep_float is not None and not whole:
+        raise UsageError(f"`keep_float` needs INT8, and `format` {kind} is not: leave it out")
+    if whole and not options.calibrate:
+        raise UsageError("INT8 needs training tiles: name their store with `calibrate`")
     usual: dict[str, Precision] = dict.fromkeys(("bf16", "openvino", "ipex-bf16"), "bfloat16")
     return out, "int8" if whole else usual.get(kind, "float32")
 
 
 def _kept(
-    request: Request, network: nn.Module, facts: Facts, tiles: list[Tensor]
+    options: ExportOptions, model: nn.Module, info: Facts, tiles: list[Tensor]
 ) -> tuple[str, ...]:
-    """Return the layers that are not to be in INT8, by name, and say which."""
+    """Return the names of the layers to leave in float, and print them."""
     from training.inference import AUTO, BOUND, layers_to_keep, named_layers
 
-    if request.keep_float is None:
+    if options.keep_float is None:
         return ()
-    if request.keep_float != AUTO:
-        names = [name for name in request.keep_float.split(",") if name]
-        kept, why = named_layers(network, facts, names), "as asked"
+    if options.keep_float != AUTO:
+        names = [name for name in options.keep_float.split(",") if name]
+        kept, why = named_layers(model, info, names), "as named"
     else:
-        _say("rounding one layer after the other")
-        kept, apart = layers_to_keep(network, facts, tiles)
-        why = f"probabilities {apart:.2g} apart, at most {BOUND:g}"
+        _say("measuring the effect of INT8 on each layer")
+        kept, apart = layers_to_keep(model, info, tiles)
+        why = f"probabilities differ by {apart:.2g} on average, at most {BOUND:g}"
     _say(f"left in float: {', '.join(kept) or 'no layer'} ({why})")
     return kept
 
 
-def _summary(request: Request, out: Path, network: nn.Module, tiles: list[Tensor]) -> None:
-    """Print size, runner, and how far the file's answers are from the checkpoint's."""
+def _compare_with_checkpoint(
+    options: ExportOptions, out: Path, model: nn.Module, tiles: list[Tensor]
+) -> None:
+    """Print the file's size and runner, and how its outputs differ from the checkpoint's."""
     import torch
 
     from training.decode import chosen_threshold
-    from training.inference import NativeRunner, agreement, example, files_of, load_runner
+    from training.inference import NativeRunner, example_image, export_files, load_runner
 
     opened, record = load_runner(out)
-    facts = record.facts
+    info = record.info
     runner, _ = opened.for_pixels(0)
-    native = NativeRunner(network, facts, device=torch.device("cpu"), precision="fp32")
-    threshold = chosen_threshold(facts.targets, None, facts.threshold)
-    compared = tiles[:_COMPARED] or [example(facts) for _ in range(_COMPARED)]
+    native = NativeRunner(model, info, device=torch.device("cpu"), precision="fp32")
+    threshold = chosen_threshold(info.targets, None, info.threshold)
+    compared = tiles[:_COMPARED] or [example_image(info) for _ in range(_COMPARED)]
     apart, iou = agreement(native, runner, compared, threshold)
-    files = files_of(out)
+    files = export_files(out)
     nbytes = sum(file.stat().st_size for file in files)
     _say(f"{' and '.join(map(str, files))}: {nbytes / 1e6:.1f} MB, {runner.description}")
     _say(
-        f"against the checkpoint in float32 on {len(compared)} "
-        f"{'tiles' if tiles else 'images of noise'}: probabilities {apart:.2g} apart in the "
-        f"mean, road masks with an IoU of {iou:.3f}"
+        f"compared with the checkpoint in float32 on {len(compared)} "
+        f"{'tiles' if tiles else 'images of noise'}: probabilities differ by {apart:.2g} on "
+        f"average, IoU of the road masks {iou:.3f}"
     )
     if record.precision == "int8":
         _say(
-            f"what it costs: python -m training.evaluate --compare {request.checkpoint} {out} "
-            f"--on {request.calibrate}"
+            "to measure accuracy: python -m training.evaluate --compare "
+            f"{options.checkpoint} {out} --on {options.calibrate}"
         )
+
+
+def agreement(
+    one: Runner, other: Runner, tiles: Sequence[Tensor], threshold: float
+) -> tuple[float, float]:
+    """Return the mean difference of two runners' probabilities, and the IoU of their road masks.
+
+    Parameters
+    ----------
+    one, other
+        Runners of models with the same channels.
+    tiles
+        uint8 (n, band, y, x) each.
+    threshold
+        Least probability of a road.
+    """
+    import torch
+
+    apart, pixels, both, either = 0.0, 0, 0, 0
+    for tile in tiles:
+        first, second = one(tile).cpu(), other(tile).cpu()
+        apart += float(torch.abs(first - second).sum(dtype=torch.float64))
+        pixels += first.numel()
+        a, b = first[..., -1] >= threshold, second[..., -1] >= threshold
+        both, either = both + int((a & b).sum()), either + int((a | b).sum())
+    return apart / max(pixels, 1), both / either if either else 1.0
 
 
 def _say(line: str) -> None:
@@ -211,8 +245,8 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export as the command line says; return the exit status."""
-    return run_command(lambda: export(Request(**COMMAND.parse(arguments))), COMMAND)
+    """Run the command line and return the exit status."""
+    return run_command(lambda: export(ExportOptions(**COMMAND.parse(arguments))), COMMAND)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python -m training.predict``: GeoTIFF in, georeferenced map of road speeds out."""
+"""``python -m training.predict``: images in, georeferenced predictions of roads and speeds out."""
 
 from __future__ import annotations
 
@@ -9,99 +9,102 @@ from typing import TYPE_CHECKING
 
 from geoprep.errors import UsageError
 from training.cli import Command, Status, run_command
-from training.prediction import Network, Request
+from training.prediction import PredictOptions
 
 if TYPE_CHECKING:
-    from training.prediction import Job, Reporter
+    from training.prediction import PredictionJob, Reporter
 
-__all__ = ["COMMAND", "Network", "Request", "main", "make_job", "predict"]
+__all__ = ["COMMAND", "PredictOptions", "main", "make_job", "predict"]
 
 INTRODUCTION = """\
-Map roads and their speeds with a trained network.
+Predict roads and their speeds with a trained model.
 
-  python -m training.predict runs/moscow scenes/ --out maps                the run's best.pt
-  python -m training.predict runs/moscow/last.pt 'scenes/*.tif' --out maps --tta flips --overlay
-  python -m training.predict runs/moscow s3://bucket/scene.tif --out maps
+  python -m training.predict runs/moscow scenes/ --out predictions           the run's best.pt
+  python -m training.predict runs/moscow/last.pt 'scenes/*.tif' --out predictions --tta flips
+  python -m training.predict runs/moscow s3://bucket/scene.tif --out predictions --overlay
 
-Each map is a cloud optimised GeoTIFF of bytes. Its bands: the probability of any road times 255;
-the speed in mph, 0 beside roads; the probability of each speed bin times 255. 255 is no data in all
-of them. NAME.qml beside it is its style in QGIS. Killed and run again, the same command goes on
-where it was.
+A prediction is a Cloud Optimised GeoTIFF, uint8, nodata 255. Its bands: the probability of a road
+times 255; the speed in mph, 0 for background; the probability of each speed bin times 255. The
+model of binary targets gives the first band only. NAME.qml is a style for QGIS. An interrupted
+command resumes when it is run again.
 """
 _RESERVE = 1 << 30
-"""Bytes laid out for huge pages: about what a batch takes on its way through the network."""
+"""Bytes reserved in huge pages, about the activations of a batch."""
 
 
-COMMAND = Command("python -m training.predict", Request.__bases__, INTRODUCTION)
+COMMAND = Command("python -m training.predict", PredictOptions.__bases__, INTRODUCTION)
 
 
-def predict(request: Request) -> int:
-    """Map all images, and return the exit status."""
+def predict(options: PredictOptions) -> int:
+    """Predict all images and return the exit status."""
     from training.engine import keep_memory
     from training.prediction import Screen, run_instances, summary
 
-    if request.instances > 1:
-        return run_instances(request, _instance)
+    if options.instances > 1:
+        return run_instances(options, _instance, COMMAND.spell)
     allocator = keep_memory(_RESERVE, one_heap=True)
-    job, header = make_job(request)
-    with Screen(quiet=request.quiet) as screen:
+    job, header = make_job(options)
+    with Screen(quiet=options.quiet, spell=COMMAND.spell) as screen:
         for line in (*header, f"allocator: {allocator}"):
             screen.say(line)
-        outcomes = job.run(request.images, screen)
-    for line in summary(outcomes, job.mapper):
+        outcomes = job.run(options.images, screen)
+    for line in summary(outcomes, job.predictor):
         screen.say(line)
     return Status.FAILED if any(outcome.error for outcome in outcomes) else Status.DONE
 
 
-def _instance(request: Request, turn: tuple[int, int], since: float, reporter: Reporter) -> None:
-    """Do the part of one process among several."""
+def _instance(
+    options: PredictOptions, turn: tuple[int, int], since: float, reporter: Reporter
+) -> None:
+    """Predict as one process of several."""
     from training.engine import keep_memory
 
     keep_memory(_RESERVE, one_heap=True)
-    job, header = make_job(request)
+    job, header = make_job(options)
     for line in header if turn[0] == 0 else ():
         reporter.say(line)
-    replace(job, turn=turn, since=since).run(request.images, reporter)
+    replace(job, turn=turn, since=since).run(options.images, reporter)
 
 
-def make_job(request: Request) -> tuple[Job, list[str]]:
-    """Return the job that the options describe, and lines that say how it will be done.
+def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
+    """Return the job of the options, and lines that describe its model and threshold.
 
     Raises
     ------
     UsageError
-        An option makes no sense.
+        Options are invalid or do not fit the model.
     CheckpointError
-        The checkpoint cannot be used.
+        The checkpoint or model file cannot be used.
     """
     from training.decode import chosen_threshold
-    from training.inference import file_hash, network_file
-    from training.prediction import Job, Mapper, check_targets, check_window
+    from training.inference import file_hash, model_file, open_model
+    from training.prediction import PredictionJob, Predictor, check_targets, check_window
 
-    if request.out is None:
-        raise UsageError("--out FOLDER is missing: where the maps go")
-    check_window(request.window, request.overlap)
-    runner, facts = request.open(request.compile)
-    check_targets(facts)
-    threshold = chosen_threshold(facts.targets, request.threshold, facts.threshold)
-    whose = "never validated" if facts.threshold is None else "the best on validation tiles"
-    whose = whose if request.threshold is None else "as asked"
-    file = network_file(request.checkpoint)
-    mapper = Mapper(facts, request, threshold, f"{file_hash(file)} {request.weights}")
-    x, y = facts.gsd_m
+    if options.out is None:
+        raise UsageError("`out` is missing: name a folder for the predictions")
+    check_window(options.window, options.overlap)
+    runner, info = open_model(options, options.compile)
+    check_targets(info)
+    threshold = chosen_threshold(info.targets, options.threshold, info.threshold)
+    origin = "default: never validated" if info.threshold is None else "best on validation tiles"
+    origin = origin if options.threshold is None else "from the options"
+    file = model_file(options.checkpoint)
+    predictor = Predictor(info, options, threshold, f"{file_hash(file)} {options.weights}")
+    x, y = info.gsd_m
     header = [
-        f"network {file}: {facts.network}, bands {', '.join(facts.bands)}, "
+        f"model {file}: {info.network}, bands {', '.join(info.bands)}, "
         f"{x:.3g} x {y:.3g} m, {runner.description}",
-        f"roads from a probability of {threshold:.3g} ({whose})",
+        f"threshold {threshold:.3g} ({origin})",
     ]
-    return Job(mapper, runner, request.out), header
+    header += [f"note: {runner.note}"] if runner.note else []
+    return PredictionJob(predictor, runner, options.out), header
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    status = run_command(lambda: predict(Request(**COMMAND.parse(arguments))), COMMAND)
+    status = run_command(lambda: predict(PredictOptions(**COMMAND.parse(arguments))), COMMAND)
     if status == Status.INTERRUPTED:
-        print("What was finished is kept: run the same command again to carry on.", file=sys.stderr)
+        print("Finished work is kept. Run the same command again to resume.", file=sys.stderr)
     return status
 
 

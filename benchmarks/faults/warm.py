@@ -15,7 +15,7 @@ LIBRARIES = (
 OURS = (
     *("geoprep.building.run", "geoprep.cli.commands", "geoprep.verify", "geoprep.views.page"),
     *("geoprep.views.overview", "loaders.stream", "training.fit", "training.loop"),
-    *("training.predict", "training.prediction.job", "training.prediction.report"),
+    *("training.predict", "training.prediction.job", "training.prediction.screen"),
 )
 
 for name in (*LIBRARIES, *OURS):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import rasterio
 
-from training.prediction.cog.journal import folder_of
+from training.prediction.cog.write_journal import folder_of
 
 CASES = Path(__file__).resolve().parents[1]
 REPO = CASES.parent
@@ -78,10 +78,10 @@ def test_killed_and_started_again_makes_the_same_map(start, tmp_path):
     assert rows_safe(target)
     assert not target.exists()
     again = start("-m", "training.predict", *request, "--out", "maps")
-    assert "continued maps/scene.tif" in again.communicate(timeout=300)[0]
+    assert "resumed   maps/scene.tif" in again.communicate(timeout=300)[0]
     assert again.returncode == 0
     whole = start("-m", "training.predict", *request, "--out", "whole", "--overlay")
-    assert "mapped    whole/scene.tif" in whole.communicate(timeout=300)[0]
+    assert "predicted whole/scene.tif" in whole.communicate(timeout=300)[0]
     assert target.read_bytes() == (tmp_path / "whole" / "scene.tif").read_bytes()
     assert sorted(path.name for path in (tmp_path / "whole").iterdir()) == [
         "scene.png",

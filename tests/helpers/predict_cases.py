@@ -11,7 +11,7 @@ from affine import Affine
 from torch import nn
 
 from training.checkpoint import Checkpoint, Facts, save
-from training.prediction.options import Request
+from training.prediction.predict_options import PredictOptions
 
 MPH = (5.5, 15.5, 25.5, 35.5, 45.5, 55.5, 65.5)
 GSD = 0.31
@@ -32,9 +32,9 @@ FACTS = Facts(
 )
 
 
-def request(**options):
-    """Return what a person asks for who names no more than this."""
-    return Request(**{"checkpoint": Path("best.pt"), "images": ("scene.tif",)} | options)
+def predict_options(**options):
+    """Return the default options of ``training.predict``, with these changed."""
+    return PredictOptions(**{"checkpoint": Path("best.pt"), "images": ("scene.tif",)} | options)
 
 
 def pointwise(bands, channels):
@@ -104,3 +104,7 @@ def expected_map(probability, valid, threshold=0.5, mph=MPH):
     first, second = np.sort(probability[:-1], axis=0)[[-1, -2]]
     sure &= first - second > 1e-5
     return whole.astype(np.uint8), sure
+
+
+def ignore_progress(*, completed):
+    """Do nothing with the progress of a prediction."""

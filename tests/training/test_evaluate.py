@@ -15,9 +15,9 @@ from training.data import make_prep
 from training.engine.native import choose_engine
 from training.evaluate import main
 from training.evaluation import evaluate, evaluate_runner, examples, predicted_speed
+from training.inference import ModelOptions, open_model
 from training.losses import RoadLoss
 from training.module import Trainable
-from training.predict import Network
 
 MODEL = "helpers.tiny:build"
 FP32 = ("--precision", "fp32", "--device", "cpu", "--quiet", "--model", MODEL)
@@ -37,7 +37,7 @@ FACTS = Facts(
 
 def opened(path):
     """Return the runner of a checkpoint, and what it is for."""
-    return Network(checkpoint=path, device="cpu", precision="fp32", model=MODEL).open()
+    return open_model(ModelOptions(checkpoint=path, device="cpu", precision="fp32", model=MODEL))
 
 
 @pytest.fixture(scope="module")

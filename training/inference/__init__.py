@@ -1,9 +1,9 @@
-"""A trained network as a file of its own, which runs without this package.
+"""Runners of trained models, and model files that run without this package.
 
-`graph` makes a network that takes bytes and gives probabilities, `calibration` reads the tiles that
-INT8 takes its ranges from and finds the layers that it harms. `torch_file`, `onnx_file`,
-`openvino_file` and `ipex_file` each know one format, how it is written and how it runs; `record` is
-what every file says about itself. `opening` knows them all, `comparison` sets several side by side.
+A runner turns uint8 windows into probabilities: `runner` has those of checkpoints; `torch_file`,
+`onnx_file`, `openvino_file` and `ipex_file` write one format of model file each and run it.
+`model_files` opens and writes any of them. `graph` makes the module that is exported,
+`calibration` finds the layers that INT8 harms, `export_record` is what a file says about itself.
 """
 
 import lazy_loader as lazy

@@ -20,7 +20,7 @@ from geoprep.errors import UsageError
 from loaders import BatchLoader, DevicePrep, Normalize, SpeedTarget
 from training.checkpoint import Facts
 from training.data import tiles_of
-from training.inference.graph import module_of
+from training.inference.graph import inference_module
 
 BOUND = 0.01
 """Mean difference of probabilities from the float network that INT8 may have.
@@ -38,8 +38,8 @@ _OUTPUTS = {nn.Conv2d: 0, nn.ConvTranspose2d: 1, nn.Linear: 0}
 """Axis of a kernel along which its output channels lie."""
 
 
-def training_tiles(
-    stores: Sequence[str | Path], facts: Facts, count: int, seed: int
+def calibration_tiles(
+    stores: Sequence[str | Path], info: Facts, count: int, seed: int
 ) -> list[Tensor]:
     """Return tiles that a network was trained on, drawn by the loader, uint8 (1, band, y, x) each.
 
@@ -47,7 +47,7 @@ def training_tiles(
     ----------
     stores
         One or more.
-    facts
+    info
         Of the network: bands, level, folds.
     count
         How many; fewer where there are not as many.
@@ -59,8 +59,8 @@ def training_tiles(
     StoreError, UsageError
         A store cannot be used, or does not belong to the network.
     """
-    tiles = tiles_of(facts, stores)
-    pad = DevicePrep(Normalize(facts.mean, facts.std), SpeedTarget("binary")).pad
+    tiles = tiles_of(info, stores)
+    pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
     loader = BatchLoader(tiles, 1, shuffle=True, seed=seed, drop_last=False)
     # Buffers of the loader are used again.
     return [pad(batch.image).clone() for batch in islice(loader, count)]
@@ -71,14 +71,14 @@ def layers_of(module: nn.Module) -> dict[str, _Layer]:
     return {name: part for name, part in module.named_modules() if isinstance(part, _Layer)}
 
 
-def named_layers(network: nn.Module, facts: Facts, names: Iterable[str]) -> tuple[str, ...]:
+def named_layers(network: nn.Module, info: Facts, names: Iterable[str]) -> tuple[str, ...]:
     """Return the layers that names mean: each a layer, or a module that has some.
 
     Parameters
     ----------
     network
         Trained, in eval mode.
-    facts
+    info
         Of its checkpoint.
     names
         As `layers_of` gives them.
@@ -88,7 +88,7 @@ def named_layers(network: nn.Module, facts: Facts, names: Iterable[str]) -> tupl
     UsageError
         A name is none of the network's.
     """
-    layers = list(layers_of(module_of(network, facts)))
+    layers = list(layers_of(inference_module(network, info)))
     found: set[str] = set()
     for name in names:
         meant = {layer for layer in layers if layer == name or layer.startswith(f"{name}.")}
@@ -99,7 +99,7 @@ def named_layers(network: nn.Module, facts: Facts, names: Iterable[str]) -> tupl
 
 
 def layers_to_keep(
-    network: nn.Module, facts: Facts, tiles: Sequence[Tensor], bound: float = BOUND
+    network: nn.Module, info: Facts, tiles: Sequence[Tensor], bound: float = BOUND
 ) -> tuple[tuple[str, ...], float]:
     """Return the layers to leave in float, and what INT8 then costs.
 
@@ -110,7 +110,7 @@ def layers_to_keep(
     ----------
     network
         Trained, in eval mode.
-    facts
+    info
         Of its checkpoint.
     tiles
         uint8 (n, band, y, x) each; the first `TRIED` are used.
@@ -122,7 +122,7 @@ def layers_to_keep(
     tuple
         Names, worst first, and the mean difference of probabilities with them in float.
     """
-    module = module_of(network, facts)
+    module = inference_module(network, info)
     layers, windows = layers_of(module), [_middle(tile) for tile in tiles[:TRIED]]
     ranges, expected = _watched(module, layers.values(), windows)
 

@@ -105,42 +105,44 @@ def _transposed(kernel: Tensor, bias: Tensor) -> nn.Module:
     return layer
 
 
-def module_of(network: nn.Module, facts: Facts, doubling: Doubling = "transposed") -> Probabilities:
+def inference_module(
+    network: nn.Module, info: Facts, doubling: Doubling = "transposed"
+) -> Probabilities:
     """Return the module that is exported: uint8 (n, band, y, x) -> fp32 (n, y, x, channel).
 
     Parameters
     ----------
     network
         Trained, in eval mode.
-    facts
+    info
         Of its checkpoint.
     doubling
         See `folded`.
     """
-    module = Probabilities(folded(network, doubling), facts.mean, facts.std).eval()
+    module = Probabilities(folded(network, doubling), info.mean, info.std).eval()
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in NativeRunner
     return module
 
 
-def example(facts: Facts) -> Tensor:
+def example_image(info: Facts) -> Tensor:
     """Return an image of the right kind, uint8 (n, band, y, x), channels last."""
     count, rows, columns = _EXAMPLE
-    image = torch.randint(0, 256, (count, len(facts.bands), rows, columns), dtype=torch.uint8)
+    image = torch.randint(0, 256, (count, len(info.bands), rows, columns), dtype=torch.uint8)
     return image.contiguous(memory_format=torch.channels_last)
 
 
-def exported(module: nn.Module, facts: Facts) -> ExportedProgram:
+def exported(module: nn.Module, info: Facts) -> ExportedProgram:
     """Return the graph of a module that takes an image of any size."""
     count = Dim("n", min=1, max=_MOST_WINDOWS)
     rows, columns = (STRIDE * Dim(name, min=1, max=_MOST_STRIDES) for name in "yx")
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), silenced():
         return torch.export.export(
-            module, (example(facts),), dynamic_shapes=({0: count, 2: rows, 3: columns},)
+            module, (example_image(info),), dynamic_shapes=({0: count, 2: rows, 3: columns},)
         )
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """Keep warnings about the insides of torch and torchao from people."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -16,8 +16,8 @@ from geoprep.errors import UsageError
 from geoprep.storage import replaced
 from training.checkpoint import check_sums
 from training.engine import extension_problem, optimize_inference, quantisers
-from training.inference.graph import example, module_of, quiet
-from training.inference.record import KEY, Record, reading
+from training.inference.export_record import KEY, ExportRecord, damage_reported
+from training.inference.graph import example_image, inference_module, silenced
 from training.inference.runner import ModuleRunner, Runner
 
 
@@ -28,7 +28,7 @@ class IpexRunner(ModuleRunner):
     for_pixels = Runner.for_pixels
 
 
-def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
+def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
     """Write a network; the arguments are those of `training.inference.torch_file.write`.
 
     Raises
@@ -40,17 +40,17 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
     _check_extension()
     if record.kept:
         raise UsageError("--keep-float: IPEX quantises all layers or none; --format int8 can")
-    with torch.no_grad(), quiet():
-        module = module_of(network, record.facts)
+    with torch.no_grad(), silenced():
+        module = inference_module(network, record.info)
         if tiles:
             traced = _quantised(module, tiles)
         else:
-            traced = _frozen(optimize_inference(module), example(record.facts))
+            traced = _frozen(optimize_inference(module), example_image(record.info))
     with replaced(path) as partial:
         torch.jit.save(traced, str(partial), _extra_files={KEY: record.to_json()})
 
 
-def read(path: Path) -> tuple[Runner, Record]:
+def read(path: Path) -> tuple[Runner, ExportRecord]:
     """Return the runner of a file and what it is.
 
     Raises
@@ -62,11 +62,11 @@ def read(path: Path) -> tuple[Runner, Record]:
     """
     _check_extension()
     extra: dict[str, Any] = {KEY: ""}
-    with reading(path):
+    with damage_reported(path):
         check_sums(path)
         module = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]  # torch's
     said = extra[KEY]
-    record = Record.from_json(said.decode() if isinstance(said, bytes) else said, path)
+    record = ExportRecord.from_json(said.decode() if isinstance(said, bytes) else said, path)
     return IpexRunner(torch.jit.freeze(module.eval()), record.precision), record
 
 

@@ -13,8 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.storage import replaced
-from training.inference.graph import IMAGE, PROBABILITY, example, exported, module_of, quiet
-from training.inference.record import KEY, Record, needed, reading
+from training.inference.export_record import KEY, ExportRecord, damage_reported, required_module
+from training.inference.graph import (
+    IMAGE,
+    PROBABILITY,
+    example_image,
+    exported,
+    inference_module,
+    silenced,
+)
 from training.inference.runner import Runner
 
 if TYPE_CHECKING:
@@ -47,7 +54,7 @@ class OnnxRunner(Runner):
         return torch.from_numpy(self._session.run([PROBABILITY], {IMAGE: values})[0])
 
 
-def model_of(network: nn.Module, record: Record) -> ModelProto:
+def model_of(network: nn.Module, record: ExportRecord) -> ModelProto:
     """Return a network as an ONNX model in fp32, with its record.
 
     Raises
@@ -55,13 +62,13 @@ def model_of(network: nn.Module, record: Record) -> ModelProto:
     UsageError
         A package is missing.
     """
-    onnx = needed("onnx", _WHAT)
-    needed("onnxscript", _WHAT)
-    program = exported(module_of(network, record.facts), record.facts)
-    with quiet():
+    onnx = required_module("onnx", _WHAT)
+    required_module("onnxscript", _WHAT)
+    program = exported(inference_module(network, record.info), record.info)
+    with silenced():
         made = torch.onnx.export(
             program,
-            (example(record.facts),),
+            (example_image(record.info),),
             input_names=[IMAGE],
             output_names=[PROBABILITY],
             opset_version=_OPSET,
@@ -81,7 +88,7 @@ def nodes_of(model: ModelProto, layers: Sequence[str]) -> list[str]:
     return [node.name for node in model.graph.node if kernels & set(node.input)]
 
 
-def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
+def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
     """Write a network as ONNX; the arguments are those of `training.inference.torch_file.write`.
 
     Raises
@@ -89,8 +96,8 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
     UsageError
         A package is missing.
     """
-    onnx = needed("onnx", _WHAT)
-    needed("onnxruntime", _WHAT)
+    onnx = required_module("onnx", _WHAT)
+    required_module("onnxruntime", _WHAT)
     model = model_of(network, record)
     with replaced(path) as partial:
         if record.precision == "int8":
@@ -99,7 +106,7 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
             onnx.save(model, str(partial))
 
 
-def read(path: Path) -> tuple[Runner, Record]:
+def read(path: Path) -> tuple[Runner, ExportRecord]:
     """Return the runner of a file and what it is.
 
     Raises
@@ -109,13 +116,13 @@ def read(path: Path) -> tuple[Runner, Record]:
     CheckpointError
         The file is damaged, or not one of `write`.
     """
-    runtime = needed("onnxruntime", _WHAT)
+    runtime = required_module("onnxruntime", _WHAT)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    with reading(path, "an ONNX model"):
+    with damage_reported(path, "an ONNX model"):
         session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    record = Record.from_json(session.get_modelmeta().custom_metadata_map.get(KEY), path)
+    record = ExportRecord.from_json(session.get_modelmeta().custom_metadata_map.get(KEY), path)
     return OnnxRunner(session, record.precision), record
 
 
@@ -128,18 +135,20 @@ def _name_axes(model: ModelProto) -> None:
     del model.graph.value_info[:]  # they speak of the old names
 
 
-def _quantise(model: ModelProto, tiles: Sequence[Tensor], record: Record, target: Path) -> None:
+def _quantise(
+    model: ModelProto, tiles: Sequence[Tensor], record: ExportRecord, target: Path
+) -> None:
     """Write an INT8 model: convolutions between pairs of quantising and dequantising nodes."""
     from onnxruntime import quantization
 
-    onnx = needed("onnx", _WHAT)
+    onnx = required_module("onnx", _WHAT)
 
     values = iter([{IMAGE: np.ascontiguousarray(tile.numpy())} for tile in tiles])
     reader = SimpleNamespace(get_next=lambda: next(values, None))
     with TemporaryDirectory(dir=target.parent, prefix=".onnx-") as folder:
         plain = Path(folder) / "fp32.onnx"
         onnx.save(model, str(plain))
-        with quiet():
+        with silenced():
             quantization.quantize_static(
                 str(plain),
                 str(target),

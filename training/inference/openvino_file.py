@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from geoprep.storage import replaced
 from training.checkpoint import CheckpointError
-from training.inference.graph import quiet
+from training.inference.export_record import KEY, ExportRecord, file_hash, required_module
+from training.inference.graph import silenced
 from training.inference.onnx_file import model_of, nodes_of
-from training.inference.record import KEY, Record, file_hash, needed
 from training.inference.runner import Runner
 
 _WHAT = "OpenVINO's format"
@@ -104,7 +104,7 @@ class _Requests:
     """
 
     def __init__(self, model: Any, precision: str, shape: tuple[int, ...] | None = None) -> None:  # noqa: ANN401
-        self._openvino = needed("openvino", _WHAT)
+        self._openvino = required_module("openvino", _WHAT)
         settings = {
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "INFERENCE_PRECISION_HINT": _HINTS[precision],
@@ -142,7 +142,7 @@ class _Requests:
         return result
 
 
-def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
+def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
     """Write two files; the arguments are those of `training.inference.torch_file.write`.
 
     The weights come first: until the new ``.xml`` is there, the old one does not fit them and says
@@ -153,9 +153,9 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
     UsageError
         A package is missing.
     """
-    openvino = needed("openvino", _WHAT)
-    onnx = needed("onnx", _WHAT)
-    with TemporaryDirectory(dir=path.parent, prefix=".openvino-") as folder, quiet():
+    openvino = required_module("openvino", _WHAT)
+    onnx = required_module("onnx", _WHAT)
+    with TemporaryDirectory(dir=path.parent, prefix=".openvino-") as folder, silenced():
         source, made = Path(folder) / "model.onnx", Path(folder) / "model.xml"
         proto = model_of(network, record)
         onnx.save(proto, str(source))
@@ -168,7 +168,7 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
                 shutil.copyfile(old, whole)
 
 
-def read(path: Path) -> tuple[Runner, Record]:
+def read(path: Path) -> tuple[Runner, ExportRecord]:
     """Return the runner of a file and what it is.
 
     Raises
@@ -178,7 +178,7 @@ def read(path: Path) -> tuple[Runner, Record]:
     CheckpointError
         The file is damaged or not one of `write`, or its weights are those of another.
     """
-    openvino = needed("openvino", _WHAT)
+    openvino = required_module("openvino", _WHAT)
     weights = _weights(path)
     if not weights.is_file():
         raise CheckpointError(f"{weights} is missing: it holds the weights of {path}")
@@ -187,13 +187,13 @@ def read(path: Path) -> tuple[Runner, Record]:
     except Exception as error:  # of several kinds without a common base
         raise CheckpointError(f"{path} is damaged or not OpenVINO's: export it again") from error
     text = model.get_rt_info([KEY]).astype(str) if model.has_rt_info([KEY]) else None
-    record = Record.from_json(text, path)
+    record = ExportRecord.from_json(text, path)
     if file_hash(weights) != record.weights:
         raise CheckpointError(f"{weights} is damaged or not of {path}: export it again")
     return OpenvinoRunner(model, record.precision), record
 
 
-def _save(openvino: Any, model: Any, record: Record, path: Path) -> None:  # noqa: ANN401
+def _save(openvino: Any, model: Any, record: ExportRecord, path: Path) -> None:  # noqa: ANN401
     """Save a model and the record of it, which holds the hash of the weights."""
     halves = record.precision != "float32"
     openvino.save_model(model, str(path), compress_to_fp16=halves)
@@ -209,7 +209,7 @@ def _quantised(model: Any, tiles: Sequence[Tensor], kept: Sequence[str]) -> Any:
 
     # Else it tells its maker of every use, unless a person has opted out.
     os.environ.setdefault("NNCF_CI", "1")
-    nncf = needed("nncf", "INT8 for OpenVINO")
+    nncf = required_module("nncf", "INT8 for OpenVINO")
     logging.getLogger("nncf").setLevel(logging.ERROR)
     patterns = [rf"{re.escape(name)}(/WithoutBiases)?" for name in kept]
     return nncf.quantize(

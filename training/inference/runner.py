@@ -1,7 +1,7 @@
-"""Runners: a trained network in whatever form. Bytes in, probabilities out.
+"""Runners: uint8 windows in, probabilities out, whatever form the model has.
 
-Here are the interface, PyTorch's own network, plain and compiled, and the mean over several views.
-Exported networks are runners in `training.inference`.
+This file has the interface, the runners of PyTorch models, plain and compiled, and test-time
+augmentation. The modules of the formats have the runners of model files.
 """
 
 from __future__ import annotations
@@ -20,42 +20,45 @@ from training.engine import missing_compiler
 
 CPU = torch.device("cpu")
 Compile = Literal["auto", "on", "off"]
-Precision = Literal["auto", "bf16", "fp32"]
+NativePrecision = Literal["auto", "bf16", "fp32"]
 Views = Literal["none", "flips", "d4"]
-Function = Callable[[Tensor], Tensor]
+PredictFunction = Callable[[Tensor], Tensor]
 """uint8 (n, band, y, x) -> fp32 (n, y, x, channel)."""
 
 WORTH_COMPILING = 300_000_000
-"""Pixels of one shape of batch from which on compiling pays, on a CPU: it takes 10 to 20 s, and
-maps grow 9 % faster by it (measured on two cores, ResNet34-UNet in bf16)."""
+"""Pixels in batches of one shape from which on compiling pays on a CPU: it takes 10 to 20 s and
+makes predictions 9 % faster (measured on two cores, ResNet34-UNet in bf16)."""
 
 
 class Runner:
-    """A network as maps and evaluation use it.
+    """A trained model, as prediction and validation call it.
 
     Parameters
     ----------
     precision
-        Of the convolutions: ``float32``, ``bfloat16``, ``int8``.
+        Precision of the convolutions: ``float32``, ``bfloat16`` or ``int8``.
 
     Attributes
     ----------
     device
-        Where its probabilities are.
+        Device of the probabilities.
     form
-        What carries it out, for people; empty for torch.
+        Library that executes the model; empty for torch.
+    note
+        A remark on the file for the user; empty for none.
     compiled
-        Whether it was compiled for a shape of batch: other bytes may come of it.
+        Whether it is compiled for a shape of batch, which may change the last bits.
     fixed_batch
-        Whether a batch is filled up, since it must always have as many windows.
+        Whether every batch needs the same number of windows, and is padded.
     at_once
-        How many threads call it, each with a batch of its own, where it is to be fast.
+        Number of threads that should call it at the same time, each with its own batch.
     compile_mode
-        Whether to compile: ``auto`` where the pixels of a job pay for it.
+        Whether to compile: ``on``, ``off``, or ``auto``: if the pixels of a job pay for it.
     """
 
     device = CPU
     form = ""
+    note = ""
     compiled = False
     fixed_batch = False
     at_once = 1
@@ -66,21 +69,32 @@ class Runner:
 
     @property
     def identity(self) -> dict[str, object]:
-        """What the bytes of a map depend on, plain JSON."""
+        """Everything that the bytes of a prediction depend on, as plain JSON."""
         return {"precision": self.precision, "compiled": self.compiled}
 
     @property
     def description(self) -> str:
-        """For people, such as ``bfloat16 on cpu``."""
+        """Precision, device and library, such as ``bfloat16 on cpu``."""
         return f"{self.precision} on {self.device}" + (f", {self.form}" if self.form else "")
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """Return the runner to put so many pixels through in one shape of batch, and why."""
+        """Return the runner for a job of so many pixels, and a note for the user.
+
+        Parameters
+        ----------
+        pixels
+            Pixels in batches of one shape.
+
+        Returns
+        -------
+        tuple
+            The runner, and what is unusual about it; empty if nothing is.
+        """
         del pixels
         return self, ""
 
     def __call__(self, image: Tensor) -> Tensor:
-        """Return fp32 (n, y, x, channel), probabilities, on the runner's device.
+        """Return probabilities, fp32 (n, y, x, channel), on the runner's device.
 
         Parameters
         ----------
@@ -91,14 +105,14 @@ class Runner:
 
 
 class Probabilities(nn.Module):
-    """Normalisation, network and sigmoid in one module, so that they compile into one.
+    """Normalisation, model and sigmoid in one module, so that they are compiled together.
 
     Parameters
     ----------
     network
         Normalised (n, band, y, x) -> logits (n, channel, y, x).
     mean, std
-        Per band, in grey values.
+        Mean and standard deviation of each band in grey values.
     """
 
     def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
@@ -109,28 +123,28 @@ class Probabilities(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Return fp32 (n, y, x, channel), contiguous, of uint8 (n, band, y, x)."""
         logits: Tensor = self.network(self.normalize(image))
-        # Sigmoid in fp32: bf16 tells 0.99 from 0.994, bytes of probability are 0.004 apart.
+        # Sigmoid in fp32: steps of bf16 are 0.004 near 1, as large as those of the predictions.
         return logits.permute(0, 2, 3, 1).float().sigmoid_().contiguous()
 
 
 class ModuleRunner(Runner):
-    """A module of PyTorch that takes bytes and gives probabilities.
+    """A PyTorch module from bytes to probabilities.
 
     Parameters
     ----------
     module
         uint8 (n, band, y, x) -> fp32 (n, y, x, channel).
     precision
-        Of the convolutions: ``float32``, ``bfloat16``, ``int8``.
+        Precision of the convolutions: ``float32``, ``bfloat16`` or ``int8``.
     device
-        Where it is.
+        Device of the module.
     autocast
-        Whether it must be run in bf16; False where it is what it is.
+        Whether to run it under bf16 autocast; False if its precision is built in.
     """
 
     def __init__(
         self,
-        module: Function,
+        module: PredictFunction,
         precision: str,
         *,
         device: torch.device = CPU,
@@ -141,13 +155,13 @@ class ModuleRunner(Runner):
 
     @cached_property
     def in_shape(self) -> CompiledRunner:
-        """The same, compiled for every shape of batch."""
+        """The same model, compiled for every shape of batch."""
         return CompiledRunner(self)
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
         """See `Runner`."""
-        compiled, why = should_compile(self.compile_mode, self.device, pixels)
-        return (self.in_shape if compiled else self), why
+        compiled, note = should_compile(self.compile_mode, self.device, pixels)
+        return (self.in_shape if compiled else self), note
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
@@ -161,25 +175,25 @@ class ModuleRunner(Runner):
 
 
 class NativeRunner(ModuleRunner):
-    """A network in PyTorch, as it was trained.
+    """The PyTorch model of a checkpoint.
 
     Parameters
     ----------
     network
-        Trained, in eval mode.
-    facts
-        Of its checkpoint.
+        Trained model in eval mode.
+    info
+        What it was trained for.
     device
-        Where it runs.
+        Device that runs it.
     precision
-        ``bf16``, ``fp32``, or ``auto``: bf16 wherever the hardware computes in it.
+        ``bf16``, ``fp32``, or ``auto``: bf16 where the hardware computes in it.
     """
 
     def __init__(
-        self, network: nn.Module, facts: Facts, *, device: torch.device, precision: Precision
+        self, network: nn.Module, info: Facts, *, device: torch.device, precision: NativePrecision
     ) -> None:
         dtype = choose_dtype(device, precision)
-        module = Probabilities(network, facts.mean, facts.std).eval()
+        module = Probabilities(network, info.mean, info.std).eval()
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
         super().__init__(
             module,
@@ -190,14 +204,14 @@ class NativeRunner(ModuleRunner):
 
 
 class CompiledRunner(ModuleRunner):
-    """The same network compiled for inference: batch norms folded, weights packed.
+    """The same model compiled for inference: batch norms folded, weights packed.
 
-    Its weights are constants from the first call on. One compilation for each shape.
+    Its weights are constants from the first call on. Each shape is compiled separately.
 
     Parameters
     ----------
     plain
-        The runner of the network as it is, whose module this one shares.
+        The runner of the uncompiled model, whose module is shared.
     """
 
     form = "compiled"
@@ -208,25 +222,25 @@ class CompiledRunner(ModuleRunner):
         super().__init__(
             plain.module, plain.precision, device=plain.device, autocast=plain.autocast
         )
-        self._frozen: Function = torch.compile(plain.module, dynamic=False)
+        self._frozen: PredictFunction = torch.compile(plain.module, dynamic=False)
 
     def _run(self, image: Tensor) -> Tensor:
         from torch._dynamo.exc import TorchDynamoException
         from torch._inductor import config
 
         try:
-            # As an option of torch.compile it comes too late: the tracer, which has to leave the
-            # weights in the module for it, looks at the global setting.
+            # An option of torch.compile would come too late: the tracer, which has to keep the
+            # weights in the module, reads the global setting.
             with config.patch(freezing=True):
                 return self._frozen(image)
         except TorchDynamoException as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            warnings.warn(f"not compiled, {reason}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"model not compiled: {reason}", RuntimeWarning, stacklevel=2)
             self._frozen = self.module
             return super()._run(image)
 
 
-def choose_dtype(device: torch.device, precision: Precision) -> torch.dtype:
+def choose_dtype(device: torch.device, precision: NativePrecision) -> torch.dtype:
     """Return the dtype of the convolutions."""
     rounded = precision == "bf16"
     if precision == "auto":
@@ -237,36 +251,34 @@ def choose_dtype(device: torch.device, precision: Precision) -> torch.dtype:
 
 
 def should_compile(mode: Compile, device: torch.device, pixels: int) -> tuple[bool, str]:
-    """Return whether to compile for a shape of batch, and why, for people.
+    """Return whether to compile for a shape of batch, and a note for the user.
 
     Parameters
     ----------
     mode
         ``auto``, ``on`` or ``off``.
     device
-        Where the network runs.
+        Device that runs the model.
     pixels
-        That go through it in this shape.
+        Pixels in batches of that shape.
+
+    Returns
+    -------
+    tuple
+        Whether to compile; and what the user should know: that the first batch takes long, or why
+        the model is not compiled though that was asked for or would pay. Otherwise empty.
     """
-    if mode == "off":
-        return False, "not compiled, as asked"
+    pays = device.type == "cpu" and pixels >= WORTH_COMPILING
+    if mode == "off" or (mode == "auto" and not pays):
+        return False, ""
     lacking = missing_compiler(device)
     if lacking:
-        return False, f"not compiled, {lacking}"
-    if mode == "on":
-        return True, "compiled, as asked"
-    if device.type != "cpu":
-        return False, "not compiled: on an accelerator it is --compile on that does"
-    if pixels < WORTH_COMPILING:
-        return False, (
-            f"not compiled: {pixels / 1e6:,.0f} Mpx do not pay for it, "
-            f"{WORTH_COMPILING / 1e6:,.0f} would (--compile on does it all the same)"
-        )
-    return True, f"compiled: {pixels / 1e6:,.0f} Mpx pay for it"
+        return False, f"model not compiled, {lacking}"
+    return True, "compiling the model with the first batch, up to a minute"
 
 
 class View(NamedTuple):
-    """A symmetry of the square: flipped along axes, then rows and columns exchanged."""
+    """A symmetry of the square: flips along the axes, then a transposition."""
 
     flip_y: bool = False
     flip_x: bool = False
@@ -279,7 +291,7 @@ class View(NamedTuple):
         return seen.transpose(2, 3) if self.transpose else seen
 
     def undo(self, result: Tensor) -> Tensor:
-        """Return what a network made of the view, (n, y, x, channel), as it lies in the image."""
+        """Return the output for the view, (n, y, x, channel), in the orientation of the image."""
         seen = result.transpose(1, 2) if self.transpose else result
         axes = [axis for axis, flipped in ((1, self.flip_y), (2, self.flip_x)) if flipped]
         return seen.flip(axes) if axes else seen
@@ -291,11 +303,11 @@ VIEWS: dict[str, tuple[View, ...]] = {
     "flips": tuple(View(y, x) for y in _BOTH for x in _BOTH),
     "d4": tuple(View(y, x, t) for t in _BOTH for y in _BOTH for x in _BOTH),
 }
-"""Test-time augmentation: every view once; the first is the image itself."""
+"""The views of each kind of test-time augmentation; the first is the image itself."""
 
 
-def filled(image: Tensor, count: int) -> Tensor:
-    """Return a batch (n, band, y, x) with black windows at its end, so that it has ``count``."""
+def pad_batch(image: Tensor, count: int) -> Tensor:
+    """Return a batch (n, band, y, x) padded with black windows to ``count`` windows."""
     lacking = count - len(image)
     if lacking <= 0:
         return image
@@ -303,17 +315,17 @@ def filled(image: Tensor, count: int) -> Tensor:
     return torch.cat([image, more]).contiguous(memory_format=torch.channels_last)
 
 
-def mean_of_views(runner: Function, image: Tensor, views: Views) -> Tensor:
+def average_views(runner: PredictFunction, image: Tensor, views: Views) -> Tensor:
     """Return the mean of a runner's probabilities over all views, fp32 (n, y, x, channel).
 
     Parameters
     ----------
     runner
-        See `Runner`.
+        A `Runner`, or any such function.
     image
         uint8 (n, band, y, x).
     views
-        Which, see `VIEWS`.
+        Kind of test-time augmentation, a key of `VIEWS`.
     """
     first, *rest = VIEWS[views]
     total = first.undo(runner(first.of(image)))

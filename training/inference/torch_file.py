@@ -12,8 +12,8 @@ from torch.export import ExportedProgram
 from geoprep.storage import replaced
 from training.checkpoint import Facts, check_sums
 from training.engine import missing_compiler
-from training.inference.graph import exported, module_of, quiet
-from training.inference.record import KEY, Record, needed, reading
+from training.inference.export_record import KEY, ExportRecord, damage_reported, required_module
+from training.inference.graph import exported, inference_module, silenced
 from training.inference.runner import ModuleRunner, Runner
 
 
@@ -36,7 +36,7 @@ class ExportedRunner(ModuleRunner):
         return self.in_shape, "compiled, which int8 needs"
 
 
-def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor]) -> None:
+def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
     """Write a network as torch.export knows it.
 
     Parameters
@@ -50,21 +50,21 @@ def write(path: Path, network: nn.Module, record: Record, tiles: Sequence[Tensor
     tiles
         For the ranges of INT8, uint8 (n, band, y, x) each.
     """
-    facts = record.facts
+    info = record.info
     if record.precision == "int8":
-        program = exported(module_of(network, facts, "phased"), facts)
+        program = exported(inference_module(network, info, "phased"), info)
         graph: nn.Module = quantised(program, tiles, record.kept)
-        program = in_bf16(graph, facts)
+        program = in_bf16(graph, info)
     else:
         make = in_bf16 if record.precision == "bfloat16" else exported
-        program = make(module_of(network, facts), facts)
+        program = make(inference_module(network, info), info)
     # The example would be pickled; shapes and dtypes are in the graph.
     program.example_inputs = None
     with replaced(path) as partial:
         torch.export.save(program, partial, extra_files={KEY: record.to_json()})
 
 
-def read(path: Path) -> tuple[Runner, Record]:
+def read(path: Path) -> tuple[Runner, ExportRecord]:
     """Return the runner of a file and what it is.
 
     Raises
@@ -76,10 +76,10 @@ def read(path: Path) -> tuple[Runner, Record]:
     import torch.ao.quantization.fx._decomposed
 
     extra = {KEY: ""}
-    with reading(path):
+    with damage_reported(path):
         check_sums(path)
         program = torch.export.load(path, extra_files=extra)
-    record = Record.from_json(extra[KEY], path)
+    record = ExportRecord.from_json(extra[KEY], path)
     return ExportedRunner(plain_module(program), record.precision), record
 
 
@@ -120,9 +120,9 @@ def quantised(
     UsageError
         torchao is not installed.
     """
-    with quiet():
-        pt2e = needed("torchao.quantization.pt2e.quantize_pt2e", "INT8")
-        x86 = needed("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", "INT8")
+    with silenced():
+        pt2e = required_module("torchao.quantization.pt2e.quantize_pt2e", "INT8")
+        x86 = required_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", "INT8")
         quantizer = x86.X86InductorQuantizer()
         quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
         for name in kept:
@@ -145,14 +145,14 @@ class _InBf16(nn.Module):
         return result
 
 
-def in_bf16(module: nn.Module, facts: Facts) -> ExportedProgram:
+def in_bf16(module: nn.Module, info: Facts) -> ExportedProgram:
     """Return a graph that computes in bf16 as autocast would, its weights stored so."""
     from torch._inductor.constant_folding import constant_fold
 
-    with torch.no_grad(), quiet():
-        program = exported(_InBf16(module), facts).run_decompositions({})
+    with torch.no_grad(), silenced():
+        program = exported(_InBf16(module), info).run_decompositions({})
         rounded = plain_module(program)
         constant_fold(rounded)
         rounded.graph.eliminate_dead_code()
         rounded.delete_all_unused_submodules()  # with the weights in fp32
-    return exported(rounded, facts)
+    return exported(rounded, info)

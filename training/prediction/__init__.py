@@ -1,8 +1,9 @@
-"""From image to map: a GeoTIFF and a `runner.Runner` in, a GeoTIFF of roads and speeds out.
+"""Images to predictions: a GeoTIFF and a runner in, a GeoTIFF of road probabilities and speeds out.
 
-`options` says what can be asked for. `job` has many images, `mapping` one: `images` and `windows`
-give rows of windows, a runner of `runner` their probabilities, `blend` the bytes of the map, `cog`
-the file; `product` and `overlay` say what is in it and how it looks.
+`predict_options` has the options. `job` predicts many images, `instances` in several processes.
+`predictor` predicts one: `images` says how it is read, `windows` where the windows lie,
+`window_rows` reads them, `blend` joins their probabilities, `cog` writes the file, with the tags of
+`prediction_tags`. `overlay` writes a picture and a QGIS style, `screen` shows progress.
 """
 
 import lazy_loader as lazy

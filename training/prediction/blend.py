@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from geoprep.compiled import compiled
 from geoprep.speed import MAX_MPH, NODATA
 from training.checkpoint import Facts
-from training.prediction.windows import WindowGrid, WindowRow
+from training.prediction.window_rows import WindowRow
+from training.prediction.windows import WindowGrid
 
 Part = tuple[int, int, int, int]
 """First and last row and first and last column of a rectangle; the last ones are not in it."""
@@ -33,7 +34,7 @@ class RowBlender:
     ----------
     grid
         The windows.
-    facts
+    info
         Of the network: its channels, and the speed per bin, which are the first ones.
     threshold
         Least probability of any road for a speed.
@@ -46,20 +47,20 @@ class RowBlender:
         Pixels so far for which the network gave something else than a number: no data in the map.
     """
 
-    def __init__(self, grid: WindowGrid, facts: Facts, threshold: float, threads: int) -> None:
+    def __init__(self, grid: WindowGrid, info: Facts, threshold: float, threads: int) -> None:
         self._rows, self._columns = rows, columns = grid.rows, grid.columns
-        self._channels = facts.channels
-        self._mph = np.array(facts.class_mph, np.float32)
+        self._channels = info.channels
+        self._mph = np.array(info.class_mph, np.float32)
         self._threshold = threshold
         self._shared = columns.shared()
         is_shared = np.zeros(columns.covered + 1, np.intp)
         for part in self._shared:
             is_shared[part] = 1
         self._place = (np.cumsum(is_shared) - is_shared).tolist()  # of a column, among those shared
-        self._between = np.zeros((rows.side, self._place[-1], facts.channels), np.float32)
-        self._upper = self._lower = np.zeros((0, columns.length, facts.channels), np.float32)
+        self._between = np.zeros((rows.side, self._place[-1], info.channels), np.float32)
+        self._upper = self._lower = np.zeros((0, columns.length, info.channels), np.float32)
         self._row: WindowRow | None = None
-        bands = facts.channels + (len(facts.class_mph) > 0)
+        bands = info.channels + (len(info.class_mph) > 0)
         self._bytes = np.full((bands, rows.side, columns.length), NODATA, np.uint8)
         self.lost, self._counting = 0, Lock()
         self._threads = threads

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from affine import Affine
@@ -19,7 +18,7 @@ from geoprep.errors import ImageError, UsageError
 from geoprep.plan import parse_rescale
 from geoprep.storage import open_image
 from training.checkpoint import Facts
-from training.prediction.options import Reading, parse_bands
+from training.prediction.predict_options import ReadingOptions, parse_bands
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -28,11 +27,10 @@ TOLERANCE = 0.1
 """How far an image's ground sample distance may be from the network's before it is resampled."""
 
 _EXACT = 0.001
-_READ_BYTES = 48 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImageSource:
     """An image, opened once to see what it is.
 
     Attributes
@@ -82,14 +80,16 @@ class Source:
         return self.scales != (1.0, 1.0)
 
 
-def inspect(address: str, facts: Facts, options: Reading, version: str = "") -> Source:
+def inspect_image(
+    address: str, info: Facts, options: ReadingOptions, version: str = ""
+) -> ImageSource:
     """Return what there is to know of an image before its pixels are read.
 
     Parameters
     ----------
     address
         Of the image.
-    facts
+    info
         Of the network: bands, ground sample distance.
     options
         How to read it.
@@ -103,9 +103,9 @@ def inspect(address: str, facts: Facts, options: Reading, version: str = "") -> 
         the rescale rule takes.
     """
     with open_image(address) as dataset:
-        bands = choose_bands(dataset, facts.bands, parse_bands(options.bands))
+        bands = choose_bands(dataset, info.bands, parse_bands(options.bands))
         dtype = imagery.check_image(dataset, bands)
-        if dtype != "uint8" and _rule(facts, options.rescale) == "none":
+        if dtype != "uint8" and _rule(info, options.rescale) == "none":
             raise ImageError(
                 f"{address} holds {dtype}, and the checkpoint was trained on uint8 left as it is: "
                 "say how to make bytes of it, with --rescale scene or LO,HI"
@@ -122,7 +122,7 @@ def inspect(address: str, facts: Facts, options: Reading, version: str = "") -> 
                 if placed:
                     raise
                 raise ImageError(f"{error}; --allow-no-crs maps it as it is") from error
-            ratios = _ratios(grid.gsd_m(), facts.gsd_m, options.gsd)
+            ratios = _ratios(grid.gsd_m(), info.gsd_m, options.gsd)
             height, scale_y = _resampled(lengths[0], ratios[1], options.gsd)
             width, scale_x = _resampled(lengths[1], ratios[0], options.gsd)
             scales = scale_y, scale_x
@@ -133,7 +133,7 @@ def inspect(address: str, facts: Facts, options: Reading, version: str = "") -> 
             x, y = grid.gsd_m()
             gsd = x * scale_x, y * scale_y
     version = version or file_version(address)
-    return Source(
+    return ImageSource(
         address, bands, dtype, lengths, scales, height, width, transform, crs, gsd, version
     )  # fmt: skip
 
@@ -210,74 +210,39 @@ def _resampled(length: int, ratio: float, wanted: str) -> tuple[int, float]:
     return count, length / count
 
 
-def read_rows(
-    dataset: DatasetReader, bands: tuple[int, ...], top: int, bottom: int
-) -> imagery.Pixels:
-    """Return whole rows of an image, in its own dtype."""
-    from rasterio.windows import Window
-
-    return imagery.read_pixels(dataset, bands, Window(0, top, dataset.width, bottom - top))
-
-
-def rows_at_a_time(source: Source) -> int:
-    """Return how many rows of the image are decoded in one go: about 48 MB of them."""
-    width = source.lengths[1] * (len(source.bands) + 1) * np.dtype(source.dtype).itemsize
-    return max(1, _READ_BYTES // width)
-
-
-def known_limits(facts: Facts, rule: str) -> NDArray[np.float64] | None:
+def known_limits(info: Facts, rule: str) -> NDArray[np.float64] | None:
     """Return float64 (band, 2), the source values that become black and white, or None.
 
     Parameters
     ----------
-    facts
+    info
         Of the network; hold the limits where its scenes shared them.
     rule
-        As `training.prediction.options.Reading`.
+        As `training.prediction.predict_options.ReadingOptions`.
 
     Returns
     -------
     ndarray or None
         None where the image's own percentiles are to be found, see `scene_limits`.
     """
-    rule = _rule(facts, rule)
+    rule = _rule(info, rule)
     fixed = (0.0, 255.0) if rule == "none" else parse_rescale(rule)
     if fixed is not None:
-        return np.tile(fixed, (len(facts.bands), 1))
-    return np.array(facts.limits) if rule == "city" and facts.limits else None
+        return np.tile(fixed, (len(info.bands), 1))
+    return np.array(info.limits) if rule == "city" and info.limits else None
 
 
-def _rule(facts: Facts, rule: str) -> str:
-    return facts.rescale if rule == "checkpoint" else rule
+def _rule(info: Facts, rule: str) -> str:
+    return info.rescale if rule == "checkpoint" else rule
 
 
-def limits_note(facts: Facts, rule: str) -> str:
+def limits_note(info: Facts, rule: str) -> str:
     """Return what a person should know of the limits; empty where there is nothing."""
-    if _rule(facts, rule) != "city":
+    if _rule(info, rule) != "city":
         return ""
-    if facts.limits:
+    if info.limits:
         return "limits of the city that the network was trained on"
     return (
         "the network was trained on limits of whole cities, of which its checkpoint holds no "
         "single pair: each image's own are used (--rescale LO,HI gives others)"
     )
-
-
-def scene_limits(source: Source) -> NDArray[np.float64]:
-    """Return the percentiles of an image's valid pixels, read once from top to bottom."""
-    counts: Any = 0
-    step = rows_at_a_time(source)
-    with bounded_cache(), open_image(source.address) as dataset:
-        for top in range(0, source.lengths[0], step):
-            bottom = min(top + step, source.lengths[0])
-            counts = counts + imagery.count_source(read_rows(dataset, source.bands, top, bottom))
-    return imagery.percentile_limits(counts)
-
-
-@contextmanager
-def bounded_cache() -> Iterator[None]:
-    """Keep GDAL's cache of blocks to 128 MB; by default it takes a twentieth of the machine."""
-    import rasterio
-
-    with rasterio.Env(GDAL_CACHEMAX=128):
-        yield

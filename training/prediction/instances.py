@@ -1,8 +1,8 @@
-"""Several processes that map images together, each on cores of its own.
+"""Predict in several processes, each on its own cores.
 
-One network on many cores waits for its slowest thread after every layer; several smaller ones do
-not. Each process begins with images of its own and then helps with those left. What keeps two
-from one map is the lock of its journal, as between commands that know nothing of each other.
+One model on many cores waits for its slowest thread after every layer; several models on few cores
+each do not. A process begins with its own images and then helps with the others. The lock of a
+prediction's journal keeps two processes from the same image, as between independent commands.
 """
 
 from __future__ import annotations
@@ -24,121 +24,135 @@ from typing import Any, TypeAlias
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.executors import usable_cores
 from training.cli import Status
-from training.prediction.job import Outcome
-from training.prediction.mapping import Report
-from training.prediction.options import Request
-from training.prediction.report import Screen, counts, ground_rate
+from training.prediction.job import ImageOutcome
+from training.prediction.predict_options import PredictOptions
+from training.prediction.predictor import ProgressCallback
+from training.prediction.screen import Screen, counts, ground_rate
 
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 10.0
 
 Messages: TypeAlias = "Queue[tuple[str, Any]]"
-"""What happened, and to what: ``done`` an outcome, ``say`` a line, ``fail`` an error."""
+"""A kind and its value: ``done`` an outcome, ``say`` a line, ``fail`` an error."""
 
-Work = Callable[[Request, tuple[int, int], float, "Messenger"], None]
-"""Called with the request, which process of how many it is, when all began, and whom to tell."""
+Work = Callable[[PredictOptions, tuple[int, int], float, "QueueReporter"], None]
+"""Called with the options, the index and number of processes, their start time, a reporter."""
 
 
-class Messenger:
-    """A reporter that passes on what happens to the process that shows it.
+class QueueReporter:
+    """A reporter that sends everything to the parent process, which shows it.
 
     Parameters
     ----------
     messages
-        To that process.
+        Queue to the parent process.
     """
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
-    def begin(self, target: Path, pixels: int) -> Report:
-        """Return a callback that does nothing: bars of several processes do not mix."""
+    def begin(self, target: Path, pixels: int) -> ProgressCallback:
+        """Return a callback that does nothing: bars of several processes would mix."""
         del target, pixels
-        return lambda done: None
+        return _ignore_progress
 
-    def done(self, outcome: Outcome) -> None:
-        """Pass on what became of an image."""
+    def done(self, outcome: ImageOutcome) -> None:
+        """Send the outcome of an image."""
         self._messages.put(("done", outcome))
 
     def say(self, line: str) -> None:
-        """Pass on a line."""
+        """Send a line."""
         self._messages.put(("say", line))
 
 
+def _ignore_progress(*, completed: float) -> None:
+    del completed
+
+
 def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
-    """Return as equal shares of neighbouring cores as there can be.
+    """Return ``count`` shares of neighbouring cores, as equal as possible.
 
     Raises
     ------
     UsageError
-        There are not as many cores.
+        There are fewer cores than shares.
     """
     if count > len(cores):
-        raise UsageError(f"--instances {count}: this process may use {len(cores)} cores")
+        raise UsageError(
+            f"`instances` {count}: this process may use {len(cores)} cores: use at most as many"
+        )
     edges = [len(cores) * i // count for i in range(count + 1)]
     return [list(cores[a:b]) for a, b in pairwise(edges)]
 
 
-def run_instances(request: Request, work: Work) -> int:
-    """Carry out a request in several processes; return the exit status.
+def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], str] = str) -> int:
+    """Predict in several processes and return the exit status.
 
     Parameters
     ----------
-    request
-        Says how many.
+    options
+        What to predict, and in how many processes.
     work
-        What a process does, a function of a module.
+        The work of one process: a function at the top of a module.
+    spell
+        See `training.prediction.screen.Screen`.
 
     Raises
     ------
     UsageError
-        There are too few cores, or the device is no CPU.
+        There are too few cores, or the device is not the CPU.
     GeoprepError
-        A process could not go on.
+        A process failed.
     """
-    count = request.instances
-    if request.device not in ("auto", "cpu"):
-        raise UsageError(f"--instances {count} is for --device cpu: cores are what is shared")
+    count = options.instances
+    if options.device not in ("auto", "cpu"):
+        raise UsageError(f"`instances` {count} divide cores: use `device` cpu")
     shares = share_cores(sorted(os.sched_getaffinity(0)), count)
     context = multiprocessing.get_context("spawn")
     messages: Messages = context.Queue()
     since = time.time()
     processes = [
         context.Process(
-            target=_run, args=(partial(work, request, (i, count), since), cores, messages)
+            target=_run, args=(partial(work, options, (i, count), since), cores, messages)
         )
         for i, cores in enumerate(shares)
     ]
     try:
-        # The terminal's Ctrl-C reaches them as well: this process ends them, and says so.
-        heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Ctrl-C in a terminal reaches the children as well; they ignore it, and the parent ends
+        # them.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for process in processes:
                 process.start()
         finally:
-            signal.signal(signal.SIGINT, heard)
-        return _watch(processes, messages, since)
+            signal.signal(signal.SIGINT, before)
+        return _watch(processes, messages, since, spell)
     finally:
         _end(processes)
 
 
-def _run(work: Callable[[Messenger], None], cores: Sequence[int], messages: Messages) -> None:
-    """Be one of the processes: keep to its cores, and end when its parent does."""
+def _run(work: Callable[[QueueReporter], None], cores: Sequence[int], messages: Messages) -> None:
+    """Work as a child process: stay on its cores, and end with the parent."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     os.sched_setaffinity(0, cores)
     import torch
 
     torch.set_num_threads(usable_cores())
     try:
-        work(Messenger(messages))
+        work(QueueReporter(messages))
     except GeoprepError as error:
         messages.put(("fail", error))
 
 
-def _watch(processes: Sequence[SpawnProcess], messages: Messages, since: float) -> int:
-    """Show what the processes do until all have ended; return the exit status."""
-    outcomes: dict[Path, Outcome] = {}
-    with Screen(quiet=True) as screen:
+def _watch(
+    processes: Sequence[SpawnProcess],
+    messages: Messages,
+    since: float,
+    spell: Callable[[str], str],
+) -> int:
+    """Show the progress of the processes until all have ended; return the exit status."""
+    outcomes: dict[Path, ImageOutcome] = {}
+    with Screen(quiet=True, spell=spell) as screen:
         while True:
             alive = any(process.is_alive() for process in processes)
             try:
@@ -152,7 +166,7 @@ def _watch(processes: Sequence[SpawnProcess], messages: Messages, since: float) 
             if kind == "say":
                 screen.say(value)
             else:
-                _note(value, outcomes, screen)
+                _record(value, outcomes, screen)
         for line in _summary(processes, list(outcomes.values()), time.time() - since):
             screen.say(line)
     failed = any(process.exitcode for process in processes)
@@ -160,8 +174,8 @@ def _watch(processes: Sequence[SpawnProcess], messages: Messages, since: float) 
     return Status.FAILED if failed else Status.DONE
 
 
-def _note(outcome: Outcome, outcomes: dict[Path, Outcome], screen: Screen) -> None:
-    """Keep and show what became of an image: of several reports that of who mapped it."""
+def _record(outcome: ImageOutcome, outcomes: dict[Path, ImageOutcome], screen: Screen) -> None:
+    """Keep and show the outcome of an image: of several, that of the process that predicted it."""
     before = outcomes.get(outcome.target)
     if before is None or _weight(outcome) > _weight(before):
         outcomes[outcome.target] = outcome
@@ -169,35 +183,35 @@ def _note(outcome: Outcome, outcomes: dict[Path, Outcome], screen: Screen) -> No
             screen.done(outcome)
 
 
-def _weight(outcome: Outcome) -> int:
+def _weight(outcome: ImageOutcome) -> int:
     return 0 if outcome.theirs else 1 if outcome.stats is None else 2
 
 
 def _summary(
-    processes: Sequence[SpawnProcess], outcomes: Sequence[Outcome], seconds: float
+    processes: Sequence[SpawnProcess], outcomes: Sequence[ImageOutcome], seconds: float
 ) -> Iterator[str]:
-    """Yield what all reached together, and which of them broke off."""
+    """Yield lines with the rate of all processes together, the counts, and failed processes."""
     works = [o.stats for o in outcomes if o.stats is not None]
     if works:
         network = sum(work.network_pixels for work in works) / 1e6
-        mapped = sum(work.seconds for work in works)
+        predicting = sum(work.seconds for work in works)
         area = ground_rate(outcomes, seconds)
         yield (
             f"{len(processes)} processes together: {network / seconds:.2f} Mpx/s through the "
-            f"network{area and f', {area}'}, their start included ({seconds:.1f} s, {mapped:.1f} s "
-            "of mapping)"
+            f"model{area and f', {area}'}, start included ({seconds:.1f} s, {predicting:.1f} s of "
+            "predicting)"
         )
     yield counts(outcomes)
     for i, process in enumerate(processes, 1):
         if process.exitcode:
             yield (
                 f"process {i} ended with status {process.exitcode}: run the same command again to "
-                "carry on"
+                "resume"
             )
 
 
 def _end(processes: Sequence[SpawnProcess]) -> None:
-    """End those that still run; what they had done is taken up by the next run."""
+    """End the processes that still run; the next run resumes their work."""
     running = [process for process in processes if process.pid is not None]
     for process in running:
         if process.is_alive():

@@ -1,7 +1,8 @@
-"""All images of a request: what is done already, what is to do, what went wrong."""
+"""Predict many images: skip finished ones, resume interrupted ones, collect what failed."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -13,22 +14,22 @@ from geoprep.errors import GeoprepError, UsageError
 from geoprep.sources import images_and_labels
 from geoprep.storage import fetch_object, is_remote, object_version
 from training.inference import Runner
-from training.prediction.cog.journal import BusyError, remove_leftover
-from training.prediction.images import Source, inspect, limits_note
-from training.prediction.mapping import Mapper, MapStats, Report
+from training.prediction.cog.write_journal import BusyError, remove_leftover
+from training.prediction.images import ImageSource, inspect_image, limits_note
 from training.prediction.overlay import write_overlay, write_style
-from training.prediction.product import difference, found_signature
+from training.prediction.prediction_tags import difference, found_signature
+from training.prediction.predictor import Predictor, PredictStats, ProgressCallback
 
 
 class Reporter(Protocol):
-    """Who is told what happens."""
+    """Shows the progress of a job."""
 
-    def begin(self, target: Path, pixels: int) -> Report:
-        """Return the callback for the progress of one image."""
+    def begin(self, target: Path, pixels: int) -> ProgressCallback:
+        """Return the progress callback of one image, whose windows have so many pixels."""
         ...
 
-    def done(self, outcome: Outcome) -> None:
-        """Take note of an image that is finished with."""
+    def done(self, outcome: ImageOutcome) -> None:
+        """Show the outcome of an image."""
         ...
 
     def say(self, line: str) -> None:
@@ -37,67 +38,67 @@ class Reporter(Protocol):
 
 
 @dataclass(slots=True)
-class Outcome:
-    """One image and what became of it.
+class ImageOutcome:
+    """One image of a job, and the outcome of its prediction.
 
     Attributes
     ----------
     address
-        Of the image.
+        Path or address of the image.
     target
-        Of its map.
+        Path of its prediction.
     source
-        What is known of the image; None where it could not be opened, or is still on its server.
+        Bands, grid and dtype of the image; None if it cannot be opened or is not downloaded.
     version
-        Of an image on a server.
+        Version of a remote image, see `geoprep.storage.object_version`.
     kept
-        Whether its map was there already.
+        Whether the prediction was complete before this run.
     theirs
-        Whether another process is writing its map, or has just written it.
+        Whether another process writes the prediction, or has just written it.
     stats
-        None where there was nothing to do, or it failed.
+        Pixels and seconds; None if nothing had to be predicted, or it failed.
     error
-        Why it failed.
+        Why it failed; empty otherwise.
     """
 
     address: str
     target: Path
-    source: Source | None = None
+    source: ImageSource | None = None
     version: str = ""
     kept: bool = False
     theirs: bool = False
-    stats: MapStats | None = None
+    stats: PredictStats | None = None
     error: str = ""
 
     @property
     def state(self) -> str:
-        """What became of it, in one word."""
+        """The outcome in one word: failed, busy, complete, resumed or predicted."""
         if self.error:
             return "failed"
-        done = "continued" if self.stats and self.stats.continued else "mapped"
-        return "theirs" if self.theirs else "kept" if self.kept else done
+        done = "resumed" if self.stats and self.stats.continued else "predicted"
+        return "busy" if self.theirs else "complete" if self.kept else done
 
 
 @dataclass(slots=True)
-class Job:
-    """Maps of many images.
+class PredictionJob:
+    """Predictions of many images.
 
     Attributes
     ----------
-    mapper
-        Makes one map.
+    predictor
+        Predicts one image.
     runner
-        The network.
+        The model.
     out
-        Folder of the maps.
+        Folder of the predictions.
     turn
-        Which of how many processes this is that do the same job: each begins with images of its
-        own, and then helps with what is left.
+        Index and number of the processes that share this job. Each begins with its own images, then
+        helps with the others.
     since
-        When they began, in seconds of `time.time`: maps made from then on are not replaced.
+        When the processes started, in seconds of `time.time`: predictions made later are kept.
     """
 
-    mapper: Mapper
+    predictor: Predictor
     runner: Runner
     out: Path
     turn: tuple[int, int] = (0, 1)
@@ -105,29 +106,29 @@ class Job:
     _said: set[str] = field(default_factory=set)
     _pixels: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
-    def run(self, images: Sequence[str], reporter: Reporter) -> list[Outcome]:
-        """Map all images; one that fails does not stop the others.
+    def run(self, images: Sequence[str], reporter: Reporter) -> list[ImageOutcome]:
+        """Predict all images; one that fails does not stop the others.
 
         Parameters
         ----------
         images
             Files, folders and patterns, also on S3.
         reporter
-            Told what happens.
+            Shows the progress.
 
         Raises
         ------
         UsageError
-            An output exists that this request would not have made, or would be an input.
+            A prediction exists that was made with other options, or would replace an image.
         SourceError
-            A pattern matches nothing.
+            A pattern matches no file.
         """
-        tasks = [Outcome(address, self.out / f"{name}.tif") for name, address in _find(images)]
+        tasks = [ImageOutcome(address, self.out / f"{name}.tif") for name, address in _find(images)]
         _check_inputs_stay(tasks)
         self.out.mkdir(parents=True, exist_ok=True)
         self._pixels.clear()
         for task in tasks:
-            self._look_at(task)
+            self._inspect(task)
         self._check_outputs(tasks)
         number, count = self.turn
         for task in (t for k in range(count) for t in tasks[(number + k) % count :: count]):
@@ -140,134 +141,136 @@ class Job:
                     task.error = str(error)
                     shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
                 except OSError as error:
-                    task.error = f"{error.strerror or error}; what is done is kept, run it again"
+                    task.error = f"{error.strerror or error}; run the command again to resume"
             reporter.done(task)
         return tasks
 
-    def _look_at(self, task: Outcome) -> None:
-        """Learn what can be known of an image without fetching it; note what is wrong with it."""
-        mapper = self.mapper
+    def _inspect(self, task: ImageOutcome) -> None:
+        """Read an image's header, or the version of a remote one; note an error in the task."""
+        predictor = self.predictor
         try:
             if is_remote(task.address):
                 task.version = object_version(task.address)
             else:
-                task.source = inspect(task.address, mapper.facts, mapper.options)
+                task.source = inspect_image(task.address, predictor.info, predictor.options)
                 task.version = task.source.version
-                self._pixels[mapper.grid(task.source).shape] += mapper.network_pixels(task.source)
+                shape = predictor.grid(task.source).shape
+                self._pixels[shape] += predictor.network_pixels(task.source)
         except UsageError:
             raise
         except GeoprepError as error:
             task.error = str(error)
 
-    def _runner(self, source: Source | None) -> tuple[Runner, str]:
-        """Return the runner for an image and why it is that one; None stands for a small image.
+    def _runner(self, source: ImageSource | None) -> tuple[Runner, str]:
+        """Return the runner for an image and a note on it; None stands for a small image.
 
-        Maps that are complete count too: the same request is carried out in the same way, however
-        often it was broken off.
+        The pixels of all images count, finished ones too, so that a job that is interrupted and run
+        again chooses the same runner.
         """
         if source is None:
             return self.runner.for_pixels(0)
-        shape = self.mapper.grid(source).shape
-        return self.runner.for_pixels(max(self._pixels[shape], self.mapper.network_pixels(source)))
+        shape = self.predictor.grid(source).shape
+        pixels = max(self._pixels[shape], self.predictor.network_pixels(source))
+        return self.runner.for_pixels(pixels)
 
-    def _check_outputs(self, tasks: Sequence[Outcome]) -> None:
-        """Find the maps that are there; raise UsageError for one that is not what was asked for."""
+    def _check_outputs(self, tasks: Sequence[ImageOutcome]) -> None:
+        """Mark complete predictions; raise UsageError for one made with other options."""
         for task in tasks:
             if task.error or not task.target.exists():
                 continue
             differs = self._differs(task)
-            if self.mapper.options.overwrite and (differs or not self._is_new(task)):
+            if self.predictor.options.overwrite and (differs or not self._is_new(task)):
                 continue
             if differs:
                 raise UsageError(
-                    f"{task.target} exists and {differs}: --overwrite replaces it, or give --out "
-                    "another folder"
+                    f"{task.target} exists and {differs}: use `overwrite` to replace it, or "
+                    "another folder as `out`"
                 )
             task.kept = True
 
-    def _differs(self, task: Outcome) -> str:
-        """Return in words how the map that is there is not what was asked for."""
+    def _differs(self, task: ImageOutcome) -> str:
+        """Return how the prediction that exists differs from the requested one; empty if equal."""
         runner, _ = self._runner(task.source)
         name = PurePosixPath(task.address).name
-        wanted = self.mapper.signature(name, task.version, runner)
-        # What was compiled or not without being asked for is as good either way.
-        loose = ("compiled",) if self.mapper.options.compile == "auto" else ()
+        wanted = self.predictor.signature(name, task.version, runner)
+        # Unless it was asked for, a prediction may be of a compiled model or not.
+        loose = ("compiled",) if self.predictor.options.compile == "auto" else ()
         return difference(found_signature(task.target), wanted, loose)
 
-    def _is_new(self, task: Outcome) -> bool:
-        """Return whether a map was finished since the processes of this job began."""
+    def _is_new(self, task: ImageOutcome) -> bool:
+        """Return whether a prediction was made since the processes of this job started."""
         since = self.since
         return since is not None and task.target.exists() and task.target.stat().st_mtime >= since
 
-    def _one(self, task: Outcome, reporter: Reporter) -> None:
+    def _one(self, task: ImageOutcome, reporter: Reporter) -> None:
         if not task.kept and self._is_new(task) and not self._differs(task):
             task.theirs = True
             return
         if task.kept:
             remove_leftover(task.target)
-        facts, threshold = self.mapper.facts, self.mapper.threshold
-        there = task.kept and task.target.with_suffix(".png").exists()
-        picture = self.mapper.options.overlay and not there
+        info, threshold = self.predictor.info, self.predictor.threshold
+        has_picture = task.kept and task.target.with_suffix(".png").exists()
+        picture = self.predictor.options.overlay and not has_picture
         if not task.kept or picture:
-            self._fetch(task)
+            self._download(task)
         if task.source is not None and not task.kept:
-            task.stats = self._map(task, task.source, reporter)
+            task.stats = self._predict(task, task.source, reporter)
         if task.source is not None and picture:
-            write_overlay(task.source, task.target, facts, threshold)
+            write_overlay(task.source, task.target, info, threshold)
         style = task.target.with_suffix(".qml")
         if task.stats or not style.exists():
-            write_style(style, bool(facts.class_mph), threshold)
+            write_style(style, bool(info.class_mph), threshold)
         shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
 
-    def _fetch(self, task: Outcome) -> None:
-        """Have an image on the disk: one on a server is copied, as it is read more than once."""
+    def _download(self, task: ImageOutcome) -> None:
+        """Download a remote image, which is read more than once."""
         if not is_remote(task.address):
             return
         copy = _copy_of(task)
         noted = copy.parent / "version"
-        there = noted.read_text() if noted.exists() and copy.exists() else None
-        if there != task.version:
+        found = noted.read_text() if noted.exists() and copy.exists() else None
+        if found != task.version:
             shutil.rmtree(copy.parent, ignore_errors=True)
             copy.parent.mkdir()
             task.version = fetch_object(task.address, copy) or task.version
             noted.write_text(task.version)
-        mapper = self.mapper
-        task.source = inspect(str(copy), mapper.facts, mapper.options, task.version)
+        predictor = self.predictor
+        task.source = inspect_image(str(copy), predictor.info, predictor.options, task.version)
 
-    def _map(self, task: Outcome, source: Source, reporter: Reporter) -> MapStats:
-        runner, why = self._runner(source)
-        note = limits_note(self.mapper.facts, self.mapper.options.rescale)
-        for line in (why and f"network {why}", note):
+    def _predict(self, task: ImageOutcome, source: ImageSource, reporter: Reporter) -> PredictStats:
+        runner, note = self._runner(source)
+        for line in (note, limits_note(self.predictor.info, self.predictor.options.rescale)):
             if line and line not in self._said:
                 self._said.add(line)
                 reporter.say(line)
-        progress = reporter.begin(task.target, self.mapper.grid(source).pixels)
-        stats = self.mapper.run(source, task.target, runner, progress)
+        progress = reporter.begin(task.target, self.predictor.grid(source).pixels)
+        stats = self.predictor.run(source, task.target, runner, progress)
         if stats.lost:
             reporter.say(
-                f"warning   {source.name}: the network gave no number for {stats.lost:,} pixels: "
-                "no data in the map (--precision fp32 may help)"
+                f"warning: {source.name}: the model's output is not finite at {stats.lost:,} "
+                "pixels, which are nodata in the prediction (`precision` fp32 may help)"
             )
         return stats
 
 
 def _find(images: Sequence[str]) -> list[tuple[str, str]]:
-    """Return name and address of every image; the option of another command goes unmentioned."""
+    """Return the name and address of every image."""
     try:
         return [(scene.id, scene.image) for scene in images_and_labels(images).scenes]
-    except GeoprepError as error:
-        raise type(error)(str(error).replace("--images ", "")) from error
+    except GeoprepError as error:  # `images` are positional here
+        raise type(error)(re.sub("(--|`)images`? ", "", str(error))) from error
 
 
-def _check_inputs_stay(tasks: Sequence[Outcome]) -> None:
+def _check_inputs_stay(tasks: Sequence[ImageOutcome]) -> None:
     inputs = {Path(t.address).resolve() for t in tasks if not is_remote(t.address)}
     for task in tasks:
         if task.target.resolve() in inputs:
             raise UsageError(
-                f"the map of {task.address} would replace an image: give --out another folder"
+                f"the prediction of {task.address} would replace an image: use another folder as "
+                "`out`"
             )
 
 
-def _copy_of(task: Outcome) -> Path:
-    """Return where an image on a server is copied to while it is mapped."""
+def _copy_of(task: ImageOutcome) -> Path:
+    """Return the path of the local copy of a remote image."""
     return task.target.with_name(f".{task.target.name}.image") / PurePosixPath(task.address).name

@@ -19,7 +19,8 @@ from geoprep.views import natural_bands
 from training.checkpoint import Facts
 from training.monitor import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, draw_legend, legend_entries
 from training.prediction.blend import ROAD_BAND, SPEED_BAND
-from training.prediction.images import Source, bounded_cache
+from training.prediction.images import ImageSource
+from training.prediction.window_rows import bounded_cache
 
 LONGEST = 2048
 """Pixels of the longer side of an overlay at most."""
@@ -44,23 +45,23 @@ _QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 """A class per colour: values up to ``value`` have it; the first, no road, is seen through."""
 
 
-def write_overlay(source: Source, target: Path, facts: Facts, threshold: float) -> None:
+def write_overlay(source: ImageSource, target: Path, info: Facts, threshold: float) -> None:
     """Write ``NAME.png`` beside a map: its roads over the image, coloured by speed.
 
     Parameters
     ----------
     source
-        As `training.prediction.images.inspect` returns it.
+        As `training.prediction.images.inspect_image` returns it.
     target
         Its map.
-    facts
+    info
         Of the network: the image's bands that it was given, and whether it tells speeds.
     threshold
         Least probability of a road, for maps without speeds.
     """
-    has_speed = bool(facts.class_mph)
+    has_speed = bool(info.class_mph)
     speed = _speeds(target, has_speed, threshold)
-    picture = _brightened(source, facts.bands, speed.shape) * _DIMMED
+    picture = _brightened(source, info.bands, speed.shape) * _DIMMED
     road = (speed != BACKGROUND) & (speed != NODATA)
     colours = speed_colours()[speed]
     picture[road] += (colours[road] - picture[road]) * _OPACITY
@@ -123,7 +124,7 @@ def _speeds(target: Path, has_speed: bool, threshold: float) -> NDArray[np.uint8
 
 
 def _brightened(
-    source: Source, names: tuple[str, ...], shape: tuple[int, ...]
+    source: ImageSource, names: tuple[str, ...], shape: tuple[int, ...]
 ) -> NDArray[np.float32]:
     """Return float32 (y, x, 3), the image in natural colours between its own percentiles."""
     shown = natural_bands(names)

@@ -130,16 +130,17 @@ def test_rules_that_do_not_fit_name_the_dtypes(tmp_path):
 
 
 def test_prediction_reads_floats_as_a_store_does(tmp_path):
-    from helpers.predict_cases import FACTS, request
+    from helpers.predict_cases import FACTS, predict_options
 
-    from training.prediction import images
-    from training.prediction.windows import WindowGrid, read_window_rows
+    from training.prediction.images import inspect_image
+    from training.prediction.window_rows import read_window_rows, scene_limits
+    from training.prediction.windows import WindowGrid
 
     values = spread("float32", 0.02, 0.31)
     path = write_image(tmp_path / "a.tif", values, PLACES["utm"])
-    options = request(rescale="scene", gsd="image")
-    source = images.inspect(str(path), FACTS, options)
-    limits = images.scene_limits(source)
+    options = predict_options(rescale="scene", gsd="image")
+    source = inspect_image(str(path), FACTS, options)
+    limits = scene_limits(source)
     grid = WindowGrid.over(source.height, source.width, 128, 16, 1)
     (row,) = read_window_rows(source, limits, grid)
     np.testing.assert_array_equal(row.image[:90, :70], expected_bytes(values, limits))

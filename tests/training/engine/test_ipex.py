@@ -19,7 +19,7 @@ from training.config import Config
 from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine
 from training.export import main as export
-from training.inference.opening import load_runner
+from training.inference.model_files import load_runner
 from training.inference.runner import NativeRunner
 from training.losses import RoadLoss
 from training.model import UpConv

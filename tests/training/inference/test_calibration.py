@@ -15,9 +15,9 @@ from training.checkpoint import Checkpoint, save
 from training.export import main
 from training.inference import onnx_file, openvino_file
 from training.inference.calibration import layers_to_keep, named_layers
-from training.inference.graph import exported, module_of
-from training.inference.opening import load_runner
-from training.inference.record import Record
+from training.inference.export_record import ExportRecord
+from training.inference.graph import exported, inference_module
+from training.inference.model_files import load_runner
 from training.inference.runner import NativeRunner
 from training.inference.torch_file import quantised
 from training.model import DecoderStep
@@ -58,7 +58,7 @@ class Doubled(nn.Module):
 
 
 def record(**values):
-    return Record(facts=FACTS, precision="int8", checkpoint="", versions={}, **values)
+    return ExportRecord(info=FACTS, precision="int8", checkpoint="", versions={}, **values)
 
 
 def test_the_layer_that_suffers_is_the_one_that_is_kept(skewed):
@@ -124,42 +124,42 @@ def kinds(node, depth=4):
 
 @pytest.mark.parametrize(("kept", "left"), [((), 3), (("network.step.up",), 2)])
 def test_torch_leaves_kept_layers_in_float(kept, left):
-    program = exported(module_of(Doubled().eval(), FACTS, "phased"), FACTS)
+    program = exported(inference_module(Doubled().eval(), FACTS, "phased"), FACTS)
     graph = quantised(program, TILES, kept).graph
     kernels = [n for n in graph.nodes if "dequantize_per_channel" in str(n.target)]
     assert len(kernels) == left
 
 
 def test_export_keeps_what_is_asked_or_found(skewed, tmp_path, capsys):
-    facts = replace(FACTS, network="helpers.tiny:build")
-    save(tmp_path / "best.pt", Checkpoint(facts=facts, network=skewed.state_dict()))
+    info = replace(FACTS, network="helpers.tiny:build")
+    save(tmp_path / "best.pt", Checkpoint(facts=info, network=skewed.state_dict()))
     store = write_store(tmp_path / "tiny.zarr")
 
     def export(keep):
-        words = [tmp_path / "best.pt", "--model", facts.network, "--format", "onnx", "--int8"]
+        words = [tmp_path / "best.pt", "--model", info.network, "--format", "onnx", "--int8"]
         words += ["--calibrate", store, "--tiles", 8, "--out", tmp_path / "x.onnx", "--overwrite"]
         assert main([str(w) for w in (*words, "--keep-float", keep)]) == 0
         return load_runner(tmp_path / "x.onnx")[1].kept, capsys.readouterr().out
 
     kept, said = export("network.4,network.0")
     assert kept == ("network.0", "network.4")
-    assert "left in float: network.0, network.4 (as asked)" in said
+    assert "left in float: network.0, network.4 (as named)" in said
     kept, said = export("auto")
     assert kept == (WORST,)
-    assert f"left in float: {WORST} (probabilities 0.0" in said
+    assert f"left in float: {WORST} (probabilities differ by 0.0" in said
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--format", "onnx", "--keep-float", "auto"), "--keep-float is for INT8"),
+        (("--format", "onnx", "--keep-float", "auto"), "--keep-float needs INT8"),
         (("--format", "onnx", "--int8", "--keep-float", "tail"), "tail: no such layer"),
     ],
 )
 def test_keeping_what_is_not_there_is_refused(skewed, tmp_path, capsys, words, message):
-    facts = replace(FACTS, network="helpers.tiny:build")
-    save(tmp_path / "best.pt", Checkpoint(facts=facts, network=skewed.state_dict()))
-    usual = ("--model", facts.network, "--calibrate", write_store(tmp_path / "tiny.zarr"))
+    info = replace(FACTS, network="helpers.tiny:build")
+    save(tmp_path / "best.pt", Checkpoint(facts=info, network=skewed.state_dict()))
+    usual = ("--model", info.network, "--calibrate", write_store(tmp_path / "tiny.zarr"))
     line = (tmp_path / "best.pt", *usual, *words, "--out", tmp_path / "x.onnx")
     assert main([str(word) for word in line]) == 2
     assert message in capsys.readouterr().err

@@ -25,10 +25,10 @@ from training.evaluate import main as evaluate
 from training.export import main
 from training.inference import openvino_file
 from training.inference.graph import folded
-from training.inference.opening import load_runner
+from training.inference.model_files import load_runner, open_model
+from training.inference.model_options import ModelOptions
 from training.inference.runner import NativeRunner
 from training.model import DecoderStep, ResNetUNet
-from training.predict import Network
 from training.predict import main as predict
 
 MODEL = ("--model", "helpers.tiny:normed")
@@ -152,7 +152,7 @@ def test_every_format_gives_the_answers_of_the_checkpoint(export, plain, name, m
         apart = (found - plain(image)).abs()
         # INT8 clips the rare pixel beyond the range of its calibration.
         assert (apart.mean() if "int8" in name else apart.max()) < most
-    assert record.facts == replace(FACTS, stores=())
+    assert record.info == replace(FACTS, stores=())
     assert record.precision in runner.description
 
 
@@ -178,7 +178,7 @@ def test_for_large_jobs_openvino_has_a_model_per_shape_and_a_thread_per_window(e
 
 def test_openvino_splits_a_batch_between_threads(monkeypatch):
     """One part per thread where it divides; nothing is copied; a request has one part at a time."""
-    monkeypatch.setattr(openvino_file, "needed", lambda *_: FakeOpenvino)
+    monkeypatch.setattr(openvino_file, "required_module", lambda *_: FakeOpenvino)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     runner = openvino_file.OpenvinoRunner(FakeModel(), "int8", fitted=True)
     for count, parts in ((4, 2), (2, 2), (1, 1), (3, 1)):
@@ -200,11 +200,11 @@ def test_a_file_runs_where_this_package_is_not(export, plain, tmp_path, name):
     run = {
         ".pt2": "import torch; x = torch.load(image); extra = {'geoprep': ''}\n"
         "y = torch.export.load(file, extra_files=extra).module()(x).detach().numpy()\n"
-        "facts = extra['geoprep']",
+        "info = extra['geoprep']",
         ".onnx": "import onnxruntime as ort, numpy as np\n"
         "x = np.load(image); s = ort.InferenceSession(file)\n"
         "y, = s.run(None, {'image': x}); assert 'torch' not in sys.modules\n"
-        "facts = s.get_modelmeta().custom_metadata_map['geoprep']",
+        "info = s.get_modelmeta().custom_metadata_map['geoprep']",
     }[file_suffix(name)]
     np.save(tmp_path / "image.npy", np.ascontiguousarray(IMAGE.numpy()))
     image = tmp_path / ("image.pt" if name.endswith("pt2") else "image.npy")
@@ -213,7 +213,7 @@ import sys, json
 for name in ("training", "loaders", "geoprep"): sys.modules[name] = None
 image, file, out = sys.argv[1:]
 {run}
-import numpy; numpy.save(out, y); print(json.loads(facts)["facts"]["bands"])
+import numpy; numpy.save(out, y); print(json.loads(info)["facts"]["bands"])
 """
     arguments = [str(image), str(export(name)), str(tmp_path / "out.npy")]
     done = subprocess.run(
@@ -257,12 +257,12 @@ def test_weights_of_a_bf16_file_take_two_bytes(tmp_path, monkeypatch):
 
     monkeypatch.setattr(model, "_stage", short)
     torch.manual_seed(0)
-    facts = replace(FACTS, network="resnet34-unet")
+    info = replace(FACTS, network="resnet34-unet")
     from training.inference import torch_file
-    from training.inference.record import Record
+    from training.inference.export_record import ExportRecord
 
     network = ResNetUNet(3, 8).eval()
-    record = Record(facts=facts, precision="bfloat16", checkpoint="", versions={})
+    record = ExportRecord(info=info, precision="bfloat16", checkpoint="", versions={})
     torch_file.write(tmp_path / "bf16.pt2", network, record, [])
     weights = sum(p.numel() for p in network.parameters())
     assert 2 * weights < (tmp_path / "bf16.pt2").stat().st_size < 2.3 * weights
@@ -333,21 +333,24 @@ def test_a_file_of_someone_else_is_refused(tmp_path):
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
     model.ir_version = 10
     onnx.save(model, str(tmp_path / "other.onnx"))
-    with pytest.raises(CheckpointError, match="does not say what it was trained for"):
+    with pytest.raises(CheckpointError, match="has no record of what it was trained for"):
         load_runner(tmp_path / "other.onnx")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--format", "int8", "--out", "x.pt2"), "--calibrate STORE"),
-        (("--format", "onnx", "--out", "x.pt2"), "end in .onnx; .pt2 is of --format fp32 or bf16"),
-        (("--out", "x.xml"), "end in .pt2; .xml is of --format openvino"),
+        (("--format", "int8", "--out", "x.pt2"), "with --calibrate"),
+        (
+            ("--format", "onnx", "--out", "x.pt2"),
+            "end in .onnx; .pt2 belongs to --format fp32 or bf16",
+        ),
+        (("--out", "x.xml"), "end in .pt2; .xml belongs to --format openvino"),
         (("--out", "x.tif"), "end in .pt2\n"),
         (("--format", "ipex-bf16", "--int8", "--out", "x.ipex"), "--format ipex-int8"),
         (("--format", "fp32", "--int8", "--out", "x.pt2"), "--format int8"),
         (("--format", "fp32", "--out", "nowhere/x.pt2"), "does not exist"),
-        (("--format", "fp32"), "--out FILE is missing"),
+        (("--format", "fp32"), "--out is missing"),
     ],
 )
 def test_requests_that_make_no_sense(folder, tmp_path, monkeypatch, capsys, words, message):
@@ -362,9 +365,9 @@ def test_a_file_that_is_no_network_is_told_what_is(folder, tmp_path, capsys):
         (tmp_path / name).write_bytes(b"<net>")
     store = str(folder / "tiny.zarr")
     assert main([str(tmp_path / "x.xml"), "--out", str(tmp_path / "x.pt2")]) == 2
-    assert "was exported already: name the checkpoint" in capsys.readouterr().err
+    assert "is already exported: name the checkpoint" in capsys.readouterr().err
     assert evaluate([str(tmp_path / "x.bin"), store]) == 2
-    assert f"name {tmp_path / 'x.xml'} beside it" in capsys.readouterr().err
+    assert f"name {tmp_path / 'x.xml'} instead" in capsys.readouterr().err
     assert evaluate([str(folder / "best.pt")]) == 2
     assert "name a store as well" in capsys.readouterr().err
     assert evaluate(["--compare", str(folder / "best.pt"), "--on", store]) == 2
@@ -413,8 +416,8 @@ def test_without_the_extension_its_format_is_one_line(folder, tmp_path, monkeypa
 
 
 def test_options_of_checkpoints_are_refused(export):
-    with pytest.raises(UsageError, match="--precision bf16 is for checkpoints"):
-        Network(checkpoint=export("fp32.pt2"), precision="bf16").open()
+    with pytest.raises(UsageError, match="`precision` bf16 applies to checkpoints only"):
+        open_model(ModelOptions(checkpoint=export("fp32.pt2"), precision="bf16"))
 
 
 def test_the_summary_says_size_runner_and_agreement(folder, tmp_path, capsys):
@@ -424,7 +427,7 @@ def test_the_summary_says_size_runner_and_agreement(folder, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "MB, float32 on cpu, ONNX Runtime" in said
     assert "4 images of noise" in said
-    assert "road masks with an IoU of 1.000" in said
+    assert "IoU of the road masks 1.000" in said
 
 
 @pytest.mark.slow

@@ -9,30 +9,30 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import rasterio
-from helpers.predict_cases import FACTS, PLACE, UTM, request
+from helpers.predict_cases import FACTS, PLACE, UTM, predict_options
 
 from geoprep.errors import UsageError
 from training.prediction.cog import directory as tiff
 from training.prediction.cog.directory import TILE
-from training.prediction.cog.journal import Journal, folder_of
-from training.prediction.cog.writer import MapWriter, Shape, Spool
-from training.prediction.images import Source
-from training.prediction.mapping import Mapper
-from training.prediction.product import difference, found_signature, map_tags
+from training.prediction.cog.write_journal import WriteJournal, folder_of
+from training.prediction.cog.writer import CogWriter, Shape, Spool
+from training.prediction.images import ImageSource
+from training.prediction.prediction_tags import difference, found_signature, tiff_tags
+from training.prediction.predictor import Predictor
 
-MAPPER = Mapper(FACTS, request(), threshold=0.5, checkpoint="c")
+PREDICTOR = Predictor(FACTS, predict_options(), threshold=0.5, checkpoint="c")
 
 
 def runner(*, compiled=False):
     return SimpleNamespace(identity={"precision": "float32", "compiled": compiled})
 
 
-SIGNED = MAPPER.signature("chip.tif", "1", runner())
+SIGNED = PREDICTOR.signature("chip.tif", "1", runner())
 HEIGHT, WIDTH = 1300, 1100
 
 
 def source(height=HEIGHT, width=WIDTH, crs=UTM):
-    return Source(
+    return ImageSource(
         "x/chip.tif", (1, 2, 3), "uint8", (height, width), (1.0, 1.0), height, width, PLACE, crs,
         (0.31, 0.31), "1",
     )  # fmt: skip
@@ -52,16 +52,16 @@ def write(folder, values, compression="zstd", until=None, step=170):
     """Write a map, all of it or the rows up to ``until``."""
     target = folder / "map.tif"
     shape = Shape(*values.shape)
-    with Journal(target, {"a": 1}) as journal:
+    with WriteJournal(target, {"a": 1}) as journal:
         if not journal.continued:
             journal.settle(limits=[])
-        with MapWriter(journal, shape, compression, 1) as writer:
+        with CogWriter(journal, shape, compression, 1) as writer:
             begin = writer.next_row
             while writer.next_row < (until or shape.height):
                 writer.put(values[:, writer.next_row : writer.next_row + step])
             if until is None:
                 signed = SIGNED | {"compression": compression}
-                tags = map_tags(source(*values.shape[1:]), FACTS, signed)
+                tags = tiff_tags(source(*values.shape[1:]), FACTS, signed)
                 writer.finish(target, tags)
         if until is None:
             journal.remove()
@@ -178,13 +178,13 @@ def test_interrupted_map_goes_on_after_its_last_row_of_tiles_to_the_same_bytes(t
 
 def test_journal_of_other_work_is_not_taken_up(tmp_path):
     target = tmp_path / "map.tif"
-    with Journal(target, {"a": 1}) as journal:
+    with WriteJournal(target, {"a": 1}) as journal:
         journal.settle(limits=[1])
         journal.add_row([3])
-    with Journal(target, {"a": 1}) as journal:
+    with WriteJournal(target, {"a": 1}) as journal:
         assert journal.continued
         assert journal.rows == [[3]]
-    with Journal(target, {"a": 2}) as journal:
+    with WriteJournal(target, {"a": 2}) as journal:
         assert not journal.continued
         assert journal.rows == []
 
@@ -192,9 +192,9 @@ def test_journal_of_other_work_is_not_taken_up(tmp_path):
 def test_two_at_work_on_one_map_is_refused(tmp_path):
     target = tmp_path / "map.tif"
     with (
-        Journal(target, {}),
+        WriteJournal(target, {}),
         pytest.raises(UsageError, match="another prediction"),
-        Journal(target, {}),
+        WriteJournal(target, {}),
     ):
         pass
 
@@ -223,12 +223,12 @@ def test_signature_is_found_again_and_only_in_maps(tmp_path, values):
 
 def test_maps_differ_by_what_their_pixels_depend_on():
     city = replace(FACTS, rescale="city", limits=((1.0, 9.0),) * 3)
-    for mapper, how, word in [
-        (MAPPER, runner(compiled=True), "compiled"),
-        (replace(MAPPER, threshold=0.4), runner(), "threshold"),
-        (replace(MAPPER, facts=city), runner(), "limits"),
+    for predictor, how, word in [
+        (PREDICTOR, runner(compiled=True), "compiled"),
+        (replace(PREDICTOR, threshold=0.4), runner(), "threshold"),
+        (replace(PREDICTOR, info=city), runner(), "limits"),
     ]:
-        other = mapper.signature("chip.tif", "1", how)
+        other = predictor.signature("chip.tif", "1", how)
         assert f"other options ({word})" in difference(SIGNED, other)
         assert difference(SIGNED, other, loose=(word,)) == ""
     older = {key: value for key, value in SIGNED.items() if key != "format"}
@@ -237,5 +237,5 @@ def test_maps_differ_by_what_their_pixels_depend_on():
 
 @pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:3857", None, 'LOCAL_CS["here",UNIT["m",1]]'])
 def test_any_projection_survives(crs):
-    tags = map_tags(source(crs=crs), FACTS, SIGNED)
+    tags = tiff_tags(source(crs=crs), FACTS, SIGNED)
     assert (34735 in tags) == (crs is not None)

@@ -21,10 +21,11 @@ from helpers.predict_cases import (
     PLACE,
     UTM,
     expected_map,
+    ignore_progress,
     make_checkpoint,
     pixels,
+    predict_options,
     probabilities,
-    request,
     write_image,
 )
 
@@ -35,9 +36,9 @@ from training import predict as command
 from training.checkpoint import Checkpoint, save
 from training.engine.native import missing_compiler
 from training.inference.runner import NativeRunner
-from training.prediction.cog.journal import folder_of
-from training.prediction.images import inspect
-from training.prediction.mapping import Mapper
+from training.prediction.cog.write_journal import folder_of
+from training.prediction.images import inspect_image
+from training.prediction.predictor import Predictor
 
 FP32 = ("--precision", "fp32", "--quiet")
 MODEL = "helpers.predict_cases:"
@@ -94,7 +95,7 @@ def test_map_is_the_network_at_every_pixel(run, checkpoint, tmp_path, height, wi
         assert dataset.transform == PLACE
         assert dataset.crs == UTM
         assert dataset.descriptions[:2] == ("road", "speed")
-    assert f"mapped    {tmp_path / 'maps' / 'scene.tif'}: " in text
+    assert f"predicted {tmp_path / 'maps' / 'scene.tif'}: " in text
     assert "Mpx/s" in text
     assert "km2/h" in text
 
@@ -182,10 +183,10 @@ def test_anything_that_turns_windows_into_probabilities_makes_maps(tmp_path, at_
     """Called by one thread, or by as many as it asks for."""
     grey = np.linspace(1, 254, 150 * 130).astype(np.uint8).reshape(150, 130)
     image = write_image(tmp_path / "scene.tif", np.repeat(grey[..., None], 3, axis=2))
-    options = request(window=32, overlap=0, batch_size=2)
-    runner, mapper = Brightness(at_once), Mapper(FACTS, options, 0.5, "none")
+    options = predict_options(window=32, overlap=0, batch_size=2)
+    runner, predictor = Brightness(at_once), Predictor(FACTS, options, 0.5, "none")
     target = tmp_path / "map.tif"
-    mapper.run(inspect(str(image), FACTS, options), target, runner, lambda done: None)
+    predictor.run(inspect_image(str(image), FACTS, options), target, runner, ignore_progress)
     found = read(target)
     np.testing.assert_array_equal(found[0], grey)
     mph = np.floor(np.array(MPH) + 0.5)[(grey * (7 / 255)).astype(int).clip(0, 6)]
@@ -198,11 +199,11 @@ def test_anything_that_turns_windows_into_probabilities_makes_maps(tmp_path, at_
 
 def test_what_goes_wrong_in_one_of_several_threads_ends_the_map(tmp_path):
     image = write_image(tmp_path / "scene.tif", pixels(64, 200))
-    options = request(window=32, overlap=0)
-    runner, mapper = Brightness(2), Mapper(replace(FACTS, channels=9), options, 0.5, "none")
-    source, target = inspect(str(image), FACTS, options), tmp_path / "map.tif"
+    options = predict_options(window=32, overlap=0)
+    runner, predictor = Brightness(2), Predictor(replace(FACTS, channels=9), options, 0.5, "none")
+    source, target = inspect_image(str(image), FACTS, options), tmp_path / "map.tif"
     with pytest.raises(UsageError, match="its factory does not fit the checkpoint"):
-        mapper.run(source, target, runner, lambda done: None)
+        predictor.run(source, target, runner, ignore_progress)
     assert not target.exists()
     assert not [t for t in threading.enumerate() if t.name.startswith("predict-network")]
 
@@ -234,7 +235,7 @@ def test_killed_and_run_again_gives_the_same_bytes(run, tmp_path, monkeypatch):
     until_death, calls[:] = len(calls), [1] * 100
     status, text = run(*args, "--out", tmp_path / "maps", network="neighbourly")
     assert status == 0
-    assert "continued" in text
+    assert "resumed" in text
     assert target.read_bytes() == (tmp_path / "whole" / "scene.tif").read_bytes()
     assert not folder_of(target).exists()
     whole = 1 + len(range(0, 1700 - 96, 64))
@@ -267,7 +268,7 @@ def test_ctrl_c_says_how_to_go_on(run, checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(NativeRunner, "__call__", interrupted)
     status, text = run(checkpoint[0], image, "--out", tmp_path / "maps", *FP32)
     assert status == 130
-    assert "run the same command again" in text
+    assert "Run the same command again to resume" in text
 
 
 def test_complete_maps_are_kept_and_others_not_replaced_unasked(run, checkpoint, tmp_path):
@@ -277,7 +278,7 @@ def test_complete_maps_are_kept_and_others_not_replaced_unasked(run, checkpoint,
     assert run(path, *args)[0] == 0
     before = (tmp_path / "maps" / "scene.tif").stat().st_mtime_ns
     status, text = run(path, *args)
-    assert (status, "complete already" in text) == (0, True)
+    assert (status, "already complete" in text) == (0, True)
     assert (tmp_path / "maps" / "scene.tif").stat().st_mtime_ns == before
     status, text = run(path, *args, "--threshold", "0.3")
     assert status == 2
@@ -285,7 +286,7 @@ def test_complete_maps_are_kept_and_others_not_replaced_unasked(run, checkpoint,
     other, _ = make_checkpoint(tmp_path / "other.pt", seed=1)
     status, text = run(other, *args)
     assert status == 2
-    assert "another checkpoint: --overwrite" in text
+    assert "another checkpoint or model file: use --overwrite" in text
     assert (tmp_path / "maps" / "scene.tif").stat().st_mtime_ns == before
     assert run(other, *args, "--overwrite")[0] == 0
     write_image(image, pixels(40, 40, seed=9), compress=None)
@@ -309,7 +310,7 @@ def test_one_bad_image_does_not_stop_the_others(run, checkpoint, tmp_path):
     (scenes / "text.tif").write_text("not an image")
     status, text = run(path, str(scenes / "*.tif"), "--out", tmp_path / "maps", *FP32)
     assert status == 1
-    assert "1 mapped, 0 complete already, 3 failed" in text
+    assert "1 predicted, 0 already complete, 3 failed" in text
     assert "--allow-no-crs" in text
     assert sorted(p.name for p in (tmp_path / "maps").iterdir()) == ["good.qml", "good.tif"]
     status, text = run(
@@ -334,8 +335,8 @@ def test_requests_that_cannot_be_carried_out(run, checkpoint, tmp_path):
         ((path, image), "--out"),
         ((path, image, *out, "--treshold", "0.4"), "did you mean --threshold"),
         ((path, image, *out, "--threshold", "nan"), "--threshold"),
-        ((path, image, *out, "--device", "xpu"), "--device xpu: torch"),
-        ((tmp_path / "no.pt", image, *out, "--device", "xpu"), "--device xpu: torch"),
+        ((path, image, *out, "--device", "xpu"), "--device xpu"),
+        ((tmp_path / "no.pt", image, *out, "--device", "xpu"), "--device xpu"),
     ]:
         status, text = run(*args)
         assert status == 2, text
@@ -364,7 +365,7 @@ def test_overlay_shows_roads_and_nodata_over_the_image(run, checkpoint, tmp_path
     legend = {tuple(pixel) for pixel in (shown[64:, :, :3] * 255).round().reshape(-1, 3)}
     assert set(SPEED_COLOURS) | {NODATA_GREYS[0]} <= legend
     picture.unlink()
-    assert run(*args)[0] == 0  # of a map that is complete already
+    assert run(*args)[0] == 0  # of a map that is already complete
     assert picture.exists()
 
 
@@ -377,10 +378,12 @@ def test_memory_does_not_grow_with_the_height(tmp_path):
         image = write_image(tmp_path / f"{height}.tif", tall)
         arguments = [path, image, "--out", tmp_path / "maps", *FP32, "--window", 256]
         arguments += ["--model", f"{MODEL}pointwise"]
-        job, _ = command.make_job(command.Request(**command.COMMAND.parse([*map(str, arguments)])))
-        source = inspect(str(image), FACTS, job.mapper.options)
+        job, _ = command.make_job(
+            command.PredictOptions(**command.COMMAND.parse([*map(str, arguments)]))
+        )
+        source = inspect_image(str(image), FACTS, job.predictor.options)
         tracemalloc.start()
-        job.mapper.run(source, tmp_path / f"{height}_map.tif", job.runner, lambda done: None)
+        job.predictor.run(source, tmp_path / f"{height}_map.tif", job.runner, ignore_progress)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.1 * peaks[0], peaks
@@ -428,7 +431,7 @@ def test_image_on_a_server_is_copied_and_left_nowhere(
     status, text = run(*args, "--out", tmp_path / "far", "--overlay")
     assert status == 0, text
     status, text = run(*args, "--out", tmp_path / "far")
-    assert (status, "complete already" in text) == (0, True)
+    assert (status, "already complete" in text) == (0, True)
     there = sorted(p.name for p in (tmp_path / "far").iterdir())
     assert there == ["scene.png", "scene.qml", "scene.tif"]
     run(checkpoint[0], image, "--out", tmp_path / "near", *FP32)
@@ -471,7 +474,7 @@ def test_what_is_no_number_is_no_data_and_told(run, checkpoint, tmp_path):
     image = write_image(tmp_path / "scene.tif", values)
     status, text = run(path, image, "--out", tmp_path / "maps", *FP32)
     assert status == 0
-    assert "no number for 3,500 pixels: no data in the map" in text
+    assert "not finite at 3,500 pixels" in text
     assert (read(tmp_path / "maps" / "scene.tif") == 255).all()
 
 
@@ -535,7 +538,7 @@ def test_roads_begin_at_the_threshold_of_the_checkpoint(run, tmp_path):
     image = write_image(tmp_path / "scene.tif", values)
     status, text = run(path, image, "--out", tmp_path / "maps", *FP32)
     assert status == 0
-    assert "0.312 (the best on validation tiles)" in text
+    assert "threshold 0.312 (best on validation tiles)" in text
     wanted, sure = expected_map(probabilities(network, values), np.ones((50, 50), bool), 0.3125)
     found = read(tmp_path / "maps" / "scene.tif")
     np.testing.assert_array_equal(found[:, sure], wanted[:, sure])
@@ -563,7 +566,7 @@ def test_compiled_or_not_is_another_map_where_it_was_asked_for(run, checkpoint, 
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
     args = (checkpoint[0], image, "--out", tmp_path / "maps", *FP32)
     assert run(*args, "--compile", "off")[0] == 0
-    assert "complete already" in run(*args)[1]
+    assert "already complete" in run(*args)[1]
     if missing_compiler(torch.device("cpu")) is None:
         status, text = run(*args, "--compile", "on")
         assert status == 2

@@ -12,7 +12,7 @@ from helpers.predict_cases import FACTS, make_checkpoint, pixels, write_image
 
 from geoprep.errors import UsageError
 from training.predict import main
-from training.prediction.cog.journal import Journal, folder_of
+from training.prediction.cog.write_journal import WriteJournal, folder_of
 from training.prediction.instances import share_cores
 
 HERE = Path(__file__).resolve().parents[2]
@@ -50,13 +50,13 @@ def test_two_instances_make_the_maps_of_one(scenes, tmp_path, monkeypatch, capfd
     assert main(words(scenes, tmp_path / "two", "--instances", 2)) == 0
     said = capfd.readouterr().out
     assert "2 processes together" in said
-    assert "4 mapped, 0 complete already, 0 failed" in said
+    assert "4 predicted, 0 already complete, 0 failed" in said
     for i in range(4):
         one, two = (tmp_path / name / f"{i}.tif" for name in ("one", "two"))
         assert one.read_bytes() == two.read_bytes()
         assert said.count(str(two)) == 1
     assert main(words(scenes, tmp_path / "two", "--instances", 2)) == 0
-    assert "0 mapped, 4 complete already, 0 failed" in capfd.readouterr().out
+    assert "0 predicted, 4 already complete, 0 failed" in capfd.readouterr().out
 
 
 def test_what_is_wrong_is_said_once(scenes, tmp_path, monkeypatch, capfd):
@@ -84,12 +84,12 @@ def test_a_map_of_another_process_is_theirs(scenes, tmp_path, monkeypatch, capsy
     monkeypatch.syspath_prepend(str(HERE))
     out = tmp_path / "out"
     out.mkdir()
-    with Journal(out / "2.tif", {"someone": "else"}):
+    with WriteJournal(out / "2.tif", {"someone": "else"}):
         assert main(words(scenes, out)) == 0
         assert folder_of(out / "2.tif").is_dir()
     said = capsys.readouterr().out
-    assert "3 mapped, 0 complete already, 1 of another process, 0 failed" in said
-    assert "theirs" in said
+    assert "3 predicted, 0 already complete, 1 by another process, 0 failed" in said
+    assert "busy " in said
     assert not (out / "2.tif").exists()
 
 

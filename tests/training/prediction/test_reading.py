@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
-from helpers.predict_cases import FACTS, GSD, PLACE, pixels, request, write_image
+from helpers.predict_cases import FACTS, GSD, PLACE, pixels, predict_options, write_image
 
 from geoprep import imagery
 from geoprep.errors import ImageError, UsageError
-from training.prediction import images as images_module
-from training.prediction.images import inspect, known_limits, limits_note, scene_limits
-from training.prediction.options import check_gsd
-from training.prediction.windows import WindowGrid, ahead, plan_axis, read_window_rows
+from training.prediction import window_rows
+from training.prediction.images import inspect_image, known_limits, limits_note
+from training.prediction.predict_options import check_gsd
+from training.prediction.window_rows import prefetched, read_window_rows, scene_limits
+from training.prediction.windows import WindowGrid, plan_axis
 
 AS_IS = np.tile([0.0, 255.0], (3, 1))
 
@@ -37,10 +38,10 @@ def read_all(source, limits, window, overlap):
 
 @pytest.mark.parametrize(("height", "width"), [(300, 170), (128, 128), (20, 500), (7, 3)])
 def test_rows_of_windows_hold_the_image(tmp_path, height, width, monkeypatch):
-    monkeypatch.setattr(images_module, "_READ_BYTES", 37 * width * 4)
+    monkeypatch.setattr(window_rows, "_READ_BYTES", 37 * width * 4)
     values = pixels(height, width)
     values[: height // 2, : width // 3] = 0
-    source = inspect(str(write_image(tmp_path / "a.tif", values)), FACTS, request())
+    source = inspect_image(str(write_image(tmp_path / "a.tif", values)), FACTS, predict_options())
     whole, valid, _ = read_all(source, AS_IS, 96, 32)
     np.testing.assert_array_equal(whole, values)
     np.testing.assert_array_equal(valid != 0, values.any(axis=2))
@@ -49,7 +50,7 @@ def test_rows_of_windows_hold_the_image(tmp_path, height, width, monkeypatch):
 @pytest.mark.parametrize(("height", "width"), [(40, 50), (3, 33), (1, 4)])
 def test_what_lies_beyond_a_small_image_is_its_mirror_image(tmp_path, height, width):
     values = pixels(height, width)
-    source = inspect(str(write_image(tmp_path / "a.tif", values)), FACTS, request())
+    source = inspect_image(str(write_image(tmp_path / "a.tif", values)), FACTS, predict_options())
     (row,) = read_all(source, AS_IS, 96, 32)[2]
     ys, xs = to_and_fro(height, row.image.shape[0]), to_and_fro(width, row.image.shape[1])
     np.testing.assert_array_equal(row.image, values[np.ix_(ys, xs)])
@@ -66,7 +67,9 @@ def test_other_ground_sample_distances_are_averaged_like_a_store_is(tmp_path, fa
     values = pixels(210, 155)
     values[50:80] = 0
     path = str(write_image(tmp_path / "a.tif", values))
-    source = inspect(path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)), request())
+    source = inspect_image(
+        path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)), predict_options()
+    )
     whole, valid, _ = read_all(source, AS_IS, 96, 32)
     scale_y, scale_x = source.scales
     ys = imagery.pixel_edges(0, source.height, 1, scale_y, 210)
@@ -97,7 +100,7 @@ def test_other_ground_sample_distances_are_averaged_like_a_store_is(tmp_path, fa
 def test_grid_is_the_images_own_or_the_networks(tmp_path, factor, gsd, shape, scale):
     path = str(write_image(tmp_path / "a.tif", pixels(210, 155)))
     facts = replace(FACTS, gsd_m=(GSD * factor, GSD * factor))
-    source = inspect(path, facts, request(gsd=gsd))
+    source = inspect_image(path, facts, predict_options(gsd=gsd))
     assert (source.height, source.width) == shape
     assert source.scales[0] == pytest.approx(scale)
     assert source.resampled == (scale != 1.0)
@@ -108,8 +111,11 @@ def test_grid_is_the_images_own_or_the_networks(tmp_path, factor, gsd, shape, sc
 def test_square_degrees_are_stretched_to_the_trained_metres(tmp_path):
     degrees = Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24)
     path = str(write_image(tmp_path / "a.tif", pixels(100, 100), "EPSG:4326", degrees))
-    assert inspect(path, replace(FACTS, gsd_m=(0.243, 0.3)), request()).scales == (1.0, 1.0)
-    source = inspect(path, replace(FACTS, gsd_m=(0.3, 0.3)), request())
+    assert inspect_image(path, replace(FACTS, gsd_m=(0.243, 0.3)), predict_options()).scales == (
+        1.0,
+        1.0,
+    )
+    source = inspect_image(path, replace(FACTS, gsd_m=(0.3, 0.3)), predict_options())
     assert (source.height, source.width) == (100, 81)
 
 
@@ -118,51 +124,53 @@ def test_bands_go_by_name_then_by_number(tmp_path):
         tmp_path / "a.tif", pixels(8, 8, bands=4), photometric="minisblack", alpha="no"
     )
     with pytest.raises(ImageError, match=r"band 1.*needs 3: red, green, blue.*--bands 1,2,3"):
-        inspect(str(path), FACTS, request())
-    assert inspect(str(path), FACTS, request(bands="4,1,2")).bands == (4, 1, 2)
+        inspect_image(str(path), FACTS, predict_options())
+    assert inspect_image(str(path), FACTS, predict_options(bands="4,1,2")).bands == (4, 1, 2)
     with pytest.raises(ImageError, match="not band 7"):
-        inspect(str(path), FACTS, request(bands="4,1,7"))
+        inspect_image(str(path), FACTS, predict_options(bands="4,1,7"))
     with pytest.raises(UsageError, match="names 2"):
-        inspect(str(path), FACTS, request(bands="4,1"))
+        inspect_image(str(path), FACTS, predict_options(bands="4,1"))
     with rasterio.open(path, "r+") as dataset:
         dataset.descriptions = ("Blue", "nir", "Red", "Green")
-    assert inspect(str(path), FACTS, request()).bands == (3, 4, 1)
+    assert inspect_image(str(path), FACTS, predict_options()).bands == (3, 4, 1)
     few = write_image(tmp_path / "b.tif", pixels(8, 8, bands=1))
     with pytest.raises(ImageError, match="needs 3: red, green, blue: use an image"):
-        inspect(str(few), FACTS, request())
+        inspect_image(str(few), FACTS, predict_options())
 
 
 def test_image_without_crs_is_refused_with_the_way_out(tmp_path):
     path = str(write_image(tmp_path / "a.tif", pixels(8, 8), crs=None))
     with pytest.raises(ImageError, match=r"no CRS.*gdal_edit.*--allow-no-crs"):
-        inspect(path, FACTS, request())
-    source = inspect(path, FACTS, request(allow_no_crs=True))
+        inspect_image(path, FACTS, predict_options())
+    source = inspect_image(path, FACTS, predict_options(allow_no_crs=True))
     assert (source.crs, source.gsd_m) == (None, None)
 
 
 def test_image_without_crs_is_resampled_by_its_pixel_size(tmp_path):
     path = str(write_image(tmp_path / "a.tif", pixels(80, 60), crs=None))
     metres = FACTS.gsd_m[0]
-    source = inspect(path, FACTS, request(pixel_size=metres / 2))
+    source = inspect_image(path, FACTS, predict_options(pixel_size=metres / 2))
     assert (source.height, source.width, source.scales) == (40, 30, (2.0, 2.0))
     assert source.gsd_m == pytest.approx((metres, metres))
     assert (source.crs, source.transform) == (None, Affine.identity())  # nor has its map a place
     placed = str(write_image(tmp_path / "b.tif", pixels(80, 60)))
-    assert inspect(placed, FACTS, request(pixel_size=99)) == inspect(placed, FACTS, request())
+    assert inspect_image(placed, FACTS, predict_options(pixel_size=99)) == inspect_image(
+        placed, FACTS, predict_options()
+    )
 
 
 def test_limits_of_a_scene_are_those_a_store_would_take(tmp_path, monkeypatch):
-    monkeypatch.setattr(images_module, "_READ_BYTES", 50 * 70 * 8)
+    monkeypatch.setattr(window_rows, "_READ_BYTES", 50 * 70 * 8)
     values = pixels(300, 70, dtype="uint16", top=2000)
     values[:40] = 0
     path = write_image(tmp_path / "a.tif", values)
-    source = inspect(str(path), FACTS, request(rescale="scene"))
+    source = inspect_image(str(path), FACTS, predict_options(rescale="scene"))
     assert known_limits(replace(FACTS, rescale="scene"), "checkpoint") is None
     wanted = np.percentile(values[40:].reshape(-1, 3), (2, 98), axis=0).T
     np.testing.assert_array_equal(scene_limits(source), wanted)
     np.testing.assert_array_equal(known_limits(FACTS, "5,600"), [[5, 600]] * 3)
     with pytest.raises(ImageError, match=r"uint16.*--rescale scene or LO,HI"):
-        inspect(str(path), FACTS, request())
+        inspect_image(str(path), FACTS, predict_options())
 
 
 def test_limits_of_a_city_are_in_the_checkpoint():
@@ -177,7 +185,7 @@ def test_limits_of_a_city_are_in_the_checkpoint():
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "fine"])
 def test_ground_sample_distances_that_mean_nothing(text):
-    with pytest.raises(UsageError, match="--gsd"):
+    with pytest.raises(UsageError, match="`gsd`"):
         check_gsd(text)
 
 
@@ -187,7 +195,7 @@ def test_reading_ahead_hands_on_items_and_errors_in_order():
         yield 2
         raise ValueError("third")
 
-    with closing(ahead(items())) as coming:
+    with closing(prefetched(items())) as coming:
         assert [next(coming), next(coming)] == [1, 2]
         with pytest.raises(ValueError, match="third"):
             next(coming)
@@ -202,6 +210,6 @@ def test_reading_ahead_ends_with_whoever_reads():
         finally:
             closed.append(True)
 
-    with closing(ahead(items())) as coming:
+    with closing(prefetched(items())) as coming:
         assert next(coming) == 0
     assert closed == [True]

@@ -11,11 +11,11 @@ from training.inference.runner import (
     VIEWS,
     CompiledRunner,
     NativeRunner,
+    average_views,
     choose_dtype,
-    mean_of_views,
     should_compile,
 )
-from training.prediction.product import check_targets
+from training.prediction.prediction_tags import check_targets
 
 CPU = torch.device("cpu")
 
@@ -62,25 +62,34 @@ def test_views_are_averaged_as_probabilities():
             back = np.rot90(answer, -k, axes=(1, 2))
             wanted += (back[:, :, ::-1] if mirrored else back) / 8
     windows = torch.from_numpy(image).permute(2, 0, 1)[None]
-    result = mean_of_views(runner, windows, "d4")[0].permute(2, 0, 1)
+    result = average_views(runner, windows, "d4")[0].permute(2, 0, 1)
     np.testing.assert_allclose(result, wanted, atol=1e-5)
 
 
 def test_certain_network_stays_certain_under_augmentation():
     image = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     for name in VIEWS:
-        result = mean_of_views(lambda x: torch.ones(1, 32, 32, 8), image, name)
+        result = average_views(lambda x: torch.ones(1, 32, 32, 8), image, name)
         assert (result == 1).all()
 
 
-def test_whether_compiling_pays(monkeypatch):
-    assert should_compile("off", CPU, 10**12) == (False, "not compiled, as asked")
+def test_a_model_is_compiled_if_that_pays_and_the_user_reads_only_what_matters(monkeypatch):
+    few, many = 10**6, 10**10
     monkeypatch.setattr(runner_module, "missing_compiler", lambda device: None)
-    assert should_compile("on", CPU, 1)[0]
-    assert not should_compile("auto", CPU, 10**6)[0]
-    assert should_compile("auto", CPU, 10**10)[0]
+    assert should_compile("off", CPU, many) == (False, "")
+    assert should_compile("auto", CPU, few) == (False, "")
+    for mode, pixels in (("on", few), ("auto", many)):
+        compiled, note = should_compile(mode, CPU, pixels)
+        assert compiled
+        assert note == "compiling the model with the first batch, up to a minute"
+    assert should_compile("auto", torch.device("cuda"), many) == (False, "")
     monkeypatch.setattr(runner_module, "missing_compiler", lambda device: "since there is none")
-    assert should_compile("on", CPU, 10**10) == (False, "not compiled, since there is none")
+    assert should_compile("auto", CPU, few) == (False, "")
+    for mode, pixels in (("on", few), ("auto", many)):
+        assert should_compile(mode, CPU, pixels) == (
+            False,
+            "model not compiled, since there is none",
+        )
 
 
 def test_precision_follows_the_hardware(monkeypatch):

@@ -14,7 +14,8 @@ from geoprep.speed import MAX_MPH
 from training.decode import speed_byte
 from training.prediction.blend import RowBlender, to_bytes
 from training.prediction.cog.writer import halve
-from training.prediction.windows import WindowGrid, WindowRow, plan_axis, plan_batch
+from training.prediction.window_rows import WindowRow
+from training.prediction.windows import WindowGrid, plan_axis, plan_batch
 
 axes = st.builds(
     lambda length, window, share: plan_axis(length, 32 * window, int(32 * window * share)),
@@ -66,7 +67,7 @@ def test_side_fits_the_image_where_that_saves_pixels():
 
 @pytest.mark.parametrize(("window", "overlap"), [(500, 64), (0, 0), (512, 300), (512, -1)])
 def test_windows_that_cannot_be_laid_are_refused(window, overlap):
-    with pytest.raises(UsageError, match=r"--window|--overlap"):
+    with pytest.raises(UsageError, match="`window`|`overlap`"):
         plan_axis(1000, window, overlap)
 
 

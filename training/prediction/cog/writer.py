@@ -24,7 +24,7 @@ from geoprep.executors import usable_cores
 from geoprep.speed import NODATA
 from geoprep.storage import flush
 from training.prediction.cog.directory import LEADER, TILE, Tags, framed, header, overview_tags
-from training.prediction.cog.journal import Journal
+from training.prediction.cog.write_journal import WriteJournal
 
 Compression = Literal["zstd", "deflate"]
 
@@ -153,7 +153,7 @@ class Spool:
         self._file.close()
 
 
-class MapWriter:
+class CogWriter:
     """Takes the rows of a map from top to bottom; compresses and writes in a thread.
 
     Holds two rows of tiles at most, and one for each overview.
@@ -176,7 +176,7 @@ class MapWriter:
     """
 
     def __init__(
-        self, journal: Journal, shape: Shape, compression: Compression, speed_band: int | None
+        self, journal: WriteJournal, shape: Shape, compression: Compression, speed_band: int | None
     ) -> None:
         self._journal, self._shape, self._speed_band = journal, shape, speed_band
         self._ends = ExitStack()
@@ -194,7 +194,7 @@ class MapWriter:
             self._add_to_overview(1, self._spools[0].read(row), self._is_last(row))
         self.next_row = min(len(rows) * TILE, shape.height)
 
-    def __enter__(self) -> MapWriter:
+    def __enter__(self) -> CogWriter:
         return self
 
     def __exit__(self, *error: object) -> None:

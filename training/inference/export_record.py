@@ -1,4 +1,4 @@
-"""What an exported file says about itself, as JSON: in each format where that keeps such things."""
+"""The record that every model file carries: what the model was trained for, as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
@@ -26,28 +26,29 @@ EXTRA = "pip install geoprep[deploy]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What an exported network is.
+class ExportRecord:
+    """What a model file contains.
 
     Attributes
     ----------
-    facts
-        What it is for.
+    info
+        What the model was trained for; ``facts`` in the file.
     precision
-        Of its convolutions.
+        Precision of its convolutions.
     checkpoint
         XXH3-128 of the checkpoint it was made from, in hexadecimal digits.
     calibration
-        Tiles that ranges of INT8 were taken from; 0 for other precisions.
+        Number of tiles that INT8 was calibrated on; 0 for other precisions.
     kept
-        Layers that were not quantised, by name.
+        Names of the layers that INT8 leaves in float.
     versions
-        Of the packages that wrote it.
+        Versions of the packages that wrote it.
     weights
-        XXH3-128 of the file beside it that holds the weights; empty where it holds them itself.
+        XXH3-128 that protects the weights: of OpenVINO's ``.bin`` file, or of the ``.onnx`` file
+        with zeros in this place. Empty where the format has checksums of its own.
     """
 
-    facts: Facts
+    info: Facts
     precision: Precision
     checkpoint: str
     calibration: int = 0
@@ -56,32 +57,33 @@ class Record:
     weights: str = ""
 
     def to_json(self) -> str:
-        """Return the record as text; where training data was is nobody else's business."""
-        plain = asdict(replace(self, facts=replace(self.facts, stores=())))
-        return json.dumps({"version": VERSION, **plain})
+        """Return the record as JSON, without the paths of the training stores."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        info = asdict(replace(plain.pop("info"), stores=()))
+        return json.dumps({"version": VERSION, "facts": info, **plain})
 
     @classmethod
-    def from_json(cls, text: str | None, path: Path) -> Record:
+    def from_json(cls, text: str | None, path: Path) -> ExportRecord:
         """Return the record that `to_json` wrote.
 
         Raises
         ------
         CheckpointError
-            There is none, or it is of another version.
+            The text is no record, or one of another version.
         """
         try:
             values: dict[str, Any] = json.loads(text or "null")
             if values.pop("version") != VERSION:
                 raise ValueError("another version")
-            facts = Facts.from_plain(values.pop("facts"))
-            limits = tuple((low, high) for low, high in facts.limits)
-            record = cls(**values | {"facts": replace(facts, limits=limits)})
+            info = Facts.from_plain(values.pop("facts"))
+            limits = tuple((low, high) for low, high in info.limits)
+            record = cls(**values | {"info": replace(info, limits=limits)})
             if record.precision not in get_args(Precision):
                 raise ValueError(record.precision)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"{path} does not say what it was trained for, or says it in the words of another "
-                "version: make it with python -m training.export of this one"
+                f"{path} has no record of what it was trained for that this version can read: "
+                "export it again with python -m training.export"
             ) from error
         return replace(record, kept=tuple(record.kept))
 
@@ -93,13 +95,13 @@ def file_hash(path: Path) -> str:
 
 
 @contextmanager
-def reading(path: Path, what: str = "an exported network") -> Iterator[None]:
-    """Say in one line what a library raises at a file that is damaged or not ``what``.
+def damage_reported(path: Path, what: str = "a model file") -> Iterator[None]:
+    """Turn what a library raises while it reads a file into a CheckpointError of one line.
 
     Raises
     ------
     CheckpointError
-        Whatever was raised; what libraries raise has no common base.
+        For any exception, since those of the libraries have no common base.
     """
     try:
         yield
@@ -110,8 +112,8 @@ def reading(path: Path, what: str = "an exported network") -> Iterator[None]:
         ) from error
 
 
-def needed(name: str, purpose: str) -> ModuleType:
-    """Return a module that an extra brings.
+def required_module(name: str, purpose: str) -> ModuleType:
+    """Return a module that belongs to the extra ``deploy``.
 
     Raises
     ------

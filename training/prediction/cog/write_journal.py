@@ -19,7 +19,7 @@ class BusyError(UsageError):
     """Another process is at work on an output."""
 
 
-class Journal:
+class WriteJournal:
     """The folder of a half-done output: its journal, and room for its tiles.
 
     Parameters
@@ -51,7 +51,7 @@ class Journal:
         self._identity = {"format": FORMAT, **identity}
         self._path = self.folder / "journal.jsonl"
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> WriteJournal:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.folder)
         self._take_up()

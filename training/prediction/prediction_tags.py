@@ -1,4 +1,4 @@
-"""What a map says about itself: its bands, its tags, and how it was made."""
+"""The TIFF tags of a prediction: its bands, and the signature of how it was made."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from geoprep.palette import bin_label
 from geoprep.speed import BIN_COUNT, NODATA
 from training.checkpoint import Facts
 from training.prediction.cog.directory import TILE, Tags, read_tags
-from training.prediction.images import Source
+from training.prediction.images import ImageSource
 
 SIGNATURE_TAG = "PREDICTION"
 
 
-def check_targets(facts: Facts) -> None:
-    """Raise UsageError for a checkpoint whose channels are no probabilities of roads."""
-    if facts.targets not in ("bins", "binary"):
+def check_targets(info: Facts) -> None:
+    """Raise UsageError unless the channels of a model are probabilities of roads."""
+    if info.targets not in ("bins", "binary"):
         raise UsageError(
-            f"the checkpoint was trained on {facts.targets} targets: maps are made from bins "
-            "(probabilities and speed) and binary (probabilities)"
+            f"the model was trained on {info.targets} targets, which cannot be predicted: use a "
+            "model of bins (probabilities and speed) or binary targets (probabilities)"
         )
 
 
-def band_names(facts: Facts) -> list[str]:
-    """Return the name of every band of a map: ``road``, ``speed``, and one per speed bin."""
-    classes = len(facts.class_mph)
+def band_names(info: Facts) -> list[str]:
+    """Return the names of a prediction's bands: ``road``, ``speed``, and one per speed bin."""
+    classes = len(info.class_mph)
     if not classes:
         return ["road"]
     if classes == BIN_COUNT:
         names = [f"road, {bin_label(i)} mph" for i in range(1, classes + 1)]
     else:
-        names = [f"road, about {mph:g} mph" for mph in facts.class_mph]
+        names = [f"road, about {mph:g} mph" for mph in info.class_mph]
     return ["road", "speed", *names]
 
 
-def map_tags(source: Source, facts: Facts, signed: dict[str, Any]) -> Tags:
-    """Return the TIFF tags of a map, all but the places of its tiles.
+def tiff_tags(source: ImageSource, info: Facts, signed: dict[str, Any]) -> Tags:
+    """Return the TIFF tags of a prediction, without the offsets of its tiles.
 
     Parameters
     ----------
     source
         The image.
-    facts
-        Of the network.
+    info
+        What the model was trained for.
     signed
-        The map's signature, see `training.prediction.mapping.Mapper.signature`.
+        Signature of the prediction, see `training.prediction.predictor.Predictor.signature`.
     """
-    names = band_names(facts)
+    names = band_names(info)
     is_speed = [name == "speed" for name in names]
-    first = len(names) - len(facts.class_mph) + 1
+    first = len(names) - len(info.class_mph) + 1
     classes = [
         {"band": i, "name": names[i - 1], "mph": mph}
-        for i, mph in enumerate(facts.class_mph, start=first)
+        for i, mph in enumerate(info.class_mph, start=first)
     ]
     profile = {
         **{"driver": "GTiff", "tiled": True, "blockxsize": TILE, "blockysize": TILE},
@@ -79,7 +79,7 @@ def map_tags(source: Source, facts: Facts, signed: dict[str, Any]) -> Tags:
                 TIFFTAG_SOFTWARE=f"geoprep {__version__}",
                 SOURCE=source.name,
                 SOURCE_SIZE="{} {}".format(*source.lengths),
-                NETWORK=facts.network,
+                NETWORK=info.network,
                 ROAD_THRESHOLD=f"{signed['threshold']:g}",
                 CLASSES=json.dumps(classes),
             )
@@ -87,7 +87,7 @@ def map_tags(source: Source, facts: Facts, signed: dict[str, Any]) -> Tags:
 
 
 def found_signature(target: Path) -> dict[str, Any] | None:
-    """Return the signature of a file, or None where it is no map of ours."""
+    """Return the signature of a prediction; None for any other file."""
     try:
         with rasterio.open(target) as dataset:
             found = json.loads(dataset.tags().get(SIGNATURE_TAG, "null"))
@@ -99,7 +99,7 @@ def found_signature(target: Path) -> dict[str, Any] | None:
 def difference(
     found: dict[str, Any] | None, wanted: dict[str, Any], loose: Collection[str] = ()
 ) -> str:
-    """Return in words how a file that exists differs from the map that would be made.
+    """Return how an existing file differs from the prediction that is requested.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def difference(
     Returns
     -------
     str
-        Empty where it does not.
+        The end of a sentence about the file; empty if it does not differ.
     """
     if found is None:
         return "was not made by training.predict"
@@ -121,7 +121,7 @@ def difference(
     if "format" in keys:
         return "was made by another version of geoprep"
     if "checkpoint" in keys:
-        return "was made from another checkpoint"
+        return "was made with another checkpoint or model file"
     if keys == ["image"]:
         return "was made from another version of the image"
     return f"was made with other options ({', '.join(keys)})"

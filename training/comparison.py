@@ -15,7 +15,7 @@ from geoprep.errors import UsageError
 from loaders import Split
 from training.checkpoint import Facts
 from training.evaluation import evaluate_runner
-from training.inference.runner import Runner
+from training.inference import Runner, export_files
 
 FIGURES = ("road_iou", "bin_iou")
 """What is compared; the second where the network tells speeds."""
@@ -77,7 +77,7 @@ class Timed(Runner):
 
 
 def compare(
-    networks: Sequence[tuple[Path, Runner, Facts]],
+    models: Sequence[tuple[Path, Runner, Facts]],
     stores: Sequence[str],
     split: Split,
     *,
@@ -88,8 +88,8 @@ def compare(
 
     Parameters
     ----------
-    networks
-        File, runner and facts of each; the first is what the others are compared with.
+    models
+        File, runner and info of each; the first is what the others are compared with.
     stores, split, threshold, **how
         As for `training.evaluation.evaluate_runner`; the threshold is by default the first
         network's, for all.
@@ -97,54 +97,25 @@ def compare(
     Raises
     ------
     UsageError
-        The networks see other bands, or tell other things.
+        The models see other bands, or tell other things.
     StoreError
         A store cannot be used.
     """
-    first = networks[0][2]
-    for path, _, facts in networks:
+    first = models[0][2]
+    for path, _, info in models:
         for name in ("bands", "targets", "class_mph", "level", "folds", "fold"):
-            if getattr(facts, name) != getattr(first, name):
+            if getattr(info, name) != getattr(first, name):
                 raise UsageError(
-                    f"{path} and {networks[0][0]} differ in {name}: compare forms of one network"
+                    f"{path} and {models[0][0]} differ in {name}: compare forms of one network"
                 )
     base: dict[str, float] = {}
-    for path, opened, facts in networks:
+    for path, opened, info in models:
         runner, _ = opened.for_pixels(0)
         timed = Timed(runner)
         least = first.threshold if threshold is None else threshold
-        found = evaluate_runner(timed, facts, stores, split, threshold=least, **how)
+        found = evaluate_runner(timed, info, stores, split, threshold=least, **how)
         base = base or found.metrics
         drop = {name: base[name] - found.metrics[name] for name in FIGURES if name in base}
-        nbytes = sum(file.stat().st_size for file in files_of(path))
+        nbytes = sum(file.stat().st_size for file in export_files(path))
         form, rate = runner.description, timed.mpx_per_second
         yield Compared(str(path), form, found.metrics, drop, rate, nbytes)
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return a network's file, and the one beside it that holds its weights, if there is one."""
-    return [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]
-
-
-def agreement(
-    one: Runner, other: Runner, tiles: Sequence[Tensor], threshold: float
-) -> tuple[float, float]:
-    """Return the mean difference of probabilities, and the IoU of both road masks.
-
-    Parameters
-    ----------
-    one, other
-        Runners.
-    tiles
-        uint8 (n, band, y, x) each.
-    threshold
-        Least probability of a road.
-    """
-    apart, pixels, both, either = 0.0, 0, 0, 0
-    for tile in tiles:
-        first, second = one(tile).cpu(), other(tile).cpu()
-        apart += float(torch.abs(first - second).sum(dtype=torch.float64))
-        pixels += first.numel()
-        a, b = first[..., -1] >= threshold, second[..., -1] >= threshold
-        both, either = both + int((a & b).sum()), either + int((a | b).sum())
-    return apart / max(pixels, 1), both / either if either else 1.0

@@ -1,0 +1,107 @@
+"""Open and write trained models: checkpoints and model files of every format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from geoprep.errors import UsageError
+from training.checkpoint import BEST, CheckpointError, Facts, load_network
+from training.engine import choose_device
+from training.inference import ipex_file, onnx_file, openvino_file, torch_file
+from training.inference.export_record import ExportRecord
+from training.inference.model_options import ModelOptions
+from training.inference.runner import Compile, NativeRunner, Runner
+
+# A format is a module with the functions `write` and `read`.
+_FORMATS = {".pt2": torch_file, ".onnx": onnx_file, ".xml": openvino_file, ".ipex": ipex_file}
+SUFFIXES = tuple(_FORMATS)
+
+
+def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Runner, Facts]:
+    """Return the runner of a trained model and the record of what it was trained for.
+
+    Parameters
+    ----------
+    options
+        The checkpoint or model file, and how it computes.
+    compile_mode
+        ``auto``, ``on`` or ``off``, see `training.inference.runner.Runner`.
+
+    Raises
+    ------
+    UsageError
+        The device is not there, the checkpoint names code that ``model`` does not confirm, an
+        option does not apply to model files, or the library that runs a file is not installed.
+    CheckpointError
+        The file is missing, damaged, or of another kind.
+    """
+    path = options.checkpoint
+    if path.suffix == ".bin" and path.with_suffix(".xml").exists():
+        raise UsageError(f"{path} holds the weights only: name {path.with_suffix('.xml')} instead")
+    if path.suffix in SUFFIXES:
+        _check_model_file_options(options)
+        exported, record = load_runner(path, compile_mode=compile_mode)
+        return exported, record.info
+    device = choose_device(options.device)  # first: the checkpoint is read onto it
+    model, info = load_network(path, device=device, weights=options.weights, model=options.model)
+    runner = NativeRunner(model, info, device=device, precision=options.precision)
+    runner.compile_mode = compile_mode
+    return runner, info
+
+
+def _check_model_file_options(options: ModelOptions) -> None:
+    for name in ("device", "precision", "weights", "model"):
+        value = getattr(options, name)
+        if value not in (None, "auto") and (name, value) != ("device", "cpu"):
+            raise UsageError(
+                f"`{name}` {value} applies to checkpoints only: {options.checkpoint} was exported "
+                "for the CPU with its own weights and precision. Leave it out"
+            )
+
+
+def write_model(
+    path: Path, model: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]
+) -> None:
+    """Write a model file in the format of the path's suffix, see `torch_file.write`."""
+    _FORMATS[path.suffix].write(path, model, record, tiles)
+
+
+def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Runner, ExportRecord]:
+    """Return the runner of a model file and its record.
+
+    Parameters
+    ----------
+    path
+        A file with one of `SUFFIXES`.
+    compile_mode
+        See `training.inference.runner.Runner`; for ``.pt2`` and ``.xml`` files.
+
+    Raises
+    ------
+    UsageError
+        The suffix is unknown, or the library that runs the file is not installed.
+    CheckpointError
+        The file is missing or damaged.
+    """
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"{path} is not a model file: their names end in {', '.join(SUFFIXES)}")
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file. python -m training.export writes model files")
+    runner: Runner
+    runner, record = _FORMATS[path.suffix].read(path)
+    runner.compile_mode = compile_mode
+    return runner, record
+
+
+def model_file(path: Path) -> Path:
+    """Return the file of a trained model; of a run's folder its best checkpoint."""
+    return path / BEST if path.is_dir() else path
+
+
+def export_files(path: Path) -> list[Path]:
+    """Return the files of a model file: itself, and for OpenVINO the one with its weights."""
+    return [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]

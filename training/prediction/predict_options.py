@@ -1,0 +1,128 @@
+"""Options of ``training.predict``: the model, the images, how they are read and predicted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from geoprep.errors import UsageError
+from training.cli import argument, option
+from training.inference import ModelOptions
+
+
+def parse_bands(text: str | None) -> tuple[int, ...]:
+    """Return the 1-based bands of text such as ``5,3,2``; empty for None.
+
+    Raises
+    ------
+    UsageError
+        A part is not a whole number from 1 up.
+    """
+    try:
+        bands = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        bands = (0,)
+    if any(band < 1 for band in bands):
+        raise UsageError(f"`bands` {text}: write numbers from 1 up, such as 5,3,2")
+    return bands
+
+
+def check_gsd(text: str) -> None:
+    """Raise UsageError unless ``gsd`` is ``checkpoint``, ``image`` or a pixel size in metres."""
+    try:
+        fits = text in ("checkpoint", "image") or 0 < float(text) < math.inf
+    except ValueError:
+        fits = False
+    if not fits:
+        raise UsageError(f"`gsd` {text}: use checkpoint, image, or metres such as 0.3")
+
+
+def check_rescale(text: str) -> None:
+    """Raise UsageError unless ``rescale`` is ``checkpoint`` or a rule of `geoprep.plan`."""
+    from geoprep.plan import parse_rescale
+
+    if text != "checkpoint":
+        parse_rescale(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """Files: what is read and written."""
+
+    images: tuple[str, ...] = argument("GeoTIFFs, folders or patterns, also on S3.", "IMAGE")
+    out: Path | None = option(None, "Folder for the predictions, one NAME.tif per image.", "FOLDER")
+    overlay: bool = option(False, "Also write NAME.png: the predicted roads over the image.")
+    overwrite: bool = option(False, "Replace predictions of other models or options.")
+    compress: Literal["zstd", "deflate"] = option("zstd", "Compression of the predictions.")
+    quiet: bool = option(False, "No progress bar.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions:
+    """Reading: bands, pixel size and rescaling of the images."""
+
+    gsd: str = option(
+        "checkpoint",
+        "Pixel size to predict at: the checkpoint's, the image's, or in metres. Images that are "
+        "more than 10 % off are resampled; the prediction has the resampled pixels.",
+        "checkpoint|image|METRES",
+        check=check_gsd,
+    )
+    bands: str | None = option(
+        None,
+        "1-based bands to read, such as 5,3,2. By default the bands with the names of the "
+        "model's, else all of them.",
+        "N,...",
+        check=parse_bands,
+    )
+    rescale: str = option(
+        "checkpoint",
+        "Rule that turns values into bytes: that of the training store (checkpoint), scene, none, "
+        "or LO,HI.",
+        "RULE",
+        check=check_rescale,
+    )
+    allow_no_crs: bool = option(
+        False, "Predict images without georeference pixel by pixel, without resampling."
+    )
+    pixel_size: float | None = option(
+        None,
+        "Pixel size of images without georeference, which are then resampled like others. Their "
+        "predictions are not georeferenced either.",
+        "METRES",
+        above=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowOptions:
+    """Windows: how an image is divided for the model."""
+
+    window: int = option(1024, "Side of the windows, a multiple of 32.", "PIXELS")
+    overlap: int = option(64, "Overlap of neighbouring windows.", "PIXELS")
+    batch_size: int = option(1, "Windows per batch.", "N", least=1)
+    compile: Literal["auto", "on", "off"] = option(
+        "auto",
+        "Compile the model: takes up to a minute (half a second for .xml files) and pays for "
+        "large jobs, which auto decides. Ignored for .onnx and .ipex files.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceOptions:
+    """Instances: several processes for many images on many cores."""
+
+    instances: int = option(
+        1,
+        "Processes, each with its share of the cores. They divide the images and write into one "
+        "folder.",
+        "N",
+        least=1,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(ModelOptions, FileOptions, ReadingOptions, WindowOptions, InstanceOptions):
+    """Every option of ``training.predict``."""

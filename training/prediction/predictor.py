@@ -1,0 +1,305 @@
+"""Predict one image: windows through the model, while others are read, blended and written."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from geoprep.errors import UsageError
+from geoprep.executors import usable_cores
+from training.checkpoint import Facts
+from training.inference import VIEWS, Runner, average_views
+from training.prediction.blend import SPEED_BAND, RowBlender
+from training.prediction.cog.write_journal import WriteJournal
+from training.prediction.cog.writer import CogWriter, Shape
+from training.prediction.images import ImageSource, known_limits
+from training.prediction.predict_options import PredictOptions, ReadingOptions, parse_bands
+from training.prediction.prediction_tags import tiff_tags
+from training.prediction.window_rows import (
+    WindowRow,
+    prefetched,
+    read_window_rows,
+    scene_limits,
+)
+from training.prediction.windows import WindowGrid
+
+FORMAT = 2
+"""Version of predictions: the contents of each band, and how probabilities become speeds."""
+
+Limits = NDArray[np.float64]
+
+
+class ProgressCallback(Protocol):
+    """Called with the pixels of all windows that are finished so far."""
+
+    def __call__(self, *, completed: float) -> object:
+        """Report ``completed`` pixels."""
+        ...
+
+
+@dataclass(slots=True)
+class PredictStats:
+    """Pixels and seconds of the prediction of one image.
+
+    Attributes
+    ----------
+    image_pixels
+        Pixels of the model's grid that this run predicted.
+    network_pixels
+        Pixels that went through the model, in all views.
+    seconds
+        From opening the image to the finished file.
+    forward_seconds
+        The part of them that the model took.
+    first_seconds
+        The part of those for the first batch, which may have compiled the model.
+    continued
+        Whether this run resumed another one.
+    compiled
+        Whether the model was compiled.
+    lost
+        Pixels where the model's output is not a finite number.
+    """
+
+    image_pixels: int = 0
+    network_pixels: int = 0
+    seconds: float = 0.0
+    forward_seconds: float = 0.0
+    first_seconds: float = 0.0
+    continued: bool = False
+    compiled: bool = False
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """Predicts images with the same model and options.
+
+    Attributes
+    ----------
+    info
+        What the model was trained for.
+    options
+        How images are read and predicted.
+    threshold
+        Least probability of a road, for the speed band.
+    checkpoint
+        Hash of the checkpoint or model file, and which of its weights are used.
+    """
+
+    info: Facts
+    options: PredictOptions
+    threshold: float
+    checkpoint: str
+
+    def grid(self, source: ImageSource) -> WindowGrid:
+        """Return the windows over an image."""
+        options = self.options
+        return WindowGrid.over(
+            source.height, source.width, options.window, options.overlap, options.batch_size
+        )
+
+    def network_pixels(self, source: ImageSource) -> int:
+        """Return how many pixels of an image go through the model."""
+        return self.grid(source).pixels * len(VIEWS[self.options.tta])
+
+    def signature(self, name: str, version: str, runner: Runner) -> dict[str, Any]:
+        """Return everything that a prediction's pixels depend on, as plain JSON.
+
+        Parameters
+        ----------
+        name, version
+            Name and version of the image, see `training.prediction.images.ImageSource`.
+        runner
+            The model.
+        """
+        options = self.options
+        limits = known_limits(self.info, options.rescale)
+        return {
+            "format": FORMAT,
+            "checkpoint": self.checkpoint,
+            "window": options.window,
+            "overlap": options.overlap,
+            "tta": options.tta,
+            "threshold": self.threshold,
+            "compression": options.compress,
+            **{item.name: getattr(options, item.name) for item in fields(ReadingOptions)},
+            "bands": list(parse_bands(options.bands)),
+            "limits": "scene" if limits is None else limits.tolist(),
+            **runner.identity,
+            "image": [name, version],
+        }
+
+    def run(
+        self, source: ImageSource, target: Path, runner: Runner, progress: ProgressCallback
+    ) -> PredictStats:
+        """Write the prediction of an image; resume it if an earlier run was interrupted.
+
+        Parameters
+        ----------
+        source
+            The image, from `training.prediction.images.inspect_image`.
+        target
+            Path of the GeoTIFF; its folder exists.
+        runner
+            The model.
+        progress
+            Called after each batch.
+
+        Raises
+        ------
+        ImageError
+            The image is damaged.
+        UsageError
+            Another process writes this prediction, or the model's output has another shape than
+            its number of channels says.
+        """
+        started = time.perf_counter()
+        signed = self.signature(source.name, source.version, runner)
+        with WriteJournal(target, signed | {"batch": self.options.batch_size}) as journal:
+            continued = journal.continued
+            try:
+                if not continued:
+                    limits = known_limits(self.info, self.options.rescale)
+                    limits = scene_limits(source) if limits is None else limits
+                    journal.settle(limits=limits.tolist())
+                has_speed = bool(self.info.class_mph)
+                shape = Shape(self.info.channels + has_speed, source.height, source.width)
+                speed_band = SPEED_BAND if has_speed else None
+                with CogWriter(journal, shape, self.options.compress, speed_band) as writer:
+                    limits = np.array(journal.settled["limits"])
+                    stats = self._write_rows(source, limits, writer, runner, progress)
+                    writer.finish(target, tiff_tags(source, self.info, signed))
+            except OSError:
+                raise  # such as a full disk: the next run resumes
+            except Exception:
+                journal.remove()
+                raise
+            journal.remove()
+        stats.continued, stats.compiled = continued, runner.fixed_batch
+        stats.seconds = time.perf_counter() - started
+        return stats
+
+    def _write_rows(
+        self,
+        source: ImageSource,
+        limits: Limits,
+        writer: CogWriter,
+        runner: Runner,
+        progress: ProgressCallback,
+    ) -> PredictStats:
+        """Predict and write all rows that are not written yet."""
+        grid, stats, views = self.grid(source), PredictStats(), len(VIEWS[self.options.tta])
+        first = grid.rows.first_touching(writer.next_row)
+        with (
+            closing(prefetched(read_window_rows(source, limits, grid, first))) as rows,
+            RowBlender(grid, self.info, self.threshold, usable_cores()) as blender,
+            closing(self._outputs(_batches(rows, grid, runner), runner)) as outputs,
+        ):
+            for (row, columns, _, is_last), (probabilities, seconds) in outputs:
+                stats.first_seconds = stats.first_seconds or seconds
+                stats.forward_seconds += seconds
+                if columns:
+                    blender.add(row, columns, probabilities[: len(columns)])
+                    stats.network_pixels += len(columns) * grid.window_pixels * views
+                    done = row.number * len(grid.columns.starts) + columns[-1] + 1
+                    progress(completed=done * grid.window_pixels)
+                if is_last:
+                    # Rows that an earlier run has written are repeated only for the part that
+                    # fades into the next row of windows.
+                    skipped = max(0, writer.next_row - grid.rows.starts[row.number])
+                    found = blender.take(row)[:, skipped:]
+                    writer.put(found)
+                    stats.image_pixels += found[0].size
+        stats.lost = blender.lost
+        progress(completed=grid.pixels)
+        return stats
+
+    def _outputs(
+        self, batches: Iterator[_WindowBatch], runner: Runner
+    ) -> Generator[tuple[_WindowBatch, _Output], None, None]:
+        """Yield batches with the model's output, in order."""
+        count = runner.at_once
+        if count == 1:
+            for batch in batches:
+                yield batch, self._forward(batch, runner)
+            return
+        pool = ThreadPoolExecutor(count, "predict-model")
+        waiting = deque[tuple[_WindowBatch, Future[_Output]]]()
+        try:
+            for batch in batches:
+                waiting.append((batch, pool.submit(self._forward, batch, runner)))
+                # One batch waits for the first thread that becomes free.
+                if len(waiting) > count + 1:
+                    first, coming = waiting.popleft()
+                    yield first, coming.result()
+            for first, coming in waiting:
+                yield first, coming.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _forward(self, batch: _WindowBatch, runner: Runner) -> _Output:
+        began = time.perf_counter()
+        image = batch.image
+        wanted = (*image.shape[:3], self.info.channels)
+        if not len(image):
+            return np.zeros(wanted, np.float32), 0.0
+        windows = torch.from_numpy(image).permute(0, 3, 1, 2)
+        found: NDArray[np.float32] = average_views(runner, windows, self.options.tta).cpu().numpy()
+        if found.shape != wanted:
+            raise UsageError(
+                f"the model {self.info.network} returns the shape {found.shape} for {len(image)} "
+                f"windows instead of {wanted} (window, y, x, channel): its factory does not fit "
+                "the checkpoint"
+            )
+        return found, (time.perf_counter() - began) / runner.at_once
+
+
+class _WindowBatch(NamedTuple):
+    """Windows of one row.
+
+    Attributes
+    ----------
+    row
+        The row of windows.
+    columns
+        Index of each window in the row.
+    image
+        uint8 (n, y, x, band); n is more than the windows where batches have a fixed size.
+    last
+        Whether the row has no further batch.
+    """
+
+    row: WindowRow
+    columns: list[int]
+    image: NDArray[np.uint8]
+    last: bool
+
+
+_Output = tuple[NDArray[np.float32], float]
+"""Probabilities, float32 (n, y, x, channel), and the seconds that they took."""
+
+
+def _batches(rows: Iterable[WindowRow], grid: WindowGrid, runner: Runner) -> Iterator[_WindowBatch]:
+    """Yield the windows that have imagery; a row without any is one empty batch."""
+    starts, side = grid.columns.starts, grid.columns.side
+    for row in rows:
+        full = [i for i, x in enumerate(starts) if row.valid[:, x : x + side].any()]
+        for first in range(0, max(len(full), 1), grid.batch):
+            chosen = full[first : first + grid.batch]
+            # A compiled model needs batches of one size: the last one of a row is padded.
+            count = grid.batch if runner.fixed_batch and chosen else len(chosen)
+            image = np.zeros((count, grid.rows.side, side, row.image.shape[2]), np.uint8)
+            for window, index in zip(image, chosen, strict=False):
+                window[...] = row.image[:, starts[index] : starts[index] + side]
+            yield _WindowBatch(row, chosen, image, first + grid.batch >= len(full))
