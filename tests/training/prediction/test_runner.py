@@ -78,15 +78,15 @@ def test_a_model_is_compiled_if_that_pays_and_the_user_reads_only_what_matters(m
     monkeypatch.setattr(runner_module, "missing_compiler", lambda device: None)
     assert should_compile("off", CPU, many) == (False, "")
     assert should_compile("auto", CPU, few) == (False, "")
-    for mode, pixels in (("on", few), ("auto", many)):
-        compiled, note = should_compile(mode, CPU, pixels)
+    for mode, size in (("on", few), ("auto", many)):
+        compiled, note = should_compile(mode, CPU, size)
         assert compiled
         assert note == "compiling the model with the first batch, up to a minute"
     assert should_compile("auto", torch.device("cuda"), many) == (False, "")
     monkeypatch.setattr(runner_module, "missing_compiler", lambda device: "since there is none")
     assert should_compile("auto", CPU, few) == (False, "")
-    for mode, pixels in (("on", few), ("auto", many)):
-        assert should_compile(mode, CPU, pixels) == (
+    for mode, size in (("on", few), ("auto", many)):
+        assert should_compile(mode, CPU, size) == (
             False,
             "model not compiled, since there is none",
         )

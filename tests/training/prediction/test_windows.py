@@ -67,7 +67,7 @@ def test_side_fits_the_image_where_that_saves_pixels():
 
 @pytest.mark.parametrize(("window", "overlap"), [(500, 64), (0, 0), (512, 300), (512, -1)])
 def test_windows_that_cannot_be_laid_are_refused(window, overlap):
-    with pytest.raises(UsageError, match="`window`|`overlap`"):
+    with pytest.raises(UsageError, match=r"`window`|`overlap`"):
         plan_axis(1000, window, overlap)
 
 
