@@ -1,3 +1,13 @@
-"""Satellite imagery and road labels to uint8 Zarr stores, offline and once."""
+"""Satellite imagery and labels to uint8 Zarr stores, and predictions to road networks.
+
+>>> import geoprep as gp
+>>> store = gp.open_store("moscow.zarr")  # doctest: +SKIP
+
+Public names are imported when they are used.
+"""
+
+import lazy_loader as lazy
 
 __version__ = "0.1.0"
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

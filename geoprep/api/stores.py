@@ -1,0 +1,327 @@
+"""Stores for notebooks: tables as GeoDataFrames, pixels as xarray, pictures of scenes."""
+
+from __future__ import annotations
+
+import html
+from functools import cached_property
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from geoprep.errors import UsageError
+from geoprep.store import (
+    SPLIT_NAMES,
+    StoreMeta,
+    find_scene,
+    scene_grid,
+    scene_roads,
+    split_names,
+    tiles_of,
+    valid_share,
+)
+from geoprep.store import Store as StoreReader
+
+if TYPE_CHECKING:
+    import geopandas as gpd
+    import shapely
+    import xarray as xr
+    from numpy.typing import NDArray
+
+    from geoprep.building import Summary
+
+_LONLAT = "EPSG:4326"
+
+
+def open_store(path: str | PathLike[str]) -> Store:
+    """Return the store at a path or address.
+
+    Parameters
+    ----------
+    path
+        Local folder, or an ``s3://``, ``gs://``, ``az://`` or ``https://`` address.
+
+    Raises
+    ------
+    StoreError
+        There is no store, or it is incomplete, damaged or of another schema.
+    """
+    return Store(StoreReader.open(str(path)))
+
+
+class Store:
+    """A finished store: its tables, pixels and pictures.
+
+    Parameters
+    ----------
+    reader
+        The opened store that loaders use. Its tables are NumPy arrays.
+    summary
+        Summary of the build, if the store has just been built.
+
+    Attributes
+    ----------
+    reader, summary
+        As above.
+    """
+
+    def __init__(self, reader: StoreReader, summary: Summary | None = None) -> None:
+        self.reader = reader
+        self.summary = summary
+
+    @property
+    def location(self) -> str:
+        """Path or address of the store."""
+        return self.reader.location
+
+    @property
+    def meta(self) -> StoreMeta:
+        """Parameters of the store: cities, bands, pixel size, levels and so on."""
+        return self.reader.meta
+
+    def __fspath__(self) -> str:
+        return self.location
+
+    def __len__(self) -> int:
+        return len(self.reader.tiles)
+
+    @cached_property
+    def scenes(self) -> gpd.GeoDataFrame:
+        """One row per scene, indexed by scene id.
+
+        Columns: ``split`` (text; several are joined by a comma), ``status``, ``reason``, ``tiles``
+        (their number), ``road_fraction`` and ``valid_fraction`` (0..1), ``crs`` (of the scene) and
+        ``geometry`` (its outline; None if the scene is not georeferenced). The frame has the CRS of
+        the scenes if they share one, else EPSG:4326.
+        """
+        reader, table = self.reader, self.reader.scenes
+        ids = [str(one) for one in table.id]
+        counts = np.bincount(reader.tiles.scene, minlength=len(table))
+        columns = {
+            "split": [split_names(reader, i) for i in range(len(table))],
+            "status": [str(one) for one in table.status],
+            "reason": [str(one) for one in table.reason],
+            "tiles": counts.astype(np.int64),
+            "road_fraction": scene_roads(reader),
+            "valid_fraction": [valid_share(reader, i) for i in range(len(table))],
+            "crs": [str(one) for one in table.crs],
+        }
+        outlines = [self._outline(i) for i in range(len(table))]
+        return _frame(columns, outlines, index=ids, name="scene")
+
+    @cached_property
+    def tiles(self) -> gpd.GeoDataFrame:
+        """One row per tile, in the order of the store.
+
+        Columns: ``scene`` (id), ``row`` and ``col`` (offset in the scene, pixels of the finest
+        level), ``split`` (text), ``status`` (of the scene), ``road_fraction`` and
+        ``valid_fraction`` (0..1), ``crs`` and ``geometry`` (outline without padding; None if the
+        scene is not georeferenced). For the CRS of the frame see `scenes`.
+        """
+        tiles, table = self.reader.tiles, self.reader.scenes
+        columns = {
+            "scene": table.id[tiles.scene].astype(str).tolist(),
+            "row": tiles.row.astype(np.int64),
+            "col": tiles.col.astype(np.int64),
+            "split": np.array(SPLIT_NAMES, object)[tiles.split],
+            "status": table.status[tiles.scene].astype(str).tolist(),
+            "road_fraction": tiles.road_fraction,
+            "valid_fraction": tiles.valid_fraction,
+            "crs": table.crs[tiles.scene].astype(str).tolist(),
+        }
+        outlines: list[tuple[shapely.Polygon, str] | None] = []
+        for scene in range(len(table)):
+            for tile in range(*tiles_of(tiles, scene).indices(len(tiles))):
+                place = int(tiles.row[tile]), int(tiles.col[tile])
+                outlines.append(self._outline(scene, place))
+        return _frame(columns, outlines, index=None, name="tile")
+
+    def footprints(self, by: Literal["scene", "tile"] = "scene") -> gpd.GeoDataFrame:
+        """Return the georeferenced rows of `scenes` or `tiles` in EPSG:4326.
+
+        Raises
+        ------
+        UsageError
+            No scene is georeferenced, or ``by`` is another word.
+        """
+        if by not in ("scene", "tile"):
+            raise UsageError(f"`by` {by!r}: use 'scene' or 'tile'")
+        frame = self.scenes if by == "scene" else self.tiles
+        frame = frame[frame.geometry.notna()]
+        if frame.empty:
+            raise UsageError(f"{self.location}: no scene is georeferenced, so none has a footprint")
+        return frame.to_crs(_LONLAT)
+
+    def to_xarray(self, level: int | None = None, *, chunks: Any = None) -> xr.Dataset:  # noqa: ANN401 - xarray's
+        """Return images and labels of a level, read when they are used.
+
+        Parameters
+        ----------
+        level
+            Tile side in pixels. None: the finest.
+        chunks
+            As of `xarray.open_zarr`. None: NumPy arrays; ``{}``: dask arrays of one tile each.
+
+        Returns
+        -------
+        xarray.Dataset
+            ``image`` uint8 (tile, y, x, band) and ``speed`` uint8 (tile, y, x), with coordinates
+            ``band`` (names), ``scene`` (ids), ``split`` (text), ``row``, ``col`` and ``transform``
+            (tile, 6).
+
+        Raises
+        ------
+        UsageError
+            The store has no such level.
+        """
+        import xarray as xr
+
+        reader, level = self.reader, self.reader.check_level(level)
+        group = str(level)
+        pixels: xr.Dataset = xr.open_zarr(
+            reader.root.store, group=group, chunks=chunks, consolidated=False, zarr_format=3
+        )
+        frame = self.tiles
+        coordinates = {
+            "tile": np.arange(len(frame)),
+            "band": list(reader.meta.bands),
+            **{name: ("tile", frame[name].to_numpy()) for name in ("scene", "split", "row", "col")},
+            "transform": (("tile", "coefficient"), reader.tiles.transform),
+        }
+        gsd = [round(one * reader.meta.tile / level, 6) for one in reader.meta.gsd_m]
+        described: xr.Dataset = pixels.assign_coords(coordinates)
+        return described.assign_attrs(level=level, gsd_m=gsd)
+
+    def plot(self, scene: str | None = None, *, level: int | None = None) -> NDArray[np.object_]:
+        """Draw the image and the label of a scene with matplotlib.
+
+        Parameters
+        ----------
+        scene
+            Id of the scene, or its end such as ``chip55``. None: the first scene with pixels.
+        level
+            Tile side in pixels. None: the coarsest level.
+
+        Returns
+        -------
+        object (2,)
+            matplotlib axes of the image and of the label.
+
+        Raises
+        ------
+        UsageError
+            There is no such scene or level, or the scene has no pixels.
+        """
+        import matplotlib.pyplot as plt
+
+        from geoprep.palette import speed_colours
+        from geoprep.views import brightness_table, natural_bands, read_thinned
+
+        reader = self.reader
+        level = reader.check_level(reader.meta.levels[-1] if level is None else level)
+        index = self._first_with_pixels() if scene is None else find_scene(reader, scene)
+        if reader.scenes.status[index] not in ("ok", "unlabelled"):
+            raise UsageError(
+                f"{reader.scenes.id[index]} has no pixels: {reader.scenes.status[index]}: "
+                f"{reader.scenes.reason[index]}"
+            )
+        image, speed = read_thinned(reader, index, level, 1)
+        rgb = brightness_table(reader)[image[..., list(natural_bands(reader.meta.bands))]]
+        figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
+        axes[0].imshow(np.broadcast_to(rgb, (*rgb.shape[:2], 3)))
+        axes[1].imshow(speed_colours()[speed])
+        for one, title in zip(axes, ("image", "label"), strict=True):
+            one.set_title(title)
+            one.set_axis_off()
+        figure.suptitle(str(reader.scenes.id[index]))
+        result: NDArray[np.object_] = axes
+        return result
+
+    def info(self, *, scenes: bool = False) -> dict[str, Any]:
+        """Return facts about the store as plain values; see `geoprep.store_info`."""
+        from geoprep.views import info
+
+        return info(self.reader, scenes=scenes)
+
+    def _first_with_pixels(self) -> int:
+        status = self.reader.scenes.status
+        usable = np.flatnonzero((status == "ok") | (status == "unlabelled"))
+        if not len(usable):
+            raise UsageError(f"{self.location}: no scene has pixels")
+        return int(usable[0])
+
+    def _outline(
+        self, scene: int, tile: tuple[int, int] | None = None
+    ) -> tuple[shapely.Polygon, str] | None:
+        """Return the outline of a scene, or of its tile at (row, col), and its CRS."""
+        import shapely
+
+        grid = scene_grid(self.reader, scene)
+        if grid is None or not grid.georeferenced:
+            return None
+        if tile is not None:
+            side = self.reader.meta.tile
+            row, col = tile
+            grid = grid.window(row, col, min(side, grid.height - row), min(side, grid.width - col))
+        corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0)]
+        polygon = shapely.Polygon([grid.transform * corner for corner in corners])
+        return shapely.geometry.polygon.orient(polygon), grid.crs
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Return the lines of the repr: names and values."""
+        meta, tiles, table = self.meta, self.reader.tiles, self.reader.scenes
+        statuses = {name: int((table.status == name).sum()) for name in sorted(set(table.status))}
+        splits = {name: int((tiles.split == i).sum()) for i, name in enumerate(SPLIT_NAMES)}
+        gsd = max(meta.gsd_m)
+        levels = [f"{level} ({gsd * meta.tile / level:.3g} m)" for level in meta.levels]
+        return [
+            ("cities", ", ".join(meta.cities)),
+            ("scenes", f"{len(table):,} ({_listed(statuses)})"),
+            ("tiles", f"{len(tiles):,} of {meta.tile} x {meta.tile} pixels ({_listed(splits)})"),
+            ("levels", ", ".join(levels)),
+            ("bands", ", ".join(meta.bands)),
+            ("label", "speed in mph" if meta.has_speeds else "road, without speeds"),
+        ]
+
+    def __repr__(self) -> str:
+        rows = [f"  {name + ':':<8} {value}" for name, value in self._facts()]
+        return "\n".join([f"<geoprep.Store {self.location}>", *rows])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in self._facts()
+        )
+        title = html.escape(self.location)
+        return f"<div><b>geoprep.Store</b> <code>{title}</code><table>{rows}</table></div>"
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+
+
+def _frame(
+    columns: dict[str, Any],
+    outlines: list[tuple[shapely.Polygon, str] | None],
+    *,
+    index: list[str] | None,
+    name: str,
+) -> gpd.GeoDataFrame:
+    """Return a GeoDataFrame in the common CRS of the outlines, or in EPSG:4326."""
+    import geopandas as gpd
+    import pandas as pd
+
+    from geoprep.crs import reproject
+
+    found = {crs for one in outlines if one is not None for crs in (one[1],)}
+    common = found.pop() if len(found) == 1 else _LONLAT
+    shapes = np.full(len(outlines), None, object)
+    for crs in {one[1] for one in outlines if one is not None}:
+        rows = [i for i, one in enumerate(outlines) if one is not None and one[1] == crs]
+        lines = np.array([one[0] for one in outlines if one is not None and one[1] == crs], object)
+        shapes[rows] = lines if crs == common else reproject(lines, crs, common)
+    geometry = gpd.GeoSeries(shapes, crs=common)
+    frame = gpd.GeoDataFrame(pd.DataFrame(columns), geometry=geometry)
+    frame.index = pd.Index(index if index is not None else range(len(frame)), name=name)
+    return frame

@@ -1,0 +1,115 @@
+"""Test stores as notebooks use them: tables, pixels, pictures, reprs."""
+
+import os
+import subprocess
+import sys
+
+import geopandas as gpd
+import matplotlib as mpl
+import numpy as np
+import pytest
+import xarray as xr
+
+import geoprep
+from geoprep.errors import StoreError, UsageError
+from geoprep.plan.options import BuildOptions
+
+
+@pytest.fixture(scope="module")
+def store(small_store):
+    return geoprep.open_store(small_store)
+
+
+def test_import_is_quick_and_loads_no_heavy_library():
+    heavy = ("rasterio", "zarr", "torch", "pandas", "geopandas", "xarray", "matplotlib", "numba")
+    code = f"import sys, geoprep; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_store_is_a_clear_error(tmp_path):
+    with pytest.raises(StoreError, match=r"no such store"):
+        geoprep.open_store(tmp_path / "gone.zarr")
+
+
+def test_scenes_are_a_geodataframe_of_every_scene(store):
+    scenes = store.scenes
+    assert isinstance(scenes, gpd.GeoDataFrame)
+    assert list(scenes.index) == [str(one) for one in store.reader.scenes.id]
+    assert scenes.index.name == "scene"
+    assert set(scenes["status"]) == {str(one) for one in store.reader.scenes.status}
+    assert scenes["tiles"].sum() == len(store.reader.tiles)
+    with_grid = scenes[scenes.geometry.notna()].to_crs("EPSG:4326")
+    assert with_grid.is_valid.all()
+
+
+def test_scenes_of_several_zones_are_in_lon_lat_with_their_own_crs(store):
+    crs = set(store.scenes["crs"]) - {""}
+    assert len(crs) > 1
+    assert store.scenes.crs.to_epsg() == 4326
+
+
+def test_scenes_of_one_crs_keep_it(make, tmp_path):
+    from affine import Affine
+
+    grid = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
+    make.write_scene(tmp_path, "a", shape=(64, 96), transform=grid, crs="EPSG:32637")
+    options = BuildOptions(tile=64, levels=1)
+    store = geoprep.open_store(make.build_store(tmp_path, tmp_path / "x.zarr", options))
+    assert store.scenes.crs.to_epsg() == 32637
+    outline = store.scenes.geometry.iloc[0]
+    assert outline.bounds == (400_000, 6_000_000 - 32, 400_000 + 48, 6_000_000)
+    tiles = store.tiles
+    assert tiles.geometry.union_all().symmetric_difference(outline).area == pytest.approx(0)
+
+
+def test_tiles_are_in_the_order_of_the_store(store):
+    tiles = store.tiles
+    assert len(tiles) == len(store) == len(store.reader.tiles)
+    assert tiles["scene"].tolist() == [
+        str(store.reader.scenes.id[i]) for i in store.reader.tiles.scene
+    ]
+    assert set(tiles["split"]) <= {"train", "val", "test", "unused"}
+
+
+def test_footprints_are_georeferenced_rows_in_lon_lat(store):
+    footprints = store.footprints()
+    assert footprints.crs.to_epsg() == 4326
+    assert footprints.geometry.notna().all()
+    assert len(store.footprints(by="tile")) >= len(footprints)
+    with pytest.raises(UsageError, match="by"):
+        store.footprints(by="city")
+
+
+def test_xarray_reads_the_pixels_of_a_level(store):
+    level = store.meta.levels[0]
+    data = store.to_xarray()
+    assert isinstance(data, xr.Dataset)
+    assert data.image.dims == ("tile", "y", "x", "band")
+    assert data["band"].values.tolist() == list(store.meta.bands)
+    assert data["scene"].values.tolist() == store.tiles["scene"].tolist()
+    np.testing.assert_array_equal(data.speed[3].values, store.reader.speed(level)[3])
+    train = data.isel(tile=(data.split == "train").values)
+    assert set(train["scene"].values) <= set(store.scenes.index)
+    with pytest.raises(UsageError, match="no level"):
+        store.to_xarray(7)
+
+
+def test_plot_draws_image_and_label(store):
+    mpl.use("agg")
+    axes = store.plot()
+    assert [one.get_title() for one in axes] == ["image", "label"]
+    with pytest.raises(UsageError, match="has no pixels"):
+        store.plot(store.scenes.index[store.scenes["status"] == "failed"][0])
+
+
+def test_reprs_say_what_is_in_the_store(store):
+    text = repr(store)
+    assert store.location in text
+    assert f"{len(store):,} of {store.meta.tile}" in text
+    assert len(text.splitlines()) <= 10
+    assert "<table>" in store._repr_html_()
+
+
+def test_a_store_is_a_path_for_loaders(store, small_store):
+    assert os.fspath(store) == str(small_store)
