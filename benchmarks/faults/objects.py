@@ -105,7 +105,7 @@ def download(address: str, out: Path) -> int:
     """Download a city's images of one product with their labels."""
     use(address)
     out.mkdir(exist_ok=True)
-    place = ("--product", "PS-RGB", "--dest", str(out))
+    place = ("--product", "PS-RGB", "--out", str(out))
     return jobs.command("download", "--city", CITY.name, *place, "--quiet")
 
 

@@ -161,7 +161,8 @@ class BucketTarget:
             }
             root = files.pop(ROOT).read_bytes()
             self._journal.lease.check()
-            self._bucket.put_all(files)
+            if not self._bucket.put_all(files, tags):
+                raise self._overtaken()
         assert self._root is not None  # begin has written it
         if self._bucket.put_if(ROOT, root, self._root[1]) is None:
             raise self._overtaken()

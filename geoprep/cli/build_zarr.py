@@ -309,13 +309,13 @@ def _sources(given: dict[str, Any], quiet: bool) -> Sources:
 def _brought(given: dict[str, Any], quiet: bool) -> tuple[list[str], str | None]:
     """Unpack archives and download what cannot be read in place; say where it stays."""
     from geoprep.cli.progress import counting_bar
-    from geoprep.sources import brought
+    from geoprep.sources import copies_folder, local_pattern
 
-    into, said = _kept_beside(given["out"]), set[str]()
+    into, said = copies_folder(given["out"]), set[str]()
 
     def local(pattern: str) -> str:
         with counting_bar("unpacking, MB", quiet, per=10**6) as report:
-            found, note = brought(pattern, into, report)
+            found, note = local_pattern(pattern, into, report)
         if note and note not in said:
             click.echo(note, err=True)
             said.add(note)
@@ -325,21 +325,15 @@ def _brought(given: dict[str, Any], quiet: bool) -> tuple[list[str], str | None]
     return images, given["labels"] and local(given["labels"])
 
 
-def _kept_beside(out: str | Path) -> Path:
-    """Return the folder for what a build brings: beside the store or, of one in a bucket, here."""
-    place = out if isinstance(out, Path) else Path(out.rstrip("/")).name
-    return Path(f"{place}.source")
-
-
 def _fetched(found: list[Found], out: str | Path, quiet: bool) -> list[Found]:
-    """Bring what lies on a server to the disk."""
+    """Download remote images and labels."""
     from geoprep.cli.progress import counting_bar
-    from geoprep.sources import fetch, remote_scenes
+    from geoprep.sources import copies_folder, download_scenes, remote_scenes
 
     if not any(remote_scenes(one) for one in found):
         return found
-    into = _kept_beside(out)
+    into = copies_folder(out)
     with counting_bar("downloading scenes", quiet) as report:
-        local = [fetch(one, into, report) for one in found]
-    click.echo(f"downloaded to {into}: delete it when you need it no more", err=True)
+        local = [download_scenes(one, into, report) for one in found]
+    click.echo(f"downloaded to {into}: delete it when you no longer need it", err=True)
     return local

@@ -1,7 +1,8 @@
-"""Where scenes come from: a folder, an archive, a bucket or file patterns in, scenes out.
+"""Finds scenes in folders, archives, buckets and file patterns, and downloads them.
 
-Face: :class:`Scene` and :class:`Found`; :func:`find_scenes` for SpaceNet's cities,
-:func:`images_and_labels` for any other imagery, :func:`fetch` to bring them to the local disk.
+`find_scenes` finds those of a SpaceNet city, `images_and_labels` those of a user's own files.
+`local_pattern` unpacks archives and downloads single files, `download_scenes` downloads the images
+and labels of scenes, `list_files` and `download_files` a city from the public bucket.
 """
 
 import lazy_loader as lazy

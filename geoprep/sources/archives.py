@@ -1,6 +1,6 @@
-"""A person's own archives, and files on a web server: brought to the disk once.
+"""Archives of a user's own, and single files on servers: unpacked and downloaded once.
 
-An archive is named as it is, or with a pattern of what in it is meant: ``a.zip!/train/*_sat.jpg``.
+An archive is given by its path, or with a pattern of its members: ``a.zip!/train/*_sat.jpg``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Final
 
 from geoprep.errors import SourceError
-from geoprep.sources.download import download
-from geoprep.sources.matching import LABEL_SUFFIXES
+from geoprep.sources.extraction import Extracted, once, write_member
+from geoprep.sources.label_matching import IMAGE_SUFFIXES, LABEL_SUFFIXES
+from geoprep.sources.local_copies import copy_path, download_copy, prepare_copies
 from geoprep.sources.tar import (
     MAX_MEMBER,
     MAX_MEMBERS,
@@ -26,41 +27,40 @@ from geoprep.sources.tar import (
     name_fault,
     plain_files,
 )
-from geoprep.sources.unpack import Extracted, once, write_member
-from geoprep.storage import fetch_file, is_remote, is_web
+from geoprep.storage import is_remote, is_web
 
 SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".zip")
 INSIDE: Final = "!/"
-_ADVICE: Final = "Imagery needs no such member: make the archive again of plain files."
+_ADVICE: Final = "Imagery needs no such member: pack the archive again, from plain files only."
 
 Report = Callable[[int, int], None]
 
 
-def brought(pattern: str, into: Path, report: Report | None = None) -> tuple[str, str]:
-    """Bring what a pattern names to the disk where it cannot be read where it lies.
+def local_pattern(pattern: str, folder: Path, report: Report | None = None) -> tuple[str, str]:
+    """Unpack or download what a pattern names, if it cannot be read in place.
 
-    Archives are unpacked, wherever they are; of servers whose folders cannot be listed, files are
-    downloaded, and of S3 archives and files of roads. What is there from an earlier run is used
-    again.
+    Archives are unpacked. Files are downloaded from web servers, whose folders cannot be listed;
+    from S3, archives and single road files are. Results of an earlier run are used again.
 
     Parameters
     ----------
     pattern
-        As a person gave it, with or without a pattern of members.
-    into
-        Folder to keep it in, made when needed.
+        Path, address or pattern, with or without a pattern of archive members.
+    folder
+        Folder for the local copies, created when needed (`geoprep.sources.copies_folder`).
     report
         Called with the bytes unpacked, and all bytes of the archive.
 
     Returns
     -------
     tuple of str
-        The pattern to go on with, and a line that says what stays where; empty where nothing does.
+        The pattern of local files, and a line that says what was stored where; "" for nothing. An
+        archive with one vector file and no images means that file.
 
     Raises
     ------
     SourceError
-        It cannot be fetched; the archive is damaged, or has a member that leads out of its folder.
+        The download fails; the archive is damaged, or has a member outside its folder.
     """
     place, _, inside = pattern.partition(INSIDE)
     packed = place.lower().endswith(SUFFIXES)
@@ -69,20 +69,30 @@ def brought(pattern: str, into: Path, report: Report | None = None) -> tuple[str
     if is_web(place) or (
         is_remote(place) and (packed or (vectors and not set(place) & set("*?[")))
     ):
-        into.mkdir(parents=True, exist_ok=True)
-        target = into / PurePosixPath(place).name
-        (fetch_file if is_web(place) else download)(place, target)
-        note = f"{place}: downloaded to {target}: delete it when you need it no more"
+        prepare_copies(folder)
+        target = download_copy(place, folder)
+        note = f"{place}: downloaded to {target}"
         place = str(target)
     if not packed or not Path(place).expanduser().is_file():
         return (place if note else pattern), note
     archive = Path(place).expanduser().absolute()
-    folder = into / f"{archive.name}.unpacked"
-    done = once(archive, folder, "all", lambda: _unpacked(archive, folder, report))
+    # Beside the copy of a remote archive; of a local one, at a path made of its full path.
+    beside = archive if note else copy_path(str(archive), folder)
+    unpacked = beside.with_name(f"{archive.name}.unpacked")
+    prepare_copies(folder)
+    done = once(archive, unpacked, "all", lambda: _unpacked(archive, unpacked, report))
     size = sum(done.files.values()) / 1e6
-    more = f"{archive}: {len(done.files):,} files ({size:,.1f} MB) unpacked into {folder}"
-    there = glob.escape(str(folder.absolute())) + "/" + (inside or "**/*")
-    return there, f"{note}; {more}" if note else f"{more}: delete it when you need it no more"
+    more = f"{archive}: {len(done.files):,} files ({size:,.1f} MB) unpacked into {unpacked}"
+    there = _only_vectors(done, unpacked) if not inside else ""
+    there = there or glob.escape(str(unpacked.absolute())) + "/" + (inside or "**/*")
+    return there, f"{note}; {more}" if note else more
+
+
+def _only_vectors(done: Extracted, unpacked: Path) -> str:
+    """Return the path of the only vector file of an archive without images, "" for others."""
+    vectors = [name for name in done.files if name.lower().endswith(LABEL_SUFFIXES)]
+    images = any(name.lower().endswith(IMAGE_SUFFIXES) for name in done.files)
+    return str(unpacked.absolute() / vectors[0]) if len(vectors) == 1 and not images else ""
 
 
 def _unpacked(archive: Path, into: Path, report: Report | None) -> Extracted:
@@ -98,17 +108,17 @@ def _unpacked(archive: Path, into: Path, report: Report | None) -> Extracted:
                     report(min(read, total), total)
     except (zipfile.BadZipFile, lzma.LZMAError, zlib.error, NotImplementedError) as error:
         raise SourceError(
-            f"{archive}: damaged, or packed in a way that is not read here ({error}). Fetch it "
-            "again, or unpack it yourself and give the folder."
+            f"{archive}: damaged, or of an unknown compression ({error}). Download it again, or "
+            "unpack it yourself and give the folder."
         ) from error
     return done
 
 
-_Member = tuple[str, int, int, IO[bytes] | None]
-"""Name, bytes, bytes in the archive, and what reads them."""
+_ArchiveMember = tuple[str, int, int, IO[bytes] | None]
+"""Name, size in bytes, compressed size in bytes, and the stream of its bytes."""
 
 
-def _of_tar(archive: Path) -> Iterator[_Member]:
+def _of_tar(archive: Path) -> Iterator[_ArchiveMember]:
     with tarfile.open(archive, "r:*", tarinfo=StrictInfo) as tar:
         for info in plain_files(tar, archive, _ADVICE):
             if fault := name_fault(info.name):
@@ -116,7 +126,7 @@ def _of_tar(archive: Path) -> Iterator[_Member]:
             yield info.name, info.size, info.size, tar.extractfile(info)
 
 
-def _of_zip(archive: Path) -> Iterator[_Member]:
+def _of_zip(archive: Path) -> Iterator[_ArchiveMember]:
     with zipfile.ZipFile(archive) as packed:
         infos = packed.infolist()
         for number, info in enumerate(infos):

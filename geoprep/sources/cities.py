@@ -1,8 +1,8 @@
 """SpaceNet's road cities as data: names, folders, file-name patterns, archives, addresses.
 
-Sources of the figures: chip counts, road lengths and checksums as TorchGeo's SpaceNet data sets
-list them, archive sizes as the bucket's own listing gives them (binary gigabytes). Nothing here
-touches a disk or a network.
+Sources of the figures: chip counts, road lengths and checksums are those of TorchGeo's SpaceNet
+data sets, archive sizes those of the bucket's listing (in GiB). Nothing here reads a disk or a
+network.
 """
 
 import difflib
@@ -17,7 +17,7 @@ from geoprep.errors import UsageError
 BUCKET = "spacenet-dataset"
 BUCKET_URL = f"https://{BUCKET}.s3.amazonaws.com"
 
-# SpaceNet renamed its products in 2018; the SpaceNet 3 test archives still carry the old names.
+# SpaceNet renamed its products in 2018; the SpaceNet 3 test archives still have the old names.
 PRODUCTS: dict[str, tuple[str, ...]] = {
     "PAN": (),
     "MS": ("MUL",),
@@ -34,7 +34,7 @@ OLDEST_LABELS = "spacenetroads"
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """One tarball of the public bucket; ``gib`` and ``md5`` are None where not published."""
+    """One archive of the public bucket; ``gib`` and ``md5`` are None if not published."""
 
     name: str
     holds: Literal["train", "test", "speed labels"]
@@ -43,7 +43,7 @@ class Archive:
 
     @property
     def url(self) -> str:
-        """Return the address that a browser or curl downloads without an account."""
+        """Return the address for a download with a browser or curl, without an account."""
         mission = self.name.partition("_")[0]
         return f"{BUCKET_URL}/spacenet/{mission}_roads/tarballs/{self.name}"
 
@@ -52,8 +52,8 @@ class Archive:
 class City:
     """One SpaceNet area of interest.
 
-    ``chips`` and ``road_km`` count labelled data only; ``example`` is the number of a chip that is
-    known to exist (numbers have gaps).
+    ``chips`` and ``road_km`` count labelled data only; ``example`` is the number of an existing
+    chip (numbers have gaps).
     """
 
     name: str
@@ -67,17 +67,17 @@ class City:
 
     @property
     def aoi(self) -> str:
-        """Return the area's name as it stands in every path, e.g. ``AOI_7_Moscow``."""
+        """Return the area's name as used in all paths, e.g. ``AOI_7_Moscow``."""
         return f"AOI_{self.aoi_id}_{self.place}"
 
     @property
     def token(self) -> str:
-        """Return the word before a chip's number in file names and scene ids."""
+        """Return the word before the chip number in file names and scene ids."""
         return "img" if self.mission == "SN3" else "chip"
 
     @property
     def labelled(self) -> bool:
-        """Return whether road labels were ever published for this city."""
+        """Return whether road labels were published for this city."""
         return self.chips > 0
 
     @property
@@ -88,7 +88,7 @@ class City:
 
     @property
     def label_folder(self) -> str:
-        """Return the folder that holds this city's labels beside the images."""
+        """Return the name of the folder that holds this city's labels."""
         return SPEED_LABELS if self.mission == "SN5" else PLAIN_LABELS
 
     def scene_id(self, number: int) -> str:
@@ -103,14 +103,14 @@ class City:
 
 
 class ImageRank(IntEnum):
-    """Where an image of a product lies."""
+    """Whether the folder of an image names its product."""
 
     IN_ITS_FOLDER = 0
     ELSEWHERE = 1
 
 
 class LabelRank(IntEnum):
-    """What a label file is, by its name or its folder's."""
+    """Kind of a label file, by its name or the name of its folder."""
 
     SPEED = 0
     SPEED_BY_TAIL_OR_FOLDER = 1
@@ -120,7 +120,7 @@ class LabelRank(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileRole:
-    """What a file of a city is. Of two files in one role and number, the lower rank is meant."""
+    """Role of a file of a city. Of two files with one role and number, the lower rank counts."""
 
     kind: Literal["image", "label"]
     number: int
@@ -129,7 +129,7 @@ class FileRole:
 
     @property
     def has_speeds(self) -> bool:
-        """Return whether this is a label that carries speeds."""
+        """Return whether this is a label with speeds."""
         return self.kind == "label" and self.rank < LabelRank.PLAIN
 
 
@@ -191,7 +191,7 @@ def get_city(name: str) -> City:
     Raises
     ------
     UsageError
-        No such city; the message lists the known ones and the nearest name.
+        No such city; the message lists the known ones and the most similar name.
     """
     known = {key: city for city in CITIES.values() for key in _keys(city)}
     wanted = re.sub(r"[\W_]+", "_", name.lower()).strip("_")
@@ -221,10 +221,10 @@ _MISSION = re.compile(r"(SN\d+)_", re.IGNORECASE)
 
 
 def file_role(city: City, path: str) -> FileRole | None:
-    """Say what a file is to a city from its name and its folder's, or None if nothing.
+    """Return the role of a file of a city, by its name and the name of its folder; None: no role.
 
-    Files are matched on area and number; SpaceNet 2 has the same areas and numbers with buildings
-    as labels, so a name that states another mission is not this city's.
+    Files are matched by area and number. SpaceNet 2 has the same areas and numbers with labels of
+    buildings, so files that name another mission do not belong to the city.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def _image_role(match: re.Match[str], pure: PurePosixPath) -> FileRole:
     base = re.split(r"[_.]", folder.lower())[0]
     if folder.lower() in _SPELLINGS:
         product, rank = named or _SPELLINGS[folder.lower()], ImageRank.IN_ITS_FOLDER
-    elif base in _SPELLINGS:  # a derived product kept beside the others, such as PS-RGB_8bit
+    elif base in _SPELLINGS:  # a derived product beside the others, such as PS-RGB_8bit
         product, rank = folder, ImageRank.IN_ITS_FOLDER
     else:
         product, rank = named or folder, ImageRank.ELSEWHERE
@@ -275,7 +275,7 @@ def _label_role(match: re.Match[str], pure: PurePosixPath) -> FileRole | None:
 
 
 def directions(city: City, product: str = "PS-RGB") -> str:
-    """Return the lines that tell a person how to get this city's data, or a stand-in for it."""
+    """Return lines with the ways to get this city's data, or a synthetic stand-in for it."""
     content = [product, city.label_folder] if city.labelled else [product]
     copies = [
         f"    aws s3 cp --no-sign-request s3://{BUCKET}/{city.folder}{name}/"
@@ -283,13 +283,14 @@ def directions(city: City, product: str = "PS-RGB") -> str:
         for name in content
     ]
     return "\n".join([
-        "What brings data:",
+        "Ways to get data:",
+        f"  the real city, no account needed: geoprep download --city {city.name}",
         f"  a synthetic city: geoprep synth --city {city.name} --out data/",
-        "  the public SpaceNet bucket, no account needed (put the archives into data/):",
+        "  archives of the public SpaceNet bucket (put them into data/):",
         *(_archive_line(archive) for archive in city.archives),
         "  one chip of it:",
         *copies,
-        f"  or read it in place: --source s3://{BUCKET}/{city.folder}",
+        f"  or read the bucket in place, with this `source`: s3://{BUCKET}/{city.folder}",
     ])  # fmt: skip
 
 

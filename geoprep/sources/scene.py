@@ -1,4 +1,4 @@
-"""What every source hands on: scenes, in an order that people expect."""
+"""Records that every source returns: scenes, and the scenes found in one source."""
 
 import re
 from dataclasses import dataclass, replace
@@ -9,15 +9,15 @@ from geoprep.storage import is_local
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One image and its road label, by address (see `geoprep.storage.addresses`).
+    """One image and its label, by address (see `geoprep.storage`).
 
     Attributes
     ----------
     id
         Unique over cities, e.g. ``AOI_7_Moscow_chip12``.
     image, label
-        Plain strings, so that a scene travels to other processes; ``label`` is None where no label
-        file exists, which is not the same as an empty one.
+        Addresses as plain strings, so that a scene can be sent to other processes. ``label`` is
+        None if there is no label file, which differs from an empty one.
     """
 
     id: str
@@ -27,22 +27,22 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The scenes of one source, sorted naturally, and what was noticed on the way.
+    """The scenes found in one source, in natural order, with notes for the user.
 
     Attributes
     ----------
     scenes
         At least one.
     origin
-        The folder, archive, bucket prefix or patterns they came from.
+        The folder, archive, bucket prefix or patterns that were searched.
     product
-        Imagery product, None for a person's own images.
+        Imagery product, None for a user's own images.
     orphan_labels
         Addresses of labels that have no image.
     road_file
-        One file of roads for all scenes; their own ``label`` is then None.
+        One road file for all scenes, whose own ``label`` is then None.
     notes
-        Lines a person should see, such as folders that could not be read.
+        Lines for the user, such as folders that could not be read.
     """
 
     scenes: tuple[Scene, ...]
@@ -53,7 +53,7 @@ class Found:
     notes: tuple[str, ...] = ()
 
     def absolute(self) -> "Found":
-        """Return the same scenes with addresses that mean the same in whatever folder one is."""
+        """Return the same scenes with absolute paths, for workers in other folders."""
         scenes = tuple(
             replace(one, image=_absolute(one.image), label=one.label and _absolute(one.label))
             for one in self.scenes

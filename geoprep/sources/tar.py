@@ -1,8 +1,8 @@
-"""SpaceNet's tarballs: judging members, indexing a plain tar.
+"""Tar archives: checks of their members, and an index of an uncompressed one.
 
-Every member is judged before anything is done with it, and the archive is refused as a whole when
-one member would leave its folder, is a link or a device, or claims an absurd size: SpaceNet's own
-archives hold plain files and folders only. ``TarFile.extract*`` is never called.
+Every member is checked before it is used. The whole archive is refused if one member would leave
+its folder, is a link or a device, or claims an absurd size: SpaceNet's own archives hold plain
+files and folders only. ``TarFile.extract*`` is never called.
 """
 
 import gzip
@@ -34,8 +34,8 @@ _EXTENDED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A regular file in a plain tar: its name and where its bytes lie."""
+class TarEntry:
+    """A regular file in an uncompressed tar: its name, and the offset and number of its bytes."""
 
     name: str
     offset: int
@@ -43,11 +43,11 @@ class Member:
 
 
 class StrictInfo(tarfile.TarInfo):
-    """Headers that fail loudly: `tarfile` ends quietly at a damaged or missing one."""
+    """Headers that raise an error if damaged or missing, where `tarfile` ends without one."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse one header block; only a block of zeros may end an archive."""
+        """Parse one header block; only a block of zeros ends an archive."""
         try:
             info = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
@@ -60,7 +60,7 @@ class StrictInfo(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
-        """Return the next member; a pax record may have replaced its size."""
+        """Return the next member; a pax record may give its size."""
         info = super().fromtarfile(tar)
         if info.size < 0:
             raise tarfile.ReadError(f"{info.name!r} claims {info.size} bytes")
@@ -68,12 +68,12 @@ class StrictInfo(tarfile.TarInfo):
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a file's name says that it is one of the archives read here."""
+    """Return whether a file has the name of an archive: .tar, .tar.gz or .tgz."""
     return path.name.lower().endswith(SUFFIXES)
 
 
 def is_compressed(path: Path) -> bool:
-    """Return whether the file begins as gzip does, whatever its name.
+    """Return whether a file starts like a gzip file, whatever its name.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def is_compressed(path: Path) -> bool:
         raise SourceError(f"{path}: cannot be read ({error.strerror}).") from error
 
 
-def index_tar(archive: Path) -> list[Member]:
+def index_tar(archive: Path) -> list[TarEntry]:
     """Return every regular file of an uncompressed tar; headers are read, data is skipped.
 
     Raises
@@ -104,22 +104,20 @@ def index_tar(archive: Path) -> list[Member]:
     ):
         for info in plain_files(tar, archive):
             if info.offset_data + info.size > length:
-                raise tarfile.ReadError(f"{info.name!r} ends behind the end of the file")
-            # As with tar itself, of two members of one name the later one counts.
-            members[info.name] = Member(info.name, info.offset_data, info.size)
+                raise tarfile.ReadError(f"{info.name!r} ends after the end of the file")
+            # Of two members with one name the later one counts, as for tar itself.
+            members[info.name] = TarEntry(info.name, info.offset_data, info.size)
     return list(members.values())
 
 
-SPACENETS_OWN = (
-    "SpaceNet's own archives have no such member: download it again from the public bucket."
-)
-"""What to do about a hostile member of an archive that should be SpaceNet's."""
+SPACENETS_OWN = "SpaceNet's own archives have no such member: download the archive again."
+"""Advice for a refused member of an archive of SpaceNet."""
 
 
 def plain_files(
     tar: tarfile.TarFile, archive: Path, advice: str = SPACENETS_OWN
 ) -> Iterator[tarfile.TarInfo]:
-    """Yield the regular files of an archive, refusing it at the first member it should not have."""
+    """Yield the regular files of an archive; raise SourceError at a member that is not allowed."""
     for count, info in enumerate(tar):
         fault = _fault(info) or ("one member too many" if count >= MAX_MEMBERS else None)
         if fault:
@@ -129,14 +127,14 @@ def plain_files(
 
 
 def name_fault(name: str) -> str | None:
-    """Return why a member of this name must not be written below a folder, or None."""
+    """Return why a member of this name may not be written below a folder, or None."""
     path = PurePosixPath(name)
     outside = path.is_absolute() or ".." in path.parts or not path.parts
     return "its path leaves the folder" if outside or set(name) & {"\0", "\\", ":"} else None
 
 
 def _fault(info: tarfile.TarInfo) -> str | None:
-    """Return why a member must not be touched, or None."""
+    """Return why a member is not allowed, or None."""
     path = PurePosixPath(info.name)
     if path.is_absolute() or ".." in path.parts or "\0" in info.name:
         return "its path leaves the folder"
@@ -151,7 +149,7 @@ def _fault(info: tarfile.TarInfo) -> str | None:
 
 @contextmanager
 def damage_named(archive: Path) -> Iterator[None]:
-    """Turn every way in which a damaged archive shows itself into one error that names it."""
+    """Turn all errors of a damaged archive into one that names it."""
     try:
         yield
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:

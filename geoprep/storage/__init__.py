@@ -1,8 +1,8 @@
-"""Bytes on a disk or in a bucket: an address in, bytes or an open image out.
+"""Reads and writes bytes on a disk, in a bucket and on web servers; knows nothing of Zarr.
 
-Files are written whole or not at all. Face: :func:`open_image`, :func:`read_bytes`,
-:func:`fetch_object`, :func:`is_remote`, :class:`StoreFiles`, :func:`replaced`,
-:func:`make_folder`, :func:`local_path`, :func:`flush`. Knows no Zarr.
+`addresses` opens images and labels, `store_files` reads and `sinks` writes the files of a store,
+`transfer` downloads, `local_files` writes files completely or not at all, `clients` holds the
+connections that all of them share.
 """
 
 import lazy_loader as lazy

@@ -1,12 +1,12 @@
-"""What the address of an image or a label may be, and how its bytes are reached.
+"""Reads images and labels by their address.
 
-An address is a plain string, so that scenes travel to other processes:
+An address is a plain string, so that scenes can be sent to other processes:
 
 - a path;
 - ``tar://OFFSET+SIZE/path/of.tar!/member``: a member of an uncompressed tar, read in place;
-- ``s3://bucket/key``.
+- ``s3://bucket/key``, or the address of a file on a web server.
 
-All three end in the file's own name, so ``PurePath(address).stem`` is what one expects.
+All of them end in the file's own name, so ``PurePath(address).stem`` is the stem of that name.
 """
 
 import errno
@@ -23,7 +23,7 @@ from urllib.parse import unquote
 import xxhash
 
 from geoprep.errors import ImageError, SourceError
-from geoprep.storage.objects import read_object
+from geoprep.storage.objects import RangeReader, read_object
 from geoprep.storage.s3 import is_remote
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _BLOCK = 1 << 20
 _MEMBER = re.compile(r"tar://(\d+)\+(\d+)(/[^!]*)!/(.*)", re.DOTALL)
 
 
-class _Member(NamedTuple):
+class _TarMember(NamedTuple):
     offset: int
     size: int
     archive: str
@@ -46,34 +46,34 @@ def member_address(archive: Path, name: str, offset: int, size: int) -> str:
     return f"tar://{offset}+{size}{path}!/{name}"
 
 
-def _member(address: str) -> _Member | None:
+def _member(address: str) -> _TarMember | None:
     match = _MEMBER.fullmatch(address)
     if match is None:
         return None
-    return _Member(int(match[1]), int(match[2]), unquote(match[3]), match[4])
+    return _TarMember(int(match[1]), int(match[2]), unquote(match[3]), match[4])
 
 
 def is_local(address: str) -> bool:
-    """Return whether an address is a path: neither in an archive nor on a server."""
+    """Return whether an address is a path, neither in an archive nor on a server."""
     return not is_remote(address) and _member(address) is None
 
 
 def _require_end(path: str) -> None:
-    """Raise OSError at a pipe or a device: to open one may take for ever, to read it too."""
+    """Raise OSError for a pipe or a device, which may never end or never even open."""
     mode = os.stat(path).st_mode  # noqa: PTH116 - of a name that may be anything
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "a pipe or a device, not a file", path)
 
 
 def content_digest(address: str) -> str:
-    """Return the XXH3-128 of what is at an address, read a mebibyte at a time.
+    """Return the XXH3-128 digest of a file, as hexadecimal digits.
 
     The same bytes have the same digest in a folder, in an archive and in a bucket.
 
     Raises
     ------
     SourceError
-        Nothing there, or not readable.
+        The file does not exist or cannot be read.
     """
     digest = xxhash.xxh3_128()
     if is_remote(address):
@@ -94,12 +94,12 @@ def content_digest(address: str) -> str:
 
 
 def read_bytes(address: str) -> bytes:
-    """Return everything at an address.
+    """Return all bytes of a file.
 
     Raises
     ------
     SourceError
-        Nothing there, or not readable.
+        The file does not exist or cannot be read.
     """
     if is_remote(address):
         return read_object(address)
@@ -119,12 +119,12 @@ def read_bytes(address: str) -> bytes:
 
 @contextmanager
 def open_image(address: str) -> Iterator["DatasetReader"]:
-    """Open an image for reading; whatever rasterio raises until it is closed names the file.
+    """Open an image for reading; rasterio's errors until it is closed name the file.
 
-    Sidecar files (``.msk``, ``.aux.xml``, world files) count beside a file on disk, where they are
-    asked for by name: listing the folder at every open, GDAL's default, costs 0.3 ms among 1400
-    chips. In an archive or a bucket an image is read alone. Safe in threads: each call opens a data
-    set of its own, and GDAL starts no threads under the caller's.
+    A remote image is downloaded into memory. Sidecar files (``.msk``, ``.aux.xml``, world files)
+    count for images on a disk, where they are looked up by name: GDAL's default, to list the
+    folder at every open, costs 0.3 ms among 1400 chips. Sidecars in archives and buckets are
+    ignored. Safe in threads: each call opens a data set of its own, and GDAL starts no threads.
 
     Raises
     ------
@@ -133,11 +133,30 @@ def open_image(address: str) -> Iterator["DatasetReader"]:
     SourceError
         The bucket that holds it cannot be read.
     """
+    with _opened(address, ranges=False) as dataset:
+        yield dataset
+
+
+@contextmanager
+def open_header(address: str) -> Iterator["DatasetReader"]:
+    """Open an image for its header alone; of a remote image only some ranges are downloaded.
+
+    Raises
+    ------
+    ImageError, SourceError
+        As `open_image`.
+    """
+    with _opened(address, ranges=True) as dataset:
+        yield dataset
+
+
+@contextmanager
+def _opened(address: str, *, ranges: bool) -> Iterator["DatasetReader"]:
     import rasterio
     from rasterio.errors import CRSError, NotGeoreferencedWarning, RasterioError
 
-    # Said by whoever needs a place on the ground, with the file and the fix. Not by
-    # `catch_warnings`: it would put back filters that other threads rely on.
+    # Where georeference is needed, its absence is an error. Not by `catch_warnings`, which would
+    # reset filters that other threads rely on.
     warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
     try:
         with ExitStack() as stack:
@@ -148,7 +167,9 @@ def open_image(address: str) -> Iterator["DatasetReader"]:
                     GDAL_NUM_THREADS="1",
                 )
             )
-            if is_remote(address):
+            if is_remote(address) and ranges:
+                yield stack.enter_context(rasterio.open(RangeReader(address)))
+            elif is_remote(address):
                 memory = stack.enter_context(rasterio.MemoryFile(read_object(address)))
                 yield stack.enter_context(memory.open())
             else:
@@ -159,7 +180,7 @@ def open_image(address: str) -> Iterator["DatasetReader"]:
 
 
 def _require_image(address: str) -> None:
-    """Raise ImageError where GDAL would wait for ever; what is not there it tells itself."""
+    """Raise ImageError for files that GDAL would never finish opening; missing ones it reports."""
     try:
         if is_local(address) and os.path.lexists(address):
             _require_end(address)
@@ -185,13 +206,13 @@ def _complaint(address: str, error: Exception) -> str:
     if not is_remote(address) and not path.exists():
         return f"{_shown(address)}: no such file; check the path."
     return (
-        f"{_shown(address)}: cannot be read as an image ({_reason(error)}). Fetch it again, or "
-        "take it out of the folder."
+        f"{_shown(address)}: cannot be read as an image ({_reason(error)}). Download it "
+        "again, or remove it from the folder."
     )
 
 
 def _reason(error: BaseException) -> str:
-    """Return GDAL's own words: rasterio wraps them, one exception in the other."""
+    """Return GDAL's own message, which rasterio wraps in several exceptions."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,8 +1,8 @@
-"""S3 as people meet it: addresses, settings in the environment, and refusals in words.
+"""Addresses on S3 and web servers, S3's settings in the environment, and errors in plain words.
 
 Endpoint, region and credentials come from the standard ``AWS_*`` environment variables. Requests
 are unsigned for the public SpaceNet bucket, and wherever no credentials are set: an unsigned
-request to a private bucket fails at once, looking for credentials nobody has takes seconds.
+request to a private bucket fails at once, while a search for credentials takes seconds.
 """
 
 import os
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from geoprep.errors import GeoprepError, OutputError, SourceError
 
 PUBLIC_BUCKETS = ("spacenet-dataset",)
-"""Buckets that anybody may read, and whose requests are never signed."""
+"""Buckets with public read access, whose requests are never signed."""
 _CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -25,8 +25,19 @@ _FALSE = ("0", "false", "no", "off")
 
 
 def is_remote(address: str) -> bool:
-    """Return whether an address is an object's, not a file's."""
+    """Return whether an address is on S3 or a web server, not a local path."""
     return address.startswith(("s3://", "http://", "https://"))
+
+
+def is_web(address: str) -> bool:
+    """Return whether an address is on a web server or Google Cloud Storage, and not on S3."""
+    if not address.startswith(("http://", "https://", "gs://")):
+        return False
+    try:
+        s3_address(address)
+    except SourceError:
+        return True
+    return False
 
 
 def s3_address(address: str) -> str:
@@ -35,7 +46,7 @@ def s3_address(address: str) -> str:
     Raises
     ------
     SourceError
-        A web address that is not S3's.
+        A web address that does not belong to S3.
     """
     if address.startswith("s3://"):
         return address
@@ -46,8 +57,8 @@ def s3_address(address: str) -> str:
     if re.fullmatch(r"s3[.-](?:[a-z0-9-]+\.)?amazonaws\.com", host):
         return f"s3://{path}"
     raise SourceError(
-        f"{address}: only S3 is read over the network. Download it first, or for another object "
-        "store give s3://BUCKET/PREFIX and set AWS_ENDPOINT_URL."
+        f"{address}: only S3 can be listed and read in place. Download the file first, or for "
+        "another object store give s3://BUCKET/PREFIX and set AWS_ENDPOINT_URL."
     )
 
 
@@ -60,7 +71,7 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def endpoint() -> str | None:
-    """Return the address of the server to be asked instead of Amazon's, or None."""
+    """Return the address of the S3 server, None for Amazon's."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
@@ -69,37 +80,41 @@ def is_unsigned(bucket: str) -> bool:
     """Return whether requests to a bucket go without credentials."""
     if bucket in PUBLIC_BUCKETS:
         return True
-    wish = os.environ.get("AWS_SKIP_SIGNATURE")
-    if wish is not None:
-        return wish.lower() not in _FALSE
+    skip = os.environ.get("AWS_SKIP_SIGNATURE")
+    if skip is not None:
+        return skip.lower() not in _FALSE
     return not any(os.environ.get(name) for name in _CREDENTIALS)
 
 
 @contextmanager
 def errors_named(address: str, kind: type[GeoprepError] = SourceError) -> Iterator[None]:
-    """Turn what a server refuses into one line that names the address and the fix.
+    """Turn errors of a server into one line that names the address and the fix.
 
     Parameters
     ----------
     address
-        Of what is read or written inside.
+        Address that is read or written inside the block.
     kind
-        SourceError where it is read, OutputError where it is written.
+        SourceError for reading, OutputError for writing.
     """
     from obstore import exceptions
 
     try:
         yield
-    except (FileNotFoundError, PermissionError, exceptions.BaseError) as error:
-        words = explain(error, writing_to=address if kind is OutputError else "")
-        raise kind(f"{address}: {words}") from error
+    except (FileNotFoundError, PermissionError, ValueError, exceptions.BaseError) as error:
+        if is_web(address):
+            raise kind(f"{address}: {_explain_web(error)}") from error
+        if isinstance(error, ValueError) and not isinstance(error, exceptions.BaseError):
+            raise
+        writing_to = address if kind is OutputError else ""
+        raise kind(f"{address}: {explain(error, writing_to=writing_to)}") from error
 
 
 def _where() -> str:
     place = endpoint()
     if place:
         return f"Check the network and the endpoint {place} (AWS_ENDPOINT_URL)"
-    return "Check the network, set AWS_ENDPOINT_URL for a bucket that is not Amazon's"
+    return "Check the network, or set AWS_ENDPOINT_URL for a bucket that is not Amazon's"
 
 
 def _status(error: Exception) -> tuple[str, str]:
@@ -111,48 +126,70 @@ def _status(error: Exception) -> tuple[str, str]:
 
 
 def _plain(reason: str) -> str:
-    """Return a client's error without the story of its retries: who did not do what."""
-    told = re.search(r"Error performing \w+ (\w+://[^/\s]+)\S* in .*? - (.*)", reason)
-    if told is None:
-        return re.sub(r"^Generic S3 error: ", "", reason)
-    if "error sending request" in told[2]:
-        return f"no answer from {told[1]}"
-    return f"{told[1]}: {told[2]}"
+    """Return a client's error without its account of the retries."""
+    match = re.search(r"Error performing \w+ (\w+://[^/\s]+)\S* in .*? - (.*)", reason)
+    if match is None:
+        return re.sub(r"^Generic (S3|HTTP) error: ", "", reason)
+    if "error sending request" in match[2]:
+        return f"no answer from {match[1]}"
+    return f"{match[1]}: {match[2]}"
+
+
+def _explain_web(error: Exception) -> str:
+    reason = _status(error)[1]
+    return (
+        f"cannot be downloaded ({reason}). Check the address in a browser, or download the file "
+        "yourself and give its path."
+    )
 
 
 def explain(error: Exception, *, writing_to: str = "") -> str:
-    """Return what went wrong and what to do about it; a listing tells its status in words only.
+    """Return what went wrong on S3 and how to fix it.
 
     Parameters
     ----------
     writing_to
-        Address that was written to; "" where something was read.
+        Address that was written to; "" if something was read.
     """
     status, reason = _status(error)
+    # The errors of a listing give the status in words only.
     if status == "404" or isinstance(error, FileNotFoundError):
-        if writing_to:
+        if writing_to and "NoSuchBucket" in str(error):
             bucket = split_address(writing_to)[0]
-            return f"no such bucket. Check its name, or make it: aws s3 mb s3://{bucket}"
+            return f"no such bucket. Check its name, or create it: aws s3 mb s3://{bucket}"
+        if writing_to:
+            return "no such object. Check the address, and run the same command again."
         return (
             "no such object or bucket. Check the address; "
             "`aws s3 ls --no-sign-request` lists a public folder."
         )
     if status in ("401", "403") or isinstance(error, PermissionError):
-        if writing_to:
-            return (
-                "writing is refused. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of somebody "
-                "who may put, get, list and delete objects there (AWS_SKIP_SIGNATURE=false uses "
-                "the machine's own role)"
-            )
+        return _explain_refusal(writing_to)
+    if "Missing" in reason:
+        return f"half of the credentials are not set ({reason}): set or unset all AWS_* of them."
+    if "region" in reason:
+        return f"the bucket is in another region ({reason}): set AWS_REGION."
+    kind = "writable" if writing_to else "readable"
+    return f"not {kind} ({reason}). {_where()}, and run the same command again"
+
+
+def _explain_refusal(writing_to: str) -> str:
+    if not writing_to:
         return (
             "access refused. For a private bucket set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
             "(AWS_SKIP_SIGNATURE=false uses the machine's own role); an object that does not exist "
             "in a bucket that may not be listed is refused too."
         )
-    if "Missing" in reason:
-        return f"half of the credentials are not set ({reason}): set or unset all AWS_* of them."
-    if "region" in reason:
-        return f"the bucket is in another region ({reason}): set AWS_REGION."
-    if writing_to:
-        return f"not writable ({reason}). {_where()}, and run the same command again to carry on"
-    return f"not readable ({reason}). {_where()}, or download the files and give their folder."
+    if is_unsigned(split_address(writing_to)[0]):
+        return (
+            "access refused without credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+            "of a user who may put, get, list and delete objects there (AWS_SKIP_SIGNATURE=false "
+            "uses the machine's own role)"
+        )
+    key = os.environ.get("AWS_ACCESS_KEY_ID")
+    user = f"the key AWS_ACCESS_KEY_ID={key}" if key else "this machine's role"
+    return (
+        f"access refused: {user} lacks a permission. A build needs to put, get, list and delete "
+        "objects there (s3:PutObject, s3:GetObject, s3:ListBucket, s3:DeleteObject). Use other "
+        "keys, or another bucket"
+    )

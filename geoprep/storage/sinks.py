@@ -1,7 +1,7 @@
-"""Where a store is written: a folder of this machine, or a folder of a bucket.
+"""Writes the files of a store, to a local folder or to a folder of a bucket.
 
-Whoever makes a file need not know which, nor be the one that commits the store: a file appears
-under its name whole or not at all, and is durable once :meth:`Sink.settle` has returned.
+A file has its final name only when it is complete, and is durable once :meth:`Sink.settle` has
+returned.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from geoprep.errors import OutputError
-from geoprep.storage.disk import flush_shards
-from geoprep.storage.objects import open_bucket, whole
+from geoprep.storage.clients import open_bucket, retried
+from geoprep.storage.local_files import flush_shards
 from geoprep.storage.s3 import errors_named, split_address
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 PARTIAL_SUFFIX = ".partial"
 _PART = 16 << 20
-"""Bytes per request of an upload; what is smaller is one PUT."""
+"""Bytes per request of an upload; smaller files are one PUT."""
 _IN_MEMORY = 64 << 20
-"""Bytes of a file held in memory until it is uploaded; more go to a temporary file."""
+"""Bytes of an upload kept in memory; larger files are kept in a temporary file."""
 REQUESTS = 16
-"""Requests at a time of one process."""
+"""Concurrent requests of one process."""
 
 
 class Upload(Protocol):
@@ -41,62 +41,83 @@ class Upload(Protocol):
         ...
 
     def close(self) -> str:
-        """Give the file its name; return its tag, "" where files have none."""
+        """Give the file its final name; return its ETag, "" on a disk."""
         ...
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Discard the file."""
         ...
 
 
 class Sink(Protocol):
-    """Takes the files of a store, by names relative to it."""
+    """Writes files, by names relative to the store."""
 
     def create(self, name: str) -> Upload:
         """Begin a file."""
         ...
 
     def put(self, name: str, data: bytes) -> str:
-        """Write a file; return its tag, "" where files have none."""
+        """Write a file; return its ETag, "" on a disk."""
         ...
 
     def settle(self, names: Iterable[str]) -> None:
-        """Wait until files, and the folders that lead to them, survive a crash."""
+        """Wait until files and the folders above them are on the disk."""
         ...
 
 
 def open_sink(location: str) -> Sink:
-    """Return what takes the files of a store at a path or an ``s3://`` address."""
+    """Return the writer for a store at a path or an ``s3://`` address."""
     return Bucket(location) if is_bucket(location) else Folder(Path(location))
 
 
 def is_bucket(location: str | Path) -> bool:
-    """Return whether a store is to be written to a bucket."""
+    """Return whether the location of a store is in a bucket."""
     return str(location).startswith("s3://")
 
 
 def check_reachable(location: str | Path) -> None:
-    """Ask a bucket one question, so that one that is not there is named before hours of work.
+    """Write, list, read and delete a small object, so that a build does not fail after hours.
+
+    Local folders are not checked.
 
     Raises
     ------
     OutputError
-        There is no such bucket, or it refuses us.
+        There is no such bucket, or it refuses one of the four; the message says which.
     """
-    if is_bucket(location):
-        Bucket(str(location)).read("zarr.json")
+    if not is_bucket(location):
+        return
+    bucket = Bucket(f"{str(location).rstrip('/')}.build")
+    name = f"access-{uuid.uuid4().hex}"
+    _check_step(location, "writing", lambda: bucket.put(name, b"geoprep"))
+    try:
+        _check_step(location, "listing", bucket.tags)
+        _check_step(location, "reading", lambda: bucket.read(name))
+    except OutputError:
+        with contextlib.suppress(OutputError):
+            bucket.delete([name])
+        raise
+    _check_step(location, "deleting", lambda: bucket.delete([name]))
+
+
+def _check_step(location: str | Path, doing: str, step: Callable[[], object]) -> None:
+    try:
+        step()
+    except OutputError as error:
+        able = "" if doing == "writing" else f"objects can be written there, but {doing} fails: "
+        raise OutputError(f"{location}: {able}{str(error).partition(': ')[2]}") from error
 
 
 class DiskFile:
-    """A file with a temporary name until it is closed.
+    """A file that has a temporary name until it is closed.
 
-    It is not flushed to the disk here: threads that compute never wait for a disk.
+    It is not flushed to the disk here, so that computing threads do not wait for the disk.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        # On a disk that machines share, two processes of one number may write the same file.
+        # On a shared disk, processes of two machines may have one number and write the same file.
         self._partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL_SUFFIX}")
         self._file = self._partial.open("wb")
 
@@ -111,14 +132,14 @@ class DiskFile:
         return ""
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Discard the file."""
         with contextlib.suppress(OSError):  # closing flushes, which a full disk refuses again
             self._file.close()
         self._partial.unlink(missing_ok=True)
 
 
 class Folder:
-    """A folder of this machine, or of a disk that it shares with others."""
+    """A folder of a local or shared disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -143,7 +164,7 @@ class Folder:
 
 
 class _Object:
-    """An object that is sent when it is whole: one request up to a size, parts of it above."""
+    """An object that is uploaded when it is closed: in one request, or in parts if it is large."""
 
     def __init__(self, bucket: Bucket, name: str) -> None:
         self._bucket = bucket
@@ -165,7 +186,9 @@ class _Object:
 
 
 class Bucket:
-    """A folder of a bucket: every object appears at once, and is durable when the server says so.
+    """A folder of a bucket, for reading and writing.
+
+    Objects appear complete, and are durable as soon as the server has acknowledged them.
 
     Parameters
     ----------
@@ -175,7 +198,7 @@ class Bucket:
     Raises
     ------
     OutputError
-        By every method, where the server refuses or does not answer; one line with the fix.
+        By every method, if the server refuses or does not answer; one line with the fix.
     """
 
     def __init__(self, location: str) -> None:
@@ -202,15 +225,20 @@ class Bucket:
             return obstore.put(self._client, name, file, chunk_size=_PART, max_concurrency=4)
 
         with self._named(name):
-            return _tag(whole(sent, lost=True))
+            return _tag(retried(sent, unanswered=True))
 
     def put_if(self, name: str, data: bytes, tag: str | None) -> str | None:
-        """Write an object if it still is the one with this ETag, or None: if there is none.
+        """Write an object unless another writer has changed it.
+
+        Parameters
+        ----------
+        tag
+            ETag that the object must still have; None: it must not exist.
 
         Returns
         -------
         str or None
-            Its ETag; None where somebody else was there first.
+            Its new ETag; None if another writer came first.
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -218,31 +246,33 @@ class Bucket:
         mode: PutMode = "create" if tag is None else {"e_tag": tag}
         with self._named(name):
             try:
-                put = whole(lambda: obstore.put(self._client, name, data, mode=mode), lost=True)
+                put = retried(
+                    lambda: obstore.put(self._client, name, data, mode=mode), unanswered=True
+                )
                 return _tag(put)
             except (AlreadyExistsError, PreconditionError):
-                pass  # or it was ourselves: an answer was lost, and we asked again
+                pass  # perhaps by this call: the answer was lost and the request repeated
         found = self.read(name)
         return found[1] if found is not None and found[0] == data else None
 
     def read(self, name: str) -> tuple[bytes, str] | None:
-        """Return the bytes of an object and its ETag, None where there is none."""
+        """Return the bytes of an object and its ETag, None if there is none."""
         import obstore
 
         with self._named(name):
             try:
-                return whole(lambda: _content(obstore.get(self._client, name)))
+                return retried(lambda: _content(obstore.get(self._client, name)))
             except FileNotFoundError as error:
                 if "NoSuchBucket" in str(error):
                     raise
                 return None
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return some bytes of an object."""
+        """Return the bytes of an object from start to stop."""
         import obstore
 
         with self._named(name):
-            return whole(
+            return retried(
                 lambda: obstore.get_range(self._client, name, start=start, end=stop).to_bytes()
             )
 
@@ -251,16 +281,16 @@ class Bucket:
         import obstore
 
         with self._named(""):
-            items = whole(lambda: [*chain.from_iterable(obstore.list(self._client))])
+            items = retried(lambda: [*chain.from_iterable(obstore.list(self._client))])
         return {item["path"]: _tag(item) for item in items}
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove objects, as many per request as the server takes."""
+        """Delete objects, as many per request as the server allows."""
         import obstore
 
         if names := list(names):
             with self._named(""):
-                whole(lambda: obstore.delete(self._client, names), lost=True)
+                retried(lambda: obstore.delete(self._client, names), unanswered=True)
 
     def copy_to(self, other: Bucket, names: Iterable[str]) -> dict[str, str]:
         """Copy objects to another folder of the same bucket, on the server.
@@ -295,20 +325,38 @@ class Bucket:
         def copy(name: str) -> tuple[str, str]:
             target = f"{theirs}/{name}"
             with other._named(name):
-                whole(lambda: obstore.copy(client, f"{ours}/{name}", target), lost=True)
-                return name, _tag(whole(lambda: obstore.head(client, target)))
+                retried(lambda: obstore.copy(client, f"{ours}/{name}", target), unanswered=True)
+                return name, _tag(retried(lambda: obstore.head(client, target)))
 
         with ThreadPoolExecutor(REQUESTS) as pool:
             return dict(pool.map(copy, names))
 
-    def put_all(self, files: dict[str, Path]) -> None:
-        """Write files of this machine to objects, some at a time."""
+    def put_all(self, files: dict[str, Path], tags: dict[str, str]) -> bool:
+        """Write local files to objects, unless another writer has changed one of them.
+
+        Parameters
+        ----------
+        files
+            Path of each file, by the name of its object.
+        tags
+            ETags that the objects must still have, as `tags` returned them; names that are not in
+            it must not exist.
+
+        Returns
+        -------
+        bool
+            Whether all were written.
+        """
+
+        def put(item: tuple[str, Path]) -> bool:
+            name, path = item
+            return self.put_if(name, path.read_bytes(), tags.get(name)) is not None
+
         with ThreadPoolExecutor(REQUESTS) as pool:
-            for _ in pool.map(lambda item: self.put(item[0], item[1].read_bytes()), files.items()):
-                pass
+            return all(pool.map(put, files.items()))
 
     def settle(self, names: Iterable[str]) -> None:
-        """Return: an object that the server has acknowledged is durable."""
+        """Do nothing: objects that the server has acknowledged are durable."""
 
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:

@@ -19,7 +19,7 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.storage import StoreFiles, open_files, store_errors, whole_later
+from geoprep.storage import StoreFiles, open_files, store_errors, retried_async
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
     SCENE_COLUMNS,
@@ -229,7 +229,7 @@ class _RemoteFolder(_StrictStore, ObjectStore[Any]):
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
     ) -> Buffer | None:
         inherited = super()._found
-        return await whole_later(lambda: inherited(key, prototype, byte_range))
+        return await retried_async(lambda: inherited(key, prototype, byte_range))
 
 
 def _open_root(location: str) -> zarr.Group:

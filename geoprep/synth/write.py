@@ -12,11 +12,10 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
+from geoprep.sources import MANIFEST, refuse_real
 from geoprep.storage import make_folder, replaced
 from geoprep.synth.city.plan import Plan
-from geoprep.synth.image.products import PRODUCT_BANDS
 
-MANIFEST: Final = "synth.json"
 VERSION: Final = 1
 """Changes when the same seed would draw another city."""
 _STRIP_ROWS: Final = 25
@@ -78,7 +77,7 @@ def claim_folder(folder: Path, plan: Plan) -> None:
         "size": plan.frame.size,
     }
     if not manifest.exists():
-        _refuse_foreign(folder)
+        refuse_real(folder.parent, plan.city)
         make_folder(folder)
         write_json(manifest, wanted)
     elif manifest.read_text(encoding="utf-8", errors="replace") != json.dumps(wanted):
@@ -86,14 +85,3 @@ def claim_folder(folder: Path, plan: Plan) -> None:
             f"{folder} holds a synthetic city drawn with other parameters (see {manifest}): ask "
             "for the same, write to another folder, or delete this one"
         )
-
-
-def _refuse_foreign(folder: Path) -> None:
-    """Refuse to mix a synthetic city into a folder of real imagery."""
-    for product in PRODUCT_BANDS:
-        found = next((folder / product).glob("*.tif"), None)
-        if found is not None:
-            raise UsageError(
-                f"{folder} holds imagery that is not synthetic ({found.name}): "
-                "write the synthetic city to another folder"
-            )

@@ -19,7 +19,7 @@ from geoprep.building.run import build
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
-from geoprep.sources.spacenet import find_scenes
+from geoprep.sources import find_scenes
 from geoprep.store import Store
 
 SIZE = 128

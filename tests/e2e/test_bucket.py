@@ -138,7 +138,7 @@ def _publish(endpoint, key, body):
 
 
 def test_a_city_is_downloaded_and_built(public, cities, tmp_path):
-    ask = ["download", "--city", "moscow", "--dest", tmp_path / "data"]
+    ask = ["download", "--city", "moscow", "--out", tmp_path / "data"]
     said = geoprep(*ask, "--dry-run").stdout
     files = [path for path in (cities / MOSCOW.aoi).rglob("*.*") if path.name != "synth.json"]
     size = sum(path.stat().st_size for path in files)
@@ -167,7 +167,7 @@ def test_an_archive_is_downloaded_and_built(public, cities, tmp_path, monkeypatc
     own = replace(MOSCOW, archives=(replace(known, md5=md5),))
     monkeypatch.setitem(CITIES, "moscow", own)
     _publish(public, f"spacenet/{MOSCOW.mission}_roads/tarballs/{known.name}", body)
-    ask = ["download", "--city", "moscow", "--archives", "--dest", tmp_path / "data"]
+    ask = ["download", "--city", "moscow", "--archives", "--out", tmp_path / "data"]
     assert f"{len(body):,}  s3://" in geoprep(*ask, "--dry-run").stdout
     done = geoprep(*ask)
     megabytes = len(body) // 10**6

@@ -16,7 +16,7 @@ from geoprep.building.run import build
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
-from geoprep.sources.patterns import images_and_labels
+from geoprep.sources import images_and_labels
 
 LONLAT_ORIGIN = 37.60, 55.75
 LONLAT_PIXEL = 2.7e-6

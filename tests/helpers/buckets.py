@@ -12,7 +12,7 @@ import pytest
 from werkzeug.serving import WSGIRequestHandler
 
 from benchmarks.faults.endpoint import KEYS, client_of, objects_below, s3_server
-from geoprep.storage import objects as remote
+from geoprep.storage import clients as remote
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from helpers.buckets import Bucket, use_endpoint
 
 from benchmarks.faults.proxy import Proxy, faulty_proxy
 from geoprep.errors import StoreError
-from geoprep.storage import objects
+from geoprep.storage import clients
 from loaders import BatchLoader, RamTiles, StreamTiles
 
 MakeStore = Callable[..., Path]
@@ -88,7 +88,7 @@ def test_an_endpoint_that_stumbles_gives_the_right_pixels(
 ):
     here = RamTiles.load(remote, "train")
     kinds = ("drop", "reset", "truncate", "short", "503", "stall")
-    monkeypatch.setattr(objects, "BACKOFF", 0.01)
+    monkeypatch.setattr(clients, "BACKOFF", 0.01)
     monkeypatch.setattr(Proxy, "fate", partialmethod(of_ranges, Proxy.fate))
     server = os.environ["AWS_ENDPOINT_URL"]
     with faulty_proxy(server, seed=load, rate=0.5, kinds=kinds, stall=0.1) as proxy:

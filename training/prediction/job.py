@@ -12,7 +12,7 @@ from typing import Protocol
 
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.sources import images_and_labels
-from geoprep.storage import fetch_object, is_remote, object_version
+from geoprep.storage import download, is_remote, remote_file
 from training.inference import Runner
 from training.prediction.cog.write_journal import BusyError, remove_leftover
 from training.prediction.images import ImageSource, inspect_image, limits_note
@@ -150,7 +150,7 @@ class PredictionJob:
         predictor = self.predictor
         try:
             if is_remote(task.address):
-                task.version = object_version(task.address)
+                task.version = remote_file(task.address).version
             else:
                 task.source = inspect_image(task.address, predictor.info, predictor.options)
                 task.version = task.source.version
@@ -232,7 +232,9 @@ class PredictionJob:
         if found != task.version:
             shutil.rmtree(copy.parent, ignore_errors=True)
             copy.parent.mkdir()
-            task.version = fetch_object(task.address, copy) or task.version
+            remote = remote_file(task.address)
+            download(remote, copy)
+            task.version = remote.version
             noted.write_text(task.version)
         predictor = self.predictor
         task.source = inspect_image(str(copy), predictor.info, predictor.options, task.version)

@@ -20,7 +20,7 @@ from geoprep.building.run import build
 from geoprep.cli.commands import cli
 from geoprep.errors import OutputError, SourceError, StoreError
 from geoprep.executors.threads import Threads
-from geoprep.storage import objects as remote
+from geoprep.storage import clients as remote
 from geoprep.storage import sinks
 from geoprep.store import Store
 
@@ -251,7 +251,7 @@ def test_what_is_no_store_is_left_alone(world, endpoint, bucket):
 def test_errors_are_one_line_with_the_fix(endpoint, monkeypatch):
     use_endpoint(monkeypatch, endpoint)
     with pytest.raises(
-        OutputError, match=r"s3://nowhere/a\.zarr/.*no such bucket.*mb s3://nowhere"
+        OutputError, match=r"s3://nowhere/a\.zarr: no such bucket.*mb s3://nowhere"
     ) as e:
         sinks.check_reachable("s3://nowhere/a.zarr")
     assert "\n" not in str(e.value)
@@ -287,7 +287,7 @@ def test_a_source_that_is_not_here_is_named_before_a_bucket_is_asked(
     assert asked == [bucket]
 
 
-@pytest.mark.parametrize(("status", "says"), [(403, "writing is refused"), (503, "not writable")])
+@pytest.mark.parametrize(("status", "says"), [(403, "access refused: the key"), (503, "not writable")])
 def test_a_server_that_refuses_is_one_line(monkeypatch, status, says):
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

@@ -30,7 +30,7 @@ from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources.cities import get_city
 from geoprep.sources.scene import Found
-from geoprep.sources.spacenet import find_scenes
+from geoprep.sources import find_scenes
 from geoprep.speed import CONTINUOUS_TABLE
 from geoprep.store import Store
 

@@ -13,8 +13,9 @@ import pytest
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
 
 from geoprep.errors import SourceError
-from geoprep.sources.archives import brought
-from geoprep.sources.patterns import images_and_labels
+from geoprep.sources.archives import local_pattern
+from geoprep.sources.local_copies import copy_path
+from geoprep.sources.own_images import images_and_labels
 
 FILES = {
     "set/train/1_sat.jpg": b"one",
@@ -50,14 +51,15 @@ WRITERS = {
 def test_images_come_out_of_any_archive_and_it_is_said_where_they_stay(tmp_path, name):
     WRITERS[name](tmp_path / name, FILES)
     into = tmp_path / "s.zarr.source"
-    images, note = brought(f"{tmp_path / name}!/set/train/*_sat.jpg", into)
+    images, note = local_pattern(f"{tmp_path / name}!/set/train/*_sat.jpg", into)
     found = images_and_labels([images])
     assert [scene.id for scene in found.scenes] == ["1_sat", "2_sat"]
     for scene, member in zip(found.scenes, ("1_sat", "2_sat"), strict=True):
         assert Path(scene.image).read_bytes() == FILES[f"set/train/{member}.jpg"]
-    assert str(into / f"{name}.unpacked") in note
+    unpacked = copy_path(str(tmp_path / name), into).with_name(f"{name}.unpacked")
+    assert str(unpacked) in note
     assert "4 files" in note
-    whole, _ = brought(str(tmp_path / name), into)  # an archive by its name alone: any depth
+    whole, _ = local_pattern(str(tmp_path / name), into)  # an archive by its name alone: any depth
     assert len(images_and_labels([whole]).scenes) == 3
 
 
@@ -65,12 +67,15 @@ def test_an_archive_is_unpacked_once_and_again_when_something_is_gone(tmp_path):
     write_zip(tmp_path / "a.zip", FILES)
     into, calls = tmp_path / "in", []
     for _ in range(2):
-        brought(str(tmp_path / "a.zip"), into, lambda done, total: calls.append((done, total)))
+        local_pattern(
+            str(tmp_path / "a.zip"), into, lambda done, total: calls.append((done, total))
+        )
     assert len(calls) == len(FILES)
     assert calls[-1][0] <= calls[-1][1]
-    (into / "a.zip.unpacked" / "set/train/1_sat.jpg").unlink()
-    brought(str(tmp_path / "a.zip"), into)
-    assert (into / "a.zip.unpacked" / "set/train/1_sat.jpg").read_bytes() == b"one"
+    (member,) = into.rglob("a.zip.unpacked/set/train/1_sat.jpg")
+    member.unlink()
+    local_pattern(str(tmp_path / "a.zip"), into)
+    assert member.read_bytes() == b"one"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +86,7 @@ def test_a_member_that_climbs_out_is_refused(tmp_path, archive, name):
     WRITERS[archive](tmp_path / archive, {"fine.tif": b"x", name: b"evil"})
     into = tmp_path / "deep" / "in"
     with pytest.raises(SourceError, match=r"is refused \(its path leaves the folder\)"):
-        brought(str(tmp_path / archive), into)
+        local_pattern(str(tmp_path / archive), into)
     there = {p.name for p in tmp_path.rglob("*") if p.is_file() and not p.name.startswith(".")}
     assert there <= {archive, "fine.tif"}
 
@@ -92,28 +97,28 @@ def test_links_and_damage_are_refused(tmp_path):
         info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(info)
     with pytest.raises(SourceError, match=r"link.tif.*it is a link"):
-        brought(str(tmp_path / "l.tar"), tmp_path / "in")
+        local_pattern(str(tmp_path / "l.tar"), tmp_path / "in")
     with zipfile.ZipFile(tmp_path / "l.zip", "w") as packed:
         info = zipfile.ZipInfo("link.tif")
         info.external_attr = 0o120777 << 16
         packed.writestr(info, "/etc/passwd")
     with pytest.raises(SourceError, match=r"link.tif.*it is a link"):
-        brought(str(tmp_path / "l.zip"), tmp_path / "in")
+        local_pattern(str(tmp_path / "l.zip"), tmp_path / "in")
     for name in ("a.zip", "a.tar.gz"):
         WRITERS[name](tmp_path / name, FILES)
         data = bytearray((tmp_path / name).read_bytes())
         data[len(data) // 3 : len(data) // 3 + 40] = bytes(40)
         (tmp_path / name).write_bytes(data)
         with pytest.raises(SourceError, match=r"damaged"):
-            brought(str(tmp_path / name), tmp_path / "in")
+            local_pattern(str(tmp_path / name), tmp_path / "in")
     (tmp_path / "b.tar.gz").write_bytes(gzip.compress(b"no archive" * 100))
     with pytest.raises(SourceError, match=r"b.tar.gz"):
-        brought(str(tmp_path / "b.tar.gz"), tmp_path / "in")
+        local_pattern(str(tmp_path / "b.tar.gz"), tmp_path / "in")
 
 
 def test_other_patterns_are_left_as_they_are(tmp_path):
     for pattern in ("scenes/*.tif", "s3://b/*.tif", str(tmp_path), "gone.zip"):
-        assert brought(pattern, tmp_path / "in") == (pattern, "")
+        assert local_pattern(pattern, tmp_path / "in") == (pattern, "")
     assert not (tmp_path / "in").exists()
 
 
@@ -125,15 +130,15 @@ def test_archives_and_one_road_file_come_from_s3_once(tmp_path, monkeypatch):
         client = client_of(endpoint)
         client.put_object(Bucket="roads", Key="x/a.tar", Body=(tmp_path / "a.tar").read_bytes())
         client.put_object(Bucket="roads", Key="x/roads.gpkg", Body=b"roads")
-        images, note = brought("s3://roads/x/a.tar!/set/train/*_sat.jpg", into)
+        images, note = local_pattern("s3://roads/x/a.tar!/set/train/*_sat.jpg", into)
         assert len(images_and_labels([images]).scenes) == 2
-        assert f"downloaded to {into / 'a.tar'}" in note
-        roads, _ = brought("s3://roads/x/roads.gpkg", into)
-        assert (roads, Path(roads).read_bytes()) == (str(into / "roads.gpkg"), b"roads")
+        assert f"downloaded to {into / 's3/roads/x/a.tar'}" in note
+        roads, _ = local_pattern("s3://roads/x/roads.gpkg", into)
+        assert (roads, Path(roads).read_bytes()) == (str(into / "s3/roads/x/roads.gpkg"), b"roads")
         written = Path(roads).stat().st_mtime_ns
-        brought("s3://roads/x/roads.gpkg", into)
+        local_pattern("s3://roads/x/roads.gpkg", into)
         assert Path(roads).stat().st_mtime_ns == written
-        assert brought("s3://roads/x/*.gpkg", into) == ("s3://roads/x/*.gpkg", "")
+        assert local_pattern("s3://roads/x/*.gpkg", into) == ("s3://roads/x/*.gpkg", "")
 
 
 @pytest.fixture
@@ -166,12 +171,12 @@ def test_files_and_archives_come_from_a_web_server_once(tmp_path, server):
     (folder / "roads.geojson").write_text("{}")
     into = tmp_path / "in"
     for _ in range(2):
-        images, note = brought(f"{address}/a.zip!/set/train/*_sat.jpg", into)
+        images, note = local_pattern(f"{address}/a.zip!/set/train/*_sat.jpg", into)
         assert len(images_and_labels([images]).scenes) == 2
         assert "downloaded to" in note
         assert "unpacked into" in note
-        roads, _ = brought(f"{address}/roads.geojson", into)
+        roads, _ = local_pattern(f"{address}/roads.geojson", into)
         assert Path(roads).read_text() == "{}"
     assert sorted(gets) == ["/a.zip", "/roads.geojson"]
-    with pytest.raises(SourceError, match=r"gone.zip: cannot be fetched.*browser"):
-        brought(f"{address}/gone.zip", into)
+    with pytest.raises(SourceError, match=r"gone.zip: cannot be downloaded.*browser"):
+        local_pattern(f"{address}/gone.zip", into)

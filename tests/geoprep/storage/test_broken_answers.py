@@ -7,23 +7,25 @@ from helpers.buckets import client_of, s3_endpoint, use_endpoint
 
 from benchmarks.faults.proxy import faulty_proxy
 from geoprep.errors import OutputError
-from geoprep.storage import StoreFiles
-from geoprep.storage import objects as remote
+from geoprep.storage import StoreFiles, clients, objects, remote_file
 from geoprep.storage.sinks import Bucket
+from geoprep.storage.transfer import download
 
 DATA = bytes(range(256)) * 40
 PARTS = [(3, 99), (9000, 9100), (120, 130), (3, 99)]
 
 
-def fetched(address, tmp_path):
-    remote.fetch_object(address, tmp_path / "a.bin")
-    return (tmp_path / "a.bin").read_bytes()
+def downloaded(address, tmp_path):
+    download(remote_file(address), tmp_path / "a.bin")
+    content = (tmp_path / "a.bin").read_bytes()
+    (tmp_path / "a.bin").unlink()
+    return content
 
 
 READS = {
-    "read_object": lambda _: remote.read_object("s3://cities/in/a.bin"),
-    "fetch_object": lambda folder: fetched("s3://cities/in/a.bin", folder),
-    "list_objects": lambda _: remote.list_objects("s3://cities/in"),
+    "read_object": lambda _: objects.read_object("s3://cities/in/a.bin"),
+    "download": lambda folder: downloaded("s3://cities/in/a.bin", folder),
+    "list_objects": lambda _: objects.list_objects("s3://cities/in"),
     "sizes": lambda _: StoreFiles("s3://cities/in").sizes,
     "read": lambda _: StoreFiles("s3://cities/in").read("a.bin"),
     "read_range": lambda _: StoreFiles("s3://cities/in").read_range("a.bin", 3, 99),
@@ -55,7 +57,7 @@ def server():
 
 @pytest.mark.parametrize("name", READS)
 def test_an_answer_that_breaks_off_is_asked_for_again(server, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(remote, "BACKOFF", 0.01)
+    monkeypatch.setattr(clients, "BACKOFF", 0.01)
     use_endpoint(monkeypatch, server)
     right = READS[name](tmp_path)
     with faulty_proxy(server, rate=1.0, kinds=("truncate",), once=True) as proxy:
@@ -67,7 +69,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(server, tmp_path, monkeypa
 @pytest.mark.parametrize("kind", ["reset", "drop", "stall", "truncate"])
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_whose_answer_is_lost_is_done_once(server, monkeypatch, name, kind):
-    monkeypatch.setattr(remote, "BACKOFF", 0.01)
+    monkeypatch.setattr(clients, "BACKOFF", 0.01)
     folder, (write, left) = f"s3://cities/{name} {kind}", WRITES[name]
     use_endpoint(monkeypatch, server)
     Bucket(folder).put("old", b"old")
@@ -104,7 +106,7 @@ def test_objects_are_copied_on_the_server(server, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["reset", "drop", "truncate"])
 def test_a_copy_whose_answer_is_lost_is_done_again(server, monkeypatch, kind):
-    monkeypatch.setattr(remote, "BACKOFF", 0.01)
+    monkeypatch.setattr(clients, "BACKOFF", 0.01)
     use_endpoint(monkeypatch, server)
     Bucket("s3://cities/b.new").put("x", DATA)
     with faulty_proxy(server, rate=1.0, kinds=(kind,), once=True, stall=0.01) as proxy:

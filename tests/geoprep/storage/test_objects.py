@@ -12,11 +12,9 @@ from helpers.buckets import client_of, s3_endpoint
 from rasterio.transform import Affine
 
 from geoprep.errors import ImageError, SourceError, StoreError
+from geoprep.sources import find_scenes, images_and_labels
 from geoprep.sources.cities import CITIES
-from geoprep.sources.patterns import images_and_labels
-from geoprep.sources.spacenet import find_scenes
-from geoprep.storage import StoreFiles
-from geoprep.storage import objects as remote
+from geoprep.storage import StoreFiles, clients, objects
 from geoprep.storage.addresses import open_image, read_bytes
 from geoprep.storage.s3 import s3_address
 from geoprep.store import Store
@@ -35,8 +33,8 @@ def no_credentials(monkeypatch):
         monkeypatch.delenv(name)
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(remote, "RETRIES", 2)
-    remote._client.cache_clear()
+    monkeypatch.setattr(clients, "RETRIES", 2)
+    clients._client.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +131,7 @@ def test_own_images_and_labels_by_pattern(s3):
 
 
 def test_too_many_objects_ask_for_the_citys_folder(s3, monkeypatch):
-    monkeypatch.setattr(remote, "MAX_OBJECTS", 5)
+    monkeypatch.setattr(objects, "MAX_OBJECTS", 5)
     with pytest.raises(SourceError, match="more than 5 objects"):
         find_scenes(MOSCOW, f"s3://{BUCKET}/")
 
@@ -143,7 +141,7 @@ def test_too_many_objects_ask_for_the_citys_folder(s3, monkeypatch):
     [
         lambda: read_bytes("s3://own/none.geojson"),
         lambda: read_bytes("s3://no-such-bucket/x"),
-        lambda: remote.list_objects("s3://no-such-bucket/x"),
+        lambda: objects.list_objects("s3://no-such-bucket/x"),
         lambda: open_image("s3://own/none.tif").__enter__(),
     ],
 )
@@ -228,8 +226,8 @@ def test_web_addresses_of_s3(web, expected):
 
 @pytest.mark.parametrize("web", ["https://example.com/x.tif", "http://s3.evil.com/b", "s3://"])
 def test_other_addresses_are_refused(web):
-    with pytest.raises(SourceError, match=r"only S3 is read|no bucket"):
-        remote.list_objects(web)
+    with pytest.raises(SourceError, match=r"only S3 can be listed|no bucket"):
+        objects.list_objects(web)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -15,7 +15,7 @@ from helpers.buckets import s3_endpoint, use_endpoint
 
 from geoprep.errors import StoreError
 from geoprep.plan.options import BuildOptions
-from geoprep.storage.objects import open_bucket
+from geoprep.storage.clients import open_bucket
 from geoprep.store.reader import Store, quiet_zarr
 from geoprep.store.scenes import read_image
 from geoprep.store.shards import ShardWriter, digest, shard_path

@@ -13,7 +13,7 @@ from geoprep.cli.progress import print_info
 from geoprep.executors import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
-from geoprep.sources.patterns import images_and_labels
+from geoprep.sources import images_and_labels
 from geoprep.store import Store
 from geoprep.views.facts import info, render
 

@@ -31,7 +31,7 @@ from helpers.predict_cases import (
 
 from geoprep.errors import UsageError
 from geoprep.palette import NODATA_GREYS, SPEED_COLOURS
-from geoprep.storage import addresses, objects
+from geoprep.storage import addresses, objects, transfer
 from training import predict as command
 from training.checkpoint import Checkpoint, save
 from training.engine.native import missing_compiler
@@ -420,7 +420,7 @@ def test_image_on_a_server_is_copied_and_left_nowhere(
 ):
     image = write_image(tmp_path / "scene.tif", pixels(170, 150))
     address = bucket("scenes/scene.tif", image)
-    monkeypatch.setattr(objects, "PIECE", 10_000)  # several requests
+    monkeypatch.setattr(transfer, "PIECE", 10_000)  # several requests
 
     def never(*args):
         raise AssertionError("read whole")

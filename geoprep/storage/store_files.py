@@ -1,30 +1,29 @@
-"""The files of a store as bytes, in a folder of this machine or on an object store."""
+"""Reads the files of a store as bytes, from a local folder or an object store."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from geoprep.errors import SourceError, StoreError
-from geoprep.storage.objects import CutShortError, open_bucket, whole
-from geoprep.storage.s3 import explain, s3_address
+from geoprep.errors import StoreError
+from geoprep.storage.clients import CutShortError, open_files, retried
+from geoprep.storage.s3 import explain
 
 if TYPE_CHECKING:
     from obstore import Bytes
-    from obstore.store import ObjectStore
 
 
 Range = tuple[int, int]
-"""First byte, and the one after the last."""
+"""First byte, and the byte after the last."""
 
 
 class StoreFiles:
-    """Reads a store's files without knowing Zarr; one client for all threads.
+    """Reads the files of a store, with one client for all threads.
 
     Parameters
     ----------
@@ -48,7 +47,7 @@ class StoreFiles:
         import obstore
 
         with self._errors_named(self.location):
-            items = whole(lambda: [*chain.from_iterable(obstore.list(self._client))])
+            items = retried(lambda: [*chain.from_iterable(obstore.list(self._client))])
         return dict(sorted((item["path"], item["size"]) for item in items))
 
     def read(self, name: str) -> bytes:
@@ -62,14 +61,14 @@ class StoreFiles:
         import obstore
 
         with self._errors_named(f"{self.location}/{name}"):
-            return whole(lambda: obstore.get(self._client, name).bytes().to_bytes())
+            return retried(lambda: obstore.get(self._client, name).bytes().to_bytes())
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return some bytes of one file; fewer where it ends before; raises as :meth:`read`."""
+        """Return the bytes from start to stop, fewer at the file's end; raises as :meth:`read`."""
         import obstore
 
         with self._errors_named(f"{self.location}/{name}"):
-            return whole(
+            return retried(
                 lambda: obstore.get_range(self._client, name, start=start, end=stop).to_bytes()
             )
 
@@ -83,15 +82,15 @@ class StoreFiles:
         import obstore
         from obstore.exceptions import GenericError, NotSupportedError
 
-        def ask() -> memoryview:
+        def request() -> memoryview:
             found = obstore.get(self._client, name, options={"range": {"suffix": nbytes}})
             first, last = found.range
             return _of_length(found.bytes(), last - first)
 
         with store_errors(f"{self.location}/{name}"):
             try:
-                return whole(ask)
-            # Azure counts no range from the end, and nobody one of an empty object.
+                return retried(request)
+            # Azure has no ranges from the end, and no server has one of an empty object.
             except (NotSupportedError, GenericError):
                 size = int(obstore.head(self._client, name)["size"])
                 if not size:
@@ -99,38 +98,38 @@ class StoreFiles:
                 return self.ranges(name, [(max(0, size - nbytes), size)], 0)[0]
 
     def ranges(self, name: str, ranges: Sequence[Range], gap: int) -> list[memoryview]:
-        """Return parts of one file, not copied.
+        """Return parts of one file, as views without a copy.
 
         Parameters
         ----------
         ranges
-            First byte of each, and the one after its last.
+            First byte of each part, and the byte after its last.
         gap
-            Bytes between two of them up to which one request brings both.
+            Two ranges at most this many bytes apart are read in one request.
 
         Raises
         ------
         StoreError
             They cannot be read.
         FileNotFoundError
-            The file is not there.
+            The file does not exist.
         ValueError
-            It ends before they do.
+            The file ends before the last range does.
         """
         import obstore
 
-        # Not by obstore, whose own merging panics at an answer that is cut short (0.12.1).
+        # Merged here, since obstore's own merging panics at an answer that is cut short (0.12.1).
         spans = _merged(ranges, gap)
         starts, ends = [a for a, _ in spans], [b for _, b in spans]
 
-        def ask() -> list[memoryview]:
+        def request() -> list[memoryview]:
             found = obstore.get_ranges(self._client, name, starts=starts, ends=ends, coalesce=0)
             if len(found[-1]) < ends[-1] - starts[-1]:
                 self._require(name, ends[-1])
             return [_of_length(one, b - a) for one, (a, b) in zip(found, spans, strict=True)]
 
         with store_errors(f"{self.location}/{name}"):
-            found = whole(ask)
+            found = retried(request)
         places = ((bisect_right(starts, a) - 1, a, b) for a, b in ranges)
         return [found[i][a - starts[i] : b - starts[i]] for i, a, b in places]
 
@@ -154,7 +153,7 @@ class StoreFiles:
 
 
 def _merged(ranges: Sequence[Range], gap: int) -> list[Range]:
-    """Return ascending ranges that hold all of these, none nearer to the next than a gap."""
+    """Return ascending ranges that cover all of these and are more than a gap apart."""
     spans: list[Range] = []
     for start, stop in sorted(ranges):
         if spans and start <= spans[-1][1] + gap:
@@ -172,19 +171,19 @@ def _of_length(data: Bytes, nbytes: int) -> memoryview:
 
 @contextmanager
 def store_errors(what: str) -> Iterator[None]:
-    """Turn what a disk or an object store refuses into a StoreError, but for what is not there.
+    """Turn errors of a disk or an object store, except a missing file, into a StoreError.
 
     Parameters
     ----------
     what
-        Path or address of the file that is being read inside.
+        Path or address of the file that is read inside the block.
 
     Raises
     ------
     StoreError
-        One line that names the file; on S3 also what to do about it.
+        One line that names the file; on S3 also the fix.
     FileNotFoundError
-        As it was.
+        The file does not exist.
     """
     from obstore import exceptions
 
@@ -199,33 +198,3 @@ def store_errors(what: str) -> Iterator[None]:
         raise StoreError(
             f"{what} cannot be read ({reason}): check the path or the address"
         ) from error
-
-
-def open_files(location: str) -> ObjectStore:
-    """Return obstore's view of a folder or of an address.
-
-    On S3 the client, its endpoint and its credentials are those of
-    :mod:`geoprep.storage.objects`.
-
-    Raises
-    ------
-    StoreError
-        There is no such folder, or the address names no bucket.
-    """
-    from obstore.store import HTTPStore, LocalStore, from_url
-
-    with suppress(SourceError):
-        location = s3_address(location) if location.startswith("http") else location
-    if location.startswith("s3://"):
-        try:
-            return open_bucket(location)
-        except SourceError as error:
-            raise StoreError(str(error)) from error
-    if location.startswith("http://"):
-        return HTTPStore.from_url(location, client_options={"allow_http": True})
-    if "://" in location:
-        return from_url(location)
-    folder = Path(location)
-    if not folder.is_dir():
-        raise StoreError(f"{location}: no such store")
-    return LocalStore(folder.absolute())

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.errors import SourceError
-from geoprep.sources import folders
+from geoprep.sources import city_folders
 from geoprep.sources.cities import CITIES
-from geoprep.sources.spacenet import find_scenes
+from geoprep.sources.city_scenes import find_scenes
 from geoprep.storage.addresses import open_image, read_bytes
 
 MOSCOW, VEGAS = CITIES["moscow"], CITIES["vegas"]
@@ -194,7 +194,7 @@ def test_a_missing_product_lists_those_that_are_there(make):
         find_scenes(MOSCOW, data)
     assert "no PS-RGB images of AOI_7_Moscow" in str(error.value)
     assert "images of PAN (1), PS-MS (2)" in str(error.value)
-    assert "--product PS-MS --bands 5,3,2" in str(error.value)
+    assert "`product`, such as PS-MS with `bands` 5,3,2" in str(error.value)
 
 
 def test_labels_alone_bring_the_directions(make):
@@ -234,12 +234,12 @@ def test_without_a_source_the_usual_places_are_tried_in_order(make, monkeypatch,
 
 def test_a_huge_tree_ends_the_search(make, monkeypatch, tmp_path):
     data = make(*(f"{n}/file" for n in range(20)))
-    monkeypatch.setattr(folders, "MAX_FOLDERS", 10)
+    monkeypatch.setattr(city_folders, "MAX_FOLDERS", 10)
     with pytest.raises(SourceError, match=r"more than 10 folders .*Give the folder"):
         find_scenes(MOSCOW, data)
     monkeypatch.chdir(data)
     monkeypatch.delenv("GEOPREP_DATA", raising=False)
-    with pytest.raises(SourceError, match="What brings data"):
+    with pytest.raises(SourceError, match="Ways to get data"):
         find_scenes(MOSCOW)
 
 
@@ -261,7 +261,7 @@ def test_links_are_followed_and_loops_end(make, tmp_path):
 def test_a_folder_that_is_too_deep_is_reported(make):
     data = make(*chips("AOI_7_Moscow", 1), "/".join("x" * 20) + "/file")
     (note,) = find_scenes(MOSCOW, data).notes
-    assert note.startswith("not looked into: ")
+    assert note.startswith("not searched: ")
 
 
 def test_a_file_that_is_no_archive_is_refused(make):
@@ -314,7 +314,7 @@ def test_unpacked_images_go_before_their_archive_which_is_mentioned(make):
     archive = pack(data / "SN5_roads_train_AOI_7_Moscow.tar", chips("AOI_7_Moscow", 1, 2))
     found = find_scenes(MOSCOW, data)
     assert len(found.scenes) == 1
-    assert found.notes == (f"not read, since there are unpacked files: {archive}",)
+    assert found.notes == (f"not read, since there are extracted files: {archive}",)
 
 
 def test_speed_labels_still_packed_join_unpacked_images(make):
@@ -328,7 +328,7 @@ def test_speed_labels_still_packed_join_unpacked_images(make):
 
 def test_looking_for_scenes_loads_neither_gdal_nor_a_network_client():
     code = (
-        "import sys, geoprep.sources.spacenet; "
+        "import sys, geoprep.sources.city_scenes; "
         "print([m for m in ('rasterio', 'obstore', 'numpy') if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,18 +18,18 @@ from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from benchmarks.faults.proxy import faulty_proxy
 from geoprep.cli.commands import cli
 from geoprep.errors import OutputError, SourceError
-from geoprep.sources import published
+from geoprep.sources import city_downloads
 from geoprep.sources.cities import BUCKET, CITIES
-from geoprep.sources.published import (
-    Wanted,
+from geoprep.sources.city_downloads import (
+    PlannedDownload,
     bytes_to_download,
     download_files,
     list_archives,
     list_files,
 )
-from geoprep.sources.spacenet import find_scenes
-from geoprep.storage import objects, transfer
-from geoprep.storage.transfer import Remote, ask_remote, bring
+from geoprep.sources.city_scenes import find_scenes
+from geoprep.storage import RemoteFile, clients, remote_file, transfer
+from geoprep.storage.transfer import download
 
 MOSCOW = CITIES["moscow"]
 NUMBERS = (2, 10, 9, 1)
@@ -83,13 +83,13 @@ def s3(endpoint, monkeypatch):
     use_endpoint(monkeypatch, endpoint)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    monkeypatch.setattr(objects, "RETRIES", 1)
-    monkeypatch.setattr(objects, "BACKOFF", 0.01)
+    monkeypatch.setattr(clients, "RETRIES", 1)
+    monkeypatch.setattr(clients, "BACKOFF", 0.01)
     monkeypatch.setattr(transfer, "BACKOFF", 0.01)
     monkeypatch.setattr(transfer, "PIECE", 256 << 10)
-    objects._client.cache_clear()
+    clients._client.cache_clear()
     yield endpoint
-    objects._client.cache_clear()
+    clients._client.cache_clear()
 
 
 def quiet(done, total):
@@ -104,7 +104,7 @@ def test_one_product_with_its_labels_goes_where_a_build_finds_it(s3, tmp_path):
     files = list_files(MOSCOW, "PS-RGB", tmp_path)
     assert len(files) == 4 + 2, "the label of an image that is not there stays"
     done = download_files(files, tmp_path, quiet)
-    assert (done.fetched, done.kept) == (6, 0)
+    assert (done.downloaded, done.kept) == (6, 0)
     for one in files:
         assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))
     found = find_scenes(MOSCOW, str(tmp_path))
@@ -142,16 +142,16 @@ def test_a_product_that_is_not_there_names_those_that_are(s3, tmp_path):
 
 
 def test_the_command_lists_and_fetches(s3, tmp_path):
-    call = ["download", "--city", "moscow", "--dest", str(tmp_path / "in"), "--scenes", "2"]
+    call = ["download", "--city", "moscow", "--out", str(tmp_path / "in"), "--scenes", "2"]
     dry = CliRunner().invoke(cli, [*call, "--dry-run"])
     assert dry.exit_code == 0, dry.output
-    assert re.search(r"4 objects, (\S+) GB, of which \1 GB are to come", dry.output)
+    assert re.search(r"4 objects, (\S+) GB, \1 GB to download", dry.output)
     assert f"s3://{BUCKET}/{MOSCOW.folder}PS-RGB/" in dry.output
     assert not (tmp_path / "in").exists()
     done = CliRunner().invoke(cli, [*call, "--quiet"])
-    assert "4 files fetched, 0 were there" in done.output
+    assert "4 files downloaded, 0 already there" in done.output
     assert "geoprep build-zarr --city moscow" in done.output
-    assert "4 were there" in CliRunner().invoke(cli, [*call, "--quiet"]).output
+    assert "4 already there" in CliRunner().invoke(cli, [*call, "--quiet"]).output
     both = CliRunner().invoke(cli, [*call, "--archives"])
     assert "leave out --archives" in str(both.exception)
 
@@ -159,11 +159,11 @@ def test_the_command_lists_and_fetches(s3, tmp_path):
 def test_an_archive_must_have_the_md5_that_its_publisher_says(s3, tmp_path):
     (one,) = list_archives(MOSCOW, tmp_path)
     assert (one.remote.size, one.remote.md5) == (len(ARCHIVE), MOSCOW.archives[0].md5)
-    with pytest.raises(SourceError, match=r"another checksum than 03082d01.* 6 times"):
-        bring(one.remote, one.path)
+    with pytest.raises(SourceError, match=r"differs from 03082d01.* in 6 attempts"):
+        download(one.remote, one.path)
     assert not list(tmp_path.iterdir())
-    right = Remote(one.remote.address, one.remote.size, one.remote.etag, _md5(ARCHIVE))
-    assert bring(right, one.path) == "fetched"
+    right = RemoteFile(one.remote.address, one.remote.size, one.remote.etag, md5=_md5(ARCHIVE))
+    assert download(right, one.path) == "downloaded"
     assert one.path.read_bytes() == ARCHIVE
 
 
@@ -173,29 +173,29 @@ def _md5(data):
 
 @pytest.mark.parametrize("name", ["large.bin", "parts.bin"])
 def test_a_file_with_a_flipped_bit_is_fetched_again(s3, tmp_path, name):
-    remote, path = ask_remote(f"s3://{BUCKET}/{name}"), tmp_path / name
-    assert bring(remote, path) == "fetched"
+    remote, path = remote_file(f"s3://{BUCKET}/{name}"), tmp_path / name
+    assert download(remote, path) == "downloaded"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert bring(remote, path) == "fetched"
+    assert download(remote, path) == "downloaded"
     assert path.read_bytes() == whole
-    assert bring(remote, path) == "kept"
+    assert download(remote, path) == "kept"
 
 
 def test_a_part_is_carried_on_with_and_a_wrong_one_discarded(s3, tmp_path, monkeypatch):
-    remote, path = ask_remote(f"s3://{BUCKET}/large.bin"), tmp_path / "large.bin"
+    remote, path = remote_file(f"s3://{BUCKET}/large.bin"), tmp_path / "large.bin"
     part = tmp_path / f".large.bin.{remote.etag[:16]}.part"
     asked = []
     real = transfer._piece
     monkeypatch.setattr(transfer, "_piece", lambda r, w: asked.append(w) or real(r, w))
     part.write_bytes(ARCHIVE[: 2 << 20])
-    bring(remote, path)
+    download(remote, path)
     assert min(asked)[0] == 2 << 20
     assert path.read_bytes() == ARCHIVE
     path.unlink()
     part.write_bytes(b"x" * (2 << 20))
     seen = []
-    bring(remote, path, seen.append)
+    download(remote, path, seen.append)
     assert path.read_bytes() == ARCHIVE
     assert sum(seen) == remote.size
     assert [p.name for p in tmp_path.iterdir()] == ["large.bin"]
@@ -205,7 +205,7 @@ def _fetch_all(dest):
     """Fetch a city and something larger; return why not."""
     try:
         files = list_files(MOSCOW, "PS-RGB", dest)
-        files.append(Wanted(ask_remote(f"s3://{BUCKET}/large.bin"), dest / "l.bin"))
+        files.append(PlannedDownload(remote_file(f"s3://{BUCKET}/large.bin"), dest / "l.bin"))
         download_files(files, dest, lambda *_: None)
     except SourceError as error:
         return str(error)
@@ -215,8 +215,8 @@ def _fetch_all(dest):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_right_bytes_arrive_through_a_bad_network(s3, tmp_path, monkeypatch, seed):
     kinds = ("drop", "stall", "truncate", "short", "503", "flip")
-    monkeypatch.setattr(objects, "STALL", 1)  # also a busy machine's pauses: one more fault
-    objects._client.cache_clear()
+    monkeypatch.setattr(clients, "STALL", 1)  # also a busy machine's pauses: one more fault
+    clients._client.cache_clear()
     with faulty_proxy(s3, seed=seed, rate=0.4, kinds=kinds, stall=1.5) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
         ends = []
@@ -227,8 +227,8 @@ def test_the_right_bytes_arrive_through_a_bad_network(s3, tmp_path, monkeypatch,
         assert sum(proxy.faults.values()) > 3
     assert (tmp_path / "l.bin").read_bytes() == ARCHIVE
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3)
-    monkeypatch.setattr(objects, "STALL", 30)
-    objects._client.cache_clear()
+    monkeypatch.setattr(clients, "STALL", 30)
+    clients._client.cache_clear()
     files = list_files(MOSCOW, "PS-RGB", tmp_path)
     for one in files:
         assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))
@@ -237,8 +237,8 @@ def test_the_right_bytes_arrive_through_a_bad_network(s3, tmp_path, monkeypatch,
 
 def test_a_disk_that_is_too_small_is_said_before_anything_comes(s3, tmp_path, monkeypatch):
     files = list_files(MOSCOW, "PS-RGB", tmp_path / "in")
-    monkeypatch.setattr(published.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(OutputError, match=r"GB are to come, and 0\.0 GB are free"):
+    monkeypatch.setattr(city_downloads.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(OutputError, match=r"GB are to be downloaded, and 0\.0 GB are free"):
         download_files(files, tmp_path / "in", quiet)
     assert not list(tmp_path.rglob("*.*"))
 
@@ -255,7 +255,7 @@ def test_a_server_that_is_not_there_is_one_line(s3, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_killed_download_is_carried_on_with(s3, tmp_path, monkeypatch):
     call = [sys.executable, "-c", "from geoprep.cli import main; main()", "download", "--city"]
-    call += ["moscow", "--dest", str(tmp_path), "--quiet"]
+    call += ["moscow", "--out", str(tmp_path), "--quiet"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with faulty_proxy(s3, rate=1.0, kinds=("stall",), stall=0.4, once=True) as slow:
         environment["AWS_ENDPOINT_URL"] = slow.address

@@ -1,7 +1,7 @@
-"""One product out of a compressed archive, in one pass.
+"""Extraction of one product from a compressed archive, in one pass.
 
-The 35 GiB archive of Moscow holds four products, of which a build reads one; a stream cannot be
-entered in the middle, so everything is read and only what is wanted is written.
+The 35 GiB archive of Moscow holds four products, of which a build reads one. A compressed stream
+can only be read from its start, so all of it is read and only the files needed are written.
 """
 
 import fcntl
@@ -23,14 +23,14 @@ from geoprep.storage import replaced
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """What one pass over a compressed archive left in the cache folder.
+    """Result of an extraction: the files in the cache folder.
 
     Attributes
     ----------
     files
         Size in bytes by path relative to the cache folder, in the archive's order.
     products
-        Number of images in the archive by product, wanted or not.
+        Number of images in the archive by product, extracted or not.
     """
 
     files: dict[str, int] = field(default_factory=dict)
@@ -46,18 +46,17 @@ def extract(
 ) -> Extracted:
     """Extract one product's images and the road labels of a city from a gzipped tar.
 
-    Members appear under their final name only when whole. A finished pass leaves a mark that makes
-    the next call return at once, as long as the archive (its size and time stamp) and what came out
-    of it are the same; an interrupted one begins again, since a stream has to be read from its
-    start. Plain road labels are taken too, since SpaceNet 3 ships its speed labels in an archive of
-    their own.
+    Members have their final name only when they are complete. A finished extraction leaves a mark:
+    the next call returns at once while the archive (its size and time stamp) and the extracted
+    files are unchanged. An interrupted one starts again. Plain road labels are extracted too, since
+    SpaceNet 3 has its speed labels in an archive of their own.
 
     Parameters
     ----------
     into
-        Cache folder, created when absent; one process at a time.
+        Cache folder, created where missing; one process at a time.
     report
-        Called for each member taken with the compressed bytes read and their total.
+        Called after each extracted member with the compressed bytes read and their total.
 
     Raises
     ------
@@ -66,17 +65,17 @@ def extract(
     OutputError
         The disk is full.
     """
-    work = _Pass(archive, city, product, into)
+    work = _Extraction(archive, city, product, into)
     return once(archive, into, product, lambda: work.run(report))
 
 
 def once(archive: Path, into: Path, what: str, work: Callable[[], Extracted]) -> Extracted:
-    """Carry out an extraction, or return what an earlier one left, if all of it is still there.
+    """Carry out an extraction, or return the result of an earlier one if its files still exist.
 
     Parameters
     ----------
     what
-        Word that tells apart extractions of one archive.
+        Name of this extraction, which differs from others of the same archive.
     """
     stat = archive.stat()
     identity = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
@@ -95,17 +94,19 @@ def once(archive: Path, into: Path, what: str, work: Callable[[], Extracted]) ->
 
 
 def write_member(stream: IO[bytes] | None, target: Path, size: int, archive: Path) -> None:
-    """Write a member under its final name, whole or not at all.
+    """Write a member under its final name, completely or not at all.
 
     Raises
     ------
     SourceError
-        Something that is no plain file lies where it shall go.
+        A folder or link has the name of the member.
     tarfile.ReadError
-        It ends early.
+        The member ends early.
     """
     if stream is None or target.is_symlink() or target.is_dir():
-        raise SourceError(f"{target} is in the way of a member of {archive}: remove it.")
+        raise SourceError(
+            f"{target} has the name of a member of {archive}, and is not a plain file: remove it."
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     with replaced(target) as partial, partial.open("wb") as out:
         shutil.copyfileobj(stream, out, CHUNK)
@@ -114,7 +115,7 @@ def write_member(stream: IO[bytes] | None, target: Path, size: int, archive: Pat
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class _Extraction:
     archive: Path
     city: City
     product: str
@@ -137,7 +138,7 @@ class _Pass:
                     result.files[info.name] = info.size
                     if report is not None:
                         report(raw.tell(), total)
-            while plain.read(CHUNK):  # to the end, where gzip keeps the checksum of what was read
+            while plain.read(CHUNK):  # to the end, where gzip has its checksum
                 pass
         return result
 
@@ -163,12 +164,12 @@ def _read_mark(mark: Path) -> dict[str, Any]:
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("wb") as lock:  # the kernel lets go of it with the process
+    with (folder / ".lock").open("wb") as lock:  # released by the kernel when the process ends
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise SourceError(
-                f"{folder}: another process is extracting into this folder: wait until it is done."
+                f"{folder}: another process is extracting into it: wait until it has finished."
             ) from error
         yield
 

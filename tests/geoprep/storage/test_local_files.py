@@ -118,7 +118,7 @@ def test_a_folder_that_is_in_the_way_is_refused(tmp_path):
 
 @pytest.mark.parametrize("address", ["s3://bucket/a.zarr", "s3:/bucket", "gs://b", "https://b/c"])
 def test_an_address_is_no_folder_of_this_machine(address):
-    with pytest.raises(UsageError, match=r"folder of this machine"):
+    with pytest.raises(UsageError, match=r"only be written to a local folder"):
         local_path(address)
 
 

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import OutputError, SourceError
-from geoprep.sources import unpack
+from geoprep.sources import extraction
 from geoprep.sources.cities import CITIES
-from geoprep.sources.unpack import extract
+from geoprep.sources.extraction import extract
 
 MOSCOW = CITIES["moscow"]
 # As in the real archive, which was packed from a folder far away.
@@ -166,7 +166,7 @@ def test_a_link_planted_in_the_cache_is_not_written_through(archive, tmp_path):
     planted = tmp_path / "into" / next(n for n in contents() if "/PS-RGB/" in n)
     planted.parent.mkdir(parents=True)
     planted.symlink_to(victim)
-    with pytest.raises(SourceError, match="is in the way"):
+    with pytest.raises(SourceError, match="is not a plain file"):
         extract(archive, MOSCOW, "PS-RGB", tmp_path / "into")
     assert victim.read_bytes() == b"mine"
 
@@ -213,7 +213,7 @@ def test_a_full_disk_is_named_and_leaves_no_halves(archive, tmp_path, monkeypatc
     def full(*_args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(unpack.shutil, "copyfileobj", full)
+    monkeypatch.setattr(extraction.shutil, "copyfileobj", full)
     with pytest.raises(OutputError, match="no space left on the disk"):
         extract(archive, MOSCOW, "PS-RGB", tmp_path / "into")
     assert not list((tmp_path / "into").rglob("*.partial*"))

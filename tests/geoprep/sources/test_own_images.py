@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.errors import SourceError
-from geoprep.sources.patterns import images_and_labels
+from geoprep.sources.own_images import images_and_labels
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_name_with_wildcard_characters_is_a_name_first(make):
 def test_a_pattern_that_matches_nothing_is_named(make, tmp_path, pattern):
     make("scenes/a.tif")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceError, match=r"--images .*matches no file") as error:
+    with pytest.raises(SourceError, match=r"`images` .*matches no file") as error:
         images_and_labels(["scenes/*.tif", pattern])
     assert pattern in str(error.value)
 
@@ -169,13 +169,13 @@ def test_labels_beside_images_of_equal_stems(make, tmp_path):
 
 def test_labels_that_match_no_scene_are_refused_with_an_example(make):
     make("a.tif", "roads_a.geojson")
-    with pytest.raises(SourceError, match=r"roads_a\.geojson against a\)"):
+    with pytest.raises(SourceError, match=r"roads_a\.geojson; an image: a\)"):
         images_and_labels(["a.tif"], "*.geojson")
 
 
 def test_a_label_pattern_that_matches_nothing_is_named(make):
     make("a.tif")
-    with pytest.raises(SourceError, match=r"--labels nowhere/\*\.geojson: matches no file"):
+    with pytest.raises(SourceError, match=r"`labels` nowhere/\*\.geojson: matches no file"):
         images_and_labels(["a.tif"], "nowhere/*.geojson")
 
 

@@ -1,7 +1,7 @@
-"""Scenes of a SpaceNet city: in a folder, a tarball or a bucket.
+"""Finds the scenes of a SpaceNet city in a folder, an archive or a bucket.
 
-Every source boils down to a list of (name, address) pairs; `_pair_up` makes scenes of them by area
-and number, so the rules are the same wherever the files lie.
+Every source yields a list of (name, address) pairs. `_pair_up` matches images and labels by area
+and number, so the rules are the same for all sources.
 """
 
 import os
@@ -20,10 +20,11 @@ from geoprep.sources.cities import (
     directions,
     file_role,
 )
-from geoprep.sources.folders import TooManyFoldersError, walk
+from geoprep.sources.city_folders import TooManyFoldersError, city_files
+from geoprep.sources.extraction import extract
 from geoprep.sources.scene import Found, Scene
+from geoprep.sources.synthetic import synthetic_notes
 from geoprep.sources.tar import index_tar, is_archive, is_compressed
-from geoprep.sources.unpack import extract
 from geoprep.storage import is_remote, list_objects, member_address, s3_address
 
 SOURCE_VARIABLE = "GEOPREP_DATA"
@@ -31,7 +32,7 @@ SOURCE_VARIABLE = "GEOPREP_DATA"
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of the city: its path as the source names it, and its address."""
+    """A file of the city: its role, its path within the source, and its address."""
 
     role: FileRole
     name: PurePosixPath
@@ -39,13 +40,13 @@ class _File:
 
 
 @dataclass(slots=True)
-class _Catch:
-    """All files of the city in one source."""
+class _Listing:
+    """The files of the city in one source."""
 
     origin: str
     files: list[_File] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    # Images that the source has but did not hand out, by product (an archive read selectively).
+    # Number of images that were not extracted from an archive, by product.
     passed_over: dict[str, int] = field(default_factory=dict)
 
     def add(self, city: City, pairs: Iterable[tuple[str, str]]) -> None:
@@ -69,55 +70,55 @@ def find_scenes(
     ----------
     source
         A folder (the city's own or one above it), a tar archive, plain or gzipped, or an S3
-        prefix. None looks into ``$GEOPREP_DATA``, ``./data`` and ``.`` and takes the first that
-        has files of the city.
+        prefix. None: the first of ``$GEOPREP_DATA``, ``./data`` and ``.`` that has files of the
+        city.
     product
         Imagery product, in its current or old spelling.
     cache
-        Where a gzipped archive is extracted to; default: a folder beside the archive.
+        Folder to extract a gzipped archive into; None: a folder beside the archive.
     report
-        Called during such an extraction with the bytes read and their total.
+        Called during the extraction with the bytes read and their total.
 
     Raises
     ------
     SourceError
-        No data (the message says where it looked and what brings data), no such product (it lists
-        those that are there), or two files that both claim to be one scene.
+        No data (the message lists the places searched and the ways to get data), no such product
+        (it lists the available ones), or two files for one scene.
     """
     product = canonical_product(product)
-    look = _Look(city, product, cache, report)
+    search = _Search(city, product, cache, report)
     if source is not None:
-        catch = look.at(str(source))
-        if not catch.files and not catch.passed_over:
-            raise SourceError(_no_data(city, product, [_seen(catch)]))
-        return _pair_up(city, catch, product)
+        listing = search.at(str(source))
+        if not listing.files and not listing.passed_over:
+            raise SourceError(_no_data(city, product, [_seen(listing)]))
+        return _pair_up(city, listing, product)
     looked = []
     for place in _usual_places():
         if not Path(place).is_dir() and not is_remote(place) and not is_archive(Path(place)):
             looked.append(f"{Path(place).absolute()} (does not exist)")
             continue
         try:
-            catch = look.at(place)
+            listing = search.at(place)
         except TooManyFoldersError as error:
             looked.append(str(error))
             continue
-        if catch.files or catch.passed_over:
-            return _pair_up(city, catch, product)
-        looked.append(_seen(catch))
+        if listing.files or listing.passed_over:
+            return _pair_up(city, listing, product)
+        looked.append(_seen(listing))
     raise SourceError(_no_data(city, product, looked))
 
 
-def _pair_up(city: City, catch: _Catch, product: str) -> Found:
-    """Make scenes of files: one image per number, and the best label of that number."""
-    images = _by_number(f for f in catch.files if f.role.kind == "image")
-    labels = _by_number(f for f in catch.files if f.role.kind == "label")
+def _pair_up(city: City, listing: _Listing, product: str) -> Found:
+    """Match files by number: one image per scene, and its best label."""
+    images = _by_number(f for f in listing.files if f.role.kind == "image")
+    labels = _by_number(f for f in listing.files if f.role.kind == "label")
     chosen = {
         number: _one(files, f"image of {city.scene_id(number)}")
         for number, all_files in images.items()
         if (files := [f for f in all_files if f.role.product == product])
     }
     if not chosen:
-        raise SourceError(_no_product(city, catch, images, len(labels), product))
+        raise SourceError(_no_product(city, listing, images, len(labels), product))
     scenes = [
         Scene(
             city.scene_id(number),
@@ -127,7 +128,8 @@ def _pair_up(city: City, catch: _Catch, product: str) -> Found:
         for number, image in sorted(chosen.items())
     ]
     orphans = [min(labels[n], key=_preference).address for n in sorted(labels) if n not in chosen]
-    return Found(tuple(scenes), catch.origin, product, tuple(orphans), notes=tuple(catch.notes))
+    notes = (*listing.notes, *synthetic_notes(scenes, listing.origin))
+    return Found(tuple(scenes), listing.origin, product, tuple(orphans), notes=notes)
 
 
 def _by_number(files: Iterable[_File]) -> dict[int, list[_File]]:
@@ -147,14 +149,14 @@ def _one(files: Sequence[_File], what: str) -> _File:
     best = sorted((f for f in files if f.role.rank == lowest), key=_preference)
     if len(best) > 1:
         raise SourceError(
-            f"two files claim to be the {what}: {best[0].address} and {best[1].address}. Give the "
-            "folder that holds the one you mean as --source, or remove the other."
+            f"there are two files for the {what}: {best[0].address} and {best[1].address}. Give "
+            "the folder that holds the right one as `source`, or remove the other."
         )
     return best[0]
 
 
 def _label_of(image: _File, labels: Sequence[_File], scene: str) -> str | None:
-    """Return the label for an image: speed before plain, then the one nearest in the tree."""
+    """Return the label of an image: one with speeds if possible, the nearest in the folder tree."""
     if not labels:
         return None
     lowest = min(file.role.rank for file in labels)
@@ -170,15 +172,15 @@ def _shared_folders(a: PurePosixPath, b: PurePosixPath) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """One search: what is wanted, asked of one place after the other."""
+class _Search:
+    """Search for a product of a city in one place after the other."""
 
     city: City
     product: str
     cache: Path | None
     report: Callable[[int, int], None] | None
 
-    def at(self, place: str) -> _Catch:
+    def at(self, place: str) -> _Listing:
         if is_remote(place):
             return self._bucket(place)
         path = Path(place).expanduser().absolute()
@@ -189,50 +191,50 @@ class _Look:
         if not is_archive(path):
             raise SourceError(
                 f"{path}: not a folder and not a .tar or .tar.gz archive. Give the folder that "
-                f"holds {self.city.aoi}, or use --images for other imagery."
+                f"holds {self.city.aoi}, or use `images` for other imagery."
             )
-        catch = _Catch(str(path))
-        self._archive(path, catch)
-        return catch
+        listing = _Listing(str(path))
+        self._archive(path, listing)
+        return listing
 
-    def _bucket(self, place: str) -> _Catch:
+    def _bucket(self, place: str) -> _Listing:
         address = s3_address(place)
         if is_archive(Path(address)):
             raise SourceError(
                 f"{address}: an archive cannot be read in place over the network. Download it, or "
                 f"give the folder of single files, such as s3://.../{self.city.folder}"
             )
-        catch = _Catch(address)
-        catch.add(self.city, ((found, found) for found in list_objects(address)))
-        return catch
+        listing = _Listing(address)
+        listing.add(self.city, ((found, found) for found in list_objects(address)))
+        return listing
 
-    def _folder(self, path: Path) -> _Catch:
-        if canonical_product(path.name) in PRODUCTS:  # the labels lie beside this folder
+    def _folder(self, path: Path) -> _Listing:
+        if canonical_product(path.name) in PRODUCTS:  # the labels are in a folder beside this one
             path = path.parent
-        tree = walk(path, self.city)
-        catch = _Catch(str(path), notes=tree.notes)
-        catch.add(self.city, ((found, found) for found in tree.files))
-        unpacked = any(file.role.kind == "image" for file in catch.files)
-        speeds = any(file.role.has_speeds for file in catch.files)
+        tree = city_files(path, self.city)
+        listing = _Listing(str(path), notes=tree.notes)
+        listing.add(self.city, ((found, found) for found in tree.files))
+        unpacked = any(file.role.kind == "image" for file in listing.files)
+        speeds = any(file.role.has_speeds for file in listing.files)
         for archive in tree.archives:
-            # SpaceNet 3's speed labels are an archive apart, wanted even beside unpacked images.
+            # SpaceNet 3 has its speed labels in a separate archive, needed for unpacked images too.
             if not unpacked or (SPEED_LABELS in archive and not speeds):
-                self._archive(Path(archive), catch)
+                self._archive(Path(archive), listing)
             else:
-                catch.notes.append(f"not read, since there are unpacked files: {archive}")
-        return catch
+                listing.notes.append(f"not read, since there are extracted files: {archive}")
+        return listing
 
-    def _archive(self, archive: Path, catch: _Catch) -> None:
+    def _archive(self, archive: Path, listing: _Listing) -> None:
         if not is_compressed(archive):
             members = index_tar(archive)
             pairs = [(m.name, member_address(archive, m.name, m.offset, m.size)) for m in members]
-            catch.add(self.city, pairs)
+            listing.add(self.city, pairs)
             return
         into = self.cache or archive.with_name(f"{archive.name}.unpacked")
         done = extract(archive, self.city, self.product, into, self.report)
         for product, count in done.products.items():
-            catch.passed_over[product] = catch.passed_over.get(product, 0) + count
-        catch.add(self.city, ((name, str(into.absolute() / name)) for name in done.files))
+            listing.passed_over[product] = listing.passed_over.get(product, 0) + count
+        listing.add(self.city, ((name, str(into.absolute() / name)) for name in done.files))
 
 
 def _usual_places() -> list[str]:
@@ -242,8 +244,8 @@ def _usual_places() -> list[str]:
     return [named if is_remote(named) else str(Path(named).expanduser()), "data", "."]
 
 
-def _seen(catch: _Catch) -> str:
-    return "; ".join([catch.origin, *catch.notes])
+def _seen(listing: _Listing) -> str:
+    return "; ".join([listing.origin, *listing.notes])
 
 
 def _no_data(city: City, product: str, looked: Sequence[str]) -> str:
@@ -255,21 +257,21 @@ def _no_data(city: City, product: str, looked: Sequence[str]) -> str:
 
 
 def _no_product(
-    city: City, catch: _Catch, images: dict[int, list[_File]], labels: int, product: str
+    city: City, listing: _Listing, images: dict[int, list[_File]], labels: int, product: str
 ) -> str:
-    there = dict(catch.passed_over)
+    there = dict(listing.passed_over)
     for files in images.values():
-        for name in {file.role.product for file in files} - catch.passed_over.keys():
+        for name in {file.role.product for file in files} - listing.passed_over.keys():
             there[name] = there.get(name, 0) + 1
     if there:
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(there.items()))
-        # The multispectral product holds the colours too, as bands 5, 3, 2 of WorldView-3.
-        other = "PS-MS --bands 5,3,2" if "PS-MS" in there else min(there)
+        # Bands 5, 3, 2 of the multispectral product are red, green and blue (WorldView-3).
+        other = "PS-MS with `bands` 5,3,2" if "PS-MS" in there else min(there)
         return (
-            f"{catch.origin} has no {product} images of {city.aoi}. It has images of {listed}: "
-            f"choose with --product, such as --product {other}."
+            f"{listing.origin} has no {product} images of {city.aoi}. It has images of {listed}: "
+            f"choose one of them as `product`, such as {other}."
         )
     return (
-        f"{catch.origin} has {labels} road labels of {city.aoi} but no images.\n"
+        f"{listing.origin} has {labels} road labels of {city.aoi} but no images.\n"
         f"{directions(city, product)}"
     )

@@ -1,4 +1,4 @@
-"""A look through a folder tree for one city's files, with an end to it."""
+"""Search of a folder tree for the files of one city, limited in depth and number of folders."""
 
 import os
 import re
@@ -21,30 +21,33 @@ _AREA = re.compile(r"(?:SN\d+_.*)?AOI_(\d+)_", re.IGNORECASE)
 
 
 class TooManyFoldersError(SourceError):
-    """The folder given is far above the data."""
+    """A folder tree is too large to be searched."""
 
 
 @dataclass(slots=True)
-class Walk:
-    """The city's files and archives under a folder, as absolute paths, and what was left out."""
+class CityFiles:
+    """Files and archives of a city under a folder, and notes about folders that were left out.
+
+    Paths start with the folder's own.
+    """
 
     files: list[str] = field(default_factory=list)
     archives: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def walk(root: Path, city: City) -> Walk:
-    """Look through a folder, level by level and in the order of names.
+def city_files(root: Path, city: City) -> CityFiles:
+    """Search a folder for the files of a city, level by level and in the order of names.
 
-    Hidden folders, stores, caches and other cities' folders are left out; links to folders are
-    followed, each folder once.
+    Hidden folders, stores, caches and folders of other cities are left out. Links to folders are
+    followed; each folder is searched once.
 
     Raises
     ------
     TooManyFoldersError
-        There are more than 5,000 folders under it.
+        There are more than 5,000 folders in the tree.
     """
-    result = Walk()
+    result = CityFiles()
     queue: deque[tuple[Path, int]] = deque([(root, 0)])
     visited: set[tuple[int, int]] = set()
     while queue:
@@ -53,18 +56,20 @@ def walk(root: Path, city: City) -> Walk:
         if len(visited) > MAX_FOLDERS:
             raise TooManyFoldersError(
                 f"{root}: more than {MAX_FOLDERS:,} folders under it. Give the folder that holds "
-                f"{city.aoi} as --source."
+                f"{city.aoi} as `source`."
             )
         below = _sort_out(entries, city, result)
         if depth < MAX_DEPTH:
             queue.extend((found, depth + 1) for found in below)
         else:
-            result.notes += [f"not looked into: {found} (too deep)" for found in below]
+            result.notes += [f"not searched: {found} (too deep)" for found in below]
     return result
 
 
-def _entries(folder: Path, visited: set[tuple[int, int]], result: Walk) -> list[os.DirEntry[str]]:
-    """Return what is in a folder, nothing where it was seen before or may not be read."""
+def _entries(
+    folder: Path, visited: set[tuple[int, int]], result: CityFiles
+) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder; none if it was searched before or cannot be read."""
     try:
         stat = folder.stat()
         if (stat.st_dev, stat.st_ino) in visited:
@@ -73,12 +78,12 @@ def _entries(folder: Path, visited: set[tuple[int, int]], result: Walk) -> list[
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
-        result.notes.append(f"not looked into: {folder} ({error.strerror})")
+        result.notes.append(f"not searched: {folder} ({error.strerror})")
         return []
 
 
-def _sort_out(entries: list[os.DirEntry[str]], city: City, result: Walk) -> list[Path]:
-    """Keep what belongs to the city and return the folders to look into."""
+def _sort_out(entries: list[os.DirEntry[str]], city: City, result: CityFiles) -> list[Path]:
+    """Add the files of the city to the result, and return the folders to search next."""
     below = []
     for entry in entries:
         if _is_folder(entry):
@@ -94,7 +99,7 @@ def _sort_out(entries: list[os.DirEntry[str]], city: City, result: Walk) -> list
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself: whoever opens it says so
+    except OSError:  # a link to itself, reported when it is opened
         return False
 
 

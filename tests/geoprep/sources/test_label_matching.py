@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from geoprep.errors import SourceError
-from geoprep.sources.patterns import images_and_labels
+from geoprep.sources.own_images import images_and_labels
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_masks_are_found_where_nobody_said_that_there_are_some(folder):
 
 def test_a_folder_of_images_holds_no_labels(folder):
     folder("in/a.tif", "in/b.tif")
-    with pytest.raises(SourceError, match=r"--labels in: matches no file"):
+    with pytest.raises(SourceError, match=r"no vector files, but 2 rasters.*`label_values`"):
         images_and_labels(["in"], "in")
     with pytest.raises(SourceError, match="none of its 0 files"):
         images_and_labels(["in"], "in", masks=True)

@@ -1,8 +1,8 @@
-"""Which label file belongs to which image: by their names.
+"""Matches label files to images by their names.
 
-A label is called like its image (``chip1.geojson``), or like it and a word more
-(``chip1_roads.geojson``). Where no image is called so, a word for what the files are is left out of
-both names (``12_sat.jpg`` and ``12_mask.png``), or area and number of SpaceNet's names decide
+A label has the name of its image (``chip1.geojson``), or that name and another word
+(``chip1_roads.geojson``). If no image has such a name, words for the kind of file are left out of
+both names (``12_sat.jpg`` and ``12_mask.png``), or area and number of SpaceNet's names are compared
 (``AOI_2_Vegas_img99.geojson`` and ``SN3_roads_train_AOI_2_Vegas_PS-RGB_img99.tif``).
 """
 
@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 
 from geoprep.errors import SourceError
 
-# What is taken from a folder, or by a pattern that does not spell its own suffix.
+# Files used from a folder, or from a pattern without a suffix of its own.
 IMAGE_SUFFIXES = (".tif", ".tiff", ".vrt", ".jp2", ".img", ".png", ".jpg", ".jpeg")
 LABEL_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb")
 # `chip1_roads` belongs to scene `chip1`, but `chip1_2` is another scene's.
@@ -26,8 +26,8 @@ _SPACENET = re.compile(r"AOI_(\d+)_.*?(img|chip)(\d+)(?!\d)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """An image, its scene's id, and the folders that the id names to tell it from others."""
+class NamedImage:
+    """An image, the id of its scene, and the folders that are part of the id."""
 
     id: str
     address: str
@@ -39,23 +39,23 @@ class Image:
         return PurePosixPath(self.address).stem
 
 
-Carriers = dict[str, list[Image]]
+Carriers = dict[str, list[NamedImage]]
 
 
 def is_called_label(address: str) -> bool:
-    """Return whether the name of a file ends in a word for labels."""
+    """Return whether the name of a file ends in a word for labels, such as ``_mask``."""
     return _LABEL_WORD.search(PurePosixPath(address).stem) is not None
 
 
 def assigned(
-    files: Sequence[str], images: Sequence[Image]
+    files: Sequence[str], images: Sequence[NamedImage]
 ) -> tuple[dict[str, str], list[str]]:  # fmt: skip
-    """Give each label file to the scene whose name it carries; return the rest apart.
+    """Return the label file of each scene by scene id, and the label files without a scene.
 
     Raises
     ------
     SourceError
-        Two labels belong to one scene.
+        Two label files match one scene equally well.
     """
     named = _carriers(images, lambda image: {image.id, image.stem})
     alike = _carriers(images, lambda image: _other_names(image.stem, _IMAGE_WORD))
@@ -71,15 +71,15 @@ def assigned(
         before = owned.get(scene)
         if before is not None and before[0] == closeness:
             raise SourceError(
-                f"two label files for scene {scene}: {before[1]} and {file}. Narrow --labels, for "
-                "example to '*_roads.geojson'."
+                f"two label files for scene {scene}: {before[1]} and {file}. Give `labels` as a "
+                "pattern that matches one of them, such as '*_roads.geojson'."
             )
         if before is None or closeness > before[0]:
             owned[scene] = (closeness, file)
     return {scene: file for scene, (_, file) in owned.items()}, orphans
 
 
-def _carriers(images: Iterable[Image], names: Callable[[Image], set[str]]) -> Carriers:
+def _carriers(images: Iterable[NamedImage], names: Callable[[NamedImage], set[str]]) -> Carriers:
     """Return the images by each of their names."""
     carriers: Carriers = {}
     for image in images:
@@ -89,10 +89,10 @@ def _carriers(images: Iterable[Image], names: Callable[[Image], set[str]]) -> Ca
 
 
 def _owner(file: PurePosixPath, carriers: Carriers) -> tuple[str | None, int]:
-    """Return the id of a label's scene, and 2 for a label called exactly like it, 1 for others."""
+    """Return the id of a label's scene, and 2 if the label has exactly its name, else 1."""
     stem = file.stem
     cuts = [i for i in range(len(stem), 0, -1) if i == len(stem) or _WORD_MORE.match(stem, i)]
-    for cut in cuts:  # the longest name first: `a_1_roads` is of `a_1`, not of `a`
+    for cut in cuts:  # the longest name first: `a_1_roads` belongs to `a_1`, not to `a`
         image = _only(file, carriers.get(stem[:cut], []))
         if image is not None:
             return image.id, 1 + (cut == len(stem))
@@ -100,7 +100,7 @@ def _owner(file: PurePosixPath, carriers: Carriers) -> tuple[str | None, int]:
 
 
 def _likely_owner(file: PurePosixPath, carriers: Carriers) -> str | None:
-    """Return the id of the one scene that a label seems to be of."""
+    """Return the id of the only scene whose name is similar, or None."""
     for name in sorted(_other_names(file.stem, _LABEL_WORD)):
         image = _only(file, carriers.get(name, []))
         if image is not None:
@@ -108,8 +108,8 @@ def _likely_owner(file: PurePosixPath, carriers: Carriers) -> str | None:
     return None
 
 
-def _only(file: PurePosixPath, images: Sequence[Image]) -> Image | None:
-    """Return the one image; of several, the one whose folders tell it from the others."""
+def _only(file: PurePosixPath, images: Sequence[NamedImage]) -> NamedImage | None:
+    """Return the only image, or the only one whose folders include the label's; else None."""
     if len(images) > 1:
         common = set.intersection(*(set(image.folders) for image in images))
         folders = common.union(file.parent.parts)
@@ -118,9 +118,9 @@ def _only(file: PurePosixPath, images: Sequence[Image]) -> Image | None:
 
 
 def _other_names(stem: str, word: re.Pattern[str]) -> set[str]:
-    """Return what else a file may be known by: SpaceNet's area and number, the name without a word.
+    """Return other names of a file: SpaceNet's area and number, the name without a word.
 
-    The former cannot be a name: it holds a slash.
+    The former contains a slash, so it never equals the name of a file.
     """
     names = set()
     if match := _SPACENET.search(stem):

@@ -1,0 +1,142 @@
+"""Local copies of remote scenes, files and archives, in one folder per build.
+
+A copy lies at a path made of its full address, so that files of equal names never meet. The folder
+has a mark, by which `drop_copies` knows that it may be deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from geoprep.errors import SourceError, UsageError
+from geoprep.executors import Threads
+from geoprep.sources.scene import Found, Scene
+from geoprep.storage import download, is_remote, make_folder, remote_file
+
+CONNECTIONS = 8
+"""Concurrent downloads: enough to hide a server's latency, few enough to be polite."""
+_MARK: Final = ".geoprep-source"
+_MARK_TEXT: Final = (
+    "Downloaded and unpacked by geoprep build-zarr. This folder may be deleted: the next build "
+    "from the same source makes it again.\n"
+)
+_LONGEST_NAME = 200
+
+
+def copies_folder(out: str | Path) -> Path:
+    """Return the folder for local copies of a build: beside the store, or here for a bucket."""
+    place = out if isinstance(out, Path) else Path(out.rstrip("/")).name
+    return Path(f"{place}.source")
+
+
+def prepare_copies(folder: Path) -> None:
+    """Create the folder for local copies, and mark it as one where it was empty."""
+    make_folder(folder)
+    if not any(folder.iterdir()):
+        (folder / _MARK).write_text(_MARK_TEXT)
+
+
+def drop_copies(folder: Path) -> int:
+    """Delete a folder of local copies; return the bytes of its files, 0 if there is none.
+
+    Raises
+    ------
+    UsageError
+        The folder was not made by a build, and so may hold other data.
+    """
+    if not folder.exists():
+        return 0
+    if not (folder / _MARK).is_file():
+        raise UsageError(
+            f"{folder} was not made by this version of geoprep and is kept: delete it yourself if "
+            "you no longer need it"
+        )
+    size = folder_bytes(folder)
+    shutil.rmtree(folder)
+    return size
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the bytes of all files in a folder, 0 if there is none."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def copy_path(address: str, folder: Path) -> Path:
+    """Return where the local copy of a file belongs: one path for every address.
+
+    Parameters
+    ----------
+    address
+        Address on a server, or an absolute local path (of an archive that is to be unpacked).
+    """
+    scheme, _, rest = address.rpartition("://")
+    parts = (rest if scheme else address.lstrip("/")).split("/")
+    return folder.joinpath(scheme or "files", *map(_safe, parts))
+
+
+def _safe(part: str) -> str:
+    """Return a part of an address as a file name; one that cannot be a file name is hashed."""
+    if part in ("", ".", "..") or "\0" in part or len(part.encode()) > _LONGEST_NAME:
+        suffix = PurePosixPath(part).suffix if len(part) > 2 else ""
+        return hashlib.sha256(part.encode()).hexdigest()[:16] + suffix[:20]
+    return part
+
+
+def remote_scenes(found: Found) -> int:
+    """Return how many scenes have their image or label on a server."""
+    return sum(_is_remote(scene) for scene in found.scenes)
+
+
+def download_scenes(found: Found, folder: Path, report: Callable[[int, int], None]) -> Found:
+    """Download remote images and labels; return the same scenes with local addresses.
+
+    Copies of an earlier run are kept while the remote file is the same, so an interrupted download
+    is resumed. A scene that cannot be downloaded keeps its remote address, and the build reports
+    why it fails.
+
+    Parameters
+    ----------
+    folder
+        Created where missing; see `copies_folder`.
+    report
+        Called with the number of finished scenes and of all remote scenes.
+    """
+    todo = [(i, scene) for i, scene in enumerate(found.scenes) if _is_remote(scene)]
+    if not todo:
+        return found
+    prepare_copies(folder)
+    scenes = list(found.scenes)
+
+    def one(item: tuple[int, Scene]) -> tuple[int, Scene]:
+        index, scene = item
+        try:
+            image = _local(scene.image, folder)
+            label = scene.label and _local(scene.label, folder)
+        except SourceError:
+            return index, scene
+        return index, replace(scene, image=image, label=label)
+
+    for done, (index, scene) in enumerate(Threads(CONNECTIONS).map_unordered(one, todo), start=1):
+        scenes[index] = scene
+        report(done, len(todo))
+    return replace(found, scenes=tuple(scenes))
+
+
+def _is_remote(scene: Scene) -> bool:
+    return any(is_remote(address) for address in (scene.image, scene.label) if address)
+
+
+def _local(address: str, folder: Path) -> str:
+    return str(download_copy(address, folder)) if is_remote(address) else address
+
+
+def download_copy(address: str, folder: Path) -> Path:
+    """Download a file to its path among the local copies, unless it is there; return the path."""
+    path = copy_path(address, folder)
+    download(remote_file(address), path)
+    return path

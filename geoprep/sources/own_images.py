@@ -1,0 +1,190 @@
+"""Finds the scenes of a user's own files: any imagery, any labels."""
+
+import glob
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from geoprep.errors import SourceError
+from geoprep.sources.label_matching import (
+    IMAGE_SUFFIXES,
+    LABEL_SUFFIXES,
+    NamedImage,
+    assigned,
+    is_called_label,
+)
+from geoprep.sources.scene import Found, Scene, natural_key
+from geoprep.sources.synthetic import synthetic_notes
+from geoprep.storage import is_remote, match_objects, s3_address
+
+_WILD = re.compile(r"[*?\[]")
+
+
+def images_and_labels(
+    images: Sequence[str], labels: str | None = None, *, masks: bool = False
+) -> Found:
+    """Match images and labels of a user's own files.
+
+    Parameters
+    ----------
+    images
+        Files, folders and patterns of either (``scenes/*.tif``, ``**`` for any depth), also
+        ``s3://``. A scene's id is the stem of its file, preceded by as many folder names as are
+        needed to make it unique (``north_scene1``, ``south_scene1``).
+    labels
+        One existing file: labels of all scenes. A folder or a pattern: one file per scene, with
+        the name of its image (see `geoprep.sources.label_matching`). None: no
+        labels.
+    masks
+        Labels are rasters: other files in a folder are ignored.
+
+    Raises
+    ------
+    SourceError
+        A pattern matches nothing, no label matches a scene, or two match one scene.
+    """
+    addresses = dict.fromkeys(
+        address
+        for pattern in images
+        for address in _expand(pattern, IMAGE_SUFFIXES, "images")
+    )  # fmt: skip
+    files = [] if labels is None else _label_files(labels, masks=masks)
+    twice = set(files) & set(
+        addresses
+    )  # images and labels in one folder are told apart by their names
+    called = {file for file in twice if is_called_label(file)}
+    files = [file for file in files if file not in twice - called]
+    found = sorted(
+        _identified([address for address in addresses if address not in called]),
+        key=lambda image: natural_key(image.id),
+    )
+    road_file, owned, orphans = _labels_for(found, labels, files, masks=masks)
+    scenes = tuple(Scene(image.id, image.address, owned.get(image.id)) for image in found)
+    origin = ", ".join(images)
+    return Found(
+        scenes,
+        origin,
+        orphan_labels=tuple(orphans),
+        road_file=road_file,
+        notes=synthetic_notes(scenes, origin),
+    )
+
+
+def _label_files(labels: str, *, masks: bool) -> list[str]:
+    """Return the label files; rasters from a folder without vectors."""
+    if masks:
+        return _expand(labels, IMAGE_SUFFIXES, "labels")
+    if is_remote(labels):
+        return _expand(labels, LABEL_SUFFIXES, "labels")
+    path = Path(labels).expanduser()
+    if vectors := _files(path, LABEL_SUFFIXES):
+        return sorted(vectors, key=natural_key)
+    rasters = sorted(_files(path, IMAGE_SUFFIXES), key=natural_key)
+    if rasters and not any(is_called_label(file) for file in rasters):
+        raise SourceError(
+            f"`labels` {labels}: no vector files, but {len(rasters)} rasters, such as "
+            f"{Path(rasters[0]).name}. If they are masks, say which of their values are roads "
+            "with `label_values` or `label_speeds`"
+        )
+    return rasters or _expand(labels, LABEL_SUFFIXES, "labels")
+
+
+def _labels_for(
+    images: Sequence[NamedImage], labels: str | None, files: Sequence[str], *, masks: bool
+) -> tuple[str | None, dict[str, str], list[str]]:
+    """Return the road file of all scenes, the labels by scene id, and labels without a scene."""
+    if labels is None:
+        return None, {}, []
+    if not is_remote(labels) and Path(labels).expanduser().is_file():
+        if masks or files[0].lower().endswith(IMAGE_SUFFIXES):
+            return None, {image.id: files[0] for image in images}, []
+        return files[0], {}, []
+    owned, orphans = assigned(files, images)
+    if owned:
+        return None, owned, orphans
+    first = f" ({PurePosixPath(files[0]).name}; an image: {images[0].stem})" if files else ""
+    raise SourceError(
+        f"`labels` {labels}: none of its {len(files)} files has the name of a scene{first}. Give "
+        "them the names of the images, give the path of one road file for all scenes, or give a "
+        "`city` for SpaceNet's names"
+    )
+
+
+def _expand(pattern: str, suffixes: tuple[str, ...], option: str) -> list[str]:
+    """Return the files that match a pattern, as absolute paths or addresses."""
+    if is_remote(pattern):
+        found = _objects(s3_address(pattern), suffixes)
+    else:
+        found = _files(Path(pattern).expanduser(), suffixes)
+    if not found:
+        raise SourceError(
+            f"`{option}` {pattern}: matches no file (relative to {Path.cwd()}; files used from a "
+            f"folder: {', '.join(suffixes)}). Check the path, and put patterns in quotes"
+        )
+    return sorted(found, key=natural_key)
+
+
+def _objects(address: str, suffixes: tuple[str, ...]) -> list[str]:
+    if not _WILD.search(address):
+        if PurePosixPath(address).suffix:
+            return [address]
+        address = address.rstrip("/") + "/*"
+    found = [one for one in match_objects(address) if _taken(one, address, suffixes)]
+    if found or address.endswith("/*"):
+        return found
+    address += "/*"  # a pattern of folders
+    return [one for one in match_objects(address) if _taken(one, address, suffixes)]
+
+
+def _files(path: Path, suffixes: tuple[str, ...]) -> list[str]:
+    if path.is_file():  # named without a pattern, whatever its suffix
+        return [str(path.absolute())]
+    pattern = glob.escape(str(path)) + "/*" if path.is_dir() else str(path)
+    hits = glob.glob(pattern, recursive=True)  # noqa: PTH207  Path.glob takes no absolute pattern
+    files = [
+        str(Path(hit).absolute())
+        for hit in hits
+        if _taken(hit, pattern, suffixes) and _is_file_or_broken_link(Path(hit))
+    ]
+    if files or path.is_dir():
+        return files
+    folders = [Path(hit) for hit in hits if Path(hit).is_dir()]  # a pattern of folders
+    return [file for folder in folders for file in _files(folder, suffixes)]
+
+
+def _is_file_or_broken_link(path: Path) -> bool:
+    """Return whether a match is a file or a broken link, which fails its scene with a reason."""
+    return path.is_file() or (path.is_symlink() and not path.exists())
+
+
+def _taken(found: str, pattern: str, suffixes: tuple[str, ...]) -> bool:
+    """Return whether a match has the right suffix; any suffix that the pattern spells is right."""
+    spelt = PurePosixPath(pattern).suffix
+    return bool(spelt and not _WILD.search(spelt)) or found.lower().endswith(suffixes)
+
+
+def _identified(addresses: Sequence[str]) -> list[NamedImage]:
+    """Give each image a unique id: its stem, preceded by folder names where stems are equal."""
+    stems: dict[str, list[str]] = {}
+    for address in addresses:
+        stems.setdefault(PurePosixPath(address).stem, []).append(address)
+    result: dict[str, NamedImage] = {}
+    for stem, same in stems.items():
+        for depth in range(len(PurePosixPath(same[0]).parts)):
+            images = [_named(address, depth) for address in same]
+            ids = {image.id for image in images}
+            if len(ids) == len(same) and not ids & result.keys():
+                break
+        else:
+            raise SourceError(
+                f"`images`: {' and '.join(same[:2])} would both be scene {stem}: rename one."
+            )
+        result.update({image.id: image for image in images})
+    return list(result.values())
+
+
+def _named(address: str, depth: int) -> NamedImage:
+    # Ids are stored and printed: bytes of a name that are not UTF-8 are escaped.
+    path = PurePosixPath(address.encode("utf-8", "backslashreplace").decode())
+    folders = path.parent.parts[-depth:] if depth else ()
+    return NamedImage("_".join([*folders, path.stem]), address, folders)

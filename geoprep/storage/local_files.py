@@ -1,0 +1,209 @@
+"""Local files: written whole or not at all, flushed to the disk, with one-line errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import socket
+import time
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache, lru_cache
+from itertools import count
+from pathlib import Path
+
+from geoprep.errors import GeoprepError, OutputError, UsageError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG),
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOENT),
+)
+_numbers = count()
+_NEARLY_FULL = 1 << 20
+"""Free bytes below which a failed write without a reason is taken for a full disk."""
+_ABANDONED_S = 7 * 24 * 3600
+"""Age in seconds at which a temporary file of another machine or container is removed."""
+
+
+def flush(path: Path) -> None:
+    """Wait until a file's bytes, or a folder's list of names, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def flush_all(paths: Iterable[Path]) -> None:
+    """Flush many files and folders at the same time, which is faster than one by one."""
+    with ThreadPoolExecutor(16) as pool:
+        for _ in pool.map(flush, paths):
+            pass
+
+
+def flush_shards(paths: Iterable[Path]) -> None:
+    """Flush shard files, and every folder between them and their array."""
+    found = set()
+    for path in paths:
+        found.add(path)
+        for folder in path.parents:
+            found.add(folder)
+            if folder.name == "c":
+                break
+    flush_all(found)
+
+
+def local_path(path: str | Path) -> Path:
+    """Return an absolute local path.
+
+    Raises
+    ------
+    UsageError
+        It is the address of a server, such as ``s3://bucket``.
+    """
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
+        raise UsageError(
+            f"{path}: this result can only be written to a local folder. Give one, and copy the "
+            "result afterwards (`aws s3 sync`)"
+        )
+    return Path(path).absolute()
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder, which is renamed to ``path`` on success.
+
+    An incomplete file never has the final name, and a failure leaves the previous file untouched.
+    Any number of threads and processes may write to one folder. Temporary files of killed
+    processes are removed: those of this machine at once, those of other machines and containers
+    after a week.
+
+    Raises
+    ------
+    UsageError
+        The folder does not exist, or may not be written to.
+    OutputError
+        The disk is full, or fails.
+    """
+    require_folder(path)
+    name = f".{path.stem}.{_machine()}-{os.getpid()}-{next(_numbers)}.partial{path.suffix}"
+    partial = path.with_name(name)
+    with written(path):
+        try:
+            _sweep(path.parent.absolute())
+            partial.touch()  # refused at once, not after an hour of work
+            partial.unlink()
+            yield partial
+            flush(partial)
+            partial.replace(path)
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+def machine_id() -> str:
+    """Return a text that is the same for all processes that see each other's process numbers.
+
+    It names this start of the machine and the PID namespace: containers with one host name may
+    share a disk, but the process numbers of one mean nothing in the other.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return f"{socket.gethostname()} {uuid.getnode()}"
+
+
+@cache
+def _machine() -> str:
+    """Return eight hex digits for `machine_id`, for use in file names."""
+    return f"{zlib.crc32(machine_id().encode()):08x}"
+
+
+@lru_cache(maxsize=1024)
+def _sweep(folder: Path) -> None:
+    """Remove temporary files of writers that no longer run; once per process and folder."""
+    pattern = re.compile(r"\..*\.([0-9a-f]{8})-(\d+)-\d+\.partial.*")
+    with suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208 - as text
+            if (match := pattern.fullmatch(name)) and _is_abandoned(folder / name, match):
+                (folder / name).unlink()
+
+
+def _is_abandoned(path: Path, name: re.Match[str]) -> bool:
+    if name[1] == _machine():
+        return not _runs(int(name[2]))
+    return time.time() - path.stat().st_mtime > _ABANDONED_S
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True
+
+
+def require_folder(path: Path) -> None:
+    """Raise UsageError if the folder of a file to be written does not exist."""
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: the folder {path.parent} does not exist: create it first")
+
+
+def make_folder(folder: Path) -> Path:
+    """Create a folder and its parents where missing, and return it; raises as `replaced`."""
+    with written(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Turn errors of the disk into one line that names the file and the fix.
+
+    Parameters
+    ----------
+    path
+        File or folder that is written inside the block.
+
+    Raises
+    ------
+    UsageError
+        The path may not be written to.
+    OutputError
+        The disk is full, or fails.
+    """
+    try:
+        yield
+    except GeoprepError:
+        raise
+    except Exception as error:
+        code = error.errno if isinstance(error, OSError) else None
+        if code is not None and code in _REFUSED:
+            raise UsageError(
+                f"{path} cannot be written ({os.strerror(code)}): choose another place"
+            ) from error
+        if code in _FULL or (code is None and _is_full(path)):
+            raise OutputError(
+                f"{path} cannot be written: no space left on the disk. Free some, or choose "
+                "another place, and run the same command again"
+            ) from error
+        if isinstance(error, OSError):
+            raise OutputError(
+                f"{path} cannot be written ({error}): check the disk, or choose another place"
+            ) from error
+        raise
+
+
+def _is_full(path: Path) -> bool:
+    """Return whether the disk of a path is full, which GDAL does not report as the reason."""
+    folder = next(one for one in (path, *path.parents) if one.is_dir())
+    return shutil.disk_usage(folder).free < _NEARLY_FULL

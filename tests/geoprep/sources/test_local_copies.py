@@ -1,0 +1,141 @@
+"""Remote scenes are copied to the disk once, again when they change, and never mixed up."""
+
+import os
+
+import obstore
+import pytest
+from helpers.buckets import client_of, s3_endpoint, use_endpoint
+
+from geoprep.errors import UsageError
+from geoprep.sources.local_copies import (
+    copies_folder,
+    copy_path,
+    download_scenes,
+    drop_copies,
+    prepare_copies,
+    remote_scenes,
+)
+from geoprep.sources.scene import Found, Scene
+from geoprep.storage import transfer
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """Return a client, for an empty bucket called `imagery`."""
+    with s3_endpoint("imagery") as address:
+        use_endpoint(monkeypatch, address)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        yield client_of(address)
+
+
+def put(client, **objects):
+    for name, body in objects.items():
+        key = name.replace("__", "/").replace("_", ".")
+        client.put_object(Bucket="imagery", Key=key, Body=body, ACL="public-read")
+
+
+FOUND = Found((Scene("a", "s3://imagery/a.tif", "s3://imagery/a.geojson"),), "s3://imagery")
+
+
+def fetched(found, folder):
+    return download_scenes(found, folder, lambda *_: None)
+
+
+def test_images_and_labels_come_to_the_disk_and_are_counted(bucket, tmp_path):
+    put(bucket, a_tif=b"pixels", a_geojson=b"roads")
+    seen = []
+    (scene,) = download_scenes(FOUND, tmp_path / "in", lambda *step: seen.append(step)).scenes
+    here = tmp_path / "in/s3/imagery"
+    assert (scene.image, scene.label) == (f"{here}/a.tif", f"{here}/a.geojson")
+    assert (here / "a.tif").read_bytes() == b"pixels"
+    assert seen == [(1, 1)]
+
+
+def test_a_remote_label_of_a_local_image_is_downloaded_too(bucket, tmp_path):
+    put(bucket, a_geojson=b"roads")
+    found = Found((Scene("a", "/data/a.tif", "s3://imagery/a.geojson"),), "x")
+    assert remote_scenes(found) == 1
+    (scene,) = fetched(found, tmp_path).scenes
+    assert (scene.image, scene.label) == ("/data/a.tif", f"{tmp_path}/s3/imagery/a.geojson")
+
+
+def test_a_copy_is_used_while_the_object_is_the_same(bucket, tmp_path):
+    put(bucket, a_tif=b"pixels", a_geojson=b"roads")
+    fetched(FOUND, tmp_path)
+    image = tmp_path / "s3/imagery/a.tif"
+    before = image.stat().st_ino
+    fetched(FOUND, tmp_path)
+    assert image.stat().st_ino == before
+    put(bucket, a_tif=b"PIXELS")  # of equal size
+    fetched(FOUND, tmp_path)
+    assert image.read_bytes() == b"PIXELS"
+    assert image.with_suffix(".geojson").read_bytes() == b"roads"
+    image.write_bytes(b"damage")
+    fetched(FOUND, tmp_path)
+    assert image.read_bytes() == b"PIXELS"
+
+
+def test_a_scene_that_cannot_be_downloaded_keeps_its_address(bucket, tmp_path):
+    put(bucket, a_tif=b"pixels")
+    assert fetched(FOUND, tmp_path).scenes == FOUND.scenes
+    assert [path.name for path in (tmp_path / "s3/imagery").iterdir()] == ["a.tif"]
+
+
+def test_a_large_object_is_downloaded_in_pieces(bucket, tmp_path, monkeypatch):
+    """The endpoint runs in this process, so its memory use would tell nothing."""
+    body = os.urandom(5 << 18)
+    put(bucket, a_tif=body, a_geojson=b"roads")
+    monkeypatch.setattr(transfer, "PIECE", 1 << 18)
+    spans, get = [], obstore.get
+
+    def watched(store, key, *, options):
+        spans.append(options["range"][1] - options["range"][0])
+        return get(store, key, options=options)
+
+    monkeypatch.setattr(obstore, "get", watched)
+    fetched(FOUND, tmp_path)
+    assert (tmp_path / "s3/imagery/a.tif").read_bytes() == body
+    assert sorted(spans) == [5] + [1 << 18] * 5
+
+
+def test_images_and_masks_of_equal_names_have_copies_of_their_own(bucket, tmp_path):
+    put(bucket, img__a_tif=b"pixels", mask__a_tif=b"labels")
+    scene = Scene("a", "s3://imagery/img/a.tif", "s3://imagery/mask/a.tif")
+    for _ in range(2):
+        (local,) = fetched(Found((scene,), "x"), tmp_path).scenes
+        with open(local.image, "rb") as image, open(local.label, "rb") as label:  # noqa: PTH123 - texts
+            assert (image.read(), label.read()) == (b"pixels", b"labels")
+
+
+def test_every_address_has_a_path_of_its_own_inside_the_folder(tmp_path):
+    addresses = [
+        *("s3://b/a.tif", "s3://c/a.tif", "https://b/a.tif", "http://b/a.tif", "gs://b/a.tif"),
+        *("s3://b/x/a.tif", "s3://b//a.tif", "s3://b/../a.tif", "s3://b/../../../../a.tif"),
+        *("/b/a.tif", "https://b/./a.tif", f"s3://b/{'n' * 300}.tif", f"s3://b/{'n' * 301}.tif"),
+    ]
+    paths = [copy_path(address, tmp_path).resolve() for address in addresses]
+    assert len(set(paths)) == len(addresses)
+    for path in paths:
+        assert path.is_relative_to(tmp_path)
+        assert path.suffix == ".tif"
+        assert len(path.name) < 255
+
+
+def test_copies_are_dropped_only_from_a_folder_made_for_them(tmp_path):
+    folder = copies_folder(tmp_path / "a.zarr")
+    assert folder == tmp_path / "a.zarr.source"
+    assert str(copies_folder("s3://own/stores/a.zarr/")) == "a.zarr.source"
+    assert drop_copies(folder) == 0
+    prepare_copies(folder)
+    (folder / "s3").mkdir()
+    (folder / "s3/a.tif").write_bytes(b"12345")
+    prepare_copies(folder)
+    assert drop_copies(folder) > 5
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "own.tif").write_bytes(b"my only copy")
+    prepare_copies(folder)
+    with pytest.raises(UsageError, match=r"a\.zarr\.source was not made by"):
+        drop_copies(folder)
+    assert (folder / "own.tif").exists()

@@ -1,0 +1,93 @@
+"""What a bucket does not allow is found before a build, and the message says what is missing."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from helpers.buckets import client_of, s3_endpoint, use_endpoint
+
+from geoprep.errors import OutputError
+from geoprep.storage import check_reachable, clients
+
+LISTING = """<?xml version="1.0"?><ListBucketResult><Name>own</Name><IsTruncated>false</IsTruncated>
+</ListBucketResult>"""
+DELETED = """<?xml version="1.0"?><DeleteResult></DeleteResult>"""
+
+
+class Server(BaseHTTPRequestHandler):
+    """Answers 403 to what its server refuses: PUT, GET, LIST or POST (of several deletions)."""
+
+    def answer(self, kind, body=""):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.seen.append(kind)
+        refused = kind in self.server.refused
+        self.send_response(403 if refused else 200)
+        self.send_header("ETag", '"x"')
+        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+        self.send_header("Content-Length", "0" if refused else str(len(body)))
+        self.end_headers()
+        self.wfile.write(b"" if refused else body.encode())
+
+    def do_PUT(self):
+        self.answer("PUT")
+
+    def do_GET(self):
+        if "list-type" in self.path:
+            self.answer("LIST", LISTING)
+        else:
+            self.answer("GET", "geoprep")
+
+    def do_POST(self):
+        self.answer("DELETE", DELETED)
+
+    def do_DELETE(self):
+        self.answer("DELETE")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    server.refused, server.seen = set(), []
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    use_endpoint(monkeypatch, f"http://127.0.0.1:{server.server_port}")
+    clients._client.cache_clear()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("refused", "says"),
+    [
+        ("GET", "can be written there, but reading fails: access refused"),
+        ("LIST", "can be written there, but listing fails: access refused"),
+        ("DELETE", "can be written there, but deleting fails: access refused"),
+        ("PUT", r"access refused: the key AWS_ACCESS_KEY_ID=\w+ lacks a permission.*s3:PutObject"),
+    ],
+)
+def test_a_missing_permission_is_named_before_the_build(server, refused, says):
+    server.refused = {refused}
+    with pytest.raises(OutputError, match=rf"^s3://own/a\.zarr: .*{says}") as error:
+        check_reachable("s3://own/a.zarr")
+    assert "\n" not in str(error.value)
+
+
+def test_without_keys_the_message_says_to_set_some(server, monkeypatch):
+    server.refused = {"PUT"}
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(OutputError, match=r"without credentials\. Set AWS_ACCESS_KEY_ID"):
+        check_reachable("s3://own/a.zarr")
+
+
+def test_a_bucket_with_all_permissions_is_left_as_it_was(monkeypatch, tmp_path):
+    with s3_endpoint("own") as endpoint:
+        use_endpoint(monkeypatch, endpoint)
+        check_reachable("s3://own/a.zarr")
+        check_reachable(tmp_path / "a.zarr")
+        assert client_of(endpoint).list_objects_v2(Bucket="own")["KeyCount"] == 0
