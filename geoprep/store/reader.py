@@ -19,7 +19,7 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.storage import StoreFiles, open_files, store_errors, retried_async
+from geoprep.storage import StoreFiles, open_files, retried_async, store_errors
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
     SCENE_COLUMNS,

@@ -287,7 +287,9 @@ def test_a_source_that_is_not_here_is_named_before_a_bucket_is_asked(
     assert asked == [bucket]
 
 
-@pytest.mark.parametrize(("status", "says"), [(403, "access refused: the key"), (503, "not writable")])
+@pytest.mark.parametrize(
+    ("status", "says"), [(403, "access refused: the key"), (503, "not writable")]
+)
 def test_a_server_that_refuses_is_one_line(monkeypatch, status, says):
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

@@ -28,9 +28,9 @@ from geoprep.executors.threads import Threads
 from geoprep.labels.reading import read_roads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
+from geoprep.sources import find_scenes
 from geoprep.sources.cities import get_city
 from geoprep.sources.scene import Found
-from geoprep.sources import find_scenes
 from geoprep.speed import CONTINUOUS_TABLE
 from geoprep.store import Store
 

@@ -19,8 +19,8 @@ from geoprep.executors.threads import Threads
 from geoprep.palette import speed_colours
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
-from geoprep.sources.cities import get_city
 from geoprep.sources import find_scenes
+from geoprep.sources.cities import get_city
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
 from geoprep.store import Store
 from geoprep.store.scenes import read_speed, shape_within
