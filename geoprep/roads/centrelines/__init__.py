@@ -1,6 +1,6 @@
-"""A raster of roads in, the pixels of their centre lines out, whatever the raster's size.
+"""Rasters of roads in, the pixels of their centre lines out, whatever the raster's size.
 
-Face: :func:`open_raster`, :func:`skeleton`, :class:`Tracing` (the options).
+Entry points: :func:`open_raster`, :func:`skeleton`, :class:`Tracing` (the options).
 """
 
 from geoprep.roads.centrelines.options import Tracing

@@ -1,8 +1,8 @@
-"""Which pixels are road: patches, holes and squares taken out of a mask, whatever block it is in.
+"""Clean-up of a road mask: small patches, small holes and the insides of wide areas are removed.
 
 Patches are found by their runs (stretches of road within a row), which are some hundred times fewer
-than pixels. Every step looks only so far, in pixels, so that a block with a margin of that many
-pixels (`margin`) gives within it what the whole raster would give.
+than pixels. Every step looks a limited number of pixels far, so a block with a margin of that many
+pixels (`CleaningLimits.margin`) has the same result inside as the whole raster.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
 from geoprep.roads.centrelines.kernels import keep_shallow
+from geoprep.roads.chains import ranges
+from geoprep.roads.graph import connected
 
 Mask = NDArray[np.bool_]
 
 _MOST_RUNS: Final = 3_000_000
-"""In one block. A dense city has a tenth of it; beyond lies noise, and memory without bound."""
+"""Runs per block. A dense city has a tenth of it; noise has more, and would exhaust memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """What is too small or too thick, in pixels.
+class CleaningLimits:
+    """Sizes in pixels below or above which parts of a mask are removed.
 
     Attributes
     ----------
     area, hole
-        Pixels that a patch, or a hole, must have to stay.
+        Minimum number of pixels of a patch, and of a hole.
     depth
-        Steps along rows and columns from the nearest background beyond which a pixel is no road.
+        Largest number of steps along rows and columns from a road pixel to the background.
     """
 
     area: int
@@ -40,44 +42,44 @@ class Sizes:
 
     @property
     def margin(self) -> int:
-        """How far the answer for a pixel may depend on others, in pixels."""
+        """Number of pixels around a block that its result may depend on."""
         return self.area + self.hole + self.depth
 
 
-def clean(road: Mask, sizes: Sizes, inner: tuple[bool, bool, bool, bool]) -> None:
-    """Take small patches, small holes and the insides of squares out of a mask, in place.
+def clean(road: Mask, limits: CleaningLimits, continues: tuple[bool, bool, bool, bool]) -> None:
+    """Remove small patches, small holes and the insides of wide areas from a mask, in place.
 
     Parameters
     ----------
     road
-        Contiguous.
-    inner
-        For the top, bottom, left and right side, whether the raster goes on beyond it: what touches
-        such a side is never small. A patch at the raster's own border is as large as it looks
-        there; a hole at any side is no hole.
+        bool (y, x), contiguous.
+    continues
+        Whether the raster continues beyond the top, bottom, left and right side. Patches that touch
+        such a side are kept. At a side where the raster ends, a patch counts as large as it is
+        there. Background that touches any side is not a hole.
 
     Raises
     ------
     ImageError
         The mask is noise.
     """
-    if sizes.area > 1:
-        _flip_small(road, True, sizes.area, inner)
-    if sizes.hole > 1:
-        _flip_small(road, False, sizes.hole, (True, True, True, True))
-    hollow(road, sizes.depth)
+    if limits.area > 1:
+        _flip_small(road, True, limits.area, continues)
+    if limits.hole > 1:
+        _flip_small(road, False, limits.hole, (True, True, True, True))
+    hollow(road, limits.depth)
 
 
 def hollow(road: Mask, depth: int) -> None:
-    """Take out, in place, what lies deeper than ``depth`` steps within the road."""
+    """Remove, in place, pixels more than ``depth`` steps inside the road."""
     if _has_square(road, max(1, depth // 2)):
         keep_shallow(road.view(np.uint8), depth)
 
 
 def _has_square(road: Mask, side: int) -> bool:
-    """Return whether a cell of a grid is all road: cells beyond the edge count as far as they go.
+    """Return whether a cell of a grid is all road; cells at the edge may be smaller.
 
-    Around a pixel deeper than 2 sides there always is one.
+    Around a pixel deeper than two sides there always is one.
     """
     down = np.logical_and.reduceat(road, np.arange(0, road.shape[0], side), axis=0)
     return bool(np.logical_and.reduceat(down, np.arange(0, road.shape[1], side), axis=1).any())
@@ -88,7 +90,7 @@ def _flip_small(
 ) -> None:
     """Flip the patches of one value that have fewer than ``least`` pixels and touch no open side.
 
-    Road joins at corners, background does not: as a line of road divides the background.
+    Road is connected across corners, background is not: a line of road separates the background.
     """
     runs = _Runs.of(mask if value else ~mask)
     if not len(runs.starts):
@@ -96,16 +98,16 @@ def _flip_small(
     patch = runs.patches(8 if value else 4)
     small = np.bincount(patch, weights=runs.lengths) < least
     small[patch[runs.touching(mask.shape, open_sides)]] = False
-    gone = small[patch]
-    mask.reshape(-1)[runs.pixels(gone)] = not value
+    removed = small[patch]
+    mask.reshape(-1)[runs.pixels(removed)] = not value
 
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
     """Stretches of True within rows, in reading order.
 
-    ``starts`` and ``stops`` are indices into rows that are one pixel longer than the mask's: the
-    pixel that is added is False, so that no run goes on in the next row.
+    ``starts`` and ``stops`` are flat indices into rows that are one pixel longer than the mask's.
+    The extra pixel is False, so that no run continues in the next row.
     """
 
     starts: NDArray[np.int64]
@@ -119,7 +121,7 @@ class _Runs:
         padded[1:].reshape(height, width + 1)[:, :width] = mask
         edges = np.flatnonzero(padded[1:] != padded[:-1])
         if len(edges) > 2 * _MOST_RUNS:
-            raise ImageError("this is noise, not roads: thousands of specks in every row")
+            raise ImageError("the mask is noise: it has thousands of specks in every row")
         return cls(edges[::2], edges[1::2], width + 1)
 
     @property
@@ -127,22 +129,14 @@ class _Runs:
         return self.stops - self.starts
 
     def patches(self, connectivity: int) -> NDArray[np.int32]:
-        """Return the number of the patch that every run is part of."""
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
+        """Return the number of the patch that every run belongs to, for 4 or 8 neighbours."""
         corner = int(connectivity == 8)
         below = self.starts + self.stride
         first = np.searchsorted(self.stops, below - corner, "right")
         last = np.searchsorted(self.starts, self.stops + self.stride + corner, "left")
         counts = np.maximum(last - first, 0)
         upper = np.repeat(np.arange(len(counts)), counts)
-        lower = ranges(first, counts)
-        graph = coo_array(
-            (np.ones(len(upper), np.int8), (upper, lower)), shape=(len(counts), len(counts))
-        )
-        patch: NDArray[np.int32] = connected_components(graph, directed=False)[1]
-        return patch
+        return connected(np.stack([upper, ranges(first, counts)]).T, len(counts))[1]
 
     def touching(
         self, shape: tuple[int, int], sides: tuple[bool, bool, bool, bool]
@@ -155,19 +149,6 @@ class _Runs:
         return np.logical_or.reduce(chosen) if chosen else np.zeros(len(row), np.bool_)
 
     def pixels(self, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return the flat indices into the mask of all pixels of some runs."""
+        """Return the flat indices into the mask of all pixels of the chosen runs."""
         starts = self.starts[chosen]
         return ranges(starts - starts // self.stride, self.lengths[chosen])
-
-
-def ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return ``first[i], first[i] + 1, ...``, ``counts[i]`` of them, for one i after another.
-
-    Examples
-    --------
-    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    before = np.cumsum(counts) - counts
-    steps: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(first - before, counts)
-    return steps

@@ -1,4 +1,4 @@
-"""Which pixels of a plane there are: boxes of rasters, and what borders on nothing."""
+"""The pixels that one or more raster boxes cover, and the border around them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shapely
 from numpy.typing import NDArray
 
 Box = tuple[int, int, int, int]
-"""Top, left, bottom, right in pixels, the last two not included."""
+"""Top, left, bottom, right in pixels, the last two exclusive."""
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -22,20 +22,20 @@ class Cover:
     Attributes
     ----------
     boxes
-        They may overlap.
+        Boxes in pixels; they may overlap.
     """
 
     boxes: tuple[Box, ...]
 
     @classmethod
     def joining(cls, boxes: Ints, gap: int) -> Cover:
-        """Return the pixels of boxes and of gaps no wider than ``gap`` between two of them."""
+        """Return the pixels of boxes, int64 (box, 4), and of gaps up to ``gap`` pixels between."""
         tree = shapely.STRtree(_polygons(boxes))
         one, other = tree.query(_polygons(boxes), predicate="dwithin", distance=gap)
         a, b = boxes[one[one < other]], boxes[other[one < other]]
         low, high = np.maximum(a[:, :2], b[:, :2]), np.minimum(a[:, 2:], b[:, 2:])
         apart = low - high
-        # Side by side: apart along one axis, with some length in common along the other.
+        # Neighbours: apart along one axis, overlapping along the other.
         between = ((apart > 0).sum(axis=1) == 1) & ((apart < 0).sum(axis=1) == 1)
         fill = np.concatenate([np.minimum(low, high), np.maximum(low, high)], axis=1)[between]
         return cls(tuple(map(tuple, np.concatenate([boxes, fill]).tolist())))
@@ -46,7 +46,7 @@ class Cover:
         return float(shapely.area(_outline(self.boxes)))
 
     def border(self, size: tuple[float, float]) -> shapely.Geometry:
-        """Return the line between what is covered and what is not.
+        """Return the outline of the covered pixels, holes included.
 
         Parameters
         ----------
@@ -61,7 +61,13 @@ class Cover:
         return met
 
     def is_outermost(self, xy: Floats, pixels: float) -> NDArray[np.bool_]:
-        """Return which points, in pixels (column, row), lie nearer to the border than that."""
+        """Return which points are closer to the border than a number of pixels, bool (point,).
+
+        Parameters
+        ----------
+        xy
+            float64 (point, 2): column and row in pixels.
+        """
         border = self.border((1.0, -1.0))
         corners = shapely.get_coordinates(border)
         near = np.zeros(len(xy), np.bool_)
@@ -70,14 +76,14 @@ class Cover:
             right = np.searchsorted(places, values).clip(1, len(places) - 1)
             gap = np.minimum(np.abs(values - places[right]), np.abs(values - places[right - 1]))
             near |= gap < pixels
-        maybe = np.flatnonzero(near)  # far from every straight part, extended: far from the border
+        maybe = np.flatnonzero(near)  # other points are far from every side, even extended
         near[maybe] = shapely.dwithin(border, shapely.points(xy[maybe]), pixels)
         return near
 
-    def moved_onto(self, row: Ints, col: Ints, reach: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-        """Return the nearest covered pixels, and which of them are no farther than ``reach``.
+    def moved_inside(self, row: Ints, col: Ints, reach: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        """Return the nearest covered pixels, and which of them are within ``reach`` pixels.
 
-        Distances are counted along the longer axis.
+        Distances are Chebyshev distances: the larger of rows and columns.
         """
         far = np.full(len(row), reach + 1)
         to_row, to_col = row.copy(), col.copy()
@@ -99,7 +105,15 @@ class Cover:
         return [self.boxes[number] for number in np.flatnonzero(met).tolist()]
 
     def blocks(self, side: int, reach: int) -> list[tuple[int, int]]:
-        """Return top and left of the blocks, ``side`` pixels a side, that the boxes lie in."""
+        """Return top and left of the blocks that contain covered pixels.
+
+        Parameters
+        ----------
+        side
+            Side of a block in pixels.
+        reach
+            Pixels around the boxes that belong to them.
+        """
         found: set[tuple[int, int]] = set()
         for top, left, bottom, right in self.boxes:
             rows = range(max(top - reach, 0) // side, (bottom + reach - 1) // side + 1)
@@ -109,8 +123,14 @@ class Cover:
         return sorted((row, column) for row, column in found if row < height and column < width)
 
 
-def within(start: int, count: int, whole: int) -> tuple[int, int, int, int]:
-    """Return the part of a stretch that lies within 0..whole, and what is missing either side."""
+def clipped_range(start: int, count: int, whole: int) -> tuple[int, int, int, int]:
+    """Return a range clipped to 0..whole, at least one long, and what is missing on either side.
+
+    Returns
+    -------
+    tuple of int
+        First, last (exclusive), missing before, missing behind.
+    """
     first, last = min(max(start, 0), whole - 1), max(min(start + count, whole), 1)
     before = min(max(first - start, 0), count - 1)
     return first, last, before, count - before - (last - first)

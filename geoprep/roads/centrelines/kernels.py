@@ -1,7 +1,7 @@
-"""Compiled loops over pixels: thinning, and the depth of what is wide.
+"""Compiled loops over pixels: thinning, and removal of the insides of wide areas.
 
-scikit-image's thinning passes over the whole raster in every round, of which there are as many as
-the widest patch is deep; here only pixels whose neighbours have changed are looked at again.
+scikit-image's thinning scans the whole raster in every round, and there are as many rounds as the
+widest patch is deep. Here only pixels whose neighbours have changed are examined again.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from geoprep.compiled import compiled
 
 _GOING, _QUEUED = 2, 4
-"""What a pixel of road becomes while it is thinned."""
+"""States of a road pixel while it is thinned: removed after this pass, to be examined again."""
 
 
 def _passes() -> NDArray[np.uint8]:
-    """Return uint8 (256,): in which of the two passes a pixel goes, by its neighbours.
+    """Return uint8 (256,): the passes in which a pixel is removed, by its neighbours.
 
     Bit ``i`` of the index is the neighbour ``i`` steps clockwise from the one above. Bit 0 of the
-    value: it goes in the first pass, bit 1: in the second. Guo and Hall (1989), "Parallel thinning
-    with two-subiteration algorithms", their first.
+    value: removed in the first pass; bit 1: in the second. Source: Guo and Hall (1989), "Parallel
+    thinning with two-subiteration algorithms", the first algorithm.
     """
     code = np.arange(256)
     n, ne, e, se, s, sw, w, nw = ((code >> i & 1).astype(bool) for i in range(8))
@@ -41,7 +41,7 @@ PASSES: Final = _passes()
 
 @compiled
 def thin(road: NDArray[np.uint8], passes: NDArray[np.uint8]) -> None:
-    """Thin roads to a pixel's width, in place: the same pixels as ``skimage.morphology.thin``.
+    """Thin roads to one pixel's width, in place, as ``skimage.morphology.thin`` does.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ def thin(road: NDArray[np.uint8], passes: NDArray[np.uint8]) -> None:
     """
     height, width = road.shape
     flat = road.reshape(-1)
-    one, down = np.uintp(1), np.uintp(width)  # unsigned: no index counts from the end
-    recent = np.empty(0, np.uintp)  # what has changed neighbours since its last turn in this pass
+    one, down = np.uintp(1), np.uintp(width)  # unsigned: no negative indices
+    recent = np.empty(0, np.uintp)  # neighbours of changes since its last turn in this pass
     changed = np.empty(1024, np.uintp)
     count = 0
     for signed in range(width, height * width - width):
@@ -90,7 +90,7 @@ def thin(road: NDArray[np.uint8], passes: NDArray[np.uint8]) -> None:
                         | np.intp(flat[above - one] != 0) << 7
                     )
                     if passes[code] >> second & 1:
-                        flat[at] = _GOING  # still there for its neighbours in this pass
+                        flat[at] = _GOING  # its neighbours still count it in this pass
                         gone[removed] = at
                         removed += 1
         if removed == 0 and len(latest) == 0:
@@ -115,14 +115,16 @@ def thin(road: NDArray[np.uint8], passes: NDArray[np.uint8]) -> None:
 
 @compiled
 def keep_shallow(road: NDArray[np.uint8], depth: int) -> None:
-    """Take out, in place, what lies more than ``depth`` steps from all background.
+    """Remove, in place, road pixels more than ``depth`` steps away from the background.
 
-    Steps go along rows and columns; beyond the edge of the array there is no background.
+    Steps run along rows and columns. There is no background outside the array.
 
     Parameters
     ----------
     road
         uint8 (y, x): 1 on roads, 0 elsewhere.
+    depth
+        Largest number of steps that is kept.
     """
     height, width = road.shape
     far = np.uint16(min(depth + 1, 65535))

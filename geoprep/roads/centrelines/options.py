@@ -1,4 +1,4 @@
-"""How roads are traced: every length in metres, every share between 0 and 1."""
+"""Options of tracing: every length in metres, every share between 0 and 1."""
 
 from __future__ import annotations
 
@@ -9,47 +9,48 @@ from geoprep.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracing:
-    """What counts as a road, and what is mended.
+    """Options of tracing a raster: what counts as a road, and which gaps are closed.
 
-    The working values are those of the CRESI tools (``04_skeletonize.py``, given there in pixels of
-    0.3 m) where they have one, in metres.
+    Defaults follow CRESI's ``04_skeletonize.py`` (in pixels of 0.3 m there) where it has the same
+    step.
 
     Attributes
     ----------
     threshold
-        Least probability of a road's pixels.
-    certain
-        Probability that some pixel of every connected network must reach (hysteresis). Masks and
-        speeds count as 1.
+        Minimum probability of road pixels.
+    high_threshold
+        Probability that every connected component must reach at some pixel (hysteresis). Pixels of
+        masks and of speeds have the probability 1.
     min_area_m2, min_hole_m2
-        Patches of road, and holes in it, that are smaller go.
+        Minimum area of a patch of road, and of a hole in it, in square metres.
     max_width_m
-        What is wider (a car park, an apron) is no road: its inside is taken out, and roads that
-        lead into it are joined along its edge.
+        Maximum width of a road in metres. The inside of wider areas (a car park, an apron) is
+        removed; roads that lead into them are connected along their edge.
     spur_m
-        Dead ends that are shorter go, but for those cut off by the raster's border.
+        Minimum length of a dead end at a junction in metres. Dead ends cut off by the raster's
+        border are kept.
     simplify_m
-        How far a line may leave the pixels it follows.
+        Maximum distance in metres between a simplified line and the pixels that it follows.
     gap_m
-        Two dead ends as near as this are joined whatever way they point.
+        Maximum gap in metres between two dead ends of any heading.
     aligned_gap_m
-        Two dead ends that point at each other are joined over this distance.
+        Maximum gap in metres between two dead ends that point at each other.
     likely_gap_m
-        As far as this, where the probabilities in between speak for a road.
+        The same, where the probabilities between them suggest a road.
     reach_m
-        How far a dead end is drawn on to meet the road that it points at.
+        Maximum distance in metres over which a dead end is extended to meet another road.
     hint
-        Mean probability along a gap that speaks for a road.
+        Mean probability along a gap from which on it suggests a road.
     min_length_m
-        Connected parts of the network that are shorter in all go.
+        Minimum total length of a connected component in metres.
     motorway_mph
-        Faster roads have no level crossings: what crosses them does so on a bridge.
-    repair
-        Whether gaps are closed at all.
+        Speed in mph above which a road has no level crossings: other roads cross it on a bridge.
+    close_gaps
+        Whether gaps are closed.
     """
 
     threshold: float = 0.3
-    certain: float = 0.5
+    high_threshold: float = 0.5
     min_area_m2: float = 27.0
     min_hole_m2: float = 27.0
     max_width_m: float = 30.0
@@ -62,15 +63,17 @@ class Tracing:
     hint: float = 0.1
     min_length_m: float = 12.0
     motorway_mph: float = 60.0
-    repair: bool = True
+    close_gaps: bool = True
 
     def __post_init__(self) -> None:
-        for share in ("threshold", "certain", "hint"):
+        for share in ("threshold", "high_threshold", "hint"):
             if not 0 < getattr(self, share) <= 1:
-                raise UsageError(f"{share} {getattr(self, share)}: give more than 0 and at most 1")
+                raise UsageError(
+                    f"`{share}` is {getattr(self, share)}: set it above 0 and to at most 1"
+                )
         for field in fields(self):
             value = getattr(self, field.name)
             if not value >= 0 or value == float("inf"):
-                raise UsageError(f"{field.name} {value}: give a number of at least 0")
+                raise UsageError(f"`{field.name}` is {value}: set it to a number of at least 0")
         if self.max_width_m <= 0:
-            raise UsageError("max_width_m 0 leaves no road: give more than 0")
+            raise UsageError("`max_width_m` is 0, which leaves no road: set it above 0")

@@ -1,15 +1,14 @@
-"""What a raster says of roads: probabilities, speeds or a plain mask, window by window."""
+"""Rasters of roads: probabilities, speeds or a plain mask, read window by window."""
 
 from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,93 +16,114 @@ from numpy.typing import NDArray
 from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
+from geoprep.roads.centrelines.bands import (
+    ArrayBands,
+    Bands,
+    FileBands,
+    OpenRasters,
+    open_dataset,
+    read_extended,
+)
+from geoprep.roads.centrelines.coded_speeds import coded_speeds
 from geoprep.roads.centrelines.cover import Cover
-from geoprep.roads.centrelines.pixels import ArrayPixels, FilePixels, Files, Pixels, drawn_on
-from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA
+from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
 
 Kind = Literal["probability", "speed", "mask"]
-KINDS: Final[tuple[Kind, ...]] = ("probability", "speed", "mask")
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 _SAMPLED: Final = 1024
-"""Pixels a side that are looked at to tell a mask from probabilities."""
+"""Pixels per side of the sample that tells a mask from probabilities and speeds."""
 _MOST_SPEEDS: Final = 24
+"""A band with more distinct values than this does not hold speeds."""
 _STRIP: Final = 1024
 MOST_MPH: Final = 100
-"""Values up to here may be speeds."""
+"""Largest value that may be a speed in mph."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoadRaster:
-    """A raster, and which of its bands say what.
+    """A raster of roads and the meaning of its bands and values.
 
     Attributes
     ----------
     name
-        What to call it in messages.
-    pixels
-        Where its bands are read from.
+        Name in messages.
+    bands
+        Source of pixels.
     gsd_m
-        Metres on the ground that a pixel is wide and high.
-    place
-        Where it lies on the ground; None for a plain plane.
+        Pixel width and height on the ground in metres.
+    grid
+        Position on the ground; None for a raster that is not georeferenced.
     kind
-        ``probability``, ``speed`` (mph: 0 no road, 255 no data) or ``mask`` (not 0 is road).
-    road
-        Bands whose greatest value says whether there is a road.
-    classes
-        Bands of the probabilities of speeds, and the mph that each stands for.
-    speed
-        Band of speeds in mph; 0 for none.
-    one
-        Value that means a probability of 1; of what looks like a mask, its value on roads.
+        ``probability``, ``speed`` (mph; 0 background, 254 unknown, 255 nodata) or ``mask`` (road
+        where not 0).
+    road_bands
+        Bands, counted from 1, whose maximum is the probability of a road.
+    speed_classes
+        Bands of the probabilities of speed classes, each with its speed in mph.
+    speed_band
+        Band of speeds, counted from 1; 0 for none.
+    full_value
+        Value that means a probability of 1; of a raster that looks like a mask, its value on roads.
     nodata
-        Value that means that nothing is known.
+        Value of pixels without data; None: there is none.
     image_shape
-        Rows and columns of the image that a map was made of, which may have finer pixels; None
-        where the raster tells of none.
+        Rows and columns of the image that a prediction was made from, which may have finer pixels;
+        None if unknown.
+    mph_of_value
+        Speed in mph of the values 0 to 255 of the speed band; empty where values are mph.
+    warning
+        Why roads of this raster may be missing; empty if there is no doubt.
     """
 
     name: str
-    pixels: Pixels
+    bands: Bands
     gsd_m: tuple[float, float]
-    place: Grid | None
+    grid: Grid | None
     kind: Kind
-    road: tuple[int, ...]
-    classes: tuple[tuple[int, float], ...] = ()
-    speed: int = 0
-    one: float = 255.0
+    road_bands: tuple[int, ...]
+    speed_classes: tuple[tuple[int, float], ...] = ()
+    speed_band: int = 0
+    full_value: float = 255.0
     nodata: float | None = None
     image_shape: tuple[int, int] | None = None
+    mph_of_value: tuple[float, ...] = ()
+    warning: str = ""
 
     @property
     def image(self) -> tuple[Grid | None, tuple[float, float]]:
-        """Place and pixel size in metres (x, y) of the image that a map was made of, or its own."""
+        """Grid and pixel size in metres (x, y) of the predicted image, or of the raster itself."""
         (rows, columns), (height, width) = self.shape, self.image_shape or self.shape
-        place = self.place and self.place.resized(height, width)
-        return place, (self.gsd_m[0] * columns / width, self.gsd_m[1] * rows / height)
+        grid = self.grid and self.grid.resized(height, width)
+        return grid, (self.gsd_m[0] * columns / width, self.gsd_m[1] * rows / height)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width in pixels."""
-        return self.pixels.shape
+        return self.bands.shape
 
     @property
     def cover(self) -> Cover:
-        """Which pixels there are."""
-        return self.pixels.cover
+        """The pixels that exist."""
+        return self.bands.cover
+
+    @property
+    def area_m2(self) -> float:
+        """Area of the covered ground in square metres."""
+        return self.cover.area * self.gsd_m[0] * self.gsd_m[1]
 
     def is_blank(self) -> bool:
-        """Return whether nothing is known of any pixel: all NaN, or no data."""
+        """Return whether no pixel has data."""
         height, width = self.shape
         for top in range(0, height, _STRIP):
             rows = min(_STRIP, height - top)
-            for band in self.road:
-                if self._known(self.pixels.read(band, top, 0, rows, width)).any():
+            for band in self.road_bands:
+                if self._has_data(self.bands.read(band, top, 0, rows, width)).any():
                     return False
         return True
 
-    def _known(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which values say something."""
+    def _has_data(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which values are finite and not nodata."""
         known = np.ones(values.shape, np.bool_)
         if np.issubdtype(values.dtype, np.floating):
             known &= np.isfinite(values)
@@ -111,31 +131,32 @@ class RoadRaster:
             known &= values != self.nodata
         return known
 
-    def evidence(self, top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
-        """Return the probability of a road, 0..255, of a window that may reach past the border.
+    def probability(self, top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
+        """Return the probability of a road, 0 to 255, in a window that may reach outside.
 
-        Beyond the border every pixel is like the nearest one within. No data is no road.
+        Pixels outside repeat the nearest pixel inside. Nodata pixels have the probability 0.
         """
         window = (top, left, height, width)
-        values = self._evidence(self.road[0], window)
-        for band in self.road[1:]:
-            np.maximum(values, self._evidence(band, window), out=values)
+        values = self._probability(self.road_bands[0], window)
+        for band in self.road_bands[1:]:
+            np.maximum(values, self._probability(band, window), out=values)
         return values
 
-    def _evidence(self, band: int, window: tuple[int, int, int, int]) -> NDArray[np.uint8]:
-        values = drawn_on(self.pixels, band, window)
-        if self.kind == "probability" and values.dtype == np.uint8 and self.one == 255:
+    def _probability(self, band: int, window: tuple[int, int, int, int]) -> NDArray[np.uint8]:
+        values = read_extended(self.bands, band, window)
+        if self.kind == "probability" and values.dtype == np.uint8 and self.full_value == 255:
             if self.nodata is not None and 0 <= self.nodata <= 255:
                 np.putmask(values, values == self.nodata, 0)
             return np.asarray(values, np.uint8)
-        known = self._known(values) & (values != 0)
+        road = self._has_data(values) & (values != 0)
         if self.kind != "probability":
-            return np.where(known, np.uint8(255), np.uint8(0))
-        scaled = np.where(known, values, 0) * (255.0 / self.one)
+            return np.where(road, np.uint8(255), np.uint8(0))
+        scaled = np.where(road, values, 0) * (255.0 / self.full_value)
         if scaled.size and not (scaled.min() >= 0 and scaled.max() <= 255.5):
+            wrong = scaled.min() if scaled.min() < 0 else scaled.max()
             raise ImageError(
-                f"{self.name}: {scaled.max() / 255:g} is no probability: say what the values are "
-                "with --kind mask or --kind speed"
+                f"{self.name}: {wrong / 255:g} is not a probability. Set `kind` to mask or speed "
+                "if the values are that."
             )
         return np.rint(scaled).astype(np.uint8)
 
@@ -144,178 +165,234 @@ class RoadRaster:
 def open_raster(
     path: Path, *, kind: Kind | None = None, band: int | None = None, pixel_size_m: float | None
 ) -> Iterator[RoadRaster]:
-    """Open a map, a mask or any raster of probabilities or speeds.
+    """Open a prediction, a mask, or any raster of probabilities or speeds.
 
-    Maps of ``training.predict`` and exported masks say themselves what their bands are. Eight bands
-    of bytes without a word are those of CRESI (seven bins of 10 mph, then any road). One band is a
-    mask where it holds one value beside 0, speeds where it holds few whole numbers up to 100, and
-    probabilities otherwise.
+    Predictions and exported masks state what their bands are. Eight unnamed uint8 bands are read as
+    CRESI's (seven classes of 10 mph, then any road). A single band is a mask if it has one value
+    besides 0; speeds if it has few whole numbers up to 100, or the codes of CRESI's masks of
+    speeds; probabilities otherwise.
 
     Parameters
     ----------
     kind, band
-        What it is, and its band of roads; None: as it says itself, or as it looks.
+        Kind of raster, and the band of roads, counted from 1; None: detected as above.
     pixel_size_m
-        Metres that a pixel is wide, for a raster without a place on the ground.
+        Pixel width in metres of a raster that is not georeferenced; None for any other.
 
     Raises
     ------
     ImageError
-        It cannot be read, or nobody can tell which band is the one.
+        The file cannot be read, or the band of roads cannot be told.
     UsageError
-        It has no place and no pixel size is given, or both.
+        ``kind`` or ``band`` does not exist; or ``pixel_size_m`` is missing, or given for a raster
+        that is georeferenced.
     """
-    with closing(Files()) as files:
-        yield described(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
+    with closing(OpenRasters()) as files:
+        yield describe_raster(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
 
 
-def described(
-    path: Path, files: Files, *, kind: Kind | None, band: int | None, pixel_size_m: float | None
+def check_kind(kind: str | None) -> None:
+    """Raise UsageError unless a kind exists or is None."""
+    if kind is not None and kind not in KINDS:
+        raise UsageError(f"`kind` is {kind!r}: use one of {', '.join(KINDS)}")
+
+
+def describe_raster(
+    path: Path,
+    files: OpenRasters,
+    *,
+    kind: Kind | None,
+    band: int | None,
+    pixel_size_m: float | None,
 ) -> RoadRaster:
-    """Return what `open_raster` does, of a file that ``files`` open when it is read."""
-    import rasterio
-    from rasterio.errors import NotGeoreferencedWarning, RasterioError
-
-    with rasterio.Env(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        try:
-            dataset = files.get(path)
-        except RasterioError as error:
-            raise ImageError(f"{path}: not readable as a raster: {error}") from error
-        return _described(path, dataset, FilePixels(path, files), kind, band, pixel_size_m)
+    """Return what `open_raster` yields, for a file that ``files`` keeps open."""
+    check_kind(kind)
+    dataset = files.get(path)
+    if band is not None and not 1 <= band <= dataset.count:
+        raise UsageError(f"{path}: `band` is {band}, but the file has {dataset.count}")
+    grid, gsd = _grid(path, dataset, pixel_size_m)
+    whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
+    raster = RoadRaster(
+        str(path),
+        FileBands(path, files),
+        gsd,
+        grid,
+        kind or "probability",
+        (band or 1,),
+        full_value=float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0,
+        nodata=dataset.nodata,
+        image_shape=_image_shape(dataset),
+    )
+    if kind is None and band is None and dataset.count > 1:
+        return _with_bands(raster, dataset)
+    return _with_meaning(raster, dataset, kind)
 
 
 def pixel_size_of(path: Path, pixel_size_m: float | None) -> tuple[float, float]:
-    """Return the metres that an image's pixels are wide and high, by its place or as given.
+    """Return the pixel width and height of an image in metres, from its georeference or as given.
 
     Errors are those of `open_raster`.
     """
-    import rasterio
-    from rasterio.errors import NotGeoreferencedWarning, RasterioError
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        try:
-            with rasterio.open(path) as dataset:
-                return _place(path, dataset, pixel_size_m)[1]
-        except RasterioError as error:
-            raise ImageError(f"{path}: not readable as a raster: {error}") from error
+    with closing(open_dataset(path)) as dataset:
+        return _grid(path, dataset, pixel_size_m)[1]
 
 
 def array_raster(
     values: NDArray[Any], *, pixel_size_m: float, kind: Kind, name: str = "array"
 ) -> RoadRaster:
-    """Return a raster of one band (y, x) in memory, on a plain plane."""
+    """Return a raster of one band in memory that is not georeferenced.
+
+    Parameters
+    ----------
+    values
+        (y, x): uint8 of the kind, or floats from 0 to 1.
+    pixel_size_m
+        Pixel width in metres.
+    name
+        Name in messages.
+    """
+    check_kind(kind)
     size = (pixel_size_m, pixel_size_m)
-    one = 255.0 if values.dtype == np.uint8 else 1.0
-    raster = RoadRaster(name, ArrayPixels(values[None]), size, None, kind, (1,), one=one)
+    full = 255.0 if values.dtype == np.uint8 else 1.0
+    raster = RoadRaster(name, ArrayBands(values[None]), size, None, kind, (1,), full_value=full)
     return as_speeds(raster) if kind == "speed" else raster
-
-
-def _described(
-    path: Path,
-    dataset: Any,  # noqa: ANN401 - rasterio has no types
-    pixels: Pixels,
-    kind: Kind | None,
-    band: int | None,
-    pixel_size_m: float | None,
-) -> RoadRaster:
-    """Find out what the bands are and where the raster lies."""
-    if band is not None and not 1 <= band <= dataset.count:
-        raise UsageError(f"{path}: has no band {band}: it has {dataset.count}")
-    place, gsd = _place(path, dataset, pixel_size_m)
-    whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
-    one = float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0
-    raster = RoadRaster(
-        str(path),
-        pixels,
-        gsd,
-        place,
-        "probability",
-        (1,),
-        one=one,
-        nodata=dataset.nodata,
-        image_shape=_image_shape(dataset),
-    )
-    names = [name or "" for name in dataset.descriptions]
-    if kind is None and band is None and dataset.count > 1:
-        return _of_bands(raster, names, dataset)
-    chosen = band or 1
-    raster = replace(raster, kind=kind or raster.kind, road=(chosen,))
-    if kind is None:
-        looks, one = _look(raster, dataset, chosen)
-        raster = replace(raster, kind=looks, one=one)
-    return as_speeds(raster) if raster.kind == "speed" else raster
 
 
 def as_speeds(raster: RoadRaster) -> RoadRaster:
     """Return a raster of one band, read as speeds in mph."""
-    return replace(raster, kind="speed", speed=raster.road[0], nodata=NODATA)
+    return replace(raster, kind="speed", speed_band=raster.road_bands[0], nodata=NODATA)
 
 
-def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401
-    """Return rows and columns of a map's image, as the map says."""
-    told = re.fullmatch(r"([1-9]\d{0,8}) ([1-9]\d{0,8})", dataset.tags().get("SOURCE_SIZE", ""))
-    return (int(told[1]), int(told[2])) if told else None
+def as_coded_speeds(raster: RoadRaster, mph_of_value: tuple[float, ...]) -> RoadRaster:
+    """Return a raster of one band, read as codes of speeds."""
+    return replace(
+        raster, kind="speed", speed_band=raster.road_bands[0], mph_of_value=mph_of_value
+    )
 
 
-def _of_bands(raster: RoadRaster, names: Sequence[str], dataset: Any) -> RoadRaster:  # noqa: ANN401
-    """Read a raster of several bands by what it says of them."""
-    classes = json.loads(dataset.tags().get("CLASSES", "[]"))
-    bins = tuple((int(one["band"]), float(one["mph"])) for one in classes)
+def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401 - rasterio has no types
+    """Return rows and columns of the image that a prediction was made from, by its tag."""
+    size = re.fullmatch(r"([1-9]\d{0,8}) ([1-9]\d{0,8})", dataset.tags().get("SOURCE_SIZE", ""))
+    return (int(size[1]), int(size[2])) if size else None
+
+
+def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401 - as above
+    """Return a raster of several bands, read by its tags and band names."""
+    names: Sequence[str] = [name or "" for name in dataset.descriptions]
+    classes = _speed_classes(raster.name, dataset)
     roads = [i for i, name in enumerate(names, 1) if name == "road"]
-    if roads or bins:
+    if roads or classes:
         speed = names.index("speed") + 1 if "speed" in names else 0
-        road = tuple(roads) or tuple(band for band, _ in bins)
-        return replace(raster, road=road, classes=bins, speed=speed)
+        road = tuple(roads) or tuple(band for band, _ in classes)
+        return replace(raster, road_bands=road, speed_classes=classes, speed_band=speed)
     if not any(names) and dataset.count == BIN_COUNT + 1 and dataset.dtypes[0] == "uint8":
         middle = BIN_WIDTH_MPH * (np.arange(BIN_COUNT) + 0.5) + 0.5
         return replace(
             raster,
-            road=(BIN_COUNT + 1,),
-            classes=tuple((i, float(mph)) for i, mph in enumerate(middle, 1)),
+            road_bands=(BIN_COUNT + 1,),
+            speed_classes=tuple((i, float(mph)) for i, mph in enumerate(middle, 1)),
         )
     raise ImageError(
-        f"{raster.name}: has {dataset.count} bands and does not say which is the road: name it "
-        "with --band"
+        f"{raster.name}: has {dataset.count} bands, and none is named road. Set `band` to the band "
+        "of roads."
     )
 
 
-def _look(raster: RoadRaster, dataset: Any, band: int) -> tuple[Kind, float]:  # noqa: ANN401
-    """Tell by its words or its values what a single band holds, and which value means 1."""
-    if dataset.descriptions[band - 1] == "road" or dataset.units[band - 1] == "probability":
-        return "probability", raster.one
-    if dataset.descriptions[band - 1] == "speed" or dataset.units[band - 1] == "mph":
-        return "speed", raster.one
+def _speed_classes(name: str, dataset: Any) -> tuple[tuple[int, float], ...]:  # noqa: ANN401
+    """Return the bands of speed classes and their mph, by the tag of a prediction."""
+    tag = dataset.tags().get("CLASSES", "[]")
+    try:
+        classes = tuple((int(one["band"]), float(one["mph"])) for one in json.loads(tag))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ImageError(
+            f"{name}: its tag CLASSES is malformed: {tag[:60]!r}. It should be a JSON list of "
+            'objects such as {"band": 1, "mph": 25}; predict again or correct the tag.'
+        ) from error
+    wrong = [band for band, _ in classes if not 1 <= band <= dataset.count]
+    if wrong:
+        raise ImageError(
+            f"{name}: its tag CLASSES names band {wrong[0]}, but the file has {dataset.count}"
+        )
+    return classes
+
+
+def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRaster:  # noqa: ANN401
+    """Return a raster of one band with its kind, by its tags or a sample of its values."""
+    band = raster.road_bands[0]
+    name, unit = dataset.descriptions[band - 1], dataset.units[band - 1]
+    if kind == "probability" or (kind == "mask" and not raster.nodata):
+        return raster
+    if name == "speed" or unit == "mph":
+        return as_speeds(raster) if kind in (None, "speed") else raster
+    if kind is None and (name == "road" or unit == "probability"):
+        return raster
     shape = tuple(min(side, _SAMPLED) for side in raster.shape)
-    values = np.unique(dataset.read(band, out_shape=shape))
-    values = values[np.isfinite(values) & (values != 0)]
-    if len(values) <= 1:
-        return "mask", float(values.max(initial=0))
+    sample = np.unique(dataset.read(band, out_shape=shape))
+    sample = sample[np.isfinite(sample)]
+    values, has_zero = sample[sample != 0], bool((sample == 0).any())
+    if kind == "speed":
+        return _speeds_or_codes(raster, values, has_zero)
+    if kind == "mask" or len(values) <= 1:
+        value = float(values.max(initial=0))
+        if kind is None:
+            raster = replace(raster, kind="mask", full_value=value)
+        if len(values) == 1 and value == raster.nodata and has_zero:
+            raster = replace(raster, warning=_hidden_by_nodata(raster.name, value))
+        return raster
+    if dataset.dtypes[band - 1] == "uint8" and (codes := coded_speeds(values)):
+        return as_coded_speeds(raster, codes)
     speeds = values[values != NODATA]
-    whole = bool((speeds == np.round(speeds)).all() and speeds.max() <= MOST_MPH)
-    return ("speed" if whole and len(speeds) <= _MOST_SPEEDS else "probability"), raster.one
+    all_whole = bool((speeds == np.round(speeds)).all() and speeds.max() <= MOST_MPH)
+    return as_speeds(raster) if all_whole and len(speeds) <= _MOST_SPEEDS else raster
 
 
-def _place(
+def _speeds_or_codes(raster: RoadRaster, values: NDArray[Any], has_zero: bool) -> RoadRaster:
+    """Return a raster that was called one of speeds, with a warning if its values are not."""
+    if codes := coded_speeds(values, least=1):
+        return as_coded_speeds(raster, codes)
+    speeds, warning = values[(values != NODATA) & (values != UNKNOWN_SPEED)], ""
+    if has_zero and values.tolist() == [NODATA]:
+        warning = (
+            f"{raster.name}: its only value besides 0 is 255, which means nodata in a raster of "
+            "speeds, so it has no roads. Set `kind` to mask if 255 marks roads."
+        )
+    elif speeds.max(initial=0) > MOST_MPH:
+        warning = (
+            f"{raster.name}: has values up to {speeds.max():g}, too many for speeds in mph. Set "
+            "`kind` to probability if they are that, or convert speeds to mph."
+        )
+    return replace(as_speeds(raster), warning=warning)
+
+
+def _hidden_by_nodata(name: str, value: float) -> str:
+    return (
+        f"{name}: its only value besides 0 is {value:g}, which its nodata tag excludes, so it has "
+        f"no roads. If {value:g} marks roads, remove the tag: rio edit-info --unset-nodata {name}"
+    )
+
+
+def _grid(
     path: Path,
-    dataset: Any,  # noqa: ANN401
+    dataset: Any,  # noqa: ANN401 - rasterio has no types
     pixel_size_m: float | None,
 ) -> tuple[Grid | None, tuple[float, float]]:
-    """Return where a raster lies and the metres of its pixels."""
+    """Return a raster's grid on the ground, if any, and its pixel size in metres."""
     if not is_georeferenced(dataset.crs, dataset.transform):
         if pixel_size_m is None:
             raise UsageError(
-                f"{path}: is not georeferenced: say how large its pixels are with "
-                "--pixel-size METRES"
+                f"{path}: not georeferenced. Set `pixel_size_m`, the width of a pixel in metres, "
+                "or give the file a CRS and a transform."
             )
         return None, (pixel_size_m, pixel_size_m)
     if pixel_size_m is not None:
-        raise UsageError(f"{path}: is georeferenced: leave --pixel-size out")
+        raise UsageError(f"{path}: georeferenced, so its pixel size is known: omit `pixel_size_m`")
     code = dataset.crs.to_epsg()
     crs = f"EPSG:{code}" if code else dataset.crs.to_wkt()
     grid = Grid(dataset.height, dataset.width, dataset.transform, crs)
     gsd = grid.gsd_m()
     if not all(np.isfinite(gsd)) or min(gsd) <= 0:
-        raise ImageError(f"{path}: lies nowhere on Earth; check its CRS {crs[:60]} and transform")
+        raise ImageError(
+            f"{path}: its transform lies outside the domain of its CRS {crs[:60]}. Correct one of "
+            "them."
+        )
     return grid, gsd

@@ -1,4 +1,4 @@
-"""A raster's values at places on the ground, and along lines."""
+"""Values of a raster at points of its plane, and along lines."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from geoprep.roads.centrelines.rasters import RoadRaster
 Floats = NDArray[np.float64]
 
 _CELL: Final = 2048
-"""Pixels a side that are read at a time."""
+"""Side in pixels of the cells that are read one at a time."""
 _STEP_M: Final = 1.0
 
 Read = Callable[[int, int, int, int], NDArray[Any]]
 
 
 def values_at(raster: RoadRaster, xy: Floats, read: Read) -> NDArray[Any]:
-    """Return the values under points of a raster's plane.
+    """Return the values under points of a raster's plane, (point, ...).
 
     Parameters
     ----------
     xy
-        float64 (point, 2), metres in the raster's plane.
+        float64 (point, 2): metres in the raster's plane.
     read
-        Returns a window (y, x, ...) by top, left, height and width.
+        Returns a window (y, x, ...) from top, left, height and width.
     """
     height, width = raster.shape
     col = np.clip(xy[:, 0] / raster.gsd_m[0], 0, width - 1).astype(np.int64)
@@ -48,21 +48,21 @@ def values_at(raster: RoadRaster, xy: Floats, read: Read) -> NDArray[Any]:
     return values
 
 
-def evidence_along(raster: RoadRaster, start: Floats, stop: Floats) -> NDArray[np.uint8]:
-    """Return the probabilities, 0..255, on straight lines in a raster's plane.
+def probability_along(raster: RoadRaster, start: Floats, stop: Floats) -> NDArray[np.uint8]:
+    """Return the probability of a road, 0 to 255, along straight lines in a raster's plane.
 
     Parameters
     ----------
     start, stop
-        float64 (line, 2).
+        float64 (line, 2): metres in the raster's plane.
 
     Returns
     -------
     ndarray of uint8
-        (line, sample): as many samples, evenly spaced, on every line; none at its ends.
+        (line, sample): equally spaced samples, the same number on every line; none at its ends.
     """
     count = max(2, int(np.ceil(np.linalg.norm(stop - start, axis=1).max(initial=0) / _STEP_M)))
     share = (np.arange(count) + 0.5) / count
     xy = start[:, None] + share[None, :, None] * (stop - start)[:, None]
-    values: NDArray[np.uint8] = values_at(raster, xy.reshape(-1, 2), raster.evidence)
+    values: NDArray[np.uint8] = values_at(raster, xy.reshape(-1, 2), raster.probability)
     return values.reshape(len(start), count)

@@ -1,4 +1,4 @@
-"""Roads a pixel wide: a raster of any size thinned in blocks whose parts join without seams."""
+"""Centre lines one pixel wide: a raster of any size thinned in blocks that join without seams."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
 from geoprep.executors import Threads
-from geoprep.roads.centrelines.cleaning import Sizes, clean
+from geoprep.roads.centrelines.cleaning import CleaningLimits, clean
 from geoprep.roads.centrelines.kernels import PASSES, thin
 from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
 
 BLOCK: Final = 5000
-"""At most so many pixels a side are thinned at a time, beside their margin: 0.4 GB."""
+"""Maximum side of a block in pixels, without its margin: 0.4 GB."""
 BEYOND_M: Final = 10.0
-"""How far roads are drawn on past the raster's border, so that their thinned ends lie out there."""
-_DENSEST: Final = 0.05
-"""Metres of road per square metre beyond which a large raster is no map: old towns have less."""
+"""Roads are extended this far beyond the raster's border, so that their thinned ends lie outside.
+"""
+DENSEST: Final = 0.05
+"""Metres of road per square metre that no place exceeds: old towns have less."""
 _FEW: Final = 1_500_000
-"""Pixels of skeleton that are no burden however dense they lie."""
+"""Number of skeleton pixels that is accepted at any density."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +36,37 @@ class Skeleton:
     ----------
     row, col
         int32 (pixel,), in reading order.
-    evidence
-        uint8 (pixel,): the probability of a road there, 0..255.
+    probability
+        uint8 (pixel,): probability of a road, 0 to 255.
     shape
-        Height and width of the raster.
+        Height and width of the raster in pixels.
     """
 
     row: NDArray[np.int32]
     col: NDArray[np.int32]
-    evidence: NDArray[np.uint8]
+    probability: NDArray[np.uint8]
     shape: tuple[int, int]
 
 
-def sizes(raster: RoadRaster, options: Tracing) -> Sizes:
-    """Return the options' areas and widths in pixels of a raster."""
+def cleaning_limits(raster: RoadRaster, options: Tracing) -> CleaningLimits:
+    """Return the areas and widths of the options in pixels of a raster."""
     wide, high = raster.gsd_m
-    return Sizes(
+    return CleaningLimits(
         area=round(options.min_area_m2 / (wide * high)),
         hole=round(options.min_hole_m2 / (wide * high)),
-        # Steps go along rows and columns: across a slanting road they count sqrt(2) as much.
+        # Steps run along rows and columns: across a diagonal road there are sqrt(2) as many.
         depth=max(1, ceil(options.max_width_m / 2 * 2**0.5 / min(wide, high))),
     )
+
+
+def block_side(raster: RoadRaster, block: int = BLOCK) -> int:
+    """Return the side of a raster's blocks in pixels: equal blocks of at most ``block``."""
+    return ceil(max(raster.shape) / ceil(max(raster.shape) / block))
+
+
+def blocks_of(raster: RoadRaster, block: int = BLOCK) -> list[tuple[int, int]]:
+    """Return top and left of the blocks that a raster is thinned in."""
+    return raster.cover.blocks(block_side(raster, block), _beyond(raster) // 2)
 
 
 def skeleton(
@@ -66,38 +77,38 @@ def skeleton(
     workers: int = 1,
     advance: Callable[[int, int], None] | None = None,
 ) -> Skeleton:
-    """Return the centre lines of a raster's roads, one pixel wide, corners touching.
+    """Return the centre lines of a raster's roads, one pixel wide and 8-connected.
 
-    The same whatever the block: a block is cleaned and thinned with a margin as wide as any pixel's
-    influence reaches (`Sizes.margin`, and two steps a round of thinning, of which there are as many
-    as roads are deep). Roads reach the raster's border and close rings stay closed.
+    The result does not depend on the block size: a block is cleaned and thinned with a margin as
+    wide as the influence of any pixel reaches (`CleaningLimits.margin`, and two steps per round of
+    thinning, of which there are as many as roads are deep). Roads reach the raster's border and
+    rings stay closed.
 
     Parameters
     ----------
     block
-        Most pixels a side.
+        Maximum side of a block in pixels.
     workers
-        Threads; each holds a block.
+        Number of threads; each holds one block in memory.
     advance
-        Called with blocks done and in all.
+        Called with the number of blocks done and in total.
 
     Raises
     ------
     ImageError
-        The raster is noise, or road all over.
+        The raster is noise, or is road everywhere.
     """
-    block = ceil(max(raster.shape) / ceil(max(raster.shape) / block))  # no slivers, all margin
-    blocks = raster.cover.blocks(block, _beyond(raster) // 2)
+    side, blocks = block_side(raster, block), blocks_of(raster, block)
     found: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = []
     road_seen, pixels = 0, 0
 
     def thinned(at: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
-        return _thinned(raster, options, *at, block)
+        return _thinned(raster, options, *at, side)
 
-    for done, (at, evidence, roads) in enumerate(
+    for done, (at, probability, roads) in enumerate(
         Threads(workers).map_unordered(thinned, blocks), 1
     ):
-        found.append((at, evidence))
+        found.append((at, probability))
         road_seen += roads
         pixels += len(at)
         _refuse_noise(raster, pixels, done / len(blocks))
@@ -106,21 +117,30 @@ def skeleton(
     at, first = np.unique(np.concatenate([at for at, _ in found]), return_index=True)
     if road_seen and not len(at) and road_seen >= raster.cover.area // 2:
         raise ImageError(
-            f"{raster.name}: road all over, nothing of it narrower than "
-            f"{options.max_width_m:g} m: is the mask inverted, or its background not 0?"
+            f"{raster.name}: road everywhere, and no part is narrower than "
+            f"{options.max_width_m:g} m. Check that the mask is not inverted and its background "
+            "is 0."
         )
     row, col = np.divmod(at, raster.shape[1])
-    evidence = np.concatenate([evidence for _, evidence in found])[first]
-    return Skeleton(row.astype(np.int32), col.astype(np.int32), evidence, raster.shape)
+    probability = np.concatenate([probability for _, probability in found])[first]
+    return Skeleton(row.astype(np.int32), col.astype(np.int32), probability, raster.shape)
 
 
 def _refuse_noise(raster: RoadRaster, pixels: int, share: float) -> None:
-    """Raise ImageError where there is far more road than on any ground."""
+    """Raise ImageError if there is far more road than anywhere on Earth.
+
+    Parameters
+    ----------
+    pixels
+        Number of skeleton pixels so far.
+    share
+        Share of the raster that has been thinned so far, 0 to 1.
+    """
     area = raster.cover.area * share
-    if pixels > max(_FEW, _DENSEST * area * min(raster.gsd_m)):
+    if pixels > max(_FEW, DENSEST * area * min(raster.gsd_m)):
         raise ImageError(
-            f"{raster.name}: this is noise, not roads: {pixels / area:.0%} of it are centre lines; "
-            "try a higher --threshold"
+            f"{raster.name}: noise, not roads: {pixels / area:.0%} of its pixels are centre lines. "
+            "Try a higher `threshold`."
         )
 
 
@@ -131,8 +151,8 @@ def _beyond(raster: RoadRaster) -> int:
 def _thinned(
     raster: RoadRaster, options: Tracing, top: int, left: int, block: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
-    """Return flat indices and evidence of a block's skeleton, and how many pixels are road."""
-    limits = sizes(raster, options)
+    """Return flat indices and probabilities of a block's skeleton, and its count of road pixels."""
+    limits = cleaning_limits(raster, options)
     beyond = _beyond(raster)
     around = 2 * limits.depth + 16
     spans = [
@@ -140,32 +160,33 @@ def _thinned(
         for start, whole in zip((top, left), raster.shape, strict=True)
     ]
     down, across = spans
-    evidence = raster.evidence(down.read, across.read, down.size, across.size)
-    road = evidence >= max(1, round(options.threshold * 255))
+    probability = raster.probability(down.read, across.read, down.size, across.size)
+    road = probability >= max(1, round(options.threshold * 255))
     seen = int(np.count_nonzero(road[down.core, across.core]))
-    clean(road, limits, (*down.inner, *across.inner))
+    clean(road, limits, (*down.continues, *across.continues))
     lines = np.pad(road[down.thin, across.thin].view(np.uint8), 1)
     thin(lines, PASSES)
     kept = lines[1:-1, 1:-1][down.kept, across.kept]
     row, col = np.divmod(np.flatnonzero(np.ascontiguousarray(kept).view(np.bool_)), kept.shape[1])
-    row, col, near = raster.cover.moved_onto(row + down.first, col + across.first, beyond // 2)
+    row, col, near = raster.cover.moved_inside(row + down.first, col + across.first, beyond // 2)
     row, col = row[near], col[near]
-    values = evidence[row - down.read, col - across.read]
+    values = probability[row - down.read, col - across.read]
     return row * raster.shape[1] + col, values, seen
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """One axis of a block: what is read, thinned and kept; slices count from what is read.
+    """One axis of a block: the pixels that are read, thinned and kept.
 
-    ``kept`` counts from what is thinned, and begins at pixel ``first`` of the raster: half of what
-    lies beyond the border is kept, and moved to the border. So a road that runs along the border,
-    cut lengthwise, is not lost, and the forked ends of roads that cross it are.
+    Slices are relative to the pixels that are read; ``kept`` is relative to those that are thinned
+    and begins at pixel ``first`` of the raster. Half of what lies beyond the border is kept and
+    moved to the border: so a road along the border, cut lengthwise, is not lost, and the forked
+    ends of roads that cross the border are.
     """
 
     read: int
     size: int
-    inner: tuple[bool, bool]
+    continues: tuple[bool, bool]
     core: slice
     thin: slice
     kept: slice
@@ -173,7 +194,7 @@ class _Span:
 
     @classmethod
     def of(cls, start: int, block: int, whole: int, beyond: int, around: int, margin: int) -> _Span:
-        """Lay out one axis of the raster of ``whole`` pixels."""
+        """Return the span of a block along an axis of ``whole`` pixels."""
         stop = min(start + block, whole)
         low, high = -beyond, whole + beyond
         thin = max(start - around, low), min(stop + around, high)

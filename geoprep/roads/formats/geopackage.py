@@ -15,7 +15,7 @@ from geoprep.palette import SPEED_COLOURS, bin_label
 from geoprep.roads.formats.edge_table import edge_columns
 from geoprep.roads.formats.vector_files import EDGES, NODES
 from geoprep.roads.network import RoadNetwork
-from geoprep.roads.shapes import points as points_at
+from geoprep.roads.network import points as points_at
 from geoprep.speed import BIN_WIDTH_MPH
 
 _UNKNOWN_COLOUR: Final = (120, 120, 120)

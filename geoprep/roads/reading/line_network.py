@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.paths import cost_graph
-from geoprep.roads.tracing.graph import assembled
-from geoprep.roads.tracing.pruning import chosen, components
+from geoprep.roads.chains import with_chains_joined
+from geoprep.roads.graph import edge_components, subnetwork
 
 _STRAIGHT: Final = 2
 
@@ -72,7 +72,7 @@ def network_from_lines(
     in_metres = _in_metres(segments, to_metres, crs)
     if not min_path_in_lines:
         in_metres = _without_small_components(in_metres, min_path, small_nodes)
-    network = assembled(in_metres)
+    network = with_chains_joined(in_metres)
     return _without_duplicates(network) if as_published else network
 
 
@@ -116,7 +116,7 @@ def _without_duplicates(network: RoadNetwork) -> RoadNetwork:
     )
     number = number.reshape(-1)
     times = np.bincount(number, weights=straight, minlength=len(times))
-    return chosen(network, ~(straight & (times[number] > 1)))
+    return subnetwork(network, ~(straight & (times[number] > 1)))
 
 
 def _network(
@@ -141,7 +141,7 @@ def _without_small_components(
     network: RoadNetwork, min_path: float, most_nodes: int
 ) -> RoadNetwork:
     """Leave out connected components of few nodes without a path of some length."""
-    component = components(network)
+    component = edge_components(network)
     keep = np.ones(len(component), dtype=bool)
     for number in _small_components(network, component, min_path, most_nodes):
         edges = component == number

@@ -10,7 +10,7 @@ from shapely.ops import substring
 from geoprep.crs import reproject
 from geoprep.grid import Grid
 from geoprep.roads.network import RoadNetwork
-from geoprep.roads.tracing.pruning import chosen
+from geoprep.roads.graph import subnetwork
 
 _SIDE_POINTS = 11
 
@@ -28,7 +28,7 @@ def clipped(network: RoadNetwork, area: shapely.Polygon) -> RoadNetwork:
         Polygon in the CRS of the network.
     """
     shapely.prepare(area)
-    touching = chosen(network, shapely.intersects(area, network.lines))
+    touching = subnetwork(network, shapely.intersects(area, network.lines))
     return _cut(touching, area, ~shapely.contains_properly(area, touching.lines))
 
 

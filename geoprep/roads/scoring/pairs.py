@@ -14,11 +14,11 @@ from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
 from geoprep.roads.formats import is_network_file, read_network
-from geoprep.roads.ground import in_crs
+from geoprep.roads.network import in_crs
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.reading import read_csv, read_labels_with_notes, scene_key
 from geoprep.roads.scoring.clipping import area_of_grid, area_of_roads, clipped
-from geoprep.roads.tracing.pruning import chosen
+from geoprep.roads.graph import subnetwork
 from geoprep.sources import natural_key
 
 Border = Literal["image", "ground truth", "none"]
@@ -176,7 +176,7 @@ def _pair(
 def _without_loops(pair: ScenePair) -> ScenePair:
     """Return a pair without edges that begin and end at one node, as the reference program."""
     truth, proposal = (
-        chosen(network, network.ends[:, 0] != network.ends[:, 1])
+        subnetwork(network, network.ends[:, 0] != network.ends[:, 1])
         for network in (pair.truth, pair.proposal)
     )
     return ScenePair(pair.scene, truth, proposal, pair.border, pair.notes)

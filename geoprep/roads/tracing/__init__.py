@@ -1,15 +1,10 @@
-"""Centre line pixels in, a mended network with speeds out; several networks in, one out.
+"""Centre line pixels in, a road network with speeds out; networks of several rasters to one.
 
-Face: :func:`trace` one raster, :func:`vectorize` files of them (``_apart``: one by one);
-:func:`blank_rasters` say nothing.
+Entry points: :func:`trace` one raster in memory, :func:`vectorize` raster files to one network,
+:func:`vectorize_each` raster files to one network each.
 """
 
 from geoprep.roads.tracing.steps import trace
-from geoprep.roads.tracing.vectorization import (
-    blank_rasters,
-    rasters_in,
-    vectorize,
-    vectorize_apart,
-)
+from geoprep.roads.tracing.vectorization import rasters_in, vectorize, vectorize_each
 
-__all__ = ["blank_rasters", "rasters_in", "trace", "vectorize", "vectorize_apart"]
+__all__ = ["rasters_in", "trace", "vectorize", "vectorize_each"]

@@ -1,4 +1,4 @@
-"""Roads that the raster's border cuts off: which they are, and how they leave it."""
+"""Roads that the raster's border cuts off: found, separated, and straightened up to the border."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.centrelines.rasters import RoadRaster
-from geoprep.roads.centrelines.sampling import evidence_along
-from geoprep.roads.network import RoadNetwork
-from geoprep.roads.shapes import points
-from geoprep.roads.tracing.pruning import degrees
-from geoprep.roads.tracing.splitting import joined_at_ends
+from geoprep.roads.centrelines.sampling import probability_along
+from geoprep.roads.graph import degrees, joined_at_ends
+from geoprep.roads.network import RoadNetwork, points
 
 Floats = NDArray[np.float64]
 
 _DISTURBED_M: Final = 3.0
-"""So near to the border a centre line is bent: half a road's width, and half as much again."""
+"""Centre lines are bent this close to the border: half a road's width, and half as much again."""
 _TOUCH_M: Final = 12.0
-_BACK_M: Final = 10.0
+"""A line that follows the border for less than this touches it."""
+_HEADING_M: Final = 10.0
 _LEAST_M: Final = 3.0
 _FARTHEST_M: Final = 25.0
 _PARALLEL: Final = 0.05
@@ -33,22 +32,23 @@ def at_border(xy: Floats, raster: RoadRaster) -> NDArray[np.bool_]:
     return raster.cover.is_outermost(xy * [1, -1] / raster.gsd_m, 1.01)
 
 
-def cut_off(network: RoadNetwork, raster: RoadRaster) -> NDArray[np.bool_]:
-    """Return the dead ends at the border whose road comes from within, bool (node,)."""
+def cut_off_ends(network: RoadNetwork, raster: RoadRaster) -> NDArray[np.bool_]:
+    """Return the dead ends at the border whose road comes from inside, bool (node,)."""
     tip = at_border(network.nodes, raster) & (degrees(network) == 1)
     xy, line = shapely.get_coordinates(network.lines, return_index=True)
     inner = np.bincount(line, weights=~at_border(xy, raster), minlength=len(network.lines)) > 0
-    within = np.zeros(len(tip), np.bool_)
-    within[network.ends[inner].reshape(-1)] = True
-    found: NDArray[np.bool_] = tip & within
+    inside = np.zeros(len(tip), np.bool_)
+    inside[network.ends[inner].reshape(-1)] = True
+    found: NDArray[np.bool_] = tip & inside
     return found
 
 
-def parted(network: RoadNetwork, raster: RoadRaster) -> RoadNetwork:
+def split_at_border(network: RoadNetwork, raster: RoadRaster) -> RoadNetwork:
     """Return a network whose lines do not turn back at the border.
 
-    A line that comes from within, touches the border and goes back within is two roads that leave
-    (they may meet beyond, on another raster), unless they would, drawn straight on, meet before.
+    A line that comes from inside, touches the border and returns inside is split into two roads
+    that leave the raster (they may meet on another raster). It is left whole if its two arms would
+    meet inside the raster when extended.
     """
     xy, line = shapely.get_coordinates(network.lines, return_index=True)
     outer = at_border(xy, raster)
@@ -57,7 +57,7 @@ def parted(network: RoadNetwork, raster: RoadRaster) -> RoadNetwork:
     source: list[int] = []
     for edge in np.unique(line[outer]).tolist():
         mine = line == edge
-        pieces = _pieces(xy[mine], outer[mine], raster)
+        pieces = _split_line(xy[mine], outer[mine], raster)
         if len(pieces) > 1:
             whole[edge] = False
             parts += [shapely.LineString(piece) for piece in pieces]
@@ -69,21 +69,21 @@ def parted(network: RoadNetwork, raster: RoadRaster) -> RoadNetwork:
     return joined_at_ends(lines, speed, network.crs)
 
 
-def _pieces(xy: Floats, outer: NDArray[np.bool_], raster: RoadRaster) -> list[Floats]:
-    """Return what is left of a line once its short stretches along the border are cut through."""
+def _split_line(xy: Floats, outer: NDArray[np.bool_], raster: RoadRaster) -> list[Floats]:
+    """Return a line cut wherever it touches the border."""
     change = np.flatnonzero(np.diff(outer.astype(np.int8)))
     pieces, begin = [], 0
     for leave, back in pairwise(change.tolist()):
         touch = xy[leave + 1 : back + 1]
         short = outer[leave + 1] and np.linalg.norm(np.diff(touch, axis=0), axis=1).sum() < _TOUCH_M
-        if short and not _meet_within(xy[leave::-1], xy[back + 1 :], raster):
+        if short and not _meet_inside(xy[leave::-1], xy[back + 1 :], raster):
             pieces.append(xy[begin : leave + 2])
             begin = back
     return [*pieces, xy[begin:]]
 
 
-def _meet_within(one: Floats, other: Floats, raster: RoadRaster) -> bool:
-    """Return whether two lines that begin near the border would meet within if drawn on."""
+def _meet_inside(one: Floats, other: Floats, raster: RoadRaster) -> bool:
+    """Return whether two lines that begin near the border, extended, would meet inside."""
     first, second = _ray(one, raster), _ray(other, raster)
     if first is None or second is None:
         return True
@@ -93,41 +93,45 @@ def _meet_within(one: Floats, other: Floats, raster: RoadRaster) -> bool:
         return False
     far = ((b - a)[0] * db[1] - (b - a)[1] * db[0]) / across
     back = ((b - a)[0] * da[1] - (b - a)[1] * da[0]) / across
-    return bool(far > 0 and back > 0 and _depth((a + far * da)[None], raster)[0] > 0)
+    return bool(far > 0 and back > 0 and _depth(np.array([a + far * da]), raster)[0] > 0)
 
 
 def _depth(xy: Floats, raster: RoadRaster) -> Floats:
-    """Return how far points lie within the border, in metres."""
+    """Return the distance of points to the border in metres, negative outside."""
     gap = shapely.distance(raster.cover.border(raster.gsd_m), points(xy))
     depth: Floats = np.where(raster.cover.is_within(xy, raster.gsd_m), gap, -gap)
     return depth
 
 
 def _ray(xy: Floats, raster: RoadRaster) -> tuple[Floats, Floats] | None:
-    """Return where a line that begins near the border is undisturbed, and which way it comes."""
+    """Return the first undisturbed point of a line that begins near the border, and its heading.
+
+    The heading is a unit vector towards the border. None if too little of the line is undisturbed.
+    """
     inner = np.flatnonzero(_depth(xy, raster) >= _DISTURBED_M)
     if not len(inner):
         return None
     kept = xy[inner[0] :]
     if len(kept) < 2 or (rest := shapely.LineString(kept)).length < _LEAST_M:
         return None
-    behind = shapely.get_coordinates(shapely.line_interpolate_point(rest, _BACK_M))[0]
+    behind = shapely.get_coordinates(shapely.line_interpolate_point(rest, _HEADING_M))[0]
     return kept[0], (kept[0] - behind) / np.linalg.norm(kept[0] - behind)
 
 
 def straightened(network: RoadNetwork, raster: RoadRaster, threshold: float) -> RoadNetwork:
-    """Return a network whose roads run straight on for the last metres to the border.
+    """Return a network whose roads run straight over the last metres to the border.
 
-    Beyond the border pixels are made up, which bends the thinned line of a road that crosses it
-    at a slant. What lies next to the border is replaced by the direction in which the road comes;
-    where that would leave the road, by the shortest way to the border from there.
+    Pixels outside the border are extrapolated, which bends the centre line of a road that crosses
+    the border at a slant. The part next to the border is replaced by an extension of the road in
+    its own heading. Where the extension would leave the road, it takes the shortest line to the
+    border from there.
 
     Parameters
     ----------
     threshold
-        Least probability of a road's pixels.
+        Minimum probability of road pixels, 0 to 1.
     """
-    tips = cut_off(network, raster)
+    tips = cut_off_ends(network, raster)
     for side in (0, 1):
         network = _straightened(network, raster, threshold, tips, side)
     return network
@@ -140,7 +144,7 @@ def _straightened(
     tips: NDArray[np.bool_],
     side: int,
 ) -> RoadNetwork:
-    """Straighten the first or the last metres of edges."""
+    """Straighten the first (side 0) or the last (side 1) metres of edges."""
     turn, found = 1 - 2 * side, {}
     for edge in np.flatnonzero(tips[network.ends[:, side]]).tolist():
         xy = shapely.get_coordinates(network.lines[edge])
@@ -150,11 +154,11 @@ def _straightened(
     if not found:
         return network
     start, stop = (np.array([line[k] for line in found.values()]) for k in (1, 0))
-    on_road = np.logical_and.accumulate(evidence_along(raster, start, stop) >= threshold * 255, 1)
-    left = start + on_road.mean(axis=1)[:, None] * (stop - start)
+    on_road = np.logical_and.accumulate(probability_along(raster, start, stop) >= threshold * 255, 1)
+    corners = start + on_road.mean(axis=1)[:, None] * (stop - start)
     nodes, lines = network.nodes.copy(), network.lines.copy()
     for (edge, line), tip, corner in zip(
-        found.items(), _on_border(left, raster), left, strict=True
+        found.items(), _on_border(corners, raster), corners, strict=True
     ):
         nodes[network.ends[edge, side]] = tip
         lines[edge] = shapely.LineString(np.concatenate([[tip, corner], line[1:]])[::turn])
@@ -162,21 +166,21 @@ def _straightened(
 
 
 def _on_border(xy: Floats, raster: RoadRaster) -> Floats:
-    """Return the points of the border that are nearest to points within."""
-    way = shapely.shortest_line(points(xy), raster.cover.border(raster.gsd_m))
-    return shapely.get_coordinates(shapely.get_point(way, 1))
+    """Return the nearest points of the border."""
+    shortest = shapely.shortest_line(points(xy), raster.cover.border(raster.gsd_m))
+    return shapely.get_coordinates(shapely.get_point(shortest, 1))
 
 
 def _straight_start(xy: Floats, raster: RoadRaster) -> Floats | None:
-    """Return a line that begins at the border; None where it runs along it, or is too short."""
+    """Return a line that begins at the border; None if it follows the border or is too short."""
     ray = _ray(xy, raster)
     if ray is None:
         return None
-    start, ahead = ray
-    on = shapely.LineString([start, start + _FARTHEST_M * ahead])
-    met = shapely.intersection(on, raster.cover.border(raster.gsd_m))
+    start, heading = ray
+    extension = shapely.LineString([start, start + _FARTHEST_M * heading])
+    met = shapely.intersection(extension, raster.cover.border(raster.gsd_m))
     if met.is_empty:
         return None
     reach = shapely.distance(shapely.Point(start), met)
     kept = xy[np.argmax(_depth(xy, raster) >= _DISTURBED_M) :]
-    return np.concatenate([[start + reach * ahead], kept])
+    return np.concatenate([[start + reach * heading], kept])

@@ -10,70 +10,72 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.network import RoadNetwork
-from geoprep.roads.shapes import points
-from geoprep.roads.tracing.bridges import separated
-from geoprep.roads.tracing.pruning import degrees
-from geoprep.roads.tracing.repair import merged_junctions
-from geoprep.roads.tracing.speeds import handed_on
-from geoprep.roads.tracing.splitting import joined_at_ends, with_joins
+from geoprep.roads.graph import degrees, joined_at_ends, side_by_side, with_links
+from geoprep.roads.network import RoadNetwork, points
+from geoprep.roads.tracing.bridges import with_bridges
+from geoprep.roads.tracing.pruning import with_junctions_merged
+from geoprep.roads.tracing.speeds import with_gaps_filled
 
 _SEEN_M: Final = 6.0
-"""As near as this to a road that is there, a road of the next raster is the same."""
+"""A road of the next raster is the same as an existing one within this distance of it."""
 _RIM_M: Final = 12.0
-"""So near to its border a raster may miss roads, or have no data: others may add to it."""
-_JOIN_M: Final = 10.0
-"""As far as this a road that was cut at a border looks for the one that it goes on in."""
+"""A raster may miss roads, or have no data, this close to its border: other rasters add to it."""
+LINK_M: Final = 10.0
+"""A road that was cut at a border is linked to the nearest road within this distance."""
 _BORDER_M: Final = 8.0
-"""So near to the outlines of two rasters a road ends because the raster does."""
+"""A dead end within this distance of the outlines of two rasters ends because the raster does."""
 _SAME_M: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
-    """The network of one raster and the ground that the raster covers, in one CRS."""
+class TileNetwork:
+    """The network of one raster and the outline of that raster, in one CRS."""
 
     network: RoadNetwork
     outline: shapely.Geometry
 
 
-def merged(sheets: Sequence[Sheet], *, motorway_mph: float) -> RoadNetwork:
+def merged(tiles: Sequence[TileNetwork], *, motorway_mph: float) -> RoadNetwork:
     """Return one network of several.
 
-    Where rasters overlap the first one counts. Of the next, what lies on ground that is covered
-    (but for a rim along its border), or along a road that is there, is left out; roads cut by that
-    are joined to the nearest road.
+    Where rasters overlap the first one counts. From each of the others, roads are dropped inside
+    earlier rasters (except for a rim along their border) and along existing roads; roads that are
+    cut by this are linked to the nearest road.
 
     Parameters
     ----------
-    sheets
+    tiles
         All in the same CRS.
     motorway_mph
-        As in `Tracing`: a crossing at a border is known for what it is once its arms are joined.
+        As in `Tracing`: a crossing at a border is complete only once its roads are joined.
     """
-    if len(sheets) == 1:
-        return sheets[0].network
-    outlines = np.array([sheet.outline for sheet in sheets], object)
+    if len(tiles) == 1:
+        return tiles[0].network
+    outlines = np.array([tile.outline for tile in tiles], object)
     tree = shapely.STRtree(outlines)
     parts: list[RoadNetwork] = []
     cuts: list[NDArray[np.float64]] = []
-    for number, sheet in enumerate(sheets):
-        near = tree.query(sheet.outline, predicate="dwithin", distance=_JOIN_M)
-        part, cut = _rest(sheet, [(parts[i], outlines[i]) for i in near[near < number].tolist()])
+    for number, tile in enumerate(tiles):
+        near = tree.query(tile.outline, predicate="dwithin", distance=LINK_M)
+        part, cut = _additions(
+            tile, [(parts[i], outlines[i]) for i in near[near < number].tolist()]
+        )
         parts.append(part)
         cuts.append(cut)
-    tied = merged_junctions(_tied(_together(parts), np.concatenate(cuts), outlines))
-    return separated(replace(tied, speed_mph=handed_on(tied, tied.speed_mph)), motorway_mph)
+    linked = _linked(side_by_side(parts), np.concatenate(cuts), outlines)
+    linked = with_junctions_merged(linked)
+    speeds = with_gaps_filled(linked, linked.speed_mph)
+    return with_bridges(replace(linked, speed_mph=speeds), motorway_mph)
 
 
-def _rest(
-    sheet: Sheet, others: Sequence[tuple[RoadNetwork, shapely.Geometry]]
+def _additions(
+    tile: TileNetwork, others: Sequence[tuple[RoadNetwork, shapely.Geometry]]
 ) -> tuple[RoadNetwork, NDArray[np.float64]]:
-    """Return what a sheet adds to others, and the places where its roads were cut."""
-    network, nowhere = sheet.network, np.empty((0, 2))
+    """Return what a tile network adds to others, and the points where its roads were cut."""
+    network, none = tile.network, np.empty((0, 2))
     if not others or not len(network.lines):
-        return network, nowhere
-    near = shapely.buffer(sheet.outline, _SEEN_M)
+        return network, none
+    near = shapely.buffer(tile.outline, _SEEN_M)
     shapely.prepare(near)
     roads = np.concatenate([part.lines[shapely.intersects(near, part.lines)] for part, _ in others])
     seen = shapely.union_all(
@@ -98,7 +100,7 @@ def _rest(
 
 
 def _is_among(points: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which points are (to a centimetre) among others."""
+    """Return which points are within a centimetre of any of the others, bool (point,)."""
     from scipy.spatial import cKDTree
 
     if not len(points) or not len(others):
@@ -107,47 +109,35 @@ def _is_among(points: NDArray[np.float64], others: NDArray[np.float64]) -> NDArr
     return np.asarray(np.isfinite(distance), np.bool_)
 
 
-def _together(parts: Sequence[RoadNetwork]) -> RoadNetwork:
-    """Return networks side by side as one."""
-    before = np.cumsum([0, *(len(part.nodes) for part in parts[:-1])])
-    return RoadNetwork(
-        nodes=np.concatenate([part.nodes for part in parts]),
-        ends=np.concatenate([p.ends + k for p, k in zip(parts, before.tolist(), strict=True)]),
-        lines=np.concatenate([part.lines for part in parts]),
-        speed_mph=np.concatenate([part.speed_mph for part in parts]),
-        crs=parts[0].crs,
-    )
-
-
-def _tied(
+def _linked(
     network: RoadNetwork, cuts: NDArray[np.float64], outlines: NDArray[np.object_]
 ) -> RoadNetwork:
-    """Join the dead ends that cutting made, then those left where two rasters meet."""
-    network = _joined_to_nearest(network, lambda xy: _is_among(xy, cuts))
+    """Link the dead ends that cutting made, then those that remain where two rasters meet."""
+    network = _linked_to_nearest(network, lambda xy: _is_among(xy, cuts))
     borders = shapely.STRtree(shapely.boundary(outlines))
 
     def between_two(xy: NDArray[np.float64]) -> NDArray[np.bool_]:
         met, _ = borders.query(points(xy), predicate="dwithin", distance=_BORDER_M)
         return np.bincount(met, minlength=len(xy)) > 1
 
-    return _joined_to_nearest(network, between_two)
+    return _linked_to_nearest(network, between_two)
 
 
-def _joined_to_nearest(
-    network: RoadNetwork, loose: Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+def _linked_to_nearest(
+    network: RoadNetwork, is_loose: Callable[[NDArray[np.float64]], NDArray[np.bool_]]
 ) -> RoadNetwork:
-    """Join the loose ones among the dead ends to the nearest edge but their own."""
+    """Link the loose dead ends to the nearest edge other than their own."""
     tips = np.flatnonzero(degrees(network) == 1)
-    tips = tips[loose(network.nodes[tips])]
+    tips = tips[is_loose(network.nodes[tips])]
     places = points(network.nodes[tips])
     flat = network.ends.reshape(-1)
     order = np.argsort(flat, kind="stable")
     own = order[np.searchsorted(flat[order], tips)] // 2
-    tip, edge = shapely.STRtree(network.lines).query(places, predicate="dwithin", distance=_JOIN_M)
+    tip, edge = shapely.STRtree(network.lines).query(places, predicate="dwithin", distance=LINK_M)
     foreign = edge != own[tip]
     tip, edge = tip[foreign], edge[foreign]
     nearest = np.lexsort((shapely.distance(places[tip], network.lines[edge]), tip))
     _, first = np.unique(tip[nearest], return_index=True)
     tip, edge = tip[nearest[first]], edge[nearest[first]]
     along: NDArray[np.float64] = shapely.line_locate_point(network.lines[edge], places[tip])
-    return with_joins(network, tips[tip], edge, along)
+    return with_links(network, tips[tip], edge, along)

@@ -1,4 +1,4 @@
-"""Rasters of one grid of pixels that touch, made one: its roads need no joining."""
+"""Touching rasters on one pixel grid, read as one raster: their roads need no joining."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from numpy.typing import NDArray
 
 from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster
-from geoprep.roads.centrelines.pixels import MosaicPixels
+from geoprep.roads.centrelines.bands import MosaicBands
 from geoprep.roads.centrelines.thinning import BEYOND_M
+from geoprep.roads.graph import connected
 
 _RIM_M: Final = 12.0
-"""So near to its border a raster may miss roads: another that saw more counts."""
+"""A raster may miss roads this close to its border: one that reaches farther is used instead."""
 
 _STRETCH: Final = 1e-6
-"""Pixels of one grid may differ by so much of their size."""
+"""Pixel sizes of one grid may differ by this share."""
 
 Ints = NDArray[np.int64]
 
 
 def mosaics(rasters: Sequence[RoadRaster]) -> list[list[int]]:
-    """Return which rasters touch or overlap, and have pixels of one size and one kind.
+    """Return the groups of rasters that touch or overlap and share pixel size, CRS and kind.
 
     Returns
     -------
     list of list of int
-        Numbers of rasters; in order of the first of each.
+        Indices of rasters, in order of the first of each group.
     """
     grids: list[list[int]] = []
     for number, raster in enumerate(rasters):
@@ -42,13 +43,13 @@ def mosaics(rasters: Sequence[RoadRaster]) -> list[list[int]]:
                 break
         else:
             grids.append([number])
-    parts = [[grid[i] for i in part] for grid in grids for part in _touching(rasters, grid)]
-    return sorted(parts)
+    groups = [[grid[i] for i in group] for grid in grids for group in _touching(rasters, grid)]
+    return sorted(groups)
 
 
 def _on_one_grid(one: RoadRaster, other: RoadRaster) -> bool:
-    """Return whether the pixels of two rasters are the same, of the same ground and meaning."""
-    a, b = one.place, other.place
+    """Return whether two rasters have the same CRS, pixel size and meaning of values."""
+    a, b = one.grid, other.grid
     if a is None or b is None or a.crs != b.crs or not _mean_the_same(one, other):
         return False
     size, size_b = (np.array(grid.transform[:6])[[0, 1, 3, 4]] for grid in (a, b))
@@ -56,15 +57,15 @@ def _on_one_grid(one: RoadRaster, other: RoadRaster) -> bool:
 
 
 def _mean_the_same(one: RoadRaster, other: RoadRaster) -> bool:
-    names = ["kind", "road", "classes", "speed", "nodata"]
-    names += ["one"] if one.kind == "probability" else []
-    a, b = (np.array([str(getattr(raster, name)) for name in names]) for raster in (one, other))
-    return bool((a == b).all())  # as words: no data may be NaN
+    names = ["kind", "road_bands", "speed_classes", "speed_band", "mph_of_value", "nodata"]
+    names += ["full_value"] if one.kind == "probability" else []
+    # As texts, because nodata may be NaN.
+    return all(str(getattr(one, name)) == str(getattr(other, name)) for name in names)
 
 
 def _boxes(rasters: Sequence[RoadRaster]) -> Ints:
-    """Return top, left, bottom and right of rasters on the first one's grid."""
-    grids = [raster.place for raster in rasters if raster.place is not None]
+    """Return top, left, bottom and right of rasters in pixels of the first one's grid."""
+    grids = [raster.grid for raster in rasters if raster.grid is not None]
     to_pixels, boxes = ~grids[0].transform, []
     for grid in grids:
         left, top = map(round, to_pixels * (grid.transform.c, grid.transform.f))
@@ -77,25 +78,20 @@ def _reach(raster: RoadRaster) -> int:
 
 
 def _touching(rasters: Sequence[RoadRaster], grid: Sequence[int]) -> list[list[int]]:
-    """Return the parts of one grid's rasters that hang together."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
+    """Return the groups of touching rasters among those of one grid, as indices into ``grid``."""
     members = [rasters[number] for number in grid]
     top, left, bottom, right = _boxes(members).astype(np.float64).T
     outlines = shapely.box(left, top, right, bottom)
     near = shapely.STRtree(outlines).query(outlines, "dwithin", distance=_reach(members[0]))
-    shape = (len(members), len(members))
-    links = coo_array((np.ones(near.shape[1], np.int8), near), shape=shape)
-    count, part = connected_components(links, directed=False)
-    return [np.flatnonzero(part == number).tolist() for number in range(count)]
+    count, group = connected(near.T, len(members))
+    return [np.flatnonzero(group == number).tolist() for number in range(count)]
 
 
 def mosaic(rasters: Sequence[RoadRaster]) -> RoadRaster:
-    """Return rasters as one raster on the first one's grid; others lie up to half a pixel off.
+    """Return rasters as one raster on the first one's grid; others move by up to half a pixel.
 
-    Of ground that several cover, the first counts; within 12 m of its border the one that reaches
-    farther around the place.
+    Where several rasters overlap the first one is used, except within 12 m of its border, where the
+    one is used whose own border is farthest away.
     """
     first = rasters[0]
     if len(rasters) == 1:
@@ -103,15 +99,13 @@ def mosaic(rasters: Sequence[RoadRaster]) -> RoadRaster:
     boxes = _boxes(rasters)
     top, left = boxes[:, :2].min(axis=0).tolist()
     boxes -= [top, left, top, left]
-    pixels = MosaicPixels(
-        [(r.pixels, tuple(box)) for r, box in zip(rasters, boxes.tolist(), strict=True)],
+    bands = MosaicBands(
+        [(r.bands, tuple(box)) for r, box in zip(rasters, boxes.tolist(), strict=True)],
         nodata=first.nodata,
         rim=ceil(_RIM_M / min(first.gsd_m)),
         reach=_reach(first),
     )
-    assert first.place is not None  # on one grid
-    place = Grid(
-        *pixels.shape, first.place.transform * Affine.translation(left, top), first.place.crs
-    )
+    assert first.grid is not None  # rasters on one grid are georeferenced
+    grid = Grid(*bands.shape, first.grid.transform * Affine.translation(left, top), first.grid.crs)
     name = f"{first.name} and {len(rasters) - 1} more"
-    return replace(first, name=name, pixels=pixels, gsd_m=place.gsd_m(), place=place)
+    return replace(first, name=name, bands=bands, gsd_m=grid.gsd_m(), grid=grid)

@@ -1,103 +1,108 @@
-"""What goes from a network: spurs, crumbs, vertices that say nothing."""
+"""Clean-up of a traced network: spurs, small components, split junctions, needless vertices."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
 
+from geoprep.roads.chains import with_chains_joined
+from geoprep.roads.graph import anchored, connected, degrees, edge_components, subnetwork
 from geoprep.roads.network import RoadNetwork
-from geoprep.roads.tracing.graph import assembled
 
-_MOST_ROUNDS = 8
-
-
-def degrees(network: RoadNetwork) -> NDArray[np.int64]:
-    """Return how many ends of edges meet at every node; a loop counts twice."""
-    return np.bincount(network.ends.reshape(-1), minlength=len(network.nodes))
-
-
-def chosen(network: RoadNetwork, edges: NDArray[np.bool_]) -> RoadNetwork:
-    """Return some edges of a network, and the nodes that they join."""
-    if edges.all():
-        return network
-    used, ends = np.unique(network.ends[edges], return_inverse=True)
-    return RoadNetwork(
-        nodes=network.nodes[used],
-        ends=ends.reshape(-1, 2).astype(np.int64),
-        lines=network.lines[edges],
-        speed_mph=network.speed_mph[edges],
-        crs=network.crs,
-    )
+JUNCTION_M: Final = 5.0
+"""Junctions linked by a shorter edge are one: a crossing thins to two forks about that far apart.
+"""
+_MOST_ROUNDS: Final = 8
 
 
 def without_spurs(
-    network: RoadNetwork, spur_m: float, spared: NDArray[np.bool_] | None = None
+    network: RoadNetwork, spur_m: float, kept: NDArray[np.bool_] | None = None
 ) -> RoadNetwork:
-    """Take out dead ends that branch off and are shorter than ``spur_m``, the shortest first.
+    """Return a network without spurs: dead ends at a junction that are shorter than ``spur_m``.
 
-    A road of its own, without a junction, is no spur. Where two roads meet once a spur is gone they
-    become one, which may be a spur in turn. Loops as short go too.
+    Spurs are removed in rounds, the longest of each junction last: where two roads meet once a spur
+    is gone they become one, which may itself be a spur. A road without any junction is not a spur.
+    Loops shorter than ``spur_m`` are removed too.
 
     Parameters
     ----------
-    spared
-        bool (node,): dead ends that stay.
+    kept
+        bool (node,): dead ends whose edges are kept; None: none.
     """
-    stay = np.zeros(len(network.nodes), np.bool_) if spared is None else spared
-    at_border = {tuple(xy) for xy in network.nodes[stay].tolist()}
+    stays = np.zeros(len(network.nodes), np.bool_) if kept is None else kept
+    kept_xy = {tuple(xy) for xy in network.nodes[stays].tolist()}
     for _ in range(_MOST_ROUNDS):
-        goes = _spurs(network, spur_m, stay)
-        if not goes.any():
+        removed = _spurs(network, spur_m, stays)
+        if not removed.any():
             break
-        network = assembled(chosen(network, ~goes))
-        stay = np.array([tuple(xy) in at_border for xy in network.nodes.tolist()], np.bool_)
+        network = with_chains_joined(subnetwork(network, ~removed))
+        stays = np.array([tuple(xy) in kept_xy for xy in network.nodes.tolist()], np.bool_)
     return network
 
 
-def _spurs(network: RoadNetwork, spur_m: float, spared: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the edges that go in one round: of the spurs of a junction, all but the longest.
+def _spurs(network: RoadNetwork, spur_m: float, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the edges to remove in one round: of a junction's spurs, all but the longest.
 
-    If two short ends of a fork both went, the road that they end would be cut short.
+    Without both short branches of a forked end, the road would be cut short.
     """
     length, (a, b) = network.length_m, network.ends.T
     degree = degrees(network)
     loop = (a == b) & (length < spur_m)
     tip_a, tip_b = degree[a] == 1, degree[b] == 1
-    spur = (tip_a ^ tip_b) & (length < spur_m) & ~spared[np.where(tip_a, a, b)]
+    spur = (tip_a ^ tip_b) & (length < spur_m) & ~kept[np.where(tip_a, a, b)]
     root = np.where(tip_a, b, a)
     count = np.bincount(root[spur], minlength=len(degree))
-    # With all but one edge a spur, the longest of them is where the road goes on.
+    # If all edges of a junction but one are spurs, the longest of them continues the road.
     last = np.flatnonzero(spur & (count[root] >= degree[root] - 1))
     order = last[np.lexsort((-length[last], root[last]))]
     _, first = np.unique(root[order], return_index=True)
     spur[order[first]] = False
-    goes: NDArray[np.bool_] = spur | loop
-    return goes
+    removed: NDArray[np.bool_] = spur | loop
+    return removed
 
 
-def components(network: RoadNetwork) -> NDArray[np.int32]:
-    """Return the number of the connected part that every edge is in."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    count = len(network.nodes)
-    graph = coo_array((np.ones(len(network.ends), np.int8), network.ends.T), shape=(count, count))
-    part: NDArray[np.int32] = connected_components(graph, directed=False)[1]
-    return part[network.ends[:, 0]] if len(network.ends) else np.empty(0, np.int32)
+def without_small_components(network: RoadNetwork, min_length_m: float) -> RoadNetwork:
+    """Return a network without connected components of less than ``min_length_m`` in total."""
+    component = edge_components(network)
+    total = np.bincount(component, weights=network.length_m)
+    return subnetwork(network, total[component] >= min_length_m)
 
 
-def without_crumbs(network: RoadNetwork, min_length_m: float) -> RoadNetwork:
-    """Take out connected parts whose edges are shorter in all than ``min_length_m``."""
-    part = components(network)
-    total = np.bincount(part, weights=network.length_m)
-    return chosen(network, total[part] >= min_length_m)
+def with_junctions_merged(network: RoadNetwork, within_m: float = JUNCTION_M) -> RoadNetwork:
+    """Return a network in which junctions linked by a short edge are one, at their mean position.
+
+    Parameters
+    ----------
+    within_m
+        Edges shorter than this count as short, in metres.
+    """
+    count, (a, b) = len(network.nodes), network.ends.T
+    junction = degrees(network) > 2
+    short = (network.length_m < within_m) & junction[a] & junction[b] & (a != b)
+    if not short.any():
+        return network
+    number, group = connected(network.ends[short], count)
+    size = np.bincount(group, minlength=number)[:, None]
+    middle = np.column_stack([np.bincount(group, weights=v) for v in network.nodes.T]) / size
+    ends = group[network.ends].astype(np.int64)
+    inside = (ends[:, 0] == ends[:, 1]) & (network.length_m < within_m)
+    ends, speed = ends[~inside], network.speed_mph[~inside]
+    lines = anchored(network.lines[~inside], ends, middle)
+    return with_chains_joined(RoadNetwork(middle, ends, lines, speed, network.crs))
 
 
 def simplified(network: RoadNetwork, tolerance_m: float) -> RoadNetwork:
-    """Leave out vertices (Douglas and Peucker); ends stay where they are, loops stay open."""
+    """Return a network with fewer vertices (Douglas and Peucker); the ends of lines stay.
+
+    Parameters
+    ----------
+    tolerance_m
+        Largest distance in metres between a line and the vertices that it drops.
+    """
     lines = shapely.simplify(network.lines, tolerance_m, preserve_topology=False)
     flat = shapely.length(lines) == 0  # a loop smaller than the tolerance
     return replace(network, lines=np.where(flat, network.lines, lines))

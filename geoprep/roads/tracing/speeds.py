@@ -1,4 +1,4 @@
-"""How fast every road is: what a raster says all along its line."""
+"""Speed of every edge, sampled from a raster along its line."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from numpy.typing import NDArray
 
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.sampling import values_at
+from geoprep.roads.graph import degrees
 from geoprep.roads.network import RoadNetwork
-from geoprep.roads.tracing.pruning import degrees
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 
 Floats = NDArray[np.float64]
 
 _STEP_M: Final = 1.0
 _JUNCTION_M: Final = 8.0
-"""So near to a junction the raster may speak of the other road."""
+"""Pixels this close to a junction may belong to the other road."""
 _WINDOW: Final = 15
-"""Samples on either side that decide together which speed is the likeliest."""
+"""Number of samples on either side that vote on the most likely speed."""
 _ROUNDS: Final = 4
 
 
 def edge_speeds(network: RoadNetwork, raster: RoadRaster) -> Floats:
-    """Return the speed of every edge in mph, float64 (edge,); NaN where the raster knows none.
+    """Return the speed of every edge in mph, float64 (edge,); NaN where the raster has none.
 
-    The line is sampled every metre, but for 8 m (or a third of a short edge) next to junctions,
-    where a faster road may lie on top. Of a map with probabilities the speed at a sample is that of
-    the likeliest bin within 15 m either way along the line; of a raster of speeds it is the
-    pixel's. The edge has the speed that takes as long as all its samples together. An edge without
-    a sample on a road (a gap that was closed) has the mean speed of the edges that it joins.
+    The line is sampled every metre, except for 8 m (or a third of a short edge) next to junctions,
+    where a faster road may overlap. With probabilities of speed classes, a sample has the most
+    likely class within 15 m either way along the line; with a band of speeds, that of its pixel.
+    The speed of an edge is the harmonic mean of its samples, so that travel times are right. An
+    edge without a sample on a road (a closed gap) gets the mean speed of the edges it joins.
 
     Parameters
     ----------
     network
         In the raster's plane.
     """
-    if not len(network.lines) or not (raster.classes or raster.speed):
+    if not len(network.lines) or not (raster.speed_classes or raster.speed_band):
         return np.full(len(network.lines), np.nan)
     xy, edge = _samples(network)
-    mph = _likeliest(raster, xy, edge) if raster.classes else _pixel_speeds(raster, xy)
+    mph = _class_speeds(raster, xy, edge) if raster.speed_classes else _pixel_speeds(raster, xy)
     known = mph > 0
     count = np.bincount(edge[known], minlength=len(network.lines))
     slowness = np.bincount(edge[known], weights=1 / mph[known], minlength=len(network.lines))
     with np.errstate(invalid="ignore", divide="ignore"):
         speeds: Floats = count / slowness
-    return handed_on(network, speeds)
+    return with_gaps_filled(network, speeds)
 
 
 def _samples(network: RoadNetwork) -> tuple[Floats, NDArray[np.int64]]:
-    """Return places along all lines, and the edge that each is on."""
+    """Return sample points along all lines, float64 (sample, 2), and the edge of each."""
     length, junction = network.length_m, degrees(network) > 2
     near = np.minimum(_JUNCTION_M, length / 3)
     begin = np.where(junction[network.ends[:, 0]], near, 0.0)
@@ -64,14 +64,14 @@ def _samples(network: RoadNetwork) -> tuple[Floats, NDArray[np.int64]]:
     return shapely.get_coordinates(shapely.line_interpolate_point(network.lines[edge], along)), edge
 
 
-def _likeliest(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Floats:
-    """Return the mph of the likeliest bin around every sample, 0 where none is likely at all."""
+def _class_speeds(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Floats:
+    """Return the mph of the most likely class around every sample, 0 if none has a probability."""
 
-    def bins(*window: int) -> NDArray[Any]:
-        bands = [raster.pixels.read(band, *window) for band, _ in raster.classes]
+    def classes(*window: int) -> NDArray[Any]:
+        bands = [raster.bands.read(band, *window) for band, _ in raster.speed_classes]
         return np.moveaxis(np.stack(bands), 0, -1)
 
-    shares = values_at(raster, xy, bins).astype(np.float64)
+    shares = values_at(raster, xy, classes).astype(np.float64)
     if raster.nodata is not None:
         shares[shares == raster.nodata] = 0
     sums = np.concatenate([np.zeros((1, shares.shape[1])), np.cumsum(shares, axis=0)])
@@ -79,18 +79,27 @@ def _likeliest(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Float
     last = np.searchsorted(edge, edge, "right")
     here = np.arange(len(edge))
     around = sums[np.minimum(here + _WINDOW + 1, last)] - sums[np.maximum(here - _WINDOW, first)]
-    mph = np.array([mph for _, mph in raster.classes])
+    mph = np.array([mph for _, mph in raster.speed_classes])
     return np.where(around.max(axis=1) > 0, mph[around.argmax(axis=1)], 0.0)
 
 
 def _pixel_speeds(raster: RoadRaster, xy: Floats) -> Floats:
-    """Return the mph under every sample, 0 where there is no road or its speed is not known."""
-    mph = values_at(raster, xy, partial(raster.pixels.read, raster.speed)).astype(np.float64)
+    """Return the mph under every sample, 0 for background, nodata and unknown speeds."""
+    values = values_at(raster, xy, partial(raster.bands.read, raster.speed_band))
+    if raster.mph_of_value:
+        return np.array(raster.mph_of_value)[values.astype(np.uint8)]
+    mph = values.astype(np.float64)
     return np.where(np.isfinite(mph) & (mph < UNKNOWN_SPEED), mph, BACKGROUND)
 
 
-def handed_on(network: RoadNetwork, speeds: Floats) -> Floats:
-    """Give edges of unknown speed the mean of their neighbours', weighted by length."""
+def with_gaps_filled(network: RoadNetwork, speeds: Floats) -> Floats:
+    """Return speeds in which edges without one get the length-weighted mean of their neighbours.
+
+    Parameters
+    ----------
+    speeds
+        float64 (edge,): mph, NaN if unknown. Remains NaN farther than 4 edges from a known speed.
+    """
     count, length = len(network.nodes), network.length_m
     for _ in range(_ROUNDS):
         known = np.isfinite(speeds)

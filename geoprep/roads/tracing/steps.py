@@ -1,4 +1,4 @@
-"""A raster to a network: every step in order."""
+"""One raster to a road network: every step in order."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.crs import LONLAT, transformer, utm_crs
+from geoprep.errors import ImageError
+from geoprep.grid import Grid
 from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
-from geoprep.roads.centrelines.sampling import evidence_along
+from geoprep.roads.centrelines.sampling import probability_along
 from geoprep.roads.centrelines.thinning import BLOCK, skeleton
 from geoprep.roads.network import RoadNetwork
-from geoprep.roads.tracing.borders import at_border, cut_off, parted, straightened
-from geoprep.roads.tracing.bridges import separated
-from geoprep.roads.tracing.graph import pixel_network
+from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
+from geoprep.roads.tracing.bridges import with_bridges
+from geoprep.roads.tracing.gaps import with_gaps_closed
+from geoprep.roads.tracing.pixel_graph import pixel_network
 from geoprep.roads.tracing.pruning import (
     simplified,
-    without_crumbs,
+    with_junctions_merged,
+    without_small_components,
     without_spurs,
 )
-from geoprep.roads.tracing.repair import merged_junctions, repaired
 from geoprep.roads.tracing.speeds import edge_speeds
 
 Advance = Callable[[int, int], None]
@@ -37,77 +40,95 @@ def trace(
     workers: int = 1,
     advance: Advance | None = None,
 ) -> RoadNetwork:
-    """Return the road network that a raster shows, with the speeds that it knows.
+    """Return the road network of a raster, with the speeds that it holds.
 
     Parameters
     ----------
     options
-        Default: `Tracing()`.
+        None: ``Tracing()``.
     block
-        Most pixels a side that are thinned at a time.
+        Maximum side in pixels of the blocks that are thinned at a time.
     workers
-        Threads that thin blocks, with the same result however many; each holds a block.
+        Number of threads that thin blocks; each holds one block in memory. The result is the same
+        for any number.
     advance
-        Called with blocks done and in all.
+        Called with the number of blocks done and in total.
 
     Returns
     -------
     RoadNetwork
-        In the UTM zone of the raster's middle; of a raster without a place in its own plane, in
-        metres: x to the right, y up, 0 in its upper left corner.
+        In the UTM zone of the raster's centre. For a raster that is not georeferenced, in its own
+        plane in metres: x to the right, y up, 0 in its upper left corner.
 
     Raises
     ------
     ImageError
-        The raster is damaged, noise, or road all over.
+        The raster is damaged, is noise, is road everywhere, or lies outside the domain of its CRS.
     """
     options = options or Tracing()
-    lines = skeleton(raster, options, block=block, workers=workers, advance=advance)
-    certain = options.certain if raster.kind == "probability" else 0.0
-    network = pixel_network(lines, raster.gsd_m, certain=certain)
-    network = parted(network, raster)
-    network = without_spurs(network, options.spur_m, cut_off(network, raster))
+    pixels = skeleton(raster, options, block=block, workers=workers, advance=advance)
+    high = options.high_threshold if raster.kind == "probability" else 0.0
+    network = pixel_network(pixels, raster.gsd_m, high_threshold=high)
+    network = split_at_border(network, raster)
+    network = without_spurs(network, options.spur_m, cut_off_ends(network, raster))
     network = simplified(straightened(network, raster, options.threshold), options.simplify_m)
-    network = merged_junctions(network)
-    if options.repair:
-        network = _mended(network, raster, options)
-    network = without_crumbs(network, options.min_length_m)
+    network = with_junctions_merged(network)
+    if options.close_gaps:
+        network = _with_gaps_closed(network, raster, options)
+    network = without_small_components(network, options.min_length_m)
     network = replace(network, speed_mph=edge_speeds(network, raster))
-    network = separated(network, options.motorway_mph)
-    return network if raster.place is None else _on_ground(network, raster)
+    network = with_bridges(network, options.motorway_mph)
+    return network if raster.grid is None else _in_utm(network, raster, raster.grid)
 
 
-def _mended(network: RoadNetwork, raster: RoadRaster, options: Tracing) -> RoadNetwork:
-    def likelihood(start: NDArray[np.float64], stop: NDArray[np.float64]) -> NDArray[np.float64]:
-        # The ends lie on roads: only what is between them says whether there is one.
-        mean: NDArray[np.float64] = evidence_along(raster, start, stop).mean(axis=1) / 255
+def _with_gaps_closed(network: RoadNetwork, raster: RoadRaster, options: Tracing) -> RoadNetwork:
+    def mean_probability(
+        start: NDArray[np.float64], stop: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        # The ends lie on roads: only the pixels between them tell whether there is one.
+        mean: NDArray[np.float64] = probability_along(raster, start, stop).mean(axis=1) / 255
         return mean
 
-    return merged_junctions(
-        repaired(
+    return with_junctions_merged(
+        with_gaps_closed(
             network,
             options,
             at_border=at_border(network.nodes, raster),
-            likelihood=likelihood if raster.kind == "probability" else None,
+            mean_probability=mean_probability if raster.kind == "probability" else None,
         )
     )
 
 
-def _on_ground(network: RoadNetwork, raster: RoadRaster) -> RoadNetwork:
-    """Return a network of a raster's plane in the UTM zone of the raster's middle."""
-    place = raster.place
-    assert place is not None  # the caller has looked
-    middle = place.transform * (place.width / 2, place.height / 2)
-    utm = utm_crs(*transformer(place.crs, LONLAT).transform(*middle))
+def utm_crs_of(grid: Grid) -> str:
+    """Return the UTM zone of the centre of a grid."""
+    return utm_crs(*centre_of(grid))
+
+
+def centre_of(grid: Grid) -> tuple[float, float]:
+    """Return longitude and latitude of the centre of a grid in degrees."""
+    middle = grid.transform * (grid.width / 2, grid.height / 2)
+    lon, lat = transformer(grid.crs, LONLAT).transform(*middle)
+    return float(lon), float(lat)
+
+
+def _in_utm(network: RoadNetwork, raster: RoadRaster, grid: Grid) -> RoadNetwork:
+    """Return a network of a raster's plane in the UTM zone of the raster's centre."""
+    utm = utm_crs_of(grid)
 
     def moved(xy: NDArray[np.float64]) -> NDArray[np.float64]:
         col, row = xy[:, 0] / raster.gsd_m[0], -xy[:, 1] / raster.gsd_m[1]
-        a, b, c, d, e, f = place.transform[:6]
+        a, b, c, d, e, f = grid.transform[:6]
         at = a * col + b * row + c, d * col + e * row + f
-        return np.column_stack(transformer(place.crs, utm).transform(*at))
+        return np.column_stack(transformer(grid.crs, utm).transform(*at))
 
     lines = network.lines
     if len(lines):
-        lines = shapely.set_coordinates(lines.copy(), moved(shapely.get_coordinates(lines)))
+        xy = moved(shapely.get_coordinates(lines))
+        if not np.isfinite(xy).all():
+            raise ImageError(
+                f"{raster.name}: some of its roads have no coordinates in {utm}. Check its CRS and "
+                "transform."
+            )
+        lines = shapely.set_coordinates(lines.copy(), xy)
         network = replace(network, nodes=moved(network.nodes))
     return replace(network, lines=lines, crs=utm)

@@ -1,49 +1,58 @@
-"""Files of maps and masks to one road network."""
+"""Raster files of roads to road networks: one network of all, or one of each."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import shapely
 
-from geoprep.crs import LONLAT, transformer, utm_crs
-from geoprep.errors import SourceError, UsageError
+from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.executors import Threads, usable_cores
 from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster, Tracing, open_raster
-from geoprep.roads.centrelines.pixels import Files
-from geoprep.roads.centrelines.rasters import MOST_MPH, Kind, as_speeds, described
+from geoprep.roads.centrelines.bands import OpenRasters
+from geoprep.roads.centrelines.coded_speeds import coded_speeds
+from geoprep.roads.centrelines.rasters import (
+    MOST_MPH,
+    Kind,
+    as_coded_speeds,
+    as_speeds,
+    check_kind,
+    describe_raster,
+)
+from geoprep.roads.centrelines.thinning import DENSEST, blocks_of
 from geoprep.roads.formats.csv_writer import ImageRoads, image_id
-from geoprep.roads.ground import in_crs
 from geoprep.roads.network import RoadNetwork
-from geoprep.roads.tracing.merging import Sheet, merged
 from geoprep.roads.tracing.mosaics import mosaic, mosaics
 from geoprep.roads.tracing.steps import Advance, trace
+from geoprep.roads.tracing.zones import merged_in_zones
+
+Warn = Callable[[str], None]
 
 GEOTIFF: Final = (".tif", ".tiff")
 SUFFIXES: Final = (*GEOTIFF, ".png", ".jp2", ".vrt", ".img")
-_EDGE_POINTS: Final = 5
+_MANY_EDGES: Final = 1000
+"""Networks of fewer edges may have any density: a small raster may be one crossing."""
 
 
 def rasters_in(path: Path) -> list[Path]:
-    """Return a file as it is, or the rasters in a folder, in order of their names.
+    """Return the rasters of a folder in order of their names, or a file itself.
 
-    Pictures beside GeoTIFFs, such as the overlays of maps, are passed over.
+    If the folder has GeoTIFFs, other images (such as previews of predictions) are omitted.
 
     Raises
     ------
     SourceError
-        There is no such file, or the folder has no raster.
+        The path does not exist, or the folder has no raster.
     """
     if path.is_dir():
         found = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
         if not found:
-            raise SourceError(f"{path}: no raster in it ({', '.join(SUFFIXES)})")
+            raise SourceError(f"{path}: the folder has no raster ({', '.join(SUFFIXES)})")
         return [p for p in found if p.suffix.lower() in GEOTIFF] or found
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder")
@@ -59,76 +68,160 @@ def vectorize(
     pixel_size_m: float | None = None,
     workers: int | None = None,
     advance: Advance | None = None,
+    warn: Warn | None = None,
 ) -> RoadNetwork:
-    """Return one road network of maps, masks or probability rasters, connected across borders.
+    """Return one road network of predictions, masks or probability rasters.
+
+    Roads are connected across the borders of rasters.
 
     Parameters
     ----------
     paths
-        Rasters of neighbouring or overlapping ground. Those on one grid of pixels are traced as one
-        raster; of others the networks are joined. Where they overlap, the first one counts.
+        Raster files. Rasters that touch and share a pixel grid are traced as one raster; the
+        networks of others are joined. Where rasters overlap, the first one counts.
     options, kind, band, pixel_size_m
-        As in `trace` and `centrelines.open_raster`, the same for all.
+        As in `trace` and `centrelines.open_raster`, the same for all rasters.
     workers
-        Threads; default: one per core. The network is the same however many there are.
+        Number of threads; None: one per core. The result is the same for any number.
     advance
-        Called with rasters done and in all; for those of one grid that touch, with their blocks.
+        Called with steps done and in total: rasters, or blocks where rasters are few.
+    warn
+        Called with every warning; None: `warnings.warn`.
 
     Returns
     -------
     RoadNetwork
-        In the UTM zone of the middle of all rasters; a raster without a place, in its own plane.
+        In the UTM zone of the centre of all rasters. Lengths of edges outside that zone are
+        measured on the ellipsoid. Of a raster that is not georeferenced, in its own plane.
 
     Raises
     ------
     UsageError
-        Several rasters, one of them without a place on the ground.
+        No raster is given, ``kind`` does not exist, or one of several rasters is not georeferenced.
     ImageError
-        A raster is damaged, noise, road all over, or of bands that nobody can tell apart.
+        A raster is damaged, is noise, is road everywhere, has no band of roads that can be told, or
+        all roads are hidden by nodata or by ``kind``.
     """
-    with closing(Files()) as files:
+    _check_inputs(paths, kind)
+    warn = warn or _warn
+    threads = workers or usable_cores()
+    with closing(OpenRasters()) as files:
         rasters = [
-            described(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
+            describe_raster(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
             for path in paths
         ]
         if len(rasters) == 1:
-            return trace(rasters[0], options, workers=_threads(workers), advance=advance)
-        grids = [_placed(raster) for raster in rasters]
-        rasters = rasters if kind else _alike(rasters)
-        parts = mosaics(rasters)
-        whole = [mosaic([rasters[number] for number in part]) for part in parts]
-        networks = _each(whole, options, _threads(workers), advance)
-    crs = _common_crs(grids)
-    return merged(
-        [
-            Sheet(in_crs(network, crs), shapely.union_all([_outline(grids[i], crs) for i in part]))
-            for network, part in zip(networks, parts, strict=True)
-        ],
-        motorway_mph=(options or Tracing()).motorway_mph,
-    )
+            network = trace(rasters[0], options, workers=threads, advance=advance)
+        else:
+            grids = [_required_grid(raster) for raster in rasters]
+            rasters = rasters if kind else _of_one_kind(rasters)
+            groups = mosaics(rasters)
+            whole = [mosaic([rasters[number] for number in group]) for group in groups]
+            networks = _trace_each(whole, options, threads, advance)
+            network = merged_in_zones(
+                networks,
+                [[grids[number] for number in group] for group in groups],
+                motorway_mph=(options or Tracing()).motorway_mph,
+            )
+        _report(rasters, network, warn)
+    return network
 
 
-def _alike(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
-    """Return rasters of which what looks like a mask holds one speed if others hold several."""
+def vectorize_each(
+    paths: Sequence[Path],
+    options: Tracing | None = None,
+    *,
+    kind: Kind | None = None,
+    band: int | None = None,
+    pixel_size_m: float | None = None,
+    workers: int | None = None,
+    advance: Advance | None = None,
+    warn: Warn | None = None,
+) -> Iterator[ImageRoads]:
+    """Yield the network of every raster separately, as SpaceNet's tables hold them.
+
+    Pixel coordinates are those of the image that a prediction was made from.
+
+    Parameters and errors are those of `vectorize`; no raster needs a georeference.
+    """
+    _check_inputs(paths, kind)
+    warn = warn or _warn
+    threads = workers or usable_cores()
+
+    def traced(path: Path) -> tuple[ImageRoads, list[str]]:
+        messages: list[str] = []
+        with open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) as raster:
+            network = trace(raster, options)
+            _report([raster], network, messages.append)
+            grid, gsd = raster.image
+            return ImageRoads(image_id(path.name), network, gsd, grid), messages
+
+    return _each_in_order(paths, traced, threads, advance, warn)
+
+
+def _each_in_order(
+    paths: Sequence[Path],
+    traced: Callable[[Path], tuple[ImageRoads, list[str]]],
+    threads: int,
+    advance: Advance | None,
+    warn: Warn,
+) -> Iterator[ImageRoads]:
+    """Yield the roads of every raster; a few rasters at a time are held in memory."""
+    some = 4 * threads
+    for first in range(0, len(paths), some):
+        for roads, messages in Threads(threads).map_ordered(traced, paths[first : first + some]):
+            for message in messages:
+                warn(message)
+            yield roads
+        if advance is not None:
+            advance(min(first + some, len(paths)), len(paths))
+
+
+def _check_inputs(paths: Sequence[Path], kind: str | None) -> None:
+    if not len(paths):
+        raise UsageError("`rasters` is empty: give at least one raster file or folder")
+    check_kind(kind)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
+
+
+def _of_one_kind(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
+    """Return rasters in which apparent masks are speeds if others hold speeds.
+
+    A raster with roads of one speed looks like a mask.
+    """
+    codes = next((raster.mph_of_value for raster in rasters if raster.mph_of_value), ())
     if all(raster.kind != "speed" for raster in rasters):
         return list(rasters)
-    return [
-        as_speeds(raster) if raster.kind == "mask" and raster.one <= MOST_MPH else raster
-        for raster in rasters
-    ]
+
+    def matched(raster: RoadRaster) -> RoadRaster:
+        if raster.kind != "mask":
+            return raster
+        if codes:
+            same = coded_speeds(np.array([raster.full_value]), least=1) == codes
+            return as_coded_speeds(raster, codes) if same else raster
+        return as_speeds(raster) if raster.full_value <= MOST_MPH else raster
+
+    return [matched(raster) for raster in rasters]
 
 
-def _threads(workers: int | None) -> int:
-    return workers or usable_cores()
-
-
-def _each(
+def _trace_each(
     rasters: Sequence[RoadRaster], options: Tracing | None, workers: int, advance: Advance | None
 ) -> list[RoadNetwork]:
-    """Return the networks of rasters, several at a time; where they are few, blocks of each."""
+    """Return the networks of rasters: several at a time, or several blocks of each if few."""
     if len(rasters) < workers:
-        tell = advance if len(rasters) == 1 else None
-        return [trace(one, options, workers=workers, advance=tell) for one in rasters]
+        blocks = [len(blocks_of(raster)) for raster in rasters]
+        before = np.concatenate([[0], np.cumsum(blocks)]).tolist()
+
+        def advance_from(first: int) -> Advance | None:
+            return advance and (lambda done, _: advance(first + done, before[-1]))
+
+        return [
+            trace(raster, options, workers=workers, advance=advance_from(first))
+            for raster, first in zip(rasters, before, strict=False)
+        ]
 
     def traced(number: int) -> tuple[int, RoadNetwork]:
         return number, trace(rasters[number], options)
@@ -141,77 +234,37 @@ def _each(
     return [found[number] for number in range(len(rasters))]
 
 
-def vectorize_apart(
-    paths: Sequence[Path],
-    options: Tracing | None = None,
-    *,
-    kind: Kind | None = None,
-    band: int | None = None,
-    pixel_size_m: float | None = None,
-    workers: int | None = None,
-    advance: Advance | None = None,
-) -> Iterator[ImageRoads]:
-    """Yield the network of every raster by itself, as SpaceNet's tables hold them.
-
-    Their pixels are those of the image that a map was made of, where it was resampled.
-
-    Parameters and errors are those of `vectorize`; rasters need no place on the ground.
-    """
-
-    def alone(path: Path) -> ImageRoads:
-        with open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) as raster:
-            network = trace(raster, options)
-            place, gsd = raster.image
-            return ImageRoads(image_id(path.name), network, gsd, place)
-
-    some = 4 * _threads(workers)
-    for first in range(0, len(paths), some):
-        yield from Threads(_threads(workers)).map_ordered(alone, paths[first : first + some])
-        if advance is not None:
-            advance(min(first + some, len(paths)), len(paths))
-
-
-def blank_rasters(
-    paths: Sequence[Path],
-    *,
-    kind: Kind | None = None,
-    band: int | None = None,
-    pixel_size_m: float | None = None,
-) -> list[Path]:
-    """Return the rasters all of whose pixels are NaN or no data; parameters as of `vectorize`."""
-    found = []
-    for path in paths:
-        with open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) as raster:
-            if raster.is_blank():
-                found.append(path)
-    return found
-
-
-def _placed(raster: RoadRaster) -> Grid:
-    if raster.place is None:
+def _required_grid(raster: RoadRaster) -> Grid:
+    if raster.grid is None:
         raise UsageError(
-            f"{raster.name}: has no place on the ground, so nobody knows how it borders on the "
-            "others: vectorize it alone"
+            f"{raster.name}: not georeferenced, so its position relative to the other rasters is "
+            "unknown. Vectorize it alone."
         )
-    return raster.place
+    return raster.grid
 
 
-def _outline(grid: Grid, crs: str) -> shapely.Polygon:
-    """Return the ground of a raster as a polygon, its sides followed at a few points each."""
-    share = np.linspace(0, 1, _EDGE_POINTS)[:-1]
-    x = np.concatenate([share, np.ones_like(share), 1 - share, np.zeros_like(share)]) * grid.width
-    y = np.concatenate([np.zeros_like(share), share, np.ones_like(share), 1 - share]) * grid.height
-    a, b, c, d, e, f = grid.transform[:6]
-    corners = transformer(grid.crs, crs).transform(a * x + b * y + c, d * x + e * y + f)
-    return shapely.Polygon(np.column_stack(corners))
+def _report(rasters: Sequence[RoadRaster], network: RoadNetwork, warn: Warn) -> None:
+    """Warn of rasters that may have lost their roads, and of networks too dense to be true.
 
-
-def _common_crs(grids: Sequence[Grid]) -> str:
-    """Return the UTM zone of the middle of all rasters, whichever way around the Earth is less."""
-    middles = []
-    for grid in grids:
-        middle = grid.transform * (grid.width / 2, grid.height / 2)
-        middles.append(transformer(grid.crs, LONLAT).transform(*middle))
-    lon, lat = np.array(middles).T
-    east = np.exp(1j * np.radians(lon)).mean()
-    return utm_crs(math.degrees(math.atan2(east.imag, east.real)), float(lat.mean()))
+    Raises
+    ------
+    ImageError
+        The network is empty because the values of its rasters do not fit their kind.
+    """
+    edges = len(network.ends)
+    doubtful = [raster for raster in rasters if raster.warning]
+    if doubtful and not edges:
+        raise ImageError(doubtful[0].warning)
+    for raster in doubtful:
+        warn(raster.warning)
+    if not edges:
+        for raster in rasters:
+            if raster.is_blank():
+                warn(f"{raster.name}: has only nodata pixels, so it has no roads")
+    density = float(network.length_m.sum()) / max(sum(raster.area_m2 for raster in rasters), 1e-9)
+    if edges > _MANY_EDGES and density > DENSEST:
+        warn(
+            f"{rasters[0].name}{' and others' if len(rasters) > 1 else ''}: {density * 1000:.0f} km "
+            f"of road per square kilometre ({edges:,} edges), more than in any city. The raster is "
+            "probably noise: try a higher `threshold`, or check `kind` and `band`."
+        )

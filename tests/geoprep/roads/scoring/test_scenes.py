@@ -12,7 +12,7 @@ from geoprep.cli.commands import cli
 from geoprep.crs import LONLAT, transformer
 from geoprep.errors import SourceError, UsageError
 from geoprep.roads.formats import read_network, write_network
-from geoprep.roads.ground import in_crs
+from geoprep.roads.network import in_crs
 from geoprep.roads.reading import read_labels
 from geoprep.roads.scoring import ScoreSettings, mean_scores, pair_scenes, score_scenes
 

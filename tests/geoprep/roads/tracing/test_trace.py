@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from geoprep.roads.centrelines import Tracing, array_raster, open_raster
 from geoprep.roads.centrelines.thinning import Skeleton
 from geoprep.roads.tracing import trace
-from geoprep.roads.tracing.graph import assembled, pixel_network
+from geoprep.roads.chains import with_chains_joined, pixel_network
 from geoprep.roads.tracing.pruning import simplified, without_crumbs, without_spurs
 
 

@@ -1,8 +1,9 @@
-"""Where the pixels of rasters are read from: memory, files, and many files side by side."""
+"""Bands of rasters, read by the window: from memory, from files, from several rasters at once."""
 
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,42 +14,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
-from geoprep.roads.centrelines.cover import Box, Cover, within
+from geoprep.roads.centrelines.cover import Box, Cover, clipped_range
 
 _CACHE_BYTES: Final = 64 << 20
 _MOST_OPEN: Final = 16
-"""Files that a thread keeps open."""
+"""Number of files that a thread keeps open."""
 
 
-class Pixels(Protocol):
-    """Bands of pixels, read by the window."""
+class Bands(Protocol):
+    """Bands of a raster, read by the window."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width."""
+        """Height and width in pixels."""
 
     @property
     def cover(self) -> Cover:
-        """Which pixels there are."""
+        """The pixels that exist."""
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
-        """Return the pixels (y, x) of a window of one band, counted from 1."""
+        """Return a window (y, x) of one band, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayPixels:
-    """Bands in memory: (band, y, x)."""
+class ArrayBands:
+    """Bands in memory: an array (band, y, x)."""
 
     bands: NDArray[Any]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width."""
+        """Height and width in pixels."""
         return cast(tuple[int, int], self.bands.shape[1:])
 
     @property
     def cover(self) -> Cover:
-        """All of it."""
+        """All pixels of the array."""
         return Cover(((0, 0, *self.shape),))
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
@@ -56,46 +57,65 @@ class ArrayPixels:
         return self.bands[band - 1, top : top + height, left : left + width].copy()
 
 
-class Files:
-    """Rasters that are open, a few at a time in every thread that reads them."""
+class OpenRasters:
+    """Open raster files: up to 16 per thread, each thread with its own."""
 
     def __init__(self) -> None:
         self._own = threading.local()
         self._all: list[Any] = []
 
     def get(self, path: Path) -> Any:  # noqa: ANN401 - rasterio has no types
-        """Return the calling thread's dataset of a file."""
-        import rasterio
-
+        """Return the calling thread's dataset of a file, opened if needed."""
         opened: OrderedDict[Path, Any] | None = getattr(self._own, "opened", None)
         if opened is None:
             opened = self._own.opened = OrderedDict()
         if path not in opened:
             if len(opened) >= _MOST_OPEN:
                 opened.popitem(last=False)[1].close()
-            opened[path] = rasterio.open(path)
+            opened[path] = open_dataset(path)
             self._all.append(opened[path])
         opened.move_to_end(path)
         return opened[path]
 
     def close(self) -> None:
-        """Close the files of all threads, none of which reads any more."""
+        """Close the files of all threads; none may be reading."""
         for dataset in self._all:
             dataset.close()
         self._all.clear()
 
 
-class FilePixels:
+def open_dataset(path: Path) -> Any:  # noqa: ANN401 - rasterio has no types
+    """Return an open rasterio dataset.
+
+    Raises
+    ------
+    ImageError
+        The file is not a raster.
+    """
+    import rasterio
+    from rasterio.errors import NotGeoreferencedWarning, RasterioError
+
+    # Rasters without georeference are allowed. Not by `catch_warnings`, which is not thread-safe:
+    # it would put back filters that other threads have changed meanwhile.
+    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
+    try:
+        with rasterio.Env():
+            return rasterio.open(path)
+    except RasterioError as error:
+        raise ImageError(f"{path}: not readable as a raster: {error}") from error
+
+
+class FileBands:
     """Bands of a file."""
 
-    def __init__(self, path: Path, files: Files) -> None:
+    def __init__(self, path: Path, files: OpenRasters) -> None:
         self._path, self._files = path, files
         dataset = files.get(path)
         self.shape = (int(dataset.height), int(dataset.width))
 
     @property
     def cover(self) -> Cover:
-        """All of it."""
+        """All pixels of the file."""
         return Cover(((0, 0, *self.shape),))
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
@@ -121,27 +141,27 @@ class FilePixels:
         return pixels
 
 
-class MosaicPixels:
-    """Rasters side by side, or on top of each other, on one grid of pixels.
+class MosaicBands:
+    """Bands of neighbouring or overlapping rasters on one pixel grid.
 
-    Every pixel is that of the raster deepest within which it lies; beyond ``rim`` pixels from all
-    borders, the first one's. So what a raster says next to its border, where it saw half of things,
-    counts where no other saw more. Pixels without data are those of the next raster. Pixels that no
-    raster covers are like the nearest that is covered, and 0 beyond ``reach``.
+    A pixel comes from the raster in which it is farthest from the border; if several are more than
+    ``rim`` pixels away from theirs, from the first of these. Near its border a raster may have seen
+    only half of a road. Nodata pixels come from the next raster. Pixels outside all rasters repeat
+    the nearest covered pixel, and are 0 more than ``reach`` pixels away.
 
     Parameters
     ----------
     parts
         Rasters, and the box of each in the mosaic.
     nodata
-        Value of pixels of which nothing is known.
+        Value of pixels without data; None: there is none.
     rim, reach
-        Pixels.
+        Distances in pixels.
     """
 
     def __init__(
         self,
-        parts: Sequence[tuple[Pixels, Box]],
+        parts: Sequence[tuple[Bands, Box]],
         *,
         nodata: float | None,
         rim: int,
@@ -159,10 +179,10 @@ class MosaicPixels:
         low = np.maximum(self._boxes[:, :2] - self._reach, (top, left))
         high = np.minimum(self._boxes[:, 2:] + self._reach, (top + height, left + width))
         for number in np.flatnonzero((low < high).all(axis=1)).tolist():
-            pixels, (y0, x0, _, _) = self._parts[number]
+            bands, (y0, x0, _, _) = self._parts[number]
             (y, x), (tall, wide) = low[number].tolist(), (high - low)[number].tolist()
-            values = drawn_on(pixels, band, (y - y0, x - x0, tall, wide))
-            mine = self._depth(values, (y - y0, x - x0), pixels.shape)
+            values = read_extended(bands, band, (y - y0, x - x0, tall, wide))
+            mine = self._depth(values, (y - y0, x - x0), bands.shape)
             here = slice(y - top, y - top + tall), slice(x - left, x - left + wide)
             better = mine > depth[here]
             out[here][better], depth[here][better] = values[better], mine[better]
@@ -171,9 +191,9 @@ class MosaicPixels:
     def _depth(
         self, values: NDArray[Any], start: tuple[int, int], size: tuple[int, int]
     ) -> NDArray[np.float32]:
-        """Return how far within a raster's border pixels lie, at most the rim; negative outside.
+        """Return the distance of pixels to a raster's border, at most the rim; negative outside.
 
-        Pixels without data lie between those that have some and what is outside.
+        Nodata pixels have -0.5: they count less than pixels with data, more than those outside.
         """
         sides = [
             np.minimum(at, side - 1 - at).astype(np.float32)
@@ -190,12 +210,18 @@ class MosaicPixels:
         return np.where(unknown & (depth >= 0), np.float32(-0.5), depth)
 
 
-def drawn_on(pixels: Pixels, band: int, window: tuple[int, int, int, int]) -> NDArray[Any]:
-    """Return a window that may reach past the border, where pixels are like the nearest within."""
+def read_extended(bands: Bands, band: int, window: tuple[int, int, int, int]) -> NDArray[Any]:
+    """Return a window that may reach outside, where the nearest pixels are repeated.
+
+    Parameters
+    ----------
+    window
+        Top, left, height, width.
+    """
     top, left, height, width = window
-    y0, y1, above, below = within(top, height, pixels.shape[0])
-    x0, x1, before, behind = within(left, width, pixels.shape[1])
-    values = pixels.read(band, y0, x0, y1 - y0, x1 - x0)
+    y0, y1, above, below = clipped_range(top, height, bands.shape[0])
+    x0, x1, before, behind = clipped_range(left, width, bands.shape[1])
+    values = bands.read(band, y0, x0, y1 - y0, x1 - x0)
     if not any((above, below, before, behind)):
         return values
     return np.pad(values, ((above, below), (before, behind)), mode="edge")

@@ -1,0 +1,199 @@
+"""Gap closing: dead ends joined to each other, or to the road that they point at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.roads.centrelines.options import Tracing
+from geoprep.roads.graph import degrees, with_links
+from geoprep.roads.network import RoadNetwork, points, segments
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+MeanProbability = Callable[[Floats, Floats], Floats]
+"""Mean probability of a road, 0 to 1, on the straight lines between two rows of points."""
+
+_HEADING_M: Final = 10.0
+"""The heading of a dead end is taken over its last 10 m."""
+_ALIGNED_COS: Final = np.cos(np.radians(30))
+_LIKELY_COS: Final = np.cos(np.radians(45))
+_NEAR_COS: Final = np.cos(np.radians(100))
+_FAN: Final = np.radians([0.0, -15.0, 15.0, -30.0, 30.0])
+"""Directions, relative to its heading, in which a dead end is extended."""
+_LIKELY_REACH: Final = 2.0
+"""A dead end is extended this many times as far where the probabilities suggest a road."""
+_LIKELY_COST: Final = 0.5
+
+
+def with_gaps_closed(
+    network: RoadNetwork,
+    options: Tracing,
+    *,
+    at_border: NDArray[np.bool_],
+    mean_probability: MeanProbability | None,
+) -> RoadNetwork:
+    """Return a network whose gaps are closed.
+
+    A dead end is joined to another one that is near, or that lies ahead and points back, or to the
+    edge that it meets when extended; over longer gaps where the probabilities between suggest a
+    road. Links are made in order of their cost (length, halved where probable), one per dead end.
+
+    Parameters
+    ----------
+    at_border
+        bool (node,): dead ends to leave, because their roads continue outside the raster.
+    mean_probability
+        None if the raster has no probabilities.
+    """
+    tips = np.flatnonzero((degrees(network) == 1) & ~at_border)
+    if not len(tips):
+        return network
+    dead_ends = _DeadEnds.of(network, tips)
+    links = _Links.joined(
+        _links_between(dead_ends, options, mean_probability),
+        _links_to_edges(network, dead_ends, options, mean_probability),
+    ).cheapest(len(tips))
+    return with_links(network, tips[links.end], links.edge, links.along)
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """Candidate links of dead ends.
+
+    Attributes
+    ----------
+    end, other
+        int64 (link,): index of a dead end, and of the one that it is linked to (-1: none).
+    edge, along
+        int64 and float64 (link,): edge that the link leads to, and the position on it in metres.
+    cost
+        float64 (link,): metres, weighted.
+    """
+
+    end: Ints
+    other: Ints
+    edge: Ints
+    along: Floats
+    cost: Floats
+
+    @classmethod
+    def joined(cls, one: _Links, more: _Links) -> _Links:
+        """Return two sets of links as one."""
+        return cls(
+            np.concatenate([one.end, more.end]),
+            np.concatenate([one.other, more.other]),
+            np.concatenate([one.edge, more.edge]),
+            np.concatenate([one.along, more.along]),
+            np.concatenate([one.cost, more.cost]),
+        )
+
+    def take(self, chosen: list[int] | NDArray[np.bool_]) -> _Links:
+        """Return some of the links."""
+        return _Links(
+            self.end[chosen],
+            self.other[chosen],
+            self.edge[chosen],
+            self.along[chosen],
+            self.cost[chosen],
+        )
+
+    def cheapest(self, ends: int) -> _Links:
+        """Return the links to make, the cheapest first, so that every dead end has at most one."""
+        free, taken = np.ones(ends + 1, np.bool_), []
+        for link in np.argsort(self.cost, kind="stable").tolist():
+            end, other = self.end[link], self.other[link]
+            if free[end] and free[other]:
+                taken.append(link)
+                free[end] = False
+                free[other] = other < 0
+        return self.take(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class _DeadEnds:
+    """Dead ends: position, heading, edge, position on that edge, length of that edge."""
+
+    xy: Floats
+    heading: Floats
+    edge: Ints
+    along: Floats
+    length: Floats
+
+    @classmethod
+    def of(cls, network: RoadNetwork, tips: Ints) -> _DeadEnds:
+        """Return the dead ends at some nodes."""
+        flat = np.argsort(network.ends.reshape(-1), kind="stable")
+        at = flat[np.searchsorted(network.ends.reshape(-1)[flat], tips)]
+        edge, last = at // 2, at % 2 == 1
+        length = network.length_m[edge]
+        back = np.minimum(_HEADING_M, length)
+        behind = shapely.line_interpolate_point(
+            network.lines[edge], np.where(last, length - back, back)
+        )
+        xy = network.nodes[tips]
+        step = xy - shapely.get_coordinates(behind)
+        size = np.maximum(np.linalg.norm(step, axis=1), 1e-9)[:, None]
+        return cls(xy, step / size, edge, np.where(last, length, 0.0), length)
+
+
+def _links_between(
+    ends: _DeadEnds, options: Tracing, mean_probability: MeanProbability | None
+) -> _Links:
+    """Return the candidate links of two dead ends."""
+    from scipy.spatial import cKDTree
+
+    farthest = max(options.gap_m, options.aligned_gap_m)
+    if mean_probability is not None:
+        farthest = max(farthest, options.likely_gap_m)
+    pairs = cKDTree(ends.xy).query_pairs(farthest, output_type="ndarray").astype(np.int64)
+    a, b = pairs.T
+    step = ends.xy[b] - ends.xy[a]
+    gap = np.linalg.norm(step, axis=1)
+    step /= np.maximum(gap, 1e-9)[:, None]
+    straight = np.minimum((ends.heading[a] * step).sum(1), -(ends.heading[b] * step).sum(1))
+    likely = np.zeros(len(gap), np.bool_)
+    if mean_probability is not None:
+        likely = mean_probability(ends.xy[a], ends.xy[b]) >= options.hint
+    good = (gap <= options.gap_m) & (straight >= _NEAR_COS)
+    good |= (gap <= options.aligned_gap_m) & (straight >= _ALIGNED_COS)
+    good |= (gap <= options.likely_gap_m) & (straight >= _LIKELY_COS) & likely
+    good &= (ends.edge[a] != ends.edge[b]) | (gap < ends.length[a] / 3)
+    cost = gap * np.where(likely, _LIKELY_COST, 1.0) * (2 - straight)
+    return _Links(a, b, ends.edge[b], ends.along[b], cost).take(good)
+
+
+def _links_to_edges(
+    network: RoadNetwork,
+    ends: _DeadEnds,
+    options: Tracing,
+    mean_probability: MeanProbability | None,
+) -> _Links:
+    """Return the candidate links of dead ends that meet an edge within 30 degrees of straight."""
+    reach = options.reach_m * (1.0 if mean_probability is None else _LIKELY_REACH)
+    cos, sin = np.cos(_FAN)[:, None], np.sin(_FAN)[:, None]
+    x, y = ends.heading.T
+    turned_heading = np.stack([cos * x - sin * y, sin * x + cos * y], axis=-1).reshape(-1, 2)
+    end = np.tile(np.arange(len(ends.xy)), len(_FAN))
+    turned = np.repeat(np.abs(_FAN), len(ends.xy))
+    rays = segments(np.stack([ends.xy[end], ends.xy[end] + reach * turned_heading], axis=1))
+    ray, edge = shapely.STRtree(network.lines).query(rays, predicate="intersects")
+    other = edge != ends.edge[end[ray]]
+    ray, edge = ray[other], edge[other]
+    end, turned = end[ray], turned[ray]
+    start = points(ends.xy[end])
+    met = shapely.shortest_line(start, shapely.intersection(rays[ray], network.lines[edge]))
+    place = shapely.get_point(met, 1)
+    gap: Floats = shapely.length(met)
+    likely = np.zeros(len(gap), np.bool_)
+    if mean_probability is not None:
+        likely = mean_probability(ends.xy[end], shapely.get_coordinates(place)) >= options.hint
+    good = (gap <= options.reach_m) | likely
+    cost = gap * np.where(likely, _LIKELY_COST, 1.0) * (1 + np.sin(turned))
+    along = shapely.line_locate_point(network.lines[edge], place)
+    return _Links(end, np.full(len(end), -1), edge, along, cost).take(good)
