@@ -38,7 +38,7 @@ from benchmarks.common import Result, parser, status
 from benchmarks.machine import resident
 from benchmarks.report import Table, conclude, print_machine
 from benchmarks.tracing.chips import Chip, chips, erroneous_map
-from geoprep.roads import ArrayPixels, RoadRaster, Tracing, apls, in_crs, trace, vectorize
+from geoprep.roads import ArrayBands, RoadRaster, Tracing, apls, in_crs, trace, vectorize
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
 
@@ -53,8 +53,8 @@ _BLOCK: Final = 512
 
 _NOTHING = {"spur_m": 0, "min_area_m2": 0, "min_hole_m2": 0, "min_length_m": 0}
 WAYS: Final = {
-    "plain": Tracing(repair=False, motorway_mph=1e6, **_NOTHING),
-    "cleaned": Tracing(repair=False),
+    "plain": Tracing(close_gaps=False, motorway_mph=1e6, **_NOTHING),
+    "cleaned": Tracing(close_gaps=False),
     "repaired": Tracing(),
 }
 """How maps with errors are traced."""
@@ -164,14 +164,16 @@ def write_map(path: Path, maps: Sequence[RoadRaster], side: int, gsd_m: float, s
         Metres that a pixel is wide.
     """
     rng = np.random.default_rng(seed)
-    bands = [one.pixels.bands for one in maps if isinstance(one.pixels, ArrayPixels)]
+    bands = [one.bands.values for one in maps if isinstance(one.bands, ArrayBands)]
     count, high, wide = bands[0].shape
     profile = {"width": side, "height": side, "count": count, "dtype": "uint8", "nodata": 255}
     profile |= {"tiled": True, "blockxsize": _BLOCK, "blockysize": _BLOCK, "compress": "deflate"}
     profile |= {"crs": "EPSG:32637", "transform": Affine(gsd_m, 0, 4e5, 0, -gsd_m, 6.2e6)}
     with rasterio.open(path, "w", driver="GTiff", interleave="band", **profile) as file:
-        file.descriptions = [*(f"road, bin {i}" for i, _ in maps[0].classes), "road"]
-        file.update_tags(CLASSES=json.dumps([{"band": i, "mph": m} for i, m in maps[0].classes]))
+        file.descriptions = [*(f"road, bin {i}" for i, _ in maps[0].speed_classes), "road"]
+        file.update_tags(
+            CLASSES=json.dumps([{"band": i, "mph": m} for i, m in maps[0].speed_classes])
+        )
         for top in range(0, side, high):
             for left in range(0, side, wide):
                 size = min(high, side - top), min(wide, side - left)

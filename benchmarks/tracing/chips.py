@@ -32,7 +32,7 @@ from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from geoprep.grid import Grid
 from geoprep.labels import burn, read_roads, speed_polygons
-from geoprep.roads import ArrayPixels, RoadNetwork, RoadRaster, read_labels
+from geoprep.roads import ArrayBands, RoadNetwork, RoadRaster, read_labels
 from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
 
 _SIDE: Final = 1300
@@ -74,8 +74,10 @@ class Chip:
     @property
     def mask(self) -> RoadRaster:
         """The burned speeds as a raster to trace."""
-        pixels, gsd = ArrayPixels(self.speed[None]), self.grid.gsd_m()
-        return RoadRaster(self.name, pixels, gsd, self.grid, "speed", (1,), speed=1, nodata=NODATA)
+        bands, gsd = ArrayBands(self.speed[None]), self.grid.gsd_m()
+        return RoadRaster(
+            self.name, bands, gsd, self.grid, "speed", (1,), speed_band=1, nodata=NODATA
+        )
 
     @property
     def area_km2(self) -> float:
@@ -130,9 +132,9 @@ def erroneous_map(chip: Chip, seed: int) -> RoadRaster:
         _stamp(odds, place, gsd, rng, radius=(2.0, 9.0), change=(5.0, 9.0))
     road_share = 1 / (1 + np.exp(-odds))
     bands = np.concatenate([_bins(chip, rng, gsd) * road_share, road_share[None]])
-    pixels = ArrayPixels(np.clip(bands * 255 + 0.5, 0, 254).astype(np.uint8))
+    written = ArrayBands(np.clip(bands * 255 + 0.5, 0, 254).astype(np.uint8))
     road_band, classes = (BIN_COUNT + 1,), tuple(enumerate(_BIN_MPH, 1))
-    return RoadRaster(chip.name, pixels, gsd, chip.grid, "probability", road_band, classes=classes)
+    return RoadRaster(chip.name, written, gsd, chip.grid, "probability", road_band, classes)
 
 
 def _edges(road: NDArray[np.bool_], gsd: tuple[float, float]) -> Floats:

@@ -1,4 +1,4 @@
-"""Road networks: a map of roads and speeds in, a routable graph and its score out."""
+"""Road networks: rasters of roads and speeds in, a routable graph and its score out."""
 
 import lazy_loader as lazy
 

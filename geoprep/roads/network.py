@@ -81,7 +81,10 @@ def _geodesic_length(lines: NDArray[np.object_], crs: str) -> NDArray[np.float64
     lon, lat = transformer(crs, LONLAT).transform(xy[:, 0], xy[:, 1])
     _, _, metres = _ellipsoid().inv(lon[:-1], lat[:-1], lon[1:], lat[1:])
     same = line[:-1] == line[1:]
-    return np.bincount(line[:-1][same], weights=metres[same], minlength=len(lines))
+    lengths: NDArray[np.float64] = np.bincount(
+        line[:-1][same], weights=np.asarray(metres)[same], minlength=len(lines)
+    ).astype(np.float64)
+    return lengths
 
 
 def in_crs(network: RoadNetwork, crs: str) -> RoadNetwork:

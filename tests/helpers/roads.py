@@ -14,7 +14,7 @@ from geoprep.roads.tracing import trace
 
 
 def drawn(lines, shape, *, width=4.0, pixel=1.0, value=1):
-    """Return uint8 (y, x): lines in the plane of metres (y up, 0 at the top), burned as masks."""
+    """Return uint8 (y, x): lines in metres (y up, 0 at the top), burned as a mask."""
     shapes = [(shapely.LineString(line).buffer(width / 2), value) for line in lines]
     transform = Affine(pixel, 0, 0, 0, -pixel, 0)
     return rasterize(shapes, out_shape=shape, transform=transform, dtype="uint8")
@@ -27,7 +27,7 @@ def traced(lines, shape=(200, 200), *, pixel=1.0, width=4.0, **options) -> RoadN
 
 
 def network(*lines, speeds=None, crs=None) -> RoadNetwork:
-    """Return the network of lines that join where their ends are the same."""
+    """Return the network of lines that meet where their ends are equal."""
     made = np.empty(len(lines), object)
     made[:] = [shapely.LineString(line) for line in lines]
     ends = [tuple(map(float, line[end])) for line in lines for end in (0, -1)]
@@ -60,6 +60,6 @@ def write_raster(
 
 
 def degree_counts(made: RoadNetwork) -> dict[int, int]:
-    """Return how many nodes have how many ends of edges."""
+    """Return the number of nodes by degree."""
     degree = np.bincount(made.ends.reshape(-1), minlength=len(made.nodes))
     return {int(d): int(n) for d, n in zip(*np.unique(degree, return_counts=True), strict=True)}

@@ -40,12 +40,12 @@ class Bands(Protocol):
 class ArrayBands:
     """Bands in memory: an array (band, y, x)."""
 
-    bands: NDArray[Any]
+    values: NDArray[Any]
 
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width in pixels."""
-        return cast(tuple[int, int], self.bands.shape[1:])
+        return cast(tuple[int, int], self.values.shape[1:])
 
     @property
     def cover(self) -> Cover:
@@ -54,7 +54,7 @@ class ArrayBands:
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a copy of a window."""
-        return self.bands[band - 1, top : top + height, left : left + width].copy()
+        return self.values[band - 1, top : top + height, left : left + width].copy()
 
 
 class OpenRasters:

@@ -80,7 +80,9 @@ class Cover:
         near[maybe] = shapely.dwithin(border, shapely.points(xy[maybe]), pixels)
         return near
 
-    def moved_inside(self, row: Ints, col: Ints, reach: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    def moved_inside(
+        self, row: Ints, col: Ints, reach: int
+    ) -> tuple[Ints, Ints, NDArray[np.bool_]]:
         """Return the nearest covered pixels, and which of them are within ``reach`` pixels.
 
         Distances are Chebyshev distances: the larger of rows and columns.

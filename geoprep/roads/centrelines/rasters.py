@@ -265,9 +265,7 @@ def as_speeds(raster: RoadRaster) -> RoadRaster:
 
 def as_coded_speeds(raster: RoadRaster, mph_of_value: tuple[float, ...]) -> RoadRaster:
     """Return a raster of one band, read as codes of speeds."""
-    return replace(
-        raster, kind="speed", speed_band=raster.road_bands[0], mph_of_value=mph_of_value
-    )
+    return replace(raster, kind="speed", speed_band=raster.road_bands[0], mph_of_value=mph_of_value)
 
 
 def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401 - rasterio has no types

@@ -9,8 +9,8 @@ from shapely.ops import substring
 
 from geoprep.crs import reproject
 from geoprep.grid import Grid
-from geoprep.roads.network import RoadNetwork
 from geoprep.roads.graph import subnetwork
+from geoprep.roads.network import RoadNetwork
 
 _SIDE_POINTS = 11
 

@@ -154,7 +154,9 @@ def _straightened(
     if not found:
         return network
     start, stop = (np.array([line[k] for line in found.values()]) for k in (1, 0))
-    on_road = np.logical_and.accumulate(probability_along(raster, start, stop) >= threshold * 255, 1)
+    on_road = np.logical_and.accumulate(
+        probability_along(raster, start, stop) >= threshold * 255, 1
+    )
     corners = start + on_road.mean(axis=1)[:, None] * (stop - start)
     nodes, lines = network.nodes.copy(), network.lines.copy()
     for (edge, line), tip, corner in zip(

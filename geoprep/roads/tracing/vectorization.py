@@ -263,8 +263,9 @@ def _report(rasters: Sequence[RoadRaster], network: RoadNetwork, warn: Warn) -> 
                 warn(f"{raster.name}: has only nodata pixels, so it has no roads")
     density = float(network.length_m.sum()) / max(sum(raster.area_m2 for raster in rasters), 1e-9)
     if edges > _MANY_EDGES and density > DENSEST:
+        others = f" and {len(rasters) - 1} more" if len(rasters) > 1 else ""
         warn(
-            f"{rasters[0].name}{' and others' if len(rasters) > 1 else ''}: {density * 1000:.0f} km "
-            f"of road per square kilometre ({edges:,} edges), more than in any city. The raster is "
-            "probably noise: try a higher `threshold`, or check `kind` and `band`."
+            f"{rasters[0].name}{others}: {density * 1000:.0f} km of road per square kilometre "
+            f"({edges:,} edges), more than in any city. This is probably noise: try a higher "
+            "`threshold`, or check `kind` and `band`."
         )

@@ -77,7 +77,9 @@ def _regions(grids: Sequence[Sequence[Grid]]) -> list[list[int]]:
     if max(away) <= _REGION_KM * 1000:
         return [everything]
     boxes = np.array([_lonlat_bounds(several) for several in grids])
-    shifted = np.concatenate([boxes, boxes + [360, 0, 360, 0]])  # neighbours at 180 degrees
+    shifted = np.concatenate(
+        [boxes, boxes + np.array([360, 0, 360, 0])]
+    )  # neighbours at 180 degrees
     shapes = shapely.box(*shifted.T)
     one, other = shapely.STRtree(shapes).query(shapes, "intersects")
     count, group = connected(np.stack([one, other], axis=1) % len(grids), len(grids))
@@ -90,9 +92,7 @@ def _lonlat_bounds(grids: Sequence[Grid]) -> NDArray[np.float64]:
 
     East is above 180 for rasters across the antimeridian.
     """
-    lon, lat = np.concatenate(
-        [shapely.get_coordinates(_outline(grid, LONLAT)) for grid in grids]
-    ).T
+    lon, lat = np.concatenate([shapely.get_coordinates(_outline(grid, LONLAT)) for grid in grids]).T
     lon = np.where(lon < lon[0] - 180, lon + 360, np.where(lon > lon[0] + 180, lon - 360, lon))
     up = LINK_M / _METRES_PER_DEGREE
     aside = up / max(math.cos(math.radians(min(float(np.abs(lat).max()), 89.0))), 1e-3)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -19,9 +20,9 @@ CITY = [[(-10, -100), (410, -130)], [(120, 10), (100, -210)], [(300, 10), (310, 
 
 
 @pytest.fixture
-def maps(tmp_path):
-    """Two maps of speeds side by side."""
-    folder = tmp_path / "maps"
+def predictions(tmp_path):
+    """Return a folder of two neighbouring rasters of speeds."""
+    folder = tmp_path / "predictions"
     folder.mkdir()
     mask = drawn(CITY, (200, 400), width=5, value=25)
     for number, left in enumerate((0, 200)):
@@ -44,10 +45,10 @@ def run(monkeypatch, capsys, *arguments):
     return status, *capsys.readouterr()
 
 
-def test_maps_become_one_network_and_its_picture(maps, tmp_path, monkeypatch, capsys):
+def test_predictions_become_one_network_and_its_preview(predictions, tmp_path, monkeypatch, capsys):
     out = tmp_path / "city.gpkg"
     status, text, _ = run(
-        monkeypatch, capsys, "vectorize", maps, "--out", out, "--kind", "speed", "--quiet"
+        monkeypatch, capsys, "vectorize", predictions, "--out", out, "--kind", "speed", "--quiet"
     )
     assert status == 0
     made = read_network(out)
@@ -56,45 +57,42 @@ def test_maps_become_one_network_and_its_picture(maps, tmp_path, monkeypatch, ca
     )
     assert made.speed_mph == pytest.approx(25)
     picture = tmp_path / "roads.png"
-    over = next(maps.iterdir())
+    over = next(predictions.iterdir())
     status, text, _ = run(monkeypatch, capsys, "preview", out, "--over", over, "--out", picture)
     assert (status, text) == (0, f"wrote {picture}\n")
     assert Image.open(picture).width == 1600
 
 
-def test_a_table_of_images(maps, tmp_path, monkeypatch, capsys):
+def test_a_table_of_images(predictions, tmp_path, monkeypatch, capsys):
     out = tmp_path / "roads.csv"
-    status, text, _ = run(monkeypatch, capsys, "vectorize", maps, "--out", out, "--json")
+    status, text, _ = run(monkeypatch, capsys, "vectorize", predictions, "--out", out, "--json")
     assert status == 0
     assert json.loads(text)["images"] == 2
     names = {line.split(",")[0] for line in out.read_text().splitlines()}
     assert names == {"ImageId", "AOI_7_Moscow_chip0", "AOI_7_Moscow_chip1"}
 
 
-def test_a_table_has_the_pixels_of_the_image_that_a_map_was_made_of(
-    maps, tmp_path, monkeypatch, capsys
-):
+def test_a_table_has_the_pixels_of_the_predicted_image(predictions, tmp_path, monkeypatch, capsys):
     ends = []
     for name in ("own", "finer"):
         out = tmp_path / f"{name}.csv"
-        assert run(monkeypatch, capsys, "vectorize", maps, "--out", out, "--quiet")[0] == 0
+        assert run(monkeypatch, capsys, "vectorize", predictions, "--out", out, "--quiet")[0] == 0
         lines = [row[1] for row in csv.reader(out.open()) if row[1].startswith("LINESTRING (")]
         ends.append(np.array([shapely.from_wkt(line).bounds for line in lines]))
-        for path in maps.iterdir():  # made of images of half the pixel size
+        for path in predictions.iterdir():  # made of images of half the pixel size
             with rasterio.open(path, "r+") as dataset:
                 dataset.update_tags(SOURCE_SIZE=f"{2 * dataset.height} {2 * dataset.width}")
     assert len(ends[0])
     assert ends[1] == pytest.approx(2 * ends[0], abs=0.01)
 
 
-def test_a_mask_without_a_place(tmp_path, monkeypatch, capsys):
+def test_a_mask_without_georeference(tmp_path, monkeypatch, capsys):
     mask = tmp_path / "mask.png"
     Image.fromarray(drawn(CITY, (200, 400), value=255)).save(mask)
     out = tmp_path / "roads.geojson"
     status, _, error = run(monkeypatch, capsys, "vectorize", mask, "--out", out, "--quiet")
     assert status == 2
-    assert error.startswith(f"Error: {mask}: is not georeferenced")
-    assert "--pixel-size METRES" in error
+    assert error.startswith(f"Error: {mask}: not georeferenced. Set --pixel-size, the width")
     assert not out.exists()
     status, _, _ = run(
         monkeypatch, capsys, "vectorize", mask, "--out", out, "--quiet", "--pixel-size", "2"
@@ -110,8 +108,8 @@ def test_a_mask_without_a_place(tmp_path, monkeypatch, capsys):
         (("vectorize", ".", "--out", "x.shp"), r"x.shp: a road network is a file that ends in"),
         (("vectorize", ".", "--out", "x.shp"), ".geojson, .graphml, .parquet, .csv"),
         (("preview", "nowhere.gpkg"), "nowhere.gpkg: no such file"),
-        (("preview", "nowhere.gpkg", "--scene", "chip1"), "--scene and --level are for stores"),
-        (("preview", "a.zarr", "--over", "x.tif"), "--over x.tif is for road networks"),
+        (("preview", "nowhere.gpkg", "--scene", "chip1"), "--scene and --level go with a store"),
+        (("preview", "a.zarr", "--over", "x.tif"), "--over x.tif goes with a road network"),
     ],
 )
 def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
@@ -123,27 +121,25 @@ def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     assert error.count("\n") == 1
 
 
-def test_a_picture_over_an_image_that_lies_elsewhere_is_refused(
-    maps, tmp_path, monkeypatch, capsys
-):
+def test_a_preview_over_an_image_elsewhere_is_refused(predictions, tmp_path, monkeypatch, capsys):
     far = Affine(1, 0, 700_000, 0, -1, 5_000_000)
     out, away = tmp_path / "city.gpkg", tmp_path / "away.tif"
-    assert run(monkeypatch, capsys, "vectorize", maps, "--out", out, "--quiet")[0] == 0
+    assert run(monkeypatch, capsys, "vectorize", predictions, "--out", out, "--quiet")[0] == 0
     write_raster(away, np.zeros((64, 64), np.uint8), transform=far)
     picture = tmp_path / "roads.png"
     status, _, error = run(monkeypatch, capsys, "preview", out, "--over", away, "--out", picture)
     assert status == 2
-    assert "away.tif does not overlap the roads" in error
+    assert "away.tif: lies elsewhere than the roads" in error
     assert not picture.exists()
 
 
-def test_a_missing_folder_is_found_before_the_work(maps, tmp_path, monkeypatch, capsys):
+def test_a_missing_folder_is_reported_before_the_work(predictions, tmp_path, monkeypatch, capsys):
     def traced(*_, **__):
         raise AssertionError("hours of work")
 
-    monkeypatch.setattr("geoprep.roads.tracing.vectorization", traced)
+    monkeypatch.setattr("geoprep.roads.tracing.vectorization.trace", traced)
     out = tmp_path / "nowhere" / "x.gpkg"
-    status, _, error = run(monkeypatch, capsys, "vectorize", maps, "--out", out, "--quiet")
+    status, _, error = run(monkeypatch, capsys, "vectorize", predictions, "--out", out, "--quiet")
     assert status == 2
     assert "does not exist: create it first" in error
 
@@ -151,53 +147,125 @@ def test_a_missing_folder_is_found_before_the_work(maps, tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("values", "nodata"),
     [(np.full((50, 50), np.nan, np.float32), None), (np.full((50, 50), 255, np.uint8), 255)],
-    ids=["NaN", "no data"],
+    ids=["NaN", "nodata"],
 )
-def test_a_raster_without_data_is_said(tmp_path, monkeypatch, capsys, values, nodata):
+def test_a_raster_without_data_is_warned_of(tmp_path, monkeypatch, capsys, values, nodata):
     path = write_raster(tmp_path / "blank.tif", values, nodata=nodata)
     for suffix in ("gpkg", "csv"):
         status, text, error = run(
             monkeypatch, capsys, "vectorize", path, "--out", tmp_path / f"x.{suffix}", "--quiet"
         )
         assert (status, "0 edges" in text) == (0, True)
-        assert error == f"warning: {path}: holds no data at all, so no roads\n"
+        assert error == f"warning: {path}: has only nodata pixels, so it has no roads\n"
     write_raster(path, np.zeros((50, 50), np.uint8))
-    told = run(monkeypatch, capsys, "vectorize", path, "--out", tmp_path / "x.gpkg", "--quiet")
-    assert told[2] == ""  # no roads are a result
+    status, _, error = run(
+        monkeypatch, capsys, "vectorize", path, "--out", tmp_path / "x.gpkg", "--quiet"
+    )
+    assert (status, error) == (0, "")  # background alone is no reason to warn
 
 
-def test_a_picture_of_an_images_part_of_a_table(maps, tmp_path, monkeypatch, capsys):
+def test_a_preview_of_one_image_of_a_table(predictions, tmp_path, monkeypatch, capsys):
     table, picture = tmp_path / "city.csv", tmp_path / "roads.png"
-    assert run(monkeypatch, capsys, "vectorize", maps, "--out", table, "--quiet")[0] == 0
-    image = next(maps.iterdir())
+    assert run(monkeypatch, capsys, "vectorize", predictions, "--out", table, "--quiet")[0] == 0
+    image = next(predictions.iterdir())
     assert run(monkeypatch, capsys, "preview", table, "--over", image, "--out", picture)[0] == 0
     assert picture.exists()
     status, _, error = run(monkeypatch, capsys, "preview", table, "--out", picture)
-    assert (status, "name the image with --over IMAGE" in error) == (2, True)
+    assert (status, "Name the image with --over IMAGE" in error) == (2, True)
     other = write_raster(tmp_path / "AOI_7_Moscow_chip9.tif", np.zeros((9, 9), np.uint8))
     status, _, error = run(monkeypatch, capsys, "preview", table, "--over", other)
-    assert (status, "has no roads of aoi_7_moscow_chip9" in error) == (2, True)
+    assert (status, "has no image aoi_7_moscow_chip9" in error) == (2, True)
 
 
-def test_a_raster_that_is_all_road(tmp_path, monkeypatch, capsys):
+def test_a_raster_that_is_road_everywhere(tmp_path, monkeypatch, capsys):
     path = write_raster(tmp_path / "all.tif", np.ones((300, 300), np.uint8))
     status, _, error = run(
         monkeypatch, capsys, "vectorize", path, "--out", tmp_path / "x.gpkg", "--quiet"
     )
     assert status == 1
-    assert "all.tif: road all over" in error
+    assert "all.tif: road everywhere" in error
 
 
-def test_help_names_every_option_in_its_section():
+def test_help_lists_options_by_section_in_order():
     from geoprep.cli.commands import cli
 
     text = CliRunner().invoke(cli, ["vectorize", "--help"]).output
-    for part in (
-        "What is a road:",
-        "What is mended:",
-        "--threshold",
-        "--no-repair",
-        "[default: 10",
-    ):
+    sections = re.findall(r"^(\w+):$", text, re.MULTILINE)
+    assert sections[:6] == ["Output", "Input", "Roads", "Gaps", "Bridges", "Run"]
+    assert "Other" not in sections
+    for part in ("--high-threshold", "--no-gap-closing", "[default: 10"):
         assert part in text
-    assert "\n  geoprep vectorize maps/ --out roads.csv" in text
+    assert "\n  geoprep vectorize predictions/ --out roads.csv" in text
+
+
+def test_deprecated_options_are_accepted_with_a_warning(predictions, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "roads.gpkg"
+    command = ("vectorize", predictions, "--out", out, "--quiet")
+    status, text, error = run(monkeypatch, capsys, *command, "--no-repair", "--certain", "0.6")
+    assert status == 0
+    assert error.splitlines() == [
+        "warning: --no-repair is deprecated, use --no-gap-closing",
+        "warning: --certain is deprecated, use --high-threshold",
+    ]
+    current = ("--no-gap-closing", "--high-threshold", "0.6")
+    assert run(monkeypatch, capsys, *command, *current) == (0, text, "")
+
+
+@pytest.mark.parametrize("suffix", ["gpkg", "csv"])
+def test_a_mask_called_speeds_is_refused(tmp_path, monkeypatch, capsys, suffix):
+    path = write_raster(tmp_path / "m.tif", drawn(CITY, (200, 400), value=255))
+    out = tmp_path / f"x.{suffix}"
+    command = ("vectorize", path, "--out", out, "--quiet")
+    status, _, error = run(monkeypatch, capsys, *command, "--kind", "speed")
+    assert status == 1
+    assert error.startswith(f"Error: {path}: its only value besides 0 is 255, which means nodata")
+    assert "Set --kind to mask" in error
+    assert not out.exists()
+    assert run(monkeypatch, capsys, *command, "--kind", "mask")[0] == 0
+
+
+def test_a_mask_whose_nodata_tag_hides_its_roads_is_refused(tmp_path, monkeypatch, capsys):
+    path = write_raster(tmp_path / "m.tif", drawn(CITY, (200, 400), value=255), nodata=255)
+    command = ("vectorize", path, "--out", tmp_path / "x.gpkg", "--quiet")
+    for kind in ((), ("--kind", "mask")):
+        status, _, error = run(monkeypatch, capsys, *command, *kind)
+        assert status == 1
+        assert f"remove the tag: rio edit-info --unset-nodata {path}" in error
+
+
+def test_a_hidden_mask_among_others_is_warned_of(predictions, tmp_path, monkeypatch, capsys):
+    mask = drawn(CITY, (200, 400), value=255)
+    path = write_raster(predictions / "z.tif", mask, transform=Affine(1, 0, 5e5, 0, -1, 6e6))
+    out = tmp_path / "x.gpkg"
+    status, _, error = run(
+        monkeypatch, capsys, "vectorize", predictions, "--out", out, "--kind", "speed", "--quiet"
+    )
+    assert status == 0
+    assert error.startswith(f"warning: {path}: its only value besides 0 is 255")
+    assert error.count("\n") == 1
+
+
+def test_noise_is_warned_of(tmp_path, monkeypatch, capsys):
+    noise = (np.random.default_rng(0).random((600, 600)) < 0.5).astype(np.uint8) * 255
+    path = write_raster(tmp_path / "noise.tif", noise)
+    for suffix in ("gpkg", "csv"):
+        status, _, error = run(
+            monkeypatch, capsys, "vectorize", path, "--out", tmp_path / f"x.{suffix}", "--quiet"
+        )
+        assert status == 0
+        assert error.startswith(f"warning: {path}: ")
+        assert "km of road per square kilometre" in error
+        assert "try a higher --threshold" in error
+
+
+def test_speeds_of_cresi_masks_are_read(tmp_path, monkeypatch, capsys):
+    """A raster with one code is read on the scale of the others."""
+    for number, speeds in enumerate(((78, 215), (98,))):
+        mask = np.zeros((200, 400), np.uint8)
+        for row, code in enumerate(speeds):
+            mask[50 + 100 * row :][:6] = code
+        place = Affine(1, 0, 400_000 + 1000 * number, 0, -1, 6_000_000)
+        write_raster(tmp_path / f"{number}.tif", mask, transform=place, nodata=0)
+    out = tmp_path / "x.gpkg"
+    assert run(monkeypatch, capsys, "vectorize", tmp_path, "--out", out, "--quiet")[0] == 0
+    assert sorted(read_network(out).speed_mph.tolist()) == pytest.approx([20, 25, 55])

@@ -1,6 +1,9 @@
-"""A raster says itself, or shows by its values, what it holds."""
+"""Test how rasters are read: their kind from tags or values, their georeference, their warnings."""
 
 import json
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import numpy as np
 import pytest
@@ -9,9 +12,10 @@ from helpers.roads import write_raster
 from PIL import Image
 
 from geoprep.errors import ImageError, UsageError
-from geoprep.roads.centrelines import open_raster
+from geoprep.roads.centrelines import array_raster, open_raster
+from geoprep.roads.centrelines.bands import FileBands
 
-MAP_BANDS = [*(f"road, {10 * i + 1}–{10 * i + 10} mph" for i in range(7)), "road", "speed"]
+PREDICTION_BANDS = [*(f"road, {10 * i + 1}–{10 * i + 10} mph" for i in range(7)), "road", "speed"]
 
 
 def kind_of(path, **more):
@@ -19,28 +23,28 @@ def kind_of(path, **more):
         return raster.kind
 
 
-def test_a_map_is_read_by_its_tags(tmp_path):
+def test_a_prediction_is_read_by_its_tags(tmp_path):
     classes = [{"band": i, "name": "", "mph": 10.0 * i} for i in range(1, 8)]
     bands = np.zeros((9, 20, 20), np.uint8)
     bands[7], bands[7, 0, 0] = 200, 255
     path = write_raster(
-        tmp_path / "map.tif",
+        tmp_path / "prediction.tif",
         bands,
-        names=MAP_BANDS,
+        names=PREDICTION_BANDS,
         tags={"CLASSES": json.dumps(classes)},
         nodata=255,
     )
     with open_raster(path, pixel_size_m=None) as raster:
         assert raster.kind == "probability"
-        assert (raster.road, raster.speed) == ((8,), 9)
-        assert raster.classes == tuple((i, 10.0 * i) for i in range(1, 8))
+        assert (raster.road_bands, raster.speed_band) == ((8,), 9)
+        assert raster.speed_classes == tuple((i, 10.0 * i) for i in range(1, 8))
         assert raster.gsd_m == pytest.approx((1, 1), rel=1e-3)
-        evidence = raster.evidence(0, 0, 20, 20)
-    assert evidence[0, 0] == 0  # no data is no road
-    assert (evidence.ravel()[1:] == 200).all()
+        probability = raster.probability(0, 0, 20, 20)
+    assert probability[0, 0] == 0  # nodata has the probability 0
+    assert (probability.ravel()[1:] == 200).all()
 
 
-def test_single_bands_are_told_apart_by_their_values(tmp_path):
+def test_the_kind_of_a_single_band_is_detected_from_its_values(tmp_path):
     rng = np.random.default_rng(0)
     mask = (rng.random((30, 30)) < 0.2).astype(np.uint8)
     assert kind_of(write_raster(tmp_path / "m1.tif", mask)) == "mask"
@@ -61,49 +65,52 @@ def test_probabilities_of_any_type_become_bytes(tmp_path):
     with open_raster(
         write_raster(tmp_path / "f.tif", values), pixel_size_m=None, kind="probability"
     ) as r:
-        assert r.evidence(0, 0, 1, 4).tolist() == [[0, 128, 255, 0]]
+        assert r.probability(0, 0, 1, 4).tolist() == [[0, 128, 255, 0]]
     wide = np.array([[0, 32768, 65535, 77]], np.uint16)
     path = write_raster(tmp_path / "w.tif", wide, nodata=77)
     with open_raster(path, pixel_size_m=None, kind="probability") as r:
-        assert r.evidence(0, 0, 1, 4).tolist() == [[0, 128, 255, 0]]
+        assert r.probability(0, 0, 1, 4).tolist() == [[0, 128, 255, 0]]
 
 
-def test_numbers_that_are_no_probabilities_are_refused(tmp_path):
+def test_values_that_are_not_probabilities_are_refused(tmp_path):
     path = write_raster(tmp_path / "f.tif", np.array([[0, 7.5]], np.float32))
     with (
         open_raster(path, pixel_size_m=None, kind="probability") as raster,
-        pytest.raises(ImageError, match=r"f.tif: 7.5 is no probability.*--kind"),
+        pytest.raises(ImageError, match=r"f.tif: 7.5 is not a probability.*`kind`"),
     ):
-        raster.evidence(0, 0, 1, 2)
+        raster.probability(0, 0, 1, 2)
 
 
-def test_beyond_the_border_is_like_the_border(tmp_path):
+def test_pixels_outside_repeat_the_border(tmp_path):
     values = np.arange(1, 10, dtype=np.uint8).reshape(3, 3) * 20
     with open_raster(write_raster(tmp_path / "p.tif", values), pixel_size_m=None) as raster:
         padded = np.pad(values, 4, mode="edge")
         for top in range(-4, 6):
             for left in (-4, -1, 2, 5):
                 expected = padded[top + 4 : top + 6, left + 4 : left + 6]
-                got = raster.evidence(top, left, *expected.shape)
+                got = raster.probability(top, left, *expected.shape)
                 assert np.array_equal(got, expected)
 
 
-def test_cresi_bands_are_known_by_their_number(tmp_path):
+def test_eight_unnamed_bands_are_read_as_cresi(tmp_path):
     with open_raster(
         write_raster(tmp_path / "c.tif", np.zeros((8, 4, 4), np.uint8)), pixel_size_m=None
     ) as raster:
-        assert raster.road == (8,)
-        assert [band for band, _ in raster.classes] == list(range(1, 8))
+        assert raster.road_bands == (8,)
+        assert [band for band, _ in raster.speed_classes] == list(range(1, 8))
 
 
-def test_colours_are_no_roads(tmp_path):
+def test_a_photograph_is_refused_without_a_band(tmp_path):
     path = tmp_path / "photo.png"
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(path)
-    with pytest.raises(ImageError, match=r"photo.png: has 3 bands.*--band"):
+    with pytest.raises(ImageError, match=r"photo.png: has 3 bands.*`band`"):
         kind_of_png(path)
     with open_raster(path, pixel_size_m=1.0, band=2) as raster:
-        assert raster.road == (2,)
-    with pytest.raises(UsageError, match="no band 4"), open_raster(path, band=4, pixel_size_m=1.0):
+        assert raster.road_bands == (2,)
+    with (
+        pytest.raises(UsageError, match="`band` is 4, but the file has 3"),
+        open_raster(path, band=4, pixel_size_m=1.0),
+    ):
         pass
 
 
@@ -112,17 +119,17 @@ def kind_of_png(path):
         return raster.kind
 
 
-def test_a_place_or_a_pixel_size_and_not_both(tmp_path):
+def test_either_a_georeference_or_a_pixel_size(tmp_path):
     path = tmp_path / "mask.png"
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(path)
-    with pytest.raises(UsageError, match="--pixel-size METRES"):
+    with pytest.raises(UsageError, match=r"not georeferenced. Set `pixel_size_m`"):
         kind_of(path)
     placed = write_raster(tmp_path / "placed.tif", np.zeros((4, 4), np.uint8))
-    with pytest.raises(UsageError, match="leave --pixel-size out"):
+    with pytest.raises(UsageError, match="omit `pixel_size_m`"):
         kind_of_png(placed)
 
 
-def test_degrees_are_measured_on_the_ground(tmp_path):
+def test_degrees_are_converted_to_metres(tmp_path):
     path = write_raster(
         tmp_path / "d.tif",
         np.zeros((100, 100), np.uint8),
@@ -133,8 +140,130 @@ def test_degrees_are_measured_on_the_ground(tmp_path):
         assert raster.gsd_m == pytest.approx((0.2427, 0.2996), abs=1e-4)
 
 
-def test_what_is_no_raster_is_named(tmp_path):
+def test_a_file_that_is_not_a_raster_is_named(tmp_path):
     path = tmp_path / "x.tif"
     path.write_text("no")
     with pytest.raises(ImageError, match=r"x.tif: not readable as a raster"):
         kind_of(path)
+
+
+@pytest.mark.parametrize(
+    ("crs", "transform"),
+    [
+        ("EPSG:32637", Affine.identity()),
+        ("EPSG:4978", Affine(1, 0, 400_000, 0, -1, 6_000_000)),
+        (None, Affine(1, 0, 400_000, 0, -1, 6_000_000)),
+    ],
+    ids=["identity transform", "geocentric CRS", "no CRS"],
+)
+def test_rasters_without_a_usable_georeference_need_a_pixel_size(tmp_path, crs, transform):
+    mask = np.zeros((4, 4), np.uint8)
+    path = write_raster(tmp_path / "mask.tif", mask, crs=crs, transform=transform)
+    with pytest.raises(UsageError, match="not georeferenced"):
+        kind_of(path)
+    with open_raster(path, pixel_size_m=0.5) as raster:
+        assert (raster.grid, raster.gsd_m) == (None, (0.5, 0.5))
+
+
+def test_kinds_that_do_not_exist_are_refused(tmp_path):
+    path = write_raster(tmp_path / "m.tif", np.zeros((4, 4), np.uint8))
+    with pytest.raises(
+        UsageError, match="`kind` is 'rubbish': use one of probability, speed, mask"
+    ):
+        kind_of(path, kind="rubbish")
+    with pytest.raises(UsageError, match="`kind` is 'rubbish'"):
+        array_raster(np.zeros((4, 4), np.uint8), pixel_size_m=1.0, kind="rubbish")
+
+
+@pytest.mark.parametrize(
+    "tag", ["not JSON", '{"band": 1}', '[{"band": 1}]', '[{"band": "x", "mph": 2}]', "7"]
+)
+def test_a_malformed_tag_of_classes_is_named(tmp_path, tag):
+    bands = np.zeros((3, 4, 4), np.uint8)
+    path = write_raster(tmp_path / "m.tif", bands, tags={"CLASSES": tag})
+    with pytest.raises(ImageError, match=r"m.tif: its tag CLASSES is malformed"):
+        kind_of(path)
+
+
+def test_a_tag_of_classes_with_a_missing_band_is_named(tmp_path):
+    tags = {"CLASSES": json.dumps([{"band": 9, "mph": 25}])}
+    path = write_raster(tmp_path / "m.tif", np.zeros((3, 4, 4), np.uint8), tags=tags)
+    with pytest.raises(ImageError, match="names band 9, but the file has 3"):
+        kind_of(path)
+
+
+def test_speeds_of_cresi_masks_are_decoded(tmp_path):
+    """Values are those of the tools' own rasters: int(255 * mph / 65), and 36 per class."""
+    for values, expected in (((78, 215), (20, 55)), ((72, 216), (15.5, 55.5))):
+        mask = np.zeros((20, 20), np.uint8)
+        mask[5], mask[15] = values
+        path = write_raster(tmp_path / "c.tif", mask, nodata=0)
+        for kind in (None, "speed"):
+            with open_raster(path, kind=kind, pixel_size_m=None) as raster:
+                assert raster.kind == "speed"
+                assert [raster.mph_of_value[v] for v in values] == list(expected)
+                assert (raster.probability(0, 0, 20, 20) > 0).sum() == 40
+
+
+def test_a_code_of_cresi_alone_is_a_mask_unless_called_speeds(tmp_path):
+    mask = np.zeros((20, 20), np.uint8)
+    mask[5] = 98
+    path = write_raster(tmp_path / "c.tif", mask)
+    assert kind_of(path) == "mask"
+    with open_raster(path, kind="speed", pixel_size_m=None) as raster:
+        assert raster.mph_of_value[98] == 25
+
+
+def test_speeds_of_the_reference_tool_are_decoded(shared_data):
+    for name, speeds in (("img0", (20, 55)), ("img99", (25,))):
+        with open_raster(
+            shared_data / "expected" / f"{name}_continuous.tif", kind="speed", pixel_size_m=None
+        ) as raster:
+            values = np.unique(raster.bands.read(1, 0, 0, *raster.shape))
+            assert tuple(raster.mph_of_value[v] for v in values if v) == speeds
+
+
+def test_values_that_do_not_fit_their_kind_are_warned_of(tmp_path):
+    mask = np.zeros((20, 20), np.uint8)
+    mask[5] = 255
+    path = write_raster(tmp_path / "m.tif", mask)
+    with open_raster(path, kind="speed", pixel_size_m=None) as raster:
+        assert "besides 0 is 255, which means nodata in a raster of speeds" in raster.warning
+    tagged = write_raster(tmp_path / "t.tif", mask, nodata=255)
+    for kind in (None, "mask"):
+        with open_raster(tagged, kind=kind, pixel_size_m=None) as raster:
+            assert "rio edit-info --unset-nodata" in raster.warning
+    mask[6] = 130
+    with open_raster(write_raster(path, mask), kind="speed", pixel_size_m=None) as raster:
+        assert "values up to 130, too many for speeds in mph" in raster.warning
+    stated = write_raster(tmp_path / "s.tif", mask // 2 + mask // 128 * 128, names=("speed",))
+    with open_raster(stated, kind="speed", pixel_size_m=None) as raster:
+        assert not raster.warning
+
+
+def test_opening_in_threads_keeps_warning_filters_of_others(tmp_path, monkeypatch):
+    """A filter that is set while another thread opens a raster is still set afterwards."""
+    path = write_raster(tmp_path / "m.tif", np.zeros((4, 4), np.uint8), crs=None)
+    opening, changed = Event(), Event()
+    module = "geoprep.roads.centrelines.rasters.FileBands"
+
+    class SlowBands(FileBands):
+        def __init__(self, *arguments):
+            opening.set()
+            assert changed.wait(10)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(module, SlowBands)
+
+    def opened():
+        with open_raster(path, pixel_size_m=1.0) as raster:
+            return raster.shape
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
+        shape = pool.submit(opened)
+        assert opening.wait(10)
+        warnings.filterwarnings("error", message="of another thread")
+        changed.set()
+        assert shape.result(10) == (4, 4)
+        with pytest.raises(UserWarning, match="of another thread"):
+            warnings.warn("of another thread", stacklevel=1)

@@ -1,4 +1,4 @@
-"""The compiled loops do what scikit-image and scipy do."""
+"""Test the compiled loops against scikit-image and scipy."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -26,7 +26,7 @@ masks = st.builds(
 
 @given(masks)
 @settings(max_examples=150, deadline=None)
-def test_thin_leaves_the_pixels_that_scikit_image_leaves(mask):
+def test_thin_equals_scikit_image(mask):
     road = np.pad(mask, 1).astype(np.uint8)
     thin(road, PASSES)
     assert set(np.unique(road)) <= {0, 1}
@@ -35,7 +35,7 @@ def test_thin_leaves_the_pixels_that_scikit_image_leaves(mask):
 
 @given(masks, st.integers(1, 9))
 @settings(max_examples=150, deadline=None)
-def test_keep_shallow_is_the_taxicab_distance(mask, depth):
+def test_keep_shallow_equals_the_taxicab_distance(mask, depth):
     road = mask.astype(np.uint8)
     keep_shallow(road, depth)
     steps = ndimage.distance_transform_cdt(mask, metric="taxicab")

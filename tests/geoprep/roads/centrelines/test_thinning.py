@@ -1,4 +1,4 @@
-"""Centre lines are the same in blocks as in one piece, reach the border, and keep rings closed."""
+"""Test centre lines: the same in blocks as in one piece, up to the border, with closed rings."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ from scipy.ndimage import gaussian_filter
 
 from geoprep.errors import ImageError
 from geoprep.roads.centrelines import Tracing, array_raster, skeleton
-from geoprep.roads.tracing.graph import pixel_network
+from geoprep.roads.tracing.pixel_graph import pixel_network
 
 
 def blobs(seed, shape, share):
-    """Return a random mask whose patches are some pixels wide."""
+    """Return a random mask with patches a few pixels wide."""
     rng = np.random.default_rng(seed)
     field = gaussian_filter(rng.normal(size=shape), rng.uniform(1, 5))
     return (field > np.quantile(field, 1 - share)).astype(np.uint8)
@@ -35,10 +35,10 @@ def test_blocks_join_without_seams(seed, shape, share, width, area, block):
     parts = skeleton(raster, options, block=block)
     assert np.array_equal(parts.row, whole.row)
     assert np.array_equal(parts.col, whole.col)
-    assert np.array_equal(parts.evidence, whole.evidence)
+    assert np.array_equal(parts.probability, whole.probability)
 
 
-def test_a_city_in_blocks_is_the_city_in_one_piece():
+def test_a_city_in_blocks_equals_the_city_in_one_piece():
     rng = np.random.default_rng(5)
     lines = [rng.uniform(-50, 1550, (4, 2)) * [1, -1] for _ in range(60)]
     mask = drawn(lines, (1500, 1500), width=7)
@@ -63,7 +63,7 @@ def test_a_road_that_crosses_the_border_reaches_it(line):
     assert network.length_m[0] > 95
 
 
-def test_a_road_along_the_border_is_not_lost():
+def test_a_road_along_the_border_is_kept():
     raster = array_raster(
         drawn([[(10, -1), (90, -1)]], (100, 100), width=4), pixel_size_m=1.0, kind="mask"
     )
@@ -72,7 +72,7 @@ def test_a_road_along_the_border_is_not_lost():
     assert (found.row <= 2).all()
 
 
-def test_a_square_is_passed_around_its_edge():
+def test_a_square_is_traced_along_its_edge():
     mask = np.zeros((200, 200), np.uint8)
     mask[50:150, 50:150] = 1
     mask[97:103] = 1
@@ -83,9 +83,9 @@ def test_a_square_is_passed_around_its_edge():
     assert len(np.unique(found.row)) > 70
 
 
-def test_a_raster_that_is_all_road_is_refused():
+def test_a_raster_that_is_road_everywhere_is_refused():
     raster = array_raster(np.ones((300, 300), np.uint8), pixel_size_m=1.0, kind="mask")
-    with pytest.raises(ImageError, match=r"road all over.*inverted"):
+    with pytest.raises(ImageError, match=r"road everywhere.*inverted"):
         skeleton(raster, Tracing())
 
 
@@ -93,7 +93,7 @@ def test_noise_is_refused(monkeypatch):
     monkeypatch.setattr("geoprep.roads.centrelines.thinning._FEW", 1000)
     noise = (np.random.default_rng(0).random((300, 300)) < 0.42).astype(np.uint8)
     raster = array_raster(noise, pixel_size_m=1.0, kind="mask", name="noise.png")
-    with pytest.raises(ImageError, match=r"noise.png: this is noise"):
+    with pytest.raises(ImageError, match=r"noise.png: noise, not roads.*`threshold`"):
         skeleton(raster, Tracing(min_hole_m2=0))
 
 
@@ -102,7 +102,7 @@ def test_noise_is_refused(monkeypatch):
 def test_rasters_of_a_few_pixels(shape, value):
     raster = array_raster(np.full(shape, value, np.uint8), pixel_size_m=0.3, kind="mask")
     if value:
-        with pytest.raises(ImageError, match="road all over"):
+        with pytest.raises(ImageError, match="road everywhere"):
             skeleton(raster, Tracing())
     else:
         assert not len(skeleton(raster, Tracing()).row)

@@ -11,7 +11,7 @@ from helpers.roads import network, traced
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster
-from geoprep.roads.centrelines.pixels import ArrayPixels
+from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.formats import ImageRoads, write_csv
 from geoprep.roads.tracing import trace
 
@@ -25,7 +25,7 @@ def test_pixels_of_a_place_on_the_ground(tmp_path):
     mask = np.zeros((200, 300), np.uint8)
     mask[90:110] = 30
     grid = Grid(200, 300, Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24), "EPSG:4326")
-    pixels = ArrayPixels(mask[None])
+    pixels = ArrayBands(mask[None])
     raster = RoadRaster("x", pixels, grid.gsd_m(), grid, "speed", (1,), speed=1)
     made = trace(raster)
     path = tmp_path / "roads.csv"

@@ -1,4 +1,4 @@
-"""Roads leave the raster the way they come, and roads that leave side by side stay two."""
+"""Test roads at the raster's border: straight up to it, and separate where they leave it."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from helpers.roads import degree_counts, traced
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.2, 0.5, 1.0])
-def test_a_road_leaves_at_the_angle_at_which_it_comes(slope):
+def test_a_road_keeps_its_heading_up_to_the_border(slope):
     made = traced([[(-50, -100 + 50 * slope), (250, -100 - 250 * slope)]], (400, 200), width=6)
     assert degree_counts(made) == {1: 2}
     for x, y in made.nodes.tolist():
@@ -14,7 +14,7 @@ def test_a_road_leaves_at_the_angle_at_which_it_comes(slope):
         assert y == pytest.approx(-100 - slope * x, abs=2)
 
 
-def test_two_roads_that_leave_side_by_side_are_two():
+def test_two_roads_that_leave_close_together_are_two():
     made = traced([[(150, -20), (206, -98)], [(150, -180), (206, -102)]], (200, 200), width=5)
     assert degree_counts(made) == {1: 4}
 

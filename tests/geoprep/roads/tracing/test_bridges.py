@@ -1,4 +1,4 @@
-"""Motorways have no level crossings, other roads do."""
+"""Test bridges: motorways have no level crossings, other roads do."""
 
 import numpy as np
 import pytest
@@ -6,40 +6,40 @@ from helpers.roads import degree_counts, drawn, network
 
 from geoprep.roads.centrelines import array_raster
 from geoprep.roads.tracing import trace
-from geoprep.roads.tracing.bridges import separated
+from geoprep.roads.tracing.bridges import with_bridges
 
 ACROSS = [[(0, 0), (100, 0)], [(100, 0), (200, 0)]]
 ALONG = [[(100, -90), (100, 0)], [(100, 0), (100, 90)]]
 
 
-def test_what_crosses_a_motorway_gets_no_junction():
-    made = separated(network(*ACROSS, *ALONG, speeds=[65, 65, 30, 25]), 60)
+def test_a_road_across_a_motorway_gets_no_junction():
+    made = with_bridges(network(*ACROSS, *ALONG, speeds=[65, 65, 30, 25]), 60)
     assert degree_counts(made) == {1: 4}
     assert sorted(made.length_m.round(1).tolist()) == [180, 200]
     slow = made.length_m.argmin()
     assert made.speed_mph[1 - slow] == pytest.approx(65)
     assert 25 < made.speed_mph[slow] < 30
     vertices = [set(map(tuple, line.coords)) for line in made.lines]
-    assert not vertices[0] & vertices[1]  # tables that join equal vertices keep them apart
+    assert not vertices[0] & vertices[1]  # software that joins equal vertices keeps them apart
 
 
 @pytest.mark.parametrize("speeds", [[55, 55, 30, 30], [65, 65, 65, 65], [65, 30, 65, 30]])
-def test_other_crossings_stay_junctions(speeds):
-    made = separated(network(*ACROSS, *ALONG, speeds=speeds), 60)
+def test_other_crossings_are_junctions(speeds):
+    made = with_bridges(network(*ACROSS, *ALONG, speeds=speeds), 60)
     assert degree_counts(made) == {1: 4, 4: 1}
 
 
-def test_unknown_speeds_stay_junctions():
-    made = separated(network(*ACROSS, *ALONG, speeds=[65, 65, np.nan, np.nan]), 60)
+def test_crossings_of_unknown_speed_are_junctions():
+    made = with_bridges(network(*ACROSS, *ALONG, speeds=[65, 65, np.nan, np.nan]), 60)
     assert degree_counts(made) == {1: 4, 4: 1}
 
 
-def test_ramps_stay_connected():
-    made = separated(network(*ACROSS, [(0, -40), (100, 0)], speeds=[65, 65, 55]), 60)
+def test_ramps_are_connected():
+    made = with_bridges(network(*ACROSS, [(0, -40), (100, 0)], speeds=[65, 65, 55]), 60)
     assert degree_counts(made) == {1: 3, 3: 1}
 
 
-def test_a_crossing_at_a_slant_that_was_thinned_to_two_forks():
+def test_a_diagonal_crossing_that_was_thinned_to_two_forks():
     lines = [
         [(0, 0), (100, 0)],
         [(100, 0), (112, 0)],
@@ -47,7 +47,7 @@ def test_a_crossing_at_a_slant_that_was_thinned_to_two_forks():
         [(20, -60), (100, 0)],
         [(112, 0), (190, 60)],
     ]
-    made = separated(network(*lines, speeds=[65, 65, 65, 30, 30]), 60)
+    made = with_bridges(network(*lines, speeds=[65, 65, 65, 30, 30]), 60)
     assert degree_counts(made) == {1: 4}
     assert sorted(made.length_m.round()) == [200, 210]
 

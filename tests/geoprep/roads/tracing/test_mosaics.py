@@ -1,4 +1,4 @@
-"""A city cut into maps by any grid has the network of the city in one piece."""
+"""Test that a city cut into tiles by any grid has the network of the city in one piece."""
 
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ TINY = tuple(range(0, 601, 75))
 
 @pytest.fixture(scope="module")
 def city():
-    """Speeds of streets, and of a motorway that crosses six of them on bridges."""
+    """Return speeds of streets, and of a motorway that crosses six of them on bridges."""
     burned = [drawn(lines, (SIDE, SIDE), width=5, value=mph) for mph, lines in STREETS.items()]
     return np.maximum.reduce([*burned, drawn([MOTORWAY], (SIDE, SIDE), width=8, value=65)])
 
@@ -42,7 +42,7 @@ def written(folder, city, windows, off=0.0):
 @pytest.fixture(scope="module")
 def whole(city, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
-    made = vectorize(written(folder / "maps", city, [(0, 0, SIDE, SIDE)]))
+    made = vectorize(written(folder / "tiles", city, [(0, 0, SIDE, SIDE)]))
     # Six streets cross the motorway, eight more crossings and four forks are junctions.
     assert degree_counts(made)[1] == 14
     assert np.isfinite(made.speed_mph).all()
@@ -70,29 +70,29 @@ CUTS = {
 
 @pytest.mark.parametrize("overlap", [0, 23])
 @pytest.mark.parametrize("cuts", CUTS.values(), ids=CUTS)
-def test_pieces_have_the_network_of_the_whole(tmp_path, city, whole, cuts, overlap):
-    made = vectorize(written(tmp_path / "maps", city, cut(*cuts, overlap)))
+def test_tiles_have_the_network_of_the_whole(tmp_path, city, whole, cuts, overlap):
+    made = vectorize(written(tmp_path / "tiles", city, cut(*cuts, overlap)))
     assert degree_counts(made) == degree_counts(whole)
     assert made.length_m.sum() == pytest.approx(whole.length_m.sum(), rel=5e-4)
     for weight in ("length", "time"):
         assert apls(whole, made, weight=weight).score >= 0.999
 
 
-def test_pieces_off_the_grid_have_the_same_roads(tmp_path, city, whole):
-    made = vectorize(written(tmp_path / "maps", city, cut(TINY, TINY), off=0.4))
+def test_tiles_off_the_grid_have_the_same_roads(tmp_path, city, whole):
+    made = vectorize(written(tmp_path / "tiles", city, cut(TINY, TINY), off=0.4))
     assert degree_counts(made) == degree_counts(whole)
     assert apls(whole, made).score >= 0.98
 
 
-def test_any_number_of_workers_makes_the_same(tmp_path, city):
+def test_the_number_of_workers_does_not_change_the_network(tmp_path, city):
     apart = [(0, 0, 150, 150), (0, 300, 150, 450), (300, 0, 450, 150), (300, 150, 450, 300)]
-    paths = written(tmp_path / "maps", city, apart)
+    paths = written(tmp_path / "tiles", city, apart)
     one, three = (vectorize(paths, workers=workers) for workers in (1, 3))
     assert shapely.to_wkb(one.lines).tolist() == shapely.to_wkb(three.lines).tolist()
     assert np.array_equal(one.speed_mph, three.speed_mph)
 
 
-def test_a_road_goes_on_over_a_gap_of_pixels_between_maps(tmp_path):
+def test_a_road_continues_across_a_gap_of_pixels_between_tiles(tmp_path):
     road = drawn([[(-10, -45), (310, -55)]], (100, 300), width=5)
     near = vectorize(written(tmp_path / "a", road, [(0, 0, 100, 100), (0, 104, 100, 300)]))
     assert degree_counts(near) == {1: 2}
@@ -100,12 +100,12 @@ def test_a_road_goes_on_over_a_gap_of_pixels_between_maps(tmp_path):
     assert degree_counts(far) == {1: 4}
 
 
-def test_missing_pieces_leave_roads_that_end_at_their_border(tmp_path):
+def test_roads_end_at_the_border_of_missing_tiles(tmp_path):
     lines = [[(-10, -150), (310, -150)], [(150, 10), (150, -310)]]
     mask = drawn(lines, (300, 300), width=5)
     windows = [(0, 0, 100, 100), (0, 100, 100, 200), (100, 0, 200, 100), (100, 200, 200, 300)]
     windows += [(100, 100, 200, 200), (200, 0, 300, 100), (200, 200, 300, 300)]
-    made = vectorize(written(tmp_path / "maps", mask, windows), kind="mask")
+    made = vectorize(written(tmp_path / "tiles", mask, windows), kind="mask")
     truth = network(
         [(400_000, 5_999_850), (400_150, 5_999_850)],
         [(400_300, 5_999_850), (400_150, 5_999_850)],
@@ -118,12 +118,12 @@ def test_missing_pieces_leave_roads_that_end_at_their_border(tmp_path):
     assert made.length_m.sum() == pytest.approx(500, abs=2)
 
 
-def test_what_overlaps_comes_from_the_raster_that_reaches_farther_around_it(tmp_path):
+def test_overlaps_come_from_the_raster_whose_border_is_farthest(tmp_path):
     road = drawn([[(-10, -50), (410, -50)]], (100, 400), width=5)
     blind = road.copy()
-    blind[:, 190:] = 0  # sees nothing in its last metres
+    blind[:, 190:] = 0  # has no road in its last metres
     windows = [(0, 0, 100, 200), (0, 150, 100, 400)]
-    paths = written(tmp_path / "maps", road, windows)
+    paths = written(tmp_path / "tiles", road, windows)
     with rasterio.open(paths[0], "r+") as file:
         file.write(blind[:, :200], 1)
     made = vectorize(paths, kind="mask")
@@ -131,7 +131,7 @@ def test_what_overlaps_comes_from_the_raster_that_reaches_farther_around_it(tmp_
     assert made.length_m.sum() == pytest.approx(400, abs=1)
 
 
-def test_pieces_with_one_speed_are_speeds_beside_others(tmp_path, city):
-    """A piece with a single street looks like a mask by itself."""
-    made = vectorize(written(tmp_path / "maps", city, [(60, 0, 140, 90), (60, 90, 140, 330)]))
+def test_tiles_with_one_speed_are_speeds_among_others(tmp_path, city):
+    """A tile with a single street looks like a mask by itself."""
+    made = vectorize(written(tmp_path / "tiles", city, [(60, 0, 140, 90), (60, 90, 140, 330)]))
     assert np.isfinite(made.speed_mph).all()

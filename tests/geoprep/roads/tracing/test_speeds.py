@@ -1,22 +1,24 @@
-"""Speeds come from all along an edge."""
+"""Test speeds: sampled all along an edge."""
 
 import numpy as np
 import pytest
 from helpers.roads import drawn, network
 
 from geoprep.roads.centrelines import array_raster
-from geoprep.roads.centrelines.pixels import ArrayPixels
+from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.speeds import edge_speeds
 
 
 def bins(bands, mph):
-    """Return a map of one band per bin and one of any road."""
+    """Return a prediction with one band per speed class and one of any road."""
     stack = np.concatenate([bands, bands.max(axis=0, keepdims=True)])
     classes = tuple(enumerate(mph, 1))
     road = (len(stack),)
-    return RoadRaster("map", ArrayPixels(stack), (1.0, 1.0), None, "probability", road, classes)
+    return RoadRaster(
+        "prediction", ArrayBands(stack), (1.0, 1.0), None, "probability", road, classes
+    )
 
 
 def test_a_road_of_two_speeds_takes_as_long_as_both():
@@ -28,14 +30,14 @@ def test_a_road_of_two_speeds_takes_as_long_as_both():
     assert made.speed_mph == pytest.approx((slow + fast) / (slow / 20 + fast / 60), rel=0.03)
 
 
-def test_a_faster_road_at_the_junction_does_not_count():
+def test_a_faster_road_at_the_junction_is_ignored():
     side, through = [(100, -10), (100, -90)], [(10, -50), (190, -50)]
     mask = np.maximum(drawn([side], (100, 200), value=25), drawn([through], (100, 200), value=55))
     made = trace(array_raster(mask, pixel_size_m=1.0, kind="speed"))
     assert sorted(made.speed_mph.tolist()) == pytest.approx([25, 25, 55, 55])
 
 
-def test_the_likeliest_bin_of_a_stretch_counts_not_each_pixels():
+def test_the_most_likely_class_of_a_stretch_counts():
     rng = np.random.default_rng(0)
     road = drawn([[(5, -50), (195, -50)]], (100, 200)).astype(bool)
     shares = np.stack([np.where(road, 120, 0), np.where(road, 80, 0)]).astype(int)
@@ -45,18 +47,25 @@ def test_the_likeliest_bin_of_a_stretch_counts_not_each_pixels():
     assert made.speed_mph == pytest.approx([25], rel=0.02)
 
 
-def test_no_data_says_nothing():
+def test_nodata_is_ignored():
     shares = np.zeros((2, 20, 100), np.uint8)
     shares[0, 8:12], shares[1, 8:12, 40:] = 200, 255
     raster = bins(shares, (25.0, 55.0))
     known = RoadRaster(
-        "map", raster.pixels, (1.0, 1.0), None, "probability", (1,), raster.classes, nodata=255
+        "prediction",
+        raster.bands,
+        (1.0, 1.0),
+        None,
+        "probability",
+        (1,),
+        raster.speed_classes,
+        nodata=255,
     )
     line = network([(5, -10), (95, -10)])
     assert edge_speeds(line, known) == pytest.approx([25])
 
 
-def test_a_mask_knows_no_speed():
+def test_a_mask_has_no_speed():
     made = trace(
         array_raster(drawn([[(10, -50), (190, -50)]], (100, 200)), pixel_size_m=1.0, kind="mask")
     )
@@ -64,7 +73,7 @@ def test_a_mask_knows_no_speed():
     assert np.isnan(made.travel_time_s).all()
 
 
-def test_a_closed_gap_has_its_neighbours_speed():
+def test_a_closed_gap_gets_the_speed_of_its_neighbours():
     speeds = np.zeros((20, 300), np.uint8)
     speeds[8:12, :100], speeds[8:12, 200:] = 30, 30
     made = network([(0, -10), (100, -10)], [(100, -10), (200, -10)], [(200, -10), (300, -10)])
