@@ -20,10 +20,10 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.network import RoadNetwork
-from geoprep.roads.paths import cost_graph
 from geoprep.roads.chains import with_chains_joined
 from geoprep.roads.graph import edge_components, subnetwork
+from geoprep.roads.network import RoadNetwork
+from geoprep.roads.paths import cost_graph
 
 _STRAIGHT: Final = 2
 

@@ -14,11 +14,10 @@ from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
 from geoprep.roads.formats import is_network_file, read_network
-from geoprep.roads.network import in_crs
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.graph import subnetwork
+from geoprep.roads.network import RoadNetwork, in_crs
 from geoprep.roads.reading import read_csv, read_labels_with_notes, scene_key
 from geoprep.roads.scoring.clipping import area_of_grid, area_of_roads, clipped
-from geoprep.roads.graph import subnetwork
 from geoprep.sources import natural_key
 
 Border = Literal["image", "ground truth", "none"]
