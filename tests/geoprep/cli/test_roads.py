@@ -105,11 +105,11 @@ def test_a_mask_without_georeference(tmp_path, monkeypatch, capsys):
     ("arguments", "message"),
     [
         (("vectorize", "nowhere", "--out", "x.gpkg"), "nowhere: no such file or folder"),
-        (("vectorize", ".", "--out", "x.shp"), r"x.shp: a road network is a file that ends in"),
+        (("vectorize", ".", "--out", "x.shp"), "x.shp: the name of a road network file ends in"),
         (("vectorize", ".", "--out", "x.shp"), ".geojson, .graphml, .parquet, .csv"),
         (("preview", "nowhere.gpkg"), "nowhere.gpkg: no such file"),
-        (("preview", "nowhere.gpkg", "--scene", "chip1"), "--scene and --level go with a store"),
-        (("preview", "a.zarr", "--over", "x.tif"), "--over x.tif goes with a road network"),
+        (("preview", "nowhere.gpkg", "--scene", "chip1"), "--scene and --level are for stores"),
+        (("preview", "a.zarr", "--over", "x.tif"), "--over x.tif is for road networks"),
     ],
 )
 def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
@@ -129,7 +129,7 @@ def test_a_preview_over_an_image_elsewhere_is_refused(predictions, tmp_path, mon
     picture = tmp_path / "roads.png"
     status, _, error = run(monkeypatch, capsys, "preview", out, "--over", away, "--out", picture)
     assert status == 2
-    assert "away.tif: lies elsewhere than the roads" in error
+    assert "away.tif does not overlap the roads" in error
     assert not picture.exists()
 
 

@@ -26,7 +26,7 @@ def test_pixels_of_a_place_on_the_ground(tmp_path):
     mask[90:110] = 30
     grid = Grid(200, 300, Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24), "EPSG:4326")
     pixels = ArrayBands(mask[None])
-    raster = RoadRaster("x", pixels, grid.gsd_m(), grid, "speed", (1,), speed=1)
+    raster = RoadRaster("x", pixels, grid.gsd_m(), grid, "speed", (1,), speed_band=1)
     made = trace(raster)
     path = tmp_path / "roads.csv"
     assert write_csv([ImageRoads("AOI_2_Vegas_img0", made, raster.gsd_m, grid)], path) == 1
