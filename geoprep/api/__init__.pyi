@@ -1,2 +1,9 @@
+from .networks import RoadNetwork as RoadNetwork
+from .networks import read_network as read_network
+from .networks import route as route
+from .networks import score as score
+from .networks import vectorize as vectorize
+from .progress import build_bar as build_bar
+from .progress import counting_bar as counting_bar
 from .stores import Store as Store
 from .stores import open_store as open_store

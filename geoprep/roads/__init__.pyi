@@ -16,6 +16,7 @@ from .reading import scene_key as scene_key
 from .route import check_route as check_route
 from .route import find_route as find_route
 from .route import write_route as write_route
+from .scoring import ScenePair as ScenePair
 from .scoring import SceneScore as SceneScore
 from .scoring import ScoreSettings as ScoreSettings
 from .scoring import mean_scores as mean_scores
