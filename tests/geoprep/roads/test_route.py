@@ -23,20 +23,20 @@ TOWN = network(
 MPS = 0.44704
 
 
-def test_the_fastest_way_goes_round():
+def test_the_fastest_route_goes_round():
     found = find_route(TOWN, (0, 0), (150, 0))
     assert list(found.line.coords) == [(0, 0), (0, 60), (100, 60), (100, 0), (150, 0)]
     assert found.length_m == pytest.approx(270)
     assert found.travel_time_s == pytest.approx(220 / (60 * MPS) + 50 / (30 * MPS))
 
 
-def test_the_shortest_way_goes_straight():
+def test_the_shortest_route_goes_straight():
     found = find_route(TOWN, (0, 0), (150, 0), by="length")
     assert list(found.line.coords) == [(0, 0), (100, 0), (150, 0)]
     assert found.travel_time_s == pytest.approx(100 / (10 * MPS) + 50 / (30 * MPS))
 
 
-def test_points_are_moved_onto_edges():
+def test_start_and_goal_are_moved_to_the_nearest_road():
     found = find_route(TOWN, (20, -5), (60, 4), by="length")
     assert list(found.line.coords) == [(20, 0), (60, 0)]
     assert found.off_road_m == (5, 4)
@@ -44,18 +44,18 @@ def test_points_are_moved_onto_edges():
     assert list(back.line.coords) == [(60, 0), (20, 0)]
 
 
-def test_the_way_between_two_points_of_an_edge_may_leave_it():
+def test_a_route_between_two_points_of_an_edge_may_leave_it():
     found = find_route(TOWN, (5, 0), (95, 0))
     assert found.length_m == pytest.approx(230)
 
 
-def test_start_and_goal_may_be_one_place():
+def test_start_and_goal_may_be_the_same_point():
     found = find_route(TOWN, (20, 0), (20, 0))
     assert found.length_m == 0
     assert found.travel_time_s == 0
 
 
-def test_why_there_is_no_route():
+def test_errors_say_why_there_is_no_route():
     with pytest.raises(UsageError, match=r"500,0: no road within 100 m, the nearest is 350 m"):
         find_route(TOWN, (0, 0), (500, 0))
     parts = network([(0, 0), (10, 0)], [(0, 30), (10, 30)], speeds=[30, 30])
@@ -69,7 +69,7 @@ def test_why_there_is_no_route():
         find_route(network(), (0, 0), (10, 0))
 
 
-def test_a_route_on_the_ground_is_written_in_degrees(tmp_path):
+def test_a_georeferenced_route_is_written_in_degrees(tmp_path):
     crs = "EPSG:32611"
     to_ground = pyproj.Transformer.from_crs("OGC:CRS84", crs, always_xy=True)
     start, goal = (-115.17, 36.24), (-115.16, 36.25)
@@ -85,7 +85,7 @@ def test_a_route_on_the_ground_is_written_in_degrees(tmp_path):
     )
 
 
-def test_what_is_not_known_is_null(tmp_path):
+def test_an_unknown_time_is_null(tmp_path):
     found = find_route(network([(0, 0), (10, 0)]), (0, 0), (10, 0), by="length")
     write_route(found, tmp_path / "route.geojson")
     document = json.loads((tmp_path / "route.geojson").read_text())
@@ -95,7 +95,7 @@ def test_what_is_not_known_is_null(tmp_path):
 
 @settings(max_examples=50)
 @given(seed=st.integers(0, 1 << 30))
-def test_a_route_is_as_long_as_the_distance(seed):
+def test_a_route_is_as_long_as_the_shortest_distance(seed):
     rng = np.random.default_rng(seed)
     corners = rng.uniform(0, 100, (6, 2)).round(1)
     pairs = rng.integers(0, 6, (8, 2))

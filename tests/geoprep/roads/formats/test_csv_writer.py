@@ -21,7 +21,7 @@ def rows(path):
         return list(csv.reader(file))
 
 
-def test_pixels_of_a_place_on_the_ground(tmp_path):
+def test_a_georeferenced_network_is_written_in_pixels(tmp_path):
     mask = np.zeros((200, 300), np.uint8)
     mask[90:110] = 30
     grid = Grid(200, 300, Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24), "EPSG:4326")
@@ -51,7 +51,7 @@ def test_an_image_without_roads_has_a_row(tmp_path):
     assert np.allclose([y for _, y in shapely.from_wkt(full[1]).coords], 50, atol=1)
 
 
-def test_two_images_of_one_name_are_refused(tmp_path):
+def test_two_images_with_one_name_are_refused(tmp_path):
     image = ImageRoads("a", network([(0, 0), (9, 0)]), (1.0, 1.0), None)
     with pytest.raises(UsageError, match="two images have the ImageId a"):
         write_csv([image, image], tmp_path / "roads.csv")

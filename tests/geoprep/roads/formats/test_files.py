@@ -44,7 +44,7 @@ def some(crs="EPSG:32737") -> RoadNetwork:
 
 @pytest.mark.parametrize("crs", ["EPSG:32737", None])
 @pytest.mark.parametrize("suffix", WITH_PARQUET)
-def test_a_network_comes_back(tmp_path, suffix, crs):
+def test_a_network_is_read_back(tmp_path, suffix, crs):
     made, path = some(crs), tmp_path / f"roads{suffix}"
     write_network(made, path)
     back = read_network(path)
@@ -57,7 +57,7 @@ def test_a_network_comes_back(tmp_path, suffix, crs):
 
 
 @pytest.mark.parametrize("suffix", WITH_PARQUET)
-def test_a_network_without_roads_comes_back(tmp_path, suffix):
+def test_a_network_without_roads_is_read_back(tmp_path, suffix):
     none = RoadNetwork(
         np.empty((0, 2)), np.empty((0, 2), np.int64), np.empty(0, object), np.empty(0), None
     )
@@ -126,7 +126,7 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_older_file_stays_when_writing_fails(tmp_path, monkeypatch):
+def test_the_old_file_is_kept_if_writing_fails(tmp_path, monkeypatch):
     path = tmp_path / "roads.geojson"
     write_network(some(), path)
     before = path.read_bytes()
@@ -332,7 +332,7 @@ def test_paths_may_be_text(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_speeds_are_whole_where_they_were_averaged(tmp_path, suffix):
+def test_averaged_speeds_are_rounded(tmp_path, suffix):
     made = network([(0, 0), (100, 0)], speeds=[54.99999999999999], crs="EPSG:32637")
     path = tmp_path / f"roads{suffix}"
     write_network(made, path)

@@ -19,7 +19,7 @@ def test_routes_by_length_and_by_time_differ():
     assert by_time == pytest.approx((2 * np.hypot(50, 40) / 65 + 100 / 25) / 0.44704)
 
 
-def test_there_and_back():
+def test_a_network_converted_to_networkx_and_back_is_the_same():
     made = network(*LINES, speeds=[65, np.nan, 25], crs="EPSG:32611")
     back = from_networkx(to_networkx(made))
     assert back.crs == made.crs
@@ -50,12 +50,12 @@ def test_a_graph_in_degrees_is_projected():
         (nx.Graph([(0, 1)]), "no x and y"),
     ],
 )
-def test_graphs_that_are_no_network_are_named(graph, message):
+def test_graphs_that_are_not_networks_are_refused_with_their_name(graph, message):
     with pytest.raises(SourceError, match=f"osm: .*{message}"):
         from_networkx(graph, name="osm")
 
 
-def test_a_node_that_is_not_finite_is_named():
+def test_a_node_that_is_not_finite_is_refused():
     graph = nx.Graph()
     graph.add_node(0, x=float("nan"), y=0.0)
     with pytest.raises(SourceError, match="not finite"):

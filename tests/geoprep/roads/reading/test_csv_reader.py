@@ -46,7 +46,7 @@ def test_both_conventions_and_images_without_roads(table):
     assert found["aoi_9_san_juan_chip98"].length_m.tolist() == [180]
 
 
-def test_length_and_time_give_a_speed(table):
+def test_speeds_follow_from_length_and_time(table):
     path = table(
         "ImageId,WKT_Pix,length_m,travel_time_s\n"
         'a,"LINESTRING (0 0, 100 0)",44.704,4\n'
@@ -57,18 +57,18 @@ def test_length_and_time_give_a_speed(table):
     assert found["a"].speed_mph.tolist() == [pytest.approx(25), pytest.approx(np.nan, nan_ok=True)]
 
 
-def test_parts_shorter_than_ten_pixels_are_left_out(table):
+def test_components_shorter_than_ten_pixels_are_left_out(table):
     path = table(HEAD + 'a,"LINESTRING (0 0, 9.9 0)"\na,"LINESTRING (0 50, 10.1 50)"\n')
     assert read_csv(path, pixel_size_m=100)["a"].length_m.tolist() == [pytest.approx(1010)]
 
 
-def test_heights_and_parts(table):
+def test_heights_are_ignored_and_multi_part_lines_split(table):
     text = '"MULTILINESTRING Z ((0 0 1, 50 0 1), (50 0 2, 50 50 2))"'
     found = read_csv(table(HEAD + f"a,{text}\n"), pixel_size_m=1)["a"]
     assert found.length_m.tolist() == [100]
 
 
-def test_a_grid_puts_the_roads_on_the_ground(table):
+def test_a_grid_georeferences_the_roads(table):
     path = table(HEAD + 'a,"LINESTRING (0 0, 0 1000)"\n')
     # Degrees of a chip in Khartoum and its mirror south of the equator.
     for lat, crs in ((15.5, "EPSG:32636"), (-15.5, "EPSG:32736")):
@@ -92,12 +92,12 @@ def test_a_grid_puts_the_roads_on_the_ground(table):
         ),
     ],
 )
-def test_tables_that_cannot_be_read_are_named(table, text, why):
+def test_tables_that_cannot_be_read_are_refused_with_a_reason(table, text, why):
     with pytest.raises(LabelError, match=why):
         read_csv(table(text), pixel_size_m=1)
 
 
-def test_pixels_need_a_size_or_an_image(table):
+def test_roads_in_pixels_need_a_pixel_size_or_an_image(table):
     path = table(HEAD + 'a,"LINESTRING (0 0, 90 0)"\n')
     with pytest.raises(UsageError, match="roads of a are in pixels"):
         read_csv(path)

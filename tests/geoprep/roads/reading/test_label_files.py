@@ -26,13 +26,13 @@ def lengths(network):
     return sorted(network.length_m.round(6).tolist())
 
 
-def test_lines_meet_where_they_share_a_point():
+def test_lines_join_where_they_share_a_point():
     tee = made([(0, 0), (50, 0), (100, 0)], [(50, 0), (50, 40)])
     assert lengths(tee) == [40, 50, 50]
     assert degree_counts(tee) == {1: 3, 3: 1}
 
 
-def test_lines_that_cross_without_a_point_do_not_meet():
+def test_lines_that_cross_without_a_point_are_not_joined():
     bridge = made([(0, 0), (100, 0)], [(50, -50), (50, 50)])
     assert lengths(bridge) == [100, 100]
 
@@ -41,7 +41,7 @@ def test_points_that_are_nearly_equal_stay_apart():
     assert degree_counts(made([(0, 0), (50, 0)], [(50, 1e-9), (100, 0)])) == {1: 4}
 
 
-def test_nodes_of_two_pieces_go_and_time_stays():
+def test_segments_are_merged_and_keep_their_travel_time():
     joined = made([(0, 0), (60, 0)], [(60, 0), (60, 30), (90, 30)], speeds=[20, 60])
     assert lengths(joined) == [120]
     assert list(joined.lines[0].coords) in (
@@ -51,7 +51,7 @@ def test_nodes_of_two_pieces_go_and_time_stays():
     assert joined.speed_mph[0] == pytest.approx(30)
 
 
-def test_a_piece_of_two_lines_is_one_edge_with_the_higher_speed():
+def test_a_segment_of_two_lines_is_one_edge_with_the_higher_speed():
     shared = made(
         [(0, 0), (50, 0), (80, 0)], [(0, 9), (0, 0), (50, 0), (50, 9)], [(80, 0), (80, 9)],
         speeds=[20, 40, np.nan],
@@ -60,7 +60,7 @@ def test_a_piece_of_two_lines_is_one_edge_with_the_higher_speed():
     assert shared.speed_mph[shared.length_m == 59] == pytest.approx(40)
 
 
-def test_as_published_such_a_piece_is_none():
+def test_as_published_a_segment_of_two_lines_is_left_out():
     lines = [[(0, 0), (50, 0), (80, 0)], [(0, 9), (0, 0), (50, 0), (50, 9)]]
     cut = made(*lines, as_published=True)
     # What the piece joined falls apart into roads of 9 m, 30 m and 9 m.
@@ -70,7 +70,7 @@ def test_as_published_such_a_piece_is_none():
     assert lengths(made([(0, 0), (60, 0)], [(60, 0), (0, 0)], as_published=True)) == []
 
 
-def test_rings_loops_and_parallel_edges_stay():
+def test_rings_loops_and_parallel_edges_are_kept():
     ring = [(0, 0), (40, 0), (40, 40), (0, 40), (0, 0)]
     assert lengths(made(ring)) == [160]
     assert degree_counts(made(ring)) == {2: 1}
@@ -81,7 +81,7 @@ def test_rings_loops_and_parallel_edges_stay():
     assert degree_counts(parallel) == {1: 2, 3: 2}
 
 
-def test_parts_without_a_long_way_are_crumbs():
+def test_components_without_a_path_of_five_metres_are_left_out():
     road = [(0, 0), (100, 0)]
     assert lengths(made(road, [(0, 50), (4.9, 50)])) == [100]
     assert lengths(made(road, [(0, 50), (5.1, 50)])) == [5.1, 100]
@@ -110,7 +110,7 @@ def line(*points, **properties):
     return {"type": "LineString", "coordinates": points}, properties
 
 
-def test_heights_do_not_count_and_parts_are_lines(tmp_path):
+def test_heights_are_ignored_and_multi_part_lines_are_split(tmp_path):
     west, south = -115.17, 36.24
     path = write(
         tmp_path / "a.geojson",
@@ -134,7 +134,7 @@ def test_heights_do_not_count_and_parts_are_lines(tmp_path):
     assert np.isfinite(found.speed_mph).all()
 
 
-def test_ways_of_no_car_are_roads_only_as_published(tmp_path):
+def test_footways_are_roads_only_as_published(tmp_path):
     path = write(
         tmp_path / "osm.geojson",
         line((-115.17, 36.24), (-115.17, 36.241), highway="residential", osm_id=1, version="1"),
@@ -150,7 +150,7 @@ def test_a_file_without_roads_is_a_network_without_roads(tmp_path):
     assert len(read_labels(write(tmp_path / "none.geojson")).ends) == 0
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(LabelError, match=r"gone\.geojson: cannot be read"):
         read_labels(tmp_path / "gone.geojson")
 
@@ -169,7 +169,7 @@ def test_published_score_of_openstreetmap(shared_data, midpoints, score, as_publ
 
 
 @pytest.mark.parametrize("number", [0, 99, 990])
-def test_real_labels_are_like_themselves(shared_data, number):
+def test_real_labels_score_one_against_themselves(shared_data, number):
     labels = shared_data / "AOI_2_Vegas" / "geojson_roads_speed"
     truth = read_labels(labels / LABEL.format(number))
     for weight in ("length", "time"):
@@ -190,5 +190,5 @@ def test_real_labels_are_like_themselves(shared_data, number):
         ("My Town.v2.gpkg", "my town.v2"),
     ],
 )
-def test_scenes_have_one_name(name, key):
+def test_all_names_of_a_scene_have_one_key(name, key):
     assert scene_key(name) == key

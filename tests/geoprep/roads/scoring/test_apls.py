@@ -64,7 +64,7 @@ def test_published_graphs_with_midpoints(img0):
 
 
 @pytest.mark.parametrize("weight", ["length", "time"])
-def test_a_published_graph_is_like_itself(img0, weight):
+def test_a_published_graph_scores_one_against_itself(img0, weight):
     for graph, _ in img0:
         assert apls(graph, graph, weight=weight).score == pytest.approx(1, abs=1e-9)
 
@@ -191,7 +191,7 @@ def test_agrees_with_plain_networkx(seed, weight, control_point_spacing_m, snap_
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 1 << 30), weight=st.sampled_from(["length", "time"]))
-def test_the_way_for_cities_gives_the_same(seed, weight):
+def test_blocks_give_the_same_score(seed, weight):
     truth, proposal = random_pair(seed)
     small = apls(truth, proposal, weight=weight, control_point_spacing_m=10)
     with pytest.MonkeyPatch.context() as patch:
@@ -218,7 +218,7 @@ def grid_network(side, *, jitter, seed, drop):
     )
 
 
-def test_a_part_of_a_town_scores_alike_both_ways(monkeypatch):
+def test_several_blocks_and_threads_give_the_same_score(monkeypatch):
     """Enough points for several blocks, several levels of cuts, and several threads."""
     truth = grid_network(12, jitter=0, seed=1, drop=0.1)
     proposal = grid_network(12, jitter=1, seed=2, drop=0.15)
@@ -233,7 +233,7 @@ def test_a_part_of_a_town_scores_alike_both_ways(monkeypatch):
 # --- what it says of simple networks -----------------------------------------------------------
 
 
-def test_a_detour_counts_as_what_it_adds():
+def test_a_detour_costs_its_additional_length():
     square = [[(0, 0), (30, 0)], [(30, 0), (30, 30)], [(30, 30), (0, 30)], [(0, 30), (0, 0)]]
     found = apls(network(*square), network(*square[1:]))
     # Four sides and two diagonals of 60 m; the missing side (30 m) takes 90: |30 - 90| / 30 > 1.
@@ -250,13 +250,13 @@ def test_unconnected_pairs_of_the_truth_do_not_count():
     assert found.proposal_to_truth == pytest.approx(1 - 4 / 6)
 
 
-def test_points_farther_than_the_snapping_distance_are_missing():
+def test_points_beyond_the_snapping_distance_are_missing():
     truth, shifted = network([(0, 0), (30, 0)]), network([(0, 4.5), (30, 4.5)])
     assert apls(truth, shifted).score == 0
     assert apls(truth, shifted, snap_m=5).score == 1
 
 
-def test_midpoints_lie_on_edges_of_at_least_three_quarters():
+def test_edges_shorter_than_three_quarters_of_the_spacing_have_no_control_points_inside():
     long, short = network([(0, 0), (37.5, 0)]), network([(0, 0), (37.4, 0)])
     assert len(module.control_points(long)) == 3
     assert len(module.control_points(short)) == 2
@@ -264,7 +264,7 @@ def test_midpoints_lie_on_edges_of_at_least_three_quarters():
     assert len(module.control_points(network([(0, 0), (120, 0)]), None)) == 2
 
 
-def test_a_part_of_an_edge_is_as_fast_as_the_edge():
+def test_part_of_an_edge_has_the_speed_of_the_edge():
     """The reference program gives parts the speed of a neighbour."""
     slow_then_fast = network([(0, 0), (100, 0)], [(100, 0), (200, 0)], speeds=[10, 60])
     whole = network([(0, 0), (50, 0)], [(50, 0), (100, 0)], [(100, 0), (200, 0)],
@@ -272,7 +272,7 @@ def test_a_part_of_an_edge_is_as_fast_as_the_edge():
     assert apls(slow_then_fast, whole, weight="time").score == pytest.approx(1)
 
 
-def test_two_points_on_one_spot_both_stay():
+def test_two_points_on_one_spot_are_both_kept():
     """The reference program lets the second take the place of the first."""
     fork = network([(0, 0), (30, 0)], [(30, 0), (60, 1)], [(30, 0), (60, -1)])
     road = network([(0, 0), (30, 0)], [(30, 0), (60, 0)])
@@ -281,7 +281,7 @@ def test_two_points_on_one_spot_both_stay():
     assert found.truth_to_proposal == pytest.approx(5 / 6, abs=1e-3)
 
 
-def test_numbers_of_nodes_and_directions_of_lines_do_not_matter():
+def test_node_numbers_and_line_directions_do_not_change_the_score():
     rng = np.random.default_rng(4)
     truth, proposal = random_pair(4)
     order, edges = rng.permutation(len(proposal.nodes)), rng.permutation(len(proposal.ends))
@@ -306,19 +306,19 @@ def test_numbers_of_nodes_and_directions_of_lines_do_not_matter():
     ],
     ids=["one road", "a ring", "parallel edges", "a road with a loop"],
 )
-def test_small_networks_are_like_themselves(lines):
+def test_small_networks_score_one_against_themselves(lines):
     made = network(*lines, speeds=[25.0] * len(lines))
     assert apls(made, made).score == pytest.approx(1)
     assert apls(made, made, weight="time").score == pytest.approx(1)
 
 
-def test_no_roads_score_nothing():
+def test_a_network_without_roads_scores_zero():
     road = network([(0, 0), (30, 0)])
     for one, two in ((EMPTY, road), (road, EMPTY), (EMPTY, EMPTY)):
         assert apls(one, two).score == 0
 
 
-def test_networks_that_cannot_be_scored_are_named():
+def test_networks_that_cannot_be_scored_are_refused_with_their_name():
     road = network([(0, 0), (30, 0)], crs="EPSG:32611")
     lost = replace(road, nodes=np.array([[0, 0], [np.nan, 0]]))
     dangling = replace(road, ends=np.array([[0, 7]]))
@@ -338,7 +338,7 @@ def test_networks_that_cannot_be_scored_are_named():
         apls(road, replace(road, speed_mph=np.array([0.0])))
 
 
-def test_a_few_nodes_have_the_distances_of_many(monkeypatch):
+def test_distances_of_few_nodes_equal_those_of_dijkstra(monkeypatch):
     """Small networks go another way through the same numbers: loops, parallels, parts, 0 m."""
     distances = import_module("geoprep.roads.paths.distances")
     rng = np.random.default_rng(4)

@@ -27,14 +27,14 @@ def test_a_road_ends_at_the_border():
     assert sorted(map(tuple, made.nodes.tolist())) == [(50, 50), (50, 80), (100, 50)]
 
 
-def test_a_road_that_comes_back_is_two():
+def test_a_road_that_returns_is_two_edges():
     out_and_in = [(50, 20), (150, 20), (150, 80), (50, 80)]
     assert lengths(clipped(network(out_and_in), BOX)) == [50, 50]
     through = [(-50, 40), (150, 40), (150, 60), (-50, 60)]
     assert lengths(clipped(network(through), BOX)) == [100, 100]
 
 
-def test_what_lies_outside_goes_and_what_lies_inside_stays():
+def test_roads_outside_are_removed_and_roads_inside_kept():
     made = clipped(
         network([(10, 10), (90, 10)], [(200, 0), (300, 0)], [(101, -5), (101, 105)]), BOX
     )
@@ -53,19 +53,19 @@ def test_a_loop_that_crosses_itself_and_the_border():
     assert inside < whole.length
 
 
-def test_touching_the_border_cuts_nothing():
+def test_a_road_that_touches_the_border_is_not_cut():
     assert lengths(clipped(network([(20, 50), (100, 60), (20, 70)]), BOX)) == [
         pytest.approx(2 * np.hypot(80, 10))
     ]
 
 
-def test_the_area_of_an_image_on_the_ground():
+def test_the_footprint_of_an_image_is_projected():
     grid = Grid(1300, 1300, Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24), "EPSG:4326")
     area = area_of_grid(grid, "EPSG:32611")
     assert area.area == pytest.approx(1300 * 0.2427 * 1300 * 0.2996, rel=2e-3)
 
 
-def test_the_area_of_roads_is_a_box_of_degrees():
+def test_the_bounding_box_of_roads_is_a_box_of_degrees():
     # At the edge of a zone a box of degrees is turned: its sides are no axes of the plane.
     roads = network([(750_000, 4_000_000), (751_000, 4_000_000)], [(750_000, 4_001_000),
                     (751_000, 4_001_000)], crs="EPSG:32611")  # fmt: skip

@@ -1,76 +1,25 @@
-"""Scores scene by scene, from files as a user has them; the commands ``score`` and ``route``."""
+"""Ground truth and proposal of scenes, and their scores."""
 
 import json
+from dataclasses import replace
 
-import numpy as np
+import geopandas as gpd
 import pytest
-import rasterio
-from affine import Affine
-from click.testing import CliRunner
+import shapely
+from helpers.stores import write_store
+from helpers.towns import make_town, write_labels
 
-from geoprep.cli.commands import cli
-from geoprep.crs import LONLAT, transformer
 from geoprep.errors import SourceError, UsageError
+from geoprep.labels import SpeedRule
 from geoprep.roads.formats import read_network, write_network
 from geoprep.roads.network import in_crs
-from geoprep.roads.reading import read_labels
 from geoprep.roads.scoring import ScoreSettings, mean_scores, pair_scenes, score_scenes
-
-CRS = "EPSG:32637"
-CORNER = 400_000, 6_178_000
-SIDE = 300
-
-
-def write_labels(path, *lines):
-    """Write roads, given in metres from the corner, as a label file."""
-    to_degrees = transformer(CRS, LONLAT)
-    features = [
-        {
-            "type": "Feature",
-            "properties": {"highway": "residential", "lanes": "1", "surface": "paved"},
-            "geometry": {
-                "type": "LineString",
-                "coordinates": [
-                    to_degrees.transform(CORNER[0] + x, CORNER[1] + y) for x, y in line
-                ],
-            },
-        }
-        for line in lines
-    ]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
-    return path
-
-
-def write_image(path, column):
-    path.parent.mkdir(exist_ok=True)
-    transform = Affine(1, 0, CORNER[0] + SIDE * column, 0, -1, CORNER[1] + SIDE)
-    profile = {"width": SIDE, "height": SIDE, "count": 1, "dtype": "uint8", "crs": CRS}
-    with rasterio.open(path, "w", driver="GTiff", transform=transform, **profile) as image:
-        image.write(np.ones((1, SIDE, SIDE), np.uint8))
 
 
 @pytest.fixture
 def town(tmp_path):
     """Three scenes side by side, the last without roads, and one network over all of them."""
-    main = [(10, 150), (150, 150), (290, 150)], [(150, 150), (150, 280)]
-    east = [[(x + SIDE, y) for x, y in line] for line in main]
-    write_labels(tmp_path / "labels" / "AOI_7_Moscow_chip2.geojson", *main)
-    write_labels(tmp_path / "labels" / "AOI_7_Moscow_chip10.geojson", *east)
-    write_labels(tmp_path / "labels" / "AOI_7_Moscow_chip11.geojson")
-    for column, number in ((0, 2), (1, 10), (2, 11)):
-        name = f"SN5_roads_train_AOI_7_Moscow_PS-RGB_chip{number}.tif"
-        write_image(tmp_path / "images" / name, column)
-    # All roads, and one that nobody labelled along the border of the first scene.
-    city = write_labels(
-        tmp_path / "all.geojson",
-        [(10, 150), (150, 150), (450, 150), (590, 150)],
-        [(150, 150), (150, 280)],
-        [(450, 150), (450, 280)],
-        [(5, 5), (295, 5)],
-    )
-    write_network(read_labels(city, crs=CRS), tmp_path / "city.gpkg")
-    return tmp_path
+    return make_town(tmp_path)
 
 
 def scored(town, proposal, **options):
@@ -78,7 +27,7 @@ def scored(town, proposal, **options):
     return {one.scene: one for one in score_scenes(pairs, ScoreSettings())}
 
 
-def test_every_scene_gets_its_part_of_a_city(town):
+def test_every_scene_is_scored_on_its_part_of_a_city(town):
     found = scored(town, "city.gpkg")
     assert list(found) == [f"aoi_7_moscow_chip{n}" for n in (2, 10, 11)]
     # Within the box about the labelled roads, everything is right.
@@ -87,7 +36,7 @@ def test_every_scene_gets_its_part_of_a_city(town):
         assert found[f"aoi_7_moscow_chip{number}"].apls_time.score == pytest.approx(1, abs=1e-4)
 
 
-def test_a_city_in_another_zone_is_moved_to_the_scenes(town):
+def test_a_city_in_another_zone_is_reprojected(town):
     write_network(in_crs(read_network(town / "city.gpkg"), "EPSG:32636"), town / "next.gpkg")
     found = scored(town, "next.gpkg", images=town / "images")
     same = scored(town, "city.gpkg", images=town / "images")
@@ -99,7 +48,7 @@ def test_a_city_in_another_zone_is_moved_to_the_scenes(town):
             assert one.proposal_km == pytest.approx(same[scene].proposal_km, rel=1e-3)
 
 
-def test_images_say_where_scenes_end(town):
+def test_images_set_the_borders_of_scenes(town):
     found = scored(town, "city.gpkg", images=town / "images")
     first, second = found["aoi_7_moscow_chip2"], found["aoi_7_moscow_chip10"]
     # Roads reach to the borders, 10 m beyond the labels; one is invented.
@@ -110,7 +59,7 @@ def test_images_say_where_scenes_end(town):
     assert first.topo.recall == 1
 
 
-def test_scenes_without_roads_are_in_no_mean(town):
+def test_scenes_without_roads_are_left_out_of_means(town):
     found = scored(town, "city.gpkg")
     empty = found["aoi_7_moscow_chip11"]
     assert (empty.apls, empty.apls_time, empty.topo) == (None, None, None)
@@ -121,7 +70,7 @@ def test_scenes_without_roads_are_in_no_mean(town):
     assert set(nothing.values()) == {None}
 
 
-def test_scenes_meet_by_name_and_those_without_a_proposal_count_nothing(town):
+def test_scenes_are_matched_by_name_and_score_zero_without_a_proposal(town):
     table = town / "submission.csv"
     table.write_text(
         "ImageId,WKT_Pix\n"
@@ -139,13 +88,13 @@ def test_scenes_meet_by_name_and_those_without_a_proposal_count_nothing(town):
     assert mean["apls_time"] == 0  # of the scene without a proposal: of the other nobody knows
 
 
-def test_two_single_files_are_one_scene_and_nothing_is_cut(town):
+def test_two_single_files_are_one_scene_and_are_not_clipped(town):
     truth = town / "labels" / "AOI_7_Moscow_chip2.geojson"
     (pair,) = pair_scenes(truth, town / "city.gpkg")
     assert pair.proposal.length_m.sum() == pytest.approx(580 + 2 * 130 + 290, rel=1e-3)
 
 
-def test_a_truth_that_lies_elsewhere_is_said(town):
+def test_a_distance_between_ground_truth_and_proposal_is_noted(town):
     away = [[(x + 5000, y) for x, y in line] for line in ([(10, 150), (290, 150)],)]
     far = write_labels(town / "far" / "a.geojson", *away)
     here = town / "labels" / "AOI_7_Moscow_chip2.geojson"
@@ -155,7 +104,7 @@ def test_a_truth_that_lies_elsewhere_is_said(town):
     assert same.note == ""
 
 
-def test_what_cannot_be_compared_is_said(town):
+def test_errors_say_why_nothing_can_be_compared(town):
     labels = town / "labels"
     with pytest.raises(SourceError, match=r"gone\.gpkg: no such file"):
         pair_scenes(labels, town / "gone.gpkg")
@@ -188,87 +137,94 @@ def test_a_damaged_network_is_not_read_as_labels(town):
         pair_scenes(town / "labels", out)
 
 
-def run(*arguments):
-    return CliRunner().invoke(cli, list(map(str, arguments)), standalone_mode=False)
+RING = [(50, 50), (150, 50), (150, 150), (50, 150), (50, 50)]
+"""A closed loop: it touches the other road at its first point."""
 
 
-def test_score_prints_a_table_or_json(town):
-    options = ("--truth", town / "labels", "--proposal", town / "city.gpkg", "--quiet")
-    table = run("score", *options)
-    assert table.exception is None
-    assert "aoi_7_moscow_chip10" in table.output
-    assert "mean of 2" in table.output
-    document = json.loads(run("score", *options, "--json", "--snap", "5").output)
-    assert document["settings"]["snap_m"] == 5
-    assert document["mean"]["apls"] == pytest.approx(1, abs=1e-4)
-    assert [scene["apls"] is None for scene in document["scenes"]] == [False, False, True]
+def test_as_published_closed_loops_are_left_out_on_both_sides(tmp_path):
+    road = [(50, 50), (0, 0), (-250, 0)]
+    truth = write_labels(tmp_path / "truth.geojson", road, RING)
+    proposal = write_labels(tmp_path / "proposal.geojson", road)
+
+    def apls_of(one, two, *, published):
+        pairs = pair_scenes(one, two, as_published=published)
+        (score,) = score_scenes(pairs, ScoreSettings())
+        return score.apls.score
+
+    assert apls_of(truth, proposal, published=False) < 0.9
+    assert apls_of(proposal, truth, published=False) < 0.9
+    assert apls_of(truth, proposal, published=True) == pytest.approx(1, abs=1e-6)
+    assert apls_of(proposal, truth, published=True) == pytest.approx(1, abs=1e-6)
 
 
-def test_score_in_pixels(town):
-    table = town / "pixels.csv"
-    table.write_text('ImageId,WKT_Pix\nmap,"LINESTRING (0 0, 90 0)"\n')
-    options = ("--truth", table, "--proposal", table, "--json")
-    assert json.loads(run("score", *options, "--pixel-size", "0.5").output)["mean"]["apls"] == 1
-    assert "are in pixels" in str(run("score", *options).exception)
+def test_published_scores_of_real_graphs_stay(shared_data):
+    """Vegas chip 0 and 99 have no closed loops."""
+    vegas = shared_data / "AOI_2_Vegas"
+    label = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{}.geojson"
+    for number, proposal, score in (
+        (0, "proposal_img0_wkt.csv", 0.72922),
+        (99, "osm_img99.geojson", 0.78056),
+    ):
+        pairs = pair_scenes(
+            vegas / "geojson_roads_speed" / label.format(number),
+            shared_data / "apls" / proposal,
+            images=None if number else vegas / "PS-RGB",
+            as_published=True,
+        )
+        (one,) = score_scenes(pairs, ScoreSettings())
+        assert one.apls.score == pytest.approx(score, abs=1e-3)
 
 
-def test_route_writes_a_line(town):
-    to_degrees = transformer(CRS, LONLAT)
-    places = [
-        "{:.7f},{:.7f}".format(*to_degrees.transform(CORNER[0] + x, CORNER[1] + y))
-        for x, y in ((10, 152), (150, 280))
-    ]
-    out = town / "route.geojson"
-    done = run("route", town / "city.gpkg", "--from", places[0], "--to", places[1], "--out", out)
-    assert done.exception is None
-    assert "0.270 km, 0 min 24 s" in done.output
-    (feature,) = json.loads(out.read_text())["features"]
-    assert feature["properties"]["length_m"] == pytest.approx(270, abs=0.1)
-    layer = run(
-        "route", town / "city.gpkg", "--from", places[0], "--to", places[1], "--out", "x.gpkg"
+def test_a_network_always_has_its_own_speeds(town):
+    """Also where it is ground truth, saved again as edges alone, or beside other options."""
+    network = read_network(town / "city.gpkg")
+    slow = replace(network, speed_mph=network.speed_mph / 2)
+    for suffix in (".gpkg", ".geojson", ".shp"):
+        path = town / f"slow{suffix}"
+        table = gpd.GeoDataFrame(
+            {"speed_mph": slow.speed_mph},
+            geometry=[shapely.MultiLineString([line]) for line in slow.lines],
+            crs=slow.crs,
+        )
+        table.to_crs("EPSG:4326").to_file(path, engine="pyogrio")
+        (one,) = score_scenes(pair_scenes(town / "city.gpkg", path), ScoreSettings())
+        assert one.apls.score == pytest.approx(1, abs=1e-3)
+        assert one.apls_time.score == pytest.approx(0, abs=1e-3)  # every path takes twice as long
+
+
+@pytest.mark.parametrize(
+    ("rule", "mph"),
+    [
+        (SpeedRule(), 25),
+        (SpeedRule(speed_from="field"), 40),
+        (SpeedRule(speed_field="maxspeed", speed_unit="kmh"), 50 * 0.621371),
+    ],
+    ids=["attributes", "field", "named field"],
+)
+def test_labels_have_speeds_by_the_rule(tmp_path, rule, mph):
+    path = write_labels(
+        tmp_path / "a.geojson", [(0, 0), (200, 0)], inferred_speed_mph=40, maxspeed=50
     )
-    assert "x.gpkg: a route is written as GeoJSON" in str(layer.exception)
-    wrong = run("route", town / "city.gpkg", "--from", "north", "--to", places[1], "--out", out)
-    assert "--from north: write longitude and latitude" in str(wrong.exception)
+    (pair,) = pair_scenes(path, path, rule=rule)
+    assert pair.truth.speed_mph == pytest.approx(mph, rel=1e-4)
+    assert pair.proposal.speed_mph == pytest.approx(mph, rel=1e-4)
 
 
-def test_pair_scenes_unknown_speed_are_left_out_of_the_mean_of_times_and_counted(town):
+@pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".graphml", ".parquet"])
+def test_a_folder_of_networks_in_any_format_is_matched_by_name(town, suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    folder = town / "networks"
+    folder.mkdir()
+    write_network(read_network(town / "city.gpkg"), folder / f"AOI_7_Moscow_chip2{suffix}")
+    found = scored(town, "networks", images=town / "images")
+    assert found["aoi_7_moscow_chip2"].apls.truth_to_proposal == pytest.approx(1, abs=1e-4)
+    assert found["aoi_7_moscow_chip10"].note == "no proposal"
+
+
+def test_a_table_in_pixels_cannot_be_georeferenced_by_a_store(town):
+    store = write_store(town / "a.zarr")
     table = town / "submission.csv"
-    table.write_text(
-        "ImageId,WKT_Pix,length_m,travel_time_s\n"
-        'AOI_7_Moscow_chip2,"LINESTRING (10 150, 150 150, 290 150)",280,25\n'
-        'AOI_7_Moscow_chip2,"LINESTRING (150 150, 150 20)",130,12\n'
-        'AOI_7_Moscow_chip10,"LINESTRING (10 150, 290 150)",280,\n'
-    )
-    given = ["--truth", str(town / "labels"), "--proposal", str(table)]
-    given += ["--images", str(town / "images")]
-    shown = CliRunner().invoke(cli, ["score", *given, "--quiet"])
-    assert "time: mean of the 1 scenes whose speeds are known" in shown.output
-    told = json.loads(CliRunner().invoke(cli, ["score", *given, "--json"]).output)
-    assert told["scenes_in_mean"] == {"apls": 2, "apls_time": 1}
-    known = next(s for s in told["scenes"] if s["scene"] == "aoi_7_moscow_chip2")
-    assert told["mean"]["apls_time"] == known["apls_time"]["score"] > 0.5
-
-
-def test_a_corrupt_label_is_named_with_a_fix_for_scores(town):
-    (town / "bad.geojson").write_text('{"type": "FeatureCollection", "features": [{')
-    given = ["--truth", str(town / "bad.geojson"), "--proposal", str(town / "labels")]
-    shown = CliRunner().invoke(cli, ["score", *given])
-    assert "fetch the file again, or leave it out" in str(shown.exception)
-    assert "build" not in str(shown.exception)
-
-
-def test_a_label_with_a_place_that_is_no_number_is_refused(town):
-    """Left out it would make another truth."""
-    label = town / "labels" / "AOI_7_Moscow_chip2.geojson"
-    document = json.loads(label.read_text())
-    document["features"][1]["geometry"]["coordinates"][0][0] = float("nan")
-    label.write_text(json.dumps(document))
-    given = [
-        "--truth",
-        str(label),
-        "--proposal",
-        str(town / "labels" / "AOI_7_Moscow_chip10.geojson"),
-    ]
-    shown = CliRunner().invoke(cli, ["score", *given])
-    assert "chip2.geojson: 1 roads have coordinates that are not finite" in str(shown.exception)
+    table.write_text('ImageId,WKT_Pix\nAOI_0_Test_chip1,"LINESTRING (10 150, 290 150)"\n')
+    with pytest.raises(UsageError, match="in pixels"):
+        pair_scenes(town / "labels", table, images=store)

@@ -14,11 +14,11 @@ BLOCK = network(
 )
 
 
-def test_a_network_is_like_itself():
+def test_a_network_scores_one_against_itself():
     assert topo(BLOCK, BLOCK) == TopoScore(1.0, 1.0, 1.0, 8)
 
 
-def test_an_invented_branch_costs_precision():
+def test_a_false_branch_costs_precision():
     found = topo(network(ROAD), network(ROAD, [(100, 0), (100, 50)]))
     # Two starts. From either 20 holes along the road, and 10 marbles more on the branch.
     assert found.starts == 2
@@ -35,27 +35,27 @@ def test_a_missing_branch_costs_recall():
     assert found.recall == pytest.approx((20 / 30) * 2 / 3)
 
 
-def test_a_gap_hides_what_lies_behind_it():
+def test_roads_behind_a_gap_are_missing():
     broken = network([(0, 0), (48, 0)], [(52, 0), (100, 0)])
     found = topo(network(ROAD), broken)
     assert found.precision == 1
     assert found.recall == pytest.approx(0.5, abs=0.05)
 
 
-def test_roads_across_or_too_far_are_no_pair():
+def test_starting_points_pair_with_near_parallel_roads_only():
     assert topo(network(ROAD), network([(0, 9.9), (100, 9.9)])).recall == 1
     assert topo(network(ROAD), network([(0, 10.1), (100, 10.1)])).recall == 0
     assert topo(network(ROAD), network([(33.3, -50), (33.3, 50)])).recall == 0
 
 
-def test_a_hole_takes_one_marble():
+def test_a_hole_matches_one_marble():
     twice = network(ROAD, [(0, 2), (100, 2)], [(100, 0), (100, 2)])
     found = topo(network(ROAD), twice, match_m=3)
     assert found.precision < 0.75
     assert found.recall == 1
 
 
-def test_the_seed_draws_the_starting_points():
+def test_the_seed_chooses_the_starting_points():
     truth = network(*([(0, y), (100, y)] for y in range(0, 200, 20)))
     proposal = network(*([(0, y), (20 + y / 2, y)] for y in range(0, 200, 20)))
     drawn = [topo(truth, proposal, starts=5, seed=seed) for seed in (1, 1, 2)]
@@ -65,23 +65,23 @@ def test_the_seed_draws_the_starting_points():
     assert topo(truth, proposal, starts=10_000) == topo(truth, proposal)
 
 
-def test_no_roads_score_nothing():
+def test_a_network_without_roads_scores_zero():
     empty = network()
     for one, two in ((empty, BLOCK), (BLOCK, empty), (empty, empty)):
         assert topo(one, two) == TopoScore(0, 0, 0, 0)
 
 
-def test_a_crumb_is_looked_at_too():
+def test_a_network_of_short_edges_is_scored():
     crumb = network([(0, 0), (10, 0)])
     assert topo(crumb, crumb).f1 == 1
 
 
-def test_distances_have_to_be_above_zero():
+def test_distances_must_be_above_zero():
     with pytest.raises(UsageError, match="above 0 m"):
         topo(BLOCK, BLOCK, interval_m=0)
 
 
-def test_a_walk_leaves_every_point_of_a_ring_once():
+def test_points_along_a_ring_are_reached_once():
     ring = network([(0, 0), (100, 0), (100, 100), (0, 100), (0, 0)])
     left = Propagation.of(ring, radius_m=1000, interval_m=7).points_from(0, 33)
     assert (left.edge == 0).all()
@@ -90,14 +90,14 @@ def test_a_walk_leaves_every_point_of_a_ring_once():
     assert len(np.unique(left.along_m.round(6))) == 57
 
 
-def test_a_walk_takes_the_shorter_way_round_to_its_own_edge():
+def test_the_far_end_of_an_edge_is_reached_round_the_block():
     lens = network([(0, 0), (30, 0)], [(0, 0), (15, 80), (30, 0)])
     left = Propagation.of(lens, radius_m=1000, interval_m=10).points_from(1, 81.0)
     whole = lens.length_m.sum()
     assert len(left) == 1 + 2 * int(whole / 2 / 10)
 
 
-def test_a_walk_ends_at_its_radius():
+def test_points_end_at_the_radius():
     loop = network([(0, 0), (50, 0)], [(50, 0), (90, 0), (90, 40), (50, 0)])
     left = Propagation.of(loop, radius_m=60, interval_m=10).points_from(0, 0.0)
     # Five along the road, its end among them, and the loop entered at both of its ends.

@@ -1,0 +1,164 @@
+"""The commands `geoprep score` and `geoprep route`."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from helpers.towns import CORNER, CRS, make_town
+
+from geoprep.cli.commands import cli
+from geoprep.crs import LONLAT, transformer
+
+
+@pytest.fixture
+def town(tmp_path):
+    """Three scenes side by side, the last without roads, and one network over all of them."""
+    return make_town(tmp_path)
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, list(map(str, arguments)), standalone_mode=False)
+
+
+def test_score_prints_a_table_or_json(town):
+    options = ("--truth", town / "labels", "--proposal", town / "city.gpkg", "--quiet")
+    table = run("score", *options)
+    assert table.exception is None
+    assert "aoi_7_moscow_chip10" in table.output
+    assert "mean of 2" in table.output
+    document = json.loads(run("score", *options, "--json", "--snap", "5").output)
+    assert document["settings"]["snap_m"] == 5
+    assert document["mean"]["apls"] == pytest.approx(1, abs=1e-4)
+    assert [scene["apls"] is None for scene in document["scenes"]] == [False, False, True]
+
+
+def test_score_in_pixels(town):
+    table = town / "pixels.csv"
+    table.write_text('ImageId,WKT_Pix\nmap,"LINESTRING (0 0, 90 0)"\n')
+    options = ("--truth", table, "--proposal", table, "--json")
+    assert json.loads(run("score", *options, "--pixel-size", "0.5").output)["mean"]["apls"] == 1
+    assert "are in pixels" in str(run("score", *options).exception)
+
+
+def test_route_writes_a_line(town):
+    to_degrees = transformer(CRS, LONLAT)
+    places = [
+        "{:.7f},{:.7f}".format(*to_degrees.transform(CORNER[0] + x, CORNER[1] + y))
+        for x, y in ((10, 152), (150, 280))
+    ]
+    out = town / "route.geojson"
+    done = run("route", town / "city.gpkg", "--from", places[0], "--to", places[1], "--out", out)
+    assert done.exception is None
+    assert "0.270 km, 0 min 24 s" in done.output
+    (feature,) = json.loads(out.read_text())["features"]
+    assert feature["properties"]["length_m"] == pytest.approx(270, abs=0.1)
+    layer = run(
+        "route", town / "city.gpkg", "--from", places[0], "--to", places[1], "--out", "x.gpkg"
+    )
+    assert "x.gpkg: a route is written as GeoJSON" in str(layer.exception)
+    wrong = run("route", town / "city.gpkg", "--from", "north", "--to", places[1], "--out", out)
+    assert "--from north: write longitude and latitude" in str(wrong.exception)
+
+
+def test_scenes_with_unknown_speeds_are_left_out_of_the_mean_of_times(town):
+    table = town / "submission.csv"
+    table.write_text(
+        "ImageId,WKT_Pix,length_m,travel_time_s\n"
+        'AOI_7_Moscow_chip2,"LINESTRING (10 150, 150 150, 290 150)",280,25\n'
+        'AOI_7_Moscow_chip2,"LINESTRING (150 150, 150 20)",130,12\n'
+        'AOI_7_Moscow_chip10,"LINESTRING (10 150, 290 150)",280,\n'
+    )
+    given = ["--truth", str(town / "labels"), "--proposal", str(table)]
+    given += ["--images", str(town / "images")]
+    shown = CliRunner().invoke(cli, ["score", *given, "--quiet"])
+    assert "time: mean of the 1 scenes whose speeds are known" in shown.output
+    told = json.loads(CliRunner().invoke(cli, ["score", *given, "--json"]).output)
+    assert told["scenes_in_mean"] == {"apls": 2, "apls_time": 1}
+    known = next(s for s in told["scenes"] if s["scene"] == "aoi_7_moscow_chip2")
+    assert told["mean"]["apls_time"] == known["apls_time"]["score"] > 0.5
+
+
+def test_the_error_for_a_corrupt_label_names_file_and_fix(town):
+    (town / "bad.geojson").write_text('{"type": "FeatureCollection", "features": [{')
+    given = ["--truth", str(town / "bad.geojson"), "--proposal", str(town / "labels")]
+    shown = CliRunner().invoke(cli, ["score", *given])
+    assert "fetch the file again, or leave it out" in str(shown.exception)
+    assert "build" not in str(shown.exception)
+
+
+def test_a_label_with_coordinates_that_are_not_finite_is_refused(town):
+    """Left out it would make another truth."""
+    label = town / "labels" / "AOI_7_Moscow_chip2.geojson"
+    document = json.loads(label.read_text())
+    document["features"][1]["geometry"]["coordinates"][0][0] = float("nan")
+    label.write_text(json.dumps(document))
+    given = [
+        "--truth",
+        str(label),
+        "--proposal",
+        str(town / "labels" / "AOI_7_Moscow_chip10.geojson"),
+    ]
+    shown = CliRunner().invoke(cli, ["score", *given])
+    assert "chip2.geojson: 1 roads have coordinates that are not finite" in str(shown.exception)
+
+
+def test_midpoints_is_a_deprecated_name(town):
+    given = ["--truth", str(town / "labels"), "--proposal", str(town / "city.gpkg"), "--json"]
+    shown = CliRunner().invoke(cli, ["score", *given, "--midpoints", "0"])
+    assert "--midpoints is deprecated, use --control-point-spacing" in shown.stderr
+    assert json.loads(shown.stdout)["settings"]["control_point_spacing_m"] is None
+
+
+def test_without_images_the_output_says_what_does_not_count(town):
+    given = ["--truth", str(town / "labels"), "--proposal", str(town / "city.gpkg"), "--quiet"]
+    shown = CliRunner().invoke(cli, ["score", *given]).output
+    assert "2 scenes are scored within the bounding box of their ground truth" in shown
+    assert "Give --images" in shown
+    with_images = CliRunner().invoke(cli, ["score", *given, "--images", str(town / "images")])
+    assert "bounding box" not in with_images.output
+
+
+def test_a_store_gives_the_borders_of_scenes_as_its_images_do(town):
+    store = town / "moscow.zarr"
+    built = run("build-zarr", "--images", town / "images" / "*.tif", "--out", store, "--quiet")
+    assert built.exception is None
+    given = ("--truth", town / "labels", "--proposal", town / "city.gpkg", "--json")
+    by_store, by_images, by_none = (
+        json.loads(run("score", *given, *more).output)
+        for more in (("--images", store), ("--images", town / "images"), ())
+    )
+    assert by_store["mean"] == pytest.approx(by_images["mean"], abs=1e-6)
+    assert by_none["mean"]["apls"] > by_images["mean"]["apls"] + 0.01  # a false road is not seen
+    assert [one["border"] for one in by_store["scenes"]] == ["image", "image", "none"]
+    assert [one["border"] for one in by_none["scenes"]] == ["ground truth", "ground truth", "none"]
+
+
+def test_one_image_gives_the_border_of_one_scene(town):
+    image = next((town / "images").glob("*chip2.tif"))
+    label = town / "labels" / "AOI_7_Moscow_chip2.geojson"
+    given = ("--truth", label, "--proposal", town / "city.gpkg", "--images", image, "--json")
+    (one,) = json.loads(run("score", *given).output)["scenes"]
+    assert one["border"] == "image"
+
+
+def test_a_note_on_many_scenes_is_one_line(town):
+    for number in range(20, 25):
+        path = town / "labels" / f"AOI_7_Moscow_chip{number}.geojson"
+        path.write_bytes((town / "labels" / "AOI_7_Moscow_chip11.geojson").read_bytes())
+    given = ["--truth", str(town / "labels"), "--proposal", str(town / "city.gpkg"), "--quiet"]
+    shown = CliRunner().invoke(cli, ["score", *given]).output
+    assert "6 scenes: no roads in the ground truth" in shown
+
+
+def test_speed_options_must_fit_together(town):
+    given = ("--truth", town / "labels", "--proposal", town / "city.gpkg")
+    shown = run("score", *given, "--speed-unit", "kmh")
+    assert "--speed-unit is the unit of --speed-field" in str(shown.exception)
+
+
+def test_help_of_score_says_what_published_and_images_do():
+    text = " ".join(CliRunner().invoke(cli, ["score", "--help"]).output.split())
+    assert "leave out closed loops" in text
+    assert "false roads outside that box do not count" in text
+    assert "Random seed for choosing starting points" in text
+    assert "--midpoints" not in text

@@ -1,0 +1,73 @@
+"""A town of three scenes: labels, images, and one road network over all of them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import rasterio
+from affine import Affine
+
+from geoprep.crs import LONLAT, transformer
+from geoprep.roads.formats import write_network
+from geoprep.roads.reading import read_labels
+
+CRS = "EPSG:32637"
+CORNER = 400_000, 6_178_000
+SIDE = 300
+
+
+def write_labels(path: Path, *lines, **properties) -> Path:
+    """Write roads, given in metres from the corner, as a label file."""
+    to_degrees = transformer(CRS, LONLAT)
+    features = [
+        {
+            "type": "Feature",
+            "properties": {
+                "highway": "residential",
+                "lanes": "1",
+                "surface": "paved",
+                **properties,
+            },
+            "geometry": {
+                "type": "LineString",
+                "coordinates": [
+                    to_degrees.transform(CORNER[0] + x, CORNER[1] + y) for x, y in line
+                ],
+            },
+        }
+        for line in lines
+    ]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    return path
+
+
+def write_image(path: Path, column: int) -> None:
+    """Write an image of 300 m, so many sides east of the corner."""
+    path.parent.mkdir(exist_ok=True)
+    transform = Affine(1, 0, CORNER[0] + SIDE * column, 0, -1, CORNER[1] + SIDE)
+    profile = {"width": SIDE, "height": SIDE, "count": 1, "dtype": "uint8", "crs": CRS}
+    with rasterio.open(path, "w", driver="GTiff", transform=transform, **profile) as image:
+        image.write(np.ones((1, SIDE, SIDE), np.uint8))
+
+
+def make_town(folder: Path) -> Path:
+    """Write three scenes side by side, the last without roads, and a network over all of them."""
+    main = [(10, 150), (150, 150), (290, 150)], [(150, 150), (150, 280)]
+    east = [[(x + SIDE, y) for x, y in line] for line in main]
+    write_labels(folder / "labels" / "AOI_7_Moscow_chip2.geojson", *main)
+    write_labels(folder / "labels" / "AOI_7_Moscow_chip10.geojson", *east)
+    write_labels(folder / "labels" / "AOI_7_Moscow_chip11.geojson")
+    for column, number in ((0, 2), (1, 10), (2, 11)):
+        name = f"SN5_roads_train_AOI_7_Moscow_PS-RGB_chip{number}.tif"
+        write_image(folder / "images" / name, column)
+    # All roads, and one that nobody labelled along the border of the first scene.
+    city = write_labels(
+        folder / "all.geojson",
+        [(10, 150), (150, 150), (450, 150), (590, 150)],
+        [(150, 150), (150, 280)],
+        [(450, 150), (450, 280)],
+        [(5, 5), (295, 5)],
+    )
+    write_network(read_labels(city, crs=CRS), folder / "city.gpkg")
+    return folder
