@@ -1,9 +1,8 @@
-"""Checkpoints: one file that holds a run, written so that a crash never costs more than a step.
+"""Checkpoints: files that hold a run or a trained model, written atomically.
 
-A file is complete or absent: it is written under another name, it and its folder are flushed to
-the disk, and only then does it take the place of the one before. It is read with
-``weights_only=True``: tensors and plain values. Code comes in only where a checkpoint names a
-network that is not this package's, and then only by consent, see `load_network`.
+A file is written under another name, flushed to the disk with its folder, and then renamed. It is
+read with ``weights_only=True``: tensors and plain values. A checkpoint may name a model outside
+this package, whose code is imported only with consent, see `load_model`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LAST, BEST = "last.pt", "best.pt"
 
 Weights = Literal["auto", "ema", "raw"]
 
-# What zipfile and torch raise at bytes that are not what they should be.
+# What zipfile and torch raise for damaged files.
 _UNREADABLE = (
     *(RuntimeError, OSError, EOFError, ValueError, KeyError, NotImplementedError),
     *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error),
@@ -36,48 +35,53 @@ _UNREADABLE = (
 
 
 class CheckpointError(GeoprepError):
-    """A checkpoint cannot be used: missing, truncated, foreign, or of another version."""
+    """A checkpoint cannot be used: missing, truncated, of another program or version."""
+
+
+_KEYS = {"info": "facts", "model": "network"}
+"""Attributes whose keys in files have the names of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What a network was made for: all that prediction needs beside its weights.
+class ModelInfo:
+    """Inputs and outputs of a trained model: all that prediction needs besides its weights.
 
     Attributes
     ----------
-    network
-        As `training.model.build_network` takes it: a name, or ``package.module:factory``.
+    model
+        As `training.model.build_model` takes it: a name, or ``package.module:factory``.
     bands
         Names of the input bands, in order.
     channels
-        Output channels.
+        Number of output channels.
     targets
-        What they mean, see `loaders.SpeedTarget`: ``bins``, ``continuous`` or ``binary``.
+        Meaning of the channels, see `loaders.SpeedTarget`: ``bins``, ``continuous`` or ``binary``.
     mean, std
-        Of each band in grey values, for `loaders.Normalize`.
+        Mean and standard deviation of each band in grey values, for `loaders.Normalize`.
     rescale
-        How source values became bytes in the store: ``scene``, ``city``, ``none`` or ``LO,HI``.
+        Rule that mapped source values to bytes in the store: ``scene``, ``city``, ``none`` or
+        ``LO,HI``.
     gsd_m
-        Ground sample distance along x and y in metres, at the level trained last.
+        Pixel size along x and y in metres, at the level trained last.
     level
         Tile side in pixels of that level.
     class_mph
-        Speed that each speed channel stands for; empty where targets are no bins.
+        Speed of each speed channel in mph; empty unless targets are bins.
     stores
-        Where the training data was, to tell people.
+        Locations of the training data, for messages.
     limits
-        For each band the source values that became black and white, where all scenes that were
-        trained on share them (the rule ``city``); empty otherwise.
+        Source values of each band that became black and white, if all training scenes share them
+        (the rule ``city``); empty otherwise.
     folds, fold
-        How training and validation scenes were cut anew, see `loaders.Folds`; None where the
-        store's own splits held.
+        Number of folds, and the one used for validation, see `loaders.Folds`; None if the splits
+        of the stores were used.
     threshold
-        Probability from which a pixel is a road, best on validation; None: never validated.
+        Road probability threshold with the best validation IoU; None if never validated.
     version
-        Of this record.
+        Version of this record.
     """
 
-    network: str
+    model: str
     bands: tuple[str, ...]
     channels: int
     targets: str
@@ -94,44 +98,48 @@ class Facts:
     threshold: float | None = None
     version: int = VERSION
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return the record as plain values, with the keys of files."""
+        return {_KEYS.get(name, name): value for name, value in asdict(self).items()}
+
     @classmethod
-    def from_plain(cls, values: Mapping[str, Any]) -> Facts:
-        """Return the record that `dataclasses.asdict` made plain; lists become tuples."""
-        known = {f.name for f in fields(cls)}
-        kept: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known
+    def from_plain(cls, values: Mapping[str, Any]) -> ModelInfo:
+        """Return the record of `to_plain`; lists become tuples, unknown keys are ignored."""
+        given = {
+            f.name: values[key] for f in fields(cls) if (key := _KEYS.get(f.name, f.name)) in values
         }
+        kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
         return cls(**kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A run at one moment, as plain values and tensors.
+    """State of a run as plain values and tensors.
 
     Attributes
     ----------
-    facts
-        What the network is for.
-    network
-        Its weights, by name.
+    info
+        Inputs and outputs of the model.
+    model
+        Weights by name.
     ema
-        The averaged weights, by name; None where none were kept.
+        Averaged weights by name; None without averaging.
     optimizer
         State of the optimizer; None in files that are only for prediction.
     progress
-        Where the run is: stage, epoch, step, best result, sums of the running epoch, history.
+        Epoch, step, best result, sums of the current epoch, history.
     loader
         State of the loader.
     rng
         States of the random generators.
     config
-        Every setting of the run.
+        All settings of the run.
     environment
-        What bits depend on beyond the settings: threads, torch, engine, ranks.
+        What the exact weights depend on besides the settings: threads, torch, engine, ranks.
     """
 
-    facts: Facts
-    network: dict[str, Tensor]
+    info: ModelInfo
+    model: dict[str, Tensor]
     ema: dict[str, Tensor] | None = None
     optimizer: dict[str, Any] | None = None
     progress: dict[str, Any] = field(default_factory=dict)
@@ -142,26 +150,26 @@ class Checkpoint:
 
 
 def save(path: str | Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; at no moment is there no whole one on the disk.
+    """Write a checkpoint atomically: the disk holds the previous or the new file, complete.
 
     Parameters
     ----------
     path
-        Of the file.
+        File to write.
     checkpoint
-        What to write.
+        Contents.
 
     Raises
     ------
     CheckpointError
-        It cannot be written; what was there before is untouched.
+        The file cannot be written; the previous one is unchanged.
     TypeError
-        It holds something that `load` would refuse.
+        The checkpoint holds a value that `load` would refuse.
     """
     path = Path(path)
     part = path.with_name(f".{path.name}.part")
-    values = {f.name: getattr(checkpoint, f.name) for f in fields(checkpoint)}
-    values |= {"format": FORMAT, "version": VERSION, "facts": asdict(checkpoint.facts)}
+    values = {_KEYS.get(f.name, f.name): getattr(checkpoint, f.name) for f in fields(checkpoint)}
+    values |= {"format": FORMAT, "version": VERSION, "facts": checkpoint.info.to_plain()}
     _check_plain(values, "checkpoint")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,140 +181,142 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         part.unlink(missing_ok=True)
         raise CheckpointError(
-            f"{path} cannot be written ({error}): make room or choose another --out; the "
-            "checkpoint before it is untouched"
+            f"{path} cannot be written ({error}): free disk space or choose another `out`; the "
+            "previous checkpoint is unchanged"
         ) from error
 
 
 def load(path: str | Path, *, device: torch.device | str = "cpu") -> Checkpoint:
-    """Read a checkpoint, or the last one of a run's folder.
+    """Return a checkpoint, or the last one in the folder of a run.
 
     Parameters
     ----------
     path
         A file, or the folder of a run.
     device
-        Where tensors go.
+        Device of the tensors.
 
     Raises
     ------
     CheckpointError
-        It is missing, truncated, not one of ours, or of another version.
+        The file is missing, damaged, not a checkpoint, or of another version.
     """
     path = Path(path)
     path = path / LAST if path.is_dir() else path
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such checkpoint; name one such as runs/moscow/{BEST}")
+        raise CheckpointError(
+            f"{path}: no such checkpoint; give the path of one, such as runs/moscow/{BEST}"
+        )
     values = _read(path, device)
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path} is not a checkpoint of training.fit, though torch can read it; weights alone "
-            "go to --encoder-weights"
+            f"{path} is a file of torch, but not a checkpoint of training.fit; use "
+            "`encoder_weights` for a file of weights"
         )
     if values.get("version") != VERSION:
         raise CheckpointError(
             f"{path} has checkpoint version {values.get('version')}, this package reads {VERSION}: "
-            "use the package that wrote it"
+            "use the version of the package that wrote it"
         )
     try:
-        kept = {f.name: values[f.name] for f in fields(Checkpoint)}
-        return Checkpoint(**kept | {"facts": Facts.from_plain(kept["facts"])})
+        kept = {f.name: values[_KEYS.get(f.name, f.name)] for f in fields(Checkpoint)}
+        return Checkpoint(**kept | {"info": ModelInfo.from_plain(kept["info"])})
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{path} lacks what a checkpoint has ({error}): use another one"
+            f"{path} is not a complete checkpoint (missing: {error}): use another one"
         ) from error
 
 
-def load_network(
+def load_model(
     path: str | Path,
     *,
     device: torch.device | str = "cpu",
     weights: Weights = "auto",
     model: str | None = None,
-) -> tuple[nn.Module, Facts]:
-    """Return the trained network, ready for prediction, and what it is for.
+) -> tuple[nn.Module, ModelInfo]:
+    """Return the trained model in evaluation mode, and its inputs and outputs.
 
     Parameters
     ----------
     path
-        A checkpoint, or the folder of a run: then its best one.
+        A checkpoint, or the folder of a run, which stands for its best.pt.
     device
-        Where the network goes.
+        Device of the model.
     weights
-        ``ema``, ``raw``, or ``auto``: the averaged weights where there are any.
+        ``ema`` (averaged), ``raw``, or ``auto``: averaged if the checkpoint has them.
     model
-        ``package.module:factory`` to make the network: code to import, which a checkpoint alone
-        must not decide. None where the network is this package's own.
+        ``package.module:factory`` of the model: consent to import code that a checkpoint names.
+        None for models of this package.
 
     Raises
     ------
     CheckpointError
-        The file cannot be used, or its weights do not fit the network.
+        The file cannot be used, or its weights do not fit the model.
     UsageError
         The checkpoint names code, and ``model`` is None.
     """
-    from training.model import build_network  # which reading a checkpoint alone does not need
+    from training.model import build_model  # not needed to read a checkpoint
 
     path = Path(path)
     path = path / BEST if path.is_dir() else path
     checkpoint = load(path, device=device)
     if weights == "ema" and checkpoint.ema is None:
-        raise CheckpointError(f"{path} holds no averaged weights: it was trained without --ema")
+        raise CheckpointError(f"{path} holds no averaged weights: it was trained without EMA")
     averaged = None if weights == "raw" else checkpoint.ema
-    facts = checkpoint.facts
-    spec = trusted(facts.network, model, str(path))
-    network = build_network(spec, bands=len(facts.bands), channels=facts.channels)
-    load_weights(network, averaged or checkpoint.network, str(path))
-    return network.to(device).eval(), facts
+    info = checkpoint.info
+    spec = trusted(info.model, model, str(path))
+    built = build_model(spec, bands=len(info.bands), channels=info.channels)
+    load_weights(built, averaged or checkpoint.model, str(path))
+    return built.to(device).eval(), info
 
 
-def trusted(network: str, model: str | None, where: str) -> str:
-    """Return the network to build: what a checkpoint names, unless that is code nobody asked for.
+def trusted(named: str, model: str | None, where: str) -> str:
+    """Return the specification of the model to build, if importing its code is permitted.
 
     Parameters
     ----------
-    network
-        As the checkpoint names it.
+    named
+        Specification in the checkpoint.
     model
-        What a person names; None for nothing.
+        Specification given by the user; None if none was given.
     where
-        Name of the checkpoint.
+        Name of the checkpoint, for messages.
 
     Raises
     ------
     UsageError
-        The checkpoint names ``package.module:factory``, and the person nothing.
+        The checkpoint names ``package.module:factory``, and the user gave no model.
     """
     from training.model import is_code
 
-    if model is None and is_code(network):
+    if model is None and is_code(named):
         raise UsageError(
-            f"{where} asks to import {network}, which is code of its own: if you trust it, say so "
-            f"with --model {network}"
+            f"{where} imports {named}, which is code outside this package: if you trust it, add "
+            f"`model` {named}"
         )
-    return network if model is None else model
+    return named if model is None else model
 
 
-def load_weights(network: nn.Module, state: dict[str, Tensor], where: str) -> None:
-    """Load weights into a network.
+def load_weights(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
+    """Load weights into a model.
 
     Raises
     ------
     CheckpointError
-        They do not fit it.
+        The weights do not fit the model.
     """
     try:
-        network.load_state_dict(state)
+        model.load_state_dict(state)
     except RuntimeError as error:
         lines = str(error).splitlines()
         raise CheckpointError(
-            f"{where}: its weights do not fit the network it names ({' '.join(lines[1:2]).strip()}"
-            "): has the factory changed since?"
+            f"{where}: its weights do not fit the model that it names "
+            f"({' '.join(lines[1:2]).strip()}): check whether the factory has changed"
         ) from error
 
 
-def _check_plain(value: Any, name: str) -> None:  # noqa: ANN401 - that is the question
-    """Raise TypeError at what ``weights_only=True`` would refuse: better now than at resuming."""
+def _check_plain(value: Any, name: str) -> None:  # noqa: ANN401 - the type is checked here
+    """Raise TypeError for values that ``weights_only=True`` would refuse to load."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             _check_plain(part, f"{name}[{key!r}]")
@@ -318,14 +328,14 @@ def _check_plain(value: Any, name: str) -> None:  # noqa: ANN401 - that is the q
 
 
 def check_sums(path: Path) -> None:
-    """Raise at a damaged byte of a file that torch wrote, which it would take for a weight.
+    """Verify the checksums of a file of torch, which torch itself does not verify.
 
     Raises
     ------
     ValueError
-        A checksum is not that of its bytes.
+        A checksum does not match: bytes of the file are damaged.
     zipfile.BadZipFile
-        The file is none of torch's, or cut off.
+        The file is truncated or not of torch.
     """
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
@@ -333,18 +343,18 @@ def check_sums(path: Path) -> None:
         raise ValueError(f"checksum of {damaged}")
 
 
-def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - anything may be in it
+def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - a file may hold anything
     if not zipfile.is_zipfile(path):
         raise CheckpointError(
             f"{path} is truncated or not a checkpoint ({path.stat().st_size} bytes): use another "
-            f"one, such as {BEST} beside it"
+            f"one, such as {BEST} in the same folder"
         )
     try:
         check_sums(path)
         return torch.load(path, map_location=device, weights_only=True)
     except _UNREADABLE as error:
         lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
-        # torch explains at length; the line that says what it found is marked so.
+        # Of torch's long explanation only this line names the cause.
         cause = next((line for line in lines if line.startswith("WeightsUnpickler")), lines[0])
         raise CheckpointError(
             f"{path} is damaged or not a checkpoint of training.fit ({cause}): use another one"

@@ -216,8 +216,10 @@ class Command:
         return re.sub(r"`(\w+)`", self._shown, message)
 
     def _shown(self, name: re.Match[str]) -> str:
-        setting = self._settings.get(name[1])
-        return name[0] if setting is None else setting.shown
+        setting, flag = self._settings.get(name[1]), f"--{name[1].replace('_', '-')}"
+        if setting is None:
+            return flag if flag in self._flags else name[0]
+        return setting.shown
 
     def parse(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the settings that were given, by name; settings that were not are left out.

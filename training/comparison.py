@@ -13,9 +13,9 @@ from torch import Tensor
 
 from geoprep.errors import UsageError
 from loaders import Split
-from training.checkpoint import Facts
-from training.evaluation import evaluate_runner
+from training.checkpoint import ModelInfo
 from training.inference import Runner, export_files
+from training.validation import evaluate_runner
 
 FIGURES = ("road_iou", "bin_iou")
 """What is compared; the second where the network tells speeds."""
@@ -32,7 +32,7 @@ class Compared:
     how
         Its runner, for people.
     metrics
-        See `training.evaluation.Evaluation`.
+        See `training.validation.Evaluation`.
     drop
         By how much each of `FIGURES` is less than the first network's.
     mpx_per_second
@@ -77,7 +77,7 @@ class Timed(Runner):
 
 
 def compare(
-    models: Sequence[tuple[Path, Runner, Facts]],
+    models: Sequence[tuple[Path, Runner, ModelInfo]],
     stores: Sequence[str],
     split: Split,
     *,
@@ -91,7 +91,7 @@ def compare(
     models
         File, runner and info of each; the first is what the others are compared with.
     stores, split, threshold, **how
-        As for `training.evaluation.evaluate_runner`; the threshold is by default the first
+        As for `training.validation.evaluate_runner`; the threshold is by default the first
         network's, for all.
 
     Raises

@@ -1,4 +1,4 @@
-"""What a stage of a run learns from and is judged on: tiles, loaders, and the facts about them."""
+"""Training data: stores, folds, tiles and loaders, and the model inputs that follow from them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
@@ -29,42 +30,49 @@ from loaders import (
     select,
     this_rank,
 )
-from training.checkpoint import Facts
-from training.config import Config, Residency, Stage
+from training.checkpoint import ModelInfo
 from training.decode import class_speeds
-from training.engine import Engine
+from training.engine import Engine, on_rank_zero
+from training.settings import Config, Residency, Stage
 
 LIKE = 1.25
-"""Ground sample distances further apart than this factor are worth a word."""
+"""Pixel sizes that differ by more than this factor are reported."""
 
 
 def open_data(config: Config) -> tuple[Store, ...]:
-    """Open the stores of a run; their histograms are of the scenes that it learns from.
+    """Return the opened stores of a run; their histograms count its training scenes.
 
     Raises
     ------
     StoreError, UsageError
-        One cannot be used, or none is named.
+        A store cannot be used, or none is given.
     """
     if not config.stores:
-        raise UsageError("name at least one store: python -m training.fit moscow.zarr")
+        raise UsageError("give at least one store: python -m training.fit moscow.zarr")
     stores = open_stores(config.stores)
-    cut = folds_of(config)
-    return stores if cut is None else tuple(counted(store, cut) for store in stores)
+    folds = folds_of(config)
+    if folds is None:
+        return stores
+    counts = on_rank_zero(lambda: [count_fold(store, folds) for store in stores])
+    return tuple(_with_counts(*pair) for pair in zip(stores, counts, strict=True))
 
 
 def folds_of(config: Config) -> Folds | None:
-    """Return how training and validation scenes are cut anew; None leaves them as stored."""
+    """Return the folds of a run; None if it uses the splits of the stores."""
     return None if config.folds is None else Folds(config.folds, config.fold)
 
 
-def counted(store: Store, cut: Folds) -> Store:
-    """Return a store whose histograms are of the training scenes of a fold.
+Counts = tuple[NDArray[np.uint64], NDArray[np.uint64]]
+"""Number of pixels of each value: (band, 256) of the image, (256,) of the speeds."""
 
-    Those that it keeps hold scenes which now validate. Every training tile is read once, at the
-    finest level, a shard's worth at a time.
+
+def count_fold(store: Store, folds: Folds) -> Counts:
+    """Return the histograms of the training scenes of a fold.
+
+    Every training tile is read once, at the finest level, one shard at a time: the histograms of
+    the store count scenes that the fold uses for validation.
     """
-    tiles = select(store, "train", cut).tiles
+    tiles = select(store, "train", folds).tiles
     image, speed = store.image(), store.speed()
     bands = np.zeros((len(store.meta.bands), 256), np.uint64)
     speeds = np.zeros(256, np.uint64)
@@ -76,22 +84,26 @@ def counted(store: Store, cut: Folds) -> Store:
         bands += np.stack([np.bincount(band, minlength=256) for band in pixels.T]).astype(np.uint64)
         mph = np.asarray(speed[first:last])[shard - first].ravel()
         speeds += np.bincount(mph, minlength=256).astype(np.uint64)
-    bands[:, 0] = 0  # no data
-    cut_store = copy.copy(store)
-    cut_store.histogram_band, cut_store.histogram_speed = bands, speeds
-    return cut_store
+    bands[:, 0] = 0  # nodata
+    return bands, speeds
 
 
-def facts_of(config: Config, stores: Sequence[Store]) -> Facts:
-    """Return what prediction will need to know, for the finest level."""
+def _with_counts(store: Store, counts: Counts) -> Store:
+    recounted = copy.copy(store)
+    recounted.histogram_band, recounted.histogram_speed = counts
+    return recounted
+
+
+def model_info(config: Config, stores: Sequence[Store]) -> ModelInfo:
+    """Return inputs and outputs of the model that a run trains, for the finest level."""
     meta = stores[0].meta
     bands = tuple(meta.bands)
     if config.bands is not None:
         bands = tuple(name.strip() for name in config.bands.split(","))
     mean, std = band_statistics(stores, bands)
     targets = targets_of(config, stores)
-    return Facts(
-        network=config.model,
+    return ModelInfo(
+        model=config.model,
         bands=bands,
         channels=SpeedTarget(targets).channels,
         targets=targets,
@@ -109,12 +121,12 @@ def facts_of(config: Config, stores: Sequence[Store]) -> Facts:
 
 
 def targets_of(config: Config, stores: Sequence[Store]) -> Targets:
-    """Return what a network shall learn: by default all that the labels of every store say.
+    """Return the targets of a run; ``auto`` means bins, or binary if a store has no speeds.
 
     Raises
     ------
     UsageError
-        Speeds are asked for, and the roads of a store have none.
+        The targets need speeds, and the roads of a store have none.
     """
     wanted = config.targets
     without = [store.location for store in stores if not store.meta.has_speeds]
@@ -122,8 +134,8 @@ def targets_of(config: Config, stores: Sequence[Store]) -> Targets:
         return "binary" if without else "bins"
     if without and wanted != "binary":
         raise UsageError(
-            f"--targets {wanted}: the roads of {', '.join(without)} have no speeds (built from "
-            "masks of roads): use --targets binary, or build from labels with speeds"
+            f"`targets` {wanted}: the roads of {', '.join(without)} have no speeds (built from "
+            "masks of roads): use binary, or build from labels with speeds"
         )
     return wanted
 
@@ -131,99 +143,102 @@ def targets_of(config: Config, stores: Sequence[Store]) -> Targets:
 def shared_limits(stores: Sequence[Store], bands: Sequence[str]) -> tuple[tuple[float, float], ...]:
     """Return the source values that became black and white in all scenes, one pair per band.
 
-    Empty where scenes differ, as they do under the rule ``scene``, or stores follow another rule.
+    The result is empty if scenes differ, as with the rule ``scene``, or if rules differ.
     """
     if any(store.meta.rescale != "city" for store in stores):
         return ()
-    found = []
+    known = []
     for store in stores:
         limits = store.scenes.limits[:, [store.meta.bands.index(band) for band in bands]]
-        found += [*limits[np.isfinite(limits).all(axis=(1, 2))]]
-    distinct = np.unique(np.array(found), axis=0)
+        known += [*limits[np.isfinite(limits).all(axis=(1, 2))]]
+    distinct = np.unique(np.array(known), axis=0)
     if len(distinct) != 1:
         return ()
     return tuple((float(low), float(high)) for low, high in distinct[0])
 
 
-def differences(facts: Facts, stores: Sequence[Store]) -> list[str]:
-    """Return what sets stores apart from what a network is trained on, a line each.
+def differences(info: ModelInfo, stores: Sequence[Store]) -> list[str]:
+    """Return the differences between stores and the data of a model, one line each.
 
     Parameters
     ----------
-    facts
-        Of the network, at the level that the stores are used at.
+    info
+        Inputs of the model, at the level that is used.
     stores
-        To train on further, or beside the first.
+        Stores to train or evaluate on.
     """
-    found = []
+    lines = []
     for store in stores:
-        here, there = level_gsd(store, facts.level)[0], facts.gsd_m[0]
+        here, there = level_gsd(store, info.level)[0], info.gsd_m[0]
         if not 1 / LIKE < here / there < LIKE:
-            found.append(
-                f"pixels of {store.location} are {here:.2g} m wide, the network's {there:.2g} m"
+            lines.append(
+                f"pixels of {store.location} are {here:.2g} m wide, those of the model "
+                f"{there:.2g} m"
             )
-        if store.meta.rescale != facts.rescale:
-            found.append(
-                f"{store.location} was rescaled by the rule {store.meta.rescale!r}, the network's "
-                f"data by {facts.rescale!r}: its colours may differ"
+        if store.meta.rescale != info.rescale:
+            lines.append(
+                f"{store.location} was rescaled by the rule {store.meta.rescale!r}, the model's "
+                f"data by {info.rescale!r}: colours may differ"
             )
-        if set(facts.bands) == set(store.meta.bands) and facts.bands != tuple(store.meta.bands):
-            found.append(
-                f"{store.location} has its bands as {', '.join(store.meta.bands)}: they are read "
-                f"by name, as {', '.join(facts.bands)}"
+        if set(info.bands) == set(store.meta.bands) and info.bands != tuple(store.meta.bands):
+            lines.append(
+                f"{store.location} has the bands in the order {', '.join(store.meta.bands)}: they "
+                f"are read by name, as {', '.join(info.bands)}"
             )
-    return found
+    return lines
 
 
 def level_gsd(store: Store, level: int) -> tuple[float, float]:
-    """Return the ground sample distance of a level in metres, along x and y."""
+    """Return the pixel size of a level along x and y in metres."""
     x, y = store.meta.gsd_m
     scale = store.meta.tile / level
     return x * scale, y * scale
 
 
-def make_prep(facts: Facts, engine: Engine, jitter: float = 0.0) -> DevicePrep:
-    """Return what normalises images and expands targets as these facts say.
+def make_prep(info: ModelInfo, engine: Engine, jitter: float = 0.0) -> DevicePrep:
+    """Return the module that normalises images and expands labels for a model.
 
     Parameters
     ----------
-    facts
+    info
         Statistics and targets.
     engine
-        Decides the dtype of images.
+        Sets the dtype of normalised images.
     jitter
-        Strength: 1 is that of `loaders.Jitter`'s defaults, 0 none.
+        Strength of random brightness, contrast and band gain: 1 for the defaults of
+        `loaders.Jitter`, 0 for none.
     """
-    targets: Targets = facts.targets  # type: ignore[assignment]  # read from a file as a string
+    targets: Targets = info.targets  # type: ignore[assignment]  # read from a file as a string
     varied = Jitter(0.2 * jitter, 0.2 * jitter, 0.05 * jitter) if jitter else None
-    normalize = Normalize(facts.mean, facts.std, engine.dtype)
+    normalize = Normalize(info.mean, info.std, engine.dtype)
     return DevicePrep(normalize, SpeedTarget(targets), jitter=varied)
 
 
-def check_store(facts: Facts, stores: Sequence[Store], where: str) -> None:
-    """Refuse stores that do not have the bands, or the speeds, that a network was trained on.
+def check_store(info: ModelInfo, stores: Sequence[Store], where: str) -> None:
+    """Check that stores have the bands and speeds that a model was trained on.
 
     Raises
     ------
     UsageError
-        They do not.
+        A store lacks bands or speeds.
     """
     for store in stores:
-        if facts.targets != "binary" and not store.meta.has_speeds:
+        if info.targets != "binary" and not store.meta.has_speeds:
             raise UsageError(
-                f"{where} was trained on {facts.targets} of speed; the roads of {store.location} "
-                "have no speeds: train one with --targets binary, or use a store with speeds"
+                f"{where} was trained on {info.targets} of speed; the roads of {store.location} "
+                "have no speeds: train one with `targets` binary, or use a store with speeds"
             )
-        lacking = [band for band in facts.bands if band not in store.meta.bands]
+        lacking = [band for band in info.bands if band not in store.meta.bands]
         if lacking:
             raise UsageError(
-                f"{where} was trained on bands {', '.join(facts.bands)}; {store.location} has "
-                f"{', '.join(store.meta.bands)}: use a store with the same bands, or train on this"
+                f"{where} was trained on bands {', '.join(info.bands)}; {store.location} has "
+                f"{', '.join(store.meta.bands)}: use a store with the same bands, or train a model "
+                "on this one"
             )
 
 
 def tiles_of(
-    facts: Facts,
+    info: ModelInfo,
     stores: Sequence[str | Path | Store],
     split: Split = "train",
     *,
@@ -232,69 +247,75 @@ def tiles_of(
     limit: StreamTiles | str = "4GiB",
     device: torch.device | None = None,
 ) -> RamTiles | DeviceTiles | StreamTiles:
-    """Return tiles for a network: of its bands and its level, split by its folds.
+    """Return tiles for a model, with its bands, level and folds.
 
     Parameters
     ----------
+    info
+        Inputs of the model.
+    stores
+        Stores, or their locations.
+    split
+        ``train``, ``val``, ``test`` or ``all``.
     progress
-        Whether to draw a bar; None: on a terminal.
+        Whether to draw a progress bar; None draws one on a terminal.
     residency
-        Where they live.
+        Storage of the tiles: ``ram``, ``compressed``, ``stream`` or ``device``.
     limit
-        Memory for streamed tiles, or others whose memory they use as well.
+        Memory for streamed tiles, or streamed tiles whose memory is shared.
     device
-        For tiles that live there.
+        Device of tiles on an accelerator.
 
     Raises
     ------
     StoreError, UsageError
-        A store cannot be used, or does not belong to the network.
+        A store cannot be used, or does not fit the model.
     """
     opened = open_stores(stores)
-    check_store(facts, opened, "the network")
-    how: dict[str, Any] = {"bands": facts.bands}
+    check_store(info, opened, "the model")
+    options: dict[str, Any] = {"bands": info.bands}
     if split in ("train", "val"):
-        how |= {"folds": facts.folds, "fold": facts.fold or 0}
+        options |= {"folds": info.folds, "fold": info.fold or 0}
     if residency == "stream":
-        return StreamTiles.open(opened, split, facts.level, limit, **how)
-    how["progress"] = progress
+        return StreamTiles.open(opened, split, info.level, limit, **options)
+    options["progress"] = progress
     if residency == "device":
-        return DeviceTiles.load(opened, split, facts.level, device=device, **how)
-    how["keep"] = "compressed" if residency == "compressed" else "pixels"
-    return RamTiles.load(opened, split, facts.level, **how)
+        return DeviceTiles.load(opened, split, info.level, device=device, **options)
+    options["keep"] = "compressed" if residency == "compressed" else "pixels"
+    return RamTiles.load(opened, split, info.level, **options)
 
 
 def load_stage(
-    config: Config, facts: Facts, stores: Sequence[Store], stage: Stage, device: torch.device
+    config: Config, info: ModelInfo, stores: Sequence[Store], stage: Stage, device: torch.device
 ) -> tuple[BatchLoader, BatchLoader | None]:
-    """Load the tiles of a stage; return the loader to train with, and the one to validate with.
+    """Load the tiles of a stage; return its loaders for training and validation.
 
-    The second is of whole tiles, every one once, and None where no scene validates.
+    The validation loader returns each whole tile once. It is None if the validation split is empty.
 
     Raises
     ------
     StoreError, UsageError
-        The store lacks the level, the tiles do not fit into memory, or there are too few.
+        A store lacks the level, the tiles do not fit into memory, or there are too few.
     """
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "progress": False if config.quiet else None,
         "residency": config.residency,
         "device": device,
     }
-    tiles = tiles_of(facts, stores, "train", limit=config.ram_limit, **how)
+    tiles = tiles_of(info, stores, "train", limit=config.ram_limit, **options)
     training = _training_loader(config, tiles, stage)
     if not any(len(select(store, "val", folds_of(config)).tiles) for store in stores):
         return training, None
     if isinstance(tiles, StreamTiles):
-        how["limit"] = tiles
-    whole, threads = tiles_of(facts, stores, "val", **how), config.loader_threads
+        options["limit"] = tiles
+    whole, threads = tiles_of(info, stores, "val", **options), config.loader_threads
     return training, BatchLoader(whole, config.val_batch_size, shuffle=False, threads=threads)
 
 
-def windows(config: Config, stage: Stage, side: int) -> tuple[int | None, int]:
-    """Return the side of windows, None for whole tiles, and the samples per tile and epoch.
+def crops_of(config: Config, stage: Stage, side: int) -> tuple[int | None, int]:
+    """Return the side of crops, None for whole tiles, and the samples per tile and epoch.
 
-    A tile that is no larger than a window is one sample.
+    Tiles that are not larger than a crop are one sample each.
     """
     inside = stage.crop is not None and stage.crop < side
     return (stage.crop, config.crops_per_tile) if inside else (None, 1)
@@ -303,8 +324,8 @@ def windows(config: Config, stage: Stage, side: int) -> tuple[int | None, int]:
 def _training_loader(
     config: Config, tiles: RamTiles | DeviceTiles | StreamTiles, stage: Stage
 ) -> BatchLoader:
-    assert isinstance(config.batch_size, int)  # "auto" has become a number by now
-    crop, per_tile = windows(config, stage, tiles.side)
+    assert isinstance(config.batch_size, int)  # "auto" was replaced before
+    crop, per_tile = crops_of(config, stage, tiles.side)
     options: dict[str, Any] = {
         "crop": crop,
         "augment": config.augment,
@@ -317,12 +338,12 @@ def _training_loader(
     try:
         return BatchLoader(tiles, config.batch_size, **options)
     except UsageError as error:
-        one = BatchLoader(tiles, 1, rank=0, world_size=1, **options)  # raises what else is wrong
+        one = BatchLoader(tiles, 1, rank=0, world_size=1, **options)  # raises other errors
         ranks = this_rank()[1]
         fits = one.samples // ranks
-        fix = f"--batch-size {fits} is the most that fits" if fits else "start fewer of them"
+        fix = f"use at most `batch_size` {fits}" if fits else "start fewer ranks"
         shared = f" on each of {ranks} ranks" if ranks > 1 else ""
         raise UsageError(
-            f"--batch-size {config.batch_size}: an epoch has {one.samples} samples, {per_tile} "
-            f"per tile of {one.drawn_tiles}, less than one batch{shared}: {fix}"
+            f"`batch_size` {config.batch_size}: an epoch has {one.samples} samples, {per_tile} per "
+            f"tile of {one.drawn_tiles} tiles, less than one batch{shared}: {fix}"
         ) from error

@@ -1,7 +1,7 @@
-"""What a network's probabilities say: is there a road, how fast is it.
+"""Decoding of a model's probabilities into roads and speeds.
 
-Metrics and pictures decode here; maps decode in `training.prediction.blend`, whose compiled loop
-a test holds to this.
+Metrics and pictures use these functions. Predictions use the compiled loop of
+`training.prediction.blend`; a test compares both.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from geoprep.speed import (
 from geoprep.store import Store
 
 SLOWEST_MPH = 7.5
-"""A continuous prediction from here on is a road: half of the slowest speed of the table."""
+"""Threshold of road in continuous predictions: half of the slowest speed of the table."""
 
 
 def class_speeds(stores: Sequence[Store]) -> tuple[float, ...]:
-    """Return the speed in mph that each of the seven bins stands for.
+    """Return the speed of each of the seven bins in mph.
 
-    It is the mean over the pixels of the train splits; a bin that never occurs has its middle.
+    It is the mean over the pixels of the train splits, or the centre of a bin that never occurs.
     """
     counts = np.sum([store.histogram_speed for store in stores], axis=0).astype(np.float64)
     pixels = np.bincount(BIN_TABLE, weights=counts, minlength=BIN_COUNT + 1)[1:]
@@ -40,30 +40,30 @@ def class_speeds(stores: Sequence[Store]) -> tuple[float, ...]:
 
 
 def default_threshold(targets: str) -> float:
-    """Return the least probability of a road where none was found on validation tiles."""
+    """Return the road probability threshold of a model without a validated one."""
     return SLOWEST_MPH / CONTINUOUS_MAX_MPH if targets == "continuous" else 0.5
 
 
 def chosen_threshold(targets: str, wanted: float | None, best: float | None) -> float:
-    """Return the one that is wanted, else the best on validation tiles, else the usual one."""
+    """Return the requested threshold, else the best one of validation, else the default."""
     known = (threshold for threshold in (wanted, best) if threshold is not None)
     return next(known, default_threshold(targets))
 
 
 def road_probability(probabilities: Tensor) -> Tensor:
-    """Return the probability of any road, (n, y, x), of (n, channel, y, x): the last channel."""
+    """Return the probability of any road, (n, y, x): the last channel of (n, channel, y, x)."""
     return probabilities[:, -1]
 
 
 def speed_bin(probabilities: Tensor, targets: str) -> Tensor:
-    """Return the most likely ten-mph bin of every pixel if it is a road, int64 (n, y, x), 1..7.
+    """Return the most probable 10 mph bin of every pixel, int64 (n, y, x), 1..7.
 
     Parameters
     ----------
     probabilities
         (n, channel, y, x).
     targets
-        ``bins`` or ``continuous``: binary targets know no speed.
+        ``bins`` or ``continuous``; binary targets have no speed.
     """
     if targets == "continuous":
         mph = probabilities[:, 0] * CONTINUOUS_MAX_MPH
@@ -72,10 +72,10 @@ def speed_bin(probabilities: Tensor, targets: str) -> Tensor:
 
 
 def speed_mph(probabilities: Tensor, targets: str, class_mph: Sequence[float]) -> Tensor:
-    """Return the speed of every pixel if it is a road, fp32 (n, y, x) in mph.
+    """Return the speed of every pixel, fp32 (n, y, x) in mph.
 
-    For bins it is the speed of the most likely one. Their mean weighted by probability never
-    reaches the slowest and the fastest, since neighbouring bins are never quite ruled out.
+    For bins it is the speed of the most probable bin. A mean weighted by probability would never
+    reach the slowest and fastest speeds, since neighbouring bins have some probability.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def speed_mph(probabilities: Tensor, targets: str, class_mph: Sequence[float]) -
     targets
         ``bins`` or ``continuous``.
     class_mph
-        Speeds of the bins.
+        Speed of each bin in mph.
     """
     if targets == "continuous":
         return probabilities[:, 0].float() * CONTINUOUS_MAX_MPH
@@ -95,20 +95,20 @@ def speed_mph(probabilities: Tensor, targets: str, class_mph: Sequence[float]) -
 def speed_byte(
     probabilities: Tensor, targets: str, class_mph: Sequence[float], threshold: float
 ) -> Tensor:
-    """Return the byte of a map's speed band, uint8 (n, y, x).
+    """Return the speed band of a prediction, uint8 (n, y, x).
 
     Parameters
     ----------
     probabilities, targets, class_mph
         As for `speed_mph`.
     threshold
-        Least probability of a road.
+        Road probability from which a pixel is a road.
 
     Returns
     -------
     Tensor
-        mph rounded half up, 1..253, on roads; 0 beside them; 255 where the network's output is
-        not a number.
+        Speed in mph rounded half up, 1..253, on roads; 0 on background; 255 where the model's
+        output is not a number.
     """
     mph = (speed_mph(probabilities, targets, class_mph) + 0.5).floor().clamp(1, MAX_MPH)
     road = road_probability(probabilities) >= threshold

@@ -16,7 +16,7 @@ from training.inference import CheckpointOptions
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from training.checkpoint import Facts
+    from training.checkpoint import ModelInfo
     from training.inference import Precision, Runner
 
 INTRODUCTION = """\
@@ -96,7 +96,7 @@ def export(options: ExportOptions) -> int:
     started = time.perf_counter()
     from importlib.metadata import version
 
-    from training.checkpoint import load_network
+    from training.checkpoint import load_model
     from training.inference import (
         ExportRecord,
         calibration_tiles,
@@ -107,7 +107,7 @@ def export(options: ExportOptions) -> int:
 
     out, precision = check(options)
     file = model_file(options.checkpoint)
-    model, info = load_network(file, device="cpu", weights=options.weights, model=options.model)
+    model, info = load_model(file, device="cpu", weights=options.weights, model=options.model)
     tiles: list[Tensor] = []
     if options.calibrate:
         _say(f"reading tiles of {options.calibrate}")
@@ -122,7 +122,7 @@ def export(options: ExportOptions) -> int:
         versions={name: version(name) for name in ("geoprep", "torch")},
     )
     calibrated = f", calibrated on {len(ranges)} tiles" if ranges else ""
-    _say(f"exporting {info.network} of {file} in {precision}{calibrated}")
+    _say(f"exporting {info.model} of {file} in {precision}{calibrated}")
     write_model(out, model, record, ranges)
     _compare_with_checkpoint(options, out, model, tiles)
     _say(f"done in {time.perf_counter() - started:.0f} s")
@@ -165,7 +165,7 @@ def check(options: ExportOptions) -> tuple[Path, Precision]:
 
 
 def _kept(
-    options: ExportOptions, model: nn.Module, info: Facts, tiles: list[Tensor]
+    options: ExportOptions, model: nn.Module, info: ModelInfo, tiles: list[Tensor]
 ) -> tuple[str, ...]:
     """Return the names of the layers to leave in float, and print them."""
     from training.inference import AUTO, BOUND, layers_to_keep, named_layers

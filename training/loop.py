@@ -1,266 +1,220 @@
-"""From the command line to a trained run: epochs of steps, each epoch validated."""
+"""The training loop: epochs, steps, learning rate and averaged weights.
+
+Read from the bottom: `train` runs epochs, `train_epoch` runs the steps of an epoch,
+`training_step` sets the learning rate, takes an `optimizer_step` and updates the averaged weights.
+The forward pass is `training.losses.Trainable`: bytes in, loss out.
+"""
 
 from __future__ import annotations
 
-import shlex
-import shutil
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+import math
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 
-from geoprep.errors import UsageError
-from geoprep.store import Store
-from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
-from training.cli import write_file
-from training.config import OF_ONE_START, SECTIONS, Config, counted
-from training.data import differences, facts_of, open_data
-from training.engine import (
-    choose_batch_size,
-    choose_engine,
-    estimate_run,
-    is_first,
-    joined,
-    keep_memory,
-    of_first,
-    set_threads,
-)
-from training.monitor import Callbacks, Stopped, StopSignals, header, opened
-from training.run import Progress, Run
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+from torch.profiler import record_function
 
-UNCHANGEABLE = (
-    *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "folds", "fold"),
-)
-"""Settings that weights, normalisation and optimizer state depend on."""
+from loaders import Batch
+from training.engine import Engine
+from training.losses import AVERAGE, COPY, WAIT, LossParts, Timed
+from training.monitor import Callbacks
+from training.settings import OptimizerConfig
+from training.state import BatchGroup, Run, StepResult
 
-ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", BEST, LAST)
-FOLDERS = ("pictures", "tensorboard")
+RISE = 0.3
+START = 1 / 25
+END = START / 1e4
+"""One-cycle: share of the run with a rising rate, first and last factor (torch's defaults)."""
 
 
-def start(given: Mapping[str, Any]) -> int:
-    """Train as a person asked to; return the exit status.
+def learning_rate(config: OptimizerConfig, epochs: int, done: float) -> float:
+    """Return the learning rate of a step; a function of its position in the run alone.
 
     Parameters
     ----------
-    given
-        Settings by name, as the command line or a file says them.
+    config
+        Schedule, peak rate, warm-up.
+    epochs
+        Epochs of the whole run.
+    done
+        Epochs that are done at the end of the step, as a fraction.
+    """
+    if config.schedule == "onecycle":
+        return config.lr * _one_cycle(done / epochs)
+    warmup = min(config.warmup, epochs / 2)
+    if done < warmup:
+        return config.lr * (done / warmup)
+    if config.schedule == "cosine":
+        return config.lr * _cosine(1.0, 0.0, (done - warmup) / (epochs - warmup))
+    return config.lr
+
+
+def _one_cycle(share: float) -> float:
+    """Return the factor of the one-cycle policy (Smith 2018), as torch's OneCycleLR computes it."""
+    if share < RISE:
+        return _cosine(START, 1.0, share / RISE)
+    return _cosine(1.0, END, (share - RISE) / (1 - RISE))
+
+
+def _cosine(first: float, last: float, share: float) -> float:
+    """Return the point at ``share`` of a half cosine wave from ``first`` to ``last``."""
+    share = min(max(share, 0.0), 1.0)
+    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+@torch.no_grad()
+def update_average(averaged: dict[str, Tensor], model: nn.Module, decay: float, step: int) -> None:
+    """Move averaged weights and running statistics towards those of the model, in place.
+
+    The decay rises over the first steps as ``(1 + step) / (10 + step)``, so that the average
+    forgets the random initial weights.
+
+    Parameters
+    ----------
+    averaged
+        Averaged weights by name, as in the model's ``state_dict``.
+    model
+        The model after the optimizer step.
+    decay
+        Within 0..1; 0.999 averages over about the last thousand steps.
+    step
+        Number of the optimizer step, counted from 1.
+    """
+    decay = min(decay, (1 + step) / (10 + step))
+    now = model.state_dict()
+    floats = [name for name, value in now.items() if value.is_floating_point()]
+    torch._foreach_lerp_([averaged[n] for n in floats], [now[n] for n in floats], 1 - decay)
+    for name in now.keys() - set(floats):  # counters, such as of batches
+        averaged[name].copy_(now[name])
+
+
+def optimizer_step(
+    module: nn.Module,
+    optimizer: Optimizer,
+    engine: Engine,
+    batches: Iterable[Batch],
+    count: int = 1,
+    *,
+    clip: float | None = None,
+    timed: Timed = record_function,
+) -> StepResult:
+    """Take an optimizer step over the next ``count`` batches, each with the same weight.
+
+    Parameters
+    ----------
+    module
+        Called with image, speed and key; returns the loss. Averages gradients over ranks.
+    optimizer
+        Optimizer of its parameters.
+    engine
+        Device and precision.
+    batches
+        Iterator of batches.
+    count
+        Number of batches of the step.
+    clip
+        Maximum norm of the gradient; None does not clip.
+    timed
+        Context manager around each phase.
 
     Raises
     ------
-    GeoprepError
-        It cannot be done.
+    TrainingError
+        Loss or gradient is not finite; the weights are unchanged. On an accelerator, where the
+        check would wait for the device, `StepResult.check` raises it when the losses are read.
     """
-    with joined(given.get("device", "auto")):
-        resume = given.get("resume")
-        saved = None if resume is None else of_first(lambda: load(resume))
-        config, notes = _settings(given, saved)
-        done = 0 if saved is None else Progress.from_plain(saved.progress).epoch
-        if done >= config.ends[-1]:
-            if is_first():
-                print(_finished(config, done))
-            return 0
-        folder = _folder(config)
-        if not config.profile:
-            of_first(lambda: _check_free(config, folder))
-        stores = open_data(config)
-        for store in stores:
-            for stage in config.plan:
-                store.check_level(stage.level)
-        with StopSignals() as stop:
-            return _train(config, stores, folder, saved, notes, stop)
+    batches, losses, counts, waited = iter(batches), [], [], 0.0
+    # Ranks average their gradients in the last batch of the step only.
+    no_sync = getattr(module, "no_sync", nullcontext)
+    for number in range(1, count + 1):
+        asked = time.perf_counter()
+        with timed(WAIT):
+            batch = next(batches)
+        waited += time.perf_counter() - asked
+        with no_sync() if number < count else nullcontext():
+            with timed(COPY):
+                on_device = batch.to(engine.device, non_blocking=True)
+            with engine.autocast():
+                parts: LossParts = module(on_device.image, on_device.speed, on_device.key)
+            with timed("backward"):
+                (parts.total / count).backward()  # type: ignore[no-untyped-call]  # torch's
+        losses.append(torch.stack([*parts]).detach())
+        counts.append(len(batch))
+        del batch, on_device  # releases the buffer before the next batch is waited for
+    with timed("clip"):
+        norm = clip_grad_norm_(module.parameters(), math.inf if clip is None else clip)
+    result = StepResult(losses, counts, norm, waited)
+    if norm.device.type == "cpu":
+        result.check()
+    with timed("optimizer"):
+        optimizer.step()
+        optimizer.zero_grad()
+    return result
 
 
-def _train(
-    config: Config,
-    stores: tuple[Store, ...],
-    folder: Path,
-    saved: Checkpoint | None,
-    notes: list[str],
-    stop: StopSignals,
-) -> int:
-    allocator = keep_memory()
-    set_threads(config.threads)
-    engine = choose_engine(config.engine, config.device, config.precision, config.compile)
-    config, weighed = choose_batch_size(config, engine, stores)
-    run = Run(config, engine, stores, folder, saved)
-    run.enter_stage()
-    memory, size = estimate_run(run), run.loader.schedule.batch_size
-    notes += [*weighed, *differences(run.facts, stores), *_changed_since(run, saved)]
-    notes += memory.warnings(size)
-    if not config.profile:
-        of_first(lambda: _claim(config, folder))
-    where = None if config.profile else folder
-    with opened(where, step=run.progress.step, quiet=config.quiet) as console:
-        for name, value in header(run, allocator, memory.line(size)):
-            console.line(f"{name:<12} {value}")
-        for note in notes:
-            console.line(f"note: {note}")
-        if config.profile:
-            from training.monitor import profile
+def training_step(run: Run, batches: Iterator[Batch], group: BatchGroup) -> StepResult:
+    """Take one step of a run: learning rate, optimizer step, averaged weights.
 
-            profile(run, console)
-            return 0
-        try:
-            train(run, Callbacks(run, console, stop))
-        except Stopped as stopped:
-            console.end_bar()
-            console.line(f"{stopped}, saved in {folder / LAST}. To go on: {_again(run)}")
-            return stopped.exit_code
-    return 0
+    Raises
+    ------
+    TrainingError
+        Loss or gradient is not finite, see `optimizer_step`.
+    """
+    config, progress = run.config, run.progress
+    rate = learning_rate(config, run.epochs, group.done)
+    for part in run.optimizer.param_groups:
+        part["lr"] = rate * part.get("factor", 1.0)
+    result = optimizer_step(
+        *(run.module, run.optimizer, run.engine, batches, group.size),
+        clip=config.clip,
+        timed=run.timed,
+    )
+    progress.step += 1
+    if run.averaged is not None:
+        with run.timed(AVERAGE):
+            update_average(run.averaged, run.trainable.model, config.ema, progress.step)
+    return result
+
+
+def train_epoch(run: Run, callbacks: Callbacks) -> None:
+    """Train on the remaining batches of the current epoch.
+
+    Raises
+    ------
+    RunStopped, TrainingError
+        As `train`.
+    """
+    run.module.train()
+    groups, batches = run.groups(), iter(run.loader)
+    for group in groups:
+        callbacks.pending.append(training_step(run, batches, group))
+        callbacks.console.advance(group.batches)
+        # Reading the losses waits for the device, so most steps do not. Ranks have to agree on
+        # stopping and saving, so they do at these steps only.
+        step, now = run.progress.step, time.monotonic()
+        urgent = callbacks.alone and (callbacks.stop.number or now >= callbacks.save_at)
+        if urgent or not step % run.config.log_every or not step % callbacks.save_steps:
+            callbacks.after_steps(group.done)
+    next(batches, None)  # ends the epoch of the loader
 
 
 def train(run: Run, callbacks: Callbacks) -> None:
-    """Train until all epochs are done or patience is at its end.
+    """Train until all epochs are done or ``patience`` is exhausted.
 
     Raises
     ------
-    Stopped
-        The run was asked to stop, and is saved.
+    RunStopped
+        A signal stopped the run, and its state is saved.
     TrainingError
-        Loss or gradient are no longer finite.
+        Loss or gradient is not finite.
     """
     with callbacks.explained():
         while run.progress.epoch < run.epochs and not run.out_of_patience:
             callbacks.begin_epoch(new_stage=run.enter_stage())
-            train_epoch(run, callbacks)
-            callbacks.end_epoch()
+            train_epoch(run, callbacks)  # one optimizer step per `accumulate` batches
+            callbacks.end_epoch()  # validates, saves, records
     callbacks.finish()
-
-
-def train_epoch(run: Run, callbacks: Callbacks) -> None:
-    """Train on what is left of the epoch."""
-    run.module.train()
-    groups, batches = run.groups(), iter(run.loader)
-    for group in groups:
-        callbacks.after_step(run.step(batches, group), group)
-    next(batches, None)  # which ends the epoch of the loader
-
-
-def _again(run: Run) -> str:
-    """Return the command that goes on with a run."""
-    from training.model import is_code
-
-    network, augmentation = run.facts.network, run.config.augmentation
-    code = f" --model {shlex.quote(network)}" if is_code(network) else ""
-    code += f" --augmentation {shlex.quote(augmentation)}" if augmentation else ""
-    return f"python -m training.fit --resume {shlex.quote(str(run.folder))}{code}"
-
-
-def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Config, list[str]]:
-    """Return the settings of a run, and a line for each that changes in one that goes on.
-
-    Raises
-    ------
-    UsageError
-        One cannot be changed.
-    """
-    if saved is None:
-        return Config.from_flat(given), []
-    bands = ",".join(saved.facts.bands)  # by name: a store may have them in another order by now
-    before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
-    if given.get("targets") == "auto":  # as before, whatever stores say by now
-        given = {k: v for k, v in given.items() if k != "targets"}
-    facts = {"targets": saved.facts.targets, "model": saved.facts.network}
-    notes = list(_changes(before | facts, given))
-    if saved.optimizer is None:
-        notes.append("this checkpoint holds weights alone: optimizer and random numbers start anew")
-    trusted(saved.facts.network, given.get("model"), given["resume"])
-    if before.get("augmentation") and "augmentation" not in given:
-        raise UsageError(
-            f"{given['resume']} asks to import {before['augmentation']}: if you trust it, say so "
-            f"with --augmentation {before['augmentation']} (or none)"
-        )
-    return Config.from_flat({**before, **given}), notes
-
-
-def _finished(config: Config, done: int) -> str:
-    """Return what to say of a run that has nothing left to do after so many epochs."""
-    longer = "--stages with more epochs" if config.stages else f"--epochs {2 * done}"
-    return (
-        f"{config.resume} is finished, with {counted(done, 'epoch')}: nothing was done. To "
-        f"train longer add {longer} (the learning rate then takes the course of so many), or start "
-        "a new run without --resume"
-    )
-
-
-def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in given.items():
-        plain = list(value) if isinstance(value, tuple) else value
-        if name in OF_ONE_START or before.get(name) == plain:
-            continue
-        if name in UNCHANGEABLE:
-            raise UsageError(
-                f"--{name.replace('_', '-')} was {before.get(name)} and cannot become {value} in a "
-                "run that goes on: its weights, its normalisation or its optimizer's state would "
-                "not fit. Start a new run (--out)"
-            )
-        if name == "stores":
-            yield f"stores were {', '.join(before.get(name, []))}, are {', '.join(value)}"
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        yield f"{flag} was {before.get(name)}, is {value}: the run differs from one never stopped"
-
-
-def _changed_since(run: Run, saved: Checkpoint | None) -> Iterator[str]:
-    """Yield what differs from where a run was before, and what that means."""
-    if saved is None:
-        return
-    for name, value in run.environment().items():
-        if name in saved.environment and saved.environment[name] != value:
-            yield (
-                f"{name} was {saved.environment[name]}, is {value}: bits will differ from those of "
-                "a run never stopped"
-            )
-    now = facts_of(run.config, run.stores)
-    if any(getattr(now, n) != getattr(saved.facts, n) for n in ("mean", "std", "class_mph")):
-        yield "the stores hold other pixels than the run began with; it keeps its normalisation"
-
-
-def _folder(config: Config) -> Path:
-    """Return the folder of the run."""
-    if config.out is None and config.resume is None and not config.stores:
-        raise UsageError(
-            "name at least one store, such as `python -m training.fit moscow.zarr`, or a run to "
-            "go on with: --resume runs/moscow"
-        )
-    if config.out is not None:
-        return Path(config.out)
-    return _before(config) or Path("runs") / Path(config.stores[0].rstrip("/")).stem
-
-
-def _before(config: Config) -> Path | None:
-    """Return the folder of the run that goes on, named by it or by a file in it."""
-    if config.resume is None:
-        return None
-    named = Path(config.resume)
-    return named.parent if named.suffix == ".pt" else named
-
-
-def _goes_on(config: Config, folder: Path) -> bool:
-    """Whether a run goes on in its own folder."""
-    before = _before(config)
-    return before is not None and before.resolve() == folder.resolve()
-
-
-def _check_free(config: Config, folder: Path) -> None:
-    """Raise UsageError where another run is in the folder, and is not to be overwritten."""
-    taken = (folder / LAST).exists() or (folder / BEST).exists()
-    if taken and not (config.overwrite or _goes_on(config, folder)):
-        raise UsageError(
-            f"{folder} holds a run: go on with it (--resume {folder}), choose another folder "
-            "(--out), or start anew in it (--overwrite)"
-        )
-
-
-def _claim(config: Config, folder: Path) -> None:
-    """Make the folder of a run; what another run left there goes, now that nothing is refused."""
-    before, here = _before(config), _goes_on(config, folder)
-    if config.overwrite and not here:
-        for name in ARTEFACTS:
-            (folder / name).unlink(missing_ok=True)
-        for name in FOLDERS:
-            shutil.rmtree(folder / name, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    if before is not None and not here and (before / BEST).exists():
-        shutil.copyfile(before / BEST, folder / BEST)
-    flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
-    write_file(folder / "config.yaml", SECTIONS, flat)

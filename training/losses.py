@@ -1,22 +1,40 @@
-"""Losses on independent sigmoid channels, from logits, leaving out pixels without a label.
+"""The loss of a batch: `Trainable` runs normalisation, model and `RoadLoss`.
 
 0.75 focal + 0.25 soft dice is the recipe of the CRESI baseline (its configuration for the speed
-masks); here computed in fp32 from the logits, so that no probability needs clamping, and over
-labelled pixels alone. All is tensor arithmetic without a loop over channels or a value that the
-host waits for, so that a compiler can make one pass of it.
+masks). Here it is computed in fp32 from the logits of labelled pixels, so that no probability needs
+clamping. It is tensor arithmetic without loops over channels and without values that the host waits
+for, so that a compiler can fuse it into one pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.profiler import record_function
 
+from geoprep.errors import UsageError
 from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
 from geoprep.store import Store
+from loaders import DevicePrep
+from training.checkpoint import ModelInfo
+from training.data import make_prep
+from training.engine import Compiled, CompileMode, Engine
+from training.model import build_model, imported, set_prior
+from training.settings import Config
+
+Augmentation = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Image uint8 (n, band, y, x), speed uint8 (n, y, x) and key int64 (n,) -> image and speed."""
+
+Timed = Callable[[str], AbstractContextManager[object]]
+"""Returns a context manager around a phase of a step, given its name."""
+
+WAIT, NORMALISE = "wait for the batch", "normalise, targets"
+COPY, AVERAGE = "copy to the device", "averaged weights"
 
 LossName = Literal["focal-dice", "bce-dice"]
 
@@ -25,14 +43,14 @@ _SMOOTH = 1e-5
 
 
 class LossParts(NamedTuple):
-    """What a loss returns: fp32 tensors without dimensions.
+    """A loss and its parts, fp32 tensors without dimensions.
 
     Attributes
     ----------
     total
-        What is minimised.
+        Weighted sum of the parts, which training minimises.
     main
-        The pixelwise part, focal or BCE, unweighted.
+        Pixelwise part, focal or BCE, unweighted.
     dice
         1 - soft dice, unweighted.
     """
@@ -52,9 +70,9 @@ class RoadLoss(nn.Module):
         the form |t - p|^2 BCE (Li et al. 2020), which is the same for hard ones. ``bce-dice``:
         binary cross-entropy in its place.
     channel_weights
-        fp32 (channel,), of mean 1: what a channel counts in both parts. None: all the same.
+        fp32 (channel,) with mean 1: weight of each channel in both parts; None for equal weights.
     dice
-        Share of dice; the rest is the pixelwise part.
+        Share of dice; the remainder is the share of the pixelwise part.
     """
 
     weights: Tensor | None
@@ -78,9 +96,9 @@ class RoadLoss(nn.Module):
         logits
             (n, channel, y, x), any float dtype.
         target
-            The same shape, 0..1.
+            (n, channel, y, x), 0..1.
         valid
-            bool (n, y, x); other pixels count nothing. Nothing valid at all is a loss of 0.
+            bool (n, y, x), labelled pixels. The loss of a batch without any is 0.
         """
         x, t = logits.float(), target.float()
         weight = valid[:, None].float()
@@ -98,8 +116,120 @@ class RoadLoss(nn.Module):
         return LossParts((1 - self.dice) * main + self.dice * dice, main, dice)
 
 
+class Trainable(nn.Module):
+    """Module that maps a batch of bytes to its loss.
+
+    Normalisation and loss are inside the module, so that only three scalars come back from each
+    device under ``DistributedDataParallel``.
+
+    Parameters
+    ----------
+    prep
+        Normalises images and expands labels to targets; pads whole tiles.
+    model
+        Normalised image -> logits of the same size.
+    loss
+        Takes logits, target and valid mask.
+    augmentation
+        Takes image, speed and key of a batch and returns image and speed; used in training mode
+        only. None for none.
+
+    Raises
+    ------
+    UsageError
+        The targets are class numbers, which sigmoid channels cannot learn.
+    """
+
+    def __init__(
+        self,
+        prep: DevicePrep,
+        model: nn.Module,
+        loss: nn.Module,
+        augmentation: Augmentation | None = None,
+    ) -> None:
+        super().__init__()
+        if prep.target.targets == "class":
+            raise UsageError("`targets` class needs a loss of your own: train with bins")
+        self.prep = prep
+        self.model = model
+        self.loss = loss
+        self.augmentation = augmentation
+        self.timed: Timed = record_function
+        # Beside the modules, so that the names in state_dict() stay the same.
+        self._compiled_model: Callable[..., Tensor] | None = None
+        self._compiled_loss: Callable[..., LossParts] | None = None
+
+    def compile_parts(self, mode: CompileMode) -> None:
+        """Compile the loss, or model and loss, for training; validation uses neither."""
+        if mode != "off":
+            self._compiled_loss = Compiled(self.loss, "the loss")
+        if mode == "model":
+            self._compiled_model = Compiled(self.model, "the model")
+
+    def forward(self, image: Tensor, speed: Tensor, key: Tensor) -> LossParts:
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        image
+            uint8 (n, band, y, x).
+        speed
+            uint8 (n, y, x), mph.
+        key
+            int64 (n,), seeds random jitter.
+        """
+        model = (self.training and self._compiled_model) or self.model
+        loss = (self.training and self._compiled_loss) or self.loss
+        with self.timed(NORMALISE):
+            if self.training and self.augmentation is not None:
+                image, speed = self.augmentation(image, speed, key)
+            ready = self.prep({"image": image, "speed": speed, "key": key})
+        with self.timed("model forward"):
+            logits = model(ready.image)
+        with self.timed("loss forward"):
+            parts: LossParts = loss(logits, ready.target, ready.valid)
+        return parts
+
+    def logits(self, image: Tensor) -> Tensor:
+        """Return logits (n, channel, y, x) of uint8 (n, band, y, x), without padding."""
+        rows, columns = image.shape[-2:]
+        padded = self.prep.pad(image)
+        logits: Tensor = self.model(self.prep.normalize(padded))
+        return logits[..., :rows, :columns]
+
+
+def make_trainable(
+    config: Config, info: ModelInfo, engine: Engine, stores: Sequence[Store]
+) -> Trainable:
+    """Return an untrained model with its normalisation and loss, on the CPU in fp32.
+
+    Parameters
+    ----------
+    config
+        Loss, jitter, augmentation.
+    info
+        Architecture, normalisation and targets.
+    engine
+        Sets the dtype of normalised images.
+    stores
+        Stores whose histograms give the frequency of roads and speeds.
+    """
+    model = build_model(info.model, bands=len(info.bands), channels=info.channels)
+    weights = None
+    if info.targets == "bins":
+        set_prior(model, channel_share(stores))
+        if config.channel_weights == "auto":
+            weights = channel_weights(stores)
+    elif config.channel_weights != "none":
+        raise UsageError(f"`channel_weights` auto needs `targets` bins, not {info.targets}")
+    prep = make_prep(info, engine, config.jitter)
+    loss = RoadLoss(config.loss, weights, config.dice)
+    spec = config.augmentation
+    return Trainable(prep, model, loss, None if spec is None else imported("augmentation", spec))
+
+
 def channel_share(stores: Sequence[Store]) -> Tensor:
-    """Return the share of labelled pixels that each channel of the target ``bins`` is 1 on.
+    """Return the share of labelled pixels on which each channel of the target ``bins`` is 1.
 
     Parameters
     ----------
@@ -109,7 +239,7 @@ def channel_share(stores: Sequence[Store]) -> Tensor:
     Returns
     -------
     Tensor
-        fp32 (8,): bins 1..7 and any road; zeros where nothing is labelled.
+        fp32 (8,): bins 1..7 and any road; zeros without labelled pixels.
     """
     counts = sum(
         (torch.from_numpy(store.histogram_speed.astype("float64")) for store in stores),
@@ -120,17 +250,17 @@ def channel_share(stores: Sequence[Store]) -> Tensor:
 
 
 def channel_weights(stores: Sequence[Store], *, largest: float = 5.0) -> Tensor:
-    """Return weights that let rare speeds count more: 1 / sqrt(share), of mean 1.
+    """Return channel weights that favour rare speeds: 1 / sqrt(share), scaled to mean 1.
 
-    The root, since full balance lets a handful of pixels rule the loss. Bins that never occur in
-    the train split count as much as the most common one: there is nothing to find in them.
+    Weights of 1 / share would let a handful of pixels dominate the loss. Bins that never occur in
+    the train split have the weight of the most common one.
 
     Parameters
     ----------
     stores
         Their train splits are counted together.
     largest
-        A weight is at most this many times the smallest.
+        Maximum ratio of a weight to the smallest.
 
     Returns
     -------

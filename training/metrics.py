@@ -1,4 +1,4 @@
-"""How good a prediction is: counted on the device, added up over batches and ranks."""
+"""Metrics of predictions, counted on the device and summed over batches and ranks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NODATA, UNKNOWN_S
 from training.decode import default_threshold, road_probability, speed_bin, speed_mph
 
 CLASSES = BIN_COUNT + 1
-"""No road, and the bins."""
+"""Background and the bins."""
 
 UNIT = 256
-"""Speed errors are added up as whole 1/256 mph: exact, so that the order of adding is no matter."""
+"""Speed errors are summed as integers of 1/256 mph, so that their order does not matter."""
 
 STEPS = 256
-"""Thresholds that are tried: k / 256."""
+"""Number of thresholds in a sweep: k / 256."""
 
 TARGETS = ("bins", "continuous", "binary")
 
 
 class Sweep(NamedTuple):
-    """Quality of the road mask at every threshold k / 256, fp64 (256,) each."""
+    """Precision, recall and IoU of roads at every threshold k / 256, fp64 (256,) each."""
 
     precision: Tensor
     recall: Tensor
@@ -35,37 +35,36 @@ class Sweep(NamedTuple):
 
 
 def bin_names() -> tuple[str, ...]:
-    """Return the names of the per-bin results: ``iou_1-10`` ... ``iou_61+``."""
+    """Return the names of the IoU per bin: ``iou_1-10`` ... ``iou_61+``."""
     lows = [BIN_WIDTH_MPH * i + 1 for i in range(BIN_COUNT)]
     names = [f"iou_{low}-{low + BIN_WIDTH_MPH - 1}" for low in lows[:-1]]
     return (*names, f"iou_{lows[-1]}+")
 
 
 class RoadMetrics:
-    """Road IoU and F1, IoU per speed bin, and the mean error of speed on road pixels.
+    """Road IoU and F1, IoU per speed bin, and mean absolute speed error on road pixels.
 
-    A pixel is what a map says of it: road from the threshold on, of the most likely bin. Pixels
-    without a label do not count, nor those whose prediction is not a number. A bin that neither
-    label nor prediction has is not a number, and the mean over bins is over those that the labels
-    have.
+    Pixels are decoded as in predictions: road from the threshold on, with the most probable bin.
+    Pixels without a label, or whose prediction is not a number, are left out. The IoU of a bin in
+    neither label nor prediction is NaN; the mean is over bins in the labels.
 
     Parameters
     ----------
     targets
-        What the channels mean: ``bins``, ``continuous`` or ``binary``, which has no speeds.
+        Meaning of the channels: ``bins``, ``continuous`` or ``binary``, which has no speeds.
     class_mph
-        Speed per bin in mph, for ``bins``.
+        Speed of each bin in mph, for ``bins``.
     threshold
-        Least probability of a road; None for the usual one of these targets.
+        Road probability from which a pixel is a road; None for the default of the targets.
     groups
-        Number of groups, such as scenes, that figures are wanted of one by one.
+        Number of groups, such as scenes, with metrics of their own.
     device
-        Where it counts.
+        Device of the counts.
 
     Attributes
     ----------
     lost
-        Labelled pixels whose prediction is not a number, int64 ().
+        Number of labelled pixels whose prediction is not a number, int64 ().
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class RoadMetrics:
         device: torch.device | str = "cpu",
     ) -> None:
         if targets not in TARGETS:
-            raise UsageError(f"targets={targets!r} is not one of {', '.join(TARGETS)}")
+            raise UsageError(f"`targets` {targets!r} is not one of {', '.join(TARGETS)}")
         self.targets = targets
         self.class_mph = tuple(class_mph)
         self.threshold = default_threshold(targets) if threshold is None else threshold
@@ -89,21 +88,21 @@ class RoadMetrics:
         self._scores, self.lost = zeros(2, STEPS), zeros(())
 
     def counts(self) -> tuple[Tensor, ...]:
-        """Return all that is counted, int64: what ranks add up, in place, before they compute."""
+        """Return all counts, int64, to be summed over ranks in place before `compute`."""
         return self._confusion, self._error, self._roads, self._scores, self.lost
 
     def update(self, probabilities: Tensor, speed: Tensor, group: Tensor | None = None) -> None:
-        """Count a batch, without waiting for the device.
+        """Add a batch to the counts, without waiting for the device.
 
         Parameters
         ----------
         probabilities
-            (n, channel, y, x); what is beyond the label's size is padding and left out.
+            (n, channel, y, x); rows and columns beyond the label's size are padding.
         speed
-            uint8 (n, y, x), mph; 0 no road, 254 a road of unknown speed (left out unless targets
-            are binary), 255 no data.
+            uint8 (n, y, x), mph; 0 background, 254 unknown speed (left out unless targets are
+            binary), 255 nodata.
         group
-            int64 (n,), group of each tile; None where there is one.
+            int64 (n,), group of each tile; None for a single group.
         """
         probabilities = probabilities[..., : speed.shape[-2], : speed.shape[-1]].float()
         labelled, known = speed != NODATA, probabilities.sum(dim=1).isfinite()
@@ -117,7 +116,7 @@ class RoadMetrics:
             truth = ((speed > 0) & labelled).long()
         else:
             found *= speed_bin(probabilities, self.targets)
-            valid &= speed != UNKNOWN_SPEED  # which bin it should have found, nobody knows
+            valid &= speed != UNKNOWN_SPEED  # its bin is not known
         if group is None:
             group = torch.zeros(len(speed), dtype=torch.int64, device=speed.device)
         cell = (group.view(-1, 1, 1) * CLASSES + truth) * CLASSES + found
@@ -134,16 +133,16 @@ class RoadMetrics:
         self._roads.scatter_add_(0, group, road.sum(dim=(1, 2)))
 
     def compute(self) -> dict[str, float]:
-        """Return every result; not a number where nothing was to be judged.
+        """Return all metrics by name; NaN where there are no pixels.
 
         ``road_iou``, ``road_f1``, and unless targets are binary ``bin_iou`` (the mean), one
         ``iou_LOW-HIGH`` per bin (see `bin_names`) and ``speed_mae_mph``; then ``threshold``, the
-        least probability of a road that gives the highest road IoU, and that ``best_road_iou``.
+        threshold with the highest road IoU, and that ``best_road_iou``.
         """
-        whole = self._figures(self._confusion.sum(0), self._error.sum(), self._roads.sum())
+        whole = self._metrics(self._confusion.sum(0), self._error.sum(), self._roads.sum())
         iou = self.sweep().iou
         highest = iou.nan_to_num().max()
-        # A plateau of equals, such as of a perfect prediction, is left where it is nearest 0.5.
+        # Of equal thresholds, as for a perfect prediction, the one closest to 0.5 is used.
         equals = (iou == highest).nonzero().flatten()
         best = [math.nan, math.nan]
         if len(equals):
@@ -152,19 +151,19 @@ class RoadMetrics:
         return whole | dict(zip(("threshold", "best_road_iou"), best, strict=True))
 
     def by_group(self) -> list[dict[str, float]]:
-        """Return the figures of each group by themselves, as `compute` does, at one threshold."""
+        """Return the metrics of each group, as `compute` at the given threshold."""
         counts = zip(self._confusion, self._error, self._roads, strict=True)
-        return [self._figures(*each) for each in counts]
+        return [self._metrics(*each) for each in counts]
 
     def sweep(self) -> Sweep:
-        """Return the quality of the road mask at every threshold k / 256."""
+        """Return precision, recall and IoU of roads at every threshold k / 256."""
         count = self._scores[1].sum().double()
         roads = torch.where(count > 0, count, torch.nan)
-        # What a threshold lets through: everything from its step on.
+        # Pixels at or above each threshold.
         wrong, right = self._scores.double().flip(1).cumsum(1).flip(1)
         return Sweep(right / (right + wrong), right / roads, right / (roads + wrong))
 
-    def _figures(self, confusion: Tensor, error: Tensor, roads: Tensor) -> dict[str, float]:
+    def _metrics(self, confusion: Tensor, error: Tensor, roads: Tensor) -> dict[str, float]:
         table = confusion.double()
         both = table[1:, 1:].sum()
         missed, invented = table[1:, 0].sum(), table[0, 1:].sum()

@@ -1,14 +1,14 @@
-"""ResNet34-UNet for any number of bands and channels, and any other network by its factory.
+"""Models: ResNet34-UNet for any number of bands and channels, and others by their factory.
 
 The encoder's parameters are named like torchvision's ResNet (``encoder.conv1.weight``,
 ``encoder.layer1.0.conv1.weight``, ...), so that published ImageNet weights load. The decoder is
 that of the SpaceNet 3 winner, which the CRESI baseline took over, with two changes:
 
-- Every decoder convolution but the last is followed by BatchNorm in place of a bias. From random
-  weights it finds its first roads sooner (25 steps of 8 x 128 at a rate of 1e-3 on a synthetic
-  city: validation road IoU 0.055 against 0.005, one run each).
-- Doubling the size by nearest neighbours and the 3 x 3 convolution after it are one transposed
-  convolution, see `UpConv`: the same function of the same parameters at 4/9 of the arithmetic.
+- Every decoder convolution except the last is followed by BatchNorm instead of a bias. From random
+  weights it learns faster (validation road IoU after 25 steps of 8 x 128 at a rate of 1e-3 on a
+  synthetic city: 0.055 against 0.005, one run each).
+- Nearest-neighbour doubling and the 3 x 3 convolution after it are one transposed convolution, see
+  `UpConv`: the same function of the same parameters with 4/9 of the arithmetic.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from geoprep.errors import UsageError
 
 RESNET34_UNET = "resnet34-unet"
 SMP = "smp:"
-"""Before the names of an architecture and an encoder of segmentation_models_pytorch."""
+"""Prefix of models of segmentation_models_pytorch: ``smp:ARCHITECTURE:ENCODER``."""
+
+SMP_PACKAGE = "segmentation_models_pytorch"
 
 STRIDE = 32
-"""Sides of the input are a multiple of this: the encoder halves five times."""
+"""Divisor of the sides of input images: the encoder halves them five times."""
 
 _ENCODER_WIDTHS = (64, 64, 128, 256, 512)
 _DECODER_WIDTHS = (256, 128, 64, 64, 32)
 _PRIOR = 0.05
-"""Share of pixels that an untrained network takes for road, in every channel."""
+"""Probability of every channel that an untrained model predicts."""
 
 
 class BasicBlock(nn.Module):
@@ -65,7 +67,7 @@ class ResNet34(nn.Module):
     Parameters
     ----------
     bands
-        Of the image.
+        Number of bands of the image.
     """
 
     def __init__(self, bands: int) -> None:
@@ -94,15 +96,15 @@ def _stage(inputs: int, outputs: int, blocks: int, *, stride: int) -> nn.Sequent
 class UpConv(nn.Module):
     """Nearest-neighbour doubling followed by a 3 x 3 convolution, in one step.
 
-    Doubling is a transposed convolution of stride 2 with a 2 x 2 kernel of ones; the two in a row
-    are one with the 4 x 4 kernel that is the full convolution of both kernels. That needs 4
-    products where 9 were, and no tensor of the doubled size is kept for the backward pass: 9 % of
-    a whole step on a CPU (measured).
+    Doubling is a transposed convolution of stride 2 with a 2 x 2 kernel of ones. Both operations
+    together are one with the 4 x 4 kernel that is the full convolution of both kernels. It needs 4
+    products instead of 9 and stores no tensor of the doubled size for the backward pass: 9 % of a
+    step on a CPU (measured).
 
     Parameters
     ----------
     inputs, outputs
-        Channels. The weight is that of the 3 x 3 convolution.
+        Number of channels. The weight is that of the 3 x 3 convolution.
     """
 
     spread: Tensor
@@ -117,7 +119,7 @@ class UpConv(nn.Module):
     def kernel(self) -> Tensor:
         """Return the kernel of the transposed convolution, (inputs, outputs, 4, 4)."""
         outputs, inputs = self.weight.shape[:2]
-        # As a matrix product in the weight's channels-last order, so that nothing is transposed.
+        # A matrix product in the weight's channels-last order needs no transposed copy.
         kernel = self.spread @ self.weight.permute(0, 2, 3, 1).reshape(outputs, 9, inputs)
         return kernel.view(outputs, 4, 4, inputs).permute(3, 0, 1, 2)
 
@@ -127,12 +129,12 @@ class UpConv(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """Double the size, join the encoder's map of that size, mix.
+    """Decoder block: double the size, append the encoder's features of that size, convolve.
 
     Parameters
     ----------
     inputs, skip, outputs
-        Channels of what comes from below, of the encoder's map (0 for none), of the result.
+        Channels of the input, of the encoder's features (0 for none) and of the result.
     """
 
     def __init__(self, inputs: int, skip: int, outputs: int) -> None:
@@ -159,7 +161,7 @@ class ResNetUNet(nn.Module):
     Parameters
     ----------
     bands, channels
-        Of the image and of the result.
+        Number of bands of the image and of channels of the result.
     """
 
     def __init__(self, bands: int, channels: int) -> None:
@@ -190,8 +192,8 @@ class ResNetUNet(nn.Module):
         """
         if image.shape[-2] % STRIDE or image.shape[-1] % STRIDE:
             raise UsageError(
-                f"an image of {image.shape[-2]} x {image.shape[-1]} pixels does not halve five "
-                f"times; pad its sides to a multiple of {STRIDE}"
+                f"an image of {image.shape[-2]} x {image.shape[-1]} pixels cannot be halved five "
+                f"times: pad its sides to a multiple of {STRIDE}"
             )
         *skips, x = self.encoder(image)
         for step, skip in zip(self.decoder, [*reversed(skips), None], strict=True):
@@ -200,122 +202,130 @@ class ResNetUNet(nn.Module):
         return logits
 
 
-def set_prior(network: nn.Module, share: Tensor) -> None:
-    """Let an untrained network predict these shares: the bias of its head becomes their logit.
+def set_prior(model: nn.Module, share: Tensor) -> None:
+    """Set the bias of an untrained model's head so that it predicts the given probabilities.
 
-    Else the first steps from random weights go into learning that roads are rare. The idea is that
-    of the focal loss's authors (Lin et al. 2017, section 4.1). A network without
-    a convolution named ``head`` is left alone.
+    Without it the first steps are spent on learning that roads are rare (Lin et al. 2017, "Focal
+    loss", section 4.1). A model without a convolution named ``head`` is not changed.
 
     Parameters
     ----------
     share
-        fp32 (channel,), between 0 and 1, see `training.losses.channel_share`.
+        fp32 (channel,), probabilities, see `training.losses.channel_share`.
     """
-    head = getattr(network, "head", None)
+    head = getattr(model, "head", None)
     if isinstance(head, nn.Conv2d) and head.bias is not None:
         with torch.no_grad():
             head.bias.copy_(torch.logit(share.to(head.bias), eps=1e-4))
 
 
-def build_network(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn.Module:
-    """Return a network that maps normalised images (n, band, y, x) to logits of the same size.
+def build_model(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn.Module:
+    """Return a model that maps normalised images (n, band, y, x) to logits of the same size.
 
     Parameters
     ----------
     spec
-        ``resnet34-unet``; ``smp:Unet:resnet34`` or the like, an architecture and an encoder of
-        segmentation_models_pytorch (``tu-`` before those of timm); or ``package.module:factory``,
-        called as ``factory(bands=bands, channels=channels)``.
+        ``resnet34-unet``; architecture and encoder of segmentation_models_pytorch, such as
+        ``smp:Unet:resnet34`` (encoders of timm have the prefix ``tu-``); or
+        ``package.module:factory``, called as ``factory(bands=bands, channels=channels)``.
     bands, channels
-        Of the image and of the result.
+        Number of bands of the image and of channels of the result.
 
     Raises
     ------
     UsageError
-        There is no such factory, or what it returns is no module.
+        There is no such factory, or its result is not a suitable model.
     """
     if spec == RESNET34_UNET:
         return ResNetUNet(bands, channels)
     if not is_code(spec) and not spec.startswith(SMP):
         raise UsageError(
-            f"--model {spec} is neither {RESNET34_UNET}, smp:ARCHITECTURE:ENCODER nor "
+            f"`model` {spec}: use {RESNET34_UNET}, smp:ARCHITECTURE:ENCODER or "
             "package.module:factory; a factory is called with bands and channels and returns the "
-            "network"
+            "model"
         )
-    factory = imported("--model", spec) if is_code(spec) else _of_smp(spec)
+    factory = imported("model", spec) if is_code(spec) else _smp_factory(spec)
     try:
-        network = factory(bands=bands, channels=channels)
-    except Exception as error:  # whatever code of others raises is about that code
+        model = factory(bands=bands, channels=channels)
+    except Exception as error:  # users' code may raise anything
         raise UsageError(
-            f"--model {spec}, called with bands={bands}, channels={channels}: {_told(error)}"
+            f"`model` {spec}, called with bands={bands}, channels={channels}: {_summary(error)}"
         ) from error
-    if not isinstance(network, nn.Module):
-        raise UsageError(f"--model {spec} returned a {type(network).__name__}, not a torch module")
-    _check_output(network, spec, bands, channels)
-    return network
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"`model` {spec} returned a {type(model).__name__}, not a torch module")
+    _check_output(model, spec, bands, channels)
+    return model
 
 
 def is_code(spec: str) -> bool:
-    """Return whether a network's name is ``package.module:factory``, which has to be imported."""
+    """Return whether a specification is ``package.module:factory``, code outside this package."""
     return ":" in spec and not spec.startswith(SMP)
 
 
-def imported(flag: str, spec: str) -> Any:  # noqa: ANN401 - whatever the name stands for
-    """Return what ``package.module:name`` names.
+def imported(parameter: str, spec: str) -> Any:  # noqa: ANN401 - any object can be imported
+    """Return the object named ``package.module:name``.
+
+    Parameters
+    ----------
+    parameter
+        Name of the setting, for messages.
+    spec
+        Name of the object.
 
     Raises
     ------
     UsageError
-        There is no such thing; the message begins with the flag.
+        The module or object does not exist.
     """
     name, _, attribute = spec.partition(":")
     try:
         return getattr(importlib.import_module(name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
-            f"{flag} {spec}: {error}; install the package, or set PYTHONPATH to its folder"
+            f"`{parameter}` {spec}: {error}; install the package, or set PYTHONPATH to its folder"
         ) from error
 
 
-def _of_smp(spec: str) -> Callable[..., nn.Module]:
-    """Return a factory of a network of segmentation_models_pytorch, with random weights."""
+def _smp_factory(spec: str) -> Callable[..., nn.Module]:
+    """Return a factory of a model of segmentation_models_pytorch, with random weights."""
     _, architecture, encoder, *_ = *spec.split(":"), "", ""
     try:
-        create = importlib.import_module("segmentation_models_pytorch").create_model
+        create = importlib.import_module(SMP_PACKAGE).create_model
     except ImportError as error:
+        # A package that it imports may be missing as well, such as torchvision.
+        missing = (getattr(error, "name", None) or SMP_PACKAGE).partition(".")[0]
+        package = "segmentation-models-pytorch" if missing == SMP_PACKAGE else missing
         raise UsageError(
-            f"--model {spec} needs segmentation_models_pytorch ({error}): pip install "
-            "segmentation-models-pytorch"
+            f"`model` {spec} needs {missing} ({error}): pip install {package}"
         ) from error
     return lambda bands, channels: create(
         architecture, encoder or "resnet34", None, in_channels=bands, classes=channels
     )
 
 
-def _check_output(network: nn.Module, spec: str, bands: int, channels: int) -> None:
-    """Raise UsageError where a network does not map an image to logits of its size."""
+def _check_output(model: nn.Module, spec: str, bands: int, channels: int) -> None:
+    """Raise UsageError if a model does not map an image to logits of its size."""
     side = 4 * STRIDE
-    training = network.training
+    training = model.training
     try:
-        with torch.no_grad(), torch.random.fork_rng():
-            logits = network.eval()(torch.zeros(1, bands, side, side))
-    except Exception as error:  # as in build_network
+        with torch.no_grad(), torch.random.fork_rng(devices=()):  # it is on the CPU
+            logits = model.eval()(torch.zeros(1, bands, side, side))
+    except Exception as error:  # as in build_model
         raise UsageError(
-            f"--model {spec} fails on an image of (1, {bands}, {side}, {side}): {_told(error)}"
+            f"`model` {spec} fails on an image of (1, {bands}, {side}, {side}): {_summary(error)}"
         ) from error
     finally:
-        network.train(training)
+        model.train(training)
     if not isinstance(logits, Tensor) or logits.shape != (1, channels, side, side):
-        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        returned = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise UsageError(
-            f"--model {spec} returns {found} for an image of (1, {bands}, {side}, {side}); logits "
-            f"of (1, {channels}, {side}, {side}) are needed"
+            f"`model` {spec} returns {returned} for an image of (1, {bands}, {side}, {side}); it "
+            f"has to return logits of (1, {channels}, {side}, {side})"
         )
 
 
-def _told(error: Exception) -> str:
-    """Return what a person's code raised and where, in one line."""
+def _summary(error: Exception) -> str:
+    """Return type, message and place of an error in users' code, in one line."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first} ({last.filename}:{last.lineno})"

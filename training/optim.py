@@ -1,54 +1,49 @@
-"""Optimizers by name, the course of the learning rate, averaged weights."""
+"""The optimizer of a run, and moving its model to the device."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from geoprep.errors import UsageError
-from training.config import Config, OptimizerConfig
+from training.engine import Engine
+from training.losses import Trainable
+from training.settings import Config
 
 MOMENTUM = 0.9
 
 STATE_PER_PARAMETER: dict[str, int] = {"adamw": 2, "adam": 2, "sgd": 1}
-"""fp32 values that an optimizer keeps beside each parameter."""
-
-RISE = 0.3
-START = 1 / 25
-END = START / 1e4
-"""One-cycle: share of the run that rises, first and last factor: the defaults of torch's."""
+"""fp32 values that an optimizer stores per parameter."""
 
 
-def make_optimizer(network: nn.Module, config: Config) -> Optimizer:
-    """Return the optimizer of a network's parameters, which are where they stay.
+def make_optimizer(model: nn.Module, config: Config) -> Optimizer:
+    """Return the optimizer of a model's parameters.
 
-    Weight decay is for the kernels alone: pulling biases and the factors of BatchNorm towards
-    zero helps nothing and costs accuracy (He et al. 2019, "Bag of tricks").
+    Weight decay applies to kernels only: decaying biases and BatchNorm factors costs accuracy
+    (He et al. 2019, "Bag of tricks").
 
     Parameters
     ----------
-    network
-        With a part named ``encoder``, where that learns at another rate; at a rate of 0 its
-        parameters are frozen.
+    model
+        Model on its device. With ``encoder_lr`` other than 1 it needs a part named ``encoder``; a
+        factor of 0 freezes the parameters of that part.
     config
-        Which optimizer (``sgd`` has a Nesterov momentum of 0.9) and its figures.
+        Optimizer (``sgd`` has a Nesterov momentum of 0.9), learning rates, weight decay.
 
     Raises
     ------
     UsageError
-        The encoder is to learn at another rate, and the network has none.
+        ``encoder_lr`` is set and the model has no part named ``encoder``.
     """
     factor = config.encoder_lr
-    encoder = getattr(network, "encoder", None)
+    encoder = getattr(model, "encoder", None)
     if factor != 1 and not isinstance(encoder, nn.Module):
-        raise UsageError("--encoder-lr: this network has no part named encoder")
+        raise UsageError("`encoder_lr`: this model has no part named encoder")
     slow = set() if factor == 1 or encoder is None else set(encoder.parameters())
     for parameter in slow:
         parameter.requires_grad_(factor > 0)
@@ -56,7 +51,7 @@ def make_optimizer(network: nn.Module, config: Config) -> Optimizer:
         {
             "params": [
                 p
-                for p in network.parameters()
+                for p in model.parameters()
                 if p.requires_grad and (p.ndim > 1, p in slow) == (kernel, slower)
             ],
             "weight_decay": config.weight_decay if kernel else 0.0,
@@ -74,86 +69,23 @@ def make_optimizer(network: nn.Module, config: Config) -> Optimizer:
     return kinds[config.optimizer](used, lr=config.lr, fused=True)
 
 
-def learning_rate(config: OptimizerConfig, epochs: int, done: float) -> float:
-    """Return the learning rate of a step: no state, nothing to restore.
+def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
+    """Move a module to the engine's device, compile its parts, and return its optimizer.
+
+    The module is changed in place; the names in its ``state_dict`` stay the same.
 
     Parameters
     ----------
+    trainable
+        In training mode, with parameters in fp32.
+    engine
+        Device, precision and compiler.
     config
-        Schedule, highest rate, warm-up.
-    epochs
-        Of the whole run.
-    done
-        Epochs that are done at the end of the step.
+        Settings of the optimizer, see `make_optimizer`.
     """
-    if config.schedule == "onecycle":
-        return config.lr * _one_cycle(done / epochs)
-    rising = min(config.warmup, epochs / 2)
-    if done < rising:
-        return config.lr * (done / rising)
-    if config.schedule == "cosine":
-        return config.lr * _cosine(1.0, 0.0, (done - rising) / (epochs - rising))
-    return config.lr
-
-
-def _cosine(first: float, last: float, share: float) -> float:
-    """Return the point of a half cosine wave from ``first`` to ``last``."""
-    share = min(max(share, 0.0), 1.0)
-    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * share))
-
-
-def _one_cycle(share: float) -> float:
-    """Return the factor of Smith's one-cycle policy (2018), as torch's OneCycleLR has it."""
-    if share < RISE:
-        return _cosine(START, 1.0, share / RISE)
-    return _cosine(1.0, END, (share - RISE) / (1 - RISE))
-
-
-class Ema:
-    """Exponential moving average of a network's weights, and of its running statistics.
-
-    The decay rises from 0.1 over the first steps as ``(1 + step) / (10 + step)``, so that the
-    average does not remember the random weights of the start.
-
-    Parameters
-    ----------
-    network
-        Whose weights these are; they start as its own.
-    decay
-        Within 0..1; 0.999 averages over the last thousand steps.
-    """
-
-    def __init__(self, network: nn.Module, decay: float) -> None:
-        self.network = network
-        self.decay = decay
-        self.weights = _copy(network)
-
-    @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Take in the network's weights after optimizer step ``step``, which counts from 1."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        now = self.network.state_dict()
-        floats = [name for name, value in now.items() if value.is_floating_point()]
-        torch._foreach_lerp_([self.weights[n] for n in floats], [now[n] for n in floats], 1 - decay)
-        for name in now.keys() - set(floats):
-            self.weights[name].copy_(now[name])
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Let the network have the averaged weights for a while."""
-        own = _copy(self.network)
-        self.network.load_state_dict(self.weights)
-        try:
-            yield
-        finally:
-            self.network.load_state_dict(own)
-
-    @torch.no_grad()
-    def load(self, weights: dict[str, Tensor]) -> None:
-        """Go on with averaged weights of a checkpoint."""
-        for name, value in weights.items():
-            self.weights[name].copy_(value)
-
-
-def _copy(network: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+    trainable.to(device=engine.device)
+    trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own stubs lack this form
+    optimizer = make_optimizer(trainable.model, config)
+    trainable.model, optimizer = engine.optimize(trainable.model, optimizer)
+    trainable.compile_parts(engine.compile_mode)
+    return optimizer

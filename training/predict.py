@@ -92,7 +92,7 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     predictor = Predictor(info, options, threshold, f"{file_hash(file)} {options.weights}")
     x, y = info.gsd_m
     header = [
-        f"model {file}: {info.network}, bands {', '.join(info.bands)}, "
+        f"model {file}: {info.model}, bands {', '.join(info.bands)}, "
         f"{x:.3g} x {y:.3g} m, {runner.description}",
         f"threshold {threshold:.3g} ({origin})",
     ]

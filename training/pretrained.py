@@ -1,4 +1,4 @@
-"""Published ResNet34 weights for the encoder, fitted to any number of bands."""
+"""Published ResNet34 weights for the encoder, adapted to the number of bands."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _CLASSIFIER = ("fc.weight", "fc.bias")
 _PREFIXES = ("module.", "encoder.", "backbone.")
 
 
-def load_encoder_weights(network: nn.Module, source: str = "none") -> str:
-    """Load the encoder's weights into a network and say in one line what was done.
+def load_encoder_weights(model: nn.Module, source: str = "none") -> str:
+    """Load weights into the encoder of a model; return a line that describes them.
 
-    Weights are for three bands, red, green and blue. For another number of bands the kernels of
-    the first convolution are repeated band by band and scaled by 3 / bands, so that its output
-    keeps its size; for one band that is their mean times three, their sum.
+    Published weights are for red, green and blue. For another number of bands the kernels of the
+    first convolution are repeated band by band and scaled by 3 / bands, which keeps the magnitude
+    of its output; for one band they are summed.
 
     Parameters
     ----------
-    network
-        With an ``encoder`` whose parameters are named like torchvision's ResNet.
+    model
+        Model with an ``encoder`` whose parameters are named like torchvision's ResNet.
     source
         ``none``, ``imagenet`` (downloaded once, 87 MB, into torch's cache) or a file: a state
         dictionary of ResNet34, or one that holds it under ``state_dict`` or ``model``.
@@ -38,20 +38,20 @@ def load_encoder_weights(network: nn.Module, source: str = "none") -> str:
     Raises
     ------
     UsageError
-        The file cannot be read or does not fit, or the network has no such encoder.
+        The file cannot be read or does not fit, or the model has no such encoder.
     """
     if source == "none":
         return "random weights"
-    encoder = getattr(network, "encoder", None)
+    encoder = getattr(model, "encoder", None)
     if not isinstance(encoder, nn.Module) or _STEM not in encoder.state_dict():
         raise UsageError(
-            f"--encoder-weights {source}: this network has no encoder named like torchvision's "
-            "ResNet; let its factory load weights, and take --encoder-weights none"
+            f"`encoder_weights` {source}: this model has no encoder named like torchvision's "
+            "ResNet; load weights in its factory, and use none here"
         )
-    weights = _plain(_download() if source == "imagenet" else _read(source))
+    weights = _state_dict(_download() if source == "imagenet" else _read(source))
     if _STEM not in weights:
         raise UsageError(
-            f"--encoder-weights {source}: no {_STEM} in it; give a state dictionary of ResNet34 "
+            f"`encoder_weights` {source} has no {_STEM}: give a state dictionary of ResNet34 "
             "with torchvision's names"
         )
     bands, given = encoder.state_dict()[_STEM].shape[1], weights[_STEM].shape[1]
@@ -60,15 +60,15 @@ def load_encoder_weights(network: nn.Module, source: str = "none") -> str:
         missing, unknown = encoder.load_state_dict(weights, strict=False)
     except RuntimeError as error:
         detail = str(error).strip().splitlines()[-1].strip()
-        raise UsageError(f"--encoder-weights {source} is not of a ResNet34: {detail}") from error
+        raise UsageError(f"`encoder_weights` {source} is not of a ResNet34: {detail}") from error
     # Weights from before torch 0.4.1 have no such counters.
     missing = [name for name in missing if not name.endswith("num_batches_tracked")]
     if missing or unknown:
         raise UsageError(
-            f"--encoder-weights {source} is not of a ResNet34: {len(missing)} parameters missing, "
+            f"`encoder_weights` {source} is not of a ResNet34: {len(missing)} parameters missing, "
             f"{len(unknown)} unknown, such as {[*missing, *unknown][0]}"
         )
-    adapted = "" if given == bands else f", first convolution fitted from {given} to {bands} bands"
+    adapted = "" if given == bands else f", first convolution adapted from {given} to {bands} bands"
     return f"encoder from {source}{adapted}"
 
 
@@ -80,7 +80,7 @@ def adapt_bands(kernel: Tensor, bands: int) -> Tensor:
     kernel
         (output, given, y, x).
     bands
-        Wanted; its own number returns the kernel itself.
+        Number of bands of the result.
     """
     given = kernel.shape[1]
     if given == bands:
@@ -90,8 +90,8 @@ def adapt_bands(kernel: Tensor, bands: int) -> Tensor:
     return kernel[:, torch.arange(bands) % given] * (given / bands)
 
 
-def _plain(content: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the state dictionary without wrapping, prefixes and classifier."""
+def _state_dict(content: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the state dictionary inside a file, without prefixes and classifier."""
     inner = (content.get(key) for key in ("state_dict", "model"))
     content = next((part for part in inner if isinstance(part, dict)), content)
     weights = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
@@ -108,21 +108,21 @@ def _download() -> dict[str, Any]:
         )
     except (URLError, OSError, RuntimeError) as error:
         raise UsageError(
-            f"--encoder-weights imagenet: {IMAGENET_URL} cannot be fetched ({error}); download it "
-            "elsewhere and give the file, or take --encoder-weights none"
+            f"`encoder_weights` imagenet: cannot download {IMAGENET_URL} ({error}); download it "
+            "elsewhere and give the file, or use none"
         ) from error
 
 
 def _read(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
-        raise UsageError(f"--encoder-weights {path}: no such file; give imagenet, none or a file")
+        raise UsageError(f"`encoder_weights` {path}: no such file; use imagenet, none or a file")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise UsageError(
-            f"--encoder-weights {path} is not a file of plain tensors; save a state dictionary "
+            f"`encoder_weights` {path} is not a file of plain tensors; save a state dictionary "
             "with torch.save"
         ) from error
     if not isinstance(content, dict):
-        raise UsageError(f"--encoder-weights {path} holds no state dictionary")
+        raise UsageError(f"`encoder_weights` {path} holds no state dictionary")
     return content

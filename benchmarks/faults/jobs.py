@@ -232,7 +232,7 @@ def weights(run: Path) -> dict[str, str]:
     result = {}
     for name in ("last.pt", "best.pt"):
         saved = load(run / name)
-        for key, tensor in saved.network.items():
+        for key, tensor in saved.model.items():
             data = tensor.contiguous().numpy().tobytes()
             result[f"{name}:{key}"] = hashlib.sha256(data).hexdigest()
     return result

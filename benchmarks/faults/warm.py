@@ -14,7 +14,7 @@ LIBRARIES = (
 )
 OURS = (
     *("geoprep.building.run", "geoprep.cli.commands", "geoprep.verify", "geoprep.views.page"),
-    *("geoprep.views.overview", "loaders.stream", "training.fit", "training.loop"),
+    *("geoprep.views.overview", "loaders.stream", "training.fit", "training.start"),
     *("training.predict", "training.prediction.job", "training.prediction.screen"),
 )
 

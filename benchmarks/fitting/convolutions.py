@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from training.config import Config
-from training.model import build_network
+from training.model import build_model
+from training.settings import Config
 
 FORWARD = torch.ops.aten.convolution.default
 BACKWARD = torch.ops.aten.convolution_backward.default
@@ -71,7 +71,7 @@ def record(network: nn.Module, image: Tensor) -> list[Convolution]:
 
 def ceiling(batch_size: int, crop: int, bands: int, seconds: float) -> dict[str, Any]:
     """Return the images per second that the convolutions of `training.fit` alone allow."""
-    network = build_network(Config().model, bands=bands, channels=CHANNELS)
+    network = build_model(Config().model, bands=bands, channels=CHANNELS)
     found = record(network, torch.rand(batch_size, bands, crop, crop))
     _replay(found)
     steps, start = 0, time.perf_counter()

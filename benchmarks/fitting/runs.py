@@ -44,11 +44,11 @@ def fit_here(words: Sequence[str], *, keep_memory: bool) -> dict[str, Any]:
         Whether the allocator is told to keep what is freed, as `training.fit` has it.
     """
     from benchmarks.machine import resident
-    from training import loop
+    from training import start
     from training.fit import main
 
     if not keep_memory:
-        setattr(loop, "keep_memory", lambda: "as the system has it")  # noqa: B010 - for mypy
+        setattr(start, "keep_memory", lambda: "as the system has it")  # noqa: B010 - for mypy
     if status := main(words):
         raise SystemExit(status)
     return {"peak": resident()}

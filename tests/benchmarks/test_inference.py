@@ -17,7 +17,7 @@ from benchmarks.child import ChildError
 from benchmarks.common import Result
 from benchmarks.inference import BASE, FORMS
 from training.checkpoint import Checkpoint, save
-from training.model import build_network
+from training.model import build_model
 from training.prediction.windows import WindowGrid
 
 IPEX = {"ipex-bf16", "ipex-int8"}
@@ -145,9 +145,9 @@ def test_a_checkpoint_is_judged_and_timed_beside_its_exports(tmp_path):
     torch.manual_seed(0)
     from dataclasses import replace
 
-    facts = replace(FACTS, network="resnet34-unet")
-    network = build_network(facts.network, bands=3, channels=8)
-    save(tmp_path / "best.pt", Checkpoint(facts=facts, network=network.state_dict()))
+    facts = replace(FACTS, model="resnet34-unet")
+    network = build_model(facts.model, bands=3, channels=8)
+    save(tmp_path / "best.pt", Checkpoint(info=facts, model=network.state_dict()))
     store = write_store(tmp_path / "tiny.zarr")
     report = tmp_path / "inference.json"
     only = ["--only", "fp32,onnx-int8", "--exports", str(tmp_path / "exports")]

@@ -22,8 +22,8 @@ from benchmarks.report import draw, print_report
 from geoprep.speed import BIN_TABLE
 from geoprep.store import Store
 from loaders import RamTiles
-from training.config import Config
 from training.fit import COMMAND
+from training.settings import Config
 
 BATCH, CROP = 2, 32
 

@@ -18,7 +18,7 @@ REPO = CASES.parent
 MAKE = """
 import sys
 from helpers.predict_cases import make_checkpoint, pixels, write_image
-make_checkpoint("best.pt", network="helpers.predict_cases:neighbourly")
+make_checkpoint("best.pt", model="helpers.predict_cases:neighbourly")
 write_image("scene.tif", pixels(1700, 70))
 """
 

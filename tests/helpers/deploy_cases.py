@@ -3,10 +3,10 @@
 import torch
 
 from helpers.stores import draw_tiles
-from training.checkpoint import Facts
+from training.checkpoint import ModelInfo
 
-FACTS = Facts(
-    network="helpers.tiny:normed",
+FACTS = ModelInfo(
+    model="helpers.tiny:normed",
     bands=("red", "green", "blue"),
     channels=8,
     targets="bins",

@@ -10,7 +10,7 @@ import torch
 from affine import Affine
 from torch import nn
 
-from training.checkpoint import Checkpoint, Facts, save
+from training.checkpoint import Checkpoint, ModelInfo, save
 from training.prediction.predict_options import PredictOptions
 
 MPH = (5.5, 15.5, 25.5, 35.5, 45.5, 55.5, 65.5)
@@ -18,8 +18,8 @@ GSD = 0.31
 UTM = "EPSG:32637"
 PLACE = Affine(GSD, 0, 413871.25, 0, -GSD, 6180032.5)
 
-FACTS = Facts(
-    network="helpers.predict_cases:pointwise",
+FACTS = ModelInfo(
+    model="helpers.predict_cases:pointwise",
     bands=("red", "green", "blue"),
     channels=8,
     targets="bins",
@@ -51,8 +51,8 @@ def make_checkpoint(path, seed=0, **facts):
     """Save an untrained network; return the path and the network."""
     facts = replace(FACTS, **facts)
     torch.manual_seed(seed)
-    network = globals()[facts.network.partition(":")[2]](len(facts.bands), facts.channels)
-    save(path, Checkpoint(facts=facts, network=network.state_dict()))
+    network = globals()[facts.model.partition(":")[2]](len(facts.bands), facts.channels)
+    save(path, Checkpoint(info=facts, model=network.state_dict()))
     return path, network.eval()
 
 

@@ -9,11 +9,11 @@ import torch
 
 from geoprep.errors import UsageError
 from training import checkpoint as module
-from training.checkpoint import Checkpoint, CheckpointError, Facts, load, load_network, save
-from training.model import build_network
+from training.checkpoint import Checkpoint, CheckpointError, ModelInfo, load, load_model, save
+from training.model import build_model
 
-FACTS = Facts(
-    network="resnet34-unet",
+FACTS = ModelInfo(
+    model="resnet34-unet",
     bands=("red", "green", "blue"),
     channels=8,
     targets="bins",
@@ -30,8 +30,8 @@ FACTS = Facts(
 def made(step=0):
     weight = torch.randn(4, 3)
     return Checkpoint(
-        facts=FACTS,
-        network={"weight": weight},
+        info=FACTS,
+        model={"weight": weight},
         ema={"weight": weight / 2},
         optimizer={"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-3}]},
         progress={"step": step, "history": [{"epoch": 0, "loss": 0.5}]},
@@ -44,10 +44,10 @@ def test_round_trip(tmp_path):
     saved = made(7)
     save(tmp_path / "last.pt", saved)
     found = load(tmp_path)
-    assert found.facts == FACTS
+    assert found.info == FACTS
     assert found.progress == saved.progress
     assert found.config == saved.config
-    assert torch.equal(found.network["weight"], saved.network["weight"])
+    assert torch.equal(found.model["weight"], saved.model["weight"])
     assert torch.equal(found.rng["torch"], saved.rng["torch"])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["last.pt"]
 
@@ -107,7 +107,7 @@ def test_foreign_and_future_files_are_refused(tmp_path):
 
 
 def test_a_flipped_bit_is_noticed(tmp_path):
-    big = replace(made(), network={"weight": torch.zeros(50_000)})
+    big = replace(made(), model={"weight": torch.zeros(50_000)})
     save(tmp_path / "last.pt", big)
     data = bytearray((tmp_path / "last.pt").read_bytes())
     data[len(data) // 2] ^= 16
@@ -156,13 +156,13 @@ def test_a_checkpoint_does_not_import_code_that_nobody_asked_for(tmp_path, monke
         "pathlib.Path(__file__).with_name('harm').touch()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    network = build_network("helpers.tiny:build", bands=3, channels=8).state_dict()
-    save(tmp_path / "a.pt", replace(made(), facts=replace(FACTS, network="trap:build"), ema=None))
+    network = build_model("helpers.tiny:build", bands=3, channels=8).state_dict()
+    save(tmp_path / "a.pt", replace(made(), info=replace(FACTS, model="trap:build"), ema=None))
     with pytest.raises(UsageError, match="--model trap:build"):
-        load_network(tmp_path / "a.pt")
+        load_model(tmp_path / "a.pt")
     assert not (tmp_path / "harm").exists()
-    facts = replace(FACTS, network="trap:build")
-    save(tmp_path / "a.pt", replace(made(), facts=facts, network=network, ema=None))
-    loaded, _ = load_network(tmp_path / "a.pt", model="trap:build")
+    info = replace(FACTS, model="trap:build")
+    save(tmp_path / "a.pt", replace(made(), info=info, model=network, ema=None))
+    loaded, _ = load_model(tmp_path / "a.pt", model="trap:build")
     assert (tmp_path / "harm").exists()
     assert loaded(torch.zeros(1, 3, 8, 8)).shape == (1, 8, 8, 8)

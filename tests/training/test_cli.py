@@ -10,9 +10,9 @@ import pytest
 
 from geoprep.errors import StoreError, UsageError
 from training.cli import Command, run_command, write_file
-from training.config import SECTIONS, Config, Stage
 from training.fields import argument, option
 from training.fit import COMMAND, main
+from training.settings import SECTIONS, Config, Stage
 
 
 def config(*arguments):

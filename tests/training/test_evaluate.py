@@ -10,19 +10,18 @@ from helpers.stores import write_store
 from helpers.tiny import build
 
 from loaders import BatchLoader, Folds, RamTiles, select
-from training.checkpoint import Checkpoint, Facts, save
+from training.checkpoint import Checkpoint, ModelInfo, save
 from training.data import make_prep
 from training.engine.native import choose_engine
 from training.evaluate import main
-from training.evaluation import evaluate, evaluate_runner, examples, predicted_speed
 from training.inference import ModelOptions, open_model
-from training.losses import RoadLoss
-from training.module import Trainable
+from training.losses import RoadLoss, Trainable
+from training.validation import evaluate_runner, examples, predicted_speed, validate
 
 MODEL = "helpers.tiny:build"
 FP32 = ("--precision", "fp32", "--device", "cpu", "--quiet", "--model", MODEL)
-FACTS = Facts(
-    network=MODEL,
+FACTS = ModelInfo(
+    model=MODEL,
     bands=("red", "green", "blue"),
     channels=8,
     targets="bins",
@@ -57,7 +56,7 @@ def checkpoint(network, tmp_path):
 
     def make(**facts):
         path = tmp_path / "best.pt"
-        save(path, Checkpoint(facts=replace(FACTS, **facts), network=network.state_dict()))
+        save(path, Checkpoint(info=replace(FACTS, **facts), model=network.state_dict()))
         return path
 
     return make
@@ -79,7 +78,7 @@ def test_it_says_what_training_said(network, checkpoint, store_path, tmp_path, c
     engine = choose_engine("native", "cpu", "fp32", "off")
     tiles = RamTiles.load(store_path, "val")
     trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
-    said = evaluate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
+    said = validate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
     path = checkpoint(threshold=said["threshold"])
     found = figures_of(tmp_path, path, store_path)
     printed = capsys.readouterr().out
@@ -206,7 +205,7 @@ def test_validation_while_training_pads_as_a_map_does(checkpoint, network, tmp_p
     engine = choose_engine("native", "cpu", "fp32", "off")
     trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
     tiles = RamTiles.load(odd, "val")
-    said = evaluate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
+    said = validate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
     found = judge(checkpoint(level=40), [odd])
     assert 0 < said.pop("val_loss") < 1
     assert found.metrics == pytest.approx(said, nan_ok=True, abs=1e-6)

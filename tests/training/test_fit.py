@@ -16,11 +16,11 @@ from helpers.stores import write_store
 from geoprep.store import Store
 from loaders import Folds, StreamTiles, select
 from loaders.memory import Available
-from training.checkpoint import load, load_network
-from training.config import Config
-from training.data import facts_of, tiles_of
+from training.checkpoint import load, load_model
+from training.data import model_info, tiles_of
 from training.fit import main
 from training.monitor import callbacks
+from training.settings import Config
 
 SMALL = ("--model", "helpers.tiny:build")
 STATEFUL = (
@@ -59,14 +59,14 @@ def same(a, b):
 
 def assert_same_run(one, other):
     a, b = load(one), load(other)
-    assert same(a.network, b.network)
+    assert same(a.model, b.model)
     assert same(a.ema, b.ema)
     assert same(a.optimizer, b.optimizer)
     assert same(a.rng, b.rng)
     assert same(a.loader, b.loader)
     assert a.progress["step"] == b.progress["step"]
     assert rows(one) == rows(other)
-    assert same(load(one / "best.pt").network, load(other / "best.pt").network)
+    assert same(load(one / "best.pt").model, load(other / "best.pt").model)
 
 
 def test_a_run_learns_and_leaves_what_it_says(fit, tmp_path, store):
@@ -91,7 +91,7 @@ def test_a_run_learns_and_leaves_what_it_says(fit, tmp_path, store):
         "6 steps per epoch",
     ):
         assert said in header, said
-    network, facts = load_network(out, model="helpers.tiny:build")
+    network, facts = load_model(out, model="helpers.tiny:build")
     assert facts.bands == store.meta.bands
     assert facts.level == 64
     assert facts.gsd_m == (0.5, 0.5)
@@ -168,7 +168,7 @@ def test_stages_change_resolution_and_windows(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--stages", "32@32:1,64@32:1", "--pictures", 0) == 0
     assert [row["level"] for row in rows(out)] == ["32", "64"]
-    facts = load(out / "best.pt").facts
+    facts = load(out / "best.pt").info
     assert (facts.level, facts.gsd_m) == (64, (0.5, 0.5))
     assert not (out / "pictures").exists()
     assert f"in {out}: curves.png, metrics.csv, tensorboard\n" in capfd.readouterr().out
@@ -194,7 +194,7 @@ def test_an_infinite_gradient_stops_the_run_before_its_step(fit, tmp_path, capfd
     assert f"the last checkpoint is of step 4: --resume {out}" in said
     kept = load(out)
     assert kept.progress["step"] == 4
-    assert all(value.isfinite().all() for value in kept.network.values())
+    assert all(value.isfinite().all() for value in kept.model.values())
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(fit, tmp_path, capfd):
@@ -294,7 +294,7 @@ def masked(tmp_path_factory):
 def test_a_store_without_speeds_is_learned_as_binary_and_the_header_says_so(fit, tmp_path, masked):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, store=masked) == 0
-    assert load(out / "best.pt").facts.targets == "binary"
+    assert load(out / "best.pt").info.targets == "binary"
     assert "(binary: the roads of a store have no speeds)" in (out / "log.txt").read_text()
     assert fit("--resume", out, "--epochs", 2, store=masked) == 0
 
@@ -310,7 +310,7 @@ def test_speeds_of_a_store_that_has_none_cannot_be_learned(fit, tmp_path, masked
 def test_other_targets_train(fit, tmp_path, targets):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--targets", targets) == 0
-    assert load(out / "best.pt").facts.channels == 1
+    assert load(out / "best.pt").info.channels == 1
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_other_ways_to_the_tiles(fit, tmp_path, options):
 
 
 def test_tiles_kept_as_stored_are_compressed(store):
-    facts = facts_of(Config(), (store,))
+    facts = model_info(Config(), (store,))
     assert "MB compressed" in repr(tiles_of(facts, (store,), "val", residency="compressed"))
 
 
@@ -357,7 +357,7 @@ def test_the_fastest_batch_size_is_found_and_kept(fit, tmp_path, capfd):
 
 def test_a_batch_beyond_memory_is_warned_of_and_tried(fit, tmp_path, monkeypatch, capfd):
     small = Available(2_000_000, "the machine")
-    monkeypatch.setattr("training.engine.memory.available_memory", lambda: small)
+    monkeypatch.setattr("training.capacity.available_memory", lambda: small)
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--batch-size", 24) == 0
     said = capfd.readouterr().out
@@ -399,7 +399,7 @@ def finished(tmp_path_factory, store_path):
     out = tmp_path_factory.mktemp("finished") / "run"
     random, threads = torch.get_rng_state(), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.loop.keep_memory", lambda: "as it is")
+        patch.setattr("training.start.keep_memory", lambda: "as it is")
         options = ("--crop", "32", "--crops-per-tile", "1", "--compile", "off", "--threads", "1")
         assert main([str(store_path), *SMALL, *options, "--epochs", "1", "--out", str(out)]) == 0
     torch.set_rng_state(random)
@@ -431,13 +431,13 @@ def test_a_pooled_batch_norm_trains(fit, tmp_path):
 
 
 def test_a_fold_knows_nothing_of_the_scenes_it_is_validated_on(fit, tmp_path, capfd):
-    """Facts of a fold are those of a store that has these scenes alone to train on."""
+    """ModelInfo of a fold are those of a store that has these scenes alone to train on."""
     store = write_store(tmp_path / "folded.zarr", scenes=6, splits=(0, 0, 0, 0, 0, 1))
     folded = Store.open(store)
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--folds", 3, "--fold", 1, store=store) == 0
     assert "fold 1 of 3 validates" in capfd.readouterr().out
-    facts = load(out).facts
+    facts = load(out).info
     assert (facts.folds, facts.fold) == (3, 1)
     tiles = select(folded, "train", Folds(3, 1)).tiles
     pixels = folded.image()[:][tiles].reshape(-1, 3).astype(float)
@@ -449,8 +449,8 @@ def test_a_fold_knows_nothing_of_the_scenes_it_is_validated_on(fit, tmp_path, ca
     assert facts.class_mph[6] == pytest.approx(fast.mean() if len(fast) else 65.5)
     whole = tmp_path / "whole"
     assert fit("--out", whole, "--epochs", 1, store=store) == 0
-    assert load(whole).facts.mean != facts.mean
-    assert load(whole).facts.folds is None
+    assert load(whole).info.mean != facts.mean
+    assert load(whole).info.folds is None
 
 
 def test_bands_in_another_order_are_read_by_name_when_a_run_goes_on(fit, tmp_path, capfd):
@@ -467,8 +467,8 @@ def test_bands_in_another_order_are_read_by_name_when_a_run_goes_on(fit, tmp_pat
     said = capfd.readouterr().out
     assert "swapped.zarr has its bands as blue, green, red: they are read by name" in said
     a, b = load(whole), load(parts)
-    assert same(a.network, b.network)
-    assert b.facts.bands == ("red", "green", "blue")
+    assert same(a.model, b.model)
+    assert b.info.bands == ("red", "green", "blue")
 
 
 def test_stores_that_differ_are_named(fit, tmp_path, capfd):
@@ -484,7 +484,7 @@ def test_stores_that_differ_are_named(fit, tmp_path, capfd):
 def test_limits_of_a_city_are_in_the_checkpoint(fit, tmp_path):
     store = write_store(tmp_path / "city.zarr", scenes=4, rescale="city", limits=(20.0, 900.0))
     assert fit("--out", tmp_path / "run", "--epochs", 1, store=store) == 0
-    assert load(tmp_path / "run").facts.limits == ((20.0, 900.0),) * 3
+    assert load(tmp_path / "run").info.limits == ((20.0, 900.0),) * 3
 
 
 def test_streams_share_one_limit(fit, tmp_path, monkeypatch):
@@ -543,7 +543,7 @@ def test_an_encoder_may_learn_slower_or_not_at_all(fit, tmp_path, capfd):
         out = tmp_path / f"run{factor}"
         options = ("--epochs", 1, "--encoder-lr", factor, "--optimizer", "sgd", "--clip", "none")
         assert fit("--out", out, *options, network=network) == 0
-        start[factor] = load(out).network["encoder.weight"]
+        start[factor] = load(out).model["encoder.weight"]
     torch.manual_seed(0)
     untrained = tiny.encoded(3, 8).state_dict()["encoder.weight"]
     moved = {factor: (weight - untrained).abs().max() for factor, weight in start.items()}
@@ -562,6 +562,6 @@ def test_ones_own_augmentation_sees_bytes_in_training_alone(fit, tmp_path, capfd
     assert len(tiny.DARKENED) == 6  # steps; validation is none of its business
     plain = tmp_path / "plain"
     assert fit("--out", plain, "--epochs", 1) == 0
-    assert not same(load(out).network, load(plain).network)
+    assert not same(load(out).model, load(plain).model)
     assert fit("--resume", out, "--epochs", 2, store=None, network=SMALL) == 2
     assert "--augmentation helpers.tiny:darken" in capfd.readouterr().err

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from geoprep.errors import UsageError
-from training.model import UpConv, build_network, is_code, set_prior
+from training.model import UpConv, build_model, is_code, set_prior
 
 
 def parameter_count(network):
@@ -19,7 +19,7 @@ def parameter_count(network):
 @pytest.fixture(scope="module")
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return build_network(bands=3, channels=8)
+    return build_model(bands=3, channels=8)
 
 
 def test_the_encoder_is_named_like_torchvisions_resnet34(network):
@@ -39,7 +39,7 @@ def test_the_whole_network_has_about_24_million_parameters(network):
 
 @pytest.mark.parametrize(("bands", "channels"), [(1, 1), (4, 8), (8, 2)])
 def test_any_bands_and_channels(bands, channels):
-    network = build_network(bands=bands, channels=channels)
+    network = build_model(bands=bands, channels=channels)
     assert network(torch.randn(2, bands, 64, 32)).shape == (2, channels, 64, 32)
 
 
@@ -71,14 +71,14 @@ def test_an_odd_side_is_refused_with_the_fix(network):
 
 def test_the_prior_is_what_an_untrained_network_predicts():
     torch.manual_seed(0)
-    network = build_network(bands=3, channels=2)
+    network = build_model(bands=3, channels=2)
     set_prior(network, torch.tensor([0.02, 0.3]))
     share = torch.sigmoid(network(torch.randn(2, 3, 64, 64))).mean((0, 2, 3))
     torch.testing.assert_close(share, torch.tensor([0.02, 0.3]), rtol=0.5, atol=0)
 
 
 def test_a_share_of_zero_has_a_finite_prior():
-    network = build_network(bands=1, channels=1)
+    network = build_model(bands=1, channels=1)
     set_prior(network, torch.zeros(1))
     assert torch.isfinite(network.head.bias).all()
 
@@ -88,16 +88,16 @@ def test_a_network_of_the_users_own(monkeypatch):
     mine.build = lambda bands, channels: nn.Conv2d(bands, channels, 1)
     mine.text = lambda bands, channels: "not a module"
     monkeypatch.setitem(sys.modules, "mine", mine)
-    assert build_network("mine:build", bands=4, channels=2).weight.shape == (2, 4, 1, 1)
+    assert build_model("mine:build", bands=4, channels=2).weight.shape == (2, 4, 1, 1)
     with pytest.raises(UsageError, match="str"):
-        build_network("mine:text", bands=4, channels=2)
-    set_prior(build_network("mine:build", bands=4, channels=2), torch.zeros(2))
+        build_model("mine:text", bands=4, channels=2)
+    set_prior(build_model("mine:build", bands=4, channels=2), torch.zeros(2))
 
 
 @pytest.mark.parametrize("spec", ["resnet50", "no_such_package:build", "math:no_such_name"])
 def test_an_unknown_network_is_refused(spec):
     with pytest.raises(UsageError, match=spec):
-        build_network(spec, bands=3, channels=8)
+        build_model(spec, bands=3, channels=8)
 
 
 def test_a_network_of_another_package_is_named_or_its_lack_is(monkeypatch):
@@ -109,11 +109,11 @@ def test_a_network_of_another_package_is_named_or_its_lack_is(monkeypatch):
 
     package = SimpleNamespace(create_model=create_model)
     monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", package)
-    network = build_network("smp:DeepLabV3Plus:tu-resnet18", bands=4, channels=8)
+    network = build_model("smp:DeepLabV3Plus:tu-resnet18", bands=4, channels=8)
     assert network.in_channels == 4
     assert (made["arch"], made["encoder_name"]) == ("DeepLabV3Plus", "tu-resnet18")
     assert made["encoder_weights"] is None
     assert not is_code("smp:Unet:resnet34")
     monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
     with pytest.raises(UsageError, match="pip install segmentation-models-pytorch"):
-        build_network("smp:Unet:resnet34", bands=3, channels=8)
+        build_model("smp:Unet:resnet34", bands=3, channels=8)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from geoprep.errors import UsageError
-from training.model import ResNet34, build_network
+from training.model import ResNet34, build_model
 from training.pretrained import adapt_bands, load_encoder_weights
 
 
@@ -27,7 +27,7 @@ def file(published, tmp_path_factory):
 
 
 def test_three_bands_take_the_weights_as_they_are(published, file):
-    network = build_network(bands=3, channels=1)
+    network = build_model(bands=3, channels=1)
     assert load_encoder_weights(network, str(file)) == f"encoder from {file}"
     loaded = network.encoder.state_dict()
     assert all(torch.equal(loaded[name], published[name]) for name in loaded)
@@ -35,7 +35,7 @@ def test_three_bands_take_the_weights_as_they_are(published, file):
 
 @pytest.mark.parametrize("bands", [1, 4, 8])
 def test_other_bands_keep_the_size_of_the_answer(published, file, bands):
-    network = build_network(bands=bands, channels=1)
+    network = build_model(bands=bands, channels=1)
     assert f"from 3 to {bands} bands" in load_encoder_weights(network, str(file))
     kernel = network.encoder.conv1.weight
     assert kernel.shape[1] == bands
@@ -50,13 +50,13 @@ def test_a_wrapped_and_prefixed_dictionary_is_understood(published, tmp_path):
     path = tmp_path / "run.pth"
     wrapped = {f"module.encoder.{name}": value for name, value in published.items()}
     torch.save({"state_dict": {**wrapped, "module.head.weight": torch.zeros(1)}, "epoch": 3}, path)
-    network = build_network(bands=3, channels=1)
+    network = build_model(bands=3, channels=1)
     load_encoder_weights(network, str(path))
     assert torch.equal(network.encoder.conv1.weight, published["conv1.weight"])
 
 
 def test_none_leaves_the_network_alone():
-    network = build_network(bands=3, channels=1)
+    network = build_model(bands=3, channels=1)
     before = network.encoder.conv1.weight.clone()
     assert "random" in load_encoder_weights(network, "none")
     assert torch.equal(network.encoder.conv1.weight, before)
@@ -82,7 +82,7 @@ def test_weights_of_another_network_are_refused(published, tmp_path, kind):
     path = tmp_path / "other.pth"
     torch.save(_damaged(published, kind), path)
     with pytest.raises(UsageError, match=r"other\.pth.*ResNet34"):
-        load_encoder_weights(build_network(bands=3, channels=1), str(path))
+        load_encoder_weights(build_model(bands=3, channels=1), str(path))
 
 
 @pytest.mark.parametrize("content", [b"", b"no weights at all", None])
@@ -91,7 +91,7 @@ def test_an_unreadable_file_is_refused(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UsageError, match=r"bad\.pth"):
-        load_encoder_weights(build_network(bands=3, channels=1), str(path))
+        load_encoder_weights(build_model(bands=3, channels=1), str(path))
 
 
 def test_a_network_without_such_an_encoder_is_refused(file):
@@ -105,4 +105,4 @@ def test_no_connection_says_what_to_do(monkeypatch):
 
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", fail)
     with pytest.raises(UsageError, match="give the file"):
-        load_encoder_weights(build_network(bands=3, channels=1), "imagenet")
+        load_encoder_weights(build_model(bands=3, channels=1), "imagenet")

@@ -1,4 +1,4 @@
-"""How a step is carried out: a network and a machine in; precision, layout, compiler out."""
+"""Device, precision, compiler, allocator, threads and ranks of training steps."""
 
 import lazy_loader as lazy
 

@@ -1,4 +1,4 @@
-"""Ranks under ``torchrun``: joining them, agreeing, adding up. All of it does nothing alone."""
+"""Ranks under ``torchrun``: process group, agreement and sums. Without ranks these do nothing."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from training.engine.native import DeviceName, choose_device
 T = TypeVar("T")
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
-"""Beside an accelerator's there is one for the CPU: a run that goes on may have been made there."""
+"""Accelerators have a backend for the CPU as well: a resumed run may have been started there."""
 
 TIMEOUT = timedelta(hours=1)
-"""For the slowest thing that only one rank does: loading a split, writing a checkpoint."""
+"""Limit for work of one rank that others wait for: loading a split, writing a checkpoint."""
 
 
 @contextmanager
-def joined(device: DeviceName) -> Iterator[None]:
-    """Join the ranks that ``torchrun`` started; alone, do nothing.
+def process_group(device: DeviceName) -> Iterator[None]:
+    """Join the process group that ``torchrun`` started; do nothing without ``torchrun``.
 
     Parameters
     ----------
     device
-        ``auto`` is the accelerator where there is one.
+        Device to train on; ``auto`` is an accelerator if there is one.
 
     Raises
     ------
@@ -53,19 +53,19 @@ def joined(device: DeviceName) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def is_first() -> bool:
-    """Return whether this rank is the one that writes."""
+def is_rank_zero() -> bool:
+    """Return whether this rank writes and prints; True without ranks."""
     return this_rank()[0] == 0
 
 
 def set_threads(wanted: int | None) -> None:
-    """Set the threads that compute.
+    """Set the number of threads for computation.
 
     Parameters
     ----------
     wanted
-        None: under ``torchrun``, which would give every rank a single one, the processors divided
-        by the ranks of this machine; alone, what torch or OMP_NUM_THREADS says.
+        Number of threads. None: under ``torchrun``, which sets one thread per rank, the processors
+        divided by the ranks of this machine; otherwise the default of torch or OMP_NUM_THREADS.
     """
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if wanted is None and here > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":
@@ -74,65 +74,74 @@ def set_threads(wanted: int | None) -> None:
         torch.set_num_threads(wanted)
 
 
-def parallel(module: nn.Module, device: torch.device) -> nn.Module:
-    """Return the module with gradients averaged over ranks; itself alone."""
+def data_parallel(module: nn.Module, device: torch.device) -> nn.Module:
+    """Return the module with gradients averaged over ranks; without ranks the module itself."""
     if not is_distributed():
         return module
-    # The device is named so that scalars come back from where they were computed.
+    # With the device named, scalars come back from where they were computed.
     ids = None if device.type == "cpu" else [torch.accelerator.current_device_index()]
     return DistributedDataParallel(module, device_ids=ids, gradient_as_bucket_view=True)
 
 
-def add_up(values: Sequence[float], device: torch.device) -> list[float]:
-    """Return the sums over ranks; alone, the values themselves."""
+def sum_over_ranks(values: Sequence[float], device: torch.device) -> list[float]:
+    """Return the sum of each value over all ranks."""
     return _reduced(values, device, dist.ReduceOp.SUM)
 
 
-def add_up_in_place(counts: Iterable[Tensor]) -> None:
-    """Give every rank the sums over ranks; alone, they are what they are."""
+def sum_in_place(counts: Iterable[Tensor]) -> None:
+    """Replace tensors by their sums over all ranks."""
     if is_distributed():
         for count in counts:
             dist.all_reduce(count)
 
 
-def largest(values: Sequence[float], device: torch.device) -> list[float]:
-    """Return the largest of each value over ranks; alone, the values themselves."""
+def max_over_ranks(values: Sequence[float], device: torch.device) -> list[float]:
+    """Return the maximum of each value over all ranks."""
     return _reduced(values, device, dist.ReduceOp.MAX)
 
 
 def _reduced(
-    values: Sequence[float], device: torch.device, how: dist.ReduceOp.RedOpType
+    values: Sequence[float], device: torch.device, operation: dist.ReduceOp.RedOpType
 ) -> list[float]:
-    found = torch.tensor(values, dtype=torch.float64, device=device)
+    reduced = torch.tensor(values, dtype=torch.float64, device=device)
     if is_distributed():
-        dist.all_reduce(found, how)
-    return cast(list[float], found.tolist())
+        dist.all_reduce(reduced, operation)
+    return cast(list[float], reduced.tolist())
 
 
-def of_first(make: Callable[[], T]) -> T:
-    """Return to all ranks what the first one makes; only its disk is asked.
+def on_rank_zero(make: Callable[[], T]) -> T:
+    """Call a function on rank 0 and return its result on all ranks.
 
     Raises
     ------
     GeoprepError
-        Of the first rank, in all of them.
+        What rank 0 raised, on all ranks.
     """
     if not is_distributed():
         return make()
-    found: list[Any] = [None]
-    if is_first():
+    result: list[Any] = [None]
+    if is_rank_zero():
         try:
-            found = [make()]
+            result = [make()]
         except GeoprepError as error:
-            found = [error]
-    dist.broadcast_object_list(found, device=torch.device("cpu"))
-    if isinstance(found[0], GeoprepError):
-        raise found[0]
-    return cast(T, found[0])
+            result = [error]
+    dist.broadcast_object_list(result, device=torch.device("cpu"))
+    if isinstance(result[0], GeoprepError):
+        raise result[0]
+    return cast(T, result[0])
 
 
-def share_buffers(network: nn.Module) -> None:
-    """Give every rank the running statistics of the first, as DDP does before each step."""
+def gather_on_rank_zero(value: T) -> list[T]:
+    """Return the values of all ranks, in the order of ranks, on rank 0; an empty list on others."""
+    if not is_distributed():
+        return [value]
+    values: list[T | None] | None = [None] * this_rank()[1] if is_rank_zero() else None
+    dist.gather_object(value, values)
+    return cast(list[T], values or [])
+
+
+def broadcast_buffers(model: nn.Module) -> None:
+    """Copy the running statistics of rank 0 to all ranks, as DDP does before each step."""
     if is_distributed():
-        for buffer in network.buffers():
+        for buffer in model.buffers():
             dist.broadcast(buffer, 0)

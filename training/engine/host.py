@@ -1,8 +1,8 @@
-"""What this machine offers a training run, and an allocator that keeps the memory it has got.
+"""The machine of a run: its description for the header, and settings of its memory allocator.
 
-Every step asks for the same gigabytes and gives them back. glibc by default returns large blocks
-to the kernel at once and gets them again page by page, zeroed: on two cores that costs fp32 a
-third of its rate (measured). Three calls of ``mallopt`` end it; so do tcmalloc and jemalloc.
+Every step allocates and frees the same gigabytes. By default glibc returns large blocks to the
+kernel at once and gets them back page by page, zeroed, which reduces the rate of fp32 on two cores
+by a third (measured). Three calls of ``mallopt`` avoid this; so do tcmalloc and jemalloc.
 """
 
 from __future__ import annotations
@@ -37,47 +37,47 @@ _ISA = (
     ("SVE", "sve"),
     ("BF16", "bf16"),
 )
-"""Instruction sets that decide how fast a convolution is, and their flags in /proc/cpuinfo."""
+"""Instruction sets that determine the speed of convolutions, and their flags in /proc/cpuinfo."""
 
 
 def keep_memory(reserve: int | None = None, *, one_heap: bool = False) -> str:
-    """Let the C library keep freed memory for the next step, in huge pages where it can.
+    """Make the C library keep freed memory for the next step, in huge pages if possible.
 
-    Call it once, before the first large tensor.
+    Call it once, before the first large tensor is created.
 
     Parameters
     ----------
     reserve
-        Bytes of address space to lay out for huge pages: about what a step uses. Memory is taken
-        only as it is touched. None: a quarter of what is available.
+        Bytes of address space to prepare for huge pages, about the memory of a step. Memory is
+        used only when it is written to. None: a quarter of the available memory.
     one_heap
-        Whether all threads share this heap, which alone keeps its memory: for large tensors made in
-        several threads.
+        Whether all threads share one heap. Only that heap keeps its memory, so use it if several
+        threads create large tensors.
 
     Returns
     -------
     str
-        The allocator, for the run's header.
+        Name of the allocator and what it does, for the run's header.
     """
     preloaded = preloaded_allocator()
     if preloaded:
         return f"{preloaded}, preloaded"
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt") or not hasattr(libc, "gnu_get_libc_version"):
-        return "the system's, as it is"
+        return "system default"
     options = [(_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, _TOP_PAD)]
     options += [(_M_ARENA_MAX, 1)] if one_heap else []
     if not all(libc.mallopt(*option) for option in options):
-        return "glibc, as it is: it refused mallopt"
+        return "glibc, defaults (mallopt failed)"
     nbytes = available_memory().nbytes // 4 if reserve is None else reserve
-    return "glibc, keeps its memory" + (", huge pages" if _advise_huge(libc, nbytes) else "")
+    return "glibc, keeps freed memory" + (", huge pages" if _advise_huge(libc, nbytes) else "")
 
 
 def _advise_huge(libc: ctypes.CDLL, nbytes: int) -> bool:
-    """Grow the heap by a block, ask for huge pages in it, free it; return whether that worked.
+    """Grow the heap by a block, request huge pages for it, free it; return whether that worked.
 
-    The block stays with the heap, since that no longer shrinks. What ``glibc.malloc.hugetlb=1``
-    does, which has to be in the environment before the process starts.
+    The block stays in the heap, which no longer shrinks. ``glibc.malloc.hugetlb=1`` does the same,
+    but has to be in the environment before the process starts.
     """
     if not _huge_pages_on_request() or nbytes < 2 * _HUGE_PAGE:
         return False
@@ -96,12 +96,12 @@ def _advise_huge(libc: ctypes.CDLL, nbytes: int) -> bool:
 
 
 def _huge_pages_on_request() -> bool:
-    """Whether the kernel gives huge pages to who asks (``madvise``), and not to all or none."""
-    return "[madvise]" in _told("/sys/kernel/mm/transparent_hugepage/enabled")
+    """Return whether the kernel gives huge pages on request (``madvise``), not always or never."""
+    return "[madvise]" in _read_text("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def _told(path: str) -> str:
-    """Return what the kernel tells in a file; nothing where it has no such file."""
+def _read_text(path: str) -> str:
+    """Return the text of a file of the kernel; empty if there is no such file."""
     try:
         return Path(path).read_text()
     except OSError:
@@ -109,51 +109,51 @@ def _told(path: str) -> str:
 
 
 def preloaded_allocator(environment: str | None = None, maps: str | None = None) -> str | None:
-    """Return the name of the allocator that stands in for the C library's, or None.
+    """Return the name of the allocator that replaces the C library's; None if there is none.
 
     Parameters
     ----------
     environment, maps
-        ``LD_PRELOAD`` and ``/proc/self/maps``; None reads them. A library that is preloaded but
-        not mapped was not found by the loader, which only warns.
+        Text of ``LD_PRELOAD`` and ``/proc/self/maps``; None reads them. A library that is preloaded
+        but not mapped was not found by the dynamic loader, which only warns.
     """
     wanted = os.environ.get("LD_PRELOAD", "") if environment is None else environment
-    maps = _told("/proc/self/maps") if maps is None else maps
+    maps = _read_text("/proc/self/maps") if maps is None else maps
     return next((name for name in _ALLOCATORS if name in wanted and name in maps), None)
 
 
 def instruction_sets(cpuinfo: str | None = None) -> tuple[str, ...]:
-    """Return the instruction sets of this processor that matter here, such as ``AVX512_BF16``.
+    """Return the instruction sets of this processor for convolutions, such as ``AVX512_BF16``.
 
     Parameters
     ----------
     cpuinfo
-        Text of ``/proc/cpuinfo``; None reads it. Empty where there is none.
+        Text of ``/proc/cpuinfo``; None reads it.
     """
-    cpuinfo = _told("/proc/cpuinfo") if cpuinfo is None else cpuinfo
+    cpuinfo = _read_text("/proc/cpuinfo") if cpuinfo is None else cpuinfo
     lines = (line for line in cpuinfo.splitlines() if line.startswith(("flags", "Features")))
     flags = set(next(lines, "").split(":")[-1].split())
     return tuple(name for name, flag in _ISA if flag in flags)
 
 
 def describe(engine: Engine) -> list[tuple[str, str]]:
-    """Return rows for the header of a run: what computes, with what.
+    """Return rows of a run's header: engine, device, instruction sets and threads.
 
     Parameters
     ----------
     engine
-        An engine of `training.engine.native`.
+        Engine of the run.
     """
     sets = instruction_sets()
     cpu = ", ".join(sets) or torch.backends.cpu.get_cpu_capability()
     emulated = not {"AVX512_BF16", "AMX_BF16", "BF16"} & set(sets)
     if emulated and engine.dtype == torch.bfloat16 and engine.device.type == "cpu":
-        cpu += " (none for bf16, which is emulated: --precision fp32 is faster)"
+        cpu += " (none for bf16, which is emulated: `precision` fp32 is faster)"
     return [
         ("engine", engine.reason),
         ("device", _device_name(engine.device)),
         ("instructions", cpu),
-        ("threads", f"{torch.get_num_threads()} of {usable_cpus()} processors, {waiting()}"),
+        ("threads", f"{torch.get_num_threads()} of {usable_cpus()} processors, {wait_policy()}"),
     ]
 
 
@@ -163,8 +163,8 @@ def _device_name(device: torch.device) -> str:
     return f"{device.type}, {torch.get_device_module(device).get_device_name(device)}"
 
 
-def waiting() -> str:
-    """Return how threads wait for work, which decides what a run loses beside other processes."""
+def wait_policy() -> str:
+    """Return how idle threads wait, which affects the speed of a run next to other processes."""
     spins = os.environ.get("GOMP_SPINCOUNT")
-    policy = os.environ.get("OMP_WAIT_POLICY", "as OpenMP has it").lower()
-    return f"waiting {policy if spins is None else f'with GOMP_SPINCOUNT={spins}'}"
+    policy = os.environ.get("OMP_WAIT_POLICY", "OpenMP default").lower()
+    return f"wait policy {policy if spins is None else f'GOMP_SPINCOUNT={spins}'}"

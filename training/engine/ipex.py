@@ -1,8 +1,8 @@
-"""Intel Extension for PyTorch, where the user installed it.
+"""Intel Extension for PyTorch, an optional engine.
 
-Intel retired it after 2.8: the repository is archived and its README says to use PyTorch directly,
-which now has most of what the extension had. It binds to one release of torch. So it is supported
-in an environment of its own, and nothing here imports it before it is asked for.
+Intel retired the extension after version 2.8: the repository is archived, and its README recommends
+PyTorch itself, which has most of its optimisations. It needs one release of torch. It is therefore
+supported in an environment of its own, and imported only on request.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch.optim import Optimizer
 PACKAGE = "intel-extension-for-pytorch"
 VERSION = "2.8.0"
 RETIRED = (
-    "Intel retired the extension after 2.8 (archived, its README says to use PyTorch directly): "
-    "--engine native needs nothing of it"
+    "Intel retired the extension after 2.8 and recommends PyTorch itself: `engine` native works "
+    "without it"
 )
 INSTALL = f"pip install torch=={VERSION} {PACKAGE}=={VERSION}, or make ipex"
 
 
 def state() -> str:
-    """Return in a few words what keeps the extension from being used, or ``works``."""
+    """Return in a few words why the extension cannot be used, or ``works``."""
     try:
         version = importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -42,50 +42,50 @@ def state() -> str:
 
 
 def extension_problem() -> str | None:
-    """Return why the extension cannot be used and how to install it; None where it works."""
+    """Return why the extension cannot be used and how to install it; None if it works."""
     found = state()
     return None if found == "works" else f"{PACKAGE} {found}; {INSTALL}. {RETIRED}"
 
 
 def problem() -> str | None:
-    """Return why ``--engine ipex`` cannot be used; None where it works."""
+    """Return why the engine ``ipex`` cannot be used; None if it works."""
     found = extension_problem()
-    return found and f"--engine ipex: {found}"
+    return found and f"`engine` ipex: {found}"
 
 
 def optimize(
-    network: nn.Module, optimizer: Optimizer, dtype: torch.dtype
+    model: nn.Module, optimizer: Optimizer, dtype: torch.dtype
 ) -> tuple[nn.Module, Optimizer]:
-    """Return network and optimizer as the extension rewrites them.
+    """Return model and optimizer as the extension rewrites them.
 
     Parameters
     ----------
-    network
-        In training mode, fp32.
+    model
+        Model in training mode, fp32.
     optimizer
-        Of the network's parameters.
+        Optimizer of the model's parameters.
     dtype
         ``torch.bfloat16`` or ``torch.float32``.
     """
-    # Weights laid out in blocks cannot be loaded again: load_state_dict then gives a network that
-    # computes something else (2.8.0, tried), and averaged weights need just that.
-    network, optimizer = _module().optimize(
-        network, optimizer=optimizer, dtype=dtype, inplace=True, weights_prepack=False
+    # With prepacked weights, load_state_dict leaves a model that computes something else (2.8.0,
+    # tried), and averaged weights need load_state_dict.
+    model, optimizer = _module().optimize(
+        model, optimizer=optimizer, dtype=dtype, inplace=True, weights_prepack=False
     )
-    return network, optimizer
+    return model, optimizer
 
 
-def optimize_inference(network: nn.Module) -> nn.Module:
-    """Return a copy of a network in eval mode as the extension rewrites it for bf16."""
-    # Weights laid out in blocks are not in a trace: freezing lays them out where it is run.
+def optimize_inference(model: nn.Module) -> nn.Module:
+    """Return a copy of a model in eval mode as the extension rewrites it for bf16."""
+    # A trace holds no prepacked weights: freezing packs them on the machine that runs it.
     rewritten: nn.Module = _module().optimize(
-        network, dtype=torch.bfloat16, inplace=False, weights_prepack=False
+        model, dtype=torch.bfloat16, inplace=False, weights_prepack=False
     )
     return rewritten
 
 
 def quantisers() -> tuple[Any, Any, Any]:
-    """Return the extension's ``prepare`` and ``convert``, and its settings for static INT8."""
+    """Return the extension's ``prepare``, ``convert`` and settings for static INT8."""
     quantization = _module().quantization
     settings = quantization.default_static_qconfig_mapping
     return quantization.prepare, quantization.convert, settings
@@ -96,5 +96,5 @@ def _module() -> Any:  # noqa: ANN401  # the extension carries no types
 
 
 def _release(version: str) -> tuple[str, ...]:
-    """Return major and minor: the extension's fit the torch it was built for."""
+    """Return major and minor version, which are those of torch for a matching extension."""
     return tuple(version.split("+")[0].split(".")[:2])

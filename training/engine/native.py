@@ -1,6 +1,6 @@
-"""How a step is carried out: device, precision, compiler.
+"""Device, precision and compiler of training steps.
 
-``native`` is PyTorch's own path: oneDNN on a CPU, bf16 autocast, channels last, fused optimizers.
+``native`` is PyTorch itself: oneDNN on a CPU, bf16 autocast, channels last, fused optimizers.
 ``ipex`` is Intel's retired extension, see `training.engine.ipex`.
 """
 
@@ -10,12 +10,13 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from geoprep.errors import UsageError
@@ -31,20 +32,20 @@ DTYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A way to carry out training steps.
+    """Device, precision and compiler that training steps use.
 
     Attributes
     ----------
     name
         ``native`` or ``ipex``.
     device
-        Where to compute.
+        Device to train on.
     dtype
-        Of the convolutions: ``torch.bfloat16`` or ``torch.float32``.
+        Dtype of convolutions: ``torch.bfloat16`` or ``torch.float32``.
     compile_mode
-        What of a step to compile; ``off`` where there is no compiler.
+        Parts of a step to compile; ``off`` without a compiler.
     reason
-        One line for the run's header: which engine, why, and what is compiled.
+        One line for the run's header: engine, reason for choosing it, missing compiler.
     """
 
     name: EngineName
@@ -59,32 +60,68 @@ class Engine:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
-    def optimize(self, network: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        """Return network and optimizer as this engine runs them; the network may be changed."""
+    def optimize(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Return model and optimizer as this engine runs them; the model may be changed."""
         if self.name == "ipex":
-            return ipex.optimize(network, optimizer, self.dtype)
-        return network, optimizer
+            return ipex.optimize(model, optimizer, self.dtype)
+        return model, optimizer
+
+
+class Compiled:
+    """A callable that is compiled for each new input shape, or runs as it is if that fails.
+
+    There is one kernel per shape and none for dynamic shapes: otherwise the exact result of a step
+    would depend on the shapes of earlier steps, and a resumed run could differ.
+
+    Parameters
+    ----------
+    plain
+        Module or function.
+    what
+        Its name in the warning if compiling fails.
+    """
+
+    def __init__(self, plain: Callable[..., Any], what: str) -> None:
+        self._plain, self._what = plain, what
+        self._fast = torch.compile(plain, dynamic=False)
+
+    def __call__(self, *args: Tensor) -> Any:  # noqa: ANN401 - what the plain callable returns
+        """Return the result of the plain callable, up to rounding."""
+        # Imported here: the compiler takes seconds to import, and not every run uses it.
+        from torch._dynamo.exc import TorchDynamoException
+
+        try:
+            return self._fast(*args)
+        except TorchDynamoException as error:
+            self._fast = self._plain
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            warnings.warn(
+                f"{self._what} could not be compiled and runs slower, uncompiled: {reason}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return self._plain(*args)
 
 
 def choose_device(name: DeviceName = "auto") -> torch.device:
-    """Return a device by name; ``auto`` is the accelerator where there is one.
+    """Return a device by name; ``auto`` is an accelerator if there is one.
 
     Raises
     ------
     UsageError
-        There is no such device.
+        torch finds no such device.
     """
-    there: dict[str, Callable[[], bool]] = {
+    available: dict[str, Callable[[], bool]] = {
         "cuda": torch.cuda.is_available,
         "xpu": torch.xpu.is_available,
         "cpu": lambda: True,
     }
     if name == "auto":
-        return torch.device(next(kind for kind, has in there.items() if has()))
-    if not there[name]():
+        return torch.device(next(kind for kind, has in available.items() if has()))
+    if not available[name]():
         raise UsageError(
-            f"--device {name}: torch {torch.__version__} sees none; install the driver and a "
-            f"torch built for {name}, or take --device cpu"
+            f"`device` {name}: torch {torch.__version__} finds none; install the driver and a "
+            f"torch built for {name}, or use cpu"
         )
     return torch.device(name)
 
@@ -95,58 +132,56 @@ def choose_engine(
     precision: Precision = "bf16",
     compile_mode: CompileMode = "loss",
 ) -> Engine:
-    """Return an engine.
+    """Return the engine for the given settings.
 
     Parameters
     ----------
     name
-        ``auto`` takes ``ipex`` where it is installed, works and the device is a CPU.
+        ``auto`` uses ``ipex`` on a CPU if it is installed and works.
     device
-        ``auto`` takes the accelerator where there is one.
+        ``auto`` uses an accelerator if there is one.
     precision
         ``bf16`` (autocast: parameters stay fp32) or ``fp32``.
     compile_mode
-        ``loss`` compiles the loss alone, ``model`` the network as well, which on a CPU gains
-        nothing that could be measured and takes a minute to begin with, ``off`` nothing.
+        ``loss`` compiles the loss, ``model`` the model as well, ``off`` nothing. On a CPU a
+        compiled model is not measurably faster, and compiling takes a minute.
 
     Raises
     ------
     UsageError
-        What was asked for is not there; says how to install it.
+        The device or extension is not available; the message says how to install it.
     """
     place = choose_device(device)
-    taken, why = _which(name, place)
+    taken, why = _choose_name(name, place)
     lacking = None if compile_mode == "off" else missing_compiler(place)
     reason = f"{taken}: {why}" + (f"; nothing compiled, {lacking}" if lacking else "")
     return Engine(taken, place, DTYPES[precision], "off" if lacking else compile_mode, reason)
 
 
-def _which(name: EngineName, device: torch.device) -> tuple[EngineName, str]:
-    """Return the engine to take, and why."""
+def _choose_name(name: EngineName, device: torch.device) -> tuple[EngineName, str]:
+    """Return the name of the engine to use, and the reason."""
     if name == "native":
-        return "native", "as asked for"
+        return "native", "as requested"
     if device.type != "cpu":
         if name == "ipex":
-            raise UsageError(
-                f"--engine ipex is for --device cpu here; take native for {device.type}"
-            )
-        return "native", f"PyTorch's own path on {device.type}"
+            raise UsageError(f"`engine` ipex supports the cpu only; use native for {device.type}")
+        return "native", f"PyTorch on {device.type}"
     missing = ipex.problem()
     if missing is None:
-        asked = name == "ipex"
-        return "ipex", "as asked for" if asked else "installed and working; native is level"
+        requested = name == "ipex"
+        return "ipex", "as requested" if requested else "installed and working; native is as fast"
     if name == "ipex":
         raise UsageError(missing)
     return "native", f"Intel's extension {ipex.state()}"
 
 
 def missing_compiler(device: torch.device) -> str | None:
-    """Return what torch.compile lacks on this machine, or None where it lacks nothing.
+    """Return why torch.compile cannot be used on this machine; None if it can.
 
     Parameters
     ----------
     device
-        A CPU needs a C++ compiler, an accelerator needs Triton.
+        A CPU needs a C++ compiler, an accelerator Triton.
     """
     if device.type != "cpu":
         return None if importlib.util.find_spec("triton") else "since Triton is not installed"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from loaders import BatchLoader, DevicePrep, Normalize, SpeedTarget
-from training.checkpoint import Facts
+from training.checkpoint import ModelInfo
 from training.data import tiles_of
 from training.inference.graph import inference_module
 
@@ -39,7 +39,7 @@ _OUTPUTS = {nn.Conv2d: 0, nn.ConvTranspose2d: 1, nn.Linear: 0}
 
 
 def calibration_tiles(
-    stores: Sequence[str | Path], info: Facts, count: int, seed: int
+    stores: Sequence[str | Path], info: ModelInfo, count: int, seed: int
 ) -> list[Tensor]:
     """Return tiles that a network was trained on, drawn by the loader, uint8 (1, band, y, x) each.
 
@@ -71,7 +71,7 @@ def layers_of(module: nn.Module) -> dict[str, _Layer]:
     return {name: part for name, part in module.named_modules() if isinstance(part, _Layer)}
 
 
-def named_layers(network: nn.Module, info: Facts, names: Iterable[str]) -> tuple[str, ...]:
+def named_layers(network: nn.Module, info: ModelInfo, names: Iterable[str]) -> tuple[str, ...]:
     """Return the layers that names mean: each a layer, or a module that has some.
 
     Parameters
@@ -99,7 +99,7 @@ def named_layers(network: nn.Module, info: Facts, names: Iterable[str]) -> tuple
 
 
 def layers_to_keep(
-    network: nn.Module, info: Facts, tiles: Sequence[Tensor], bound: float = BOUND
+    network: nn.Module, info: ModelInfo, tiles: Sequence[Tensor], bound: float = BOUND
 ) -> tuple[tuple[str, ...], float]:
     """Return the layers to leave in float, and what INT8 then costs.
 

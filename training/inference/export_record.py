@@ -7,7 +7,7 @@ import importlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import xxhash
 
 from geoprep.errors import UsageError
-from training.checkpoint import CheckpointError, Facts
+from training.checkpoint import CheckpointError, ModelInfo
 
 KEY = "geoprep"
 """Name of the record in a file."""
@@ -48,7 +48,7 @@ class ExportRecord:
         with zeros in this place. Empty where the format has checksums of its own.
     """
 
-    info: Facts
+    info: ModelInfo
     precision: Precision
     checkpoint: str
     calibration: int = 0
@@ -59,7 +59,7 @@ class ExportRecord:
     def to_json(self) -> str:
         """Return the record as JSON, without the paths of the training stores."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        info = asdict(replace(plain.pop("info"), stores=()))
+        info = replace(plain.pop("info"), stores=()).to_plain()
         return json.dumps({"version": VERSION, "facts": info, **plain})
 
     @classmethod
@@ -75,7 +75,7 @@ class ExportRecord:
             values: dict[str, Any] = json.loads(text or "null")
             if values.pop("version") != VERSION:
                 raise ValueError("another version")
-            info = Facts.from_plain(values.pop("facts"))
+            info = ModelInfo.from_plain(values.pop("facts"))
             limits = tuple((low, high) for low, high in info.limits)
             record = cls(**values | {"info": replace(info, limits=limits)})
             if record.precision not in get_args(Precision):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional
 
-from training.checkpoint import Facts
+from training.checkpoint import ModelInfo
 from training.inference.runner import Probabilities
 from training.model import STRIDE, DecoderStep, UpConv
 
@@ -106,7 +106,7 @@ def _transposed(kernel: Tensor, bias: Tensor) -> nn.Module:
 
 
 def inference_module(
-    network: nn.Module, info: Facts, doubling: Doubling = "transposed"
+    network: nn.Module, info: ModelInfo, doubling: Doubling = "transposed"
 ) -> Probabilities:
     """Return the module that is exported: uint8 (n, band, y, x) -> fp32 (n, y, x, channel).
 
@@ -124,14 +124,14 @@ def inference_module(
     return module
 
 
-def example_image(info: Facts) -> Tensor:
+def example_image(info: ModelInfo) -> Tensor:
     """Return an image of the right kind, uint8 (n, band, y, x), channels last."""
     count, rows, columns = _EXAMPLE
     image = torch.randint(0, 256, (count, len(info.bands), rows, columns), dtype=torch.uint8)
     return image.contiguous(memory_format=torch.channels_last)
 
 
-def exported(module: nn.Module, info: Facts) -> ExportedProgram:
+def exported(module: nn.Module, info: ModelInfo) -> ExportedProgram:
     """Return the graph of a module that takes an image of any size."""
     count = Dim("n", min=1, max=_MOST_WINDOWS)
     rows, columns = (STRIDE * Dim(name, min=1, max=_MOST_STRIDES) for name in "yx")

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
-from training.checkpoint import BEST, CheckpointError, Facts, load_network
+from training.checkpoint import BEST, CheckpointError, ModelInfo, load_model
 from training.engine import choose_device
 from training.inference import ipex_file, onnx_file, openvino_file, torch_file
 from training.inference.export_record import ExportRecord
@@ -20,7 +20,7 @@ _FORMATS = {".pt2": torch_file, ".onnx": onnx_file, ".xml": openvino_file, ".ipe
 SUFFIXES = tuple(_FORMATS)
 
 
-def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Runner, Facts]:
+def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Runner, ModelInfo]:
     """Return the runner of a trained model and the record of what it was trained for.
 
     Parameters
@@ -46,7 +46,7 @@ def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Ru
         exported, record = load_runner(path, compile_mode=compile_mode)
         return exported, record.info
     device = choose_device(options.device)  # first: the checkpoint is read onto it
-    model, info = load_network(path, device=device, weights=options.weights, model=options.model)
+    model, info = load_model(path, device=device, weights=options.weights, model=options.model)
     runner = NativeRunner(model, info, device=device, precision=options.precision)
     runner.compile_mode = compile_mode
     return runner, info

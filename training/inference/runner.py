@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from loaders import Normalize
-from training.checkpoint import Facts
+from training.checkpoint import ModelInfo
 from training.engine import missing_compiler
 
 CPU = torch.device("cpu")
@@ -190,7 +190,12 @@ class NativeRunner(ModuleRunner):
     """
 
     def __init__(
-        self, network: nn.Module, info: Facts, *, device: torch.device, precision: NativePrecision
+        self,
+        network: nn.Module,
+        info: ModelInfo,
+        *,
+        device: torch.device,
+        precision: NativePrecision,
     ) -> None:
         dtype = choose_dtype(device, precision)
         module = Probabilities(network, info.mean, info.std).eval()

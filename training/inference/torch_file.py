@@ -10,7 +10,7 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
 from geoprep.storage import replaced
-from training.checkpoint import Facts, check_sums
+from training.checkpoint import ModelInfo, check_sums
 from training.engine import missing_compiler
 from training.inference.export_record import KEY, ExportRecord, damage_reported, required_module
 from training.inference.graph import exported, inference_module, silenced
@@ -145,7 +145,7 @@ class _InBf16(nn.Module):
         return result
 
 
-def in_bf16(module: nn.Module, info: Facts) -> ExportedProgram:
+def in_bf16(module: nn.Module, info: ModelInfo) -> ExportedProgram:
     """Return a graph that computes in bf16 as autocast would, its weights stored so."""
     from torch._inductor.constant_folding import constant_fold
 

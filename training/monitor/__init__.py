@@ -1,4 +1,4 @@
-"""What a person sees of a run: losses and metrics in; lines, files and pictures out."""
+"""Output of a run: console, log, pictures, profile; and the signals that stop it."""
 
 import lazy_loader as lazy
 

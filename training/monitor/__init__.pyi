@@ -1,4 +1,5 @@
 from .callbacks import Callbacks as Callbacks
+from .console import Console as Console
 from .console import header as header
 from .console import opened as opened
 from .pictures import ANY_ROAD_MPH as ANY_ROAD_MPH
@@ -16,5 +17,6 @@ from .pictures import (
     legend_entries as legend_entries,
 )
 from .profiler import profile as profile
-from .signals import Stopped as Stopped
+from .signals import RunStopped as RunStopped
 from .signals import StopSignals as StopSignals
+from .signals import signal_name as signal_name

@@ -1,8 +1,10 @@
-"""Between steps and between epochs: read the loss, show it, save, validate, stop when asked to."""
+"""Work between steps and epochs: read and show the loss, save, validate, stop on signals."""
 
 from __future__ import annotations
 
+import itertools
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,27 +15,27 @@ import torch
 
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import BEST, LAST
-from training.config import counted, parse_every
-from training.engine import add_up, is_first, largest
-from training.evaluation import evaluate, examples
-from training.module import Taken, TrainingError
-from training.monitor.console import Console, left
+from training.engine import is_rank_zero, max_over_ranks, sum_over_ranks
+from training.monitor.console import Console, duration
 from training.monitor.pictures import choose_tiles, draw_curves, draw_examples
-from training.monitor.signals import Stopped, StopSignals
-from training.run import Group, Run
+from training.monitor.signals import RunStopped, StopSignals
+from training.settings import counted, parse_interval
+from training.state import Run, StepResult, TrainingError
+from training.validation import examples, validate
 
 PARTS = ("loss", "main", "dice")
+CPU = torch.device("cpu")
 
 
-class Reading(NamedTuple):
-    """What is known of some steps.
+class StepStatistics(NamedTuple):
+    """Statistics of consecutive steps.
 
     Attributes
     ----------
     loss
-        Summed over samples.
+        Sum of the loss over samples.
     samples
-        Of this rank.
+        Samples of this rank.
     seconds, waited
         Wall time, and the part of it spent waiting for batches.
     """
@@ -51,33 +53,49 @@ class Reading(NamedTuple):
 
 
 class Callbacks:
-    """What happens around the steps of a run.
+    """Work around the steps of a run.
 
     Parameters
     ----------
     run
-        Whose steps these are.
+        The run.
     console
-        Where things are shown and written.
+        Output for lines, figures and the progress bar.
     stop
-        Whether somebody wants the run to stop.
+        Signals that stop the run.
+
+    Attributes
+    ----------
+    pending
+        Results of steps whose losses have not been read from the device.
+    save_steps
+        Steps between checkpoints within an epoch; a huge number if they are timed.
+    save_at
+        `time.monotonic` of the next checkpoint; infinite if checkpoints are by steps.
+    saved_step
+        Step of the last checkpoint; None before the first.
+    alone
+        Whether there is one rank, so that nothing has to be agreed on.
     """
 
     def __init__(self, run: Run, console: Console, stop: StopSignals) -> None:
         self.run, self.console, self.stop = run, console, stop
-        self._taken: list[Taken] = []  # whose losses nobody has waited for yet
-        self._readings: list[Reading] = []  # of this epoch
-        self._steps, self._interval = parse_every(run.config.save_every)
-        self._saved = self._began = time.monotonic()
+        self.pending: list[StepResult] = []
+        self._statistics: list[StepStatistics] = []  # of this epoch
+        steps, self._interval = parse_interval(run.config.save_every)
+        self.save_steps = steps or sys.maxsize
+        self._began = time.monotonic()
+        self.save_at = self._began + self._interval
         there = (run.folder / LAST).exists()
-        self._saved_step = run.progress.step if there else None
-        self._alone = not is_distributed()
+        self.saved_step = run.progress.step if there else None
+        self.alone = not is_distributed()
         self._began_at = math.nan
         self._road_iou = math.nan
 
     def begin_epoch(self, *, new_stage: bool) -> None:
-        """Say what begins."""
+        """Show the stage and the progress bar of an epoch."""
         run, epoch, config = self.run, self.run.progress.epoch, self.run.config
+        self.stop.at_once = False
         if new_stage and len(config.plan) > 1:
             self.console.line(f"stage {run.stage + 1}: {config.plan[run.stage]}")
         groups, total = run.groups(), len(run.loader)
@@ -85,156 +103,153 @@ class Callbacks:
         if math.isnan(self._began_at):
             self._began_at = epoch + before / total
         self.console.begin_bar(f"epoch {epoch + 1}/{run.epochs}", total, before)
-        self._readings, self._since = [], time.perf_counter()
+        self._statistics, self._since = [], time.perf_counter()
 
-    def after_step(self, taken: Taken, group: Group) -> None:
-        """Show, save and stop where it is time to; most steps return at once.
+    def after_steps(self, done: float) -> None:
+        """Read the losses of pending steps and show them; save and stop if it is time to.
 
         Parameters
         ----------
-        taken
-            The step.
-        group
-            Its batches.
+        done
+            Epochs that are done, as a fraction.
 
         Raises
         ------
-        Stopped, TrainingError
+        RunStopped, TrainingError
             See `training.loop.train`.
         """
-        self._taken.append(taken)
-        self.console.advance(group.batches)
-        step = self.run.progress.step
-        by_step = self._steps > 0 and step % self._steps == 0
-        # Alone, a wish is granted at once; ranks must agree first, which costs a round of talk.
-        urgent = self._alone and (self.stop.number or self._is_due())
-        if not (urgent or by_step or step % self.run.config.log_every == 0):
-            return
-        self._show(self._read(), group.done)
-        # The largest and not the sum: the signal may have reached a single rank.
-        wishes = [float(self.stop.number), float(is_first() and self._is_due())]
-        stopping, save = largest(wishes, self.run.engine.device)
-        if save or by_step or stopping:
+        self._show(self._read(), done)
+        # The maximum: a signal may have reached one rank only, and only rank 0 has a timer.
+        requests = [float(self.stop.number), float(is_rank_zero() and self._is_due())]
+        stopping, save = max_over_ranks(requests, self.run.engine.device)
+        if save or stopping or self.run.progress.step % self.save_steps == 0:
             self._save()
         if stopping:
-            raise Stopped(int(stopping))
+            raise RunStopped(int(stopping))
 
     def _is_due(self) -> bool:
-        """Whether the last checkpoint is old enough."""
-        return time.monotonic() - self._saved >= self._interval
+        """Return whether the last checkpoint is older than the interval."""
+        return time.monotonic() >= self.save_at
 
     def _save(self) -> None:
         self.run.save()
-        self._saved, self._saved_step = time.monotonic(), self.run.progress.step
+        self.save_at = time.monotonic() + self._interval
+        self.saved_step = self.run.progress.step
 
-    def _read(self) -> Reading:
-        """Wait for the device, and add what was not read yet to the running epoch."""
-        taken, self._taken, progress = self._taken, [], self.run.progress
+    def _read(self) -> StepStatistics:
+        """Wait for the device, and add the pending steps to the sums of the epoch."""
+        taken, self.pending, progress = self.pending, [], self.run.progress
         for number, step in enumerate(taken):
             step.check(ago=len(taken) - number)
         losses = [loss for step in taken for loss in step.losses]
         counts = [count for step in taken for count in step.counts]
         rows = torch.stack(losses).tolist() if losses else []
         begun, self._since = self._since, time.perf_counter()
-        reading = Reading(
+        statistics = StepStatistics(
             sum(n * row[0] for n, row in zip(counts, rows, strict=True)),
             sum(counts),
             self._since - begun,
             sum(step.waited for step in taken),
         )
-        self._readings.append(reading)
+        self._statistics.append(statistics)
         progress.add(rows, counts)
-        progress.seconds += reading.seconds
-        return reading
+        progress.seconds += statistics.seconds
+        return statistics
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Say of a step that is not finite which it was, and what to do."""
+        """Add the step and a remedy to errors about losses and gradients that are not finite."""
         try:
             yield
         except TrainingError as error:
             run, step = self.run, self.run.progress.step + 1 - error.ago
             where = f"step {step}, epoch {run.progress.epoch + 1}, seed {run.config.seed}"
             again = "no checkpoint was written: start again"
-            if self._saved_step is not None:
-                again = f"the last checkpoint is of step {self._saved_step}: --resume {run.folder}"
+            if self.saved_step is not None:
+                again = f"the last checkpoint is of step {self.saved_step}: `resume` {run.folder}"
             raise TrainingError(
-                f"{error} ({where}); {again} with a smaller --lr or --clip, or with --precision "
+                f"{error} ({where}); {again} with a smaller `lr` or `clip`, or with `precision` "
                 "fp32"
             ) from error
 
-    def _show(self, reading: Reading, done: float) -> None:
-        loss, pace = reading.loss / reading.samples, reading.pace()
+    def _show(self, statistics: StepStatistics, done: float) -> None:
+        loss, pace = statistics.loss / statistics.samples, statistics.pace()
         per_epoch = (time.monotonic() - self._began) / max(done - self._began_at, 1e-9)
-        remaining = left(per_epoch * (self.run.epochs - done))
+        remaining = duration(per_epoch * (self.run.epochs - done))
         iou = "" if math.isnan(self._road_iou) else f"road IoU {self._road_iou:.3f}  "
-        self.console.state(f"loss {loss:.4f}  {iou}{_told(pace)}  {remaining} left")
+        self.console.state(f"loss {loss:.4f}  {iou}{_pace_text(pace)}  {remaining} left")
         scalars = {"loss": loss, "lr": self.run.optimizer.param_groups[0]["lr"], **pace}
         self.console.scalars("train", scalars, self.run.progress.step)
 
     def end_epoch(self) -> None:
-        """Validate the epoch, keep what is best, record everything, save.
+        """Validate the epoch, save it, and record its results.
 
         Raises
         ------
-        Stopped, TrainingError
+        RunStopped, TrainingError
             See `training.loop.train`.
         """
-        run, progress, device = self.run, self.run.progress, self.run.engine.device
+        run, progress = self.run, self.run.progress
         self._read()
-        *sums, samples = add_up([*progress.sums, progress.samples], device)
+        totals = [*progress.sums, progress.samples]
+        *sums, samples = sum_over_ranks(totals, run.engine.device)
         results = self._validate()
         row: dict[str, float] = {
             "epoch": progress.epoch + 1,
-            "level": run.facts.level,
+            "level": run.info.level,
             "step": progress.step,
             "lr": run.optimizer.param_groups[0]["lr"],
             **{name: total / max(samples, 1) for name, total in zip(PARTS, sums, strict=True)},
             **results,
-            **Reading(*map(sum, zip(*self._readings, strict=True))).pace(),
+            **StepStatistics(*map(sum, zip(*self._statistics, strict=True))).pace(),
             "seconds": progress.seconds,
         }
         best = "road_iou" in row and progress.is_best(row["road_iou"])
         progress.history.append(row)
         progress.epoch += 1
-        progress.forget_sums()
+        progress.reset_sums()
         if best:
             run.save_best()
         self._save()
-        self._tell(row, best)
+        self._record(row, best)
         self.console.scalars("epoch", {"loss": row["loss"]}, progress.step)
         self.console.scalars("val", results, progress.step)
-        (stopping,) = largest([float(self.stop.number)], device)
+        stopping = self._stopping()
         if stopping and progress.epoch < run.epochs:
-            raise Stopped(int(stopping))
+            raise RunStopped(stopping)
+        self.stop.at_once = True  # all is saved
+
+    def _stopping(self) -> int:
+        """Return the signal that reached any of the ranks; 0 for none."""
+        return int(max_over_ranks([float(self.stop.number)], CPU)[0])
 
     def _validate(self) -> dict[str, float]:
-        """Return the metrics on the validation tiles where this epoch is to be validated."""
+        """Return the metrics on the validation tiles; nothing if this epoch is not validated."""
         run, done = self.run, self.run.progress.epoch + 1
         if done % run.config.val_every and done not in run.config.ends:
             return {}
         if run.validation is None:
             return {"road_iou": math.nan}
         self.console.begin_bar("validating", len(run.validation), 0)
-        seen = iter(range(1, len(run.validation) + 1))
+        seen = itertools.count(1)
 
         def on_batch() -> None:
             self.console.advance(next(seen))
-            if self.stop.number and self._alone:
-                raise Stopped(self.stop.number)
+            if stopping := self._stopping():
+                raise RunStopped(stopping)
 
-        judged = (run.trainable, run.engine, run.facts, run.validation)
+        arguments = (run.trainable, run.engine, run.info, run.validation)
         try:
-            with run.averaged():
-                results = evaluate(*judged, on_batch=on_batch)
+            with run.averaged_weights():
+                results = validate(*arguments, on_batch=on_batch)
                 self._road_iou = results["road_iou"]
-                if is_first() and run.config.pictures:
+                if is_rank_zero() and run.config.pictures:
                     self._draw(run.validation)
-        except Stopped:  # caught here, where the network has its own weights again
+        except RunStopped:  # caught here, where the model has its own weights again
             run.save(epoch_done=True)
             raise
         if not math.isnan(results["threshold"]):
-            run.facts = replace(run.facts, threshold=results["threshold"])
+            run.info = replace(run.info, threshold=results["threshold"])
         return results
 
     def _draw(self, loader: BatchLoader) -> None:
@@ -242,32 +257,32 @@ class Callbacks:
         folder = run.folder / "pictures"
         folder.mkdir(exist_ok=True)
         chosen = choose_tiles(loader.tiles.road_fraction, run.config.pictures)
-        shown = examples(run.trainable, run.engine, run.facts, loader, chosen)
+        shown = examples(run.trainable, run.engine, run.info, loader, chosen)
         title = f"epoch {number}, road IoU {self._road_iou:.3f} over all validation tiles"
-        draw_examples(folder / f"epoch_{number:03d}.png", shown, run.facts.bands, title)
+        draw_examples(folder / f"epoch_{number:03d}.png", shown, run.info.bands, title)
 
-    def _tell(self, row: dict[str, float], best: bool) -> None:
+    def _record(self, row: dict[str, float], best: bool) -> None:
         run, progress = self.run, self.run.progress
         parts = [f"epoch {progress.epoch}/{run.epochs}", f"loss {row['loss']:.4f}"]
-        if run.validation is not None:  # that none judges, the header says once
+        if run.validation is not None:  # the header says if there is none
             shown = {"val_loss": "val", "road_iou": "road IoU", "bin_iou": "bin IoU"}
             parts += [f"{label} {row[name]:.3f}" for name, label in shown.items() if name in row]
         if "speed_mae_mph" in row:
             parts.append(f"speed error {row['speed_mae_mph']:.1f} mph")
-        parts += [_told(row)] + ["best"] * (best and run.validation is not None)
+        parts += [_pace_text(row)] + ["best"] * (best and run.validation is not None)
         self.console.end_bar()
         self.console.line("  ".join(parts))
         self.console.table(progress.history)
 
     def finish(self) -> None:
-        """Draw the curves and say where everything is."""
+        """Draw the curves and print where the results are."""
         run, progress = self.run, self.run.progress
-        if not is_first() or not progress.history:
+        if not is_rank_zero() or not progress.history:
             return
         draw_curves(run.folder / "curves.png", progress.history)
         patience = run.config.patience
         if patience and run.out_of_patience:
-            self.console.line(f"stopped early: no better road IoU in {counted(patience, 'epoch')}")
+            self.console.line(f"stopped early: no better road IoU for {counted(patience, 'epoch')}")
         if not math.isnan(progress.best):
             self.console.line(
                 f"best road IoU {progress.best:.3f} after epoch {progress.best_epoch + 1}: "
@@ -278,5 +293,5 @@ class Callbacks:
         self.console.line(f"in {run.folder}: {there}")
 
 
-def _told(pace: Mapping[str, float]) -> str:
+def _pace_text(pace: Mapping[str, float]) -> str:
     return f"{pace['images_per_s']:.1f} images/s  data wait {pace['data_wait']:.1%}"

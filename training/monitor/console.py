@@ -1,8 +1,7 @@
-"""What a person sees of a run, and what stays of it: bar, lines, log.txt, metrics.csv, TensorBoard.
+"""Output of a run: progress bar, lines, log.txt, metrics.csv and TensorBoard.
 
-Before the first step the header says what will be done: data, plan, network, machine, memory.
-
-Only the first rank shows and writes anything; in the others every call does nothing.
+The header, printed before the first step, lists data, stages, model, machine and memory. Only
+rank 0 shows and writes; on other ranks the functions do nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import csv
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -21,19 +20,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from geoprep.storage import replaced
 from loaders import this_rank
-from training.config import counted
-from training.engine import describe, is_first
-from training.run import Run
+from training.engine import describe, is_rank_zero
+from training.settings import counted
+from training.state import Run
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 LINE_SECONDS = 30.0
-"""Least time between two lines within an epoch."""
+"""Minimum time between two lines of progress within an epoch."""
 
 
-def left(seconds: float) -> str:
-    """Return a time as a person says it: 45 s, 12 min, 3 h 20 min."""
+def duration(seconds: float) -> str:
+    """Return a duration as text: 45 s, 12 min, 3 h 20 min."""
     if not math.isfinite(seconds):
         return "?"
     if seconds < 90:
@@ -43,16 +42,18 @@ def left(seconds: float) -> str:
 
 
 class Console:
-    """Shows and records a run, see `opened`.
+    """Output of a run to the terminal and to files, see `opened`.
 
     Parameters
     ----------
     bar
-        Shown while it is started.
+        Progress bar.
     folder
-        Of the run; None shows without recording.
+        Folder of the run; None writes no files.
     log, board
-        Where lines and figures go, in a folder.
+        Open log.txt and TensorBoard writer; None writes none.
+    spell
+        Replaces parameter names in lines, see `training.cli.Command.spell`.
     """
 
     def __init__(
@@ -61,15 +62,18 @@ class Console:
         folder: Path | None = None,
         log: TextIO | None = None,
         board: SummaryWriter | None = None,
+        spell: Callable[[str], str] = str,
     ) -> None:
+        self.spell = spell
         self._bar, self._folder, self._log, self._board = bar, folder, log, board
         self._task = bar.add_task("", state="")
         self._last_line = time.monotonic()
 
     def line(self, text: str) -> None:
-        """Show a line and write it to log.txt."""
-        if not is_first():
+        """Print a line and write it to log.txt."""
+        if not is_rank_zero():
             return
+        text = self.spell(text)
         self._last_line = time.monotonic()
         if self._bar.live.is_started:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -79,33 +83,33 @@ class Console:
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def begin_bar(self, title: str, total: int, done: int) -> None:
-        """Begin a bar, where a person is at a terminal."""
+        """Start the progress bar; it is shown on a terminal only."""
         self._bar.reset(self._task, description=title, total=total, completed=done, state="")
         self._bar.start()
 
     def advance(self, done: int) -> None:
-        """Move the bar."""
+        """Set the number of batches that are done."""
         self._bar.update(self._task, completed=done)
 
     def end_bar(self) -> None:
-        """Take the bar away."""
+        """Remove the progress bar."""
         self._bar.stop()
 
     def state(self, text: str) -> None:
-        """Show how it goes: beside the bar, or now and then as a line."""
+        """Show the state of training next to the bar, and every 30 seconds as a line."""
         self._bar.update(self._task, state=text)
         if time.monotonic() - self._last_line >= LINE_SECONDS:
             self.line(f"  {text}")
 
     def scalars(self, group: str, values: Mapping[str, float], step: int) -> None:
-        """Give figures to TensorBoard, under the name of their group."""
+        """Write figures to TensorBoard, grouped by name."""
         if self._board is not None:
             for name, value in values.items():
                 if not math.isnan(value):
                     self._board.add_scalar(f"{group}/{name}", value, step)
 
     def table(self, history: list[dict[str, float]]) -> None:
-        """Write metrics.csv anew, one row per epoch; it is never half a file."""
+        """Write metrics.csv with one row per epoch, atomically."""
         if self._folder is None:
             return
         names = list(dict.fromkeys(name for row in history for name in row))
@@ -119,18 +123,25 @@ class Console:
 
 
 @contextmanager
-def opened(folder: Path | None, *, step: int = 0, quiet: bool = False) -> Iterator[Console]:
-    """Yield a console, whose bar and files are closed in the end.
+def opened(
+    folder: Path | None,
+    *,
+    step: int = 0,
+    quiet: bool = False,
+    spell: Callable[[str], str] = str,
+) -> Iterator[Console]:
+    """Yield a console whose bar and files are closed at the end of the context.
 
     Parameters
     ----------
     folder
-        Of the run; None shows without recording.
+        Folder of the run; None writes no files.
     step
-        The last that was taken: what an interrupted run wrote to TensorBoard of later ones is
-        forgotten.
+        Last step that is done; TensorBoard discards later steps of an interrupted run.
     quiet
-        No bar.
+        Hide the progress bar.
+    spell
+        Replaces parameter names in lines, see `training.cli.Command.spell`.
     """
     bar = Progress(
         TextColumn("{task.description}"),
@@ -139,59 +150,59 @@ def opened(folder: Path | None, *, step: int = 0, quiet: bool = False) -> Iterat
         TextColumn("{task.fields[state]}"),
         console=Terminal(stderr=True),
         transient=True,
-        disable=quiet or not is_first() or not sys.stderr.isatty(),
+        disable=quiet or not is_rank_zero() or not sys.stderr.isatty(),
     )
     with ExitStack() as stack:
         stack.callback(bar.stop)
-        if folder is None or not is_first():
-            yield Console(bar)
+        if folder is None or not is_rank_zero():
+            yield Console(bar, spell=spell)
             return
-        from torch.utils.tensorboard import SummaryWriter  # which not every run needs
+        from torch.utils.tensorboard import SummaryWriter  # not every run needs it
 
         log = stack.enter_context((folder / "log.txt").open("a", encoding="utf-8", buffering=1))
         board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         stack.callback(board.close)
-        yield Console(bar, folder, log, board)
+        yield Console(bar, folder, log, board, spell)
 
 
 def header(run: Run, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
-    """Yield what a person should know of a run, as name and value.
+    """Yield the header of a run, as name and value.
 
     Parameters
     ----------
     run
-        It, at its first stage.
+        Run at its first stage.
     allocator
-        What `training.engine.host.keep_memory` said.
+        Description of the memory allocator.
     memory
-        What the run needs, for people.
+        Description of the memory that the run needs.
     """
     progress, stages = run.progress, run.config.plan
     begun = f"epoch {progress.epoch + 1}, step {progress.step}"
-    yield "run", f"{run.folder}, {'from the beginning' if not progress.step else 'from ' + begun}"
+    yield "run", f"{run.folder}, {'new' if not progress.step else 'resumed at ' + begun}"
     yield "data", ", ".join(store.location for store in run.stores)
     yield "", _tiles(run)
     yield "stages", "; ".join(map(str, stages))
     yield "samples", _samples(run)
-    yield "network", _network(run)
-    yield "learning", _learning(run)
+    yield "model", _model(run)
+    yield "training", _training(run)
     yield from describe(run.engine)
     yield "allocator", allocator
     yield "memory", memory
 
 
 def _tiles(run: Run) -> str:
-    """Return how many tiles there are, how large, how they are cut, and what was left out."""
-    tiles, facts = run.loader.tiles, run.facts
-    judges = "none to validate on (best.pt is that of the last epoch)"
+    """Return number, size, splits and bands of the tiles, and tiles that are left out."""
+    tiles, info = run.loader.tiles, run.info
+    validation = "none for validation (best.pt is that of the last epoch)"
     if run.validation is not None:
-        judges = f"{len(run.validation.tiles)} to validate on"
-    parts = [f"{counted(len(tiles), 'tile')} to learn from, {judges}"]
-    if facts.folds is not None:
-        parts.append(f"fold {facts.fold} of {facts.folds} validates (counted from 0)")
+        validation = f"{len(run.validation.tiles)} for validation"
+    parts = [f"{counted(len(tiles), 'tile')} for training, {validation}"]
+    if info.folds is not None:
+        parts.append(f"fold {info.fold} of {info.folds} for validation (counted from 0)")
     parts += [
-        f"{facts.level} x {facts.level} pixels of {_metres(facts.gsd_m)}",
-        f"bands {', '.join(facts.bands)}",
+        f"{info.level} x {info.level} pixels of {_metres(info.gsd_m)}",
+        f"bands {', '.join(info.bands)}",
     ]
     if tiles.left_out:
         parts.append(f"left out: {', '.join(f'{n} {why}' for why, n in tiles.left_out.items())}")
@@ -208,9 +219,9 @@ def _samples(run: Run) -> str:
     per_tile, size = loader.sampling.crops_per_tile, loader.schedule.batch_size
     samples = f"{loader.samples} per epoch, {per_tile} per tile"
     if loader.drawn_tiles < len(loader.tiles):
-        samples += f" of {loader.drawn_tiles} tiles that have enough road"
+        samples += f" of {loader.drawn_tiles} tiles with enough road"
     if per_tile < run.config.crops_per_tile:
-        samples += " (no window is smaller than a tile)"
+        samples += " (crops are not smaller than tiles)"
     step = f"{size} per batch"
     step += f" x {ranks} ranks" if ranks > 1 else ""
     step += f" x {every} batches per step" if every > 1 else ""
@@ -218,19 +229,19 @@ def _samples(run: Run) -> str:
     return f"{samples}, {step}{together}, {counted(-(-len(loader) // every), 'step')} per epoch"
 
 
-def _network(run: Run) -> str:
-    parameters = sum(p.numel() for p in run.trainable.network.parameters())
-    facts = run.facts
-    binary = run.config.targets == "auto" and facts.targets == "binary"
+def _model(run: Run) -> str:
+    parameters = sum(p.numel() for p in run.trainable.model.parameters())
+    info = run.info
+    binary = run.config.targets == "auto" and info.targets == "binary"
     why = ": the roads of a store have no speeds" if binary else ""
-    made = f"; {run.initial}" if run.initial else ""
+    initial = f"; {run.initial}" if run.initial else ""
     return (
-        f"{facts.network}, {parameters / 1e6:.1f} M parameters, {len(facts.bands)} bands -> "
-        f"{facts.channels} channels ({facts.targets}{why}){made}"
+        f"{info.model}, {parameters / 1e6:.1f} M parameters, {len(info.bands)} bands -> "
+        f"{info.channels} channels ({info.targets}{why}){initial}"
     )
 
 
-def _learning(run: Run) -> str:
+def _training(run: Run) -> str:
     config = run.config
     averaged = f", averaged weights (decay {config.ema:g})" if config.ema else ""
     return (

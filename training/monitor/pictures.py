@@ -1,4 +1,4 @@
-"""Pictures of a run: what a network sees, should find, finds and gets wrong; and its curves."""
+"""Pictures of a run: image, label, prediction and errors of tiles; curves of its metrics."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ from geoprep.storage import replaced
 from geoprep.views import natural_bands
 
 PANELS = (240, 320)
-"""Least and largest side of a tile in a picture, in pixels."""
+"""Minimum and maximum side of a tile in a picture, in pixels."""
 GAP = 6
 LINE = 22
-"""Height of a line of text."""
+"""Height of a line of text in pixels."""
 LEGEND_WIDTH = 620
-"""Pixels that the longest legend needs."""
-TITLES = ("image", "truth", "prediction", "errors")
+"""Width of the longest legend in pixels."""
+TITLES = ("image", "label", "prediction", "errors")
 ANY_ROAD_MPH = 45
-"""In whose colour a road is drawn where no speed is told."""
+"""Speed whose colour roads without a speed have."""
 
-HIT, MISSED, INVENTED = (120, 125, 135), (255, 236, 70), (224, 62, 110)
-"""Colours of errors; blue and green stay out, so that they differ for every eye."""
+HIT, MISSED, FALSE = (120, 125, 135), (255, 236, 70), (224, 62, 110)
+"""Colours of errors, without blue and green, so that colour-blind people can tell them apart."""
 
 Colour = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A tile, its label and a prediction of it.
+    """A tile with its label and prediction.
 
     Attributes
     ----------
     image
         uint8 (y, x, band).
-    truth, prediction
-        uint8 (y, x), mph; 0 no road, 255 no data.
+    label, prediction
+        uint8 (y, x), mph; 0 background, 255 nodata.
     has_speed
-        Whether the network tells speeds; where it does not, all roads have one colour.
+        Whether the model predicts speeds; otherwise all roads have one colour.
     """
 
     image: NDArray[np.uint8]
-    truth: NDArray[np.uint8]
+    label: NDArray[np.uint8]
     prediction: NDArray[np.uint8]
     has_speed: bool = True
 
 
 def choose_tiles(road_fraction: NDArray[np.float32], count: int) -> list[int]:
-    """Return tiles to look at: spread evenly over those with more road than the median."""
+    """Return indices of tiles for a picture, spread evenly over the half with more road."""
     order = np.argsort(-road_fraction, kind="stable")[: max(count, len(road_fraction) // 2)]
     picks = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
     return [int(tile) for tile in order[picks]]
@@ -69,21 +69,21 @@ def choose_tiles(road_fraction: NDArray[np.float32], count: int) -> list[int]:
 def draw_examples(
     path: Path, examples: Sequence[Example], bands: Sequence[str], title: str
 ) -> None:
-    """Draw one row per tile: image, truth, prediction and errors, in the colours of all pictures.
+    """Draw one row per tile: image, label, prediction and errors.
 
     Parameters
     ----------
     path
-        Of the PNG; it appears at once or not at all.
+        PNG file, written atomically.
     examples
-        At least one, of one size.
+        At least one tile; all have the same size.
     bands
         Names of the image's bands.
     title
-        A line above.
+        Line of text above the tiles.
     """
     rgb = list(natural_bands(tuple(bands)))
-    side = min(max(PANELS[0], *examples[0].truth.shape), PANELS[1])
+    side = min(max(PANELS[0], *examples[0].label.shape), PANELS[1])
     width = len(TITLES) * (side + GAP) - GAP
     sheet = Image.new(
         "RGB", (width, 2 * LINE + len(examples) * (side + GAP) + LINE), BACKGROUND_COLOUR
@@ -94,35 +94,35 @@ def draw_examples(
         draw.text((column * (side + GAP) + GAP, LINE + 5), name, fill="white")
     for row, example in enumerate(examples):
         for column, pixels in enumerate(_panels(example, rgb)):
-            how = Image.Resampling.BOX if column == 0 else Image.Resampling.NEAREST
-            panel = Image.fromarray(np.ascontiguousarray(pixels)).resize((side, side), how)
+            method = Image.Resampling.BOX if column == 0 else Image.Resampling.NEAREST
+            panel = Image.fromarray(np.ascontiguousarray(pixels)).resize((side, side), method)
             sheet.paste(panel, (column * (side + GAP), 2 * LINE + row * (side + GAP)))
     speeds = legend_entries(None if examples[0].has_speed else ANY_ROAD_MPH)
-    errors = [("found", HIT), ("missed", MISSED), ("invented", INVENTED)]
-    draw_legend(sheet, sheet.height - LINE, [*speeds, ("no data", NODATA_GREYS[1])])
+    errors = [("found", HIT), ("missed", MISSED), ("false", FALSE)]
+    draw_legend(sheet, sheet.height - LINE, [*speeds, ("nodata", NODATA_GREYS[1])])
     draw_legend(sheet, sheet.height - LINE, errors, left=3 * (side + GAP))
     with replaced(path) as partial:
         sheet.save(partial, "PNG")
 
 
 def _panels(example: Example, rgb: Sequence[int]) -> list[NDArray[np.uint8]]:
-    """Return uint8 (y, x, 3) per title."""
+    """Return a panel uint8 (y, x, 3) for each title."""
     image = np.broadcast_to(example.image[..., rgb], (*example.image.shape[:2], 3))
-    truth, found = example.truth, example.prediction
+    label, predicted = example.label, example.prediction
     colours = speed_colours()
     if not example.has_speed:
         colours[1:NODATA] = colours[ANY_ROAD_MPH]
-    known = (truth != NODATA) & (found != NODATA)
-    is_road, said_road = known & (truth != BACKGROUND), known & (found != BACKGROUND)
+    known = (label != NODATA) & (predicted != NODATA)
+    road, predicted_road = known & (label != BACKGROUND), known & (predicted != BACKGROUND)
     errors = colours[np.where(known, BACKGROUND, NODATA)]
-    errors[is_road & said_road] = HIT
-    errors[is_road & ~said_road] = MISSED
-    errors[said_road & ~is_road] = INVENTED
-    return [image, colours[truth], colours[found], errors]
+    errors[road & predicted_road] = HIT
+    errors[road & ~predicted_road] = MISSED
+    errors[predicted_road & ~road] = FALSE
+    return [image, colours[label], colours[predicted], errors]
 
 
 def legend_entries(one_speed: int | None = None) -> list[tuple[str, Colour]]:
-    """Return label and colour of each speed bin in mph; of ``one_speed``, of roads without one."""
+    """Return text and colour of each speed bin; with ``one_speed``, a single entry for roads."""
     if one_speed is not None:
         return [("road", SPEED_COLOURS[speed_bin(one_speed) - 1])]
     labels = [f"{bin_label(number)} mph" for number in range(1, len(SPEED_COLOURS) + 1)]
@@ -132,21 +132,21 @@ def legend_entries(one_speed: int | None = None) -> list[tuple[str, Colour]]:
 def draw_legend(
     sheet: Image.Image, top: int, entries: Sequence[tuple[str, Colour]], left: int = 0
 ) -> None:
-    """Draw a line of coloured boxes and what they mean.
+    """Draw a legend, a line of coloured boxes with text.
 
     Parameters
     ----------
     sheet
-        Drawn upon.
+        Image to draw on.
     top, left
-        Where, in pixels; `LINE` high.
+        Position in pixels; the legend is `LINE` pixels high.
     entries
-        Label and colour.
+        Text and colour of each box.
     """
     draw, at = ImageDraw.Draw(sheet), left + GAP
     for label, colour in entries:
         draw.rectangle((at, top + 6, at + 10, top + 16), fill=colour)
-        # What is drawn here has no other characters than Latin 1.
+        # Pillow's default font has the characters of Latin 1 only.
         text = label.replace("–", "-").replace("≤", "<=")
         draw.text((at + 15, top + 5), text, fill="white")
         at += 15 + round(draw.textlength(text)) + 12
@@ -158,7 +158,7 @@ def draw_curves(path: Path, history: Sequence[Mapping[str, float]]) -> None:
     Parameters
     ----------
     path
-        Of the PNG.
+        PNG file.
     history
         Rows of metrics.csv.
     """

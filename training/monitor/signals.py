@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a hang-up become a wish that the loop grants after the step at hand."""
+"""Ctrl-C, SIGTERM and SIGHUP: requests to stop that the training loop honours after a step."""
 
 from __future__ import annotations
 
@@ -7,48 +7,57 @@ from types import FrameType
 from typing import Any, Self
 
 
-class Stopped(Exception):  # noqa: N818 - no error: the run was saved and ended as it was asked to
-    """A run was asked to stop and has been saved.
+class RunStopped(Exception):  # noqa: N818 - no error: the run was saved and ended as requested
+    """A run was stopped by a signal and has been saved.
 
     Parameters
     ----------
     number
-        Of the signal.
+        Number of the signal.
     """
 
     def __init__(self, number: int) -> None:
-        by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        super().__init__(f"stopped by {by}")
+        super().__init__(f"stopped by {signal_name(number)}")
         self.exit_code = 128 + number
 
 
-class StopSignals:
-    """Takes note of signals while it is entered; a second one ends at once.
+def signal_name(number: int) -> str:
+    """Return the name of a signal: ``Ctrl-C``, ``SIGTERM``."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
-    A signal that is ignored, as ``nohup`` has it, stays so.
+
+class StopSignals:
+    """Records signals inside its context; a second one interrupts at once.
+
+    Signals that are ignored, as under ``nohup``, stay ignored.
 
     Attributes
     ----------
     number
-        Of the signal that came, 0 for none.
+        Number of the first signal; 0 before.
+    at_once
+        Whether the first signal interrupts as well: set while there is nothing to save, such as
+        when tiles are loaded.
     """
 
     def __init__(self) -> None:
         self.number = 0
+        self.at_once = True
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._note)
+                self._before[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.number:
+        again = self.number > 0
+        self.number = self.number or number
+        if again or self.at_once:
             raise KeyboardInterrupt
-        self.number = number

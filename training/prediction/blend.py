@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
 from geoprep.speed import MAX_MPH, NODATA
-from training.checkpoint import Facts
+from training.checkpoint import ModelInfo
 from training.prediction.window_rows import WindowRow
 from training.prediction.windows import WindowGrid
 
@@ -47,7 +47,7 @@ class RowBlender:
         Pixels so far for which the network gave something else than a number: no data in the map.
     """
 
-    def __init__(self, grid: WindowGrid, info: Facts, threshold: float, threads: int) -> None:
+    def __init__(self, grid: WindowGrid, info: ModelInfo, threshold: float, threads: int) -> None:
         self._rows, self._columns = rows, columns = grid.rows, grid.columns
         self._channels = info.channels
         self._mph = np.array(info.class_mph, np.float32)

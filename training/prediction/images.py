@@ -17,7 +17,7 @@ from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError, UsageError
 from geoprep.plan import parse_rescale
 from geoprep.storage import open_image
-from training.checkpoint import Facts
+from training.checkpoint import ModelInfo
 from training.prediction.predict_options import ReadingOptions, parse_bands
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class ImageSource:
 
 
 def inspect_image(
-    address: str, info: Facts, options: ReadingOptions, version: str = ""
+    address: str, info: ModelInfo, options: ReadingOptions, version: str = ""
 ) -> ImageSource:
     """Return what there is to know of an image before its pixels are read.
 
@@ -210,7 +210,7 @@ def _resampled(length: int, ratio: float, wanted: str) -> tuple[int, float]:
     return count, length / count
 
 
-def known_limits(info: Facts, rule: str) -> NDArray[np.float64] | None:
+def known_limits(info: ModelInfo, rule: str) -> NDArray[np.float64] | None:
     """Return float64 (band, 2), the source values that become black and white, or None.
 
     Parameters
@@ -232,11 +232,11 @@ def known_limits(info: Facts, rule: str) -> NDArray[np.float64] | None:
     return np.array(info.limits) if rule == "city" and info.limits else None
 
 
-def _rule(info: Facts, rule: str) -> str:
+def _rule(info: ModelInfo, rule: str) -> str:
     return info.rescale if rule == "checkpoint" else rule
 
 
-def limits_note(info: Facts, rule: str) -> str:
+def limits_note(info: ModelInfo, rule: str) -> str:
     """Return what a person should know of the limits; empty where there is nothing."""
     if _rule(info, rule) != "city":
         return ""

@@ -16,7 +16,7 @@ from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS, SPEED_COLOURS, spee
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image, replaced
 from geoprep.views import natural_bands
-from training.checkpoint import Facts
+from training.checkpoint import ModelInfo
 from training.monitor import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, draw_legend, legend_entries
 from training.prediction.blend import ROAD_BAND, SPEED_BAND
 from training.prediction.images import ImageSource
@@ -45,7 +45,7 @@ _QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 """A class per colour: values up to ``value`` have it; the first, no road, is seen through."""
 
 
-def write_overlay(source: ImageSource, target: Path, info: Facts, threshold: float) -> None:
+def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold: float) -> None:
     """Write ``NAME.png`` beside a map: its roads over the image, coloured by speed.
 
     Parameters

@@ -15,14 +15,14 @@ from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.palette import bin_label
 from geoprep.speed import BIN_COUNT, NODATA
-from training.checkpoint import Facts
+from training.checkpoint import ModelInfo
 from training.prediction.cog.directory import TILE, Tags, read_tags
 from training.prediction.images import ImageSource
 
 SIGNATURE_TAG = "PREDICTION"
 
 
-def check_targets(info: Facts) -> None:
+def check_targets(info: ModelInfo) -> None:
     """Raise UsageError unless the channels of a model are probabilities of roads."""
     if info.targets not in ("bins", "binary"):
         raise UsageError(
@@ -31,7 +31,7 @@ def check_targets(info: Facts) -> None:
         )
 
 
-def band_names(info: Facts) -> list[str]:
+def band_names(info: ModelInfo) -> list[str]:
     """Return the names of a prediction's bands: ``road``, ``speed``, and one per speed bin."""
     classes = len(info.class_mph)
     if not classes:
@@ -43,7 +43,7 @@ def band_names(info: Facts) -> list[str]:
     return ["road", "speed", *names]
 
 
-def tiff_tags(source: ImageSource, info: Facts, signed: dict[str, Any]) -> Tags:
+def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> Tags:
     """Return the TIFF tags of a prediction, without the offsets of its tiles.
 
     Parameters
@@ -79,7 +79,7 @@ def tiff_tags(source: ImageSource, info: Facts, signed: dict[str, Any]) -> Tags:
                 TIFFTAG_SOFTWARE=f"geoprep {__version__}",
                 SOURCE=source.name,
                 SOURCE_SIZE="{} {}".format(*source.lengths),
-                NETWORK=info.network,
+                NETWORK=info.model,
                 ROAD_THRESHOLD=f"{signed['threshold']:g}",
                 CLASSES=json.dumps(classes),
             )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.executors import usable_cores
-from training.checkpoint import Facts
+from training.checkpoint import ModelInfo
 from training.inference import VIEWS, Runner, average_views
 from training.prediction.blend import SPEED_BAND, RowBlender
 from training.prediction.cog.write_journal import WriteJournal
@@ -97,7 +97,7 @@ class Predictor:
         Hash of the checkpoint or model file, and which of its weights are used.
     """
 
-    info: Facts
+    info: ModelInfo
     options: PredictOptions
     threshold: float
     checkpoint: str
@@ -258,7 +258,7 @@ class Predictor:
         found: NDArray[np.float32] = average_views(runner, windows, self.options.tta).cpu().numpy()
         if found.shape != wanted:
             raise UsageError(
-                f"the model {self.info.network} returns the shape {found.shape} for {len(image)} "
+                f"the model {self.info.model} returns the shape {found.shape} for {len(image)} "
                 f"windows instead of {wanted} (window, y, x, channel): its factory does not fit "
                 "the checkpoint"
             )

@@ -15,15 +15,15 @@ from torch import nn
 
 from loaders.device import DevicePrep, Normalize, SpeedTarget
 from training.checkpoint import Checkpoint, CheckpointError, save
-from training.config import Config
 from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine
 from training.export import main as export
 from training.inference.model_files import load_runner
 from training.inference.runner import NativeRunner
-from training.losses import RoadLoss
+from training.losses import RoadLoss, Trainable
 from training.model import UpConv
-from training.module import Trainable, prepare
+from training.optim import prepare
+from training.settings import Config
 
 pytestmark = pytest.mark.skipif(
     engine_ipex.state() != "works",
@@ -55,7 +55,7 @@ def _prepared(engine, weights=None):
     prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3, engine.dtype), SpeedTarget())
     trainable = Trainable(prep, _network(), RoadLoss())
     if weights is not None:
-        trainable.network.load_state_dict(weights)
+        trainable.model.load_state_dict(weights)
     return trainable, prepare(trainable, engine, Config(lr=0.01))
 
 
@@ -74,7 +74,7 @@ def test_checkpoints_hold_fp32_under_the_names_of_the_network(precision):
     engine = choose_engine("ipex", "cpu", precision, "off")
     module, optimizer = _prepared(engine)
     losses(engine, module, optimizer, steps=1, side=64)
-    saved = module.network.state_dict()
+    saved = module.model.state_dict()
     assert list(saved) == list(_network().state_dict())
     assert {v.dtype for v in saved.values() if v.is_floating_point()} == {torch.float32}
     assert all(saved[name].shape == v.shape for name, v in _network().state_dict().items())
@@ -85,7 +85,7 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(precision):
     engine = choose_engine("ipex", "cpu", precision, "off")
     module, optimizer = _prepared(engine)
     losses(engine, module, optimizer, steps=2, side=64)
-    weights = {name: value.clone() for name, value in module.network.state_dict().items()}
+    weights = {name: value.clone() for name, value in module.model.state_dict().items()}
     again, its_optimizer = _prepared(engine, weights)
     its_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     expected = losses(engine, module, optimizer, steps=2, side=64)
@@ -100,9 +100,9 @@ def test_weights_loaded_later_are_the_ones_it_computes_with(precision):
     losses(engine, module, optimizer, steps=1, side=64)
     averaged = {
         name: value * 0.9 if value.is_floating_point() else value
-        for name, value in module.network.state_dict().items()
+        for name, value in module.model.state_dict().items()
     }
-    module.network.load_state_dict(averaged)
+    module.model.load_state_dict(averaged)
     plain = _network()
     plain.load_state_dict(averaged)
     module.eval()
@@ -123,13 +123,13 @@ def _saved(path):
     """Return an untrained network that is also a checkpoint."""
     torch.manual_seed(0)
     network = normed(3, 8).eval()
-    save(path, Checkpoint(facts=FACTS, network=network.state_dict()))
+    save(path, Checkpoint(info=FACTS, model=network.state_dict()))
     return network
 
 
 def test_bf16_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
     network = _saved(tmp_path / "best.pt")
-    words = [tmp_path / "best.pt", "--model", FACTS.network, "--format", "ipex-bf16"]
+    words = [tmp_path / "best.pt", "--model", FACTS.model, "--format", "ipex-bf16"]
     assert export([str(word) for word in (*words, "--out", tmp_path / "x.ipex")]) == 0
     assert "bfloat16 on cpu, IPEX" in capsys.readouterr().out
     runner, record = load_runner(tmp_path / "x.ipex")
@@ -142,7 +142,7 @@ def test_bf16_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
 def test_int8_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
     """By the command, into a file that another reader opens; its layers are fused in INT8."""
     network = _saved(tmp_path / "best.pt")
-    words = [tmp_path / "best.pt", "--model", FACTS.network, "--format", "ipex-int8", "--tiles", 8]
+    words = [tmp_path / "best.pt", "--model", FACTS.model, "--format", "ipex-int8", "--tiles", 8]
     words += ["--calibrate", write_store(tmp_path / "tiny.zarr"), "--out", tmp_path / "x.ipex"]
     assert export([str(word) for word in (*words, "--keep-float", "network")]) == 2
     assert "IPEX quantises all layers or none" in capsys.readouterr().err

@@ -8,12 +8,11 @@ from torch._dynamo.exc import TorchDynamoException
 
 from geoprep.errors import UsageError
 from loaders.device import DevicePrep, Normalize, SpeedTarget
-from training.config import Config
 from training.engine import ipex as engine_ipex
-from training.engine.native import choose_engine, missing_compiler
-from training.losses import RoadLoss
-from training.module import Compiled, Trainable, prepare
-from training.optim import make_optimizer
+from training.engine.native import Compiled, choose_engine, missing_compiler
+from training.losses import RoadLoss, Trainable
+from training.optim import make_optimizer, prepare
+from training.settings import Config
 
 CPU = torch.device("cpu")
 
@@ -22,10 +21,10 @@ def _trainable(targets="bins", dtype=torch.float32):
     torch.manual_seed(0)
     prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3, dtype), SpeedTarget(targets))
     channels = prep.target.channels
-    network = nn.Sequential(
+    model = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, channels, 1)
     )
-    return Trainable(prep, network, RoadLoss())
+    return Trainable(prep, model, RoadLoss())
 
 
 def _losses(engine, name="adamw"):
@@ -66,12 +65,12 @@ def test_parameters_stay_fp32_in_channels_last_under_the_same_names():
     prepare(module, choose_engine("native", "cpu"), Config(lr=0.01))
     assert list(module.state_dict()) == names
     assert {p.dtype for p in module.parameters()} == {torch.float32}
-    assert module.network[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert module.model[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_weight_decay_is_for_kernels_alone():
     module = _trainable()
-    optimizer = make_optimizer(module.network, Config(lr=0.01, weight_decay=0.5))
+    optimizer = make_optimizer(module.model, Config(lr=0.01, weight_decay=0.5))
     decays = {p.ndim: g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
     assert decays == {4: 0.5, 1: 0.0}
     assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(module.parameters()))
@@ -110,7 +109,7 @@ def test_a_compiled_loss_is_the_same_loss():
 def test_validation_runs_what_is_not_compiled():
     module = _trainable()
     module.compile_parts("loss")
-    module._fast_loss = lambda *_: pytest.fail("compiled loss in evaluation")
+    module._compiled_loss = lambda *_: pytest.fail("compiled loss in evaluation")
     module.eval()(*batch())
 
 
@@ -143,7 +142,7 @@ def test_an_error_of_the_callable_itself_is_not_hidden(monkeypatch):
         raise UsageError("odd side")
 
     with pytest.raises(UsageError, match="odd side"):
-        Compiled(refuse, "the network")(1)
+        Compiled(refuse, "the model")(1)
 
 
 def test_auto_takes_native_where_the_extension_is_not_and_says_why(no_extension):

@@ -131,8 +131,8 @@ def test_torch_leaves_kept_layers_in_float(kept, left):
 
 
 def test_export_keeps_what_is_asked_or_found(skewed, tmp_path, capsys):
-    info = replace(FACTS, network="helpers.tiny:build")
-    save(tmp_path / "best.pt", Checkpoint(facts=info, network=skewed.state_dict()))
+    info = replace(FACTS, model="helpers.tiny:build")
+    save(tmp_path / "best.pt", Checkpoint(info=info, model=skewed.state_dict()))
     store = write_store(tmp_path / "tiny.zarr")
 
     def export(keep):
@@ -157,8 +157,8 @@ def test_export_keeps_what_is_asked_or_found(skewed, tmp_path, capsys):
     ],
 )
 def test_keeping_what_is_not_there_is_refused(skewed, tmp_path, capsys, words, message):
-    info = replace(FACTS, network="helpers.tiny:build")
-    save(tmp_path / "best.pt", Checkpoint(facts=info, network=skewed.state_dict()))
+    info = replace(FACTS, model="helpers.tiny:build")
+    save(tmp_path / "best.pt", Checkpoint(info=info, model=skewed.state_dict()))
     usual = ("--model", info.network, "--calibrate", write_store(tmp_path / "tiny.zarr"))
     line = (tmp_path / "best.pt", *usual, *words, "--out", tmp_path / "x.onnx")
     assert main([str(word) for word in line]) == 2

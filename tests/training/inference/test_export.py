@@ -104,7 +104,7 @@ def plain(network):
 def folder(network, tmp_path_factory):
     """A checkpoint, the store it might have been trained on, and soon a file per format."""
     folder = tmp_path_factory.mktemp("deploy")
-    save(folder / "best.pt", Checkpoint(facts=FACTS, network=network.state_dict()))
+    save(folder / "best.pt", Checkpoint(info=FACTS, model=network.state_dict()))
     write_store(folder / "tiny.zarr")
     return folder
 
@@ -257,7 +257,7 @@ def test_weights_of_a_bf16_file_take_two_bytes(tmp_path, monkeypatch):
 
     monkeypatch.setattr(model, "_stage", short)
     torch.manual_seed(0)
-    info = replace(FACTS, network="resnet34-unet")
+    info = replace(FACTS, model="resnet34-unet")
     from training.inference import torch_file
     from training.inference.export_record import ExportRecord
 
@@ -463,7 +463,7 @@ def test_comparing_needs_a_store_and_forms_of_one_network(folder, export, tmp_pa
     assert "--on STORE" in capsys.readouterr().err
     other = replace(FACTS, class_mph=tuple(mph + 1 for mph in FACTS.class_mph))
     weights = normed(3, 8).state_dict()
-    save(tmp_path / "other.pt", Checkpoint(facts=other, network=weights))
+    save(tmp_path / "other.pt", Checkpoint(info=other, model=weights))
     words = ["--compare", export("fp32.onnx"), tmp_path / "other.pt", "--on", folder / "tiny.zarr"]
     assert evaluate([str(word) for word in (*words, *MODEL)]) == 2
     assert "differ in class_mph" in capsys.readouterr().err

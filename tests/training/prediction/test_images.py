@@ -102,7 +102,7 @@ def test_map_is_the_network_at_every_pixel(run, checkpoint, tmp_path, height, wi
 
 def test_windows_do_not_show_in_the_map(run, tmp_path):
     """Away from the image's edge, overlap hides where the windows were."""
-    path, network = make_checkpoint(tmp_path / "n.pt", network="helpers.predict_cases:neighbourly")
+    path, network = make_checkpoint(tmp_path / "n.pt", model="helpers.predict_cases:neighbourly")
     values = pixels(300, 260)
     image = write_image(tmp_path / "scene.tif", values)
     options = ("--out", tmp_path / "m", *FP32, "--window", 96, "--overlap", 32)
@@ -213,7 +213,7 @@ class Killed(BaseException):
 
 
 def test_killed_and_run_again_gives_the_same_bytes(run, tmp_path, monkeypatch):
-    path, _ = make_checkpoint(tmp_path / "n.pt", network="helpers.predict_cases:neighbourly")
+    path, _ = make_checkpoint(tmp_path / "n.pt", model="helpers.predict_cases:neighbourly")
     image = write_image(tmp_path / "scene.tif", pixels(1700, 70))
     args = (path, image, *FP32, "--window", 96, "--overlap", 32)
     assert run(*args, "--out", tmp_path / "whole", network="neighbourly")[0] == 0
@@ -470,7 +470,7 @@ def test_what_is_no_number_is_no_data_and_told(run, checkpoint, tmp_path):
     with torch.no_grad():
         network.weight[3] = torch.nan  # one bin of seven
     values = pixels(70, 50)
-    save(path, Checkpoint(facts=FACTS, network=network.state_dict()))
+    save(path, Checkpoint(info=FACTS, model=network.state_dict()))
     image = write_image(tmp_path / "scene.tif", values)
     status, text = run(path, image, "--out", tmp_path / "maps", *FP32)
     assert status == 0
@@ -485,8 +485,8 @@ def test_code_that_a_checkpoint_names_is_imported_by_consent_alone(run, tmp_path
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     path, network = make_checkpoint(tmp_path / "best.pt")
-    facts = replace(FACTS, network="payload:build")
-    save(path, Checkpoint(facts=facts, network=network.state_dict()))
+    facts = replace(FACTS, model="payload:build")
+    save(path, Checkpoint(info=facts, model=network.state_dict()))
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
     status, text = run(path, image, "--out", tmp_path / "maps", *FP32, network=None)
     assert status == 2

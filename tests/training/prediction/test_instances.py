@@ -16,7 +16,7 @@ from training.prediction.cog.write_journal import WriteJournal, folder_of
 from training.prediction.instances import share_cores
 
 HERE = Path(__file__).resolve().parents[2]
-OPTIONS = ("--model", FACTS.network, "--precision", "fp32", "--compile", "off", "--window", "64")
+OPTIONS = ("--model", FACTS.model, "--precision", "fp32", "--compile", "off", "--window", "64")
 OPTIONS += ("--overlap", "32", "--quiet")
 
 

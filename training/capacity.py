@@ -1,4 +1,4 @@
-"""What a run will need in memory, which warns and never refuses; the batch size that is fastest."""
+"""Memory that a run needs, which is only warned about, and the fastest batch size."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from geoprep.store import Store
 from loaders import PAD_TO, Batch, available_memory, select, this_rank
-from training.config import Config
-from training.data import facts_of, folds_of, windows
-from training.engine.distributed import largest
-from training.engine.native import Engine
-from training.module import Stepper, Trainable, make_trainable, prepare
-from training.optim import STATE_PER_PARAMETER
-from training.run import Run
+from training.data import crops_of, folds_of, model_info
+from training.engine import Engine, max_over_ranks
+from training.loop import optimizer_step
+from training.losses import Trainable, make_trainable
+from training.optim import STATE_PER_PARAMETER, prepare
+from training.settings import Config
+from training.state import Run
 
 _SIDES = (64, 128)
-"""Two small images tell what a forward pass keeps per pixel and what whatever the size."""
+"""Two small images separate the memory per pixel of a forward pass from the constant part."""
 
-_LOSS_BYTES = 6 * 4
-"""What the loss holds per logit at once: fp32 logit, target, probability and three between."""
+LOSS_BYTES = 6 * 4
+"""Memory of the loss per logit: fp32 logit, target, probability and three intermediate values."""
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
-"""Batches to choose from. From two: BatchNorm needs something to average over."""
+"""Batch sizes to choose from; at least 2, since BatchNorm averages over samples."""
 
 STEPS_PER_EPOCH = 16
-"""At least so many: larger batches are faster by per cents, and learning goes by steps."""
+"""Minimum steps per epoch: larger batches are a few per cent faster, but learn less per epoch."""
 
 _TIE = 0.02
-"""Rates this close are noise; of two alike the larger batch has the better statistics."""
+"""Rates that differ by less are equal; of equal rates the larger batch has better statistics."""
 
 _GIVE_UP = 0.9
-"""A size below this share of the best rate ends the search: larger ones only get slower."""
+"""A rate below this share of the best ends the search: larger sizes are slower still."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes that a run needs, and what is there.
+    """Memory that a run needs and that is available, in bytes.
 
     Attributes
     ----------
     tiles
-        On the device that computes.
+        Tiles on the device that trains.
     state
-        Parameters, their gradients, averaged weights, and what the optimizer keeps.
+        Parameters, gradients, averaged weights and state of the optimizer.
     fixed, per_sample
-        What a step holds between forward and backward pass, the loss included:
-        ``fixed + batch_size * per_sample``.
+        A step needs ``fixed + batch_size * per_sample`` between forward and backward pass,
+        including the loss.
     available
-        What can be used, tiles included.
+        Memory that can be used, including the tiles.
     limited_by
-        What sets that limit, such as ``the machine``.
+        Origin of that limit, such as ``the machine``.
     side
-        Of the images that go through the network, in pixels.
+        Side of the images in pixels.
     """
 
     tiles: int
@@ -72,47 +72,47 @@ class Estimate:
     side: int
 
     def total(self, batch_size: int) -> int:
-        """Return what is needed with a batch size."""
+        """Return the memory that is needed with a batch size."""
         return self.tiles + self.state + self.fixed + batch_size * self.per_sample
 
     @property
     def largest_batch(self) -> int:
-        """The largest batch that fits, 0 where none does."""
+        """The largest batch size that fits; 0 if none does."""
         return max(0, (self.available - self.total(0)) // self.per_sample)
 
     def line(self, batch_size: int) -> str:
-        """Return it for people."""
+        """Return the estimate as a line of text."""
         step = self.total(batch_size) - self.tiles - self.state
         parts = {"tiles": self.tiles, "weights and optimizer": self.state, "step": step}
         rows = ", ".join(f"{name} {_gib(nbytes)}" for name, nbytes in parts.items())
         return f"about {_gib(self.total(batch_size))} of {_gib(self.available)} GiB: {rows}"
 
     def warnings(self, batch_size: int) -> list[str]:
-        """Return what to say of a batch that is not likely to fit."""
+        """Return a warning if a batch probably does not fit."""
         if self.total(batch_size) <= self.available:
             return []
-        fix = "take a smaller --crop, a coarser --level or fewer stores"
+        fix = "use a smaller `crop`, a coarser `level` or fewer stores"
         if self.largest_batch:
-            fix = f"--batch-size {self.largest_batch} should fit"
+            fix = f"`batch_size` {self.largest_batch} should fit"
         size = f"{batch_size} x {self.side} x {self.side}"
         needs = f"{self.line(batch_size)} ({self.limited_by})"
-        return [f"{size} needs {needs}, and may not fit: {fix}"]
+        return [f"a batch of {size} needs {needs} and may not fit: {fix}"]
 
 
 def estimate_run(run: Run) -> Estimate:
-    """Return what the rest of a run needs at most.
+    """Return the peak memory of the remaining stages of a run.
 
     Parameters
     ----------
     run
-        With the tiles of its stage loaded.
+        Run with the tiles of its stage loaded.
     """
     tiles, residency = run.loader.tiles, run.config.residency
     side, level = _largest(run.config, run.stores, run.stage)
     count = len(tiles) + (0 if run.validation is None else len(run.validation.tiles))
     here, most = (count * size * size * (len(tiles.bands) + 1) for size in (tiles.side, level))
     if run.engine.device.type != "cpu" and residency != "device":
-        here = most = 0  # they are not on the device that computes
+        here = most = 0  # tiles are not on the device that trains
     elif residency == "stream":
         here = most = int(getattr(tiles, "ram_limit", 0))
     planned = estimate(run.trainable, run.config, run.engine, side)
@@ -120,12 +120,14 @@ def estimate_run(run: Run) -> Estimate:
 
 
 def _largest(config: Config, stores: Sequence[Store], first: int = 0) -> tuple[int, int]:
-    """Return the side of what goes through the network, padding included, and of tiles, at most.
+    """Return the largest sides of samples, padding included, and of tiles, in pixels.
 
     Parameters
     ----------
+    config, stores
+        Settings and stores of the run.
     first
-        Number of the first stage that counts.
+        Index of the first stage to consider.
     """
     finest = stores[0].meta.levels[0]
     levels = [(stage.crop, stage.level or finest) for stage in config.plan[first:]]
@@ -134,58 +136,58 @@ def _largest(config: Config, stores: Sequence[Store], first: int = 0) -> tuple[i
 
 
 def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) -> Estimate:
-    """Return what training needs beside its tiles.
+    """Return the memory that training needs besides its tiles.
 
     Parameters
     ----------
     trainable
-        Where it will run; two small images are put through a copy of its network.
+        Module on its device; a copy of its model processes two small images.
     config
         Optimizer, averaged weights.
     engine
-        Decides the dtype.
+        Device and dtype.
     side
-        Of the images, in pixels.
+        Side of the images in pixels.
     """
-    network = trainable.network
+    model = trainable.model
     bands = trainable.prep.normalize.centre.numel()
     try:
-        fixed, pixel = measure_activations(network, bands=bands, dtype=engine.dtype)
-    except (RuntimeError, ValueError):  # a network that takes no small images
+        fixed, pixel = measure_activations(model, bands=bands, dtype=engine.dtype)
+    except (RuntimeError, ValueError):  # a model that does not accept small images
         fixed, pixel = 0, 0.0
-    parameters = sum(p.numel() * 4 for p in network.parameters())
+    parameters = sum(p.numel() * 4 for p in model.parameters())
     copies = 2 + bool(config.ema) + STATE_PER_PARAMETER[config.optimizer]
     per_sample = max(1, int(pixel * side * side))
     return Estimate(0, copies * parameters, fixed, per_sample, *_available(engine.device), side)
 
 
-def measure_activations(network: nn.Module, *, bands: int, dtype: torch.dtype) -> tuple[int, float]:
-    """Return the bytes that a step holds whatever the image, and those per pixel of it.
+def measure_activations(model: nn.Module, *, bands: int, dtype: torch.dtype) -> tuple[int, float]:
+    """Return the constant memory of a step and that per pixel of the image, in bytes.
 
     Parameters
     ----------
-    network
-        A copy of it is used.
+    model
+        The model; a copy is used.
     bands, dtype
-        Of the image; parameters stay fp32.
+        Number of bands and dtype of the image; parameters stay fp32.
     """
-    tried = copy.deepcopy(network).train()
+    tried = copy.deepcopy(model).train()
     for module in tried.modules():
-        # Behind a global pooling BatchNorm has one value per channel, which it cannot average
-        # over. It keeps as much for the backward pass either way.
+        # After a global pooling BatchNorm has one value per channel and cannot average in training
+        # mode. It stores as much for the backward pass in both modes.
         if isinstance(module, _BatchNorm):
             module.eval()
-    small, large = (_kept(tried, bands, side, dtype) for side in _SIDES)
+    small, large = (_stored_bytes(tried, bands, side, dtype) for side in _SIDES)
     areas = [side * side for side in _SIDES]
     pixel = (sum(large) - sum(small)) / (areas[1] - areas[0])
     fixed = max(0, int(sum(small) - pixel * areas[0]))
-    # The backward pass holds a gradient of the size of the largest tensor.
+    # The backward pass needs a gradient of the size of the largest tensor.
     return fixed, pixel + max(large) / areas[1]
 
 
-def _kept(network: nn.Module, bands: int, side: int, dtype: torch.dtype) -> list[int]:
-    """Return the bytes of all storages that a forward pass keeps, and of its loss."""
-    own = {p.untyped_storage().data_ptr() for p in network.parameters()}
+def _stored_bytes(model: nn.Module, bands: int, side: int, dtype: torch.dtype) -> list[int]:
+    """Return the bytes of each storage that a forward pass keeps for the backward pass."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     seen: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -194,13 +196,15 @@ def _kept(network: nn.Module, bands: int, side: int, dtype: torch.dtype) -> list
             seen[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    device = next(network.parameters()).device
+    device = next(model.parameters()).device
     image = torch.zeros(1, bands, side, side, device=device)
     image = image.to(dtype).contiguous(memory_format=torch.channels_last)
     bf16 = torch.autocast(device.type, dtype=dtype) if dtype != torch.float32 else nullcontext()
-    with torch.random.fork_rng(), saved_tensors_hooks(note, lambda tensor: tensor), bf16:
-        logits: Tensor = network(image)
-    return [*seen.values(), logits.numel() * _LOSS_BYTES]
+    devices = [] if device.type == "cpu" else [device]
+    forked = torch.random.fork_rng(devices, device_type=device.type if devices else "cuda")
+    with forked, saved_tensors_hooks(note, lambda tensor: tensor), bf16:
+        logits: Tensor = model(image)
+    return [*seen.values(), logits.numel() * LOSS_BYTES]
 
 
 def _available(device: torch.device) -> tuple[int, str]:
@@ -218,45 +222,45 @@ def _gib(nbytes: int) -> str:
 def choose_batch_size(
     config: Config, engine: Engine, stores: Sequence[Store]
 ) -> tuple[Config, list[str]]:
-    """Return settings whose batch size is a number, and where it was to be found, what was weighed.
+    """Return settings with a number as batch size, and remarks on how ``auto`` chose it.
 
     Parameters
     ----------
     config, engine, stores
-        Of the run; ``batch_size`` may be ``auto``. All ranks take what the first one measured.
+        Settings, engine and stores of the run. All ranks use the size that rank 0 measured.
     """
     if config.batch_size != "auto":
         return config, []
-    trainable = make_trainable(config, facts_of(config, stores), engine, stores)
+    trainable = make_trainable(config, model_info(config, stores), engine, stores)
     side, finest = _largest(config, stores)
     fits = estimate(trainable.to(engine.device), config, engine, side).largest_batch
     tiles = sum(len(select(store, "train", folds_of(config)).tiles) for store in stores)
-    samples = tiles * min(windows(config, s, s.level or finest)[1] for s in config.plan)
+    samples = tiles * min(crops_of(config, s, s.level or finest)[1] for s in config.plan)
     learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.accumulate)
     rates = measure_rates(
         step_timer(trainable, engine, config, side), max(SIZES[0], min(fits, learns))
     )
-    (chosen,) = largest([0 if this_rank()[0] else fastest(rates)], engine.device)
+    (chosen,) = max_over_ranks([0 if this_rank()[0] else fastest(rates)], engine.device)
     tried = ", ".join(f"{size}: {rate:.1f}" for size, rate in rates.items())
-    bound = f"{learns} would leave fewer than {STEPS_PER_EPOCH} steps per epoch"
+    bound = f"{learns} would give fewer than {STEPS_PER_EPOCH} steps per epoch of {samples} samples"
     if fits < learns:
         bound = f"{fits} may not fit into memory"
-    said = (
-        f"batch size {chosen:.0f} is the fastest here (images/s by size: {tried}); of {samples} "
-        f"samples per epoch, more than {bound}"
+    note = (
+        f"batch size {chosen:.0f} is the fastest on this machine (images/s by size: {tried}); more "
+        f"than {bound}"
     )
-    return replace(config, batch_size=int(chosen)), [said]
+    return replace(config, batch_size=int(chosen)), [note]
 
 
 def measure_rates(seconds: Callable[[int], float], most: int) -> dict[int, float]:
-    """Return the images per second by batch size, until larger ones only get slower.
+    """Return the images per second by batch size, up to the size where the rate falls.
 
     Parameters
     ----------
     seconds
-        Takes a batch size and returns seconds per step.
+        Function of the batch size that returns the seconds of a step.
     most
-        The largest size to try.
+        Largest size to try.
     """
     rates: dict[int, float] = {}
     for size in SIZES:
@@ -267,7 +271,7 @@ def measure_rates(seconds: Callable[[int], float], most: int) -> dict[int, float
 
 
 def fastest(rates: dict[int, float]) -> int:
-    """Return the size of the highest rate; of rates alike the largest size."""
+    """Return the size with the highest rate; of about equal rates the largest size."""
     return max(size for size, rate in rates.items() if rate >= (1 - _TIE) * max(rates.values()))
 
 
@@ -276,29 +280,29 @@ def step_timer(
 ) -> Callable[[int], float]:
     """Return a function that measures the seconds of a training step by batch size.
 
-    Steps are taken by a copy that is thrown away, and nothing is compiled, which costs all sizes
-    the same. The fastest of ``repeats`` counts, after one that does not.
+    The steps train a copy, without compiling, which is the same cost for all sizes. The fastest of
+    ``repeats`` steps after a warm-up step counts.
     """
     plain = replace(engine, compile_mode="off")
     module = copy.deepcopy(trainable).train()
-    stepper = Stepper(module, prepare(module, plain, replace(config, lr=0.0)), plain, config.clip)
+    optimizer = prepare(module, plain, replace(config, lr=0.0))
     bands = trainable.prep.normalize.centre.numel()
 
     def seconds(batch_size: int) -> float:
-        batch, found = _noise(batch_size, side, bands), []
+        batch, measured = _noise(batch_size, side, bands), []
         for _ in range(repeats + 1):
             begun = time.perf_counter()
-            stepper([batch])
+            optimizer_step(module, optimizer, plain, [batch], clip=config.clip)
             if engine.device.type != "cpu":
                 torch.accelerator.synchronize(engine.device)
-            found.append(time.perf_counter() - begun)
-        return min(found[1:])
+            measured.append(time.perf_counter() - begun)
+        return min(measured[1:])
 
     return seconds
 
 
 def _noise(count: int, side: int, bands: int) -> Batch:
-    """Return a batch without meaning."""
+    """Return a batch of random pixels and labels."""
     random = torch.Generator().manual_seed(count)
     shape = (count, side, side)
     image = torch.randint(1, 256, (*shape, bands), dtype=torch.uint8, generator=random)

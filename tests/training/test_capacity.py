@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from training.config import Config
-from training.engine import memory
-from training.engine.memory import (
+from training.capacity import (
+    LOSS_BYTES,
     Estimate,
     estimate,
     fastest,
@@ -18,13 +17,13 @@ from training.engine.memory import (
     step_timer,
 )
 from training.engine.native import choose_engine
-from training.losses import RoadLoss
-from training.module import Trainable
+from training.losses import RoadLoss, Trainable
+from training.settings import Config
 
 GIB = 2**30
 
 
-def _network(bands=3, channels=8):
+def _model(bands=3, channels=8):
     return nn.Sequential(
         nn.Conv2d(bands, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Conv2d(16, channels, 1)
     )
@@ -42,36 +41,36 @@ def _estimate(available=10 * GIB, per_sample=GIB):
     )
 
 
-def _trainable(network, prep):
-    return Trainable(prep, network, RoadLoss())
+def _trainable(model, prep):
+    return Trainable(prep, model, RoadLoss())
 
 
-def test_activations_of_a_known_network():
-    fixed, pixel = measure_activations(_network(), bands=3, dtype=torch.float32)
+def test_activations_of_a_known_model():
+    fixed, pixel = measure_activations(_model(), bands=3, dtype=torch.float32)
     # The image, what enters and what leaves BatchNorm in fp32; the loss; and once more the largest
     # of them, a gradient.
     tensors = (3 + 16 + 16) * 4
-    assert pixel == pytest.approx(tensors + 2 * 8 * memory._LOSS_BYTES, rel=0.01)
+    assert pixel == pytest.approx(tensors + 2 * 8 * LOSS_BYTES, rel=0.01)
     assert fixed < 1000
 
 
 def test_bf16_halves_what_the_convolutions_keep():
     bf16, fp32 = (
-        measure_activations(_network(), bands=3, dtype=d)[1] - 2 * 8 * memory._LOSS_BYTES
+        measure_activations(_model(), bands=3, dtype=d)[1] - 2 * 8 * LOSS_BYTES
         for d in (torch.bfloat16, torch.float32)
     )
     assert bf16 == pytest.approx(fp32 / 2, rel=0.05)
 
 
 def test_measuring_leaves_no_trace():
-    network = nn.Sequential(_network(), nn.Dropout(0.5)).train()
-    before = {name: value.clone() for name, value in network.state_dict().items()}
+    model = nn.Sequential(_model(), nn.Dropout(0.5)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.random.get_rng_state()
-    measure_activations(network, bands=3, dtype=torch.bfloat16)
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    measure_activations(model, bands=3, dtype=torch.bfloat16)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert all(p.grad is None for p in network.parameters())
-    assert all(module.training for module in network.modules())
+    assert all(p.grad is None for p in model.parameters())
+    assert all(module.training for module in model.modules())
 
 
 def test_a_pooled_batch_norm_is_measured_too():
@@ -82,11 +81,11 @@ def test_a_pooled_batch_norm_is_measured_too():
 
 
 def test_the_estimate_counts_weights_optimizer_and_tiles(tiny_prep):
-    network = _network()
-    values = sum(p.numel() for p in network.parameters()) * 4
+    model = _model()
+    values = sum(p.numel() for p in model.parameters()) * 4
     engine = choose_engine("native", "cpu", "fp32")
     adam, sgd = (
-        estimate(_trainable(network, tiny_prep), Config.from_flat(settings), engine, 64)
+        estimate(_trainable(model, tiny_prep), Config.from_flat(settings), engine, 64)
         for settings in ({"optimizer": "adamw"}, {"optimizer": "sgd", "ema": 0.9})
     )
     assert (adam.state, sgd.state) == (4 * values, 4 * values)
@@ -101,12 +100,12 @@ def test_a_batch_that_fits_needs_no_word():
 
 def test_one_that_does_not_names_the_largest_that_does():
     (said,) = _estimate(available=int(5.5 * GIB)).warnings(4)
-    assert re.search(r"4 x 256 x 256 needs about 7.00 of 5.50 GiB.*--batch-size 2 should fit", said)
+    assert re.search(r"4 x 256 x 256 needs about 7.00 of 5.50 GiB.*`batch_size` 2 should fit", said)
 
 
 def test_where_none_fits_it_says_what_else():
     (said,) = _estimate(available=3 * GIB).warnings(4)
-    assert "smaller --crop" in said
+    assert "smaller `crop`" in said
 
 
 def test_the_fastest_size_is_taken_and_of_rates_alike_the_larger():
@@ -121,7 +120,7 @@ def test_sizes_are_tried_until_they_only_get_slower_or_reach_the_bound():
 
 def test_timing_steps_leaves_the_module_as_it_was(tiny_prep):
     torch.manual_seed(0)
-    trainable = _trainable(_network(), tiny_prep)
+    trainable = _trainable(_model(), tiny_prep)
     before = {name: value.clone() for name, value in trainable.state_dict().items()}
     engine = choose_engine("native", "cpu", "fp32")
     assert step_timer(trainable, engine, Config(), 32, repeats=1)(2) > 0

@@ -1,0 +1,69 @@
+"""Learning rate schedules and averaged weights."""
+
+import pytest
+import torch
+from helpers import tiny
+
+from training.loop import learning_rate, update_average
+from training.settings import OptimizerConfig
+from training.state import copy_weights
+
+
+def changed(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+
+
+def test_averaged_weights_follow_the_model():
+    model = tiny.normed(3, 8)
+    averaged = copy_weights(model)
+    before = model[0].weight.clone()
+    changed(model)
+    update_average(averaged, model, 0.5, 1000)
+    assert torch.allclose(averaged["0.weight"], before + 0.5)
+    assert torch.equal(model[0].weight, before + 1)
+
+
+def test_counters_are_copied_and_early_steps_have_a_smaller_decay():
+    model = tiny.normed(3, 8)
+    averaged = copy_weights(model)
+    start = model[0].weight.clone()
+    model[1].num_batches_tracked += 7
+    changed(model)
+    update_average(averaged, model, 0.999, 1)
+    assert averaged["1.num_batches_tracked"] == 7
+    assert torch.allclose(averaged["0.weight"], start + 9 / 11)
+
+
+def schedule(name, epochs=10, **options):
+    config = OptimizerConfig(schedule=name, lr=1.0, **options)
+    return lambda done: learning_rate(config, epochs, done)
+
+
+def test_one_cycle_equals_that_of_torch():
+    steps = 2001
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=steps)
+    ours = schedule("onecycle")
+    for step in range(steps):
+        wanted = theirs.get_last_lr()[0]
+        # torch counts its phases in whole steps, which shifts them by a part of a step.
+        assert ours(10 * step / (steps - 1)) == pytest.approx(wanted, abs=0.002), step
+        optimizer.step()
+        if step < steps - 1:
+            theirs.step()
+
+
+def test_cosine_warms_up_and_ends_at_zero():
+    rate = schedule("cosine", warmup=2.0)
+    assert rate(1.0) == 0.5
+    assert rate(2.0) == 1.0
+    assert rate(6.0) == pytest.approx(0.5)
+    assert rate(10.0) == 0.0
+
+
+def test_constant_is_constant_and_warm_up_is_at_most_half_of_a_run():
+    assert schedule("constant", warmup=0.0)(0.5) == 1.0
+    assert schedule("constant", epochs=1, warmup=5.0)(0.5) == 1.0

@@ -1,0 +1,341 @@
+"""The settings of a run: defaults, valid values and help of every option of ``training.fit``.
+
+This is the only place for defaults. A setting has one name: ``--batch-size`` on the command line is
+``batch_size`` in a YAML file, in a checkpoint and here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import accumulate
+from typing import Any, Literal, Self
+
+from geoprep.errors import UsageError
+from training.fields import argument, option
+
+Residency = Literal["ram", "compressed", "stream", "device"]
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: ``1 epoch``, ``2 epochs``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Consecutive epochs at one level and crop size.
+
+    Attributes
+    ----------
+    level
+        Tile side in pixels; None for the finest level.
+    crop
+        Side of the random crops in pixels; None for whole tiles.
+    epochs
+        Number of epochs.
+    """
+
+    level: int | None
+    crop: int | None
+    epochs: int
+
+    def __str__(self) -> str:
+        size = "whole tiles" if self.crop is None else f"crops of {self.crop}"
+        level = "the finest level" if self.level is None else f"level {self.level}"
+        return f"{counted(self.epochs, 'epoch')} of {size} at {level}"
+
+
+def parse_stages(text: str) -> tuple[Stage, ...]:
+    """Return the stages of ``LEVEL@CROP:EPOCHS,...``; ``LEVEL:EPOCHS`` uses whole tiles.
+
+    Raises
+    ------
+    UsageError
+        The text has another form, or a number in it is 0.
+    """
+    stages = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(0*[1-9]\d*)(?:@(0*[1-9]\d*))?:(0*[1-9]\d*)\s*", part)
+        if not match:
+            raise UsageError(
+                f"`stages` {part.strip()!r}: write LEVEL@CROP:EPOCHS such as 325@256:20, or "
+                "LEVEL:EPOCHS for whole tiles, with commas between stages"
+            )
+        level, crop, epochs = match.groups()
+        stages.append(Stage(int(level), int(crop) if crop else None, int(epochs)))
+    return tuple(stages)
+
+
+def parse_interval(text: str) -> tuple[int, float]:
+    """Return the steps and seconds of ``500``, ``30s``, ``10m`` or ``2h``; 0 and inf mean never.
+
+    Raises
+    ------
+    UsageError
+        The text has another form.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
+    if not match or float(match[1]) <= 0 or (not match[2] and "." in match[1]):
+        raise UsageError(
+            f"`save_every` {text!r}: write a number of steps such as 500, or a time such as 30s "
+            "or 10m"
+        )
+    if match[2]:
+        return 0, float(match[1]) * _SECONDS[match[2]]
+    return int(match[1]), math.inf
+
+
+PIXELS: dict[str, Any] = {"metavar": "PIXELS", "least": 1}
+SHARE: dict[str, Any] = {"metavar": "SHARE", "least": 0, "below": 1}
+THREADS: dict[str, Any] = {"metavar": "N", "least": 1, "most": 1024}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Data: stores, bands, levels and folds."""
+
+    stores: tuple[str, ...] = argument("One or more stores to train on.", "STORE", default=())
+    level: int | None = option(
+        None, "Tile side in pixels, one of the store's levels; default: the finest.", **PIXELS
+    )
+    bands: str | None = option(
+        None, "Bands to use, in this order; default: all bands of the first store.", "red,green,..."
+    )
+    folds: int | None = option(
+        None,
+        "Number of folds for cross-validation: splits the training and validation scenes anew.",
+        "N",
+        least=2,
+    )
+    fold: int = option(0, "Fold used for validation, counted from 0.", "N", least=0)
+    residency: Residency = option(
+        "ram",
+        "Storage of the tiles while training: decoded in memory (ram), compressed in memory, "
+        "read from the store as needed (stream), or on the accelerator (device).",
+    )
+    ram_limit: str = option("4GiB", "Memory for the tiles of --residency stream.", "SIZE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """Samples: crops of the tiles and their augmentation."""
+
+    batch_size: int | Literal["auto"] = option(
+        8,
+        "Samples per batch and rank; auto measures the fastest size on this machine.",
+        "N|auto",
+        least=1,
+    )
+    crop: int | None = option(
+        256, "Side of the random crops in pixels; none for whole tiles.", "PIXELS|none", least=1
+    )
+    crops_per_tile: int = option(4, "Crops per tile and epoch.", "N", least=1)
+    augment: Literal["d4", "flips"] | None = option(
+        "d4", "Random symmetries: the eight of the square (d4), four (flips), or none."
+    )
+    jitter: float = option(
+        1.0,
+        "Strength of random brightness, contrast and band gain; 0 switches them off.",
+        "NUMBER",
+        least=0,
+        most=5,
+    )
+    augmentation: str | None = option(
+        None,
+        "Your own augmentation, run on the device: function(image, speed, key) of uint8 "
+        "(n, band, y, x), uint8 (n, y, x) and int64 (n,) returns image and speed.",
+        "package.module:function",
+    )
+    min_road: float = option(
+        0.0, "Minimum share of road pixels per crop; crops are drawn again up to 8 times.", **SHARE
+    )
+    weights: Literal["road", "speed"] | None = option(
+        None,
+        "Sampling weights of tiles: by share of road (road), or so that rare speeds are as "
+        "frequent as common ones (speed).",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Model and loss: architecture, initial weights and targets."""
+
+    model: str = option(
+        "resnet34-unet",
+        "Built-in model, a model of segmentation_models_pytorch such as smp:Unet:resnet34, or a "
+        "factory called as factory(bands=, channels=).",
+        "NAME|package.module:factory",
+        deprecated=("--network",),
+    )
+    encoder_weights: str = option(
+        "none",
+        "Initial weights of the encoder: imagenet (downloaded), a local file, or none.",
+        "imagenet|FILE|none",
+    )
+    encoder_lr: float = option(
+        1.0,
+        "Learning rate of the encoder, as a factor of --lr; 0 freezes its weights.",
+        "FACTOR",
+        least=0,
+        most=1,
+    )
+    targets: Literal["auto", "bins", "continuous", "binary"] = option(
+        "auto",
+        "Output channels: seven bins of 10 mph and any road (bins), one speed channel "
+        "(continuous), or any road only (binary); auto: bins, or binary if a store has no speeds.",
+    )
+    loss: Literal["focal-dice", "bce-dice"] = option(
+        "focal-dice", "Pixelwise loss, focal or binary cross-entropy, combined with soft dice."
+    )
+    dice: float = option(0.25, "Share of soft dice in the loss.", "SHARE", least=0, most=1)
+    channel_weights: Literal["none", "auto"] = option(
+        "none", "Loss weights of the channels; auto weights rare speeds more."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Optimisation: epochs, optimizer and learning rate."""
+
+    epochs: int = option(30, "Number of passes over all tiles.", "N", least=1)
+    stages: str | None = option(
+        None,
+        "Stages with their own level and crop size, instead of --level, --crop and --epochs.",
+        "LEVEL@CROP:EPOCHS,...",
+        check=parse_stages,
+    )
+    optimizer: Literal["adamw", "adam", "sgd"] = option(
+        "adamw", "Optimizer; sgd uses Nesterov momentum of 0.9."
+    )
+    lr: float = option(1e-3, "Peak learning rate.", "NUMBER", above=0)
+    weight_decay: float = option(
+        1e-2,
+        "Weight decay of the kernels; decoupled with adamw.",
+        "NUMBER",
+        least=0,
+        below=1,
+    )
+    schedule: Literal["onecycle", "cosine", "constant"] = option(
+        "onecycle", "Learning rate schedule over all epochs."
+    )
+    warmup: float = option(
+        1.0,
+        "Epochs of linear warm-up; onecycle ignores it and rises over its first 30 %.",
+        "EPOCHS",
+        least=0,
+    )
+    clip: float | None = option(
+        1.0, "Maximum norm of the gradient; none switches clipping off.", "NUMBER|none", above=0
+    )
+    accumulate: int = option(1, "Batches per optimizer step.", "N", least=1)
+    ema: float = option(
+        0.0,
+        "Decay of the averaged weights (EMA), which are used for validation and prediction; 0 "
+        "switches averaging off.",
+        **SHARE,
+    )
+    patience: int | None = option(
+        None, "Stop after this many epochs without a better road IoU.", "EPOCHS", least=1
+    )
+    seed: int = option(
+        0, "Random seed of weights, sampling, augmentation and dropout.", "N", least=0, below=2**63
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineConfig:
+    """Machine: device, precision and threads."""
+
+    engine: Literal["auto", "native", "ipex"] = option(
+        "auto",
+        "PyTorch itself (native) or Intel's retired extension (ipex); auto uses ipex if it is "
+        "installed.",
+    )
+    device: Literal["auto", "cpu", "cuda", "xpu"] = option(
+        "auto", "Device to train on; auto uses an accelerator if there is one."
+    )
+    precision: Literal["bf16", "fp32"] = option(
+        "bf16", "Precision of convolutions; weights and loss are always fp32."
+    )
+    compile: Literal["loss", "model", "off"] = option(
+        "loss", "Parts to compile with torch.compile, if there is a compiler."
+    )
+    threads: int | None = option(
+        None, "Threads for computation; default: processors divided by ranks.", **THREADS
+    )
+    loader_threads: int | None = option(
+        None, "Threads that prepare batches; default: chosen by the loader.", **THREADS
+    )
+    val_batch_size: int = option(4, "Whole tiles per validation batch.", "N", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputConfig:
+    """Output: folder of the run, checkpoints and logs."""
+
+    out: str | None = option(None, "Folder of the run; default: runs/NAME-OF-STORE.", "FOLDER")
+    resume: str | None = option(
+        None, "Resume the run in this folder where it stopped, with its settings.", "FOLDER"
+    )
+    overwrite: bool = option(False, "Replace the run in the folder.")
+    save_every: str = option(
+        "10m",
+        "Interval of checkpoints within an epoch: a number of steps (500) or a time (30s, 10m).",
+        "N|TIME",
+        check=parse_interval,
+    )
+    val_every: int = option(1, "Epochs between validations.", "N", least=1)
+    log_every: int = option(10, "Steps between two log lines of the loss.", "N", least=1)
+    pictures: int = option(
+        4, "Validation tiles in the picture of each epoch; 0 for none.", "N", least=0, most=100
+    )
+    profile: bool = option(False, "Print a time breakdown of a training step, then exit.")
+    quiet: bool = option(False, "Hide the progress bar.")
+
+
+SECTIONS: tuple[type[Any], ...] = (
+    *(DataConfig, SamplingConfig, ModelConfig),
+    *(OptimizerConfig, MachineConfig, OutputConfig),
+)
+"""Groups of settings, in the order of ``--help``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, SamplingConfig, DataConfig):
+    """All settings of a run."""
+
+    def flat(self) -> dict[str, Any]:
+        """Return all settings by name, as plain values."""
+        return asdict(self) | {"stores": list(self.stores)}
+
+    @classmethod
+    def from_flat(cls, values: Mapping[str, Any]) -> Self:
+        """Return settings with the given values; all others have their defaults."""
+        given = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        return cls(**given | {"stores": tuple(given.get("stores", ()))})
+
+    @property
+    def plan(self) -> tuple[Stage, ...]:
+        """The stages of the run: those of ``stages``, or one of ``level``, ``crop``, ``epochs``."""
+        if self.stages is not None:
+            return parse_stages(self.stages)
+        return (Stage(self.level, self.crop, self.epochs),)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Number of epochs that are done at the end of each stage; the last is the run's total."""
+        return tuple(accumulate(stage.epochs for stage in self.plan))
+
+    def stage_of(self, epoch: int) -> int:
+        """Return the index of the stage that an epoch belongs to."""
+        return bisect_right(self.ends, epoch)
+
+
+OF_ONE_START = ("out", "resume", "overwrite", "profile", "quiet")
+"""Settings of one start of the command, without influence on the trained weights."""

@@ -1,0 +1,273 @@
+"""Metrics of a model on whole tiles, over all ranks: during training and for any model file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from geoprep.speed import NODATA
+from geoprep.store import Store
+from loaders import (
+    BatchLoader,
+    DevicePrep,
+    DeviceTiles,
+    Normalize,
+    RamTiles,
+    SpeedTarget,
+    Split,
+    StreamTiles,
+)
+from training.checkpoint import ModelInfo
+from training.data import differences, tiles_of
+from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
+from training.engine import (
+    Engine,
+    broadcast_buffers,
+    max_over_ranks,
+    sum_in_place,
+    sum_over_ranks,
+)
+from training.inference import Runner, Views, average_views, pad_batch
+from training.losses import Trainable
+from training.metrics import STEPS, RoadMetrics, Sweep
+from training.monitor import ANY_ROAD_MPH, Example
+
+
+@contextmanager
+def evaluation_mode(trainable: Trainable) -> Iterator[None]:
+    """Put a module into evaluation mode without gradients inside the context."""
+    trainable.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        trainable.train()
+
+
+def validate(
+    trainable: Trainable,
+    engine: Engine,
+    info: ModelInfo,
+    loader: BatchLoader,
+    *,
+    on_batch: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    """Return the metrics of a model over a loader, of all ranks together.
+
+    Parameters
+    ----------
+    trainable
+        Module with the model; its loss is not compiled here.
+    engine
+        Device and precision.
+    info
+        Outputs of the model.
+    loader
+        Loader of whole tiles.
+    on_batch
+        Called before each batch, equally often on all ranks; an exception stops the validation.
+
+    Returns
+    -------
+    dict
+        ``val_loss``, the mean over tiles, then as `training.metrics.RoadMetrics.compute`;
+        ``road_iou`` is at the default threshold, and ``threshold`` the best one.
+    """
+    metrics = RoadMetrics(info.targets, info.class_mph, device=engine.device)
+    total, tiles = torch.zeros((), dtype=torch.float64, device=engine.device), 0
+    target = trainable.prep.target
+    with evaluation_mode(trainable):
+        broadcast_buffers(trainable)
+        batches = iter(loader)
+        for _ in range(int(max_over_ranks([len(loader)], torch.device("cpu"))[0])):
+            on_batch()
+            batch = next(batches, None)
+            if batch is None:  # another rank has one more
+                continue
+            on_device = batch.to(engine.device, non_blocking=True)
+            with engine.autocast():
+                logits = trainable.logits(on_device.image)
+            metrics.update(logits.float().sigmoid(), on_device.speed)
+            valid = target.valid(on_device.speed)
+            parts = trainable.loss(logits, target(on_device.speed), valid)
+            total = total + len(batch) * parts.total.double()
+            tiles += len(batch)
+        next(batches, None)  # ends the epoch of the loader
+    sum_in_place(metrics.counts())
+    summed, seen = sum_over_ranks([total.item(), tiles], engine.device)
+    return {"val_loss": summed / max(seen, 1)} | metrics.compute()
+
+
+def examples(
+    trainable: Trainable,
+    engine: Engine,
+    info: ModelInfo,
+    loader: BatchLoader,
+    chosen: Sequence[int],
+) -> list[Example]:
+    """Return tiles of a loader with their labels and predictions.
+
+    Parameters
+    ----------
+    trainable, engine, info, loader
+        As for `validate`.
+    chosen
+        Indices of the tiles.
+    """
+    found = []
+    with evaluation_mode(trainable):
+        for tile in chosen:
+            image, speed = loader.tiles.pixels(tile)
+            batch = torch.from_numpy(image)[None].permute(0, 3, 1, 2).to(engine.device)
+            with engine.autocast():
+                logits = trainable.logits(batch)
+            prediction = predicted_speed(logits, info)[0].cpu().numpy()
+            prediction[speed == NODATA] = NODATA
+            found.append(Example(image, speed, prediction, info.targets != "binary"))
+    return found
+
+
+def predicted_speed(logits: Tensor, info: ModelInfo) -> Tensor:
+    """Return the predicted label, uint8 (n, y, x): 0 for background, mph from 1 for roads."""
+    probabilities = logits.float().sigmoid()
+    threshold = default_threshold(info.targets)
+    if info.targets == "binary":
+        return (road_probability(probabilities) >= threshold).to(torch.uint8) * ANY_ROAD_MPH
+    return speed_byte(probabilities, info.targets, info.class_mph, threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Metrics of a model.
+
+    Attributes
+    ----------
+    title
+        Tiles that were evaluated, in words.
+    level
+        Tile side in pixels.
+    tiles
+        Number of tiles.
+    threshold
+        Road probability threshold of the metrics.
+    metrics
+        Metrics by name, see `training.metrics.RoadMetrics`.
+    scenes
+        One row per scene in the order of the stores: ``scene`` (its id), number of ``tiles``, and
+        its metrics.
+    sweep
+        One row per ``threshold`` k / 256: ``precision``, ``recall``, ``road_iou`` of roads.
+    notes
+        Remarks on the data and the metrics.
+    """
+
+    title: str
+    level: int
+    tiles: int
+    threshold: float
+    metrics: dict[str, float]
+    scenes: list[dict[str, Any]]
+    sweep: list[dict[str, float]]
+    notes: list[str]
+
+
+def evaluate_runner(
+    runner: Runner,
+    info: ModelInfo,
+    stores: Sequence[str | Path | Store],
+    split: Split = "val",
+    *,
+    level: int | None = None,
+    threshold: float | None = None,
+    tta: Views = "none",
+    batch_size: int = 4,
+    quiet: bool = True,
+) -> Evaluation:
+    """Return the metrics of a model on a split of one or more stores.
+
+    If the model was trained with folds, ``train`` and ``val`` are the scenes of its fold instead of
+    the splits of the stores.
+
+    Parameters
+    ----------
+    runner
+        Runs the model, see `training.inference.runner`.
+    info
+        Inputs and outputs of the model.
+    stores
+        Stores with the bands that the model was trained on.
+    split
+        ``val``, ``train``, ``test`` or ``all``.
+    level
+        Tile side in pixels; None for the level trained last.
+    threshold
+        Road probability from which a pixel is a road; None for that of the model, as in
+        predictions.
+    tta
+        Views to average (test-time augmentation).
+    batch_size
+        Tiles per batch and rank.
+    quiet
+        Hide the progress bar.
+
+    Raises
+    ------
+    StoreError, UsageError
+        A store cannot be used, or does not fit the model.
+    """
+    info = replace(info, level=info.level if level is None else level)
+    tiles = tiles_of(info, stores, split, progress=False if quiet else None)
+    folds = info.folds if split in ("train", "val") else None
+    fold = "" if folds is None else f" of fold {info.fold or 0} of {folds}, as in training"
+    title = f"{len(tiles)} {split} tiles{fold}, {info.level} x {info.level} pixels"
+    notes = differences(info, tiles.stores)
+    if split in ("train", "all"):
+        which = "these tiles" if split == "train" else "part of these tiles"
+        notes.append(f"if its stores are the same, the model was trained on {which}")
+    names, scene_of = _scenes(tiles)
+    scene_of = scene_of.to(runner.device)
+    threshold = chosen_threshold(info.targets, threshold, info.threshold)
+    options: dict[str, Any] = {"threshold": threshold, "device": runner.device}
+    metrics = RoadMetrics(info.targets, info.class_mph, groups=len(names), **options)
+    pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
+    for batch in BatchLoader(tiles, batch_size, shuffle=False):
+        image = pad_batch(pad(batch.image), batch_size if runner.fixed_batch else 0)
+        probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
+        on_device = batch.to(runner.device)
+        metrics.update(probabilities, on_device.speed, scene_of[on_device.index])
+    sum_in_place(metrics.counts())
+    if lost := int(metrics.lost):
+        notes.append(f"the model returned NaN for {lost:,} labelled pixels, which are left out")
+    each = zip(names, torch.bincount(scene_of).tolist(), metrics.by_group(), strict=True)
+    return Evaluation(
+        title=title,
+        level=tiles.side,
+        tiles=len(tiles),
+        threshold=threshold,
+        metrics=metrics.compute(),
+        scenes=[{"scene": name, "tiles": count} | values for name, count, values in each],
+        sweep=_rows(metrics.sweep()),
+        notes=notes,
+    )
+
+
+def _scenes(tiles: RamTiles | DeviceTiles | StreamTiles) -> tuple[list[str], Tensor]:
+    """Return the ids of all scenes, and the index of each tile's scene, int64 (tile,)."""
+    pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
+    scenes, scene_of = np.unique(pairs, axis=0, return_inverse=True)
+    names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in scenes.tolist()]
+    return names, torch.from_numpy(scene_of.reshape(-1).astype(np.int64))
+
+
+def _rows(sweep: Sweep) -> list[dict[str, float]]:
+    """Return one row per threshold."""
+    rows = zip(*(values.tolist() for values in sweep), strict=True)
+    names = ("threshold", "precision", "recall", "road_iou")
+    return [dict(zip(names, (k / STEPS, *row), strict=True)) for k, row in enumerate(rows)]
