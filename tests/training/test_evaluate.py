@@ -110,7 +110,7 @@ def test_batches_levels_and_splits(checkpoint, store_path):
     coarse = judge(path, [store_path], "train", level=32)
     assert (coarse.tiles, coarse.level) == (24, 32)
     assert any("pixels of" in note for note in coarse.notes)
-    assert any("has learned from these tiles" in note for note in coarse.notes)
+    assert any("was trained on these tiles" in note for note in coarse.notes)
 
 
 def test_a_fold_is_judged_on_what_it_has_not_learned_from(checkpoint, store_path, store, capsys):
@@ -250,7 +250,7 @@ def test_examples_show_what_a_map_would(network, store_path):
     trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
     (example,) = examples(trainable, engine, FACTS, loader, [1])
     assert example.has_speed
-    assert (example.prediction[example.truth == 255] == 255).all()
+    assert (example.prediction[example.label == 255] == 255).all()
     logits = torch.zeros(1, 1, 2, 2)
     logits[0, 0, 0] = 3.0
     binary = replace(FACTS, targets="binary", channels=1, class_mph=())
@@ -261,4 +261,4 @@ def test_examples_show_what_a_map_would(network, store_path):
 def test_a_network_of_speeds_is_not_judged_on_roads_without(checkpoint, tmp_path, capfd):
     store = write_store(tmp_path / "masks.zarr", scenes=2, splits=(1,), speed_unit="none")
     assert main([str(checkpoint()), str(store), *FP32]) == 2
-    assert "masks.zarr have no speeds: train one with --targets binary" in capfd.readouterr().err
+    assert "masks.zarr have no speeds: train one with `targets` binary" in capfd.readouterr().err

@@ -132,15 +132,15 @@ def test_interrupted_while_judging_goes_on_with_judging(fit, tmp_path, monkeypat
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     common = ("--epochs", 2, "--ema", averaged)
     assert fit("--out", whole, *common, network=STATEFUL) == 0
-    evaluate = callbacks.evaluate
+    validate = callbacks.validate
 
     def interrupted(*args, on_batch, **options):
         signal_self()
-        return evaluate(*args, on_batch=on_batch, **options)
+        return validate(*args, on_batch=on_batch, **options)
 
-    monkeypatch.setattr(callbacks, "evaluate", interrupted)
+    monkeypatch.setattr(callbacks, "validate", interrupted)
     assert fit("--out", parts, *common, network=STATEFUL) == 130
-    monkeypatch.setattr(callbacks, "evaluate", evaluate)
+    monkeypatch.setattr(callbacks, "validate", validate)
     assert fit("--resume", parts, store=None, network=STATEFUL[:2]) == 0
     assert_same_run(whole, parts)
 
@@ -156,7 +156,7 @@ def test_a_batch_that_no_epoch_fills_is_refused_with_what_fits(fit, tmp_path, ca
     said = capfd.readouterr().err
     assert "48 samples, 2 per tile of 24" in said
     assert "drop_last" not in said
-    fits = re.search(r"--batch-size (\d+) is the most that fits", said)[1]
+    fits = re.search(r"use at most --batch-size (\d+)", said)[1]
     assert fit("--out", out, "--epochs", 1, "--batch-size", fits, network=small) == 0
     assert "1 step per epoch" in capfd.readouterr().out
     # What else is wrong is said as it is.
@@ -228,7 +228,7 @@ def test_what_does_not_fit_a_run_is_refused_on_resume(fit, tmp_path, capfd):
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     assert fit("--resume", out, store=None, network=network) == 0
     said = capfd.readouterr().out
-    assert f"{out} is finished, with 1 epoch: nothing was done. To train longer" in said
+    assert f"{out} is finished, with 1 epoch: nothing to do. To train longer" in said
     assert "--epochs 2" in said
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
     assert fit("--resume", out, "--targets", "binary", store=None, network=network) == 2
@@ -247,7 +247,7 @@ def test_going_on_from_weights_alone_is_announced(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1) == 0
     assert fit("--resume", out / "best.pt", "--epochs", 2, store=None, network=SMALL) == 0
-    assert "note: this checkpoint holds weights alone" in capfd.readouterr().out
+    assert "note: this checkpoint holds weights only" in capfd.readouterr().out
 
 
 def test_a_change_of_threads_is_announced(fit, tmp_path, capfd):
@@ -280,7 +280,7 @@ def test_a_store_without_validation_tiles_trains_all_the_same(fit, tmp_path, cap
     assert fit("--out", out, "--epochs", 1, store=only) == 0
     assert (out / "best.pt").exists()
     said = capfd.readouterr().out
-    assert said.count("none to validate on (best.pt is that of the last epoch)") == 1
+    assert said.count("none for validation (best.pt is that of the last epoch)") == 1
     assert "nan" not in said
     assert not said.split("epoch 1/")[1].splitlines()[0].endswith("best")
 
@@ -303,7 +303,7 @@ def test_a_store_without_speeds_is_learned_as_binary_and_the_header_says_so(fit,
 def test_speeds_of_a_store_that_has_none_cannot_be_learned(fit, tmp_path, masked, targets, capfd):
     assert fit("--out", tmp_path / "run", "--targets", targets, store=masked) == 2
     assert "m.zarr have no speeds" in (said := capfd.readouterr().err)
-    assert "use --targets binary" in said
+    assert "use binary" in said
 
 
 @pytest.mark.parametrize("targets", ["binary", "continuous"])
@@ -339,7 +339,7 @@ def test_profile_says_where_a_step_goes_and_writes_nothing(fit, tmp_path, capfd)
     assert "a step of 8 images" in said
     assert "averaged weights" in said
     assert "compiled: nothing" in said
-    for phase in ("wait for the batch", "network forward", "backward", "images/s", "operator"):
+    for phase in ("wait for the batch", "model forward", "backward", "images/s", "operator"):
         assert phase in said
     assert not out.exists()
 
@@ -349,10 +349,10 @@ def test_the_fastest_batch_size_is_found_and_kept(fit, tmp_path, capfd):
     assert fit("--out", out, "--epochs", 1, "--batch-size", "auto") == 0
     size = load(out).config["batch_size"]
     said = capfd.readouterr().out
-    assert f"batch size {size} is the fastest here" in said
+    assert f"batch size {size} is the fastest on this machine" in said
     # Of 24 samples no batch leaves 16 steps; the smallest is what is left to take.
     assert size == 2
-    assert "of 24 samples per epoch, more than 1 would leave fewer than 16 steps" in said
+    assert "more than 1 would give fewer than 16 steps per epoch of 24 samples" in said
 
 
 def test_a_batch_beyond_memory_is_warned_of_and_tried(fit, tmp_path, monkeypatch, capfd):
@@ -361,7 +361,7 @@ def test_a_batch_beyond_memory_is_warned_of_and_tried(fit, tmp_path, monkeypatch
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--batch-size", 24) == 0
     said = capfd.readouterr().out
-    found = re.search(r"note: 24 x 32 x 32 needs.*--batch-size (\d+) should fit", said)
+    found = re.search(r"note: a batch of 24 x 32 x 32 needs.*--batch-size (\d+) should fit", said)
     assert found
     again = ("--out", out, "--epochs", 1, "--overwrite", "--batch-size", found[1])
     assert fit(*again) == 0
@@ -436,7 +436,7 @@ def test_a_fold_knows_nothing_of_the_scenes_it_is_validated_on(fit, tmp_path, ca
     folded = Store.open(store)
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--folds", 3, "--fold", 1, store=store) == 0
-    assert "fold 1 of 3 validates" in capfd.readouterr().out
+    assert "fold 1 of 3 for validation" in capfd.readouterr().out
     facts = load(out).info
     assert (facts.folds, facts.fold) == (3, 1)
     tiles = select(folded, "train", Folds(3, 1)).tiles
@@ -465,7 +465,7 @@ def test_bands_in_another_order_are_read_by_name_when_a_run_goes_on(fit, tmp_pat
     more = ("--resume", parts, "--epochs", 2)
     assert fit(*more, store=swapped, network=SMALL) == 0
     said = capfd.readouterr().out
-    assert "swapped.zarr has its bands as blue, green, red: they are read by name" in said
+    assert "swapped.zarr has the bands in the order blue, green, red: they are read by name" in said
     a, b = load(whole), load(parts)
     assert same(a.model, b.model)
     assert b.info.bands == ("red", "green", "blue")
@@ -476,9 +476,9 @@ def test_stores_that_differ_are_named(fit, tmp_path, capfd):
     other = write_store(tmp_path / "other.zarr", scenes=4, rescale="city", gsd_m=(1.0, 1.0))
     assert fit(str(other), "--out", tmp_path / "run", "--epochs", 1, store=one) == 0
     said = capfd.readouterr().out
-    assert "other.zarr was rescaled by the rule 'city', the network's data by 'none'" in said
+    assert "other.zarr was rescaled by the rule 'city', the model's data by 'none'" in said
     assert "pixels of" in said
-    assert "are 1 m wide, the network's 0.5 m" in said
+    assert "are 1 m wide, those of the model 0.5 m" in said
 
 
 def test_limits_of_a_city_are_in_the_checkpoint(fit, tmp_path):
@@ -507,13 +507,11 @@ def test_the_header_says_what_an_epoch_really_has(fit, tmp_path, capfd):
     whole = ("--model", "helpers.tiny:build", "--crop", "64", "--batch-size", "4")
     assert fit("--out", tmp_path / "a", "--epochs", 1, network=whole) == 0
     said = capfd.readouterr().out
-    assert "24 per epoch, 1 per tile (no window is smaller" in said
-    assert re.search(r"learning .* 1 epoch; seed 0", said)
+    assert "24 per epoch, 1 per tile (crops are not smaller" in said
+    assert re.search(r"training .* 1 epoch; seed 0", said)
     few = ("--min-road", "0.178", "--crop", "64", "--batch-size", "1")
     assert fit("--out", tmp_path / "b", "--epochs", 1, *few, network=SMALL) == 0
-    found = re.search(
-        r"(\d+) per epoch, 1 per tile of (\d+) tiles that have", capfd.readouterr().out
-    )
+    found = re.search(r"(\d+) per epoch, 1 per tile of (\d+) tiles with", capfd.readouterr().out)
     assert found
     assert 0 < int(found[1]) == int(found[2]) < 24
 

@@ -43,7 +43,7 @@ def test_the_header_names_engine_device_instructions_and_threads(monkeypatch):
 def test_bf16_on_a_processor_without_it_is_pointed_out(monkeypatch):
     monkeypatch.setattr(machine, "instruction_sets", lambda: ("AVX2",))
     rows = dict(machine.describe(choose_engine("native", "cpu", "bf16", "off")))
-    assert "--precision fp32" in rows["instructions"]
+    assert "`precision` fp32" in rows["instructions"]
     rows = dict(machine.describe(choose_engine("native", "cpu", "fp32", "off")))
     assert "--precision" not in rows["instructions"]
 
@@ -91,5 +91,5 @@ def test_freed_memory_stays_with_the_process(given, fill):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     line, faults = done.strip().split("|")
-    assert line.startswith("glibc, keeps its memory")
+    assert line.startswith("glibc, keeps freed memory")
     assert int(faults) < 1000  # given back and taken again: 5 x 16,384

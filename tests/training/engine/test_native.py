@@ -186,5 +186,5 @@ def test_an_extension_that_does_not_load_says_why(monkeypatch):
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UsageError, match="--device cpu"):
+    with pytest.raises(UsageError, match="or use cpu"):
         choose_engine("native", "cuda")

@@ -5,8 +5,8 @@ from PIL import Image
 
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS, SPEED_COLOURS
 from training.monitor.pictures import (
+    FALSE,
     HIT,
-    INVENTED,
     MISSED,
     Example,
     choose_tiles,
@@ -34,7 +34,7 @@ def test_speeds_have_the_colours_of_all_our_pictures(tmp_path):
     assert tuple(middle[120]) == (90, 90, 90)
     assert tuple(middle[SIDE + 120]) == BACKGROUND_COLOUR
     assert tuple(middle[2 * SIDE + 120]) == SPEED_COLOURS[6]
-    assert tuple(middle[3 * SIDE + 120]) == INVENTED
+    assert tuple(middle[3 * SIDE + 120]) == FALSE
 
 
 def test_errors_are_told_apart(tmp_path):
@@ -44,7 +44,7 @@ def test_errors_are_told_apart(tmp_path):
     errors = sheet_of(tmp_path, image, truth, prediction)[44:, 3 * SIDE :]
     top, bottom = 60, 180
     assert [tuple(errors[top, x]) for x in (60, 180)] == [HIT, MISSED]
-    assert tuple(errors[bottom - 40, 60]) == INVENTED
+    assert tuple(errors[bottom - 40, 60]) == FALSE
     assert tuple(errors[bottom - 40, 150]) == BACKGROUND_COLOUR
     assert tuple(errors[230, 230]) == NODATA_GREYS[1]  # judged by nobody
 
