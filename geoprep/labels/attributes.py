@@ -1,6 +1,6 @@
-"""Road attributes, as label files spell them -> speed in mph, never a crash.
+"""Infer speeds in mph from road attributes as label files spell them.
 
-Three schemas are known; `detect_schema` tells them apart by the property names of a whole file:
+There are three schemas; `detect_schema` recognises them by the property names of a whole file:
 
 ``sn3``
     SpaceNet 3: ``road_type`` 1..7, ``lane_numbe`` or ``lane_number``, ``paved`` (1 paved,
@@ -11,14 +11,14 @@ Three schemas are known; `detect_schema` tells them apart by the property names 
 ``osm``
     OpenStreetMap tags: the type from ``highway``, from ``fclass`` (Geofabrik's extracts), or from
     ``type`` where ``class`` is ``highway``; ``lanes`` and ``surface`` where they can be read, else
-    2 lanes and paved. A line with no ``highway`` at all is a river or a railway, as is one whose
-    ``fclass`` is none of Geofabrik's roads, and a road with ``tunnel`` = ``yes`` (``T``) is not to
-    be seen: none of them is a road here.
+    2 lanes and paved. Left out are lines without a ``highway`` (rivers, railways), lines whose
+    ``fclass`` is not a road of Geofabrik's, and tunnels (``tunnel`` = ``yes`` or ``T``), which
+    imagery does not show.
 
-Defaults: road type 6 (unclassified), 2 lanes (any count outside 1..12 is clamped), and the surface
-as above; paved for ``sn3``. Each use of a default is counted under a name such as
-``"road_type unknown"``: *missing* is an absent, null or blank value, *unknown* one that cannot be
-read, *out of range* one that was clamped.
+Defaults: road type 6 (unclassified), 2 lanes (counts outside 1..12 are clamped), and the surface
+as above; paved for ``sn3``. Each use of a default is counted in a note such as
+``"road_type unknown"``: *missing* means absent, null or blank; *unknown* means not readable; *out
+of range* means clamped.
 """
 
 import math
@@ -53,16 +53,16 @@ _CRESI_DROPS: Final = frozenset(
     {"stopline", "footway", "bridleway", "step", "steps", "path", "pedestrian", "escape"}
     | {"cycleway", "raceway", "bus", "services", "escalator", "sidewalk"}
 )
-# Ways that are not there, or indoors: ours, since the reference stops at them.
-_NO_ROAD_AT_ALL: Final = frozenset(
+# Roads that do not exist (yet), or are indoors: an addition to the reference, which stops at them.
+_NOT_BUILT: Final = frozenset(
     {"proposed", "planned", "construction", "abandoned", "razed"}
     | {"corridor", "elevator", "platform", "via_ferrata"}
 )
-# Geofabrik's own classes beside OpenStreetMap's ("OpenStreetMap Data in Layered GIS Format", 2022).
+# Geofabrik's classes that OpenStreetMap lacks ("OpenStreetMap Data in Layered GIS Format", 2022).
 FCLASS_HIGHWAYS: Final = {f"track_grade{grade}": "track" for grade in range(1, 6)}
 _FCLASS_UNKNOWN: Final = "unknown"
-NOT_DRIVEABLE: Final = _CRESI_DROPS | _NO_ROAD_AT_ALL
-"""``highway`` values that are no road for cars: the line is left out."""
+NOT_DRIVEABLE: Final = _CRESI_DROPS | _NOT_BUILT
+"""``highway`` values that are not roads for cars: such lines are left out."""
 
 # https://wiki.openstreetmap.org/wiki/Key:surface, its two main groups.
 UNPAVED_SURFACES: Final = frozenset(
@@ -74,21 +74,22 @@ PAVED_SURFACES: Final = frozenset(
     | {"cobblestone", "bricks", "brick", "grass_paver", "metal", "metal_grid", "wood", "rubber"}
 )
 
-ROAD_FIELDS: Final = frozenset(
-    {"road_type", "lane_numbe", "lane_number", "paved"}
-    | {"highway", "fclass", "class", "lanes", "surface", "tunnel"}
-    | {"inferred_speed_mph", "inferred_speed_mps"}
+_ROAD_FIELDS: Final = frozenset(
+    {"road_type", "lane_numbe", "lane_number", "highway", "fclass", "lanes"}
+    | {"inferred_speed_mph", "inferred_speed_mps", "speed_mph"}
 )
-"""Properties that speak of roads; a ``type``, a number or an id buildings have as well."""
+"""Properties of roads alone: files of buildings or land cover have ``type``, ``surface`` etc."""
 
-PROPERTY_NAMES: Final = ROAD_FIELDS | {"type", "OBJECTID", "osm_id"}
-"""All property names that this module looks at: what a reader of big files has to read."""
+PROPERTY_NAMES: Final = _ROAD_FIELDS | {
+    *("paved", "class", "type", "surface", "tunnel", "OBJECTID", "osm_id")
+}
+"""All property names that this module uses: what a reader of big files has to read."""
 
 _NULL_TEXTS: Final = frozenset({"", "none", "null", "nan", "n/a"})
 
 
 class RoadSpeed(NamedTuple):
-    """The speed of one road in mph (NaN: not driveable, leave it out), and what fell back."""
+    """The speed of one road in mph (NaN: not driveable, left out) and notes on its defaults."""
 
     mph: float
     notes: tuple[str, ...]
@@ -97,17 +98,34 @@ class RoadSpeed(NamedTuple):
 def detect_schema(names: Collection[str]) -> KnownSchema:
     """Return the schema of a file from the names of all its properties.
 
-    ``road_type`` means ``sn3``. ``highway`` means ``sn5`` beside a speed that SpaceNet inferred
-    (``inferred_speed_mph``, ``inferred_speed_mps``) or beside both ``OBJECTID`` and ``osm_id``,
-    else ``osm``; so do ``fclass``, and ``class`` with ``type``. A file with none of these is read
-    as ``sn3``, whose default for missing keys (20 mph) is the reference's.
+    ``road_type`` means ``sn3``. ``highway`` means ``sn5`` if the file also has ``OBJECTID`` and
+    ``osm_id``, as SpaceNet's do, else ``osm``; so do ``fclass``, and ``class`` with ``type``. An
+    inferred speed decides nothing: OSMnx and road networks add one to OpenStreetMap's tags. A file
+    with none of these is read as ``sn3``, whose default without attributes (20 mph) is the
+    reference's.
     """
     if "road_type" in names:
         return "sn3"
     if "highway" in names:
-        inferred = "inferred_speed_mph" in names or "inferred_speed_mps" in names
-        return "sn5" if inferred or ("OBJECTID" in names and "osm_id" in names) else "osm"
+        return "sn5" if "OBJECTID" in names and "osm_id" in names else "osm"
     return "osm" if "fclass" in names or {"class", "type"} <= set(names) else "sn3"
+
+
+def names_roads(names: Collection[str]) -> bool:
+    """Return whether the property names of a file are those of roads.
+
+    Decided by names that only files of roads have, or by ``class`` and ``type`` together.
+    """
+    return not _ROAD_FIELDS.isdisjoint(names) or {"class", "type"} <= set(names)
+
+
+def tags_road(tags: Properties) -> bool:
+    """Return whether OpenStreetMap's or Geofabrik's tags of one feature make it a road or path."""
+    if not is_null(tags.get("highway")):
+        return True
+    if _fclass(tags.get("fclass")) is not None:
+        return plain_text(tags.get("fclass")) != _FCLASS_UNKNOWN
+    return plain_text(tags.get("class")) == "highway"
 
 
 def _infer_sn3(road: Properties) -> RoadSpeed:
@@ -161,7 +179,7 @@ INFER: Final[Mapping[KnownSchema, Callable[[Properties], RoadSpeed]]] = {
 
 
 def _highway(value: object, notes: list[str]) -> int | None:
-    """Return the road type of a highway tag, or None when no car drives there."""
+    """Return the road type of a highway tag, or None if cars may not drive there."""
     highway = plain_text(value)
     if highway in NOT_DRIVEABLE:
         notes.append("not driveable")
@@ -172,7 +190,7 @@ def _highway(value: object, notes: list[str]) -> int | None:
 
 
 def _fclass(value: object) -> str | None:
-    """Return the highway that a class of Geofabrik stands for; None for what is no road."""
+    """Return the highway value of a Geofabrik class, or None if it is not a road."""
     fclass = plain_text(value)
     highway = FCLASS_HIGHWAYS.get(fclass, fclass)
     return highway if highway in {*HIGHWAY_TYPES, *NOT_DRIVEABLE, _FCLASS_UNKNOWN} else None
@@ -209,7 +227,7 @@ def _missing_or_unknown(label: str, value: object) -> str:
 
 
 def finite_number(value: object) -> float | None:
-    """Return a number, or a text that is one, as a finite float; else None. Booleans are none."""
+    """Return a number or a text of one as a finite float; None for anything else, bools too."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     try:
@@ -220,12 +238,12 @@ def finite_number(value: object) -> float | None:
 
 
 def plain_text(value: object) -> str:
-    """Return a text in lower case without surrounding blanks; "" for anything that is no text."""
+    """Return a text in lower case without surrounding blanks; "" for anything else."""
     return value.strip().lower() if isinstance(value, str) else ""
 
 
 def is_null(value: object) -> bool:
-    """Return whether a value says nothing: null, NaN, blank, or a writer's word for that."""
+    """Return whether a value is null, NaN, blank, or a word that writers use for null."""
     if isinstance(value, str):
         return value.strip().lower() in _NULL_TEXTS
     return value is None or (isinstance(value, float) and math.isnan(value))

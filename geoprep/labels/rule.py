@@ -1,4 +1,4 @@
-"""How the roads of one file get their speeds, from attributes or a field, and their widths."""
+"""Select the roads of a label file and find their speeds and widths."""
 
 import math
 import re
@@ -20,6 +20,7 @@ from geoprep.speed import MAX_MPH, MPH_PER_UNIT
 Schema = Literal["auto", "sn3", "sn5", "osm"]
 SpeedFrom = Literal["attributes", "field"]
 SpeedUnit = Literal["mph", "kmh", "mps"]
+Areas = Literal["auto", "road", "ignore"]
 
 SPEED_FIELDS: Final = {
     "inferred_speed_mph": "mph",
@@ -27,7 +28,7 @@ SPEED_FIELDS: Final = {
     "speed_mph": "mph",
     "speed_m/s": "mps",
 }
-"""The speed fields that SpaceNet label files carry, with their units, in order of preference."""
+"""The speed fields of SpaceNet label files and their units, in order of preference."""
 
 _SPEED_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(mph|kmh|km/h|kph|mps|m/s)")
 _UNIT_SPELLINGS: Final = {"km/h": "kmh", "kph": "kmh", "m/s": "mps"}
@@ -35,24 +36,40 @@ _SAME_SPEED_DIGITS: Final = 6
 _WIDTH_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(?:m|metres|meters)")
 
 MOST_WIDTH_M: Final = 200.0
-"""The widest motorways have some 26 lanes, 160 m; what is wider is a mistake, or in other units."""
+"""The widest motorways have some 26 lanes, 160 m; larger values are errors or in other units."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedRule:
-    """How the speed of a road is found.
+    """Which features of a label file are roads, and how their speeds and widths are found.
 
-    Naming a `speed_field` means ``speed_from="field"``. In that mode a value that is absent, cannot
-    be read, or lies outside 0..253 mph falls back to the attributes, and is counted. Without a
-    `speed_field` the fields of SpaceNet are taken (`SPEED_FIELDS`), whose names give their units.
-    A value may carry its own unit, as OpenStreetMap's ``maxspeed`` does ("30 mph").
-
-    A `width_field` holds the full width of a road in metres.
+    Attributes
+    ----------
+    schema
+        Spelling of road attributes (:mod:`geoprep.labels.attributes`).
+    speed_from
+        ``attributes``: infer speeds. ``field``: read a speed field; a value that is missing, not
+        readable or outside 0..253 mph falls back to the attributes and is counted.
+    speed_field
+        Field to read; it implies ``field``. None: the fields of SpaceNet (`SPEED_FIELDS`), whose
+        names give their units.
+    speed_unit
+        Unit of `speed_field`. A value may have its own unit, as OpenStreetMap's ``maxspeed`` does
+        ("30 mph").
+    width_field
+        Field of the full width of a road in metres; None: none.
+    layer
+        Layer of the file; None: the layer that holds roads.
+    where
+        SQL condition that selects features, such as ``highway IS NOT NULL``; None: all.
+    areas
+        Polygons. ``auto``: roads in a file with road attributes or selected by `where`, refused
+        otherwise. ``road``: all are roads. ``ignore``: all are left out.
 
     Raises
     ------
     UsageError
-        If an option has a value that is not known.
+        If an option has an unknown value.
     """
 
     schema: Schema = "auto"
@@ -60,19 +77,28 @@ class SpeedRule:
     speed_field: str | None = None
     speed_unit: SpeedUnit = "mph"
     width_field: str | None = None
+    layer: str | None = None
+    where: str | None = None
+    areas: Areas = "auto"
 
     def __post_init__(self) -> None:
         for option, value, known in (
             ("schema", self.schema, get_args(Schema)),
             ("speed_from", self.speed_from, get_args(SpeedFrom)),
             ("speed_unit", self.speed_unit, get_args(SpeedUnit)),
+            ("areas", self.areas, get_args(Areas)),
         ):
             if value not in known:
-                raise UsageError(f"{option}={value!r} is not known; use one of: {', '.join(known)}")
+                raise UsageError(f"`{option}` {value!r} is unknown: use one of {', '.join(known)}")
+
+    @property
+    def selects(self) -> bool:
+        """Whether features are selected by layer or by SQL."""
+        return self.layer is not None or self.where is not None
 
     @property
     def fields(self) -> Mapping[str, str]:
-        """The speed fields to read, with their units; none when attributes decide."""
+        """The speed fields to read and their units; empty if speeds are inferred."""
         if self.speed_field is not None:
             return {self.speed_field: self.speed_unit}
         return SPEED_FIELDS if self.speed_from == "field" else {}
@@ -91,7 +117,7 @@ def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) ->
     Raises
     ------
     LabelError
-        If speeds shall come from a field that no feature has, or roads be told by one.
+        If no feature has the speed field, or the field that identifies roads.
     """
     if not properties:
         return []
@@ -116,14 +142,14 @@ def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) ->
 def road_widths(
     properties: Sequence[Properties], rule: SpeedRule, name: str
 ) -> tuple[list[float], list[str]]:
-    """Return the full width of every road of one file in metres, and what is wrong with it.
+    """Return the full width of every road of one file in metres, and a note on each.
 
-    NaN, and a text, where the field says nothing that is a width; NaN and no text without a field.
+    Where the field holds no width: NaN and the reason. Without a width field: NaN and "".
 
     Raises
     ------
     LabelError
-        If widths shall come from a field that no feature has.
+        If no feature has the width field.
     """
     field = rule.width_field
     if field is None or not properties:
@@ -131,9 +157,9 @@ def road_widths(
     names: frozenset[str] = frozenset().union(*properties)
     if field not in names:
         raise LabelError(
-            f"{name}: no width field {field}; the fields there are: "
-            f"{', '.join(sorted(names)) or 'none at all'}. Name one of them with --width-field, or "
-            "leave it out for one --buffer"
+            f"{name}: no width field {field}; its fields: "
+            f"{', '.join(sorted(names)) or 'none'}. Name one of them as `width_field`, or leave it "
+            "out: `buffer` then applies to all roads"
         )
     found = [_to_metres(road.get(field)) for road in properties]
     return [width for width, _ in found], [problem for _, problem in found]
@@ -151,33 +177,33 @@ def _to_metres(value: object) -> tuple[float, str]:
 
 
 def require_speed_field(names: Collection[str], rule: SpeedRule, name: str) -> None:
-    """Refuse a file that has none of the fields that speeds shall come from.
+    """Refuse a file without any of the wanted speed fields.
 
     Raises
     ------
     LabelError
-        The message lists the fields there are.
+        The message lists the fields of the file.
     """
     wanted = rule.fields
     if wanted and not any(field in names for field in wanted):
-        there = ", ".join(sorted(names)) or "none at all"
+        there = ", ".join(sorted(names)) or "none"
         raise LabelError(
-            f"{name}: no speed field {' or '.join(wanted)}; the fields there are: {there}. "
-            "Name one of them with --speed-field, or use --speed-from attributes"
+            f"{name}: no speed field {' or '.join(wanted)}; its fields: {there}. Name one of them "
+            "as `speed_field`, or set `speed_from` to attributes"
         )
 
 
 def _require_road_field(names: Collection[str], rule: SpeedRule, name: str) -> None:
-    """Refuse a file without a tag that makes a line a road where OpenStreetMap's are asked for."""
+    """Refuse a file without OpenStreetMap's road tags if that schema is required."""
     if rule.schema == "osm" and not {"highway", "fclass", "class"} & set(names):
         raise LabelError(
-            f"{name}: no field highway, fclass or class, by which --schema osm tells roads; the "
-            f"fields there are: {', '.join(sorted(names)) or 'none at all'}. Use --schema auto"
+            f"{name}: no field highway, fclass or class, which identify roads in the `schema` "
+            f"osm; its fields: {', '.join(sorted(names)) or 'none'}. Set `schema` to auto"
         )
 
 
 def _from_fields(road: Properties, fields: Mapping[str, str]) -> tuple[float, str]:
-    """Return (mph, "") from the first field that says anything, or (NaN, what is wrong)."""
+    """Return (mph, "") from the first field that is not null, or (NaN, reason)."""
     for field, unit in fields.items():
         if not is_null(road.get(field)):
             return _to_mph(road[field], unit)
@@ -191,6 +217,6 @@ def _to_mph(value: object, unit: str) -> tuple[float, str]:
     number = finite_number(value)
     if number is None:
         return math.nan, "speed field unknown"
-    # Rounded, so that one speed written in two units is one speed, and 10.0584 m/s is 22.5 mph.
+    # Rounded, so that a speed is the same in both units: 10.0584 m/s is 22.5 mph.
     mph = round(number * MPH_PER_UNIT[unit], _SAME_SPEED_DIGITS)
     return (mph, "") if 0 < mph <= MAX_MPH else (math.nan, "speed field out of range")

@@ -13,34 +13,41 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.crs import is_geographic
-from geoprep.labels.attributes import ROAD_FIELDS, Properties
+from geoprep.errors import LabelError
+from geoprep.labels.attributes import Properties, RoadSpeed, names_roads
 from geoprep.labels.rule import SpeedRule, road_speeds, road_widths
+
+UNKNOWN_MPH: Final = 0.0
+"""Speed of an area whose speed is unknown: the lowest, so that known speeds are drawn over it."""
 
 _MAX_LON_DEG: Final = 360.0
 _MAX_LAT_DEG: Final = 90.0
 _AREA: Final = 2
 """Dimensions of a polygon, as shapely counts them."""
-
-NAMELESS_AREA: Final = "area in a file without road attributes, taken for a road of default speed"
-"""Such a file may be of road areas, and may be of buildings."""
+_UNTYPED: Final = frozenset(
+    ("road_type missing", "road_type unknown", "highway missing", "highway unknown")
+)
+"""Notes of a road whose type is not known, so that its speed is a default."""
+_AREA_OF_UNKNOWN_SPEED: Final = "area of unknown speed"
+_AREA_IGNORED: Final = "area ignored"
 
 
 @dataclass(frozen=True, slots=True)
-class Roads:
-    """Road lines, and areas that are road, with a speed each.
+class LabelRoads:
+    """Roads of a label as lines and areas, with a speed each.
 
     Attributes
     ----------
     lines
-        Object (n,): 2-D shapely LineStrings and Polygons; a feature of several parts is several.
+        Object (n,): 2-D shapely LineStrings and Polygons; multi-part features are split.
     mph
-        Float64 (n,): speed in mph, finite and above 0.
+        Float64 (n,): speed in mph, finite; 0 for an area of unknown speed (`UNKNOWN_MPH`).
     crs
-        CRS of the lines, as text that pyproj understands; x is east or longitude.
+        CRS of the lines as text that pyproj understands; x is easting or longitude.
     notes
-        What was left out or fell back to a default -> number of features.
+        Why features were left out or got defaults -> number of features.
     width
-        Float64 (n,): full width in metres, NaN where none is told; None: told of no road.
+        Float64 (n,): full width in metres, NaN where unknown; None: all unknown.
     """
 
     lines: NDArray[np.object_]
@@ -50,7 +57,7 @@ class Roads:
     width: NDArray[np.float64] | None = None
 
     def half_widths(self, default: float) -> NDArray[np.float64]:
-        """Return metres on either side of each line, ``default`` where no width is told."""
+        """Return metres on either side of each line, ``default`` where the width is unknown."""
         if self.width is None:
             return np.full(len(self.lines), default)
         return np.where(np.isnan(self.width), default, self.width / 2)
@@ -58,7 +65,7 @@ class Roads:
 
 @dataclass(frozen=True, slots=True)
 class RoadTable:
-    """Everything read from one label file, left-out features included.
+    """Everything read from one label file, including features that are left out.
 
     Attributes
     ----------
@@ -67,15 +74,16 @@ class RoadTable:
     feature
         Int (m,): the feature that a line is part of.
     mph
-        Float64 (n,): speed of each feature; NaN where no car drives.
+        Float64 (n,): speed of each feature; NaN where cars may not drive; 0 for an area of unknown
+        speed.
     notes
-        One tuple per feature: why it was left out, or which of its values fell back to a default.
+        One tuple per feature: why it was left out, or which defaults it got.
     crs
         CRS of the lines.
     width
-        Float64 (n,): full width of each feature in metres, NaN where none is told.
+        Float64 (n,): full width of each feature in metres, NaN where unknown.
     file_notes
-        What was noticed of the file, and is of no one feature.
+        Notes on the file rather than on a feature.
     """
 
     lines: NDArray[np.object_]
@@ -86,12 +94,12 @@ class RoadTable:
     width: NDArray[np.float64]
     file_notes: tuple[str, ...] = ()
 
-    def roads(self) -> Roads:
-        """Return all roads, and the notes of all features and of the file."""
+    def roads(self) -> LabelRoads:
+        """Return all roads, with the notes of all features and of the file."""
         return self._of(np.arange(len(self.lines)), _count([*self.notes, self.file_notes]))
 
-    def roads_at(self, chosen: NDArray[np.intp]) -> Roads:
-        """Return the roads among the chosen lines, and the notes of the features they are part of.
+    def roads_at(self, chosen: NDArray[np.intp]) -> LabelRoads:
+        """Return the roads among the chosen lines, with the notes of their features.
 
         Parameters
         ----------
@@ -101,18 +109,20 @@ class RoadTable:
         features = np.unique(self.feature[chosen])
         return self._of(chosen, _count([self.notes[i] for i in features]))
 
-    def _of(self, chosen: NDArray[np.intp], notes: dict[str, int]) -> Roads:
+    def _of(self, chosen: NDArray[np.intp], notes: dict[str, int]) -> LabelRoads:
         chosen = chosen[np.isfinite(self.mph[self.feature[chosen]])]
         feature = self.feature[chosen]
-        return Roads(self.lines[chosen], self.mph[feature], self.crs, notes, self.width[feature])
+        return LabelRoads(
+            self.lines[chosen], self.mph[feature], self.crs, notes, self.width[feature]
+        )
 
     @property
     def widest(self) -> float:
-        """Half of the greatest width that is told, metres."""
+        """Half of the largest known width in metres; 0 if none is known."""
         return float(np.nanmax(self.width, initial=0.0)) / 2
 
     def lineless(self) -> dict[str, int]:
-        """Return the notes of the features that have no line at all, and so no place."""
+        """Return the notes of the features that have no line or area, counted."""
         without = np.setdiff1d(np.arange(len(self.notes)), self.feature)
         return _count([self.notes[i] for i in without])
 
@@ -126,23 +136,23 @@ def build_table(
     rule: SpeedRule,
     name: str,
 ) -> RoadTable:
-    """Return the table of a file from its parts, bad lines left out, speeds and widths found.
+    """Return the table of a file: unusable lines removed, speeds and widths found.
 
     Parameters
     ----------
     lines, feature
         2-D LineStrings and Polygons, and the index of the feature that each is part of, ascending.
     geometry_notes
-        One text per feature, "" where its geometry is fine.
+        One text per feature, "" where its geometry is usable.
     properties
         One mapping per feature.
     crs, rule, name
-        CRS of the lines; how to find speeds; the file, for messages.
+        CRS of the lines; how roads and speeds are found; the file, for messages.
 
     Raises
     ------
     LabelError
-        If speeds shall come from a field that no feature has.
+        If no feature has the speed or width field, or areas are not identified as roads.
     """
     problems = list(geometry_notes)
     fine = np.ones(len(lines), dtype=bool)
@@ -155,23 +165,54 @@ def build_table(
     areas = np.zeros(len(problems), dtype=bool)
     areas[feature[shapely.get_dimensions(lines) == _AREA]] = True
     speeds = road_speeds(properties, rule, name)
-    widths, untold = road_widths(properties, rule, name)
-    nameless = not rule.fields and not any(ROAD_FIELDS & each.keys() for each in properties)
+    if areas.any():
+        speeds = _with_areas(speeds, areas, properties, rule, name)
+    widths, width_notes = road_widths(properties, rule, name)
     notes = []
     for i, (problem, speed) in enumerate(zip(problems, speeds, strict=True)):
-        said = (NAMELESS_AREA,) if nameless and areas[i] else speed.notes
-        found = [problem, *(said if has_line[i] else ())]
-        if (
-            has_line[i] and not areas[i] and math.isfinite(speed.mph)
-        ):  # the width of an area does not matter
-            found.append(untold[i])
+        found = [problem, *(speed.notes if has_line[i] else ())]
+        if has_line[i] and not areas[i] and math.isfinite(speed.mph):  # areas need no width
+            found.append(width_notes[i])
         notes.append(tuple(filter(None, found)))
     mph = np.array([speed.mph for speed in speeds], dtype=np.float64)
     return RoadTable(lines, feature, mph, tuple(notes), crs, np.array(widths, dtype=np.float64))
 
 
+def _with_areas(
+    speeds: Sequence[RoadSpeed],
+    areas: NDArray[np.bool_],
+    properties: Sequence[Properties],
+    rule: SpeedRule,
+    name: str,
+) -> list[RoadSpeed]:
+    """Return the speeds of features, those of areas as the rule for areas gives them.
+
+    Raises
+    ------
+    LabelError
+        If nothing identifies the areas as roads: they may be buildings or land cover.
+    """
+    if rule.areas == "ignore":
+        ignored = RoadSpeed(math.nan, (_AREA_IGNORED,))
+        return [ignored if area else speed for speed, area in zip(speeds, areas, strict=True)]
+    described = bool(rule.fields) or names_roads(frozenset[str]().union(*properties))
+    if not described and rule.areas == "auto" and rule.where is None:
+        raise LabelError(
+            f"{name}: {int(areas.sum())} areas, and no road attributes (road_type, highway, "
+            "fclass, ...): they may be buildings or land cover. Select the roads by `where`, an "
+            "SQL condition; or set `areas` to road if all of them are roads, to ignore to leave "
+            "them out"
+        )
+    unknown = RoadSpeed(UNKNOWN_MPH, (_AREA_OF_UNKNOWN_SPEED,))
+    found = []
+    for speed, area in zip(speeds, areas, strict=True):
+        typed = described and _UNTYPED.isdisjoint(speed.notes)
+        found.append(unknown if area and math.isfinite(speed.mph) and not typed else speed)
+    return found
+
+
 def _bad_lines(lines: NDArray[np.object_], crs: str) -> dict[int, str]:
-    """Return the lines that lie nowhere: index -> what is wrong with them."""
+    """Return the lines with invalid coordinates: index -> what is wrong with them."""
     xy, line = shapely.get_coordinates(lines, return_index=True)
     finite = np.isfinite(xy).all(axis=1)
     inside = finite
@@ -184,5 +225,5 @@ def _bad_lines(lines: NDArray[np.object_], crs: str) -> dict[int, str]:
 
 
 def _count(notes: Sequence[tuple[str, ...]]) -> dict[str, int]:
-    """Return note -> number of features, by name, so that equal inputs print equally."""
+    """Return note -> number of features, sorted by note."""
     return dict(sorted(Counter(note for each in notes for note in each).items()))

@@ -1,9 +1,11 @@
-"""A file of roads -> road table: GeoPackage, Shapefile and what else GDAL reads, in any CRS."""
+"""Read a vector file of any format into a road table: GDAL's formats and GeoParquet, in any CRS."""
 
 from __future__ import annotations
 
+import io
 import struct
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -17,22 +19,26 @@ from numpy.typing import NDArray
 
 from geoprep.crs import LONLAT, transformer
 from geoprep.errors import LabelError
-from geoprep.labels.attributes import PROPERTY_NAMES, Properties
+from geoprep.labels.attributes import PROPERTY_NAMES, Properties, names_roads, tags_road
 from geoprep.labels.geojson import parse_geojson
 from geoprep.labels.rule import SPEED_FIELDS, SpeedRule, require_speed_field
 from geoprep.labels.table import RoadTable, build_table
 
 GEOJSON_SUFFIXES: Final = (".geojson", ".json")
+PARQUET_SUFFIXES: Final = (".parquet", ".geoparquet")
 SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
 
 _SHAPE_HEADER: Final = 100
 _TABLE_HEADER: Final = 32
+_MOST_TAGS: Final = 100_000
+"""Features of a layer whose tags are read to see whether it holds roads."""
 
-# Kinds of layers; None is a table without geometry, "Unknown" may hold anything, lines included.
+# Geometry types of layers as GDAL names them; None is a table without geometry. "Unknown" and
+# "Geometry" may hold any type, lines included.
 _LINE: Final = ("LineString", "Unknown", "Geometry")
 _AREA: Final = ("Polygon",)
 
-_TAKEN: Final = (
+_USED_TYPES: Final = (
     shapely.GeometryType.LINESTRING,
     shapely.GeometryType.MULTILINESTRING,
     shapely.GeometryType.POLYGON,
@@ -41,43 +47,63 @@ _TAKEN: Final = (
 
 
 def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> RoadTable:
-    """Return all roads of one file of any format.
+    """Return all roads of one vector file.
 
     Parameters
     ----------
     source
-        A file, or the bytes of one that is no GeoJSON and consists of one file only.
+        A file, or the contents of a file that is not GeoJSON and needs no other files.
+    rule
+        Layer, selection, and how speeds and widths are found.
     name
-        What messages call the file; its path when omitted.
+        What messages call the file; its path if omitted.
 
     Raises
     ------
     LabelError
-        If the file cannot be read or a part of it is lost, has no layer of lines or areas, no CRS,
-        or lacks the speed or width field.
+        If the file cannot be read or is incomplete; has no layer of lines or areas, or several that
+        may be the roads; has no CRS; lacks the speed or width field; or holds areas that nothing
+        identifies as roads.
     """
     if isinstance(source, Path):
         name = name or str(source)
-        if source.suffix.lower() in GEOJSON_SUFFIXES:
+        suffix = source.suffix.lower()
+        if suffix in GEOJSON_SUFFIXES and not rule.selects:
             return parse_geojson(_bytes_of(source), rule, name)
-        if source.suffix.lower() == ".shp":
+        if suffix == ".shp":
             _require_whole_shapefile(source)
-    info, unread = _line_layer(source, name)
-    _require_crs(info["crs"], name)
-    require_speed_field(list(info["fields"]), rule, name)
+        if suffix in PARQUET_SUFFIXES:
+            return _read_parquet(_bytes_of(source), rule, name)
+    elif source[:4] == b"PAR1":
+        return _read_parquet(source, rule, name)
+    layer, unread = _road_layer(source, rule, name)
+    _require_crs(layer.crs, name)
+    require_speed_field(layer.fields, rule, name)
     wanted = {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields, rule.width_field}
-    columns = [field for field in info["fields"] if field in wanted]
-    meta, _, wkb, values = _ogr(
-        pyogrio.raw.read,
-        source,
-        name,
-        layer=info["layer_name"],
-        columns=columns,
-        force_2d=True,
-    )
-    lines, feature, notes = _lines(wkb)
+    columns = [field for field in layer.fields if field in wanted]
+    try:
+        meta, _, wkb, values = _ogr(
+            pyogrio.raw.read,
+            source,
+            name,
+            layer=layer.name,
+            columns=columns,
+            force_2d=True,
+            where=rule.where,
+        )
+    except LabelError as error:
+        if rule.where is None:
+            raise
+        raise LabelError(
+            f"{name}: cannot select features by `where` {rule.where!r} ({error.__cause__}). Write "
+            "an SQL condition on the fields of layer "
+            f"{layer.name}: {', '.join(layer.fields) or 'none'}"
+        ) from error
+    geometry = shapely.force_2d(shapely.from_wkb(wkb, on_invalid="ignore"))
+    lines, feature, notes = _lines(geometry)
     properties = _rows(list(meta["fields"]), values, len(notes))
-    table = build_table(lines, feature, notes, properties, info["crs"], rule, name)
+    assert layer.crs is not None  # `_require_crs`
+    table = build_table(lines, feature, notes, properties, layer.crs, rule, name)
     return replace(table, file_notes=unread)
 
 
@@ -92,86 +118,184 @@ def _bytes_of(path: Path, most: int = -1) -> bytes:
 def _require_whole_shapefile(path: Path) -> None:
     """Refuse a Shapefile without its attributes, or shorter than its headers say.
 
-    GDAL reads both: as roads without type, and as roads without geometry.
+    GDAL reads both without an error: as roads without type, and as roads without geometry.
     """
     table = next((p for p in map(path.with_suffix, (".dbf", ".DBF")) if p.is_file()), None)
     if table is None:
-        raise LabelError(f"{path}: its attributes, {path.stem}.dbf, are not beside it; add them")
+        raise LabelError(
+            f"{path}: its attribute file {path.stem}.dbf is missing; put it in the same folder"
+        )
     header = _bytes_of(path, _SHAPE_HEADER)
-    if len(header) == _SHAPE_HEADER:  # what is shorter is no Shapefile, which GDAL says
+    if len(header) == _SHAPE_HEADER:  # GDAL refuses anything shorter
         # ESRI Shapefile Technical Description (1998), page 3: the length, in words of 16 bits.
         _require_size(path, struct.unpack(">i", header[24:28])[0] * 2)
     _require_size(table, _TABLE_HEADER)
     header = _bytes_of(table, _TABLE_HEADER)
-    # dBASE III: rows, bytes of the header, bytes per row.
+    # dBASE III: number of rows, bytes of the header, bytes per row.
     rows, start, row = struct.unpack("<IHH", header[4:12])
     _require_size(table, start + rows * row)
 
 
 def _require_size(path: Path, expected: int) -> None:
-    there = path.stat().st_size
-    if there < expected:
+    size = path.stat().st_size
+    if size < expected:
         raise LabelError(
-            f"{path}: cut short, {there} of {expected} bytes are there; fetch it again"
+            f"{path}: truncated, {size} of {expected} bytes are there; download it again"
         )
 
 
-def _line_layer(source: Path | bytes, name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return what pyogrio knows of the first layer that can hold lines, else of areas.
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer of a vector file: its name, geometry type, CRS and fields."""
 
-    Also a note where other layers might hold roads as well, which are not read.
+    name: str
+    kind: str
+    crs: str | None
+    fields: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind})"
+
+
+def _road_layer(source: Path | bytes, rule: SpeedRule, name: str) -> tuple[_Layer, tuple[str, ...]]:
+    """Return the layer that holds the roads, and a note if layers of lines or areas are not read.
+
+    That is the named layer; else the only layer of lines, or the only one of them with road
+    attributes; in a file without lines likewise the layer of areas.
     """
-    layers = _ogr(pyogrio.list_layers, source, name).tolist()
-    several = [[each for each in layers if _is_of(each[1], kinds)] for kinds in (_LINE, _AREA)]
-    if roads := several[0] + several[1]:
-        info: dict[str, Any] = _ogr(pyogrio.read_info, source, name, layer=roads[0][0])
-        others = ", ".join(f"{layer} ({kind})" for layer, kind in roads[1:])
-        note = f"layer {roads[0][0]} ({roads[0][1]}) taken as roads, others not read: {others}"
-        return info, (note,) if others else ()
-    there = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in layers) or "none"
-    raise LabelError(
-        f"{name}: no layer of lines or areas; layers: {there}. Give a file of road centre "
-        "lines, or of the areas of roads"
-    )
+    listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
+    present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed) or "none"
+    usable = [layer for layer, kind in listed if _is_of(kind, (*_LINE, *_AREA))]
+    if rule.layer is not None:
+        if rule.layer not in usable:
+            raise LabelError(
+                f"{name}: no layer {rule.layer!r} of lines or areas; layers: {present}. Name one "
+                "of them as `layer`"
+            )
+        return _described(source, rule.layer, name), ()
+    if not usable:
+        raise LabelError(
+            f"{name}: no layer of lines or areas; layers: {present}. Give a file of road centre "
+            "lines, or of the areas of roads"
+        )
+    layers = [_described(source, layer, name) for layer in usable]
+    lines = [layer for layer in layers if _is_of(layer.kind, _LINE)]
+    candidates = lines or layers
+    if len(candidates) > 1:
+        candidates = [layer for layer in candidates if _holds_roads(source, layer, rule, name)]
+    if len(candidates) != 1:
+        found = "more than one layer has" if candidates else "no layer has"
+        raise LabelError(
+            f"{name}: {found} road attributes (road_type, highway, fclass, ...); layers: "
+            f"{present}. Name the layer of roads as `layer`"
+        )
+    others = [layer for layer in layers if layer is not candidates[0]]
+    others.sort(key=lambda layer: layer not in lines)
+    note = f"layer {candidates[0]} read as roads, layers not read: {', '.join(map(str, others))}"
+    return candidates[0], (note,) if others else ()
 
 
-def _is_of(kind: str | None, words: tuple[str, ...]) -> bool:
+def _described(source: Path | bytes, layer: str, name: str) -> _Layer:
+    info = _ogr(pyogrio.read_info, source, name, layer=layer)
+    return _Layer(layer, info["geometry_type"] or "", info["crs"], tuple(info["fields"]))
+
+
+def _is_of(kind: str | None, words: Collection[str]) -> bool:
     return kind is not None and any(word in kind for word in words)
 
 
+def _holds_roads(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str) -> bool:
+    """Return whether a layer has road attributes.
+
+    Geofabrik's layers of railways and rivers have the same fields as its roads, so the values of
+    tags are read, not their names only.
+    """
+    if rule.fields and any(field in layer.fields for field in rule.fields):
+        return True
+    tags = [field for field in ("highway", "fclass", "class", "type") if field in layer.fields]
+    if not tags:
+        return names_roads(layer.fields)
+    meta, _, _, values = _ogr(
+        pyogrio.raw.read,
+        source,
+        name,
+        layer=layer.name,
+        columns=tags,
+        read_geometry=False,
+        max_features=_MOST_TAGS,
+    )
+    columns = [column.tolist() for column in values]
+    rows = set(zip(*columns, strict=True))
+    fields = list(meta["fields"])
+    return any(tags_road(dict(zip(fields, row, strict=True))) for row in rows)
+
+
 def _require_crs(crs: str | None, name: str) -> None:
-    """Refuse a file whose lines lie nowhere on Earth."""
+    """Refuse a file whose coordinates cannot be located on Earth."""
     try:
         transformer(crs or "", LONLAT)
-    except pyproj.exceptions.ProjError as error:  # also of a CRS that is local, or on the Moon
-        found = f"a CRS that is no place on Earth ({crs[:60]})" if crs else "no CRS"
+    except pyproj.exceptions.ProjError as error:  # also for a local CRS, or one of the Moon
+        found = f"a CRS that is not on Earth ({crs[:60]})" if crs else "no CRS"
         raise LabelError(
             f"{name}: has {found}; write the right one with ogr2ogr -a_srs EPSG:CODE fixed.gpkg "
-            f"{PurePosixPath(name).name} (a Shapefile wants its .prj file beside it)"
+            f"{PurePosixPath(name).name} (a Shapefile needs its .prj file in the same folder)"
         ) from error
 
 
 def _ogr(function: Any, source: Path | bytes, name: str, **options: Any) -> Any:  # noqa: ANN401 (pyogrio is untyped)
-    """Call pyogrio; what GDAL cannot read becomes an error that names the file."""
+    """Call a function of pyogrio; its errors become one that names the file."""
     try:
         return function(source, **options)
     except (pyogrio.errors.DataSourceError, pyogrio.errors.DataLayerError, ValueError) as error:
         raise LabelError(
-            f"{name}: not readable as a road file ({error}); check it with ogrinfo, or convert it "
-            "with ogr2ogr fixed.gpkg INPUT"
+            f"{name}: not readable as a vector file ({error}); check it with ogrinfo, or convert "
+            "it with ogr2ogr fixed.gpkg INPUT"
         ) from error
 
 
+def _read_parquet(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
+    """Read GeoParquet, which the GDAL of pyogrio's wheels cannot."""
+    try:
+        import pyarrow  # noqa: F401  geopandas' own message names another package
+    except ImportError as error:
+        raise LabelError(
+            f"{name}: GeoParquet needs pyarrow; install it with pip install 'geoprep[parquet]'"
+        ) from error
+    import geopandas
+    from pyarrow.lib import ArrowException
+
+    try:
+        frame = geopandas.read_parquet(io.BytesIO(data))
+    except (ArrowException, ValueError, OSError, KeyError) as error:
+        raise LabelError(
+            f"{name}: not readable as GeoParquet ({error}); check the file, or convert it to "
+            "GeoPackage"
+        ) from error
+    crs = None if frame.crs is None else frame.crs.to_string()
+    _require_crs(crs, name)
+    assert crs is not None  # `_require_crs`
+    if rule.selects:  # SQL is GDAL's
+        packed = io.BytesIO()
+        frame.to_file(packed, driver="GPKG", layer=PurePosixPath(name).stem)
+        return read_road_table(packed.getvalue(), rule, name)
+    require_speed_field(list(frame.columns), rule, name)
+    wanted = {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields, rule.width_field}
+    columns = [field for field in frame.columns if field in wanted]
+    lines, feature, notes = _lines(shapely.force_2d(np.asarray(frame.geometry.array, object)))
+    values = [np.where(frame[field].isna(), None, frame[field].astype(object)) for field in columns]
+    properties = _rows(columns, values, len(notes))
+    return build_table(lines, feature, notes, properties, crs, rule, name)
+
+
 def _lines(
-    wkb: NDArray[np.object_],
+    geometry: NDArray[np.object_],
 ) -> tuple[NDArray[np.object_], NDArray[np.intp], list[str]]:
     """Return lines and polygons (m,), the feature of each (m,), a note per feature ("": fine)."""
-    geometry = shapely.force_2d(shapely.from_wkb(wkb, on_invalid="ignore"))
     kinds = shapely.get_type_id(geometry)
     notes = [_geometry_note(kind) for kind in kinds.tolist()]
-    taken = np.isin(kinds, _TAKEN)
-    feature = np.flatnonzero(taken)
-    lines, part_of = shapely.get_parts(geometry[taken], return_index=True)
+    used = np.isin(kinds, _USED_TYPES)
+    feature = np.flatnonzero(used)
+    lines, part_of = shapely.get_parts(geometry[used], return_index=True)
     filled = ~shapely.is_empty(lines)
     lines, owner = lines[filled], feature[part_of[filled]]
     for index in np.setdiff1d(feature, owner).tolist():
@@ -180,9 +304,9 @@ def _lines(
 
 
 def _geometry_note(kind: int) -> str:
-    if kind in _TAKEN:
+    if kind in _USED_TYPES:
         return ""
-    # The spelling of GeoJSON, so that both ways in count under one name.
+    # Spelled as in GeoJSON, so that all formats count under one name.
     return f"geometry {_GEOJSON_NAMES.get(kind, 'curve')}" if kind >= 0 else "geometry missing"
 
 
@@ -194,7 +318,7 @@ _GEOJSON_NAMES: Final = {
 }
 
 
-def _rows(fields: list[str], values: list[NDArray[Any]], rows: int) -> list[Properties]:
+def _rows(fields: Sequence[str], values: Sequence[NDArray[Any]], rows: int) -> list[Properties]:
     """Return one mapping per feature from columns, as plain Python values."""
     columns = [column.tolist() for column in values]
     if not columns:

@@ -9,12 +9,14 @@ from rasterio.features import rasterize
 
 from geoprep.crs import reproject
 from geoprep.grid import Grid
-from geoprep.labels.masks import buffer_crs
-from geoprep.labels.table import Roads
+from geoprep.labels.burning import buffer_crs
+from geoprep.labels.table import LabelRoads
 from geoprep.speed import to_byte
 
 
-def united(roads: Roads, grid: Grid, buffer_m: float = 2.0) -> list[tuple[shapely.Geometry, int]]:
+def united(
+    roads: LabelRoads, grid: Grid, buffer_m: float = 2.0
+) -> list[tuple[shapely.Geometry, int]]:
     """Return (geometry in the grid's CRS, speed byte), ascending: one union per speed."""
     utm = buffer_crs(grid)
     outlines = shapely.buffer(reproject(roads.lines, roads.crs, utm), buffer_m, quad_segs=1)

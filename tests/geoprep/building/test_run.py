@@ -25,7 +25,7 @@ from helpers.united import burned_by_gdal, united
 
 from geoprep.building.run import build
 from geoprep.executors.threads import Threads
-from geoprep.labels.reading import read_roads
+from geoprep.labels.road_files import read_roads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources import find_scenes

@@ -11,7 +11,7 @@ from rasterio.features import rasterize
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule, burn, read_roads, speed_polygons
-from geoprep.labels.roadfile import open_road_file
+from geoprep.labels.road_files import open_road_file
 from geoprep.labels.table import NAMELESS_AREA
 from geoprep.plan.shared import judge_shared_roads
 

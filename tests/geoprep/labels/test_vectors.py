@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from geoprep.crs import boxes_around
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels import roadfile as roadfiles
-from geoprep.labels.masks import burn, speed_polygons
-from geoprep.labels.reading import read_roads
+from geoprep.labels import road_files
+from geoprep.labels.burning import burn, speed_polygons
+from geoprep.labels.road_files import read_roads
 from geoprep.labels.rule import SpeedRule
 
 geopandas = pytest.importorskip("geopandas")
@@ -181,7 +181,7 @@ def test_features_without_a_line_belong_to_no_scene_and_are_told_apart(tmp_path)
     }
     roads = read_roads(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
     assert len(roads.lines) == 3
-    assert roadfiles.open_road_file(path, SpeedRule()).table.lineless() == expected
+    assert road_files.open_road_file(path, SpeedRule()).table.lineless() == expected
     assert not any(note.startswith("geometry") for note in roads.notes)
     assert expected.items() <= read_roads(path).notes.items()
 
@@ -213,9 +213,9 @@ def test_a_file_is_read_once_by_all_threads_and_again_when_it_changes(tmp_path, 
     path = tmp_path / "roads.gpkg"
     network().to_crs(UTM).to_file(path)
     reads = []
-    read = roadfiles.read_road_table
+    read = road_files.read_road_table
     monkeypatch.setattr(
-        roadfiles, "read_road_table", lambda path, rule: reads.append(path) or read(path, rule)
+        road_files, "read_road_table", lambda path, rule: reads.append(path) or read(path, rule)
     )
     bounds = scene(UTM, 0, 0, side=2000)
 
@@ -237,7 +237,7 @@ def test_a_file_is_read_once_by_all_threads_and_again_when_it_changes(tmp_path, 
 def test_another_rule_is_another_reading(road_files):
     path = road_files(UTM)
     opened = [
-        roadfiles.open_road_file(path, SpeedRule(schema=schema))
+        road_files.open_road_file(path, SpeedRule(schema=schema))
         for schema in ("sn3", "auto", "sn3")
     ]
     assert opened[0] is opened[2] is not opened[1]
@@ -346,6 +346,6 @@ def test_a_scene_that_is_no_place_on_earth_has_no_roads(road_files):
     nowhere = (1.77e7, -1.2e7, 1.78e7, -1.19e7)
     path = road_files(UTM)
     assert len(read_roads(path, bounds=nowhere, bounds_crs=UTM).lines) == 0
-    assert not roadfiles.open_road_file(path, SpeedRule()).covers(nowhere, UTM)
+    assert not road_files.open_road_file(path, SpeedRule()).covers(nowhere, UTM)
     with pytest.raises(LabelError, match=r"the scene is at .* no place on Earth"):
         read_roads(path, scene=nowhere, bounds_crs=UTM)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from geoprep.errors import LabelError, UsageError
-from geoprep.labels.codes import MaskPixels, MaskRule
+from geoprep.labels.mask_rule import MaskPixels, MaskRule
 from geoprep.speed import BIN_TABLE, NODATA, UNKNOWN_SPEED
 
 ROAD = UNKNOWN_SPEED

@@ -22,9 +22,9 @@ from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels.noding import noded
 from geoprep.labels.scanline import fill_polygons
-from geoprep.labels.table import Roads
+from geoprep.labels.table import UNKNOWN_MPH, LabelRoads
 from geoprep.labels.tangles import untangled
-from geoprep.speed import BACKGROUND, to_byte
+from geoprep.speed import BACKGROUND, UNKNOWN_SPEED, to_byte
 
 DEFAULT_BUFFER_M: Final = 2.0
 _QUADRANT_SEGMENTS: Final = 1
@@ -60,7 +60,7 @@ class SpeedPolygons:
 
 
 def speed_polygons(
-    roads: Roads, grid: Grid, *, buffer_m: float | NDArray[np.float64] = DEFAULT_BUFFER_M
+    roads: LabelRoads, grid: Grid, *, buffer_m: float | NDArray[np.float64] = DEFAULT_BUFFER_M
 ) -> SpeedPolygons:
     """Return the ground that roads cover: once per scene, however many windows are burned from it.
 
@@ -108,7 +108,8 @@ def speed_polygons(
             f"roads at {_place(roads)} have no coordinates in the image's CRS, {grid.crs}"
         )
     bounds = np.hstack([end.reduceat(xy, first[:-1]) for end in (np.minimum, np.maximum)])
-    return SpeedPolygons(xy, ring, first, bounds, to_byte(mph))
+    value = np.where(mph == UNKNOWN_MPH, np.uint8(UNKNOWN_SPEED), to_byte(mph))
+    return SpeedPolygons(xy, ring, first, bounds, value)
 
 
 def _outlined(
@@ -203,5 +204,5 @@ def _is_within(geometry: NDArray[np.object_], limit: float) -> NDArray[np.bool_]
     return np.asarray((np.abs(shapely.bounds(geometry)) < limit).all(axis=1), dtype=np.bool_)
 
 
-def _place(roads: Roads) -> str:
+def _place(roads: LabelRoads) -> str:
     return str(tuple(round(value, 3) for value in shapely.total_bounds(roads.lines).tolist()))

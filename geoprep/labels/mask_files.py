@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
 from geoprep.imagery import has_palette
-from geoprep.labels.codes import MaskPixels, MaskRule
+from geoprep.labels.mask_rule import MaskPixels, MaskRule
 from geoprep.speed import NODATA
 from geoprep.storage import open_image
 

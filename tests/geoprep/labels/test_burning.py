@@ -15,8 +15,9 @@ from rasterio.features import rasterize
 from geoprep.crs import transformer
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.labels.masks import SpeedPolygons, buffer_crs, burn, speed_polygons
-from geoprep.labels.reading import Roads, read_roads
+from geoprep.labels.burning import SpeedPolygons, buffer_crs, burn, speed_polygons
+from geoprep.labels.road_files import read_roads
+from geoprep.labels.table import LabelRoads
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, to_byte
 
 geopandas = pytest.importorskip("geopandas")
@@ -45,7 +46,7 @@ def some_roads(place, speeds, seed=0, crs="OGC:CRS84"):
     degrees = metres / (111_320 * np.cos(np.radians(lat)), 111_320) + (lon, lat)
     lines = shapely.linestrings(degrees)
     moved = geopandas.GeoSeries(lines, crs="OGC:CRS84").to_crs(crs)
-    return Roads(np.array(moved, dtype=object), np.array(speeds, dtype=float), crs, {})
+    return LabelRoads(np.array(moved, dtype=object), np.array(speeds, dtype=float), crs, {})
 
 
 def square_degrees(place, pixel=2.7e-6 * 4, size=160):
@@ -197,7 +198,7 @@ def test_roads_drawn_one_by_one_are_their_union_to_the_pixel(seed, kind, size, c
         shapely.LineString(np.add(line, (665e3, 4011e3))) for line in networks(rng, kind, size)
     ]
     mph = rng.choice(TABLE_SPEEDS[:speeds], len(lines))
-    roads = Roads(np.array(lines, object), mph.astype(float), "EPSG:32611", {})
+    roads = LabelRoads(np.array(lines, object), mph.astype(float), "EPSG:32611", {})
     left, bottom, right, top = transformer("EPSG:32611", crs).transform_bounds(
         665e3, 4011e3, 665e3 + size, 4011e3 + size
     )
@@ -235,13 +236,13 @@ def test_a_vertex_bomb_is_burned_in_seconds(shape):
     }[shape]() + place
     usual = shapely.LineString(np.array([(10, -10), (30, 410)]) + place)
     lines = np.array([shapely.LineString(points), usual], object)
-    roads = Roads(lines, np.array([25.0, 45.0]), "EPSG:32637", {})
+    roads = LabelRoads(lines, np.array([25.0, 45.0]), "EPSG:32637", {})
     grid = Grid(400, 400, Affine(1, 0, place[0], 0, -1, place[1] + 400), "EPSG:32637")
     mask_of(some_roads("Moscow", TABLE_SPEEDS), grid)  # compile
     start = time.perf_counter()
     mask = mask_of(roads, grid)
     assert time.perf_counter() - start < 15  # 75 s to hours when united; 2 s here, on a quiet core
-    alone = mask_of(Roads(lines[1:], roads.mph[1:], roads.crs, {}), grid)
+    alone = mask_of(LabelRoads(lines[1:], roads.mph[1:], roads.crs, {}), grid)
     assert np.array_equal(mask == 45, alone == 45)
     rows, columns = (
         (place[1] + 400 - points[:, 1]).astype(int),
@@ -261,14 +262,14 @@ def test_the_fastest_road_wins_whatever_the_order(place, seed, speeds, random):
     transform = square_degrees(place)
     mask = mask_of(roads, Grid(160, 160, transform, "EPSG:4326"))
     alone = [
-        mask_of(Roads(roads.lines[[i]], roads.mph[[i]], roads.crs, {}), grid_at(place))
+        mask_of(LabelRoads(roads.lines[[i]], roads.mph[[i]], roads.crs, {}), grid_at(place))
         for i in range(len(speeds))
     ]
     # The union puts vertices where outlines cross, which may move an edge by a hair.
     assert (mask != np.max(alone, axis=0)).sum() <= 3
     order = list(range(len(speeds)))
     random.shuffle(order)
-    shuffled = Roads(roads.lines[order], roads.mph[order], roads.crs, {})
+    shuffled = LabelRoads(roads.lines[order], roads.mph[order], roads.crs, {})
     again = mask_of(shuffled, Grid(160, 160, transform, "EPSG:4326"))
     assert np.array_equal(mask, again)
 
@@ -298,7 +299,7 @@ def test_tiles_of_a_real_chip_are_slices_of_the_whole(shared_data):
 def test_a_road_is_four_metres_wide_on_the_ground(place):
     lon, lat = PLACES[place]
     line = shapely.LineString([(lon - 0.004, lat - 0.003), (lon + 0.004, lat + 0.003)])
-    roads = Roads(np.array([line], dtype=object), np.array([30.0]), "OGC:CRS84", {})
+    roads = LabelRoads(np.array([line], dtype=object), np.array([30.0]), "OGC:CRS84", {})
     length = pyproj.Geod(ellps="WGS84").geometry_length(line)
     # On a grid of an equal-area projection, not of the one that the road was widened in.
     (x, y), metre = transformer("OGC:CRS84", "EPSG:6933").transform(lon, lat), 0.25
@@ -364,7 +365,7 @@ def test_threads_give_what_one_gives():
 
 def roads_of(*lines, crs="OGC:CRS84"):
     geometry = np.array([shapely.LineString(line) for line in lines], dtype=object)
-    return Roads(geometry, np.full(len(lines), 30.0), crs, {})
+    return LabelRoads(geometry, np.full(len(lines), 30.0), crs, {})
 
 
 def test_no_roads_give_an_empty_mask():
@@ -395,7 +396,7 @@ def test_a_line_round_the_world_in_the_label_moves_no_other_road():
     roads = some_roads("Moscow", TABLE_SPEEDS)
     long = shapely.LineString([(-170, 20), (-40, 60), (60, 10), (170, 30)])
     lines = np.array([*roads.lines, long], object)
-    beside = Roads(lines, np.append(roads.mph, 20.0), roads.crs, {})
+    beside = LabelRoads(lines, np.append(roads.mph, 20.0), roads.crs, {})
     assert np.array_equal(*(mask_of(each, grid_at("Moscow")) for each in (roads, beside)))
 
 
@@ -414,7 +415,7 @@ def test_lines_that_the_zone_cannot_reach_leave_the_others_as_they_are():
     quarter_turn_away = shapely.LineString([(128.9999, 0), (129.0001, 0)])
     lines = np.array([*roads.lines, quarter_turn_away], object)
     alone, beside = (
-        speed_polygons(Roads(each, np.full(len(each), 30.0), roads.crs, {}), grid_at("Moscow"))
+        speed_polygons(LabelRoads(each, np.full(len(each), 30.0), roads.crs, {}), grid_at("Moscow"))
         for each in (roads.lines, lines)
     )
     assert len(alone.xy)
@@ -445,7 +446,7 @@ def test_a_tangle_that_is_the_only_road_is_burned():
     closed = shapely.linestrings(np.vstack([there, there[:1]]))
     tangled, plain = (
         burn(
-            speed_polygons(Roads(np.array([line], object), roads.mph, roads.crs, {}), grid),
+            speed_polygons(LabelRoads(np.array([line], object), roads.mph, roads.crs, {}), grid),
             grid.transform,
             (160, 160),
         )

@@ -10,7 +10,7 @@ from rasterio.warp import Resampling, calculate_default_transform, reproject
 
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels import MaskRule, Part, rasters, read_mask
+from geoprep.labels import MaskRule, Part, mask_files, read_mask
 from geoprep.labels.downsampling import majority
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 
@@ -73,8 +73,8 @@ def test_a_mask_without_a_place_and_of_another_size_is_refused(tmp_path):
 def test_only_the_window_is_read(tmp_path, monkeypatch):
     label = write(tmp_path / "a.tif", drawn(), GRID.transform, UTM)
     read = []
-    usual = rasters._pixels
-    monkeypatch.setattr(rasters, "_pixels", lambda d, w, n: read.append(w) or usual(d, w, n))
+    usual = mask_files._pixels
+    monkeypatch.setattr(mask_files, "_pixels", lambda d, w, n: read.append(w) or usual(d, w, n))
     read_mask(label, RULE, GRID, Part(8, 16, 24, 32))
     assert [(w.row_off, w.col_off, w.height, w.width) for w in read] == [(8, 16, 24, 32)]
 
@@ -121,7 +121,7 @@ def test_what_a_mask_does_not_reach_is_unknown(tmp_path):
 def test_a_mask_with_a_finer_pixel_is_read_in_parts(tmp_path, monkeypatch):
     fine = drawn().repeat(4, axis=0).repeat(4, axis=1)
     label = write(tmp_path / "a.tif", fine, GRID.transform * Affine.scale(0.25), UTM)
-    monkeypatch.setattr(rasters, "_MOST_PIXELS", 30_000)
+    monkeypatch.setattr(mask_files, "_MOST_PIXELS", 30_000)
     codes, _ = read_mask(label, RULE, GRID, WHOLE)
     np.testing.assert_array_equal(codes, expected(drawn()))
 

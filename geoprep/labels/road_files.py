@@ -1,0 +1,261 @@
+"""Read the roads of a scene: from its own label file, or from one vector file for all scenes.
+
+A file for many scenes is read once per process and indexed, so that each scene only queries the
+roads within its bounds.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+from pyproj.exceptions import ProjError
+
+from geoprep.crs import LONLAT, Bounds, boxes_around, is_geographic, reproject, transformer
+from geoprep.errors import LabelError, SourceError, UsageError
+from geoprep.labels.geojson import parse_geojson
+from geoprep.labels.rule import SpeedRule
+from geoprep.labels.table import LabelRoads, RoadTable
+from geoprep.labels.vectors import GEOJSON_SUFFIXES, SHAPEFILE_PARTS, read_road_table
+from geoprep.storage import is_local, read_bytes
+
+_KEPT_FILES: Final = 4
+_INSET: Final = 0.001
+"""Share of a scene's sides: a line that ends at its edge is the neighbour's (1 px in 1000)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoadFile:
+    """A road table with a spatial index of its lines; threads may query it at the same time."""
+
+    table: RoadTable
+    tree: shapely.STRtree
+    name: str
+
+    @classmethod
+    def of(cls, table: RoadTable, name: str) -> RoadFile:
+        """Return the indexed table of a file; ``name`` is for messages."""
+        return cls(table, shapely.STRtree(table.lines), name)
+
+    def roads_within(self, bounds: Bounds, bounds_crs: str, margin_m: float) -> LabelRoads:
+        """Return the roads that intersect some bounds and a margin around them.
+
+        Parameters
+        ----------
+        bounds, bounds_crs
+            Left, bottom, right, top, in any CRS.
+        margin_m
+            Metres on the ground: as much as roads of unknown width are widened by.
+        """
+        margin_m = max(margin_m, self.table.widest)
+        return self.table.roads_at(self._near(bounds, bounds_crs, margin_m))
+
+    def covers(self, scene: Bounds, crs: str) -> bool:
+        """Return whether this file for many scenes is a label of one of them.
+
+        It is if a line crosses the scene, or the scene's centre lies within the extent of all
+        lines: a scene there without roads is background. So is any scene of a file without
+        features.
+        """
+        if not self.table.notes or self._touches(scene, crs):
+            return True
+        if not len(self.table.lines):
+            return False
+        left, bottom, right, top = shapely.total_bounds(self.table.lines).tolist()
+        middle = (scene[0] + scene[2]) / 2, (scene[1] + scene[3]) / 2
+        x, y = transformer(crs, self.table.crs).transform(*middle)
+        return bool(left <= x <= right and bottom <= y <= top)
+
+    def require_touch(self, scene: Bounds, crs: str) -> None:
+        """Refuse a scene's own label if it has features and none of them intersects the scene.
+
+        Features that are not roads for cars count too: they show that the file is of this scene.
+
+        Parameters
+        ----------
+        scene, crs
+            Bounds of the whole scene, left, bottom, right, top.
+
+        Raises
+        ------
+        LabelError
+            With both extents and the likely cause.
+        """
+        count = len(self.table.notes)
+        if not count or self._touches(scene, crs):
+            return
+        if not len(self.table.lines):
+            raise LabelError(
+                f"{self.name}: none of its {count} features is a line or area. Give road centre "
+                "lines or the areas of roads"
+            )
+        raise LabelError(
+            f"{self.name}: none of its {count} features intersects the scene; its lines are at "
+            f"{self.place()}, the scene is at {_lonlat(scene, crs)}{self._swapped(scene, crs)}"
+        )
+
+    def place(self) -> str:
+        """Return the ranges of longitude and latitude of all lines, as text."""
+        if not len(self.table.lines):
+            return "no location (there are no lines)"
+        return _lonlat(tuple(shapely.total_bounds(self.table.lines).tolist()), self.table.crs)
+
+    def _near(self, bounds: Bounds, crs: str, margin_m: float) -> NDArray[np.intp]:
+        try:
+            boxes = boxes_around(bounds, crs, self.table.crs, margin_m)
+        except ProjError:  # the bounds are not on Earth
+            boxes = []
+        found = [self.tree.query(shapely.box(*box), predicate="intersects") for box in boxes]
+        return np.unique(np.concatenate([np.empty(0, dtype=np.intp), *found]))
+
+    def _touches(self, scene: Bounds, crs: str) -> bool:
+        return _cross(self.table.lines[self._near(scene, crs, 0.0)], self.table.crs, scene, crs)
+
+    def _swapped(self, scene: Bounds, crs: str) -> str:
+        """Return a hint if coordinates are in the order latitude, longitude; else nothing."""
+        if not is_geographic(self.table.crs):
+            return ""
+        turned = shapely.transform(self.table.lines, lambda xy: xy[:, ::-1])
+        if not _cross(turned, self.table.crs, scene, crs):
+            return ""
+        return ": its coordinates are latitude first; swap them with ogr2ogr -swapxy fixed.geojson"
+
+
+def read_roads(
+    label: str | os.PathLike[str] | bytes,
+    *,
+    rule: SpeedRule | None = None,
+    name: str | None = None,
+    bounds: Bounds | None = None,
+    bounds_crs: str | None = None,
+    margin_m: float = 2.0,
+    scene: Bounds | None = None,
+) -> LabelRoads:
+    """Return the roads of one scene, with a speed each.
+
+    Parameters
+    ----------
+    label
+        Address (see :mod:`geoprep.storage.addresses`) of a file of any format, or the contents of a
+        GeoJSON document.
+    rule
+        Which features are roads, and how speeds are found; None: the default rule.
+    name
+        What messages call the label; its address if omitted.
+    bounds, bounds_crs
+        Left, bottom, right, top of the wanted extent and their CRS. Given for a file of many
+        scenes, which is then read once per process. None: all roads.
+    margin_m
+        Metres to add around the bounds: as much as roads are widened by.
+    scene
+        Bounds of the whole scene in ``bounds_crs``, given for a scene's own label: a label with
+        features, none of which intersects the scene, is refused.
+
+    Raises
+    ------
+    LabelError
+        If the file cannot be used or does not overlap the scene; the message names the remedy.
+    UsageError
+        If bounds come without their CRS.
+    """
+    rule = rule or SpeedRule()
+    if bounds_crs is None:
+        if bounds is not None or scene is not None:
+            raise UsageError("`bounds` need their CRS: give `bounds_crs` too")
+        return _read_table(label, rule, name).roads()
+    if bounds is not None and not isinstance(label, bytes) and is_local(os.fspath(label)):
+        file = open_road_file(Path(label), rule)
+    else:
+        file = RoadFile.of(_read_table(label, rule, name), _name(label, name))
+    if scene is not None:
+        file.require_touch(scene, bounds_crs)
+    if bounds is None:
+        return file.table.roads()
+    return file.roads_within(bounds, bounds_crs, margin_m)
+
+
+def _name(label: str | os.PathLike[str] | bytes, name: str | None) -> str:
+    return name or ("GeoJSON label" if isinstance(label, bytes) else os.fspath(label))
+
+
+def _read_table(
+    label: str | os.PathLike[str] | bytes, rule: SpeedRule, name: str | None
+) -> RoadTable:
+    name = _name(label, name)
+    if isinstance(label, bytes):
+        return parse_geojson(label, rule, name)
+    address = os.fspath(label)
+    is_geojson = PurePosixPath(address).suffix.lower() in GEOJSON_SUFFIXES and not rule.selects
+    if is_local(address) and not is_geojson:
+        return read_road_table(Path(address), rule)
+    try:
+        data = read_bytes(address)
+    except SourceError as error:
+        raise LabelError(
+            f"{error} Check the path, or remove the label to build the scene as unlabelled."
+        ) from error
+    return parse_geojson(data, rule, name) if is_geojson else read_road_table(data, rule, name)
+
+
+def _cross(lines: NDArray[np.object_], lines_crs: str, scene: Bounds, crs: str) -> bool:
+    """Return whether any line crosses a scene, without a thousandth of it along its edges."""
+    left, bottom, right, top = scene
+    aside, up = (right - left) * _INSET, (top - bottom) * _INSET
+    inner = shapely.box(left + aside, bottom + up, right - aside, top - up)
+    moved = reproject(lines, lines_crs, crs)
+    somewhere = np.isfinite(shapely.bounds(moved)).all(axis=1)
+    return bool(shapely.intersects(moved[somewhere], inner).any())
+
+
+def _lonlat(bounds: Bounds, crs: str) -> str:
+    """Return bounds as text, in degrees if they are on Earth."""
+    try:
+        west, south, east, north = transformer(crs, LONLAT).transform_bounds(*bounds)
+    except ProjError:
+        west = math.inf
+    if math.isinf(west):
+        return f"{', '.join(f'{value:g}' for value in bounds)} in {crs[:60]}, not on Earth"
+    return f"longitude {west:.4f} to {east:.4f}, latitude {south:.4f} to {north:.4f}"
+
+
+def open_road_file(path: Path, rule: SpeedRule) -> RoadFile:
+    """Return a road file; it is read once per process unless it changes.
+
+    Raises
+    ------
+    LabelError
+        If the file cannot be used; see :func:`geoprep.labels.read_road_table`.
+    """
+    key = (path.resolve(), _fingerprint(path), rule)
+    with _lock:
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+        _kept[key] = RoadFile.of(read_road_table(path, rule), str(path))
+        while len(_kept) > _KEPT_FILES:
+            _kept.popitem(last=False)
+        return _kept[key]
+
+
+_Key = tuple[Path, tuple[tuple[int, int], ...], SpeedRule]
+_lock = threading.Lock()
+_kept: OrderedDict[_Key, RoadFile] = OrderedDict()
+
+
+def _fingerprint(path: Path) -> tuple[tuple[int, int], ...]:
+    """Return (mtime, size) of a file and of the other files of a Shapefile."""
+    files = [path, *(path.with_suffix(suffix) for suffix in SHAPEFILE_PARTS)]
+    try:
+        path.stat()
+    except OSError as error:
+        raise LabelError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    stats = [file.stat() for file in files if file.exists()]
+    return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
