@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from geoprep.executors import stopped
 from geoprep.grid import Grid
+from geoprep.imagery import Nodata
 from geoprep.plan import BuildOptions, Plan, PlannedScene, Schema
 from geoprep.store import StoreMeta
 
@@ -172,6 +173,9 @@ class ShardRecord:
         Bytes of pixels decoded, uncompressed.
     seconds
         Stage name to seconds of one thread.
+    black
+        Scene index (as text) to the number of its pixels that are nodata only because they are
+        black; scenes in several shards are left to the survey.
     """
 
     shard: int
@@ -184,6 +188,7 @@ class ShardRecord:
     histogram_speed: list[int] = field(default_factory=list)
     source_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    black: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -232,7 +237,7 @@ class SurveyTask:
     index: int
     image: str
     bands: tuple[int, ...]
-    nodata: float | None
+    nodata: Nodata
     rows: tuple[int, int] | None
     missing: str | None
     failure: str = ""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from geoprep.building.labels import forget
 from geoprep.building.records import ScenePart, ShardRecord, ShardTask
+from geoprep.building.summary import odd_road_share
 from geoprep.building.tasks import build_shard
 from geoprep.errors import StoreError
 from geoprep.plan import Plan, PlannedScene
+from geoprep.speed import BACKGROUND, NODATA
 from geoprep.store import SPLIT_NAMES
 
 MOST_SAMPLED: Final = 32
@@ -47,6 +50,8 @@ class Rehearsal:
         (scene id, reason) of scenes that would fail; damage within a file is found by the build.
     orphan_labels
         Labels that belong to no scene.
+    warnings
+        What was built as asked but is probably not as meant.
     """
 
     scenes: int
@@ -62,6 +67,7 @@ class Rehearsal:
     unlabelled: int
     failures: tuple[tuple[str, str], ...]
     orphan_labels: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -105,7 +111,17 @@ def rehearse(plan: Plan, out: str | Path, workers: int) -> Rehearsal:
         unlabelled=sum(one.label is None for one in plan.scenes),
         failures=tuple((one.id, one.failure) for one in plan.scenes if one.failure),
         orphan_labels=plan.orphan_labels,
+        warnings=tuple(_warnings(plan, scene, record)),
     )
+
+
+def _warnings(plan: Plan, scene: PlannedScene, record: ShardRecord) -> Iterator[str]:
+    built = record.scenes.values()
+    if scene.label is not None and all(outcome.status == "ok" for outcome in built):
+        labelled = sum(record.histogram_speed[:NODATA])
+        share = sum(record.histogram_speed[BACKGROUND + 1 : NODATA]) / max(labelled, 1)
+        if labelled:
+            yield from odd_road_share(plan, share, f"the labelled pixels of {scene.id}")
 
 
 def require_room(plan: Plan, out: str | Path, free: int) -> None:

@@ -92,10 +92,12 @@ def _differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
             found.append(f"{key} {theirs.get(key)} there, {value} now")
     built = theirs.get("build") if isinstance(theirs.get("build"), dict) else {}
     before = built.get("options", {}) if isinstance(built, dict) else {}
-    defaults = BuildOptions().to_attrs()
-    for key, value in mine["build"]["options"].items():
-        there = before.get(key, defaults.get(key))  # younger than the store: it had the default
-        if there != value and key not in _TOLD:
+    options, defaults = mine["build"]["options"], BuildOptions()
+    for key in dict.fromkeys([*options, *before]):
+        # An option that is not written down, or younger than the store, had its default.
+        default = getattr(defaults, key, None)
+        there, value = (one.get(key, default) for one in (before, options))
+        if there != (list(value) if isinstance(value, tuple) else value) and key not in _TOLD:
             found.append(f"{key} {there} there, {value} now")
     if isinstance(built, dict) and built.get("inputs") != mine["build"]["inputs"]:
         found.append("the images or labels have changed")

@@ -92,7 +92,21 @@ def build(
         target.finish(plan, kept | new, histograms)
         journal.remove()
     went: Literal["built", "resumed"] = "resumed" if kept else "built"
-    return summarise(plan, target.location, went, new.values(), time.perf_counter() - start)
+    return summarise(
+        plan,
+        target.location,
+        went,
+        new.values(),
+        time.perf_counter() - start,
+        _black(plan, known, [*kept.values(), *new.values()]),
+    )
+
+
+def _black(plan: Plan, known: dict[int, Known], records: Iterable[ShardRecord]) -> dict[str, int]:
+    """Return scene id -> number of pixels that are nodata only because they are black."""
+    found = {index: one.black for index, one in known.items() if one.black}
+    found |= {int(index): count for one in records for index, count in one.black.items()}
+    return {plan.scenes[index].id: found[index] for index in sorted(found)}
 
 
 def _keep_freed_memory() -> None:

@@ -70,7 +70,7 @@ class Source:
         As :func:`geoprep.imagery.lookup_tables` makes them.
     """
 
-    pixels: imagery.Pixels
+    pixels: imagery.ImageWindow
     origin: tuple[int, int]
     tables: NDArray[Any]
 
@@ -169,6 +169,8 @@ def _fill_piece(
     with record.stage("decode"):
         pixels, origin = _read(part, region, task.meta.band_indexes, task.options.nodata)
     record.source_bytes += pixels.values.nbytes
+    if part.whole and pixels.black:
+        record.black[str(part.index)] = pixels.black
     if part.whole and (reason := too_empty(1 - pixels.valid_pixels / pixels.area, task.options)):
         return Outcome("skipped", reason)
     with record.stage("limits"):
@@ -192,8 +194,8 @@ def _grid(part: ScenePart) -> Grid:
 
 
 def _read(
-    part: ScenePart, region: Region, bands: tuple[int, ...], nodata: float | None
-) -> tuple[imagery.Pixels, tuple[int, int]]:
+    part: ScenePart, region: Region, bands: tuple[int, ...], nodata: imagery.Nodata
+) -> tuple[imagery.ImageWindow, tuple[int, int]]:
     """Read the source under a part's tiles; return it and the (row, col) where it begins."""
     grid = _grid(part)
     with open_image(part.image) as dataset:
@@ -213,7 +215,9 @@ def _read(
         return pixels, (row, col)
 
 
-def known_limits(part: ScenePart, pixels: imagery.Pixels, meta: StoreMeta) -> NDArray[np.float64]:
+def known_limits(
+    part: ScenePart, pixels: imagery.ImageWindow, meta: StoreMeta
+) -> NDArray[np.float64]:
     """Return float64 (band, 2), the source values that become black and white."""
     if part.known is not None and part.known.limits:
         return np.array(part.known.limits)

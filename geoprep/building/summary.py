@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Literal
@@ -16,6 +16,8 @@ from geoprep.storage import StoreFiles
 from geoprep.store import SPLIT_NAMES, SPLITS, Store, road_fraction, scene_issues, valid_fraction
 
 _MASKS_LOOKED_AT: Final = 8
+LARGEST_ROAD_SHARE: Final = 0.4
+"""In cities some 5 to 15 % of the ground is road."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,9 @@ class Summary:
         Bytes of pixels decoded by this run, uncompressed.
     seconds
         Of this run; ``stages`` divides the threads' own time.
+    black
+        Scene id -> number of its pixels that are nodata only because they are black: connected to
+        the image's edge or a large block, in an image without alpha, mask or nodata tag.
     """
 
     store: str
@@ -59,6 +64,7 @@ class Summary:
     seconds: float = 0.0
     stages: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    black: dict[str, int] = field(default_factory=dict)
 
 
 def summarise(
@@ -67,6 +73,7 @@ def summarise(
     state: Literal["built", "resumed", "unchanged"],
     new: Iterable[ShardRecord],
     seconds: float,
+    black: Mapping[str, int] | None = None,
 ) -> Summary:
     """Describe a finished store and the run that finished it.
 
@@ -80,6 +87,8 @@ def summarise(
         Records of the shards built by this run.
     seconds
         Wall time of this run.
+    black
+        As in the summary; None: not known.
     """
     store = Store.open(out)
     scenes, tiles = store.scenes, store.tiles
@@ -110,8 +119,39 @@ def summarise(
         source_bytes=source_bytes,
         seconds=seconds,
         stages=dict(stages),
-        warnings=tuple(_roadless_masks(plan, store)),
+        warnings=(*_roadless_masks(plan, store), *_odd_share(plan, store)),
+        black=dict(black or {}),
     )
+
+
+def _odd_share(plan: Plan, store: Store) -> Iterator[str]:
+    labelled = store.scenes.status == "ok"
+    if labelled.any():
+        yield from odd_road_share(plan, road_fraction(store), "all labelled pixels")
+
+
+def odd_road_share(plan: Plan, share: float, of: str) -> Iterator[str]:
+    """Yield a warning if the share of road is 0 or larger than on any ground.
+
+    Parameters
+    ----------
+    share
+        0 to 1.
+    of
+        What it is a share of, for the message.
+    """
+    masks = plan.options.mask_rule is not None
+    fix = "`label_values`" if masks else "`layer`, `where` and `areas`"
+    if share == 0 and not masks:  # of masks `_roadless_masks` says more
+        yield (
+            f"no road at all: 0 % of {of} are road. Check that the labels hold roads, and {fix}, "
+            "then build again with `overwrite`"
+        )
+    elif share > LARGEST_ROAD_SHARE:
+        yield (
+            f"{share:.1%} of {of} are road; in cities some 5 to 15 % are. Check that the labels "
+            f"hold nothing else, and {fix}, then build again with `overwrite`"
+        )
 
 
 def _roadless_masks(plan: Plan, store: Store) -> Iterator[str]:

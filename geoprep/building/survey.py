@@ -35,6 +35,7 @@ class Known:
 
     outcome: Outcome
     missing: str | None = None
+    black: int = 0
 
 
 @dataclass(slots=True)
@@ -109,12 +110,18 @@ def _remembered(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Known
         if entry["survey"]["missing"]:
             missing = _bits_file(str(journal.folder), index)
         if missing is None or has_bits(missing):
-            known[index] = Known(Outcome.from_json(entry["survey"]["outcome"]), missing)
+            outcome = Outcome.from_json(entry["survey"]["outcome"])
+            known[index] = Known(outcome, missing, entry["survey"].get("black", 0))
     return known
 
 
 def _note(plan: Plan, journal: Journal | BucketJournal, index: int, known: Known) -> None:
-    entry = {"index": index, "outcome": asdict(known.outcome), "missing": bool(known.missing)}
+    entry = {
+        "index": index,
+        "outcome": asdict(known.outcome),
+        "missing": bool(known.missing),
+        "black": known.black,
+    }
     journal.write({"stamp": plan.stamp, "survey": entry})
 
 
@@ -205,12 +212,12 @@ def _judged(plan: Plan, index: int, findings: _Findings, folder: str) -> Known:
         imagery.add_black(findings.counts, specks)
     if not specks:  # all black is nodata, or there is none: the shards see that themselves
         drop_bits(file)
-    missing = file if specks else None
+    missing, black = file if specks else None, findings.black - specks
     if reason := too_empty(1 - valid / findings.pixels, plan.options):
-        return Known(Outcome("skipped", reason), missing)
+        return Known(Outcome("skipped", reason), missing, black)
     if plan.meta.rescale != "scene":
-        return Known(Outcome(), missing)
-    return Known(Outcome(limits=_limits(findings.counts)), missing)
+        return Known(Outcome(), missing, black)
+    return Known(Outcome(limits=_limits(findings.counts)), missing, black)
 
 
 def _limits(counts: NDArray[np.int64]) -> tuple[tuple[float, float], ...]:

@@ -33,7 +33,7 @@ Sources: TypeAlias = "tuple[list[Found], list[str], str | Path]"
 """What the sources hold, the names of the cities, and where the store goes."""
 _OF_MASKS: Final = ("label_values", "label_speeds")
 _OF_VECTORS: Final = (
-    *("buffer", "width_field"),
+    *("buffer", "width_field", "layer", "where", "areas"),
     *("speed_from", "speed_field", "speed_unit", "schema"),
 )
 

@@ -57,6 +57,12 @@ def print_summary(summary: Summary, notes: list[str]) -> None:
         unlabelled = [name for name, status, _ in summary.issues if status == "unlabelled"]
         _print_list(console, "scenes without a label", unlabelled)
     _print_list(console, "labels without an image", list(summary.orphan_labels))
+    black = sorted(summary.black.items(), key=lambda one: -one[1])
+    _print_list(
+        console,
+        "scenes with black pixels that count as nodata; --nodata none keeps them as imagery",
+        [f"{name}: {count:,} pixels" for name, count in black],
+    )
     _print_list(
         console,
         "remarks on the labels, and defaults that were used",
@@ -89,6 +95,8 @@ def print_rehearsal(result: Rehearsal, notes: list[str]) -> None:
         console.print("[red]the disk is too small[/]: free disk space, or use a larger --gsd")
     failures = [f"{name}: {reason}" for name, reason in result.failures]
     _print_list(console, "would fail", failures)
+    for warning in result.warnings:
+        console.print("[yellow]warning[/]", Text(warning), soft_wrap=True)
     _print_list(console, "labels without an image", list(result.orphan_labels))
 
 

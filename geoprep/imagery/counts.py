@@ -1,4 +1,4 @@
-"""Pixels counted: the histograms of a scene, and those and the fractions of a store's tiles."""
+"""Count pixels: histograms of a scene, histograms and fractions of a store's tiles."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.imagery import kernels
-from geoprep.imagery.pixels import Pixels
+from geoprep.imagery.decoding import ImageWindow
 from geoprep.imagery.rescale import SIZES
 from geoprep.imagery.wide import BINS, count_wide, is_held_wide
 from geoprep.speed import BACKGROUND, NODATA
 
 
-def count_source(pixels: Pixels) -> NDArray[np.int64]:
+def count_source(pixels: ImageWindow) -> NDArray[np.int64]:
     """Return int64 (band, value): how often each value occurs among valid pixels.
 
     Of wide sources (band, bin), see :mod:`geoprep.imagery.wide`.

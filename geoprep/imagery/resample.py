@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.imagery import kernels
-from geoprep.imagery.pixels import Pixels
+from geoprep.imagery.decoding import ImageWindow
 from geoprep.imagery.wide import is_held_wide, stretch
 
 
@@ -40,7 +40,7 @@ def pixel_edges(
 
 
 def render(
-    pixels: Pixels,
+    pixels: ImageWindow,
     tables: NDArray[Any],
     ys: NDArray[np.float64],
     xs: NDArray[np.float64],
@@ -81,7 +81,7 @@ def render(
 
 
 def _stretch_means(
-    pixels: Pixels,
+    pixels: ImageWindow,
     limits: NDArray[Any],
     ys: NDArray[np.float64],
     xs: NDArray[np.float64],
@@ -97,7 +97,7 @@ def _stretch_means(
 
 
 def map_block_means(
-    pixels: Pixels,
+    pixels: ImageWindow,
     window: tuple[int, int, int, int],
     factor: int,
     tables: NDArray[np.uint8],

@@ -87,7 +87,8 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
             source,
             name,
             layer=layer.name,
-            columns=columns,
+            # Drivers evaluate a condition on the fields that are read, others being null.
+            columns=columns if rule.where is None else None,
             force_2d=True,
             where=rule.where,
         )
@@ -101,7 +102,8 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
         ) from error
     geometry = shapely.force_2d(shapely.from_wkb(wkb, on_invalid="ignore"))
     lines, feature, notes = _lines(geometry)
-    properties = _rows(list(meta["fields"]), values, len(notes))
+    read = dict(zip(meta["fields"], values, strict=True))
+    properties = _rows(columns, [read[field] for field in columns], len(notes))
     assert layer.crs is not None  # `_require_crs`
     table = build_table(lines, feature, notes, properties, layer.crs, rule, name)
     return replace(table, file_notes=unread)
@@ -282,7 +284,10 @@ def _read_parquet(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
     wanted = {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields, rule.width_field}
     columns = [field for field in frame.columns if field in wanted]
     lines, feature, notes = _lines(shapely.force_2d(np.asarray(frame.geometry.array, object)))
-    values = [np.where(frame[field].isna(), None, frame[field].astype(object)) for field in columns]
+    values: list[NDArray[Any]] = []
+    for field in columns:
+        column = frame[field].astype(object)
+        values.append(column.where(column.notna(), None).to_numpy(object))
     properties = _rows(columns, values, len(notes))
     return build_table(lines, feature, notes, properties, crs, rule, name)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -22,6 +22,7 @@ Schema = Literal["auto", "sn3", "sn5", "osm"]
 SpeedFrom = Literal["attributes", "field"]
 SpeedUnit = Literal["mph", "kmh", "mps"]
 LabelSpeeds = Literal["mph", "kmh", "bins"]
+Areas = Literal["auto", "road", "ignore"]
 Codec = Literal["lz4", "zstd"]
 
 MOST_LEVELS: Final = 10
@@ -46,6 +47,9 @@ class Choice:
         Type of the value; that of the default where omitted.
     parse
         Makes the value of the text; raises UsageError.
+    later
+        Whether the option is younger than the first stores: at its default it is left out of a
+        store's attributes, so that these and fingerprints stay as they were.
     """
 
     section: str
@@ -54,6 +58,7 @@ class Choice:
     metavar: str | None = None
     kind: type | None = None
     parse: Callable[[str], Any] | None = None
+    later: bool = False
 
 
 def _choice(section: str, text: str, **more: Any) -> dict[str, Choice]:  # noqa: ANN401 - Choice's
@@ -66,6 +71,16 @@ def parse_bands(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise UsageError(f"--bands {text}: write band numbers like 5,3,2") from error
+
+
+def parse_nodata(text: str) -> float | Literal["none"]:
+    """Read a number or ``none``."""
+    if text.strip().lower() == "none":
+        return "none"
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UsageError(f"`nodata` {text}: write a number, or none") from error
 
 
 def parse_tile(text: str) -> int | None:
@@ -136,14 +151,14 @@ class BuildOptions:
     max_nodata: float = field(
         default=0.9, metadata=_choice("Pixels", "Skip a scene with a larger share of nodata.")
     )
-    nodata: float | None = field(
+    nodata: float | Literal["none"] | None = field(
         default=None,
         metadata=_choice(
             "Pixels",
-            "This value in every band is nodata; default: alpha, mask or tag, else black that "
-            "reaches the image's edge or is a large block.",
-            kind=float,
-            metavar="VALUE",
+            "Value that marks nodata if all bands have it; none: alpha, mask or nodata tag alone. "
+            "Default: these, or else black that touches the image's edge or forms a large block.",
+            parse=parse_nodata,
+            metavar="VALUE|none",
         ),
     )
     speed_from: SpeedFrom = field(
@@ -190,6 +205,36 @@ class BuildOptions:
             "Field of the full width of a road in metres; --buffer where it says nothing.",
             kind=str,
             metavar="NAME",
+        ),
+    )
+    layer: str | None = field(
+        default=None,
+        metadata=_choice(
+            _LINES,
+            "Layer of the label file; default: the one with road attributes.",
+            kind=str,
+            metavar="NAME",
+            later=True,
+        ),
+    )
+    where: str | None = field(
+        default=None,
+        metadata=_choice(
+            _LINES,
+            "SQL condition that selects the features that are roads, such as \"class = 'road'\".",
+            kind=str,
+            metavar="SQL",
+            later=True,
+        ),
+    )
+    areas: Areas = field(
+        default="auto",
+        metadata=_choice(
+            _LINES,
+            "Polygons in labels; auto: roads if the file has road attributes or --where selects "
+            "them, refused otherwise; road: all are roads; ignore: all are left out.",
+            choices=get_args(Areas),
+            later=True,
         ),
     )
     label_values: str | None = field(
@@ -326,15 +371,25 @@ class BuildOptions:
         from geoprep.labels import SpeedRule
 
         return SpeedRule(
-            schema, self.speed_from, self.speed_field, self.speed_unit, self.width_field
+            schema,
+            self.speed_from,
+            self.speed_field,
+            self.speed_unit,
+            self.width_field,
+            self.layer,
+            self.where,
+            self.areas,
         )
 
     def to_attrs(self) -> dict[str, Any]:
         """Return the options as plain JSON values; a store is the same wherever files lie."""
-        named = self.split_file and PurePath(self.split_file).name
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()} | {
-            "split_file": named
-        }
+        attrs: dict[str, Any] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != one.default or not one.metadata["choice"].later:
+                attrs[one.name] = list(value) if isinstance(value, tuple) else value
+        attrs["split_file"] = self.split_file and PurePath(self.split_file).name
+        return attrs
 
 
 def parse_rescale(text: str) -> tuple[float, float] | None:

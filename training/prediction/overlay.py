@@ -138,6 +138,7 @@ def _brightened(
         values[~usable] = 0
         valid = usable.view(np.uint8)
     tables = imagery.lookup_tables(
-        imagery.percentile_limits(imagery.count_source(imagery.Pixels(values, valid))), source.dtype
+        imagery.percentile_limits(imagery.count_source(imagery.ImageWindow(values, valid))),
+        source.dtype,
     )
     return np.repeat(imagery.to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)

@@ -113,7 +113,7 @@ def _fill(
 
 def read_rows(
     dataset: DatasetReader, bands: tuple[int, ...], top: int, bottom: int
-) -> imagery.Pixels:
+) -> imagery.ImageWindow:
     """Return whole rows of an image, in its own dtype."""
     from rasterio.windows import Window
 

@@ -53,14 +53,14 @@ HERE = line((X - STEP, Y), (X + STEP, Y))
 SAYS_NOTHING = {
     "elsewhere": (
         [line((X + 1, Y), (X + 1.1, Y))],
-        "lies in the scene; its lines are at longitude",
+        "intersects the scene; its lines are at longitude",
     ),
-    "swapped": ([line((Y, X + 90), (Y, X + 90.1))], "lies in the scene"),
-    "utm": ([line((664_000.0, 4_011_000.0), (664_100.0, 4_011_000.0))], "is a road line"),
-    "points": ([other("Point", coordinates=[X, Y])], "none of its 1 features is a road line"),
-    "collection": ([other("GeometryCollection", geometries=[HERE["geometry"]])], "is a road line"),
-    "nan": ([line((X, float("nan")), (X, Y))], "is a road line"),
-    "neighbour": ([line((X + SIDE * 2.7e-6 / 2, Y), (X + 1, Y))], "lies in the scene"),
+    "swapped": ([line((Y, X + 90), (Y, X + 90.1))], "intersects the scene"),
+    "utm": ([line((664_000.0, 4_011_000.0), (664_100.0, 4_011_000.0))], "is a line or area"),
+    "points": ([other("Point", coordinates=[X, Y])], "none of its 1 features is a line or area"),
+    "collection": ([other("GeometryCollection", geometries=[HERE["geometry"]])], "is a line or area"),
+    "nan": ([line((X, float("nan")), (X, Y))], "is a line or area"),
+    "neighbour": ([line((X + SIDE * 2.7e-6 / 2, Y), (X + 1, Y))], "intersects the scene"),
 }
 
 
@@ -99,7 +99,7 @@ def test_swapped_coordinates_are_recognised(tmp_path):
     Path(scene.label).write_text(json.dumps(document))
     store = build_of(tmp_path / "a.zarr", [scene])
     assert store.scenes.status.tolist() == ["failed"]
-    assert "latitude stands before longitude" in store.scenes.reason[0]
+    assert "latitude first" in store.scenes.reason[0]
 
 
 def scale():

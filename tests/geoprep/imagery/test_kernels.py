@@ -32,7 +32,7 @@ def random_source(seed, height, width, bands, dtype, mask="none"):
 
 
 def pixels_of(values, valid):
-    return imagery.Pixels(values, valid if valid.size else None)
+    return imagery.ImageWindow(values, valid if valid.size else None)
 
 
 def random_tables(seed, bands, dtype):

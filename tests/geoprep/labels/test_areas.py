@@ -12,8 +12,8 @@ from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule, burn, read_roads, speed_polygons
 from geoprep.labels.road_files import open_road_file
-from geoprep.labels.table import NAMELESS_AREA
 from geoprep.plan.shared import judge_shared_roads
+from geoprep.speed import UNKNOWN_SPEED
 
 UTM = "EPSG:32637"
 GRID = Grid(60, 80, Affine(0.5, 0, 412_000, 0, -0.5, 6_174_000), UTM)
@@ -146,37 +146,127 @@ def test_a_wide_road_beside_the_scene_reaches_into_it(label):
     assert widths(mask_of(roads)) == [16]
 
 
-def test_areas_of_a_file_that_says_nothing_of_roads_are_taken_and_noted(tmp_path):
-    """Footprints of buildings look the same: whoever gives them as labels reads this."""
-    path = tmp_path / "a.geojson"
-    shape = {"type": "Polygon", "coordinates": YARD}
+@pytest.fixture
+def houses(tmp_path):
+    """Return a file of areas without road attributes, as buildings and land cover are."""
+    path = tmp_path / "houses.geojson"
+    features = [
+        {
+            "type": "Feature",
+            "properties": {"osm_id": "1", "type": kind, "surface": "grass"},
+            "geometry": {"type": "Polygon", "coordinates": YARD},
+        }
+        for kind in ("house", "road")
+    ]
     document = {
         "type": "FeatureCollection",
-        "features": [
-            {"type": "Feature", "properties": {"osm_id": "1", "type": "house"}, "geometry": shape}
-        ],
+        "features": features,
         "crs": {"type": "name", "properties": {"name": UTM}},
     }
     path.write_text(json.dumps(document))
-    roads = read_roads(path)
-    assert roads.mph.tolist() == [20.0]
-    assert roads.notes == {NAMELESS_AREA: 1}
+    return path
 
 
-def test_layers_of_roads_that_are_not_read_are_named(tmp_path, label):
+def test_areas_without_road_attributes_are_refused_with_the_options_that_help(houses):
+    with pytest.raises(LabelError, match=r"houses\.geojson: 2 areas.*`where`.*`areas` to road"):
+        read_roads(houses)
+
+
+def test_areas_that_are_asked_for_are_roads_of_unknown_speed(houses):
+    roads = read_roads(houses, rule=SpeedRule(areas="road"))
+    assert roads.notes == {"area of unknown speed": 2}
+    expected = by_gdal(shapely.Polygon(YARD[0], YARD[1:]), UNKNOWN_SPEED)
+    np.testing.assert_array_equal(mask_of(roads), expected)
+
+
+def test_areas_selected_by_a_condition_are_roads(houses):
+    roads = read_roads(houses, rule=SpeedRule(where="type = 'road'"))
+    assert len(roads.lines) == 1
+    assert set(np.unique(mask_of(roads))) == {0, UNKNOWN_SPEED}
+
+
+def test_areas_can_be_left_out(houses):
+    roads = read_roads(houses, rule=SpeedRule(areas="ignore"))
+    assert len(roads.lines) == 0
+    assert roads.notes == {"area ignored": 2}
+
+
+def test_known_speeds_are_drawn_over_an_area_of_unknown_speed(label):
+    area = ("Polygon", YARD[:1], {"road_type": None})
+    mask = mask_of(read_roads(label(area, road(15.1))))
+    assert set(np.unique(mask)) == {0, 25, UNKNOWN_SPEED}
+    assert mask[30, 40] == 25
+
+
+LAYERS = {
+    "rivers": ("LineString", {"fclass": "river", "name": "Neva"}),
+    "roads": ("LineString", {"fclass": "residential"}),
+    "railways": ("LineString", {"fclass": "rail"}),
+    "landuse": ("Polygon", {"fclass": "forest"}),
+}
+"""Layers of Geofabrik's extracts: all have a field fclass."""
+
+
+def layered(path, layers):
     geopandas = pytest.importorskip("geopandas")
-    path = tmp_path / "roads.gpkg"
-    for layer, feature in (
-        ("areas", ("Polygon", YARD, {})),
-        ("lines", road(15)),
-        ("paths", road(20)),
-    ):
-        geopandas.read_file(label(feature)).to_file(path, layer=layer)
+    for layer, (kind, properties) in layers.items():
+        shape = (
+            shapely.Polygon(YARD[0])
+            if kind == "Polygon"
+            else shapely.LineString([at(0, 15), at(40, 15)])
+        )
+        geopandas.GeoDataFrame([properties], geometry=[shape], crs=UTM).to_file(path, layer=layer)
+    return path
+
+
+def test_the_layer_with_road_attributes_is_read_and_the_others_are_named(tmp_path):
+    path = layered(tmp_path / "extract.gpkg", LAYERS)
     note = (
-        "layer lines (LineString) taken as roads, others not read: paths (LineString), "
-        "areas (Polygon)"
+        "layer roads (LineString) read as roads, layers not read: rivers (LineString), "
+        "railways (LineString), landuse (Polygon)"
     )
-    assert read_roads(path).notes == {note: 1}
+    assert read_roads(path).notes == {"lanes missing": 1, "surface missing": 1, note: 1}
     file = open_road_file(path, SpeedRule())
-    assert file.roads_within(GRID.bounds, UTM, 2.0).notes == {}
     assert judge_shared_roads(file, [GRID]) == ([""], (f"{path}: {note}",))
+
+
+@pytest.mark.parametrize(
+    ("layers", "says"),
+    [
+        (["rivers", "railways"], "no layer has road attributes"),
+        (["roads", "north"], "more than one layer has road attributes"),
+    ],
+)
+def test_layers_that_do_not_tell_are_refused_by_name(tmp_path, layers, says):
+    known = LAYERS | {"north": ("LineString", {"highway": "primary"})}
+    path = layered(tmp_path / "a.gpkg", {name: known[name] for name in layers})
+    with pytest.raises(LabelError, match=rf"a\.gpkg: {says}.*{layers[0]}.*{layers[1]}.*`layer`"):
+        read_roads(path)
+    assert len(read_roads(path, rule=SpeedRule(layer=layers[1])).notes) > 0
+
+
+def test_a_layer_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+    path = layered(tmp_path / "a.gpkg", LAYERS)
+    with pytest.raises(LabelError, match=r"no layer 'streets'.*rivers.*roads"):
+        read_roads(path, rule=SpeedRule(layer="streets"))
+
+
+def test_a_condition_selects_features_of_any_format(tmp_path, label):
+    path = label(road(5, name="a"), road(15, name="b"))
+    assert len(read_roads(path, rule=SpeedRule(where="name = 'a'")).lines) == 1
+    geopandas = pytest.importorskip("geopandas")
+    frame = geopandas.read_file(path)
+    for suffix in (".gpkg", ".shp", ".parquet"):
+        other = path.with_suffix(suffix)
+        if suffix == ".parquet":
+            frame.to_parquet(other)
+        else:
+            frame.to_file(other)
+        assert len(read_roads(other, rule=SpeedRule(where="name = 'a'")).lines) == 1, suffix
+
+
+def test_a_condition_that_is_wrong_is_an_error_that_lists_the_fields(tmp_path, label):
+    path = label(road(5, name="a"))
+    for where in ("colour = 'red'", "name ="):
+        with pytest.raises(LabelError, match=r"a\.geojson: .*`where`.*road_type"):
+            read_roads(path, rule=SpeedRule(where=where))

@@ -22,7 +22,8 @@ def sn3(**changes):
 
 def sn5(**changes):
     road = {"highway": "primary", "lanes": "2", "surface": "paved", "bridge": None}
-    return road | {"inferred_speed_mph": 45.0, "inferred_speed_mps": 20.1168} | changes
+    road |= {"OBJECTID": "1", "osm_id": 5.0, "inferred_speed_mph": 45.0}
+    return road | {"inferred_speed_mps": 20.1168} | changes
 
 
 def osm(**changes):
@@ -194,7 +195,7 @@ def test_osm_lanes_are_used_when_they_can_be_read():
     ("names", "schema"),
     [
         ({"road_type", "paved", "highway"}, "sn3"),
-        ({"highway", "lanes", "surface", "inferred_speed_mph"}, "sn5"),
+        ({"highway", "lanes", "inferred_speed_mph", "inferred_speed_mps"}, "osm"),
         ({"highway", "lanes", "surface", "OBJECTID", "osm_id"}, "sn5"),
         ({"highway", "lanes", "surface"}, "osm"),
         ({"class", "type"}, "osm"),

@@ -308,7 +308,7 @@ def test_a_label_with_features_in_the_scene_or_none_at_all_is_one_of_it(margin):
 
 def test_roads_all_around_a_scene_are_not_in_it():
     around = feature([[37.5, 55.6], [37.7, 55.6], [37.7, 55.8], [37.5, 55.8], [37.5, 55.6]])
-    with pytest.raises(LabelError, match=r"chip7: none of its 1 features lies in the scene"):
+    with pytest.raises(LabelError, match=r"chip7: none of its 1 features intersects the scene"):
         read_roads(
             geojson(around), name="chip7", scene=(37.59, 55.69, 37.61, 55.71), bounds_crs=LONLAT
         )
@@ -324,7 +324,7 @@ def test_the_neighbours_road_that_ends_at_the_edge_is_not_in_the_scene(crs):
     back = pyproj.Transformer.from_crs(crs, LONLAT, always_xy=True)
     beside = [list(back.transform(x, bottom + side / 2)) for x in (right, right + side)]
     scene = {"scene": (left, bottom, right, top), "bounds_crs": crs}
-    with pytest.raises(LabelError, match="lies in the scene"):
+    with pytest.raises(LabelError, match="intersects the scene"):
         read_roads(geojson(feature(beside)), **scene)
     reaching_in = [list(back.transform(x, bottom + side / 2)) for x in (right - side / 9, right)]
     assert len(read_roads(geojson(feature(reaching_in)), **scene).lines) == 1

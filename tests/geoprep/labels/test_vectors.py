@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from geoprep.crs import boxes_around
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels import road_files
+from geoprep.labels import road_files as reading
 from geoprep.labels.burning import burn, speed_polygons
 from geoprep.labels.road_files import read_roads
 from geoprep.labels.rule import SpeedRule
@@ -181,7 +181,7 @@ def test_features_without_a_line_belong_to_no_scene_and_are_told_apart(tmp_path)
     }
     roads = read_roads(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
     assert len(roads.lines) == 3
-    assert road_files.open_road_file(path, SpeedRule()).table.lineless() == expected
+    assert reading.open_road_file(path, SpeedRule()).table.lineless() == expected
     assert not any(note.startswith("geometry") for note in roads.notes)
     assert expected.items() <= read_roads(path).notes.items()
 
@@ -213,9 +213,9 @@ def test_a_file_is_read_once_by_all_threads_and_again_when_it_changes(tmp_path, 
     path = tmp_path / "roads.gpkg"
     network().to_crs(UTM).to_file(path)
     reads = []
-    read = road_files.read_road_table
+    read = reading.read_road_table
     monkeypatch.setattr(
-        road_files, "read_road_table", lambda path, rule: reads.append(path) or read(path, rule)
+        reading, "read_road_table", lambda path, rule: reads.append(path) or read(path, rule)
     )
     bounds = scene(UTM, 0, 0, side=2000)
 
@@ -237,8 +237,7 @@ def test_a_file_is_read_once_by_all_threads_and_again_when_it_changes(tmp_path, 
 def test_another_rule_is_another_reading(road_files):
     path = road_files(UTM)
     opened = [
-        road_files.open_road_file(path, SpeedRule(schema=schema))
-        for schema in ("sn3", "auto", "sn3")
+        reading.open_road_file(path, SpeedRule(schema=schema)) for schema in ("sn3", "auto", "sn3")
     ]
     assert opened[0] is opened[2] is not opened[1]
 
@@ -263,7 +262,7 @@ def test_a_crs_that_is_nowhere_on_earth_is_an_error(tmp_path):
 
 
 def test_a_speed_field_that_is_not_there_lists_all_fields(road_files):
-    with pytest.raises(LabelError, match=r"limit.*lane_numbe, paved, road_type.*--speed-field"):
+    with pytest.raises(LabelError, match=r"limit.*lane_numbe, paved, road_type.*`speed_field`"):
         read_roads(road_files(UTM), rule=SpeedRule(speed_field="limit"))
 
 
@@ -295,11 +294,11 @@ def test_a_file_that_gdal_cannot_read_is_an_error_that_names_it(tmp_path, suffix
 @pytest.mark.parametrize(
     ("part", "keep", "says"),
     [
-        (".shp", 0.5, r"cut short, \d+ of \d+ bytes"),
-        (".shp", 0.999, r"cut short, \d+ of \d+ bytes"),
-        (".dbf", 0.5, r"cut short, \d+ of \d+ bytes"),
-        (".dbf", 0.0, r"roads_part\.dbf: cut short"),
-        (".dbf", None, r"its attributes, roads_part\.dbf, are not beside it"),
+        (".shp", 0.5, r"truncated, \d+ of \d+ bytes"),
+        (".shp", 0.999, r"truncated, \d+ of \d+ bytes"),
+        (".dbf", 0.5, r"truncated, \d+ of \d+ bytes"),
+        (".dbf", 0.0, r"roads_part\.dbf: truncated"),
+        (".dbf", None, r"its attribute file roads_part\.dbf is missing"),
         (".shx", None, r"roads_part\.shp"),
     ],
 )
@@ -346,6 +345,6 @@ def test_a_scene_that_is_no_place_on_earth_has_no_roads(road_files):
     nowhere = (1.77e7, -1.2e7, 1.78e7, -1.19e7)
     path = road_files(UTM)
     assert len(read_roads(path, bounds=nowhere, bounds_crs=UTM).lines) == 0
-    assert not road_files.open_road_file(path, SpeedRule()).covers(nowhere, UTM)
-    with pytest.raises(LabelError, match=r"the scene is at .* no place on Earth"):
+    assert not reading.open_road_file(path, SpeedRule()).covers(nowhere, UTM)
+    with pytest.raises(LabelError, match=r"the scene is at .* not on Earth"):
         read_roads(path, scene=nowhere, bounds_crs=UTM)

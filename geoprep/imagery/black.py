@@ -44,7 +44,7 @@ def drop_specks(black: NDArray[np.uint8], width: int) -> int:
     black
         uint8 (y, bytes): a bit per pixel, as ``numpy.packbits`` makes them row by row.
     width
-        Pixels in a row.
+        Pixels per row.
     """
     first = _count_runs(black, width)
     if first[-1] > MOST_RUNS:

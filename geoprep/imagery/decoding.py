@@ -1,11 +1,11 @@
-"""A window of a raster in its own dtype, and where it holds imagery."""
+"""Read a window of an image in its own dtype, and find where it holds imagery."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,26 +19,33 @@ from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError
 from geoprep.grid import Grid, local_grid
 from geoprep.imagery import kernels
-from geoprep.imagery.missing import without_specks
+from geoprep.imagery.black import without_specks
 from geoprep.imagery.rescale import SIZES
 from geoprep.imagery.wide import WIDE, find_usable, held_dtype, is_held_wide
 
+Nodata = float | Literal["none"] | None
+"""A value that marks nodata; ``none``: alpha, mask and nodata tag only; None: black too."""
+
 
 @dataclass(frozen=True, slots=True)
-class Pixels:
-    """A window of an image.
+class ImageWindow:
+    """Decoded pixels of a window of an image.
 
     Attributes
     ----------
     values
-        uint8 or uint16 (y, x, band), C-contiguous; float32 or float64 of wide sources
+        uint8 or uint16 (y, x, band), C-contiguous; float32 or float64 for wide dtypes
         (:mod:`geoprep.imagery.wide`).
     valid
-        uint8 (y, x), 1 where there is imagery; None where that is everywhere.
+        uint8 (y, x), 1 where there is imagery; None if that is everywhere.
+    black
+        Number of pixels that count as nodata only because they are black
+        (:mod:`geoprep.imagery.black`).
     """
 
     values: NDArray[Any]
     valid: NDArray[np.uint8] | None = None
+    black: int = 0
 
     @property
     def area(self) -> int:
@@ -52,7 +59,7 @@ class Pixels:
 
 
 def default_bands(dataset: DatasetReader) -> tuple[int, ...]:
-    """Return the 1-based bands that are imagery: all but alpha; a palette's red, green and blue."""
+    """Return the 1-based bands of imagery: all but alpha; red, green and blue of a palette."""
     alpha = _alpha_band(dataset)
     return tuple(i for i in range(1, _band_count(dataset) + 1) if i != alpha)
 
@@ -121,15 +128,21 @@ def _missing_georeference(dataset: DatasetReader) -> str:
 
 
 def check_image(dataset: DatasetReader, bands: Sequence[int]) -> str:
-    """Return the dtype of the bands, or raise ImageError naming what cannot be used.
+    """Return the dtype of the bands.
 
-    All real dtypes can: see :mod:`geoprep.imagery.wide` for those of more than 16 bits or a sign.
+    All real dtypes can be used: see :mod:`geoprep.imagery.wide` for those that are signed or have
+    more than 16 bits.
+
+    Raises
+    ------
+    ImageError
+        If a band does not exist, bands differ in dtype, or values are complex.
     """
     count = _band_count(dataset)
     missing = [b for b in bands if b > count]
     if missing:
         raise ImageError(
-            f"{dataset.name} has {count} band(s), not band {missing[0]}: choose with --bands"
+            f"{dataset.name} has {count} band(s) and no band {missing[0]}: choose `bands`"
         )
     dtypes = {"uint8"} if has_palette(dataset) else {dataset.dtypes[b - 1] for b in bands}
     if len(dtypes) == 1 and dtypes <= {*SIZES, *WIDE}:
@@ -137,17 +150,17 @@ def check_image(dataset: DatasetReader, bands: Sequence[int]) -> str:
     held = "/".join(sorted(dtypes))
     if "complex" in held:
         raise ImageError(
-            f"{dataset.name} holds {held} values, of which nobody can say how bright they are: "
-            "write what shall be seen of them, such as the amplitude, as a real image first"
+            f"{dataset.name} holds {held} values: complex values have no brightness; convert them "
+            "to a real image, such as the amplitude, first"
         )
     raise ImageError(
-        f"{dataset.name} holds {held} in the bands that are read; bands of one dtype are read: "
-        "choose with --bands, or convert with `gdal_translate -ot Float32 IN OUT`"
+        f"{dataset.name} holds {held} in the bands to read, which must have one dtype: choose "
+        "`bands`, or convert with gdal_translate -ot Float32 IN OUT"
     )
 
 
 def has_palette(dataset: DatasetReader) -> bool:
-    """Return whether an image is one band of indexes into a table of colours."""
+    """Return whether an image is one band of indexes into a colour table."""
     return bool(dataset.colorinterp[0] == ColorInterp.palette and dataset.dtypes[0] == "uint8")
 
 
@@ -160,55 +173,70 @@ def read_pixels(
     bands: Sequence[int],
     window: Window | None = None,
     *,
-    nodata: float | None = None,
+    nodata: Nodata = None,
     missing: NDArray[np.uint8] | None = None,
-) -> Pixels:
-    """Read bands and find what is valid.
+) -> ImageWindow:
+    """Read bands and find the valid pixels.
 
-    Validity comes from ``nodata`` where it is given, else from the alpha band, the mask, or the
-    nodata value, in this order. Where a file has none of them, black (0 in every band read) is
-    nodata where it hangs together with the image's edge or is a large block
-    (:mod:`geoprep.imagery.missing`); black specks are shadows and roofs. A window alone cannot
-    tell: there ``missing`` says it, and without that all black is nodata. In signed, 32-bit and
-    floating images a pixel is nodata wherever any band is NaN, infinite or the nodata value.
+    Validity comes from ``nodata`` if it is a number, else from the alpha band, the mask, or the
+    nodata tag, in this order. In a file without any of them, black (0 in every band read) is
+    nodata where it is connected to the image's edge or forms a large block
+    (:mod:`geoprep.imagery.black`); smaller black regions are shadows and roofs. That takes the
+    whole image: for a window ``missing`` gives the result, and without it all black is nodata. In
+    signed, 32-bit and floating images a pixel is nodata if any band is NaN, infinite or the nodata
+    value.
 
     Parameters
     ----------
     dataset
-        An open image. One with a palette is read by its colours.
+        An open image; one with a palette is converted to its colours.
     bands
         1-based.
     window
-        The whole image by default.
+        None: the whole image.
     nodata
-        The value that marks nodata in every band, whatever the file says.
+        Value that marks nodata if all bands have it, whatever the file says; ``none``: black is
+        never nodata; None: as above.
     missing
         uint8 (y, x) of the window, 1 where black is nodata.
 
     Raises
     ------
     ImageError
-        The file is truncated or otherwise unreadable.
+        If the file is truncated or otherwise unreadable.
     """
+    marker = None if nodata == "none" else nodata
     try:
         if has_palette(dataset):
-            values, valid = _read_palette(dataset, bands, window, nodata)
+            values, valid = _read_palette(dataset, bands, window, marker)
         else:
-            values, valid = _read_bands(dataset, bands, window, nodata)
+            values, valid = _read_bands(dataset, bands, window, marker)
     except (RasterioError, OSError) as error:
         raise ImageError(f"{dataset.name} cannot be read: {_cause(error)}") from error
-    if nodata is None and not marks_nodata(dataset) and not valid.all():
-        if missing is not None:
+    black = 0
+    if marker is None and not marks_nodata(dataset) and not valid.all():
+        if nodata == "none":
+            valid[...] = 1
+        elif missing is not None:
             valid |= missing == 0
         elif window is None:
             valid = without_specks(valid)
+        black = _count_black(values, valid)
     if is_held_wide(values):
-        valid &= find_usable(values, dataset.nodata if nodata is None else nodata)
-    return Pixels(values, None if valid.all() else valid)
+        valid &= find_usable(values, dataset.nodata if marker is None else marker)
+    return ImageWindow(values, None if valid.all() else valid, black)
+
+
+def _count_black(values: NDArray[Any], valid: NDArray[np.uint8]) -> int:
+    """Return the number of pixels that are nodata because they are black; NaN is not black."""
+    nodata = valid == 0
+    if is_held_wide(values):
+        nodata &= find_usable(values, None)
+    return int(np.count_nonzero(nodata))
 
 
 def marks_nodata(dataset: DatasetReader) -> bool:
-    """Return whether a file says what is nodata: by alpha, a mask, or a value."""
+    """Return whether a file marks nodata by an alpha band, a mask or a nodata tag."""
     masked = MaskFlags.per_dataset in dataset.mask_flag_enums[0]
     return _alpha_band(dataset) is not None or masked or dataset.nodata is not None
 
@@ -220,7 +248,7 @@ def _read_bands(
     wanted = [*bands, *([alpha] if alpha else [])]
     dtype = held_dtype(dataset.dtypes[bands[0] - 1])
     values = np.empty((*_shape(dataset, window), len(wanted)), dtype)
-    # Read into the final order of axes: GDAL fills pixel-interleaved buffers directly.
+    # Read into the final axis order: GDAL fills pixel-interleaved buffers directly.
     dataset.read(wanted, out=values.transpose(2, 0, 1), window=window)
     if nodata is not None:
         valid = find_valid(values, len(bands), nodata)
@@ -256,7 +284,7 @@ def _shape(dataset: DatasetReader, window: Window | None) -> tuple[int, int]:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line GDAL said, which rasterio hides behind "See previous exception"."""
+    """Return the first line of GDAL's error, which rasterio hides behind another exception."""
     cause = error.__cause__ or error.__context__
     text = str(cause) if cause is not None else str(error)
     return (text.splitlines() or [type(error).__name__])[0]
@@ -270,16 +298,16 @@ def _alpha_band(dataset: DatasetReader) -> int | None:
 
 
 def find_valid(values: NDArray[Any], bands: int, nodata: float) -> NDArray[np.uint8]:
-    """Return where a band is not ``nodata``.
+    """Return where any band differs from ``nodata``.
 
     Parameters
     ----------
     values
         uint8, uint16 or floats (y, x, band), C-contiguous.
     bands
-        How many of its bands are looked at, from the first.
+        Number of its bands to compare, from the first.
     nodata
-        The value that marks nodata in every band.
+        Value that marks nodata if all bands have it.
 
     Returns
     -------
@@ -292,7 +320,7 @@ def find_valid(values: NDArray[Any], bands: int, nodata: float) -> NDArray[np.ui
         anywhere: NDArray[np.uint8] = differs.any(axis=2).view(np.uint8)
         return anywhere
     if not 0 <= nodata <= np.iinfo(values.dtype).max or nodata != int(nodata):
-        return np.ones(values.shape[:2], np.uint8)  # no pixel can hold it; NaN ends here too
+        return np.ones(values.shape[:2], np.uint8)  # the dtype cannot hold it, as NaN
     found = np.empty(values.shape[:2], np.uint8)
     rows = values.reshape(len(values), -1)
     kernels.any_differs(values, rows, (0,) * bands, values.dtype.type(nodata), found)
@@ -300,7 +328,7 @@ def find_valid(values: NDArray[Any], bands: int, nodata: float) -> NDArray[np.ui
 
 
 def band_names(dataset: DatasetReader) -> tuple[str, ...]:
-    """Return a name for every band: its description, its colour, or ``band N``."""
+    """Return the name of every band: its description, its colour, or ``band N``."""
     if has_palette(dataset):
         return "red", "green", "blue"
     return tuple(

@@ -5,7 +5,7 @@ from helpers.black import black_nodata
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from geoprep.imagery import missing
+from geoprep.imagery import black as rules
 
 
 @given(
@@ -21,22 +21,22 @@ from geoprep.imagery import missing
 def test_groups_are_those_of_scipy(seed, height, width, share, large):
     black = np.random.default_rng(seed).random((height, width)) < share
     bits = np.packbits(black, axis=1)
-    first = missing._count_runs(bits, width)
+    first = rules._count_runs(bits, width)
     runs = np.empty((first[-1], 2), np.int32)
-    missing._find_runs(bits, width, first, runs)
-    kept = missing._clear_specks(bits, width, first, runs, large)
+    rules._find_runs(bits, width, first, runs)
+    kept = rules._clear_specks(bits, width, first, runs, large)
     expected = black_nodata(black, large)
     assert np.array_equal(np.unpackbits(bits, axis=1, count=width), expected)
     assert kept == expected.sum()
 
 
 def test_more_black_than_can_be_looked_at_is_all_nodata(monkeypatch):
-    monkeypatch.setattr(missing, "MOST_RUNS", 10)
+    monkeypatch.setattr(rules, "MOST_RUNS", 10)
     black = np.zeros((20, 20), bool)
     black[4:16:2, 4:16:2] = True
     bits = np.packbits(black, axis=1)
-    assert missing.drop_specks(bits, 20) == 36
+    assert rules.drop_specks(bits, 20) == 36
     assert np.array_equal(np.unpackbits(bits, axis=1, count=20), black)
     monkeypatch.undo()
-    assert missing.drop_specks(bits, 20) == 0
+    assert rules.drop_specks(bits, 20) == 0
     assert not bits.any()

@@ -100,7 +100,7 @@ def test_a_palette_is_read_by_its_colours(tmp_path, bands, nodata):
         assert imagery.band_names(dataset) == ("red", "green", "blue")
         assert imagery.check_image(dataset, bands) == "uint8"
         pixels = imagery.read_pixels(dataset, bands)
-        with pytest.raises(ImageError, match="not band 4"):
+        with pytest.raises(ImageError, match="no band 4"):
             imagery.check_image(dataset, (4,))
     expected = np.array([colours[i] for i in range(4)], np.uint8)[indexes][..., np.array(bands) - 1]
     np.testing.assert_array_equal(pixels.values, expected)
@@ -195,7 +195,7 @@ def test_complex_values_are_refused_with_what_helps(tmp_path, values):
 
 def test_a_band_that_is_not_there_is_refused_by_number(tmp_path, values):
     path = write_image(tmp_path / "a.tif", values)
-    with open_image(str(path)) as dataset, pytest.raises(ImageError, match=r"3 band.*not band 5"):
+    with open_image(str(path)) as dataset, pytest.raises(ImageError, match=r"3 band.*no band 5"):
         imagery.check_image(dataset, (1, 5))
 
 
@@ -237,7 +237,7 @@ def limits_of(pixels):
 @example(np.arange(100, dtype=np.uint16).reshape(10, 10, 1))
 @example(np.array([[[1], [255]]], np.uint8))
 def test_limits_are_numpys_percentiles_to_the_last_bit(values):
-    pixels = imagery.Pixels(values)
+    pixels = imagery.ImageWindow(values)
     above = values[values > 0]
     if above.size == 0:
         assert limits_of(pixels).tolist() == [[1.0, 2.0]]
@@ -252,7 +252,7 @@ def test_limits_are_numpys_percentiles_to_the_last_bit(values):
 def test_limits_of_large_images_are_numpys_too(seed, top):
     rng = np.random.default_rng(seed)
     values = rng.integers(0, top + 1, (rng.integers(50, 400), rng.integers(50, 400), 3))
-    pixels = imagery.Pixels(values.astype(np.uint16))
+    pixels = imagery.ImageWindow(values.astype(np.uint16))
     expected = [
         np.percentile(band[band > 0], (2, 98)) for band in np.moveaxis(pixels.values, -1, 0)
     ]
@@ -264,7 +264,7 @@ def test_limits_leave_nodata_out():
     values[:30] = 60000
     valid = np.ones((60, 60), np.uint8)
     valid[:30] = 0
-    limits = limits_of(imagery.Pixels(values, valid))
+    limits = limits_of(imagery.ImageWindow(values, valid))
     expected = [np.percentile(values[30:, :, k], (2, 98)) for k in (0, 1)]
     np.testing.assert_array_equal(limits, expected)
 
@@ -353,7 +353,7 @@ def test_edges_ascend_and_stay_on_the_source(start, count, step, length):
 def test_rendering_takes_either_path_to_the_same_pixels(shape, ys, xs):
     values = texture(*shape, bands=3, dtype="uint16")
     tables = imagery.lookup_tables(np.tile([1.0, 2047.0], (3, 1)), "uint16")
-    pixels = imagery.Pixels(values)
+    pixels = imagery.ImageWindow(values)
     out = np.zeros((len(ys) - 1, len(xs) - 1, 3), np.uint8)
     edges = np.array(ys, float), np.array(xs, float)
     out_valid = np.zeros(out.shape[:2], np.uint8)
