@@ -58,7 +58,10 @@ SAYS_NOTHING = {
     "swapped": ([line((Y, X + 90), (Y, X + 90.1))], "intersects the scene"),
     "utm": ([line((664_000.0, 4_011_000.0), (664_100.0, 4_011_000.0))], "is a line or area"),
     "points": ([other("Point", coordinates=[X, Y])], "none of its 1 features is a line or area"),
-    "collection": ([other("GeometryCollection", geometries=[HERE["geometry"]])], "is a line or area"),
+    "collection": (
+        [other("GeometryCollection", geometries=[HERE["geometry"]])],
+        "is a line or area",
+    ),
     "nan": ([line((X, float("nan")), (X, Y))], "is a line or area"),
     "neighbour": ([line((X + SIDE * 2.7e-6 / 2, Y), (X + 1, Y))], "intersects the scene"),
 }

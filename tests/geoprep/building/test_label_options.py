@@ -1,0 +1,138 @@
+"""Test options of labels and nodata in whole builds: layers, areas, black imagery, road shares."""
+
+from __future__ import annotations
+
+import json
+
+import geopandas
+import numpy as np
+import pytest
+import shapely
+from helpers.factory import PLACES, ROADS, plan_of, texture, write_image, write_roads
+from helpers.factory import write_scene as write
+
+from geoprep.building.rehearsal import rehearse
+from geoprep.building.run import build
+from geoprep.errors import LabelError, StoreError
+from geoprep.executors import Threads
+from geoprep.plan.options import BuildOptions
+from geoprep.plan.plan import make_plan
+from geoprep.sources.scene import Found, Scene
+from geoprep.speed import UNKNOWN_SPEED
+from geoprep.store import Store
+
+PLACE = PLACES["utm"]
+SIDE = 128
+
+
+def built(tmp_path, scenes, name="a.zarr", **options):
+    """Return the summary of a build and its store."""
+    plan = plan_of(scenes, tile=64, **options)
+    return build(plan, tmp_path / name, Threads(1)), Store.open(tmp_path / name)
+
+
+def fields(path, covered, crs=PLACE.crs, **properties):
+    """Write areas that cover a share of the scene, without or with attributes."""
+    left, top = PLACE.transform * (0, 0)
+    right, bottom = PLACE.transform * (SIDE, SIDE * covered)
+    shape = shapely.box(left, bottom, right, top)
+    geopandas.GeoDataFrame([{"kind": "field"} | properties], geometry=[shape], crs=crs).to_file(
+        path
+    )
+    return str(path)
+
+
+@pytest.fixture
+def image(tmp_path):
+    return str(write_image(tmp_path / "a.tif", texture(SIDE, SIDE), PLACE))
+
+
+def test_land_cover_is_not_taken_for_roads(tmp_path, image):
+    cover = fields(tmp_path / "cover.gpkg", 0.6)
+    summary, store = built(tmp_path, [Scene("a", image, cover)])
+    assert summary.statuses == {"failed": 1}
+    assert "1 areas, and no road attributes" in store.scenes.reason[0]
+    found = Found((Scene("a", image, None),), "x", road_file=cover)
+    with pytest.raises(LabelError, match=r"cover\.gpkg.*`where`"):
+        make_plan([found], ["custom"], BuildOptions(), Threads(1))
+
+
+def test_areas_that_are_asked_for_are_254_and_too_much_road_is_warned_of(tmp_path, image):
+    cover = fields(tmp_path / "cover.gpkg", 0.6)
+    scenes = [Scene("a", image, cover)]
+    summary, store = built(tmp_path, scenes, areas="road")
+    assert set(np.unique(store.speed(64)[:])) == {0, UNKNOWN_SPEED}
+    assert summary.road_fraction == pytest.approx(0.6, abs=0.01)
+    (warning,) = summary.warnings
+    assert "60." in warning
+    assert "`areas`" in warning
+    dry = rehearse(plan_of(scenes, tile=64, areas="road"), tmp_path / "b.zarr", 1)
+    assert "of a are road" in dry.warnings[0]
+
+
+def test_no_road_at_all_is_warned_of(tmp_path):
+    scenes = [write(tmp_path, "a", texture(SIDE, SIDE), PLACE, roads=())]
+    summary, _ = built(tmp_path, scenes)
+    assert "no road at all" in summary.warnings[0]
+    dry = rehearse(plan_of(scenes, tile=64), tmp_path / "b.zarr", 1)
+    assert "no road at all" in dry.warnings[0]
+
+
+def test_usual_shares_of_road_are_not(tmp_path):
+    scenes = [write(tmp_path, "a", texture(SIDE, SIDE), PLACE)]
+    assert built(tmp_path, scenes)[0].warnings == ()
+    assert rehearse(plan_of(scenes, tile=64), tmp_path / "b.zarr", 1).warnings == ()
+
+
+def test_a_condition_selects_roads_in_a_build(tmp_path, image):
+    label = str(write_roads(tmp_path / "a.geojson", PLACE, (SIDE, SIDE), ROADS))
+    _, store = built(tmp_path, [Scene("a", image, label)], where="road_type = '1'")
+    assert set(np.unique(store.speed(64)[:])) == {0, 65}
+
+
+def test_options_at_their_default_leave_attributes_as_they_were(tmp_path, image):
+    """So that stores built before these options keep their bytes and resume."""
+    attrs = BuildOptions().to_attrs()
+    assert not {"layer", "where", "areas"} & attrs.keys()
+    assert BuildOptions(areas="road").to_attrs() == attrs | {"areas": "road"}
+    scenes = [Scene("a", image, fields(tmp_path / "c.gpkg", 0.2, highway="primary"))]
+    built(tmp_path, scenes, areas="road")
+    with pytest.raises(StoreError, match="areas road there, auto now"):
+        built(tmp_path, scenes)
+    assert built(tmp_path, scenes, areas="road")[0].state == "unchanged"
+
+
+# --- black that is imagery ----------------------------------------------------------------------
+
+
+@pytest.fixture(params=["whole", "several shards"])
+def lakes(request, tmp_path):
+    """Return scenes with dark water at the edge, one of them tagged, and the options to build."""
+    pixels = texture(SIDE, SIDE)
+    pixels[:50] = 0
+    scenes = [
+        write(tmp_path, "lake", pixels, PLACE),
+        write(tmp_path, "dry", texture(SIDE, SIDE, seed=1), PLACE),
+        write(tmp_path, "tagged", pixels, PLACE, nodata=0),
+    ]
+    return scenes, {} if request.param == "whole" else {"shard_tiles": 1}
+
+
+def test_the_summary_counts_black_pixels_that_became_nodata(tmp_path, lakes):
+    scenes, options = lakes
+    summary, store = built(tmp_path, scenes, **options)
+    assert summary.black == {"lake": 50 * SIDE}
+    assert (store.image(64)[0] == 0).any()
+
+
+def test_nodata_none_keeps_black_as_imagery(tmp_path, lakes):
+    scenes, options = lakes
+    summary, store = built(tmp_path, scenes, nodata="none", **options)
+    assert summary.black == {}
+    image, speed = store.image(64)[:], store.speed(64)[:]
+    of = store.tiles.scene
+    assert image[of == 0].min() == 1
+    assert (speed[of == 0] != 255).all()
+    assert (image[of == 2] == 0).any(), "a nodata tag counts all the same"
+    record = json.loads((tmp_path / "a.zarr/zarr.json").read_text())
+    assert record["attributes"]["geoprep"]["build"]["options"]["nodata"] == "none"
