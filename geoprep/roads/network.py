@@ -56,13 +56,31 @@ class RoadNetwork:
         where that plane is stretched (2.7 % between Moscow and Mumbai).
         """
         lengths: NDArray[np.float64] = shapely.length(self.lines)
-        if self.crs is None or not len(self.lines) or not _UTM.fullmatch(self.crs):
-            return lengths
-        outside = np.abs(self.nodes[:, 0] - _FALSE_EASTING_M) > _HALF_ZONE_M
-        if outside.any():
-            edges = np.flatnonzero(outside[self.ends].any(axis=1))
-            lengths[edges] = _geodesic_length(self.lines[edges], self.crs)
+        outside = self._outside_zone(self.ends)
+        if outside is not None:
+            lengths[outside] = _geodesic_length(self.lines[outside], str(self.crs))
         return lengths
+
+    def stretch(self, edge: NDArray[np.int64]) -> NDArray[np.float64] | float:
+        """Return the plane length of some edges divided by their length on the ground.
+
+        Positions along edges are metres on the ground; multiplied by this they are positions along
+        the lines, as shapely measures them. 1.0 for all edges if none is outside its UTM zone.
+        """
+        outside = self._outside_zone(self.ends[edge])
+        if outside is None:
+            return 1.0
+        lines = self.lines[edge[outside]]
+        stretch = np.ones(len(edge))
+        stretch[outside] = shapely.length(lines) / _geodesic_length(lines, str(self.crs))
+        return stretch
+
+    def _outside_zone(self, ends: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return which edges leave their UTM zone, int64 (edge,); None if none does."""
+        if self.crs is None or not len(ends) or not _UTM.fullmatch(self.crs):
+            return None
+        outside = np.abs(self.nodes[ends, 0] - _FALSE_EASTING_M) > _HALF_ZONE_M
+        return np.flatnonzero(outside.any(axis=1)) if outside.any() else None
 
     @property
     def travel_time_s(self) -> NDArray[np.float64]:

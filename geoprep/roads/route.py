@@ -212,13 +212,18 @@ def _best_path(graph: CostGraph, points: EdgePoints) -> list[_Stretch] | None:
 
 def _route(network: RoadNetwork, stretches: list[_Stretch], points: NDArray[np.object_]) -> Route:
     """Return the route along some stretches between two points."""
-    parts = [substring(network.lines[edge], begin, end) for edge, begin, end in stretches]
+    edges = np.array([edge for edge, _, _ in stretches])
+    scale = np.broadcast_to(network.stretch(edges), len(edges)).tolist()
+    parts = [
+        substring(network.lines[edge], begin * one, end * one)
+        for (edge, begin, end), one in zip(stretches, scale, strict=True)
+    ]
     xy = shapely.get_coordinates(parts)
     moves = np.append(True, (np.diff(xy, axis=0) != 0).any(axis=1))
     xy = xy[moves] if moves.sum() > 1 else xy[[0, -1]]
     metres = np.array([abs(end - begin) for _, begin, end in stretches])
     driven = metres > 0
-    speed = network.speed_mph[[edge for edge, _, _ in stretches]] * MPS_PER_MPH
+    speed = network.speed_mph[edges] * MPS_PER_MPH
     seconds = float((metres[driven] / speed[driven]).sum())
     off_road = shapely.distance(points, shapely.points(xy[[0, -1]]))
     off_start, off_goal = off_road.tolist()

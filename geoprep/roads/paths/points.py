@@ -42,7 +42,7 @@ class EdgePoints:
     def points(self, network: RoadNetwork) -> NDArray[np.object_]:
         """Return shapely points, object (point,). All must be on an edge."""
         points: NDArray[np.object_] = shapely.line_interpolate_point(
-            network.lines[self.edge], self.along_m
+            network.lines[self.edge], self.along_m * network.stretch(self.edge)
         )
         return points
 
@@ -104,7 +104,8 @@ def nearest_points(
     edge[matched] = line[order][first]
     lines = network.lines[edge[matched]]
     located = shapely.line_locate_point(lines, points[matched])
-    along[matched] = _snapped_to_ends(located, shapely.length(lines))
+    stretch = network.stretch(edge[matched])
+    along[matched] = _snapped_to_ends(located / stretch, shapely.length(lines) / stretch)
     return EdgePoints(edge, along)
 
 

@@ -1,15 +1,19 @@
 """Routes: where they go, how long they take, and why there is none."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyproj
 import pytest
+import shapely
 from helpers.roads import network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from geoprep.crs import LONLAT, reproject
 from geoprep.errors import UsageError
+from geoprep.roads.network import in_crs
 from geoprep.roads.paths import EdgePoints, cost_graph, nearest_points, point_distances
 from geoprep.roads.route import find_route, write_route
 
@@ -119,3 +123,25 @@ def test_a_route_is_as_long_as_the_shortest_distance(seed):
         cost = found.length_m if by == "length" else found.travel_time_s
         assert cost == pytest.approx(expected, abs=1e-6)
         assert found.line.length == pytest.approx(found.length_m, abs=1e-6)
+
+
+def test_a_route_outside_its_utm_zone_has_its_own_length_and_line():
+    """Moscow in zone 43, where the plane is stretched by 6 %."""
+    origin = np.array([412_000.0, 6_176_000.0])
+    town = replace(TOWN, crs="EPSG:32637")
+    town = replace(
+        town,
+        nodes=town.nodes + origin,
+        lines=shapely.transform(town.lines, lambda xy: xy + origin),
+    )
+    far = in_crs(town, "EPSG:32643")
+    assert shapely.length(far.lines).sum() > 1.05 * far.length_m.sum()
+    start, goal = (
+        pyproj.Transformer.from_crs("EPSG:32637", LONLAT, always_xy=True).transform(*point)
+        for point in ((412_005, 6_176_000), (412_140, 6_176_000))
+    )
+    one, other = find_route(town, start, goal), find_route(far, start, goal)
+    assert other.length_m == pytest.approx(one.length_m, rel=1e-3)
+    assert other.travel_time_s == pytest.approx(one.travel_time_s, rel=1e-3)
+    here = reproject(np.array([other.line], object), far.crs, town.crs)[0]
+    assert shapely.hausdorff_distance(one.line, here) < 0.2

@@ -1,0 +1,52 @@
+"""Test inputs, progress and warnings of vectorizing raster files."""
+
+import numpy as np
+import pytest
+from affine import Affine
+from helpers.roads import drawn, write_raster
+
+from geoprep.errors import ImageError, UsageError
+from geoprep.roads.tracing import vectorize, vectorize_each
+
+
+def three_rasters(folder):
+    """Write three rasters, each 1 km from the next."""
+    mask = drawn([[(-10, -50), (110, -50)]], (100, 100), width=5)
+    return [
+        write_raster(folder / f"{i}.tif", mask, transform=Affine(1, 0, 4e5 + 1000 * i, 0, -1, 6e6))
+        for i in range(3)
+    ]
+
+
+@pytest.mark.parametrize("function", [vectorize, vectorize_each])
+def test_inputs_that_cannot_be_vectorized_are_refused_at_once(tmp_path, function):
+    with pytest.raises(UsageError, match="`rasters` is empty"):
+        function([])
+    paths = three_rasters(tmp_path)
+    with pytest.raises(UsageError, match="`kind` is 'rubbish': use one of probability, speed"):
+        function(paths, kind="rubbish")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
+def test_progress_is_reported_for_any_number_of_workers(tmp_path, workers):
+    steps = []
+    vectorize(three_rasters(tmp_path), workers=workers, advance=lambda *step: steps.append(step))
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_warnings_are_python_warnings_by_default(tmp_path):
+    path = write_raster(tmp_path / "a.tif", np.full((9, 9), 255, np.uint8), nodata=255)
+    with pytest.warns(UserWarning, match=r"a.tif: has only nodata pixels"):
+        assert not len(vectorize([path]).lines)
+    with pytest.warns(UserWarning, match=r"a.tif: has only nodata pixels"):
+        assert len(list(vectorize_each([path]))) == 1
+
+
+def test_a_network_without_coordinates_is_refused(tmp_path):
+    """Pixels beyond the domain of a CRS have no longitude and latitude."""
+    mask = drawn([[(-10, -50), (110, -50)]], (100, 100), width=5)
+    path = write_raster(tmp_path / "a.tif", mask, transform=Affine(1, 0, 1e9, 0, -1, 1e9))
+    with pytest.raises(
+        ImageError, match=r"a.tif: its transform lies outside the domain of its CRS"
+    ):
+        vectorize([path])

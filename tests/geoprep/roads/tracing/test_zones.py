@@ -1,0 +1,82 @@
+"""Test rasters anywhere on Earth: exact lengths in distant regions, joined where they touch."""
+
+import numpy as np
+import pyproj
+import pytest
+import shapely
+from affine import Affine
+from helpers.roads import degree_counts, drawn, write_raster
+
+from geoprep.crs import LONLAT, reproject, transformer
+from geoprep.roads.formats import read_network, write_network
+from geoprep.roads.graph import edge_components
+from geoprep.roads.tracing import vectorize
+
+MOSCOW, MUMBAI, VEGAS = (37.6, 55.75), (72.9, 19.1), (-115.2, 36.2)
+FIJI = (179.999, -17.8)
+ROAD = [[(-10, -50), (1010, -50)]]
+
+
+def at(folder, name, place, zone=None):
+    """Write a raster of 1000 m with a road from its western to its eastern border."""
+    crs = zone or f"EPSG:{(32601 if place[1] > 0 else 32701) + int((place[0] + 180) // 6)}"
+    x, y = transformer(LONLAT, crs).transform(*place)
+    place = Affine(1, 0, round(x), 0, -1, round(y))
+    mask = drawn(ROAD, (100, 1000), width=6, value=30)
+    return write_raster(folder / f"{name}.tif", mask, crs=crs, transform=place)
+
+
+def geodesic_m(network):
+    """Return the lengths of lines on the ellipsoid in metres, by another way."""
+    geod = pyproj.Geod(ellps="WGS84")
+    return np.array([geod.geometry_length(one) for one in lonlat(network)])
+
+
+def lonlat(network):
+    return reproject(network.lines, network.crs, LONLAT)
+
+
+@pytest.mark.parametrize("places", [(MOSCOW, MUMBAI), (MOSCOW, VEGAS), (MOSCOW, MUMBAI, VEGAS)])
+def test_roads_of_distant_rasters_have_their_own_lengths(tmp_path, places):
+    paths = [at(tmp_path, str(i), place) for i, place in enumerate(places)]
+    made = vectorize(paths, kind="speed")
+    assert made.length_m.tolist() == pytest.approx([1000] * len(places), abs=1.5)
+    assert made.length_m == pytest.approx(geodesic_m(made), rel=1e-3)
+    assert made.travel_time_s == pytest.approx(made.length_m / (30 * 0.44704))
+    middles = shapely.get_coordinates(shapely.centroid(lonlat(made)))
+    assert np.abs(np.sort(middles, axis=0) - np.sort(places, axis=0)).max() < 0.02
+    for suffix in (".gpkg", ".geojson", ".graphml"):
+        write_network(made, tmp_path / f"city{suffix}")
+        again = read_network(tmp_path / f"city{suffix}")
+        assert sorted(again.length_m) == pytest.approx(sorted(made.length_m), rel=1e-3)
+
+
+def test_networks_of_a_distant_raster_equal_those_of_the_raster_alone(tmp_path):
+    paths = [at(tmp_path, "a", MOSCOW), at(tmp_path, "b", MUMBAI)]
+    made = vectorize(paths)
+    for path in paths:
+        alone = lonlat(vectorize([path]))[0]
+        assert min(shapely.hausdorff_distance(alone, line) for line in lonlat(made)) < 1e-8
+
+
+def test_neighbours_across_a_zone_border_are_joined_among_distant_rasters(tmp_path):
+    """Zones 37 and 38 meet at 42 degrees east; the second raster continues the first."""
+    x, y = transformer(LONLAT, "EPSG:32637").transform(42, 50)
+    west, east = ((x - 1000, y), (x, y))
+    back = transformer("EPSG:32637", LONLAT)
+    paths = [at(tmp_path, "west", back.transform(*west), "EPSG:32637")]
+    paths += [at(tmp_path, "east", back.transform(*east), "EPSG:32637")]
+    paths += [at(tmp_path, "far", MUMBAI)]
+    made = vectorize(paths, kind="speed")
+    assert sorted(made.length_m) == pytest.approx([1000, 2000], rel=2e-3)
+
+
+def test_neighbours_across_the_antimeridian_are_joined(tmp_path):
+    x, y = transformer(LONLAT, "EPSG:32701").transform(*FIJI)
+    back = transformer("EPSG:32701", LONLAT)
+    paths = [at(tmp_path, str(i), back.transform(x + 1000 * i, y), "EPSG:32701") for i in range(2)]
+    paths.append(at(tmp_path, "far", MUMBAI))
+    made = vectorize(paths, kind="speed")
+    assert degree_counts(made) == {1: 4}
+    assert len(np.unique(edge_components(made))) == 2
+    assert sorted(made.length_m) == pytest.approx([1000, 2000], rel=2e-3)
