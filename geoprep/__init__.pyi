@@ -1,9 +1,17 @@
+from .api import Download as Download
 from .api import RoadNetwork as RoadNetwork
 from .api import Store as Store
+from .api import check_store as check_store
+from .api import download as download
+from .api import export_footprints as export_footprints
+from .api import export_scenes as export_scenes
 from .api import open_store as open_store
+from .api import preview as preview
 from .api import read_network as read_network
 from .api import route as route
 from .api import score as score
+from .api import store_info as store_info
+from .api import synthesize as synthesize
 from .api import vectorize as vectorize
 
 __version__: str

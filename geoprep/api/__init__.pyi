@@ -1,3 +1,6 @@
+from .cities import Download as Download
+from .cities import download as download
+from .cities import synthesize as synthesize
 from .networks import RoadNetwork as RoadNetwork
 from .networks import read_network as read_network
 from .networks import route as route
@@ -6,4 +9,9 @@ from .networks import vectorize as vectorize
 from .progress import build_bar as build_bar
 from .progress import counting_bar as counting_bar
 from .stores import Store as Store
+from .stores import check_store as check_store
+from .stores import export_footprints as export_footprints
+from .stores import export_scenes as export_scenes
 from .stores import open_store as open_store
+from .stores import preview as preview
+from .stores import store_info as store_info

@@ -101,22 +101,18 @@ def synth(
 
     The same seed gives the same files. Existing scenes of the same city are kept.
     """
-    from geoprep.cli.progress import counting_bar
-    from geoprep.executors import usable_cores
-    from geoprep.sources import get_city
-    from geoprep.synth import synthesise
+    from geoprep.api import synthesize
 
-    with counting_bar("synthesising", quiet) as advance:
-        folder = synthesise(
-            out,
-            get_city(city),
-            scenes=scenes,
-            seed=seed,
-            products=products,
-            size=size,
-            workers=workers or usable_cores(),
-            on_scene=advance,
-        )
+    folder = synthesize(
+        city,
+        scenes=scenes,
+        out=out,
+        seed=seed,
+        product=products,
+        size=size,
+        workers=workers,
+        progress=not quiet,
+    )
     click.echo(f"{scenes} scenes in {folder}")
 
 
@@ -135,16 +131,14 @@ def cities(as_json: bool) -> None:
 @JSON
 def info(store: str, scenes: bool, as_json: bool) -> None:
     """Print the contents of a store and its size in memory."""
-    from geoprep.store import Store
-    from geoprep.views import info as describe
+    from geoprep.api import store_info
+    from geoprep.cli.progress import print_info
 
-    opened = Store.open(store)
+    facts = store_info(store, scenes=scenes)
     if as_json:
-        click.echo(json.dumps(describe(opened, scenes=scenes), indent=2))
+        click.echo(json.dumps(facts, indent=2))
     else:
-        from geoprep.cli.progress import print_info
-
-        print_info(opened, scenes=scenes)
+        print_info(facts)
 
 
 @cli.command(cls=GroupedCommand, short_help="Check every chunk of a store against its checksums.")
@@ -157,13 +151,10 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
 
     Exit status: 0 the store is intact; 1 it is damaged (the output names arrays and shards).
     """
-    from geoprep.cli.progress import counting_bar
-    from geoprep.executors import usable_cores
+    from geoprep.api import check_store
     from geoprep.verify import print_report
-    from geoprep.verify import verify as check
 
-    with counting_bar("verifying shards", quiet or as_json) as advance:
-        result = check(store, workers=workers or usable_cores(), report=advance)
+    result = check_store(store, workers=workers, progress=not (quiet or as_json))
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
@@ -224,28 +215,9 @@ def preview(
         return
     if over is not None:
         raise UsageError(f"--over {over} is for road networks ({', '.join(NETWORKS)}). Omit it")
-    if out.suffix.lower() in (".html", ".htm"):
-        if scenes:
-            raise UsageError("--scene is for pictures. Omit it: a page shows every scene")
-        preview_page(source, out, level, quiet)
-        return
-    from geoprep.store import Store
-    from geoprep.views import preview as make_sheet
+    from geoprep.api import preview as draw
 
-    written = make_sheet(
-        Store.open(source), out, scenes=list(scenes) or None, count=count, level=level
-    )
-    click.echo(f"wrote {written}")
-
-
-def preview_page(source: str, out: Path, level: int | None, quiet: bool) -> None:
-    """Write the HTML page of a store, with a progress bar."""
-    from geoprep.cli.progress import counting_bar
-    from geoprep.store import Store
-    from geoprep.views import make_page
-
-    with counting_bar("drawing scenes", quiet) as advance:
-        written = make_page(Store.open(source), out, level=level, report=advance)
+    written = draw(source, out, scenes=scenes, count=count, level=level, progress=not quiet)
     click.echo(f"wrote {written}")
 
 
@@ -296,16 +268,14 @@ def export(
     The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of
     tiles. Scenes that are not georeferenced can also be written as NAME.png.
     """
-    from geoprep.store import Store
-    from geoprep.views import export_footprints, export_scenes
+    from geoprep.api import export_footprints, export_scenes
 
     names = [name.strip() for text in scenes for name in text.split(",")]
     if bool(names) == (footprints is not None):
         raise UsageError("give either --scene NAME (or all), or --footprints scene")
-    opened = Store.open(store)
     if footprints is not None:
-        written = [export_footprints(opened, out, by=footprints)]
+        written = [export_footprints(store, out, by=footprints)]
     else:
-        written = export_scenes(opened, names, out, level=level, what=what, coding=coding)
+        written = export_scenes(store, names, out, level=level, what=what, coding=coding)
     for path in written:
         click.echo(f"wrote {path}")

@@ -56,32 +56,23 @@ def download(
     where the archive has 35 GiB. Can be stopped and run again: existing files are checked and
     kept. Set AWS_ENDPOINT_URL to use a mirror of the bucket.
     """
-    from geoprep.cli.progress import counting_bar
-    from geoprep.errors import UsageError
-    from geoprep.sources import (
-        bytes_to_download,
-        check_free_space,
-        download_files,
-        get_city,
-        list_archives,
-        list_files,
-    )
+    from geoprep.api import download as download_city
 
-    if archives and scenes is not None:
-        raise UsageError("--scenes selects single files: leave out --archives")
-    known = get_city(city)
-    files = list_archives(known, out) if archives else list_files(known, product, out, scenes)
-    total = sum(one.remote.size for one in files)
+    done = download_city(
+        city,
+        product=product,
+        scenes=scenes,
+        archives=archives,
+        out=out,
+        dry_run=dry_run,
+        progress=not quiet,
+    )
     if dry_run:
-        for one in files:
-            click.echo(f"{one.remote.size:>14,}  {one.remote.address} -> {one.path}")
-        coming = bytes_to_download(files)
-        left = f"{coming / 1e9:.3f} GB to download"
-        click.echo(f"{len(files)} objects, {total / 1e9:.3f} GB, {left}")
-        check_free_space(files, out)
+        for address, path, size in done.files:
+            click.echo(f"{size:>14,}  {address} -> {path}")
+        left = f"{done.missing_nbytes / 1e9:.3f} GB to download"
+        click.echo(f"{len(done.files)} objects, {done.nbytes / 1e9:.3f} GB, {left}")
         return
-    with counting_bar("downloading, MB", quiet, per=10**6) as report:
-        done = download_files(files, out, report)
-    size = f"{done.nbytes / 1e9:.3f} GB in {out}"
-    click.echo(f"{done.downloaded} files downloaded, {done.kept} already there: {size}")
-    click.echo(f"next: geoprep build-zarr --city {known.name} --source {out}")
+    total = f"{done.nbytes / 1e9:.3f} GB in {out}"
+    click.echo(f"{done.downloaded} files downloaded, {done.kept} already there: {total}")
+    click.echo(f"next: geoprep build-zarr --city {city} --source {out}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,7 +14,6 @@ from geoprep.api import build_bar, counting_bar
 
 if TYPE_CHECKING:
     from geoprep.building import Rehearsal, Summary
-    from geoprep.store import Store
 
 __all__ = [
     "build_bar",
@@ -124,12 +123,12 @@ def _print_list(console: Console, title: str, lines: list[str]) -> None:
         console.print(f"  and {len(lines) - MOST_LISTED} more: see `geoprep info`, or --json")
 
 
-def print_info(store: Store, *, scenes: bool = False) -> None:
-    """Print the facts about a store; with ``scenes``, a row per scene."""
-    from geoprep.views import info, render
+def print_info(facts: dict[str, Any]) -> None:
+    """Print the facts about a store, as `geoprep.store_info` returns them."""
+    from geoprep.views import render
 
     # The terminal breaks long lines. With rich's own width, names would be cut.
-    Console(highlight=False, width=WIDEST).print(render(info(store, scenes=scenes)))
+    Console(highlight=False, width=WIDEST).print(render(facts))
 
 
 def print_cities(as_json: bool) -> None:

@@ -140,7 +140,7 @@ def test_many_speeds_become_bins(facts):
 
 def test_figures_are_never_cut_off_in_a_narrow_terminal(store, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    print_info(store, scenes=True)
+    print_info(info(store, scenes=True))
     said = capsys.readouterr().out
     assert "…" not in said
     assert "city_unlabelled" in said
@@ -152,7 +152,8 @@ LONG = "an_area_with_a_name_that_is_longer_than_any_terminal_" * 3
 def test_names_are_whole_in_a_pipe(make, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     make.write_scene(tmp_path, LONG, shape=(64, 64), transform=make.lonlat_grid(0))
-    print_info(Store.open(make.build_store(tmp_path, tmp_path / "x.zarr")), scenes=True)
+    opened = Store.open(make.build_store(tmp_path, tmp_path / "x.zarr"))
+    print_info(info(opened, scenes=True))
     said = capsys.readouterr().out
     (line,) = [line for line in said.splitlines() if LONG in line]
     assert line.split() == [LONG, "train", "1", *line.split()[3:5], "ok"]

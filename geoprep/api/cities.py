@@ -1,0 +1,161 @@
+"""SpaceNet cities: make a synthetic one, or download a real one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from geoprep.errors import UsageError
+
+StrPath = str | os.PathLike[str]
+
+
+def synthesize(
+    city: str,
+    *,
+    scenes: int = 24,
+    out: StrPath = "data",
+    seed: int = 0,
+    product: str | Sequence[str] = "PS-RGB",
+    size: int = 1300,
+    workers: int | None = None,
+    progress: bool = True,
+) -> Path:
+    """Make a synthetic city in SpaceNet layout: georeferenced scenes with road labels.
+
+    The same seed gives the same files. Existing scenes of the same city are kept.
+
+    Parameters
+    ----------
+    city
+        Name of a SpaceNet city, which decides location, names and label schema.
+    scenes
+        Number of scenes.
+    out
+        Folder for the city.
+    seed
+        Random seed; each seed gives a different city.
+    product
+        Imagery product, or several: ``PS-RGB`` (3 bands, uint8), ``PS-MS`` (8 bands, uint16),
+        ``PAN`` (1 band, uint16).
+    size
+        Side of a scene in pixels.
+    workers
+        Number of worker threads. None: one per core.
+    progress
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    Path
+        Folder of the city, such as ``data/AOI_7_Moscow``.
+
+    Raises
+    ------
+    UsageError
+        An argument is out of range, or the folder holds another city or real imagery.
+    """
+    from geoprep.api.progress import counting_bar
+    from geoprep.executors import usable_cores
+    from geoprep.sources import get_city
+    from geoprep.synth import synthesise
+
+    with counting_bar("drawing scenes", quiet=not progress) as advance:
+        return synthesise(
+            Path(out),
+            get_city(city),
+            scenes=scenes,
+            seed=seed,
+            products=(product,) if isinstance(product, str) else tuple(product),
+            size=size,
+            workers=workers or usable_cores(),
+            on_scene=advance,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Result of `download`.
+
+    Attributes
+    ----------
+    folder
+        Folder that `build_zarr` takes as ``source``.
+    files
+        (address, local path, bytes) of every file.
+    downloaded, kept
+        Number of files downloaded now, and of files that were already there.
+    nbytes, missing_nbytes
+        Size of all files, and of those that a dry run would download.
+    """
+
+    folder: Path
+    files: tuple[tuple[str, Path, int], ...]
+    downloaded: int
+    kept: int
+    nbytes: int
+    missing_nbytes: int
+
+
+def download(
+    city: str,
+    *,
+    product: str = "PS-RGB",
+    scenes: int | None = None,
+    archives: bool = False,
+    out: StrPath = "data",
+    dry_run: bool = False,
+    progress: bool = True,
+) -> Download:
+    """Download a SpaceNet city from the public bucket. Existing files are checked and kept.
+
+    Parameters
+    ----------
+    city
+        Name of the city.
+    product
+        Imagery product: ``PS-RGB``, ``PS-MS``, ``MS`` or ``PAN``.
+    scenes
+        Number of scenes, labelled ones first. None: all.
+    archives
+        Whether to download the archives with all products instead of single files.
+    out
+        Folder for the files.
+    dry_run
+        Whether to list the files only, and check that they fit on the disk.
+    progress
+        Whether to show a progress bar.
+
+    Raises
+    ------
+    UsageError
+        ``scenes`` and ``archives`` are both given, or the city is unknown.
+    SourceError
+        The bucket cannot be reached, or a file is damaged.
+    OutputError
+        The disk is too small.
+    """
+    from geoprep.api.progress import counting_bar
+    from geoprep.sources import (
+        bytes_to_download,
+        check_free_space,
+        download_files,
+        get_city,
+        list_archives,
+        list_files,
+    )
+
+    if archives and scenes is not None:
+        raise UsageError("`scenes` selects single files: leave out `archives`")
+    known, folder = get_city(city), Path(out)
+    files = list_archives(known, folder) if archives else list_files(known, product, folder, scenes)
+    listed = tuple((one.remote.address, one.path, one.remote.size) for one in files)
+    total, missing = sum(size for *_, size in listed), bytes_to_download(files)
+    if dry_run:
+        check_free_space(files, folder)
+        return Download(folder, listed, 0, 0, total, missing)
+    with counting_bar("downloading, MB", quiet=not progress, per=10**6) as report:
+        done = download_files(files, folder, report)
+    return Download(folder, listed, done.downloaded, done.kept, done.nbytes, 0)
