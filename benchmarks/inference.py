@@ -30,7 +30,7 @@ from benchmarks.common import Result, announce, parser, ratios, status
 from benchmarks.fitting.runs import IPEX_PYTHON, fit
 from benchmarks.loading.data import Sizes, synthetic_store
 from benchmarks.report import Table, conclude, print_machine
-from geoprep.executors import usable_cores
+from geoprep.cpus import usable_cpus
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
 from training.cli import wait_passively
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         store, checkpoint = given.store, given.checkpoint
         if checkpoint is None:
             announce("training for some steps")
-            store = str(synthetic_store(work, Sizes(scenes=6, scene_side=256), usable_cores()))
+            store = str(synthetic_store(work, Sizes(scenes=6, scene_side=256), usable_cpus()))
             options = ["--epochs", "1", "--crops-per-tile", "1", "--crop", "64", "--pictures", "0"]
             fit(Path(store), work / "run", options)
             checkpoint = work / "run" / "best.pt"

@@ -28,7 +28,7 @@ from benchmarks.loading.throughput import (
 )
 from benchmarks.peers.task import Task
 from benchmarks.report import Table, conclude, print_machine
-from geoprep.executors import usable_cores
+from geoprep.cpus import usable_cpus
 from loaders import RamTiles
 
 PARTS = ("throughput", "residency", "load", "memory", "peers", "tax")
@@ -57,7 +57,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("store", type=Path, nargs="?", help="a store (default: a synthetic city is built)")
     add("--only", action="append", choices=PARTS, help="measure this part; repeatable")
     text = "and workers (default: one per core)"
-    add("--threads", type=int, default=usable_cores(), help=text)
+    add("--threads", type=int, default=usable_cpus(), help=text)
     add("--seconds", type=float, help="of a rate (default: 1, quick 0.1)")
     given = options.parse_args(arguments)
     given.only = given.only or list(PARTS)

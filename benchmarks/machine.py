@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from geoprep.executors import usable_cores
+from geoprep.cpus import usable_cpus
 
 LIBRARIES = (
     *("geoprep", "numpy", "numba", "zarr", "zarrs", "numcodecs", "rasterio", "shapely", "torch"),
@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
     model, flags = _processor()
     return {
         "processor": model,
-        "cores": usable_cores(),
+        "cores": usable_cpus(),
         "isa": [name for name in ISA if name in flags],
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "load_before": round(os.getloadavg()[0], 2),

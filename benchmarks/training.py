@@ -24,7 +24,7 @@ from benchmarks.fitting import learning
 from benchmarks.fitting.ladder import CEILING, RUNGS, measure_ladder, measure_ranks
 from benchmarks.loading.data import Sizes, synthetic_store
 from benchmarks.report import Table, conclude, print_machine
-from geoprep.executors import usable_cores
+from geoprep.cpus import usable_cpus
 
 SPEED_PARTS = ("ladder", "ranks")
 
@@ -88,7 +88,7 @@ def _parts(
     if store is None and set(given.only) & set(SPEED_PARTS):
         announce("drawing a city")
         sizes = Sizes(scenes=scale.scenes, scene_side=scale.scene_side)
-        store = synthetic_store(work, sizes, usable_cores())
+        store = synthetic_store(work, sizes, usable_cpus())
 
     def city() -> None:
         learnt = given.store or learning.build_city(work / "demo", *scale.city)

@@ -1,4 +1,4 @@
-"""A store of uint8 tiles to batches on a device: one copy in memory, filled by threads.
+"""Loads the uint8 tiles of a store into batches on a device: one copy in memory, several threads.
 
 tiles  = RamTiles.load("moscow.zarr", split="train")
 loader = BatchLoader(tiles, batch_size=32, crop=256, augment="d4", seed=0)
@@ -7,10 +7,13 @@ for batch in loader:
     image, target, valid = prep(batch.to(device, non_blocking=True))
 """
 
-from loaders.batch import Batch
-from loaders.batches import BatchLoader
+from geoprep.cpus import usable_cpus
+from loaders.buffers import Batch
 from loaders.dataset import TileDataset, collate
-from loaders.device import (
+from loaders.device_tiles import DeviceTiles
+from loaders.loader import BatchLoader
+from loaders.memory import MemorySampler, Usage, available_memory, process_usage
+from loaders.prep import (
     PAD_TO,
     DevicePrep,
     Jitter,
@@ -20,9 +23,7 @@ from loaders.device import (
     Targets,
     band_statistics,
 )
-from loaders.memory import MemorySampler, Usage, available_memory, process_usage, usable_cpus
 from loaders.ram import RamTiles
-from loaders.resident import DeviceTiles
 from loaders.selection import Folds, Split, open_stores, select
 from loaders.shared import SharedArrays, is_distributed, this_rank
 from loaders.stream import StreamTiles

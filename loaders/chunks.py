@@ -1,16 +1,17 @@
-"""Tiles out of shards into their final place in memory, each byte checked against its checksum.
+"""Reading of tiles from shards into their final place in memory, with every checksum verified.
 
-zarrs verifies checksums where it decodes a shard from end to end. Of a part of a shard it hands
-out damaged pixels without a word (zarrs 0.2.3, measured), it asks an object store for sizes while
-it holds the interpreter's lock, and it hangs in a forked child. Splits and streams read parts of
-shards. So here the index of a shard is read once, neighbouring chunks in one request, and every
-chunk is verified and decoded straight into its place: for lz4 in three quarters of the processor
-time. (Reading single tiles by integer index through zarr is 200 times slower.)
+zarrs verifies checksums when it decodes a whole shard. From a part of a shard it returns damaged
+pixels without an error (zarrs 0.2.3, measured), it asks an object store for sizes while it holds
+the interpreter's lock, and it hangs in a forked child. Splits and streams read parts of shards. So
+this module reads the index of a shard once, neighbouring chunks in one request, and verifies and
+decodes every chunk directly into its place: for lz4 in three quarters of zarrs' processor time.
+(Reading single tiles by integer index through zarr is 200 times slower.)
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -24,30 +25,33 @@ from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
 from geoprep.store import MISSING, REPAIR, PixelLayout, Store, without_checksum
-from loaders.ahead import Ahead, Progress
+from loaders.prefetch import Prefetcher
 
 Bytes = NDArray[np.uint8]
 
 Ranges = Sequence[tuple[int, int]]
-"""First byte of each range, and the byte after its last."""
+"""First byte and end of each range."""
+
+ReportProgress = Callable[[int, int], None]
+"""Called with the tiles read and the tiles in all, in the thread that loads."""
 
 
 def by_shard(tiles: NDArray[np.int64], shard_tiles: int) -> list[list[int]]:
-    """Cut ascending rows of a store where a shard of so many tiles ends."""
+    """Split ascending rows of a store by shard."""
     cuts = np.flatnonzero(np.diff(tiles // shard_tiles)) + 1
     return [rows.tolist() for rows in np.split(tiles, cuts) if len(rows)]
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """How a chunk as it is stored becomes a tile.
+    """Decoder of stored chunks of one array to tiles.
 
     Attributes
     ----------
     layout
-        Of the array.
+        Layout of the array.
     bands
-        Which of its bands to keep, in this order; None for all as they are.
+        Indexes of the bands to keep, in this order; None for all as they are.
     """
 
     layout: PixelLayout
@@ -59,21 +63,21 @@ class Decoder:
         Parameters
         ----------
         chunk
-            Read-only, the checksum at its end.
+            Read-only, with the checksum at its end.
         out
             uint8 (y, x, band) or (y, x), C-contiguous; written.
 
         Raises
         ------
         ValueError, RuntimeError
-            It is damaged.
+            The chunk is damaged.
         """
         if self.bands is None:
             self.layout.decode(chunk, out)
             return
-        whole = _wholes.take(self.layout.tile_bytes).reshape(self.layout.tile_shape)
+        whole = _tile_buffer.take(self.layout.tile_bytes).reshape(self.layout.tile_shape)
         self.layout.decode(chunk, whole)
-        np.take(whole, self.bands, -1, out, mode="clip")  # "raise" would buffer
+        np.take(whole, self.bands, -1, out, mode="clip")  # mode "raise" would copy
 
 
 class PixelArray:
@@ -82,11 +86,11 @@ class PixelArray:
     Parameters
     ----------
     location
-        Of the store, for messages.
+        Path or address of the store, for messages.
     decode
-        How its chunks are laid out and become tiles.
+        Decoder of its chunks.
     files
-        Where they are.
+        Reader of its files.
     """
 
     def __init__(self, location: str, decode: Decoder, files: _LocalFiles | _RemoteFiles) -> None:
@@ -95,17 +99,17 @@ class PixelArray:
         self._location = location
         self._files = files
         self._found: dict[int, NDArray[np.uint64]] = {}
-        self._asked: dict[tuple[int, int], threading.Lock] = {}
+        self._locks: dict[tuple[int, int], threading.Lock] = {}
 
     def read(self, rows: Sequence[int], out: Bytes) -> None:
-        """Read tiles of one shard, ascending rows of the store.
+        """Read tiles of one shard.
 
         Parameters
         ----------
         rows
-            Which.
+            Ascending rows of the store.
         out
-            uint8 (tile, y, x, band) or (tile, y, x), one place per row; written.
+            uint8 (tile, y, x, band) or (tile, y, x), one tile per row; written.
 
         Raises
         ------
@@ -115,14 +119,14 @@ class PixelArray:
         self._each(rows, lambda i, chunk: self.decode(chunk, out[i]))
 
     def read_stored(self, rows: Sequence[int], out: Sequence[Bytes]) -> None:
-        """Read the chunks of tiles as they are, each checked against its checksum.
+        """Read the chunks of tiles as stored, each checked against its checksum.
 
         Parameters
         ----------
         rows
-            Which, as for `read`.
+            As for `read`.
         out
-            uint8, a place for each, of its `stored_sizes`; written.
+            uint8, one array per chunk, of its `stored_sizes`; written.
         """
 
         def keep(i: int, chunk: Bytes) -> None:
@@ -132,7 +136,7 @@ class PixelArray:
         self._each(rows, keep)
 
     def stored_sizes(self, rows: Sequence[int]) -> NDArray[np.uint64]:
-        """Return the bytes that tiles have as stored, uint64 (tile,), from the shard's index.
+        """Return the sizes of chunks in bytes, uint64 (tile,), from the index of their shard.
 
         Raises
         ------
@@ -143,7 +147,7 @@ class PixelArray:
             return self._entries(rows)[:, 1]
 
     def _each(self, rows: Sequence[int], use: Callable[[int, Bytes], None]) -> None:
-        """Call with number and bytes of every chunk of some rows of one shard."""
+        """Call a function with number and bytes of every chunk of some rows of one shard."""
         left = list(rows)
         with self._named(left):
             for i, chunk in enumerate(self._chunks(rows)):
@@ -152,10 +156,10 @@ class PixelArray:
 
     @contextmanager
     def _named(self, rows: Sequence[int]) -> Iterator[None]:
-        """Say of an error which array, shard and tiles cannot be read."""
+        """Turn errors into a StoreError that names array, shard and tiles."""
         try:
             yield
-        except (MemoryError, StoreError):  # the second says which file, and what to do
+        except (MemoryError, StoreError):  # a StoreError names the file already
             raise
         except Exception as error:  # codecs raise RuntimeError or ValueError, stores their own
             name = self.layout.array
@@ -166,23 +170,24 @@ class PixelArray:
             ) from error
 
     def _chunks(self, rows: Sequence[int]) -> Iterator[Bytes]:
-        """Yield the bytes of tiles of one shard, ascending rows, read in as few calls as can be."""
+        """Yield the chunks of ascending rows of one shard, read in as few calls as possible."""
         ranges = [(at, at + size) for at, size in self._entries(rows).tolist()]
         key = self.layout.key(self.layout.place(rows[0])[0])
         step = max(1, self._files.call_bytes // self.layout.tile_bytes)
         done = 0
         while done < len(rows):
-            # A call spans so many tiles, wanted or not: a server may send what lies between.
+            # A call spans at most this many tiles: a server may send those in between as well.
             stop = bisect_left(rows, rows[done] + step)
             yield from self._files.ranges(key, ranges[done:stop])
             done = stop
 
     def _entries(self, rows: Sequence[int]) -> NDArray[np.uint64]:
-        """Return offset and size of the chunks of tiles of one shard, uint64 (tile, 2)."""
+        """Return offset and size of the chunks of ascending rows of one shard, uint64 (tile, 2)."""
         shard, first = self.layout.place(rows[0])
         if shard not in self._found:
-            # One thread asks and the others wait. A fork does not inherit a lock that is taken.
-            with self._asked.setdefault((os.getpid(), shard), threading.Lock()):
+            # One thread reads, the others wait. The pid: a forked child must not wait for a lock
+            # that a thread of its parent held.
+            with self._locks.setdefault((os.getpid(), shard), threading.Lock()):
                 if shard not in self._found:
                     self._found[shard] = self._index(shard)
         found: NDArray[np.uint64] = self._found[shard][np.asarray(rows) - (rows[0] - first)]
@@ -198,24 +203,24 @@ class PixelArray:
         return self.layout.read_index(tail).copy()
 
 
-class _Kept(threading.local):
-    """What each thread reads into: fresh memory for every read would cost a tenth of its time."""
+class _ThreadBuffer(threading.local):
+    """A buffer per thread: new memory for every read would take a tenth more time."""
 
     buffer = np.empty(0, np.uint8)
 
     def take(self, nbytes: int) -> Bytes:
-        """Return so many bytes, with whatever they held."""
+        """Return a number of bytes with undefined content."""
         if len(self.buffer) < nbytes:
             self.buffer = np.empty(nbytes, np.uint8)
         return self.buffer[:nbytes]
 
 
-_kept, _wholes = _Kept(), _Kept()
-"""What was read, and tiles of which not all bands are kept."""
+_chunk_buffer, _tile_buffer = _ThreadBuffer(), _ThreadBuffer()
+"""Chunks as read, and tiles with bands that are not kept."""
 
 
 class _LocalFiles:
-    """A folder of this machine. What it returns is valid until the thread reads again.
+    """Files of a local folder. What it returns is valid until the thread reads again.
 
     Attributes
     ----------
@@ -223,7 +228,7 @@ class _LocalFiles:
         Decoded bytes that one read spans, about.
     """
 
-    call_bytes = 16 << 20  # little beside the tiles
+    call_bytes = 16 << 20  # small compared with the tiles
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -231,13 +236,13 @@ class _LocalFiles:
     def ranges(self, key: str, ranges: Ranges) -> list[Bytes]:
         """Return the bytes of ranges of a file."""
         sizes = [stop - start for start, stop in ranges]
-        parts = np.split(_kept.take(sum(sizes)), np.cumsum(sizes)[:-1])
+        parts = np.split(_chunk_buffer.take(sum(sizes)), np.cumsum(sizes)[:-1])
         fd = os.open(self._root / key, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for part, (start, _) in zip(parts, ranges, strict=True):
                 if os.preadv(fd, [part.data], start) < len(part):
-                    raise ValueError("it is cut short")
-                part.flags.writeable = False  # the checksum wants it so
+                    raise ValueError("it is truncated")
+                part.flags.writeable = False  # as the checksum function requires
         finally:
             os.close(fd)
         return parts
@@ -249,17 +254,17 @@ class _LocalFiles:
 
 
 class _RemoteFiles:
-    """An object store, whose calls let other threads run; otherwise as `_LocalFiles`."""
+    """Files of an object store; as `_LocalFiles`."""
 
     call_bytes = 48 << 20  # a shard of 32 tiles of 650 x 650 x 3 in one request
-    gap_bytes = 5 << 20  # between two ranges: sooner sent along than asked for once more
+    gap_bytes = 5 << 20  # between two ranges: cheaper to receive than another request
 
     def __init__(self, store: Store) -> None:
         self._files = store.files()
 
     def ranges(self, key: str, ranges: Ranges) -> list[Bytes]:
         starts, ends = [a for a, _ in ranges], [b for _, b in ranges]
-        # All gaps together are no wider than what is wanted: that bounds what is held.
+        # All gaps together are at most as large as the ranges: this bounds memory.
         gaps = max(1, sum(map(ne, ends, starts[1:])))
         gap = min(self.gap_bytes, (sum(ends) - sum(starts)) // gaps)
         found = self._files.ranges(key, ranges, gap)
@@ -270,25 +275,25 @@ class _RemoteFiles:
 
 
 Arrays = tuple[PixelArray, PixelArray]
-"""Images and masks."""
+"""Images and labels."""
 
 
 def open_arrays(store: Store, level: int, bands: Sequence[str]) -> Arrays:
-    """Open the pixels of a level.
+    """Open images and labels of a level.
 
     Parameters
     ----------
     store
-        Where from.
+        An opened store.
     level
         Tile side in pixels.
     bands
-        Names of the bands to keep, in the order wanted.
+        Names of the bands to keep, in this order.
 
     Raises
     ------
     StoreError
-        A pixel array is not laid out as schema 1 has it.
+        The layout of a pixel array is not that of schema 1.
     """
     places = tuple(map(store.meta.bands.index, bands))
     kept = None if places == tuple(range(len(store.meta.bands))) else places
@@ -300,8 +305,18 @@ def open_arrays(store: Store, level: int, bands: Sequence[str]) -> Arrays:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Tiles of one shard, and their places among all that are loaded."""
+class ShardRead:
+    """Tiles to read from one shard.
+
+    Attributes
+    ----------
+    arrays
+        Images and labels of the store.
+    rows
+        Ascending rows of the tiles in the store.
+    places
+        Their places among all tiles to load.
+    """
 
     arrays: Arrays
     rows: list[int]
@@ -309,28 +324,57 @@ class Part:
 
 
 def read_all(
-    parts: Sequence[Part],
-    read: Callable[[Part], None],
+    reads: Sequence[ShardRead],
+    read: Callable[[ShardRead], None],
     *,
     threads: int,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
 ) -> None:
-    """Read many parts from several threads; the first error ends it.
+    """Read from many shards in several threads; the first error ends it.
 
     Parameters
     ----------
-    parts
-        What.
+    reads
+        The tiles of every shard.
     read
-        Reads one, in a thread.
+        Function that reads one of them, called in a thread.
     threads
-        How many.
+        Number of threads.
     progress
-        Called after every part.
+        Called after every shard.
     """
-    total, done = sum(len(part.rows) for part in parts), 0
-    finished = Ahead(read, parts, threads=threads, ahead=4 * threads)
-    for part, _ in zip(parts, finished, strict=True):
-        done += len(part.rows)
+    total, done = sum(len(one.rows) for one in reads), 0
+    finished = Prefetcher(read, reads, threads=threads, prefetch=4 * threads)
+    for one, _ in zip(reads, finished, strict=True):
+        done += len(one.rows)
         if progress is not None:
             progress(done, total)
+
+
+@contextmanager
+def progress_bar(
+    wanted: bool | ReportProgress | None, title: str
+) -> Iterator[ReportProgress | None]:
+    """Yield a function to report progress to, or None.
+
+    Parameters
+    ----------
+    wanted
+        True for a bar on standard error, False for none, None for one if that is a terminal; or a
+        function, which is returned as it is.
+    title
+        Text before the bar.
+    """
+    if callable(wanted):
+        yield wanted
+    elif wanted or (wanted is None and sys.stderr.isatty()):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+    else:
+        yield None

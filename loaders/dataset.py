@@ -1,12 +1,12 @@
-"""The same tiles for people who live in ``torch.utils.data.DataLoader``.
+"""The same samples for ``torch.utils.data.DataLoader``.
 
-A worker process attaches to the one copy in memory, whatever its start method. What DataLoader
-itself needs stays: its batches travel through ``/dev/shm``, so where that is small (64 MB in a
-container by default) keep ``batch_size * num_workers * prefetch_factor`` samples below it, use
-``num_workers=0``, or use :class:`loaders.batches.BatchLoader`, which needs none of it.
+A worker process attaches to the one copy in memory, whatever its start method. DataLoader sends
+batches through ``/dev/shm``. Where that is small (64 MB in a container by default), keep
+``batch_size * num_workers * prefetch_factor`` samples below it, use ``num_workers=0``, or use
+:class:`loaders.BatchLoader`, which needs no ``/dev/shm``.
 
-DataLoader asks for the items of a batch together. They are gathered into one place, in a worker
-straight into the shared memory that the batch travels in, and collated without a further copy.
+DataLoader asks for the items of a batch together. They are copied into one block, in a worker
+process into the shared memory that the batch is sent in, and collated without a further copy.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from loaders.crops import Crops
 from loaders.ram import RamTiles
-from loaders.sampling import Augment, Windows
+from loaders.sampling import Augment
 from loaders.shared import SharedArrays
 
 
 class TileDataset(Dataset[dict[str, Any]]):
-    """Tiles, or random windows of them, as a map-style dataset.
+    """Tiles, or random crops of them, as a map-style dataset.
 
-    Item ``i`` is a function of (seed, epoch, i) alone; DataLoader decides the order. It pickles as
-    a handle of some hundred bytes.
+    Item ``i`` is a function of (seed, epoch, i) alone; DataLoader determines the order. The pickle
+    is a handle of some hundred bytes.
 
     Parameters
     ----------
     tiles
-        In memory.
+        Tiles in memory.
     crop
-        Side of random square windows in pixels; None for whole tiles.
+        Side of random square crops in pixels; None for whole tiles.
     augment
-        ``d4``, ``flips`` or None.
+        ``d4`` for the eight symmetries of the square, ``flips`` for four, None for none.
     crops_per_tile
         Items per tile.
     seed
-        With the epoch, decides windows and symmetries.
+        Random seed of crops and symmetries.
     georeference
         Whether items have ``affine`` and ``crs``.
     """
@@ -64,54 +65,54 @@ class TileDataset(Dataset[dict[str, Any]]):
         self.sampling = tiles.sampling(
             crop=crop, augment=augment, crops_per_tile=crops_per_tile, seed=seed, shuffle=False
         )
-        # Shared, so that workers that outlive an epoch see the next one.
+        # Shared, so that persistent workers see the next epoch.
         self._epoch = SharedArrays.create({"epoch": ("int64", (1,))})
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, in the process that made the dataset; persistent workers follow."""
+        """Choose the epoch, in the process that created the dataset; its workers follow."""
         self._epoch["epoch"][0] = epoch
 
     def __len__(self) -> int:
         return len(self.sampling)
 
     def __getitem__(self, item: int) -> dict[str, Any]:
-        """Return an item.
+        """Return one item.
 
         Returns
         -------
         dict
             ``image`` uint8 (band, y, x), channels last in memory; ``speed`` uint8 (y, x);
             ``index`` of the tile; ``key`` for jitter; with ``georeference`` also ``affine``,
-            float64 (6,), ``a b c d e f`` of rasterio for the window as it is turned, and ``crs``.
+            float64 (6,), ``a b c d e f`` of rasterio for the crop after its symmetry, and ``crs``.
         """
         return self.__getitems__([item])[0]
 
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
-        """Return several items, which are views of one batch; DataLoader asks for them so."""
+        """Return several items as views of one batch; DataLoader calls this method."""
         for item in items:
             if not -len(self) <= item < len(self):
-                raise IndexError(f"item {item} of {len(self)}")
+                raise IndexError(f"there is no item {item}: the dataset has {len(self)} items")
         samples = np.array(items, np.int64) % len(self)
-        drawn = self.sampling.windows(int(self._epoch["epoch"][0]), samples)
-        n, side, bands = len(samples), self.sampling.window, len(self.tiles.bands)
+        crops = self.sampling.crops(int(self._epoch["epoch"][0]), samples)
+        n, side, bands = len(samples), self.sampling.sample_side, len(self.tiles.bands)
         image, speed = _empty(n, side, side, bands), _empty(n, side, side)
-        self.tiles.copy(drawn, image.numpy(), speed.numpy())
+        self.tiles.copy(crops, image, speed)
         batch: dict[str, Any] = {
             "image": image.permute(0, 3, 1, 2),
             "speed": speed,
-            "index": torch.from_numpy(drawn.tile),
-            "key": torch.from_numpy(drawn.key),
+            "index": torch.from_numpy(crops.tile),
+            "key": torch.from_numpy(crops.key),
         }
-        columns: list[Any] = [batch["image"], speed, drawn.tile.tolist(), drawn.key.tolist()]
+        columns: list[Any] = [batch["image"], speed, crops.tile.tolist(), crops.key.tolist()]
         if self.georeference:
-            batch |= self._places(drawn)
+            batch |= self._georeference(crops)
             columns += [batch["affine"], batch["crs"]]
         return _Items(zip(*columns, strict=True), batch)
 
-    def _places(self, drawn: Windows) -> dict[str, Any]:
-        """Return affine and CRS of windows."""
-        side, tiles = self.sampling.window, drawn.tile.tolist()
-        where = np.stack([drawn.y, drawn.x, drawn.op], axis=1).tolist()
+    def _georeference(self, crops: Crops) -> dict[str, Any]:
+        """Return affine and CRS of crops."""
+        side, tiles = self.sampling.sample_side, crops.tile.tolist()
+        where = np.stack([crops.y, crops.x, crops.op], axis=1).tolist()
         pairs = zip(tiles, where, strict=True)
         affine = [self.tiles.affine(tile, (y, x, op), side) for tile, (y, x, op) in pairs]
         crs = [self.tiles.crs(tile) for tile in tiles]
@@ -119,7 +120,7 @@ class TileDataset(Dataset[dict[str, Any]]):
 
 
 class _Item(dict[str, Any]):
-    """An item, of a type that torch's collation can be taught to know."""
+    """An item, of a type that torch's collation can be extended for."""
 
 
 class _Items(list[dict[str, Any]]):
@@ -139,7 +140,7 @@ class _Items(list[dict[str, Any]]):
         super().__init__(_Item(zip(batch, row, strict=True)) for row in self._rows)
 
     def collated(self) -> dict[str, Any] | None:
-        """Return the batch, or None if somebody put other values into the items."""
+        """Return the batch, or None if the items have other values by now."""
         same = len(self) == len(self._rows) and all(
             len(item) == len(row) and all(map(is_, item.values(), row))
             for item, row in zip(self, self._rows, strict=True)
@@ -148,7 +149,7 @@ class _Items(list[dict[str, Any]]):
 
 
 def _empty(*shape: int) -> Tensor:
-    """Return uint8, in a worker process shared memory, as torch's own collation has it there."""
+    """Return a new uint8 tensor, in a worker process in shared memory as torch's collation."""
     if get_worker_info() is None:
         return torch.empty(shape, dtype=torch.uint8)
     storage = torch.UntypedStorage._new_shared(prod(shape))  # type: ignore[no-untyped-call]
@@ -158,28 +159,28 @@ def _empty(*shape: int) -> Tensor:
 def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Stack items into a batch whose images are channels last.
 
-    DataLoader does so by itself with items of `TileDataset`, as they come; a dataset that wraps it
-    and makes items of its own may want ``DataLoader(collate_fn=collate)``, since torch's own
-    collation lays every image out anew, bands first.
+    DataLoader does this by itself with unchanged items of `TileDataset`. A dataset that wraps it
+    and creates other items may want ``DataLoader(collate_fn=collate)``, since torch's own collation
+    copies every image to a bands-first layout.
 
     Parameters
     ----------
     items
-        With ``image`` uint8 (band, y, x) and whatever else collates.
+        Mappings with ``image`` uint8 (band, y, x) and other values that torch can collate.
     """
     whole = items.collated() if isinstance(items, _Items) else None
     if whole is not None:
         return whole
-    # Bands last, torch stacks whole rows; in a worker, straight into shared memory.
+    # With bands last torch stacks whole rows; in a worker process, directly in shared memory.
     rows = [{**item, "image": item["image"].permute(1, 2, 0)} for item in items]
     batch: dict[str, Any] = default_collate(rows)
     return batch | {"image": batch["image"].permute(0, 3, 1, 2)}
 
 
 def _collate_items(batch: Sequence[_Item], *, collate_fn_map: object = None) -> dict[str, Any]:
-    """Collate as `collate` does, called by `torch.utils.data.default_collate`."""
+    """Collate as `collate`; called by `torch.utils.data.default_collate`."""
     return collate(batch)
 
 
-# The way that torch documents for types of one's own.
+# As torch documents for new types.
 default_collate_fn_map[_Item] = _collate_items

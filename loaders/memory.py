@@ -1,18 +1,17 @@
-"""How much memory is left, and what processes really hold of it.
+"""Available memory, and memory used by processes.
 
-What is left is the machine's, and that of every control group around this process. In a container
+Available memory is that of the machine and of every control group of this process. In a container
 psutil sees the whole machine, while the kernel kills at the group's limit. File cache that the
-kernel would give back counts as free, as it does in psutil's ``available``.
+kernel can reclaim counts as free, as it does in psutil's ``available``.
 
 RSS counts a shared page once for every process that maps it, so eight workers over one copy of
-10 GB seem to hold 80 GB. USS counts the pages that nobody else maps, what would come back if the
-process ended; PSS gives every process its share of a shared page, so that the sum over processes
-is what the machine has given out.
+10 GB seem to use 80 GB. USS counts the pages that no other process maps: what would be freed if the
+process ended. PSS divides every shared page among the processes that map it, so that the sum over
+processes is what they use together.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Iterator
@@ -36,9 +35,9 @@ class Usage:
     uss
         Pages mapped by this process alone.
     pss
-        The same, and its share of every shared page; where the kernel does not tell, as uss.
+        The same, and its share of every shared page; as uss on systems without this figure.
     rss
-        Every page that is mapped and present.
+        All pages that are mapped and present.
     """
 
     uss: int = 0
@@ -54,7 +53,7 @@ class Usage:
 
 
 def process_usage(pid: int | None = None) -> Usage:
-    """Return what one process holds, this one by default.
+    """Return the memory of one process; None for this one.
 
     Raises
     ------
@@ -66,7 +65,7 @@ def process_usage(pid: int | None = None) -> Usage:
 
 
 def tree_usage(pid: int | None = None) -> dict[int, Usage]:
-    """Return what a process and all its descendants hold, by pid; those that end are left out."""
+    """Return the memory of a process and all its descendants by pid, without those that end."""
     root = psutil.Process(pid)
     found = {}
     for process in [root, *root.children(recursive=True)]:
@@ -76,14 +75,14 @@ def tree_usage(pid: int | None = None) -> dict[int, Usage]:
 
 
 class MemorySampler:
-    """Samples a process tree in a thread while a block runs.
+    """Samples the memory of a process tree in a thread while a ``with`` block runs.
 
     Parameters
     ----------
     pid
-        Root of the tree, this process by default.
+        Root of the tree; None for this process.
     interval
-        Seconds between two samples. One costs a walk over the page tables, some 0.1 ms per GB.
+        Seconds between two samples. A sample walks over the page tables, about 0.1 ms per GB.
 
     Attributes
     ----------
@@ -102,7 +101,7 @@ class MemorySampler:
         self._thread = threading.Thread(target=self._run, name="loaders-memory", daemon=True)
 
     def sample(self) -> dict[int, Usage]:
-        """Take one sample now."""
+        """Take one sample now, and return it by pid."""
         now = tree_usage(self.pid)
         self.peak = self.peak.peak(sum(now.values(), Usage()))
         for pid, usage in now.items():
@@ -110,7 +109,7 @@ class MemorySampler:
         return now
 
     def _run(self) -> None:
-        with suppress(psutil.NoSuchProcess):  # the tree's root has ended: nothing is left to see
+        with suppress(psutil.NoSuchProcess):  # the root of the tree has ended
             while not self._over.wait(self.interval):
                 self.sample()
 
@@ -128,26 +127,26 @@ class MemorySampler:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Bytes that can still be used, and what limits them."""
+    """Available bytes, and the name of what limits them."""
 
     nbytes: int
     limited_by: str
 
 
 _Files = tuple[str, str, str]
-"""Of a control group: the file of its limit, that of its use, and the row of cache in its third."""
+"""Names in a control group: file of its limit, file of its use, row of its reclaimable cache."""
 
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _V2 = ("memory.max", "memory.current", "inactive_file")
 
 
 def available_memory(root: Path = Path("/")) -> Available:
-    """Return the memory left to this process: the least of the machine and its control groups.
+    """Return the memory available to this process: the minimum of machine and control groups.
 
     Parameters
     ----------
     root
-        Where ``proc`` and ``sys`` are found.
+        Folder that contains ``proc`` and ``sys``.
     """
     found = [Available(int(psutil.virtual_memory().available), "the machine")]
     for folder, files in _groups(root):
@@ -157,7 +156,7 @@ def available_memory(root: Path = Path("/")) -> Available:
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
-    """Yield the folder of this process's memory group and of every group around it."""
+    """Yield the folders of the memory group of this process and of every group that contains it."""
     lines: list[str] = []
     with suppress(OSError):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -169,14 +168,14 @@ def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
             mount, files = root / "sys/fs/cgroup/memory", _V1
         else:
             continue
-        # In a container the path may be the host's and not exist here; its end, the mount
-        # itself, then is the container's own group.
+        # In a container the path may be the host's and not exist here; the mount itself is then
+        # the container's own group.
         folder = mount / path.strip("/")
         yield from ((f, files) for f in (folder, *folder.parents) if f.is_relative_to(mount))
 
 
 def _left(folder: Path, files: _Files) -> int:
-    """Return the bytes left in a group, cache among them."""
+    """Return the bytes available in a group, including its reclaimable cache."""
     limit, used, cache = files
     left = int((folder / limit).read_text()) - int((folder / used).read_text())
     with suppress(OSError):
@@ -185,27 +184,19 @@ def _left(folder: Path, files: _Files) -> int:
     return max(0, left)
 
 
-def usable_cpus() -> int:
-    """Return how many processors this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        return os.cpu_count() or 1
-
-
 def memory_limit(limit: str | int | float) -> int:
-    """Return a limit of memory in bytes.
+    """Return a memory limit in bytes.
 
     Parameters
     ----------
     limit
-        ``"4GiB"``, ``"500MB"``, a number of bytes, or a share of the memory that is available
-        now, as a float up to 1.0. Ranks agree on the least share: then a collective.
+        ``"4GiB"``, ``"500MB"``, a number of bytes, or a share of the available memory as a float
+        up to 1.0. Ranks agree on the smallest share, which is a collective operation.
 
     Raises
     ------
     UsageError
-        It is none of these.
+        The limit is none of these.
     """
     if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
         return limit
@@ -219,10 +210,10 @@ def memory_limit(limit: str | int | float) -> int:
             return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
     raise UsageError(
         f"ram_limit={limit!r} is not an amount of memory: give '4GiB', '500MB', a number of "
-        "bytes, or a share of what is available as a float such as 0.25"
+        "bytes, or a share of the available memory as a float such as 0.25"
     )
 
 
-def amount(nbytes: int) -> str:
-    """Return bytes as a person reads them."""
+def format_bytes(nbytes: int) -> str:
+    """Return a number of bytes as text, in MB or GB."""
     return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.3g} MB"

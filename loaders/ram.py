@@ -1,27 +1,35 @@
-"""A split of one or more stores in memory: one copy on a machine, whoever reads it."""
+"""A split of one or more stores in memory: one copy per machine for all processes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import REPAIR, Store
-from loaders.ahead import Ahead, Progress, progress_bar
-from loaders.batch import Batch, Feed, Request, as_items, copy_window, copy_windows
-from loaders.chunks import Decoder, Part, read_all
-from loaders.memory import amount
-from loaders.sampling import Drawn, Step, Windows
-from loaders.selection import ROW, Origin, Plan, Split, Stores, Table, check_fits, plan_load
-from loaders.shared import Handle, Layout, SharedArrays, load_once
+from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all
+from loaders.crops import Crops, copy_crops
+from loaders.memory import format_bytes
+from loaders.selection import (
+    ROW,
+    LoadPlan,
+    Origin,
+    Split,
+    Stores,
+    TileTable,
+    check_fits,
+    plan_load,
+)
+from loaders.shared import ArrayLayout, MemoryHandle, SharedArrays, load_once
 from loaders.tiles import Tiles
 
 LOAD_THREADS = 4
-"""Shards read at a time."""
+"""Shards read at the same time."""
 
 Keep = Literal["pixels", "compressed"]
 
@@ -29,16 +37,16 @@ Keep = Literal["pixels", "compressed"]
 class RamTiles(Tiles):
     """Tiles and their table in shared, read-only memory.
 
-    It pickles as a handle of some hundred bytes, whatever its size: a worker under fork, spawn or
-    forkserver, or any process of this machine that is sent the pickle, attaches to the same
-    memory, and needs neither the store nor zarr.
+    The pickle is a handle of some hundred bytes, whatever the size of the tiles. A worker under
+    fork, spawn or forkserver, or any process of this machine that receives the pickle, attaches to
+    the same memory, and needs neither the store nor zarr.
 
     Parameters
     ----------
     arrays
         Pixels, table and origin.
     stores
-        The opened stores where there are any; opened again when they are asked for.
+        The opened stores; None to open them again on first use.
     """
 
     def __init__(self, arrays: SharedArrays, stores: Sequence[Store] | None = None) -> None:
@@ -59,14 +67,14 @@ class RamTiles(Tiles):
         keep: Keep = "pixels",
         threads: int = LOAD_THREADS,
         share: bool = True,
-        progress: bool | Progress | None = None,
+        progress: bool | ReportProgress | None = None,
     ) -> RamTiles:
         """Load a split into memory.
 
         Parameters
         ----------
         stores
-            A store or several: opened, a local path or an address. Several are one data set.
+            One store or several: opened, a local path or an address. Several are one data set.
         split
             ``train``, ``val``, ``test`` or ``all``.
         level
@@ -74,36 +82,37 @@ class RamTiles(Tiles):
         bands
             Names of the bands to keep, in this order; None for all.
         folds, fold, split_seed
-            Cut train and val anew as fold ``fold`` of ``folds``; the test split stays.
+            Assign train and val anew as fold ``fold`` of ``folds``; the test split stays.
         keep
             ``pixels``, or ``compressed``: chunks as they are stored, each decoded whenever a
-            batch has a window of it. The same batches, in less memory and more processor time;
-            `image` and `speed` then do not exist.
+            batch has a crop of it. The batches are the same, in less memory and more processor
+            time; `image` and `speed` then do not exist.
         threads
-            Shards read at a time.
+            Shards read at the same time.
         share
-            Where torch.distributed is initialised: load once per machine and attach in its other
-            ranks. That is a collective; False lets every rank load for itself.
+            If torch.distributed is initialised: load once per machine and attach in its other
+            ranks, which is a collective operation. False: every rank loads a copy.
         progress
-            True for a bar, None for one where somebody is at a terminal, or a function that is
-            called with (tiles read, tiles in all).
+            True for a progress bar, None for one if standard error is a terminal, False for none;
+            or a function that is called with (tiles read, tiles in all).
 
         Raises
         ------
         StoreError
             A store cannot be used, lacks the level, or is corrupted; array and shard are named.
         UsageError
-            It does not fit into memory, no tile is usable, or the arguments do not fit together.
+            The tiles do not fit into memory, no tile is usable, or the arguments do not fit
+            together.
         """
 
         def load() -> RamTiles:
             plan = plan_load(stores, split, level, bands, folds, fold, split_seed)
             with progress_bar(progress, f"loading {plan.name}") as report:
-                return ways[keep](plan, threads, report)
+                return loads[keep](plan, threads, report)
 
-        ways = {"pixels": _load_pixels, "compressed": _load_compressed}
-        if keep not in ways:
-            raise UsageError(f"keep={keep!r} is not one of {', '.join(ways)}")
+        loads = {"pixels": _load_pixels, "compressed": _load_compressed}
+        if keep not in loads:
+            raise UsageError(f"keep={keep!r} is not one of {', '.join(loads)}")
         return load_once(load) if share else load()
 
     @classmethod
@@ -116,26 +125,31 @@ class RamTiles(Tiles):
         transform: NDArray[np.float64] | None = None,
         crs: str = "EPSG:4326",
     ) -> RamTiles:
-        """Copy arrays into shared memory: tiles that never were in a store.
+        """Copy arrays into shared memory, without a store.
 
         Parameters
         ----------
         image
             uint8 (tile, side, side, band).
         speed
-            uint8 (tile, side, side).
+            uint8 (tile, side, side), mph; 0 background, 254 road of unknown speed, 255 nodata.
         bands
-            Names of the bands; numbers from 1 by default.
+            Names of the bands; None for numbers from 1.
         transform
-            float64 (tile, 6), affine of each tile; pixel coordinates by default.
+            float64 (tile, 6), affine of each tile; None for pixel coordinates.
         crs
-            Of the transform.
+            CRS of the transform.
+
+        Raises
+        ------
+        UsageError
+            The shapes do not match.
         """
         n, side, width, count = image.shape
         if speed.shape != (n, side, side) or width != side:
             raise UsageError(
-                f"image {image.shape} and speed {speed.shape} do not match: (tile, side, side, "
-                "band) and (tile, side, side) are needed"
+                f"image {image.shape} and speed {speed.shape} do not match: give (tile, side, "
+                "side, band) and (tile, side, side)"
             )
         known = (speed != 255).sum(axis=(1, 2))
         road = ((speed != 255) & (speed != 0)).sum(axis=(1, 2))
@@ -158,50 +172,25 @@ class RamTiles(Tiles):
 
     @property
     def speed(self) -> NDArray[np.uint8]:
-        """uint8 (tile, y, x), mph; 0 no road, 255 no data."""
+        """uint8 (tile, y, x), mph; 0 background, 254 road of unknown speed, 255 nodata."""
         return self._arrays["speed"]
 
-    def copy(self, windows: Windows, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
-        """Copy windows of these tiles, in any thread.
+    def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
+        """Copy crops, in any thread; see `CropReader.copy`."""
+        copy_crops(self.image, self.speed, crops, image.numpy(), label.numpy())
 
-        Parameters
-        ----------
-        windows
-            Which.
-        image, speed
-            uint8 (n, y, x, band) and (n, y, x), C-contiguous; written.
-        """
-        copy_windows(as_items(self.image), self.speed, windows, image, speed)
-
-    def feed(self, request: Request) -> Feed:
-        """Return what fills batches from memory, each as a whole in one of several threads."""
-        ring = request.ring()
-
-        def batches(epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
-            drawn = Drawn(request.sampling, epoch, steps)
-
-            def fill(step: int) -> Batch:
-                windows = drawn(step)
-                batch = request.batch(ring, windows)
-                self.copy(windows, *batch.arrays())
-                return batch
-
-            return Ahead(fill, range(len(steps)), threads=request.threads, ahead=request.prefetch)
-
-        return batches
-
-    def speed_of(self, tile: int) -> NDArray[np.uint8]:
-        """Return the mask of a tile, uint8 (y, x)."""
-        mask: NDArray[np.uint8] = self.speed[tile]
-        return mask
-
-    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return copies of image and mask, uint8 (y, x, band) and (y, x)."""
-        return self.image[tile].copy(), self.speed[tile].copy()
+    def decode(
+        self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
+    ) -> None:
+        """Copy one whole tile; see `Tiles.decode`."""
+        if image is not None:
+            image[:] = self.image[tile]
+        if label is not None:
+            label[:] = self.speed[tile]
 
     @property
-    def handle(self) -> Handle:
-        """Where other processes find the memory, and how large it is."""
+    def handle(self) -> MemoryHandle:
+        """The handle that other processes attach to the memory with."""
         return self._arrays.handle
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -214,10 +203,10 @@ class CompressedTiles(RamTiles):
     Parameters
     ----------
     arrays
-        ``chunks`` uint8, ``bounds`` int64 (tile, 2, 2), first byte and the one after the last of
-        image and mask; and the table.
+        ``chunks`` uint8; ``bounds`` int64 (tile, 2, 2), first byte and end of image and label;
+        the table and the origin.
     decoders
-        Of images and masks, per store.
+        Decoders of images and labels, per store.
     stores
         As for `RamTiles`.
     """
@@ -234,57 +223,32 @@ class CompressedTiles(RamTiles):
 
     @property
     def image(self) -> NDArray[np.uint8]:
-        """Nowhere."""
-        raise UsageError("tiles kept compressed are no arrays: use pixels(), or keep='pixels'")
+        """Not available: raises UsageError."""
+        raise UsageError("compressed tiles are not arrays: use pixels(), or keep='pixels'")
 
     @property
     def speed(self) -> NDArray[np.uint8]:
-        """Nowhere."""
+        """Not available: raises UsageError."""
         return self.image
 
-    def copy(self, windows: Windows, image: NDArray[np.uint8], speed: NDArray[np.uint8]) -> None:
-        """Decode tiles and copy windows of them, as `RamTiles.copy` does."""
-        whole = image.shape[1] == self.side and not windows.op.any()
-        pixels, mask = (None, None) if whole else self._empty()
-        last = -1
-        for i in np.argsort(windows.tile, kind="stable").tolist():
-            tile, y, x, op = (int(a[i]) for a in (windows.tile, windows.y, windows.x, windows.op))
-            if pixels is None or mask is None:
-                self._decode(tile, image[i], speed[i])
-                continue
-            if tile != last:
-                self._decode(tile, pixels, mask)
-                last = tile
-            copy_window(as_items(pixels), y, x, op, as_items(image[i]))
-            copy_window(mask, y, x, op, speed[i])
+    def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
+        """Decode tiles and copy crops of them; see `CropReader.copy`."""
+        Tiles.copy(self, crops, image, label)
 
-    def speed_of(self, tile: int) -> NDArray[np.uint8]:
-        """Return the mask of a tile, uint8 (y, x)."""
-        mask = np.empty((self.side, self.side), np.uint8)
-        self._decode(tile, None, mask)
-        return mask
-
-    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return image and mask, uint8 (y, x, band) and (y, x)."""
-        image, mask = self._empty()
-        self._decode(tile, image, mask)
-        return image, mask
-
-    def _empty(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        shape = (self.side, self.side)
-        return np.empty((*shape, len(self.bands)), np.uint8), np.empty(shape, np.uint8)
-
-    def _decode(self, tile: int, *out: NDArray[np.uint8] | None) -> None:
-        """Decode image and mask of a tile, those that are wanted.
+    def decode(
+        self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
+    ) -> None:
+        """Decode one whole tile; see `Tiles.decode`.
 
         Raises
         ------
         StoreError
-            What the store holds under a good checksum is no tile.
+            A chunk with a valid checksum cannot be decoded.
         """
         store = int(self.table["store"][tile])
         bounds = self._bounds[tile].tolist()
-        for decode, (start, end), target in zip(self._decoders[store], bounds, out, strict=True):
+        targets = zip(self._decoders[store], bounds, (image, label), strict=True)
+        for decode, (start, end), target in targets:
             try:
                 if target is not None:
                     decode(self._chunks[start:end], target)
@@ -294,62 +258,62 @@ class CompressedTiles(RamTiles):
                     f"{self.table['tile'][tile]} cannot be decoded: {error}. {REPAIR}"
                 ) from error
 
-    def _held(self) -> str:
-        return f"{amount(self._chunks.nbytes)} compressed, {super()._held()} as pixels"
+    def _size(self) -> str:
+        return f"{format_bytes(self._chunks.nbytes)} compressed, {super()._size()} as pixels"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CompressedTiles, (self._arrays, self._decoders)
 
 
-def _load_pixels(plan: Plan, threads: int, progress: Progress | None) -> RamTiles:
-    """Return tiles as pixels."""
+def _load_pixels(plan: LoadPlan, threads: int, progress: ReportProgress | None) -> RamTiles:
+    """Load tiles as pixels."""
     check_fits(plan)
     arrays = _share(plan.origin, plan.table, _pixels(plan.origin, len(plan.table)))
 
-    def read(part: Part) -> None:
-        for pixels, name in zip(part.arrays, ("image", "speed"), strict=True):
-            pixels.read(part.rows, arrays[name][part.places])
+    def read(one: ShardRead) -> None:
+        for pixels, name in zip(one.arrays, ("image", "speed"), strict=True):
+            pixels.read(one.rows, arrays[name][one.places])
 
-    read_all(list(plan.parts()), read, threads=threads, progress=progress)
+    read_all(list(plan.reads()), read, threads=threads, progress=progress)
     arrays.freeze()
     return RamTiles(arrays, plan.stores)
 
 
-def _load_compressed(plan: Plan, threads: int, progress: Progress | None) -> RamTiles:
-    """Return tiles as they are stored; the indexes of their shards tell how large those are."""
-    parts = list(plan.parts())
+def _load_compressed(plan: LoadPlan, threads: int, progress: ReportProgress | None) -> RamTiles:
+    """Load the chunks of tiles as stored; their sizes are in the indexes of the shards."""
+    ones = list(plan.reads())
     sizes = np.zeros((len(plan.table), 2), np.int64)
 
-    def ask(part: Part) -> None:
-        for kind, pixels in enumerate(part.arrays):
-            sizes[part.places, kind] = pixels.stored_sizes(part.rows)
+    def note_sizes(one: ShardRead) -> None:
+        for kind, pixels in enumerate(one.arrays):
+            sizes[one.places, kind] = pixels.stored_sizes(one.rows)
 
-    read_all(parts, ask, threads=threads)
+    read_all(ones, note_sizes, threads=threads)
     ends = np.cumsum(sizes).reshape(sizes.shape)
     nbytes = int(ends[-1, -1])
     check_fits(plan, nbytes)
-    layout: Layout = {"chunks": ("u1", (nbytes,)), "bounds": ("i8", (len(plan.table), 2, 2))}
+    layout: ArrayLayout = {"chunks": ("u1", (nbytes,)), "bounds": ("i8", (len(plan.table), 2, 2))}
     arrays = _share(plan.origin, plan.table, layout)
     arrays["bounds"][:] = np.stack([ends - sizes, ends], axis=-1)
 
-    def read(part: Part) -> None:
-        for kind, pixels in enumerate(part.arrays):
-            bounds = arrays["bounds"][part.places, kind].tolist()
-            pixels.read_stored(part.rows, [arrays["chunks"][slice(*each)] for each in bounds])
+    def read(one: ShardRead) -> None:
+        for kind, pixels in enumerate(one.arrays):
+            bounds = arrays["bounds"][one.places, kind].tolist()
+            pixels.read_stored(one.rows, [arrays["chunks"][slice(*each)] for each in bounds])
 
-    read_all(parts, read, threads=threads, progress=progress)
+    read_all(ones, read, threads=threads, progress=progress)
     arrays.freeze()
     decoders = [(image.decode, speed.decode) for image, speed in plan.arrays()]
     return CompressedTiles(arrays, decoders, plan.stores)
 
 
-def _pixels(origin: Origin, tiles: int) -> Layout:
+def _pixels(origin: Origin, tiles: int) -> ArrayLayout:
     shape = (tiles, origin.side, origin.side)
     return {"image": ("u1", (*shape, len(origin.bands))), "speed": ("u1", shape)}
 
 
-def _share(origin: Origin, table: Table, layout: Layout) -> SharedArrays:
-    """Return new shared memory, filled but for what the layout names."""
+def _share(origin: Origin, table: TileTable, layout: ArrayLayout) -> SharedArrays:
+    """Return new shared memory with origin and table, and arrays of a layout to be filled."""
     small = {"origin": np.frombuffer(json.dumps(origin).encode(), np.uint8), "table": table}
     arrays = SharedArrays.create(layout | {k: (v.dtype, v.shape) for k, v in small.items()})
     for name, values in small.items():

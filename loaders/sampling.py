@@ -1,14 +1,14 @@
-"""Which window of which tile, a pure function of (seed, epoch, position), and whose turn it is.
+"""The samples of an epoch, a pure function of (seed, epoch, position), and their split over ranks.
 
 Position ``p`` of an epoch holds sample ``order(epoch)[p]``; tile, crop and symmetry of a sample are
-hashed from (seed, epoch, sample). Nothing else has a say: not threads, workers, ranks or time. The
-hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) in plain integer arithmetic, so
-that a checkpoint means the same samples under any version of NumPy, whose own generators may
-change their streams.
+hashed from (seed, epoch, sample). They depend on nothing else: not on threads, workers, ranks or
+time. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) in plain integer
+arithmetic, so that a checkpoint means the same samples under any version of NumPy, whose own
+generators may change their streams.
 
 Ranks take positions step by step: ``batch_size * world_size`` neighbouring ones, cut into one run
-per rank, or taken in turn. What is left at the end is dropped, or split evenly. Progress is one
-number, the positions that all ranks have passed, so an epoch can go on with another number of
+per rank, or interleaved. An incomplete last step is dropped, or split evenly. Progress is one
+number, the positions that all ranks have passed, so an epoch can be resumed with another number of
 ranks or another batch size.
 """
 
@@ -25,52 +25,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from loaders.roads import RoadCells
+from loaders.crops import Crops
+from loaders.road_sampling import RoadCells
 
 Augment = Literal["d4", "flips"]
 
-FLIP_X, FLIP_Y, TRANSPOSE = 1, 2, 4
-"""Bits of a symmetry: the window is transposed first, then turned upside down, then mirrored."""
-
 SYMMETRIES: dict[Augment | None, int] = {None: 1, "flips": 4, "d4": 8}
-"""How many of the symmetries 0..7 an augmentation draws from."""
+"""Number of the symmetries 0..7 that an augmentation draws from: the first 1, 4 or 8."""
 
 ROAD_TRIES = 8
-"""Windows drawn for a sample before the one with most road is taken, under ``min_road``."""
+"""Crops drawn for a sample under ``min_road`` before the one with most road is taken."""
 
 _STEPS_DRAWN = 16
-"""Steps whose windows are drawn at once."""
+"""Steps whose crops are drawn at once."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-# What a draw is for: streams of one sample that never meet.
+# Independent random streams of one sample.
 _ORDER, _KEY, _TILE, _SYMMETRY, _PLACE = range(5)
-
-
-class Windows(NamedTuple):
-    """Windows into tiles, one row per sample.
-
-    Attributes
-    ----------
-    tile
-        int64 (n,), index of the tile.
-    y, x
-        int64 (n,), upper left corner in the tile, pixels.
-    op
-        int64 (n,), symmetry 0..7: bits `TRANSPOSE`, `FLIP_Y`, `FLIP_X`, applied in that order.
-    key
-        int64 (n,), hash of (seed, epoch, sample), for augmentations on the device.
-    """
-
-    tile: NDArray[np.int64]
-    y: NDArray[np.int64]
-    x: NDArray[np.int64]
-    op: NDArray[np.int64]
-    key: NDArray[np.int64]
-
-    def rows(self, part: slice) -> Windows:
-        """Return some of the windows, as views."""
-        return Windows(*(column[part] for column in self))
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -100,34 +72,34 @@ def _unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Sampling:
-    """What an epoch consists of.
+    """The samples of an epoch.
 
     Attributes
     ----------
     tiles
-        How many there are.
+        Number of tiles.
     side
         Side of a tile in pixels.
     crop
-        Side of a window in pixels; None takes whole tiles.
+        Side of a crop in pixels; None for whole tiles.
     augment
         ``d4``: the eight symmetries of the square; ``flips``: the four without transposition.
     crops_per_tile
         Samples per tile and epoch.
     seed
-        Any integer.
+        Random seed, any integer.
     shuffle
         False: samples come in the order of the tiles.
     chosen
         int64, the tiles to draw from; None for all.
     weights
-        float64, one per tile to draw from: how often it is drawn, in proportion. None: every
-        tile exactly ``crops_per_tile`` times. With weights the draw is stratified, so a tile
-        comes within two of its expected number of times.
+        float64, one per tile to draw from: relative frequency of its samples. None: every tile
+        gives exactly ``crops_per_tile`` samples. With weights the draw is stratified, so the number
+        of samples of a tile differs by less than two from its expectation.
     min_road
-        Least share of road in a window, as far as `ROAD_TRIES` draws can find it.
+        Minimum share of road in a crop, 0 to 1; met if one of `ROAD_TRIES` draws meets it.
     roads
-        Where roads are; needed with ``min_road`` and ``crop``.
+        Road pixels of the tiles; needed with ``min_road`` and ``crop``.
     """
 
     tiles: int
@@ -147,8 +119,8 @@ class Sampling:
             raise UsageError(f"augment={self.augment!r} is not one of None, 'flips', 'd4'")
         if self.crop is not None and not 1 <= self.crop <= self.side:
             raise UsageError(
-                f"crop={self.crop} does not fit into tiles of {self.side} x {self.side}; "
-                f"take at most {self.side}, or a finer level"
+                f"crop={self.crop} does not fit into tiles of {self.side} x {self.side}: "
+                f"use at most {self.side}, or a finer level"
             )
         if self.crops_per_tile < 1:
             raise UsageError(f"crops_per_tile={self.crops_per_tile} must be at least 1")
@@ -162,12 +134,12 @@ class Sampling:
         return self.tiles if self.chosen is None else len(self.chosen)
 
     @property
-    def in_turn(self) -> bool:
-        """Whether ranks take the positions of a step in turn, else one run each."""
+    def interleaved(self) -> bool:
+        """Whether ranks take every n-th position of a step, else one run of positions each."""
         return False
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that decides which samples an epoch has, as plain values."""
+        """Return all settings that the samples of an epoch depend on, as plain values."""
         return {
             "samples": len(self),
             "seed": self.seed,
@@ -180,13 +152,13 @@ class Sampling:
         }
 
     def like(self, identity: dict[str, Any]) -> Self:
-        """Return the same samples, in the order of a state as far as that can be followed."""
+        """Return the same samples in the order that the `identity` of a saved state describes."""
         del identity
         return self
 
     @property
-    def window(self) -> int:
-        """Side of a window in pixels."""
+    def sample_side(self) -> int:
+        """Side of a sample in pixels."""
         return self.side if self.crop is None else self.crop
 
     def order(self, epoch: int) -> NDArray[np.int64]:
@@ -196,13 +168,13 @@ class Sampling:
             return samples
         return np.argsort(_hash(self.seed, epoch, _ORDER, samples), kind="stable")
 
-    def windows(self, epoch: int, samples: NDArray[np.int64]) -> Windows:
-        """Return the windows of samples, whichever epoch's order they came from."""
+    def crops(self, epoch: int, samples: NDArray[np.int64]) -> Crops:
+        """Return the crops of samples, int64 (n,) numbers below ``len(self)``."""
         tile = self.tile_of(epoch, samples)
         y, x = self._corner(epoch, samples, tile)
         op = _below(self._bits(epoch, _SYMMETRY, samples), SYMMETRIES[self.augment])
         key = self._bits(epoch, _KEY, samples).view(np.int64)
-        return Windows(tile, y, x, op, key)
+        return Crops(tile, y, x, op, key, samples)
 
     def _bits(self, epoch: int, stream: int, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
         return _hash(self.seed, epoch, stream, samples)
@@ -218,10 +190,10 @@ class Sampling:
 
     @cached_property
     def _cumulative(self) -> NDArray[np.float64]:
-        """Cumulative weight, ending in exactly 1 at the last tile that has any."""
+        """Cumulative weight; infinite from the last tile with a positive weight on."""
         cumulative = np.cumsum(np.asarray(self.weights, np.float64))
         cumulative /= cumulative[-1]
-        # A tile of weight 0 at the end must not catch a draw that rounding put past the last one.
+        # Rounding can put a draw past the last weight: it must not select a tile of weight 0.
         cumulative[cumulative >= 1.0] = np.inf
         return cumulative
 
@@ -232,21 +204,21 @@ class Sampling:
             zero = np.zeros(len(samples), np.int64)
             return zero, zero
         tries = ROAD_TRIES if self.roads is not None and self.min_road > 0 else 1
-        room = self.side - self.crop + 1
+        places = self.side - self.crop + 1
         bits = [self._bits(epoch, _PLACE + k, samples) for k in range(tries)]
-        y = np.stack([_below(b, room) for b in bits], axis=1)
-        x = np.stack([_below(b << np.uint64(32), room) for b in bits], axis=1)
+        y = np.stack([_below(b, places) for b in bits], axis=1)
+        x = np.stack([_below(b << np.uint64(32), places) for b in bits], axis=1)
         if self.roads is None or tries == 1:
             return y[:, 0], x[:, 0]
         road = self.roads.fraction(tile[:, None], y, x, self.crop)
-        # The first that has enough, else the one with most.
+        # The first with enough road, else the one with most.
         best = np.argmax(np.minimum(road, self.min_road), axis=1)
         rows = np.arange(len(samples))
         return y[rows, best], x[rows, best]
 
 
 class Step(NamedTuple):
-    """One batch of one rank: every ``stride``-th position, and the progress of all after it."""
+    """Positions of one batch of one rank, and the progress of all ranks after it."""
 
     first: int
     last: int
@@ -255,7 +227,7 @@ class Step(NamedTuple):
 
     @property
     def positions(self) -> slice:
-        """The positions, to index an order with."""
+        """The positions, to index an order with: every ``stride``-th from ``first``."""
         return slice(self.first, self.last, self.stride)
 
     @property
@@ -266,7 +238,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How positions are dealt out.
+    """Split of the positions of an epoch into steps and ranks.
 
     Attributes
     ----------
@@ -275,15 +247,15 @@ class Schedule:
     batch_size
         Samples per rank and step.
     rank, world_size
-        This rank, and how many there are.
+        This rank, and the number of ranks.
     drop_last
-        Whether what does not fill a step is left out.
+        Whether an incomplete last step is left out.
     equal
         Whether every rank must take the same number of steps, as training under DDP needs. Then
-        a tail of fewer samples than ranks is left out. Otherwise every position comes exactly
-        once, and some ranks may take one step less.
-    in_turn
-        Whether the ranks take the positions of a step in turn, else one run each.
+        a last step of fewer samples than ranks is left out. Otherwise every position occurs
+        exactly once, and some ranks may take one step less.
+    interleaved
+        Whether ranks take every n-th position of a step, else one run of positions each.
     """
 
     samples: int
@@ -292,7 +264,7 @@ class Schedule:
     world_size: int = 1
     drop_last: bool = True
     equal: bool = True
-    in_turn: bool = False
+    interleaved: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -303,12 +275,12 @@ class Schedule:
         if tail and not full and self._dropped(tail):
             raise UsageError(
                 f"{self.samples} samples do not fill one step of {self.batch_size} x "
-                f"{self.world_size} ranks: take a smaller batch_size, more crops_per_tile, or "
+                f"{self.world_size} ranks: use a smaller batch_size, more crops_per_tile, or "
                 "drop_last=False"
             )
 
     def __len__(self) -> int:
-        """Return the steps of this rank in a whole epoch."""
+        """Return the number of steps of this rank in a whole epoch."""
         full, tail = divmod(self.samples, self.batch_size * self.world_size)
         return full + sum(1 for _ in self.steps(self.samples - tail))
 
@@ -327,7 +299,7 @@ class Schedule:
                 yield step
 
     def _dropped(self, samples: int) -> bool:
-        """Return whether a step of so many samples of all ranks is left out."""
+        """Return whether a step of this many samples of all ranks is left out."""
         ranks = self.world_size
         short = samples < self.batch_size * ranks
         return short and (self.drop_last or (self.equal and samples < ranks))
@@ -335,42 +307,54 @@ class Schedule:
     def _step(self, first: int, last: int) -> Step:
         """Return this rank's part of a step of all ranks."""
         rank, ranks = self.rank, self.world_size
-        if self.in_turn:
+        if self.interleaved:
             return Step(first + rank, last, last, ranks)
         start, stop = (first + r * (last - first) // ranks for r in (rank, rank + 1))
         return Step(start, stop, last)
 
 
-class Drawn:
-    """The windows of every step, drawn for a few steps at once.
+class StepCrops:
+    """The crops of every step of an epoch, drawn for a few steps at once.
 
-    To draw those of a thousand samples takes little longer than those of ten, and between two
-    batches, which have driven all else out of the caches, everything takes long.
+    Drawing the crops of a thousand samples takes little longer than those of ten, and between two
+    batches, which have replaced everything in the caches, everything takes long.
 
     Parameters
     ----------
-    sampling, epoch
-        What to draw from.
+    sampling
+        The samples of an epoch.
+    epoch
+        Number of the epoch.
     steps
-        Of this epoch.
+        Steps of this epoch.
     """
 
     def __init__(self, sampling: Sampling, epoch: int, steps: Sequence[Step]) -> None:
-        self._sampling, self._epoch, self._steps = sampling, epoch, steps
+        self.epoch = epoch
+        self.steps = steps
+        self._sampling = sampling
         self._order = sampling.order(epoch)
-        self._last: tuple[int, Windows, list[int]] | None = None
+        self._last: tuple[int, Crops, list[int]] | None = None
 
-    def __call__(self, i: int) -> Windows:
-        """Return the windows of step number ``i``; any thread may ask."""
+    def __call__(self, i: int) -> Crops:
+        """Return the crops of step number ``i``; safe in any thread."""
         part, within = divmod(i, _STEPS_DRAWN)
-        last = self._last  # one look: another thread may put the next in its place
+        last = self._last  # read once: another thread may replace it
         if last is None or last[0] != part:
             last = self._last = self._draw(part)
-        _, windows, bounds = last
-        return windows.rows(slice(bounds[within], bounds[within + 1]))
+        _, crops, bounds = last
+        return crops.rows(slice(bounds[within], bounds[within + 1]))
 
-    def _draw(self, part: int) -> tuple[int, Windows, list[int]]:
-        steps = self._steps[part * _STEPS_DRAWN :][:_STEPS_DRAWN]
+    def positions(self) -> NDArray[np.int64]:
+        """Return the positions of all steps in the epoch, int64 (n,), ascending."""
+        return np.concatenate([np.arange(s.first, s.last, s.stride) for s in self.steps])
+
+    def samples(self) -> NDArray[np.int64]:
+        """Return the samples of all steps, int64 (n,)."""
+        return self._order[self.positions()]
+
+    def _draw(self, part: int) -> tuple[int, Crops, list[int]]:
+        steps = self.steps[part * _STEPS_DRAWN :][:_STEPS_DRAWN]
         samples = np.concatenate([self._order[step.positions] for step in steps])
         bounds = list(accumulate((step.size for step in steps), initial=0))
-        return part, self._sampling.windows(self._epoch, samples), bounds
+        return part, self._sampling.crops(self.epoch, samples), bounds

@@ -1,4 +1,4 @@
-"""Which tiles of which stores are asked for, which can be used, and what is known of them."""
+"""Selection of the tiles of a split, and the plan for loading them: level, bands, table."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import SPLITS, Store
-from loaders.chunks import Arrays, Part, by_shard, open_arrays
-from loaders.memory import amount, available_memory
+from loaders.chunks import Arrays, ShardRead, by_shard, open_arrays
+from loaders.memory import available_memory, format_bytes
 
 Split = Literal["train", "val", "test", "all"]
 
 Stores = str | Path | Store | Sequence[str | Path | Store]
-"""A store or several: opened, local paths or addresses."""
+"""One store or several: opened, local paths or addresses."""
 
 RESERVE = 200 << 20
-"""Bytes to leave free beside tiles in memory: what reading takes on top of them."""
+"""Bytes to leave free next to tiles in memory: reading takes them."""
 
 EMPTY = "empty"
-"""Why a tile without a single valid pixel is left out of a scene that is otherwise fine."""
+"""Reason for leaving out a tile without a valid pixel of a scene that is ``ok``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Folds:
     Attributes
     ----------
     count
-        How many folds.
+        Number of folds, at least 2.
     fold
-        Which of them validates, 0 <= fold < count; the others train.
+        The fold that validates, 0 <= fold < count; the others train.
     seed
-        Decides which scene falls into which fold.
+        Random seed of the assignment of scenes to folds.
     """
 
     count: int
@@ -50,21 +50,21 @@ class Folds:
     def __post_init__(self) -> None:
         if self.count < 2 or not 0 <= self.fold < self.count:
             raise UsageError(
-                f"folds={self.count}, fold={self.fold}: at least 2 folds, and fold in "
+                f"folds={self.count}, fold={self.fold}: use at least 2 folds, and fold in "
                 f"0..{max(self.count, 2) - 1}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Tiles of one store.
+    """The usable tiles of a split of one store.
 
     Attributes
     ----------
     tiles
         int64, ascending row of each tile in the store's tile table.
     left_out
-        How many tiles of the split cannot be used, by reason: a scene's status, or ``empty``.
+        Number of unusable tiles of the split by reason: a scene's status, or ``empty``.
     """
 
     tiles: NDArray[np.int64]
@@ -72,17 +72,17 @@ class Selection:
 
 
 def select(store: Store, split: Split, folds: Folds | None = None) -> Selection:
-    """Return the usable tiles of a split: of scenes that are ``ok``, with at least a valid pixel.
+    """Return the usable tiles of a split: of scenes that are ``ok``, with at least one valid pixel.
 
     Parameters
     ----------
     store
         The store; its split column is not changed by ``folds``.
     split
-        ``train``, ``val``, ``test``, or ``all`` for the three together: tiles that the split leaves
-        unused, since they overlap those of another or reach into its ground, are in none.
+        ``train``, ``val``, ``test``, or ``all`` for the three together. Tiles that the store marks
+        as unused, because they overlap another split, are in none.
     folds
-        Cut train and val anew; ``test`` stays as it is.
+        Assign train and val anew; ``test`` stays as it is. None for the splits of the store.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def select(store: Store, split: Split, folds: Folds | None = None) -> Selection:
 def _refold(store: Store, folds: Folds) -> NDArray[np.uint8]:
     """Return the split of each tile under k-fold; folds differ by at most one usable scene.
 
-    Tiles that test, or are unused since they overlap those of another split, stay so.
+    Tiles of the test split, and unused tiles, stay as they are.
     """
     train, val, test = range(len(SPLITS))
     mine = store.tiles.split < test
@@ -112,9 +112,9 @@ def _refold(store: Store, folds: Folds) -> NDArray[np.uint8]:
     if usable.sum() < folds.count:
         raise UsageError(
             f"{store.location} has {usable.sum()} usable scenes outside its test split, too few "
-            f"for folds={folds.count}"
+            f"for folds={folds.count}: use fewer folds"
         )
-    # Usable scenes are dealt out first, so that they and not the failed ones are balanced.
+    # Usable scenes are assigned first, so that they are balanced, not the failed ones.
     drawn = [_digest(f"{folds.seed}:{store.scenes.id[scene]}") for scene in free]
     rank = sorted(range(len(free)), key=lambda i: (not usable[i], drawn[i]))
     fold = np.empty(len(free), np.int64)
@@ -135,14 +135,14 @@ ROW = np.dtype(
         *(("transform", "f8", (6,)), ("road_fraction", "f4"), ("valid_fraction", "f4")),
     ]
 )
-"""What is kept of a tile: number of its store and row there, and what the store's table says."""
+"""Row of a tile in the table: number of its store, its row there, and columns of that table."""
 
-Table = NDArray[np.void]
+TileTable = NDArray[np.void]
 """`ROW` of every tile."""
 
 
 class Origin(NamedTuple):
-    """What is not one row per tile, as JSON values.
+    """Stores, level and scenes of tiles: everything but one row per tile, as JSON values.
 
     Attributes
     ----------
@@ -151,9 +151,9 @@ class Origin(NamedTuple):
     bands
         Names of the bands.
     left_out
-        Tiles of the split that cannot be used, by reason.
+        Number of unusable tiles of the split, by reason.
     stores
-        Where they are.
+        Paths or addresses.
     finest
         Tile side in pixels at the finest level, per store.
     scenes, crs
@@ -170,60 +170,65 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Tiles to load, before a pixel of them is read.
+class LoadPlan:
+    """Tiles to load, before any pixel is read.
 
     Attributes
     ----------
     name
         The stores and the split, for messages.
     origin
-        Where the tiles come from.
+        Stores, level and scenes of the tiles.
     table
-        What is kept of each beside its pixels.
+        One row per tile.
     stores
         The stores, in the order of their tiles.
     """
 
     name: str
     origin: Origin
-    table: Table
+    table: TileTable
     stores: tuple[Store, ...]
 
     def nbytes(self, level: int, bands: int) -> int:
-        """Return the bytes of all pixels at a level, with so many bands."""
+        """Return the bytes of all pixels at a level, images of some bands and labels."""
         return len(self.table) * level * level * (bands + 1)
 
     def arrays(self) -> list[Arrays]:
         """Open the pixels of each store."""
         return [open_arrays(store, self.origin.side, self.origin.bands) for store in self.stores]
 
-    def parts(self) -> Iterator[Part]:
-        """Yield what to read, shard by shard."""
+    def reads(self) -> Iterator[ShardRead]:
+        """Yield the tiles to read, shard by shard."""
         at = 0
         for number, arrays in enumerate(self.arrays()):
             tiles = self.table["tile"][self.table["store"] == number].astype(np.int64)
             for rows in by_shard(tiles, arrays[0].layout.shard_tiles):
-                yield Part(arrays, rows, slice(at, at + len(rows)))
+                yield ShardRead(arrays, rows, slice(at, at + len(rows)))
                 at += len(rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _plan_again, (self.name, self.origin, self.table)
+        return _reopen_plan, (self.name, self.origin, self.table)
 
 
-def _plan_again(name: str, origin: Origin, table: Table) -> Plan:
-    return Plan(name, origin, table, open_stores(origin.stores))
+def _reopen_plan(name: str, origin: Origin, table: TileTable) -> LoadPlan:
+    return LoadPlan(name, origin, table, open_stores(origin.stores))
 
 
 def open_stores(stores: Stores) -> tuple[Store, ...]:
-    """Open a store or several.
+    """Open one store or several.
+
+    Parameters
+    ----------
+    stores
+        Paths, addresses or opened stores, which are returned as they are.
 
     Raises
     ------
     StoreError
         One of them cannot be used.
     UsageError
-        There is none.
+        The sequence is empty.
     """
     several = [stores] if isinstance(stores, str | Path | Store) else list(stores)
     if not several:
@@ -239,7 +244,7 @@ def plan_load(
     folds: int | None = None,
     fold: int = 0,
     split_seed: int = 0,
-) -> Plan:
+) -> LoadPlan:
     """Open stores, and choose level, bands and tiles.
 
     Parameters
@@ -272,13 +277,13 @@ def plan_load(
     if not len(table):
         reasons = ", ".join(f"{n} {why}" for why, n in left_out.items()) or "it is empty"
         raise UsageError(
-            f"{name} has no tile to load ({reasons}): take another split, or build a store with "
+            f"{name} has no tile to load ({reasons}): use another split, or build a store with "
             "more scenes"
         )
-    return Plan(name, origin, table, opened)
+    return LoadPlan(name, origin, table, opened)
 
 
-def _rows(number: int, store: Store, selection: Selection) -> Table:
+def _rows(number: int, store: Store, selection: Selection) -> TileTable:
     rows = np.zeros(len(selection.tiles), ROW)
     rows["store"], rows["tile"] = number, selection.tiles
     for name in ("scene", "row", "col", "transform", "road_fraction", "valid_fraction"):
@@ -290,8 +295,8 @@ def _common_level(stores: Sequence[Store], level: int | None) -> int:
     if level is None and len({s.meta.levels[0] for s in stores}) > 1:
         every = set.intersection(*(set(s.meta.levels) for s in stores))
         have = "; ".join(f"{s.location}: {', '.join(map(str, s.meta.levels))}" for s in stores)
-        fix = f"level={max(every)}" if every else "stores built with the same --tile"
-        raise UsageError(f"the stores differ in their finest level ({have}): take {fix}")
+        fix = f"level={max(every)}" if every else "stores built with the same `tile`"
+        raise UsageError(f"the stores differ in their finest level ({have}): use {fix}")
     found = {store.check_level(level) for store in stores}
     return found.pop()
 
@@ -304,19 +309,19 @@ def _common_bands(stores: Sequence[Store], bands: Sequence[str] | None) -> tuple
         if bands is None and store.meta.bands != wanted:
             raise UsageError(
                 f"{store.location} has bands {', '.join(store.meta.bands)}, {stores[0].location} "
-                f"has {', '.join(wanted)}: name those they share with bands=(...)"
+                f"has {', '.join(wanted)}: name the common ones with bands=(...)"
             )
         band_places(store, wanted)
     return wanted
 
 
 def band_places(store: Store, bands: Sequence[str]) -> list[int]:
-    """Return where bands are in the pixels of a store.
+    """Return the indexes of bands, by name, in the pixels of a store.
 
     Raises
     ------
     UsageError
-        It lacks one.
+        The store lacks a band.
     """
     has = store.meta.bands
     unknown = [band for band in bands if band not in has]
@@ -327,26 +332,26 @@ def band_places(store: Store, bands: Sequence[str]) -> list[int]:
     return [has.index(band) for band in bands]
 
 
-def check_fits(plan: Plan, compressed: int | None = None) -> None:
-    """Refuse a plan that memory cannot hold.
+def check_fits(plan: LoadPlan, compressed: int | None = None) -> None:
+    """Check that the tiles of a plan fit into memory.
 
     Parameters
     ----------
     plan
-        What is to be held.
+        The tiles.
     compressed
-        Bytes of its chunks as stored, where those are to be held; None for pixels.
+        Bytes of their chunks as stored, if these are to be kept; None for pixels.
 
     Raises
     ------
     UsageError
-        With figures, and what would fit.
+        They do not fit; the message gives the sizes, and what would fit.
     """
     level, bands = plan.origin.side, len(plan.origin.bands)
     need = plan.nbytes(level, bands) if compressed is None else compressed
     left = available_memory()
-    room = left.nbytes - RESERVE
-    if need <= room:
+    limit = left.nbytes - RESERVE
+    if need <= limit:
         return
     levels = set.intersection(*(set(s.meta.levels) for s in plan.stores))
     coarser = {f"level={n}": plan.nbytes(n, bands) for n in sorted(levels, reverse=True)}
@@ -355,13 +360,15 @@ def check_fits(plan: Plan, compressed: int | None = None) -> None:
     }
     ways = []
     for sizes in (coarser, fewer):
-        ways += [f"{way} ({amount(size)})" for way, size in sizes.items() if size <= room][:1]
+        ways += [f"{way} ({format_bytes(size)})" for way, size in sizes.items() if size <= limit][
+            :1
+        ]
     if compressed is None:
         ways.append('keep="compressed", which decodes tiles for every batch')
-    ways.append("StreamTiles.open(...), which keeps a window of it in memory")
+    ways.append("StreamTiles.open(...), which keeps only a part of them in memory")
     raise UsageError(
-        f"{plan.name} takes {amount(need)} {'' if compressed is None else 'compressed '}"
-        f"({len(plan.table)} tiles of {level} x {level} x {bands} and masks); "
-        f"{left.limited_by} has {amount(left.nbytes)} left, of which {amount(RESERVE)} are kept "
-        f"free. Take {', or '.join(ways)}"
+        f"{plan.name} takes {format_bytes(need)} {'' if compressed is None else 'compressed '}"
+        f"({len(plan.table)} tiles of {level} x {level} x {bands} and labels); "
+        f"{left.limited_by} has {format_bytes(left.nbytes)} left, of which "
+        f"{format_bytes(RESERVE)} stay free. Use {', or '.join(ways)}"
     )

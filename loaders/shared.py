@@ -1,11 +1,11 @@
-"""One copy of an array for every process and rank of a machine, without a name to leak.
+"""One copy of arrays for all processes and ranks of a machine, in anonymous shared memory.
 
 The memory is an anonymous file (``os.memfd_create``; an unlinked temporary file where that does
-not exist). Its handle, (pid, fd, device, inode, bytes), travels in a pickle of a few hundred bytes;
-another process attaches by opening ``/proc/<pid>/fd/<fd>`` and checks the inode. That works alike
-under fork, spawn and forkserver and between processes that only exchanged the handle, needs no
-room in ``/dev/shm``, is closed to other users, and leaves nothing behind when everybody is
-killed: the kernel frees the memory with its last mapping.
+not exist). Its handle, (pid, fd, device, inode, bytes), is part of a pickle of a few hundred
+bytes. Another process attaches by opening ``/proc/<pid>/fd/<fd>`` and checks the inode. This works
+the same way under fork, spawn and forkserver and between processes that only exchanged the handle.
+It takes no space in ``/dev/shm`` and is closed to other users. If all processes are killed, nothing
+is left: the kernel frees the memory with its last mapping.
 
 In a ``torchrun`` job one rank per machine loads; the others attach to its memory. Only a handle is
 sent.
@@ -33,11 +33,11 @@ from geoprep.errors import UsageError
 Shared = TypeVar("Shared")
 
 ALIGNMENT = mmap.PAGESIZE
-"""Every array starts on a page of its own: pixels are then aligned for any vector load."""
+"""Every array starts on its own page: pixels are then aligned for any vector load."""
 
 
-class Handle(NamedTuple):
-    """Where shared memory can be opened, and how to tell that it is the right one."""
+class MemoryHandle(NamedTuple):
+    """Process and descriptor of shared memory, and what identifies it once opened."""
 
     pid: int
     fd: int
@@ -46,12 +46,12 @@ class Handle(NamedTuple):
     nbytes: int
 
 
-Layout = dict[str, tuple[DTypeLike, tuple[int, ...]]]
-"""Of arrays in shared memory: name to dtype and shape."""
+ArrayLayout = dict[str, tuple[DTypeLike, tuple[int, ...]]]
+"""Dtype and shape of arrays in shared memory, by name."""
 
 
 def _anonymous_file(nbytes: int) -> int:
-    """Return a descriptor of ``nbytes`` of memory that has no name in any file system."""
+    """Return a descriptor of ``nbytes`` of memory without a name in any file system."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("loaders", os.MFD_CLOEXEC)
     else:
@@ -67,7 +67,7 @@ def _anonymous_file(nbytes: int) -> int:
 
 def _map(fd: int, nbytes: int, *, writable: bool) -> mmap.mmap:
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    if sys.version_info >= (3, 13):  # spares the second descriptor that mmap keeps otherwise
+    if sys.version_info >= (3, 13):  # saves the second descriptor that mmap keeps otherwise
         return mmap.mmap(fd, nbytes, mmap.MAP_SHARED, prot, trackfd=False)
     return mmap.mmap(fd, nbytes, mmap.MAP_SHARED, prot)
 
@@ -75,20 +75,20 @@ def _map(fd: int, nbytes: int, *, writable: bool) -> mmap.mmap:
 class SharedArrays(dict[str, NDArray[Any]]):
     """Named arrays in anonymous memory that other processes of the same user can attach to.
 
-    It pickles as a handle. The descriptor is closed with this object; the memory lives on as long
-    as any of its arrays does, here or in another process. Processes that attach can only read.
+    The pickle is a handle. The descriptor is closed with this object; the memory is kept as long
+    as any of its arrays exists, here or in another process. Processes that attach can only read.
 
     Parameters
     ----------
     fd
         Descriptor of the memory; this object closes it.
     layout
-        What lies there, one array after another.
+        The arrays in the memory, one after another.
     writable
         Whether this process may write to it.
     """
 
-    def __init__(self, fd: int, layout: Layout, *, writable: bool) -> None:
+    def __init__(self, fd: int, layout: ArrayLayout, *, writable: bool) -> None:
         self._fd = fd
         self._layout = layout
         self._close = weakref.finalize(self, os.close, fd)
@@ -99,15 +99,15 @@ class SharedArrays(dict[str, NDArray[Any]]):
             start += _pages(self[name].nbytes)
 
     @classmethod
-    def create(cls, layout: Layout) -> SharedArrays:
-        """Return new arrays, all zero, whose pages are taken when they are first written."""
+    def create(cls, layout: ArrayLayout) -> SharedArrays:
+        """Return new arrays of zeros, whose pages are allocated when they are first written."""
         sizes = (np.dtype(dtype).itemsize * prod(shape) for dtype, shape in layout.values())
         nbytes = max(ALIGNMENT, sum(map(_pages, sizes)))
         return cls(_anonymous_file(nbytes), layout, writable=True)
 
     @classmethod
-    def attach(cls, handle: Handle, layout: Layout) -> SharedArrays:
-        """Open the memory of another process, for reading.
+    def attach(cls, handle: MemoryHandle, layout: ArrayLayout) -> SharedArrays:
+        """Attach to the memory of another process, for reading.
 
         Raises
         ------
@@ -128,17 +128,17 @@ class SharedArrays(dict[str, NDArray[Any]]):
         if (stat.st_dev, stat.st_ino, stat.st_size) != handle[2:]:
             os.close(fd)
             raise UsageError(
-                f"{path} is not the memory it was: process {handle.pid} has closed its tiles. "
-                "Keep the RamTiles alive where they were loaded"
+                f"{path} is other memory by now: process {handle.pid} has closed its tiles. "
+                "Keep a reference to the RamTiles in the process that loaded them"
             )
         return cls(fd, layout, writable=False)
 
     @property
-    def handle(self) -> Handle:
-        """The handle under which this very process offers the memory."""
-        # After a fork the child holds the same descriptor under its own pid.
+    def handle(self) -> MemoryHandle:
+        """The handle that other processes attach with, through this process."""
+        # After a fork the child has the same descriptor under its own pid.
         stat = os.fstat(self._fd)
-        return Handle(os.getpid(), self._fd, stat.st_dev, stat.st_ino, stat.st_size)
+        return MemoryHandle(os.getpid(), self._fd, stat.st_dev, stat.st_ino, stat.st_size)
 
     def freeze(self) -> None:
         """Make the arrays read-only in this process too."""
@@ -150,22 +150,22 @@ class SharedArrays(dict[str, NDArray[Any]]):
 
 
 def _pages(nbytes: int) -> int:
-    """Return the bytes of the pages that so many bytes take."""
+    """Return a number of bytes rounded up to whole pages."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def is_distributed() -> bool:
-    """Return whether this process is one of several ranks that can talk to each other."""
+    """Return whether this process is one of several ranks of torch.distributed."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def this_rank() -> tuple[int, int]:
-    """Return rank and world size: (0, 1) where torch.distributed is not initialised."""
+    """Return rank and world size: (0, 1) if torch.distributed is not initialised."""
     return (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)
 
 
 def _machine() -> tuple[str, int, int]:
-    """Return what processes must have in common to attach to each other's memory."""
+    """Return the boot id, PID namespace and user: equal for processes that can share memory."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     name = boot.read_text().strip() if boot.exists() else os.uname().nodename
     pids = Path("/proc/self/ns/pid")
@@ -173,24 +173,29 @@ def _machine() -> tuple[str, int, int]:
 
 
 def exchange(value: Any) -> list[Any]:  # noqa: ANN401 - torch sends any picklable object
-    """Return every rank's value."""
+    """Return the values of all ranks; a collective operation."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
 
 
 def load_once(load: Callable[[], Shared]) -> Shared:
-    """Run ``load`` in one rank of every machine and return its result in all of them.
+    """Run ``load`` in one rank of every machine and return its result in all ranks.
 
-    A collective: every rank must call it, and wait no longer than the timeout its process group
-    was given. The result must pickle as a handle to shared memory, as `RamTiles` do. A process
-    on its own just runs ``load``.
+    This is a collective operation: every rank must call it, and ``load`` must end within the
+    timeout of the process group. The result must pickle as a handle to shared memory, as `RamTiles`
+    do. Without torch.distributed it just runs ``load``.
+
+    Parameters
+    ----------
+    load
+        Called without arguments.
 
     Raises
     ------
     Exception
-        Whatever ``load`` raised, in the rank that loaded; UsageError with its message in the
-        ranks of that machine that waited.
+        The error of ``load`` in the rank that loaded; UsageError with its message in the ranks of
+        that machine that waited.
     """
     if not is_distributed():
         return load()
@@ -201,19 +206,19 @@ def load_once(load: Callable[[], Shared]) -> Shared:
     if leader == dist.get_rank():
         try:
             loaded = load()
-        except Exception as error:  # the others wait for word, whatever went wrong
+        except Exception as error:  # the others wait for a message, whatever went wrong
             failure = error
-    # Pickled here: a handle is only good on its own machine, where alone it is unpickled.
+    # Pickled here, since a handle must be unpickled on its own machine only.
     sent, message = exchange((pickle.dumps(loaded), failure and str(failure)))[leader]
     if loaded is None and failure is None:
         try:
             if message is not None:
-                told = f"rank {leader}, which loads for this machine, failed: {message}"
-                raise UsageError(told)
+                text = f"rank {leader}, which loads for this machine, failed: {message}"
+                raise UsageError(text)
             loaded = pickle.loads(sent)
         except (UsageError, OSError) as error:
             failure = error
-    exchange(None)  # nobody goes on, and perhaps lets go of the memory, before all have it
+    exchange(None)  # the memory must not be freed before all ranks have attached
     if loaded is None:
         raise failure or UsageError(f"rank {leader} loaded nothing")
     return loaded

@@ -1,63 +1,67 @@
-"""Tiles that stay in their store, and batches of them while tiles come and go.
+"""Tiles that stay in their store and are read while a loader iterates.
 
-Every tile is read and decoded once per epoch, so ``crops_per_tile`` divides that work; in any
-further epoch it is done again. The order of samples is that of :mod:`loaders.window`.
+Every tile is read and decoded once per epoch, so ``crops_per_tile`` divides that work; every epoch
+does it again. The order of samples is that of :mod:`loaders.shuffle_order`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
 from math import gcd
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from geoprep.errors import UsageError
-from loaders.ahead import Ahead
-from loaders.batch import Batch, Request
+from loaders.buffers import BufferPool
 from loaders.chunks import Arrays
-from loaders.memory import amount, available_memory, memory_limit
-from loaders.readahead import ReadAhead, Room
-from loaders.sampling import Step
-from loaders.selection import Plan, Split, Stores, plan_load
-from loaders.tiles import Tiles
-from loaders.window import LEAST_LANE, WindowSampling, WindowShape, plan_reads
+from loaders.crops import Crops
+from loaders.memory import available_memory, format_bytes, memory_limit
+from loaders.prefetch import SideThreads
+from loaders.sampling import Sampling, StepCrops
+from loaders.selection import LoadPlan, Split, Stores, plan_load
+from loaders.shuffle_order import LEAST_LANE, ShuffleWindow, StreamSampling, plan_reads
+from loaders.tile_buffer import PlannedReading, TileBuffer
+from loaders.tiles import CropReader, Tiles
 
 LANES = 8
-"""Lanes by default: 2, 4 or 8 ranks then read disjoint parts of the store."""
+"""Default number of lanes: 2, 4 or 8 ranks then read disjoint parts of the store."""
 
 READ_THREADS, REMOTE_THREADS = 4, 16
-"""Runs read at a time: of files, and of objects, where most threads wait for an answer."""
+"""Runs read at the same time: from files, and from objects, where most threads wait."""
 
 
 class StreamTiles(Tiles):
-    """Tiles that stay in their store; a loader of them reads them while it goes.
+    """Tiles that stay in their store; a loader reads them while it iterates.
 
-    Every rank reads what it needs. A state goes on under another ``ram_limit`` too, with the
-    window it was taken with, and reads again only what was in that window. ``min_road`` with
-    ``crop``, and ``weights="speed"``, read all masks once when a loader is made. Loaders of the
-    same tiles, and of tiles that share their memory, can run one epoch at a time.
+    Every rank reads the tiles that it needs. A saved state can be resumed with another
+    ``ram_limit``: it keeps its shuffle window, and only tiles in that window are read again.
+    ``min_road`` with ``crop``, and ``weights="speed"``, read all labels once when a loader is
+    created. Loaders of the same tiles, and of tiles that share their memory, can run only one epoch
+    at a time.
 
     Parameters
     ----------
     plan
-        Which tiles of which stores.
-    room
-        Memory for tiles and batches.
+        Tiles to read.
+    buffer
+        Memory for tiles and batches, or its limit in bytes.
     lanes
         See `open`.
     threads
-        Runs read at a time; None for `READ_THREADS`, or `REMOTE_THREADS`.
+        Runs read at the same time; None for `READ_THREADS`, or `REMOTE_THREADS`.
     """
 
-    def __init__(self, plan: Plan, room: Room | int, lanes: int, threads: int | None) -> None:
+    def __init__(
+        self, plan: LoadPlan, buffer: TileBuffer | int, lanes: int, threads: int | None
+    ) -> None:
         if lanes < 1 or (threads is not None and threads < 1):
-            raise UsageError(f"lanes={lanes}, threads={threads}: at least 1 of each")
+            raise UsageError(f"lanes={lanes}, threads={threads}: use at least 1 of each")
         super().__init__(plan.origin, plan.table, plan.stores)
         self.plan = plan
-        self.room = Room(room) if isinstance(room, int) else room
+        self.buffer = TileBuffer(buffer) if isinstance(buffer, int) else buffer
         self.lanes = lanes
         self.remote = any("://" in store.location for store in plan.stores)
         self.threads = threads or (REMOTE_THREADS if self.remote else READ_THREADS)
@@ -65,7 +69,7 @@ class StreamTiles(Tiles):
         per_shard = np.array([s.meta.shard_tiles for s in plan.stores])[self.table["store"]]
         self.shard = (self.table["store"].astype(np.int64) << 32) + self.rows // per_shard
         self.arrays = plan.arrays()
-        self._check_limit(shared=self.room is room)
+        self._check_limit(shared=self.buffer is buffer)
         self.shape = self.shape_within(self.ram_limit)
 
     @classmethod
@@ -90,63 +94,58 @@ class StreamTiles(Tiles):
         stores, split, level, bands, folds, fold, split_seed
             As for `RamTiles.load`.
         ram_limit
-            What loaders of these tiles may hold, tiles and batches together: an amount such as
-            ``4GiB``, a share of the available memory such as 0.25, or other tiles, to share their
-            memory with: validation, say, that of training. It decides the window over which
-            samples are shuffled, and so their order. Ranks whose number divides ``lanes`` share
-            it; no process ever holds more.
+            Memory for loaders of these tiles, tiles and batches together: an amount such as
+            ``4GiB``, a share of the available memory such as 0.25, or other tiles to share their
+            memory with, such as those of training for validation. It determines the window over
+            which samples are shuffled, and so their order. Ranks whose number divides ``lanes``
+            share it; no process uses more.
         lanes
-            Parts of the store that are read side by side. Ranks whose number divides it read
+            Parts of the store that are read in parallel. Ranks whose number divides it read
             disjoint tiles; others read some tiles several times.
         threads
-            Runs of tiles read at a time; None for `READ_THREADS`, or `REMOTE_THREADS`.
+            Runs of tiles read at the same time; None for `READ_THREADS`, or `REMOTE_THREADS`.
 
         Raises
         ------
         StoreError
             A store cannot be used, or lacks the level.
         UsageError
-            The limit is too small for a window or larger than memory, no tile is usable, or the
-            arguments do not fit together.
+            The limit is too small for a shuffle window or larger than memory, no tile is usable,
+            or the arguments do not fit together.
         """
         plan = plan_load(stores, split, level, bands, folds, fold, split_seed)
-        room = ram_limit.room if isinstance(ram_limit, StreamTiles) else memory_limit(ram_limit)
-        return cls(plan, room, lanes, threads)
+        if isinstance(ram_limit, StreamTiles):
+            return cls(plan, ram_limit.buffer, lanes, threads)
+        return cls(plan, memory_limit(ram_limit), lanes, threads)
 
     @property
     def ram_limit(self) -> int:
-        """Bytes that loaders of these tiles may hold."""
-        return self.room.limit
+        """Bytes that loaders of these tiles may use."""
+        return self.buffer.limit
 
-    def sampling(self, **options: Any) -> WindowSampling:  # noqa: ANN401 - its own fields
-        """Return the samples of an epoch, in an order that a window of the tiles suffices for."""
-        return WindowSampling(len(self), self.side, **options, shard=self.shard, shape=self.shape)
+    def sampling(self, **options: Any) -> StreamSampling:  # noqa: ANN401 - the fields of Sampling
+        """Return the samples of an epoch, in an order for streaming; options as `Sampling`."""
+        return StreamSampling(len(self), self.side, **options, shard=self.shard, shape=self.shape)
 
-    def feed(self, request: Request) -> StreamFeed:
-        """Return what reads tiles and fills batches from them.
+    def reader(self, sampling: Sampling, world_size: int, buffers: BufferPool) -> StreamReader:
+        """Return a reader that reads tiles ahead for one loader; see `Tiles.reader`."""
+        return StreamReader(self, cast(StreamSampling, sampling), world_size, buffers)
 
-        Raises
-        ------
-        UsageError
-            Window and batches do not fit into the limit.
-        """
-        return StreamFeed(self, request)
-
-    def shape_within(self, limit: int) -> WindowShape:
-        """Return the shape of the window under a memory limit in bytes."""
-        return WindowShape.fitting(limit // self.tile_bytes, self.lanes, len(self))
+    def shape_within(self, limit: int) -> ShuffleWindow:
+        """Return the shuffle window for a memory limit in bytes."""
+        return ShuffleWindow.fitting(limit // self.tile_bytes, self.lanes, len(self))
 
     def read(
-        self, tiles: NDArray[np.int64], image: NDArray[np.uint8], speed: NDArray[np.uint8]
+        self, tiles: NDArray[np.int64], image: NDArray[np.uint8], label: NDArray[np.uint8]
     ) -> None:
         """Read tiles of one shard.
 
         Parameters
         ----------
         tiles
-            int64, ascending.
-        image, speed
-            uint8 (tile, y, x, band) and (tile, y, x), one place per tile; written.
+            int64, ascending indexes.
+        image, label
+            uint8 (tile, y, x, band) and (tile, y, x), one per tile; written.
 
         Raises
         ------
@@ -154,21 +153,16 @@ class StreamTiles(Tiles):
             A chunk is corrupted or missing; array and shard are named.
         """
         rows = self.rows[tiles].tolist()
-        for pixels, out in zip(self._arrays_of(tiles[0]), (image, speed), strict=True):
+        for pixels, out in zip(self._arrays_of(tiles[0]), (image, label), strict=True):
             pixels.read(rows, out)
 
-    def speed_of(self, tile: int) -> NDArray[np.uint8]:
-        """Return the mask of a tile, uint8 (y, x), read from the store."""
-        mask = np.empty((self.side, self.side), np.uint8)
-        self._arrays_of(tile)[1].read([int(self.rows[tile])], mask[None])
-        return mask
-
-    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return image and mask, uint8 (y, x, band) and (y, x), read from the store."""
-        image = np.empty((self.side, self.side, len(self.bands)), np.uint8)
-        speed = np.empty((self.side, self.side), np.uint8)
-        self.read(np.array([tile]), image[None], speed[None])
-        return image, speed
+    def decode(
+        self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
+    ) -> None:
+        """Read one whole tile from the store; see `Tiles.decode`."""
+        for array, out in zip(self._arrays_of(tile), (image, label), strict=True):
+            if out is not None:
+                array.read([int(self.rows[tile])], out[None])
 
     def _arrays_of(self, tile: int) -> Arrays:
         return self.arrays[int(self.table["store"][tile])]
@@ -177,133 +171,131 @@ class StreamTiles(Tiles):
         least, left = LEAST_LANE * self.lanes * self.tile_bytes, available_memory()
         if self.ram_limit < least:
             raise UsageError(
-                f"ram_limit of {amount(self.ram_limit)} is too small for {self.plan.name}: a "
-                f"window takes {LEAST_LANE} tiles in each of {self.lanes} lanes, {amount(least)} "
-                f"where a tile of {self.side} x {self.side} x {len(self.bands)} and its mask have "
-                f"{amount(self.tile_bytes)}. Raise it, or take fewer lanes=, a coarser level= or "
-                "fewer bands="
+                f"ram_limit of {format_bytes(self.ram_limit)} is too small for {self.plan.name}: "
+                f"the shuffle window takes {LEAST_LANE} tiles in each of {self.lanes} lanes, "
+                f"{format_bytes(least)} with {format_bytes(self.tile_bytes)} per tile of "
+                f"{self.side} x {self.side} x {len(self.bands)} and its label. Raise it, or use "
+                "fewer lanes=, a coarser level= or fewer bands="
             )
         if not shared and min(self.ram_limit, self.nbytes) > left.nbytes:
             raise UsageError(
-                f"ram_limit of {amount(self.ram_limit)} is more than the {amount(left.nbytes)} "
-                f"that {left.limited_by} has left: lower it, or give a share of that such as 0.5"
+                f"ram_limit of {format_bytes(self.ram_limit)} is more than the "
+                f"{format_bytes(left.nbytes)} that {left.limited_by} has left: lower it, or give a "
+                "share of that such as 0.5"
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StreamTiles, (self.plan, self.ram_limit, self.lanes, self.threads)
 
-    def _held(self) -> str:
-        return f"{amount(self.nbytes)} through {amount(self.ram_limit)} of memory"
+    def _size(self) -> str:
+        return f"{format_bytes(self.nbytes)} through {format_bytes(self.ram_limit)} of memory"
 
 
-class StreamFeed:
-    """Reads tiles ahead, and fills batches from them.
+class StreamReader(CropReader):
+    """Reads tiles ahead for one loader, and copies crops of them.
 
     Parameters
     ----------
     tiles
-        In their store.
-    request
-        What is wanted; its sampling is a `WindowSampling`.
+        Tiles in their store.
+    sampling
+        The samples of an epoch.
+    world_size
+        Number of ranks that share an epoch.
+    buffers
+        Buffers of the loader's batches, which count towards the memory limit.
 
     Raises
     ------
     UsageError
-        Window and batches do not fit into the limit.
+        Tiles and batches do not fit into the memory limit.
     """
 
-    def __init__(self, tiles: StreamTiles, request: Request) -> None:
+    def __init__(
+        self, tiles: StreamTiles, sampling: StreamSampling, world_size: int, buffers: BufferPool
+    ) -> None:
         self.tiles = tiles
-        self.request = request
-        self.sampling = cast(WindowSampling, request.sampling)
-        self._ring = request.ring()
-        shape = self.sampling.shape
-        self._beside = self._beside_of(shape)
-        self._slots = self._slots_within(tiles.room.limit, shape)
+        self.sampling = sampling
+        self._ranks = world_size
+        self._buffers = buffers
+        shape = sampling.shape
+        self._other = self._other_bytes(shape)
+        self._slots = self._slots_within(tiles.buffer.limit, shape)
         if not self._slots:
             raise self._too_small(shape)
-        self._held = self._slots * self._lanes_and_need(shape)[0]
+        self._tiles_held = self._slots * self._lanes_and_need(shape)[0]
 
     @property
     def nbytes(self) -> int:
-        """Bytes held at most: tiles, batches, and what threads read."""
-        return self._held * self.tiles.tile_bytes + self._beside
+        """Maximum memory in bytes: tiles, batches, and the buffers of threads that read."""
+        return self._tiles_held * self.tiles.tile_bytes + self._other
 
-    def __call__(self, epoch: int, steps: Sequence[Step]) -> Iterator[Batch]:
-        """Return an iterator over the batch of every step; tiles are read meanwhile.
-
-        Raises
-        ------
-        UsageError
-            Another epoch is running in the same memory.
-        """
-        if not steps:
-            return iter(())
-        tiles, request, sampling = self.tiles, self.request, self.sampling
-        nbytes, ring = self._held * tiles.tile_bytes, self._ring
-        memory = tiles.room.enter(ring, nbytes, self._beside)
-        image, speed = np.split(memory, [nbytes - self._held * tiles.side**2])
-        mask = (self._held, tiles.side, tiles.side)
-        positions = np.concatenate([np.arange(s.first, s.last, s.stride) for s in steps])
-        samples = sampling.order(epoch)[positions]
-        plan = plan_reads(sampling, epoch, positions, samples, self._slots)
-        reading = ReadAhead(
-            plan, image.reshape(*mask, -1), speed.reshape(mask), tiles.read, tiles.threads
+    def announce(self, steps: StepCrops) -> SideThreads:
+        """Plan the reads of an epoch; see `CropReader.announce`."""
+        tiles, held = self.tiles, self._tiles_held
+        nbytes = held * tiles.tile_bytes
+        memory = tiles.buffer.enter(self._buffers, nbytes, self._other)
+        pixels, mask = np.split(memory, [nbytes - held * tiles.side**2])
+        shape = (held, tiles.side, tiles.side)
+        image, label = pixels.reshape(*shape, -1), mask.reshape(shape)
+        positions, samples = steps.positions(), steps.samples()
+        plan = plan_reads(self.sampling, steps.epoch, positions, samples, self._slots)
+        reading = PlannedReading(
+            plan,
+            samples,
+            image.reshape(*shape, -1),
+            label.reshape(shape),
+            tiles.read,
+            tiles.threads,
         )
+        tiles.buffer.reading = reading
+        return reading
 
-        def fill(part: tuple[int, int]) -> Batch:
-            rows = slice(*part)
-            windows = sampling.windows(epoch, samples[rows])
-            batch = request.batch(ring, windows)
-            reading.fill(batch, windows, rows)
-            return batch
+    def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
+        """Copy announced crops, waiting for their tiles; see `CropReader.copy`."""
+        reading = self.tiles.buffer.reading
+        assert reading is not None
+        reading.copy(crops, image.numpy(), label.numpy())
 
-        ends = accumulate((step.size for step in steps), initial=0)
-        threads, ahead = request.threads, request.prefetch
-        filled = Ahead(fill, pairwise(ends), threads=threads, ahead=ahead, beside=reading)
-        tiles.room.leave_to(filled)
-        return filled
-
-    def _beside_of(self, shape: WindowShape) -> int:
-        """Return the bytes of batches, and of compressed tiles and a whole one in each thread."""
+    def _other_bytes(self, shape: ShuffleWindow) -> int:
+        """Return the bytes of batches, and of compressed and partly used tiles in each thread."""
         tiles, run = self.tiles, shape.run
         bands = max(len(store.meta.bands) for store in tiles.stores)
-        # A server may send as much again that lies between two tiles.
+        # A server may send as many bytes again between two tiles.
         held = run * (1 + (tiles.remote and run > 1)) + any(
             image.decode.bands for image, _ in tiles.arrays
         )
         reading = tiles.threads * held * tiles.side**2 * bands
-        return self._ring.nbytes * (self.request.prefetch + 3) + reading
+        return self._buffers.most_bytes + reading
 
-    def _lanes_and_need(self, shape: WindowShape) -> tuple[int, int]:
+    def _lanes_and_need(self, shape: ShuffleWindow) -> tuple[int, int]:
         """Return the lanes of this rank, and the tiles that each of them must hold."""
         if self.sampling.shuffle:
-            ranks = self.request.schedule.world_size
-            return shape.lanes // gcd(shape.lanes, ranks), shape.lane_tiles
+            return shape.lanes // gcd(shape.lanes, self._ranks), shape.lane_tiles
         return 1, 2 * shape.run
 
-    def _slots_within(self, limit: int, shape: WindowShape) -> int:
-        """Return the tiles that each lane of this rank can hold, 0 if those are too few."""
+    def _slots_within(self, limit: int, shape: ShuffleWindow) -> int:
+        """Return the tiles that fit into memory per lane of this rank; 0 if they are too few."""
         lanes, need = self._lanes_and_need(shape)
-        parts = shape.lanes if self.sampling.shuffle else self.request.schedule.world_size
+        parts = shape.lanes if self.sampling.shuffle else self._ranks
         size, tiles = self.tiles.tile_bytes, len(self.tiles)
-        room = (limit - self._beside_of(shape)) // size // lanes
+        fitting = (limit - self._other_bytes(shape)) // size // lanes
         share = min(limit // size // parts, -(-tiles // lanes) + 1)
-        return min(max(share, need), room) if room >= need else 0
+        return min(max(share, need), fitting) if fitting >= need else 0
 
-    def _too_small(self, shape: WindowShape) -> UsageError:
-        """Return the refusal of a limit, with figures, and with one that is enough."""
+    def _too_small(self, shape: ShuffleWindow) -> UsageError:
+        """Return the error for a limit that is too small, with one that is large enough."""
         tiles = self.tiles
-        limit = enough = tiles.room.limit
-        mine = shape == tiles.shape  # else that of a state, which stays as it is
-        while not self._slots_within(enough, tiles.shape_within(enough) if mine else shape):
+        limit = enough = tiles.buffer.limit
+        own = shape == tiles.shape  # else that of a state, which does not change with the limit
+        while not self._slots_within(enough, tiles.shape_within(enough) if own else shape):
             enough += -(-limit // 20)
         lanes, need = self._lanes_and_need(shape)
-        least = lanes * need * tiles.tile_bytes + self._beside
+        least = lanes * need * tiles.tile_bytes + self._other
         return UsageError(
-            f"ram_limit of {amount(limit)} is too small: {lanes * need} tiles of "
-            f"{amount(tiles.tile_bytes)} must be held at a time, which with "
-            f"{amount(self._beside)} of batches and reading makes {amount(least)}. Raise it in "
-            f"StreamTiles.open to {-(-enough // 10**6)} MB, or take a smaller batch_size, crop or "
-            "prefetch, or fewer lanes"
+            f"ram_limit of {format_bytes(limit)} is too small: {lanes * need} tiles of "
+            f"{format_bytes(tiles.tile_bytes)} must be in memory at a time, which with "
+            f"{format_bytes(self._other)} for batches and reading makes {format_bytes(least)}. "
+            f"Raise it in StreamTiles.open to {-(-enough // 10**6)} MB, or use a smaller "
+            "batch_size, crop or prefetch, or fewer lanes"
         )

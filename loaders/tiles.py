@@ -1,4 +1,4 @@
-"""What is known of tiles beside their pixels: where they come from and where they lie."""
+"""What all kinds of tiles have in common: their table, and how a loader gets crops of them."""
 
 from __future__ import annotations
 
@@ -8,35 +8,92 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from geoprep.errors import UsageError
 from geoprep.store import Store
-from loaders.batch import Feed, Request
-from loaders.memory import amount
-from loaders.sampling import FLIP_X, FLIP_Y, TRANSPOSE, Sampling
-from loaders.selection import Origin, Table, open_stores
+from loaders.buffers import BufferPool
+from loaders.crops import Crops, as_items, copy_crop, crop_affine
+from loaders.memory import format_bytes
+from loaders.prefetch import SideThreads
+from loaders.sampling import Sampling, StepCrops
+from loaders.selection import Origin, TileTable, open_stores
 
 
-class Tiles(ABC):
-    """Tiles that come from one or several stores, wherever their pixels are.
+class CropReader(ABC):
+    """Copies crops of tiles into batches.
+
+    Attributes
+    ----------
+    device
+        Device of the pixels: batches are filled there.
+    asynchronous
+        Whether `copy` returns before the pixels are there, as on an accelerator: it then needs no
+        threads.
+    """
+
+    device = torch.device("cpu")
+    asynchronous = False
+
+    @abstractmethod
+    def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
+        """Copy crops, in any thread.
+
+        Parameters
+        ----------
+        crops
+            One row per sample.
+        image, label
+            uint8 (n, y, x, band) and (n, y, x) on `device`, C-contiguous; written.
+        """
+
+    def announce(self, steps: StepCrops) -> SideThreads | None:
+        """Prepare for the crops of an epoch, which are then copied in about this order.
+
+        Parameters
+        ----------
+        steps
+            The crops of every step; at least one step.
+
+        Returns
+        -------
+        SideThreads or None
+            Threads that must run meanwhile.
+
+        Raises
+        ------
+        UsageError
+            Another epoch is running in the same memory.
+        """
+        del steps
+        return None
+
+
+class Tiles(CropReader):
+    """Tiles of one or several stores, wherever their pixels are.
 
     Parameters
     ----------
     origin
-        Where they come from.
+        Level, bands, stores and scenes of the tiles.
     table
         One `ROW` per tile; the transform is that of the finest level.
     stores
-        The opened stores where there are any; opened again when they are asked for.
+        The opened stores; None to open them again on first use.
 
     Attributes
     ----------
     side
         Side of a tile in pixels: its level.
+    road_fraction
+        float32 (tile,), share of road of every tile.
     """
 
-    def __init__(self, origin: Origin, table: Table, stores: Sequence[Store] | None = None) -> None:
+    def __init__(
+        self, origin: Origin, table: TileTable, stores: Sequence[Store] | None = None
+    ) -> None:
         self.origin = origin
         self.side, self.bands, self.left_out = origin.side, tuple(origin.bands), origin.left_out
         self.table = table
@@ -44,48 +101,103 @@ class Tiles(ABC):
         self._stores = None if stores is None else tuple(stores)
 
     @abstractmethod
-    def feed(self, request: Request) -> Feed:
-        """Return what gives a loader its batches."""
+    def decode(
+        self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
+    ) -> None:
+        """Copy one whole tile to the host.
 
-    @abstractmethod
-    def speed_of(self, tile: int) -> NDArray[np.uint8]:
-        """Return the mask of a tile on the host, uint8 (y, x)."""
+        Parameters
+        ----------
+        tile
+            Index of the tile.
+        image, label
+            uint8 (y, x, band) and (y, x), C-contiguous; written. None leaves one out.
+        """
 
-    @abstractmethod
-    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return copies of image and mask on the host, uint8 (y, x, band) and (y, x)."""
+    def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
+        """Copy crops, decoding each of their tiles once; see `CropReader.copy`."""
+        images, labels = image.numpy(), label.numpy()
+        whole = images.shape[1] == self.side and not crops.op.any()
+        pixels, mask = (None, None) if whole else self._empty()
+        last = -1
+        for i in np.argsort(crops.tile, kind="stable").tolist():
+            tile, y, x, op = (int(a[i]) for a in (crops.tile, crops.y, crops.x, crops.op))
+            if pixels is None or mask is None:
+                self.decode(tile, images[i], labels[i])
+                continue
+            if tile != last:
+                self.decode(tile, pixels, mask)
+                last = tile
+            copy_crop(as_items(pixels), y, x, op, as_items(images[i]))
+            copy_crop(mask, y, x, op, labels[i])
 
-    def sampling(self, **options: Any) -> Sampling:  # noqa: ANN401 - its own fields
-        """Return what an epoch of these tiles consists of, from what else `Sampling` is told."""
+    def reader(self, sampling: Sampling, world_size: int, buffers: BufferPool) -> CropReader:
+        """Return what copies the crops of an epoch for one loader.
+
+        Parameters
+        ----------
+        sampling
+            The samples of an epoch, made by `sampling` of these tiles.
+        world_size
+            Number of ranks that share an epoch.
+        buffers
+            Buffers of the loader's batches, which count towards a memory limit.
+
+        Raises
+        ------
+        UsageError
+            Tiles and batches do not fit into the memory limit of these tiles.
+        """
+        del sampling, world_size, buffers
+        return self
+
+    def sampling(self, **options: Any) -> Sampling:  # noqa: ANN401 - the fields of Sampling
+        """Return the samples of an epoch of these tiles; options are the fields of `Sampling`."""
         return Sampling(len(self), self.side, **options)
+
+    def speed_of(self, tile: int) -> NDArray[np.uint8]:
+        """Return the label of a tile on the host, uint8 (y, x), mph."""
+        label = np.empty((self.side, self.side), np.uint8)
+        self.decode(tile, None, label)
+        return label
+
+    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return copies of image and label on the host, uint8 (y, x, band) and (y, x)."""
+        image, label = self._empty()
+        self.decode(tile, image, label)
+        return image, label
+
+    def _empty(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        shape = (self.side, self.side)
+        return np.empty((*shape, len(self.bands)), np.uint8), np.empty(shape, np.uint8)
 
     def __len__(self) -> int:
         return len(self.table)
 
     @property
     def tile_bytes(self) -> int:
-        """Bytes of a tile and its mask."""
+        """Bytes of one tile, image and label."""
         return self.side * self.side * (len(self.bands) + 1)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tiles and masks."""
+        """Bytes of all tiles, images and labels."""
         return len(self) * self.tile_bytes
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """The stores the tiles come from."""
+        """The stores of the tiles; none for tiles from arrays."""
         if self._stores is None:
             self._stores = open_stores(self.origin.stores) if self.origin.stores else ()
         return self._stores
 
     @property
     def store(self) -> Store:
-        """The store the tiles come from, where there is exactly one."""
+        """The store of the tiles; an error unless there is exactly one."""
         if len(self.stores) != 1:
             raise UsageError(
                 f"these tiles come from {len(self.stores)} stores: use `tiles.stores`, which "
-                "DevicePrep.from_store takes as it is"
+                "DevicePrep.from_store accepts as well"
             )
         return self.stores[0]
 
@@ -106,18 +218,18 @@ class Tiles(ABC):
         return self.origin.crs[store][scene]
 
     def affine(
-        self, tile: int, window: tuple[int, int, int] = (0, 0, 0), side: int | None = None
+        self, tile: int, crop: tuple[int, int, int] = (0, 0, 0), side: int | None = None
     ) -> tuple[float, float, float, float, float, float]:
-        """Return the affine of a tile, or of a window of it, at the level at hand.
+        """Return the affine of a tile, or of a crop of it, at the level of these tiles.
 
         Parameters
         ----------
         tile
-            Which.
-        window
+            Index of the tile.
+        crop
             Row, column and symmetry, a row of `Batch.where`.
         side
-            Side of the window in pixels; the whole tile by default.
+            Side of the crop in pixels; None for the whole tile.
 
         Returns
         -------
@@ -127,10 +239,10 @@ class Tiles(ABC):
         a, b, c, d, e, f = self.table["transform"][tile].tolist()
         scale = self.origin.finest[self._scene_of(tile)[0]] / self.side
         level = (a * scale, b * scale, c, d * scale, e * scale, f)
-        return window_affine(level, *window, self.side if side is None else side)
+        return crop_affine(level, *crop, self.side if side is None else side)
 
     def _scene_of(self, tile: int) -> tuple[int, int]:
-        """Return the numbers of a tile's store, and of its scene there."""
+        """Return the numbers of a tile's store, and of its scene in that store."""
         return int(self.table["store"][tile]), int(self.table["scene"][tile])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,40 +251,9 @@ class Tiles(ABC):
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({len(self)} tiles of {self.side} x {self.side} x "
-            f"{len(self.bands)}, {self._held()}, left out {self.left_out or 'none'})"
+            f"{len(self.bands)}, {self._size()}, left out {self.left_out or 'none'})"
         )
 
-    def _held(self) -> str:
-        """Return how much there is and where, for people."""
-        return amount(self.nbytes)
-
-
-def window_affine(
-    affine: tuple[float, ...], y: int, x: int, op: int, side: int
-) -> tuple[float, float, float, float, float, float]:
-    """Return the affine of a window under a symmetry, from that of its tile.
-
-    Parameters
-    ----------
-    affine
-        ``a b c d e f`` of rasterio, pixel corner (column, row) of the tile -> CRS.
-    y, x, op
-        The window.
-    side
-        Its side in pixels.
-
-    Returns
-    -------
-    tuple of float
-        ``a b c d e f``, pixel corner of the window as it was handed out -> CRS.
-    """
-    # From a corner (column, row) as it was handed out to one of the tile.
-    corner = np.array([[1, 0, x], [0, 1, y], [0, 0, 1]])
-    if op & TRANSPOSE:
-        corner = corner @ [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
-    if op & FLIP_Y:
-        corner = corner @ [[1, 0, 0], [0, -1, side], [0, 0, 1]]
-    if op & FLIP_X:
-        corner = corner @ [[-1, 0, side], [0, 1, 0], [0, 0, 1]]
-    a, b, c, d, e, f = (np.reshape(affine, (2, 3)) @ corner).ravel().tolist()
-    return a, b, c, d, e, f
+    def _size(self) -> str:
+        """Return the size of the tiles, for people."""
+        return format_bytes(self.nbytes)

@@ -15,7 +15,7 @@ from benchmarks.faults import jobs
 from benchmarks.faults.children import Ending, run
 from benchmarks.faults.jobs import READERS, World
 from benchmarks.faults.report import Row
-from geoprep.executors import usable_cores
+from geoprep.cpus import usable_cpus
 
 PER_CHILD = 25
 
@@ -29,7 +29,7 @@ def rows(world: World, seed: int, flips: int) -> Iterator[Row]:
     )
     folder = world.folder / "flipped"
     folder.mkdir()
-    with found, ThreadPoolExecutor(usable_cores()) as pool:
+    with found, ThreadPoolExecutor(usable_cpus()) as pool:
         batches = [min(PER_CHILD, flips - first) for first in range(0, flips, PER_CHILD)]
         tasks = [(world.store, folder / str(i), f"{seed} {i}", n) for i, n in enumerate(batches)]
         told = 0

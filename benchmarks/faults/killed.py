@@ -12,7 +12,7 @@ from benchmarks.faults import jobs
 from benchmarks.faults.children import Ending
 from benchmarks.faults.jobs import Work, World, differences, finished, sound
 from benchmarks.faults.report import Row
-from geoprep.executors import usable_cores
+from geoprep.cpus import usable_cpus
 
 HELD = "the same command finishes it; every byte is that of an undisturbed run"
 MOST_KILLS = 3
@@ -62,7 +62,7 @@ def killed_rows(work: Work, folder: Path, rng: random.Random, trials: int, row: 
         for _ in range(trials)
     ]
     kills = 0
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with ThreadPoolExecutor(usable_cpus()) as pool:
         for killed, wrong in pool.map(trial, range(trials), drawn):
             kills += killed
             row.count(wrong)

@@ -22,7 +22,8 @@ from benchmarks.faults.jobs import World
 from benchmarks.faults.mutations import MUTATIONS
 from benchmarks.faults.report import Row
 from geoprep.building import build
-from geoprep.executors import Threads, usable_cores
+from geoprep.cpus import usable_cpus
+from geoprep.executors import Threads
 from geoprep.plan import BuildOptions, make_plan
 from geoprep.sources import CITIES, Found, Scene, find_scenes
 from geoprep.store import Store, read_image, read_speed
@@ -68,7 +69,7 @@ def _run(world: World, seed: str, kind: str, tries: int, row: Row) -> None:
     mutants = list(_mutants(world.source, kind, rng, tries))
     batches = [mutants[i : i + PER_BUILD] for i in range(0, tries, PER_BUILD)]
     became = Counter[str]()
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with ThreadPoolExecutor(usable_cpus()) as pool:
         answers = pool.map(
             lambda task: _judged(folder / str(task[0]), task[1], reference), enumerate(batches)
         )

@@ -58,7 +58,7 @@ def synthesize(
         An argument is out of range, or the folder holds another city or real imagery.
     """
     from geoprep.api.progress import counting_bar
-    from geoprep.executors import usable_cores
+    from geoprep.cpus import usable_cpus
     from geoprep.sources import get_city
     from geoprep.synth import synthesise
 
@@ -70,7 +70,7 @@ def synthesize(
             seed=seed,
             products=(product,) if isinstance(product, str) else tuple(product),
             size=size,
-            workers=workers or usable_cores(),
+            workers=workers or usable_cpus(),
             on_scene=advance,
         )
 

@@ -1,7 +1,7 @@
 """Who runs the tasks of a build: a function and its arguments in, results as they finish out.
 
 Face: :class:`Executor`, what every one of them offers; :class:`Threads`; :class:`Dask`;
-:func:`stopped`; :func:`usable_cores`.
+:func:`stopped`.
 """
 
 import lazy_loader as lazy

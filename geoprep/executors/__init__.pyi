@@ -2,4 +2,3 @@ from .cluster import Dask as Dask
 from .threads import Executor as Executor
 from .threads import Threads as Threads
 from .threads import stopped as stopped
-from .threads import usable_cores as usable_cores

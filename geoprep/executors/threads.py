@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -10,15 +9,10 @@ from functools import partial
 from itertools import islice
 from typing import Protocol, TypeVar
 
+from geoprep.cpus import usable_cpus
+
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 _own = threading.local()
@@ -57,7 +51,7 @@ class Threads:
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        self.workers = workers or usable_cores()
+        self.workers = workers or usable_cpus()
 
     def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return the results in the order of the items; the first exception is raised."""

@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_refused_before_pixels_are_read(
 
 def test_what_needs_pixels_says_so(store_path: Path):
     tiles = RamTiles.load(store_path, keep="compressed")
-    with pytest.raises(UsageError, match="kept compressed are no arrays"):
+    with pytest.raises(UsageError, match="compressed tiles are not arrays"):
         _ = tiles.speed
     with pytest.raises(UsageError, match="keep='pixels'"):
         DeviceTiles(tiles, "cpu")

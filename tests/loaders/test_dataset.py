@@ -12,7 +12,7 @@ from helpers.painted import painted_speed
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from loaders import BatchLoader, RamTiles, TileDataset, collate
-from loaders.batch import symmetry
+from loaders.crops import symmetry
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_the_affine_is_that_of_the_window_as_it_is_turned(tiles: RamTiles):
     row, column = np.meshgrid(np.arange(32) + 0.5, np.arange(32) + 0.5, indexing="ij")
     for i in range(12):
         item = dataset[i]
-        w = dataset.sampling.windows(0, np.array([i]))
+        w = dataset.sampling.crops(0, np.array([i]))
         y, x, op = (int(v[0]) for v in (w.y, w.x, w.op))
         a, b, c, d, e, f = tiles.affine(i)
         inside = np.s_[y : y + 16, x : x + 16]

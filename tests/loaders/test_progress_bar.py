@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from loaders.ahead import progress_bar
+from loaders.chunks import progress_bar
 
 
 class Terminal(io.StringIO):

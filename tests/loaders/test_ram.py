@@ -165,7 +165,7 @@ def test_stores_that_do_not_match_are_refused(make_store: MakeStore):
     with pytest.raises(UsageError, match=r"has bands red, nir.*bands=\(...\)"):
         RamTiles.load([rgb, other])
     assert RamTiles.load([rgb, other], bands=("red",)).bands == ("red",)
-    with pytest.raises(UsageError, match=r"finest level.*take level=32"):
+    with pytest.raises(UsageError, match=r"finest level.*use level=32"):
         RamTiles.load([rgb, make_store(levels=(64, 32))])
     with pytest.raises(UsageError, match="no store given"):
         RamTiles.load([])

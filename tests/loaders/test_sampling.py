@@ -20,7 +20,7 @@ epochs = st.integers(0, 10_000)
 
 
 def columns(sampling: Sampling, epoch: int, samples: np.ndarray) -> np.ndarray:
-    w = sampling.windows(epoch, samples)
+    w = sampling.crops(epoch, samples)
     return np.stack([w.tile, w.y, w.x, w.op, w.key])
 
 
@@ -61,14 +61,14 @@ def test_a_window_does_not_depend_on_its_company(seed: int, epoch: int, data: st
 @given(seeds, st.integers(1, 80), st.integers(1, 80))
 def test_windows_lie_inside_their_tile(seed: int, crop: int, more: int):
     side = crop + more - 1
-    w = Sampling(9, side, crop, "flips", 4, seed).windows(0, np.arange(36))
+    w = Sampling(9, side, crop, "flips", 4, seed).crops(0, np.arange(36))
     assert (w.tile == np.arange(36) // 4).all()
     assert ((w.y >= 0) & (w.y + crop <= side) & (w.x >= 0) & (w.x + crop <= side)).all()
     assert set(w.op) <= {0, 1, 2, 3}
 
 
 def test_every_place_and_symmetry_is_drawn_about_equally_often():
-    w = Sampling(4000, 11, 8, "d4", seed=1).windows(0, np.arange(4000))
+    w = Sampling(4000, 11, 8, "d4", seed=1).crops(0, np.arange(4000))
     for values, count in ((w.y, 4), (w.x, 4), (w.op, 8), (w.y * 4 + w.x, 16)):
         seen = np.bincount(values, minlength=count)
         assert len(seen) == count
@@ -82,7 +82,7 @@ def test_epochs_seeds_and_crops_of_a_tile_differ():
     for other in (columns(sampling, 1, same), columns(replace(sampling, seed=1), 0, same)):
         assert (columns(sampling, 0, same)[1] == other[1]).mean() < 0.05
     assert (sampling.order(0) != sampling.order(1)).mean() > 0.9
-    y = sampling.windows(0, same).y
+    y = sampling.crops(0, same).y
     assert (y[::2] == y[1::2]).mean() < 0.05
 
 
@@ -91,7 +91,7 @@ def test_unshuffled_order_is_that_of_the_tiles():
 
 
 def test_whole_tiles_start_at_their_corner_and_may_still_turn():
-    w = Sampling(64, 32, None, "d4").windows(0, np.arange(64))
+    w = Sampling(64, 32, None, "d4").crops(0, np.arange(64))
     assert not w.y.any()
     assert not w.x.any()
     assert len(set(w.op)) == 8
@@ -104,7 +104,7 @@ def test_weighted_tiles_come_within_two_of_their_expected_number(weights: list[f
         return
     n = len(weights)
     sampling = Sampling(n, 8, None, None, 5, seed, weights=given_weights)
-    drawn = np.bincount(sampling.windows(0, sampling.order(0)).tile, minlength=n)
+    drawn = np.bincount(sampling.crops(0, sampling.order(0)).tile, minlength=n)
     expected = given_weights / given_weights.sum() * 5 * n
     assert len(drawn) == n
     assert (abs(drawn - expected) < 2).all()
@@ -115,7 +115,7 @@ def test_weights_draw_only_from_the_chosen_tiles():
     sampling = Sampling(
         10, 8, None, None, 50, chosen=np.array([2, 5]), weights=np.array([1.0, 3.0])
     )
-    drawn = np.bincount(sampling.windows(0, sampling.order(0)).tile, minlength=10)
+    drawn = np.bincount(sampling.crops(0, sampling.order(0)).tile, minlength=10)
     assert drawn[[2, 5]].tolist() == [25, 75]
     assert drawn.sum() == 100
 

@@ -16,9 +16,9 @@ import pytest
 
 from geoprep.errors import UsageError
 from loaders import shared
-from loaders.shared import Layout, SharedArrays
+from loaders.shared import ArrayLayout, SharedArrays
 
-LAYOUT: Layout = {"a": ("uint8", (3, 5)), "b": ("float64", (7,))}
+LAYOUT: ArrayLayout = {"a": ("uint8", (3, 5)), "b": ("float64", (7,))}
 
 
 def filled() -> SharedArrays:

@@ -13,8 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError
-from loaders import is_distributed, this_rank, usable_cpus
+from loaders import is_distributed, this_rank
 from training.engine.native import DeviceName, choose_device
 
 T = TypeVar("T")

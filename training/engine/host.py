@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from loaders import available_memory, usable_cpus
+from geoprep.cpus import usable_cpus
+from loaders import available_memory
 from training.engine.native import Engine
 
 # Numbers of glibc's malloc.h.

@@ -21,8 +21,8 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError, UsageError
-from geoprep.executors import usable_cores
 from training.cli import Status
 from training.prediction.job import ImageOutcome
 from training.prediction.predict_options import PredictOptions
@@ -137,7 +137,7 @@ def _run(work: Callable[[QueueReporter], None], cores: Sequence[int], messages: 
     os.sched_setaffinity(0, cores)
     import torch
 
-    torch.set_num_threads(usable_cores())
+    torch.set_num_threads(usable_cpus())
     try:
         work(QueueReporter(messages))
     except GeoprepError as error:

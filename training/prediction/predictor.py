@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
-from geoprep.executors import usable_cores
 from training.checkpoint import ModelInfo
 from training.inference import VIEWS, Runner, average_views
 from training.prediction.blend import SPEED_BAND, RowBlender
@@ -203,7 +203,7 @@ class Predictor:
         first = grid.rows.first_touching(writer.next_row)
         with (
             closing(prefetched(read_window_rows(source, limits, grid, first))) as rows,
-            RowBlender(grid, self.info, self.threshold, usable_cores()) as blender,
+            RowBlender(grid, self.info, self.threshold, usable_cpus()) as blender,
             closing(self._outputs(_batches(rows, grid, runner), runner)) as outputs,
         ):
             for (row, columns, _, is_last), (probabilities, seconds) in outputs:

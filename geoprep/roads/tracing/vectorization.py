@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from geoprep.cpus import usable_cpus
 from geoprep.errors import ImageError, SourceError, UsageError
-from geoprep.executors import Threads, usable_cores
+from geoprep.executors import Threads
 from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster, Tracing, open_raster
 from geoprep.roads.centrelines.bands import OpenRasters
@@ -104,7 +105,7 @@ def vectorize(
     """
     _check_inputs(paths, kind)
     warn = warn or _warn
-    threads = workers or usable_cores()
+    threads = workers or usable_cpus()
     with closing(OpenRasters()) as files:
         rasters = [
             describe_raster(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
@@ -146,7 +147,7 @@ def vectorize_each(
     """
     _check_inputs(paths, kind)
     warn = warn or _warn
-    threads = workers or usable_cores()
+    threads = workers or usable_cpus()
 
     def traced(path: Path) -> tuple[ImageRoads, list[str]]:
         messages: list[str] = []

@@ -7,7 +7,7 @@ from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 
 from geoprep.errors import UsageError
-from loaders.device import DevicePrep, Normalize, SpeedTarget
+from loaders.prep import DevicePrep, Normalize, SpeedTarget
 from training.engine import ipex as engine_ipex
 from training.engine.native import Compiled, choose_engine, missing_compiler
 from training.losses import RoadLoss, Trainable

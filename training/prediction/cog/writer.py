@@ -20,7 +20,7 @@ from numcodecs import Zlib, Zstd
 from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
-from geoprep.executors import usable_cores
+from geoprep.cpus import usable_cpus
 from geoprep.speed import NODATA
 from geoprep.storage import flush
 from training.prediction.cog.directory import LEADER, TILE, Tags, framed, header, overview_tags
@@ -180,7 +180,7 @@ class CogWriter:
     ) -> None:
         self._journal, self._shape, self._speed_band = journal, shape, speed_band
         self._ends = ExitStack()
-        packers = self._ends.enter_context(ThreadPoolExecutor(usable_cores(), "predict-pack"))
+        packers = self._ends.enter_context(ThreadPoolExecutor(usable_cpus(), "predict-pack"))
         self._pool = self._ends.enter_context(ThreadPoolExecutor(1, "predict-write"))
         self._pending: Future[None] | None = None
         rows = journal.rows

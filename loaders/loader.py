@@ -1,30 +1,32 @@
-"""Batches of uint8 tiles or crops: order, crops, symmetries, prefetch, resumable state.
+"""The loader: batches of uint8 tiles or crops, prefetched, sharded over ranks and resumable.
 
-What a batch holds depends on (seed, epoch, position) alone, see :mod:`loaders.sampling`; where the
-tiles are, the tiles know: their `feed` gives the batches.
+What a batch holds depends on (seed, epoch, position) alone, see :mod:`loaders.sampling`. A batch is
+filled in a worker thread: the sampling says which crops it has, the pool gives a buffer, and the
+tiles copy the crops into it.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
-from loaders.batch import Batch, Request
-from loaders.memory import usable_cpus
-from loaders.roads import WeightRule, tile_weights, tiles_with_road
-from loaders.sampling import Augment, Sampling, Schedule, Step
+from loaders.buffers import Batch, BufferPool
+from loaders.prefetch import Prefetcher
+from loaders.road_sampling import WeightRule, tile_weights, tiles_with_road
+from loaders.sampling import Augment, Sampling, Schedule, Step, StepCrops
 from loaders.shared import this_rank
-from loaders.tiles import Tiles
+from loaders.tiles import CropReader, Tiles
 
 MAX_THREADS = 4
-"""Threads by default, at most: more of them only wait for memory."""
+"""Maximum of the default number of threads: more of them only wait for memory."""
 
 STATE_VERSION = 1
 
@@ -39,12 +41,12 @@ class _Place:
 
 
 class BatchLoader:
-    """Iterates over batches of tiles or windows, one epoch after another.
+    """Iterates over batches of tiles or crops, one epoch after another.
 
-    Iterating again starts the epoch again; an epoch that was exhausted is followed by the next.
-    After `load_state_dict` the first iteration goes on where the state was taken, in mid-epoch, on
-    any number of ranks. A batch is valid for as long as any part of it is held: its buffer is
-    filled again only then. A loader can be pickled and copied, its place included.
+    Iterating again starts the epoch again; a finished epoch is followed by the next. After
+    `load_state_dict` the first iteration resumes where the state was taken, in mid-epoch, on any
+    number of ranks. A batch is valid for as long as any part of it is referenced: only then is its
+    buffer filled again. A loader can be pickled and copied, with its position.
 
     Parameters
     ----------
@@ -54,38 +56,38 @@ class BatchLoader:
     batch_size
         Samples per rank and batch.
     crop
-        Side of random square windows in pixels; None for whole tiles.
+        Side of random square crops in pixels; None for whole tiles.
     augment
-        ``d4`` for the eight symmetries of the square, ``flips`` for four, None.
+        ``d4`` for the eight symmetries of the square, ``flips`` for four, None for none.
     crops_per_tile
         Samples per tile and epoch.
     shuffle
         True for training: a new order every epoch, and equal steps in every rank. False for
-        evaluation: every tile exactly once, in order, and some ranks may take a step less.
+        evaluation: every tile exactly once, in order, and some ranks may take one step less.
     drop_last
-        Leave out what does not fill a step of all ranks. None: as ``shuffle``. Otherwise the
-        last step is split evenly over the ranks.
+        Leave out an incomplete last step of all ranks. None: as ``shuffle``. Otherwise the last
+        step is split evenly over the ranks.
     seed
-        Decides, with epoch and position, everything that is random.
+        Random seed; with epoch and position it determines everything that is random.
     rank, world_size
-        Of this process; None asks torch.distributed where it is initialised.
+        Rank of this process and number of ranks; None for those of torch.distributed.
     threads
-        That fill batches; None for the processors there are, at most `MAX_THREADS`.
+        Worker threads that fill batches; None for one per processor, at most `MAX_THREADS`.
     prefetch
-        Batches filled ahead; None for as many as threads.
+        Batches filled in advance; None for as many as threads.
     min_road
-        Least share of road in a sample: windows are drawn up to eight times, and tiles that have
+        Minimum share of road in a sample, 0 to 1: crops are drawn up to eight times, and tiles with
         too little road are left out, see `drawn_tiles`. Training only.
     weights
-        How often a tile is drawn: ``road``, ``speed``, or one figure per tile; see
-        :func:`loaders.roads.tile_weights`. Training only.
+        Relative frequency of tiles: ``road``, ``speed``, or one number per tile; see
+        :func:`loaders.road_sampling.tile_weights`. Training only.
     pin_memory
-        Page-locked batches, for asynchronous copies. None: where there is an accelerator.
+        Page-locked batches, for asynchronous copies. None: if there is an accelerator.
 
     Raises
     ------
     UsageError
-        The arguments do not fit together, or to the tiles.
+        The arguments do not fit together, or do not fit the tiles.
     """
 
     def __init__(
@@ -107,16 +109,20 @@ class BatchLoader:
         weights: WeightRule | Sequence[float] | NDArray[np.float64] | None = None,
         pin_memory: bool | None = None,
     ) -> None:
-        threads = min(MAX_THREADS, usable_cpus()) if threads is None else threads
-        prefetch = threads if prefetch is None else prefetch
-        if threads < 1 or prefetch < 0:
-            raise UsageError(f"threads={threads}, prefetch={prefetch}: at least 1, and at least 0")
+        self.threads = min(MAX_THREADS, usable_cpus()) if threads is None else threads
+        self.prefetch = self.threads if prefetch is None else prefetch
+        if self.threads < 1 or self.prefetch < 0:
+            raise UsageError(
+                f"threads={threads}, prefetch={prefetch}: use at least 1 thread, and a prefetch of "
+                "at least 0"
+            )
         if not shuffle and (min_road > 0 or weights is not None):
             raise UsageError("shuffle=False sees every tile once: leave out min_road and weights")
-        chosen, cells = tiles_with_road(tiles, min_road, crop)
+        chosen, roads = tiles_with_road(tiles, min_road, crop)
         if weights is not None:
             weights = tile_weights(weights, tiles, chosen)
-        sampling = tiles.sampling(
+        self.tiles = tiles
+        self.sampling = tiles.sampling(
             crop=crop,
             augment=augment,
             crops_per_tile=crops_per_tile,
@@ -125,43 +131,42 @@ class BatchLoader:
             chosen=chosen,
             weights=weights,
             min_road=min_road,
-            roads=cells,
+            roads=roads,
         )
         this, ranks = this_rank()
-        schedule = Schedule(
-            samples=len(sampling),
+        self.schedule = Schedule(
+            samples=len(self.sampling),
             batch_size=batch_size,
             rank=this if rank is None else rank,
             world_size=ranks if world_size is None else world_size,
             drop_last=shuffle if drop_last is None else drop_last,
             equal=shuffle,
-            in_turn=sampling.in_turn,
+            interleaved=self.sampling.interleaved,
         )
-        pinned = torch.accelerator.is_available() if pin_memory is None else pin_memory
-        self.tiles = tiles
-        self.request = Request(sampling, schedule, len(tiles.bands), threads, prefetch, pinned)
-        self.feed = tiles.feed(self.request)
+        self._pinned = torch.accelerator.is_available() if pin_memory is None else pin_memory
         self._place = _Place()
+        self._pool = self._make_pool()
+        self._reader = self._make_reader(self.sampling)
         if 2 * self.drawn_tiles < len(tiles):
             warnings.warn(
                 f"min_road={min_road:g} leaves {self.drawn_tiles} of {len(tiles)} tiles to draw "
-                f"from, {self.samples} samples per epoch: take a smaller one, or weights='road'",
+                f"from, {self.samples} samples per epoch: use a smaller value, or weights='road'",
                 UserWarning,
                 stacklevel=2,
             )
 
-    @property
-    def sampling(self) -> Sampling:
-        """What an epoch consists of; its ``window`` is the side of a sample in pixels."""
-        return self.request.sampling
+    def _make_pool(self) -> BufferPool:
+        side, bands = self.sampling.sample_side, len(self.tiles.bands)
+        # In work or ready, including the one the loop gets next: prefetch + 1. And the loop's own.
+        spare = self.prefetch + 2
+        size, device = self.schedule.batch_size, self.tiles.device
+        return BufferPool(size, side, bands, spare, pinned=self._pinned, device=device)
 
-    @property
-    def schedule(self) -> Schedule:
-        """Which positions of an epoch this rank takes."""
-        return self.request.schedule
+    def _make_reader(self, sampling: Sampling) -> CropReader:
+        return self.tiles.reader(sampling, self.schedule.world_size, self._pool)
 
     def __len__(self) -> int:
-        """Return the batches of this rank in a whole epoch."""
+        """Return the number of batches of this rank in a whole epoch."""
         return len(self.schedule)
 
     @property
@@ -176,22 +181,22 @@ class BatchLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration is of, or that the running one is."""
+        """The epoch of the running iteration, or of the next."""
         return self._place.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch; the current one keeps its place if a state was loaded."""
+        """Choose the epoch; the current one keeps its position if a state was loaded."""
         if epoch != self._place.epoch:
             self._place = _Place(epoch)
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that decides which samples an epoch has, as plain values."""
+        """Return all settings that the samples of an epoch depend on, as plain values."""
         return {"tiles": self.tiles.fingerprint} | self.sampling.identity()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on after the batch last handed out: some plain values.
+        """Return the state after the last batch returned, as a few plain values.
 
-        Batches that were only filled ahead do not count. The state is that of all ranks.
+        Prefetched batches do not count. The state is that of all ranks.
         """
         return {
             "version": STATE_VERSION,
@@ -201,13 +206,18 @@ class BatchLoader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state, with this loader's own batch size, ranks and memory.
+        """Resume from a state, with this loader's own batch size, ranks and memory.
+
+        Parameters
+        ----------
+        state
+            Result of `state_dict`.
 
         Raises
         ------
         UsageError
-            The state is of other tiles, another seed or another sampling, and would go on with
-            other samples; or it is no state of this version.
+            The state belongs to other tiles, another seed or another sampling, and would continue
+            with other samples; or it is damaged, or of another version.
         """
         if state.get("version") != STATE_VERSION:
             raise UsageError(
@@ -221,7 +231,8 @@ class BatchLoader:
         if differs:
             what = ", ".join(f"{k} was {theirs.get(k)!r}, is {mine[k]!r}" for k in differs)
             raise UsageError(
-                f"the loader state is of other samples ({what}): make the loader as it was"
+                f"the loader state belongs to other samples ({what}): create the loader with the "
+                "arguments and tiles of the saved one"
             )
         epoch: Any = state.get("epoch")
         position: Any = state.get("position")
@@ -229,32 +240,50 @@ class BatchLoader:
         if not (whole and epoch >= 0 and 0 <= position <= self.samples):
             raise UsageError(
                 f"the loader state is damaged: position {position!r} of epoch {epoch!r}, which has "
-                f"{self.samples} samples. Go on from another checkpoint"
+                f"{self.samples} samples. Resume from another checkpoint"
             )
         if sampling is not self.sampling:
-            request = replace(self.request, sampling=sampling)
-            self.feed, self.request = self.tiles.feed(request), request
+            self._reader, self.sampling = self._make_reader(sampling), sampling
         self._place = _Place(epoch, position, position)
 
     def __iter__(self) -> Iterator[Batch]:
         steps = list(self.schedule.steps(self._place.resume))
-        return _Epoch(self._place, self.feed(self._place.epoch, steps), steps)
+        crops = StepCrops(self.sampling, self._place.epoch, steps)
+        pool, reader = self._pool, self._reader
+        side = reader.announce(crops) if steps else None
+
+        def fill(step: int) -> Batch:
+            rows = crops(step)
+            batch = pool.batch(rows)
+            reader.copy(rows, batch.image.permute(0, 2, 3, 1), batch.speed)
+            return batch
+
+        numbers = range(len(steps))
+        batches: Iterator[Batch]
+        if reader.asynchronous:
+            batches = map(fill, numbers)
+        else:
+            batches = Prefetcher(
+                fill, numbers, threads=self.threads, prefetch=self.prefetch, side=side
+            )
+        return _Epoch(self._place, batches, steps)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_place": _Place(**vars(self._place))}
-        del state["feed"]
+        del state["_pool"], state["_reader"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.feed = self.tiles.feed(self.request)
+        self._pool = self._make_pool()
+        self._reader = self._make_reader(self.sampling)
 
     def __repr__(self) -> str:
         schedule = self.schedule
         drawn = {k: v for k, v in self.sampling.identity().items() if v not in (None, 0.0)}
-        told = ", ".join(f"{name}={value!r}" for name, value in drawn.items() if name != "samples")
+        shown = ", ".join(f"{name}={value!r}" for name, value in drawn.items() if name != "samples")
         return (
-            f"BatchLoader({self.tiles!r}, batch_size={schedule.batch_size}, {told}, rank "
+            f"BatchLoader({self.tiles!r}, batch_size={schedule.batch_size}, {shown}, rank "
             f"{schedule.rank} of {schedule.world_size}: {len(self)} batches of {self.samples} "
             f"samples from {self.drawn_tiles} tiles, at position {self._place.done} of epoch "
             f"{self.epoch})"
@@ -262,18 +291,18 @@ class BatchLoader:
 
 
 class _Epoch(Iterator[Batch]):
-    """The batches of an epoch, or of what is left of it.
+    """The batches of an epoch, or of the rest of it.
 
-    No generator: one that is left early ends in a finaliser, where Ctrl-C is lost.
+    It is not a generator: one that is left early ends in a finaliser, where Ctrl-C is lost.
 
     Parameters
     ----------
     place
-        Of the loader; moved along.
+        Position of the loader; updated.
     batches
-        One for every step.
+        One batch per step.
     steps
-        What they are.
+        The steps.
     """
 
     def __init__(self, place: _Place, batches: Iterator[Batch], steps: Sequence[Step]) -> None:

@@ -17,7 +17,7 @@ from loaders import (
     Normalize,
     RamTiles,
     SpeedTarget,
-    resident,
+    device_tiles,
 )
 
 DEVICES = ["cpu"] + [d for d in ("cuda", "xpu") if getattr(torch, d).is_available()]
@@ -76,7 +76,7 @@ def test_the_hosts_copy_is_given_back(store_path: Path):
 def test_large_tiles_are_uploaded_piece_by_piece(
     painted: RamTiles, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(resident, "_STAGE_BYTES", 10_000)
+    monkeypatch.setattr(device_tiles, "_STAGE_BYTES", 10_000)
     tiles = DeviceTiles(painted, "cpu")
     assert (tiles.image.numpy() == painted.image).all()
     assert (tiles.speed_of(7) == painted.speed[7]).all()
@@ -85,8 +85,8 @@ def test_large_tiles_are_uploaded_piece_by_piece(
 def test_tiles_that_do_not_fit_are_refused_with_figures(
     painted: RamTiles, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(resident, "_free_bytes", lambda device: 1000)
-    with pytest.raises(UsageError, match=r"24 tiles of level 40 .* --residency ram"):
+    monkeypatch.setattr(device_tiles, "_free_bytes", lambda device: 1000)
+    with pytest.raises(UsageError, match=r"24 tiles of level 40 .* `residency` ram"):
         DeviceTiles(painted, "cpu")
 
 
@@ -100,8 +100,8 @@ def test_without_an_accelerator_a_device_must_be_named(
 
 def test_offsets_of_many_large_tiles_do_not_overflow():
     tiles = RamTiles.from_arrays(np.ones((2, 64, 64, 3), np.uint8), np.ones((2, 64, 64), np.uint8))
-    resident = DeviceTiles(tiles, "cpu")
-    resident.side = 60_000  # as if: 3.6e9 pixels per tile
+    device_tiles = DeviceTiles(tiles, "cpu")
+    device_tiles.side = 60_000  # as if: 3.6e9 pixels per tile
     one = torch.ones(1, dtype=torch.int64)
-    last = resident._pixels(one, one * 59_999, one * 59_999, one * 0, 1)
+    last = device_tiles._pixels(one, one * 59_999, one * 59_999, one * 0, 1)
     assert int(last) == 2 * 60_000**2 - 1

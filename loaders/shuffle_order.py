@@ -1,15 +1,15 @@
-"""The order of a store that is read once an epoch: shuffled, and yet read from front to back.
+"""The order of samples of a streamed store: shuffled, although every tile is read once per epoch.
 
-A *run* is a few neighbouring tiles of one shard, read together. Every epoch puts the runs into a
-new order, and cuts that sequence into *lanes* of equal numbers of samples; neighbouring positions
-of an epoch come from the lanes in turn. In its lane a run arrives at a place, counted in tiles,
-and each of its samples comes due a random part of a *window* later. So a tile is needed from its
-arrival to one window after it and never again: ``window + run`` tiles hold all that a lane can
-ask for, the tile that arrives takes the place of one that is over, and reading never pauses.
+A *run* is a few neighbouring tiles of one shard, read together. Every epoch shuffles the runs, and
+cuts their sequence into *lanes* of equal numbers of samples; neighbouring positions of an epoch are
+taken from the lanes one after another. A run arrives in its lane at a time, counted in tiles, and
+each of its samples is due a random part of the *shuffle window* later. So a tile is needed from its
+arrival to one window later and never again: ``window + run`` tiles of memory are enough for a lane,
+an arriving tile replaces a finished one, and reading never pauses.
 
-Which position holds which sample follows from (seed, epoch) and the shape of the window alone.
-Ranks take positions in turn, so where their number divides that of the lanes, each reads tiles of
-its own.
+The sample at a position depends on (seed, epoch) and the shape of the window alone. Ranks take
+positions one after another, so if their number divides that of the lanes, no two read the same
+tiles.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from numpy.typing import NDArray
 from loaders.sampling import Sampling
 
 RUN_TILES = 8
-"""Tiles in a run, at most: some 10 MB, what one request to an object store should be worth."""
+"""Maximum number of tiles in a run: about 10 MB, a good size for one request to an object store."""
 
 LEAST_LANE = 4
-"""Tiles of memory that the smallest window needs in each lane."""
+"""Tiles of memory per lane that the smallest window needs."""
 
-# Streams of random bits beyond those that `Sampling` draws from.
+# Random streams beyond those of `Sampling`.
 _RUNS, _DELAY = 1 << 16, (1 << 16) + 1
-_FRACTION = np.uint64(32)  # binary places of a delay
+_FRACTION = np.uint64(32)  # binary digits of a delay
 
 
-class WindowShape(NamedTuple):
-    """What decides the order of an epoch, beside the seed.
+class ShuffleWindow(NamedTuple):
+    """Shape of the shuffle window, which with the seed determines the order of an epoch.
 
     Attributes
     ----------
     lanes
-        Parts of the sequence that are read side by side.
+        Parts of the sequence that are read in parallel.
     window
-        Tiles that arrive in a lane while the samples of one tile come due.
+        Tiles that arrive in a lane while the samples of one tile are due.
     run
-        Tiles in a run, at most.
+        Maximum number of tiles in a run.
     """
 
     lanes: int
@@ -53,16 +53,16 @@ class WindowShape(NamedTuple):
 
     @classmethod
     def fitting(cls, capacity: int, lanes: int, tiles: int) -> Self:
-        """Return the shape for a memory; half of it is the window.
+        """Return the shape for a number of tiles in memory; half of them are the window.
 
         Parameters
         ----------
         capacity
-            Tiles that memory holds, at least ``LEAST_LANE * lanes``.
+            Tiles that fit into memory, at least ``LEAST_LANE * lanes``.
         lanes
-            How many.
+            Number of lanes.
         tiles
-            Tiles in all: a window that holds a lane is a plain shuffle, and need not be larger.
+            Number of all tiles: a window as large as a lane is a plain shuffle, and large enough.
         """
         lane = capacity // lanes
         run = min(max(1, lane // 16), RUN_TILES)
@@ -70,7 +70,7 @@ class WindowShape(NamedTuple):
 
     @property
     def lane_tiles(self) -> int:
-        """Tiles that a lane must be able to hold."""
+        """Tiles of memory that a lane needs."""
         return self.window + self.run
 
 
@@ -80,9 +80,9 @@ def cut_runs(shard: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     Parameters
     ----------
     shard
-        int64 (tile,), which shard each tile is in, ascending.
+        int64 (tile,), number of the shard of each tile, ascending.
     most
-        Tiles in a run.
+        Maximum number of tiles in a run.
 
     Returns
     -------
@@ -98,19 +98,19 @@ def cut_runs(shard: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowSampling(Sampling):
-    """The samples of `Sampling`, in an order that a window of the tiles suffices for.
+class StreamSampling(Sampling):
+    """The samples of `Sampling`, in an order that needs only a part of the tiles at a time.
 
     Attributes
     ----------
     shard
-        int64 (tile,), which shard each tile is in, ascending.
+        int64 (tile,), number of the shard of each tile, ascending.
     shape
-        Of the window.
+        The shuffle window.
     """
 
     shard: NDArray[np.int64]
-    shape: WindowShape
+    shape: ShuffleWindow
 
     @cached_property
     def runs(self) -> NDArray[np.int64]:
@@ -118,27 +118,29 @@ class WindowSampling(Sampling):
         return cut_runs(self.shard, self.shape.run)
 
     @property
-    def in_turn(self) -> bool:
-        """Whether ranks take the positions of a step in turn: from lanes of their own."""
+    def interleaved(self) -> bool:
+        """Whether ranks take every n-th position of a step, each from its own lanes."""
         return self.shuffle
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that decides which samples an epoch has, as plain values."""
+        """Return all settings that the samples of an epoch depend on, as plain values."""
         found = super().identity()
         return found | {"shuffle": "window"} | self.shape._asdict() if self.shuffle else found
 
     def like(self, identity: dict[str, Any]) -> Self:
-        """Return the same samples in the order of a state's window."""
+        """Return the same samples in the order of the shuffle window of a saved state."""
         if not self.shuffle or identity.get("shuffle") != "window":
             return self
-        return replace(self, shape=WindowShape(*(identity[name] for name in WindowShape._fields)))
+        return replace(
+            self, shape=ShuffleWindow(*(identity[name] for name in ShuffleWindow._fields))
+        )
 
     def lane_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the lane of every position of an epoch."""
         return positions % self.shape.lanes if self.shuffle else np.zeros_like(positions)
 
     def sequence(self, epoch: int) -> NDArray[np.int64]:
-        """Return when tiles arrive, int64 (tile,): ascending numbers, not without gaps."""
+        """Return the order of arrival of tiles, int64 (tile,): numbers with gaps."""
         tile = np.arange(self.tiles, dtype=np.int64)
         if not self.shuffle:
             return tile
@@ -170,7 +172,7 @@ class WindowSampling(Sampling):
 
 
 def _changes(*columns: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return where any column differs from the row before; the first row always does."""
+    """Return where any column differs from the previous row; True for the first row."""
     changed = np.ones(len(columns[0]), np.bool_)
     changed[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
     return changed
@@ -179,10 +181,10 @@ def _changes(*columns: NDArray[np.int64]) -> NDArray[np.bool_]:
 def _arrivals(
     lane: NDArray[np.int64], tile: NDArray[np.int64], run: NDArray[np.int64], window: int
 ) -> NDArray[np.int64]:
-    """Return how many tiles of its lane came before the run of each sample.
+    """Return the number of tiles of its lane that arrived before the run of each sample.
 
-    Samples are given by lane, and in it as their tiles arrive. In a lane that the window holds
-    as a whole, everything arrives at once.
+    Samples are ordered by lane, and within a lane as their tiles arrive. In a lane that fits into
+    the window, everything arrives at once.
     """
     place = np.cumsum(_changes(lane, tile)) - 1  # counted over all lanes
     first = np.maximum.accumulate(np.where(_changes(lane), place, 0))
@@ -193,22 +195,22 @@ def _arrivals(
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What to read in which order, and where to, for some samples in their order.
+    """Order and destination of the reads of tiles, for some samples in their order.
 
-    A *visit* is the stay of one tile in memory; the tile of a lane's visit ``k`` lies in slot ``k
-    % slots`` of the lane, and may be read when the visit there before it is over.
+    A *visit* is the time of one tile in memory. The tile of visit ``k`` of a lane is in slot ``k %
+    slots`` of the lane, and may be read when the previous visit of that slot is finished.
 
     Attributes
     ----------
     visit
         int64 (sample,), the visit that each sample is cut from.
     tile, slot
-        int64 (visit,), which tile, and where in memory.
+        int64 (visit,), index of the tile, and its slot in memory.
     before
-        int64 (visit,), the visit that must be over first; -1 for none.
+        int64 (visit,), the visit that must be finished first; -1 for none.
     reads
-        int64 (read, 2), first visit and the one after the last: tiles of one run, neighbours in
-        memory, in the order in which samples need them.
+        int64 (read, 2), first visit and end: tiles of one run, neighbours in memory, in the order
+        in which samples need them.
     """
 
     visit: NDArray[np.int64]
@@ -219,24 +221,24 @@ class ReadPlan:
 
 
 def plan_reads(
-    sampling: WindowSampling,
+    sampling: StreamSampling,
     epoch: int,
     positions: NDArray[np.int64],
     samples: NDArray[np.int64],
     slots: int,
 ) -> ReadPlan:
-    """Plan the reading for a part of an epoch.
+    """Plan the reads for a part of an epoch.
 
     Parameters
     ----------
     sampling
-        What the epoch consists of.
+        The samples of the epoch.
     epoch
-        Which.
+        Number of the epoch.
     positions, samples
         int64 (n,), ascending positions of the epoch, and the sample at each.
     slots
-        Tiles in memory for each lane, at least ``sampling.shape.lane_tiles``.
+        Tiles of memory per lane, at least ``sampling.shape.lane_tiles``.
     """
     _, lane = np.unique(sampling.lane_of(positions), return_inverse=True)
     tile = sampling.tile_of(epoch, samples)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_TABLE
-from loaders.roads import CELL, RoadCells, tile_weights
+from loaders.road_sampling import CELL, RoadCells, tile_weights
 
 
 class Masks:

@@ -25,7 +25,7 @@ from loaders import (
     SpeedTarget,
     band_statistics,
 )
-from loaders.device import IGNORE_INDEX
+from loaders.prep import IGNORE_INDEX
 
 MakeStore = Callable[..., Path]
 EVERY_BYTE = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)

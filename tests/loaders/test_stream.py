@@ -109,7 +109,7 @@ def test_every_tile_comes_once_a_crop_and_ranks_make_up_the_epoch(
     ranks = []
     for rank in range(world):
         loader = BatchLoader(tiles, batch, rank=rank, world_size=world, **options)
-        assert loader.feed.nbytes <= tiles.ram_limit
+        assert loader._reader.nbytes <= tiles.ram_limit
         ranks.append(samples(loader))
     union = [sample for rank in ranks for sample in rank]
     assert len({-(-len(rank) // batch) for rank in ranks}) == 1
@@ -168,13 +168,13 @@ def test_a_state_goes_on_where_it_was_taken(large: Path, stop: int, batch: int, 
 def tiles_read(loader: BatchLoader) -> list[int]:
     """Return the tiles that a loader reads from its store to the end of the epoch."""
     found: list[int] = []
-    straight = loader.feed.tiles.read
+    straight = loader.tiles.read
 
     def noted(tiles: np.ndarray, *where: Any) -> None:
         found.extend(tiles.tolist())
         straight(tiles, *where)
 
-    loader.feed.tiles.read = noted  # type: ignore[method-assign]
+    loader.tiles.read = noted  # type: ignore[method-assign]
     for _ in loader:
         pass
     return found
@@ -185,7 +185,7 @@ def test_a_tile_is_read_once_an_epoch_whatever_its_crops(large: Path):
     counts = np.bincount(tiles_read(loader))
     assert len(counts) == 160
     assert counts.min() == 1
-    assert counts.sum() <= 160 + loader.feed.tiles.shape.lanes - 1  # in two lanes where one is cut
+    assert counts.sum() <= 160 + loader.tiles.shape.lanes - 1  # in two lanes where one is cut
 
 
 def test_going_on_reads_the_window_and_what_follows_only(large: Path):
@@ -219,7 +219,7 @@ def test_a_state_brings_its_window_along(large: Path):
     wide.load_state_dict(first.state_dict())
     assert samples(wide) == samples(same)
     before = narrow.sampling
-    with pytest.raises(UsageError, match="must be held at a time"):
+    with pytest.raises(UsageError, match="must be in memory at a time"):
         narrow.load_state_dict(first.state_dict())
     assert narrow.sampling is before
 
@@ -250,15 +250,15 @@ def test_no_more_pixels_are_allocated_than_the_limit(make_store: MakeStore):
                     [tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)]
                 )
                 most = max(most, sum(t.size for t in traces.traces))
-        assert limit / 2 < most <= loader.feed.nbytes <= limit
-        assert len(pointers) <= loader.request.prefetch + 3
+        assert limit / 2 < most <= loader._reader.nbytes <= limit
+        assert len(pointers) <= loader.prefetch + 3
     finally:
         tracemalloc.stop()
 
 
 def tiles_held(loader: BatchLoader) -> np.ndarray:
     """Return the memory that holds a loader's tiles."""
-    held: np.ndarray = loader.feed.tiles.room._tiles  # type: ignore[attr-defined]
+    held: np.ndarray = loader.tiles.buffer._tiles  # type: ignore[attr-defined]
     return held
 
 
@@ -273,7 +273,7 @@ def test_memory_is_used_again_in_the_next_epoch(large: Path):
 
 def test_a_limit_too_small_for_the_batches_says_what_is_enough(make_store: MakeStore):
     path = make_store(scenes=40, levels=(96,), splits=(0,))
-    with pytest.raises(UsageError, match="of batches and reading makes") as error:
+    with pytest.raises(UsageError, match="for batches and reading makes") as error:
         BatchLoader(StreamTiles.open(path, ram_limit=3_000_000), 32, threads=2)
     enough = re.search(r"to (\d+ MB)", str(error.value))
     assert enough is not None

@@ -1,7 +1,7 @@
-"""From bytes to what a model takes, on the device: normalise, expand the target, mark the valid.
+"""Preparation of batches on the device: normalised image, training target and valid mask.
 
-Nothing wider than a byte per pixel crosses the bus; float appears here and only here. Everything is
-plain tensor arithmetic, so the same modules run on ``cpu``, ``cuda`` and ``xpu``.
+At most one byte per value crosses the bus; floating point is used here only. Everything is plain
+tensor arithmetic, so the same modules run on ``cpu``, ``cuda`` and ``xpu``.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from geoprep.speed import (
     UNKNOWN_SPEED,
 )
 from geoprep.store import Store
-from loaders.batch import Batch
+from loaders.buffers import Batch
 from loaders.selection import Stores, band_places, open_stores
 
 Targets = Literal["bins", "continuous", "binary", "class"]
 
 IGNORE_INDEX = -100
-"""Class of a pixel without a label: the one that torch's losses leave out by default."""
+"""Class of a pixel without a label: the default ``ignore_index`` of torch's losses."""
 
 PAD_TO = 32
-"""Sides of whole tiles become a multiple of this: a ResNet encoder halves five times."""
+"""Sides of whole tiles are padded to a multiple of this: a ResNet encoder halves five times."""
 
 _M32 = 0xFFFFFFFF
 
 
-class Statistics(NamedTuple):
+class BandStatistics(NamedTuple):
     """Mean and standard deviation of each band over valid pixels, float64 (band,)."""
 
     mean: NDArray[np.float64]
@@ -55,9 +55,9 @@ class Prepared(NamedTuple):
     image
         (n, band, y, x) in channels-last order, normalised.
     target
-        Depends on the kind, see `DevicePrep`.
+        Training target; shape and dtype depend on its kind, see `SpeedTarget`.
     valid
-        bool (n, y, x), where the target is known; never on padding.
+        bool (n, y, x), where the target is known; False on padding.
     """
 
     image: Tensor
@@ -65,15 +65,15 @@ class Prepared(NamedTuple):
     valid: Tensor
 
 
-def band_statistics(stores: Sequence[Store], bands: Sequence[str] | None = None) -> Statistics:
+def band_statistics(stores: Sequence[Store], bands: Sequence[str] | None = None) -> BandStatistics:
     """Return mean and standard deviation of the valid pixels of the train splits.
 
-    Stores hold counts, so those of several add up, and the result is exact.
+    Stores contain pixel counts, which are added up over stores, so the result is exact.
 
     Parameters
     ----------
     stores
-        One or several.
+        Opened stores.
     bands
         Names of the bands, in this order; None for those of the first store.
 
@@ -90,24 +90,24 @@ def band_statistics(stores: Sequence[Store], bands: Sequence[str] | None = None)
     if not total.all():
         where = ", ".join(store.location for store in stores)
         raise UsageError(
-            f"{where}: the train split has no valid pixels to take mean and deviation from; give "
-            "DevicePrep a Normalize of your own"
+            f"{where}: the train split has no valid pixels to compute mean and standard deviation "
+            "from. Give DevicePrep a Normalize with known statistics"
         )
     value = np.arange(256)
     mean = counts @ value / total
     variance = (counts * (value - mean[:, None]) ** 2).sum(axis=1) / total
-    return Statistics(mean, np.sqrt(variance))
+    return BandStatistics(mean, np.sqrt(variance))
 
 
 class Normalize(nn.Module):
-    """uint8 -> (value - mean) / std per band, in fp32, rounded once to the dtype.
+    """Normalises uint8 images: (value - mean) / std per band in fp32, rounded once to the dtype.
 
     Parameters
     ----------
     mean, std
-        One figure per band, in grey values. A band that never varies is only centred.
+        One number per band, in grey values. A band with std 0 is only centred.
     dtype
-        Of the result: ``torch.float32``, ``torch.bfloat16``, ...
+        Dtype of the result: ``torch.float32``, ``torch.bfloat16``, ...
     """
 
     centre: Tensor
@@ -124,7 +124,7 @@ class Normalize(nn.Module):
         self.dtype = dtype
         means, stds = (np.asarray(v, np.float64) for v in (mean, std))
         scale = 1.0 / np.where(stds > 0, stds, 1.0)
-        # The whole part of the mean is subtracted exactly, so that nothing cancels near it.
+        # The rounded mean is subtracted exactly, so that values near it lose no digits.
         whole = np.round(means)
         values = {"centre": whole, "scale": scale, "shift": (whole - means) * scale}
         for name, value in values.items():
@@ -134,31 +134,31 @@ class Normalize(nn.Module):
     def forward(
         self, image: Tensor, gain: Tensor | None = None, bias: Tensor | None = None
     ) -> Tensor:
-        """Return the normalised image, in the memory order it has.
+        """Return the normalised image, in the memory order of the input.
 
         Parameters
         ----------
         image
             uint8 (n, band, y, x).
         gain, bias
-            (n, band, 1, 1), a factor and a summand in normalised units, see `Jitter`.
+            (n, band, 1, 1), factor and summand in normalised units, see `Jitter`; None for none.
         """
         scale, shift = self.scale, self.shift
         if gain is not None:
             scale, shift = scale * gain, shift * gain
         if bias is not None:
             shift = shift + bias
-        # In place, and not `image - centre`: mixed dtypes cost torch a third more time (measured).
+        # In place, and not `image - centre`: mixed dtypes take torch a third more time (measured).
         value = image.to(torch.float32, copy=True).sub_(self.centre)
         return value.mul_(scale).add_(shift).to(self.dtype)
 
     def extra_repr(self) -> str:
-        """Return what to show of this module."""
+        """Return the settings for the repr of this module."""
         return f"bands={self.centre.shape[1]}, dtype={self.dtype}"
 
 
 class SpeedTarget(nn.Module):
-    """The mph byte -> a training target, by lookup.
+    """Turns labels, one byte of mph per pixel, into a training target by table lookup.
 
     Parameters
     ----------
@@ -166,12 +166,12 @@ class SpeedTarget(nn.Module):
         ``bins``: (n, 8, y, x), CRESI's seven ten-mph bins, exclusive, and any road, 0 or 1.
         ``continuous``: (n, 1, y, x), CRESI's continuous coding, 0 to 1.
         ``binary``: (n, 1, y, x), 1 on roads.
-        ``class``: int64 (n, y, x), 0 no road, 1..7 the bin, `IGNORE_INDEX` where that is unknown.
+        ``class``: int64 (n, y, x), 0 background, 1..7 the bin, `IGNORE_INDEX` where unknown.
 
-        A road of unknown speed is one to ``binary``; the others know nothing there (`valid`), also
-        where ``bins`` calls it any road.
+        A road of unknown speed is a road for ``binary``. For the other targets its pixels are not
+        valid, although the channel of any road is 1 in ``bins``.
     dtype
-        Of all but ``class``.
+        Dtype of all targets but ``class``.
     """
 
     table: Tensor
@@ -185,7 +185,7 @@ class SpeedTarget(nn.Module):
 
     @property
     def channels(self) -> int:
-        """Channels a model needs for this target."""
+        """Number of channels of a model for this target."""
         return {"bins": 8, "class": 8}.get(self.targets, 1)
 
     def valid(self, speed: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ def _table(targets: Targets, dtype: torch.dtype) -> Tensor:
 
 
 def _unit(key: Tensor, stream: int) -> Tensor:
-    """Return fp32 in [0, 1) for every key, by a 32-bit hash in int64, which all devices have.
+    """Return fp32 in [0, 1) for every key, by a 32-bit hash in int64, which all devices support.
 
     The mixing function is "lowbias32" of C. Wellons' hash prospector (2018).
     """
@@ -229,9 +229,9 @@ def _unit(key: Tensor, stream: int) -> Tensor:
 class Jitter(nn.Module):
     """Random brightness, contrast and band gain, in units of a band's standard deviation.
 
-    It costs nothing: two numbers per sample and band of the normalisation change. What a sample
-    gets is hashed from its key, thus a function of (seed, epoch, position) like its crop, and the
-    same on any device.
+    It takes no extra time: it changes two numbers per sample and band of the normalisation. They
+    are hashed from the key of the sample, and thus a function of (seed, epoch, position) like its
+    crop, the same on any device.
 
     A pixel ``v`` of a normalised band becomes ``v * contrast * gain + brightness``: contrast and
     brightness are one draw per sample, gain one per sample and band.
@@ -239,9 +239,14 @@ class Jitter(nn.Module):
     Parameters
     ----------
     brightness
-        Summand within +- this many standard deviations.
+        Summand is within +- this many standard deviations, at least 0.
     contrast, gain
-        Factor within 1 +- this, below 1.
+        Factor is within 1 +- this, 0 to below 1.
+
+    Raises
+    ------
+    UsageError
+        A value is out of range.
     """
 
     def __init__(self, brightness: float = 0.2, contrast: float = 0.2, gain: float = 0.05) -> None:
@@ -263,7 +268,7 @@ class Jitter(nn.Module):
         key
             int64 (n,), `Batch.key`.
         bands
-            How many.
+            Number of bands.
         """
         gains = torch.stack([_unit(key, 2 + band) for band in range(bands)], dim=1)
         gain = 1 + self.gain * (2 * gains - 1)
@@ -273,20 +278,20 @@ class Jitter(nn.Module):
 
 
 class DevicePrep(nn.Module):
-    """A batch of bytes -> image, target and valid mask.
+    """Turns a batch of bytes into normalised image, target and valid mask.
 
     Parameters
     ----------
     normalize
-        For the image.
+        Normalisation of the image.
     target
-        For the speed mask.
+        Target from the label.
     jitter
-        Random brightness, contrast and gain; in training mode only.
+        Random brightness, contrast and gain, in training mode only; None for none.
     pad_to
-        Sides are padded to a multiple of this, below and to the right: the image by mirroring, as
-        prediction does at the edge of a map, the mask with no data, which is not valid. 1 never
-        pads.
+        Sides are padded to a multiple of this, at the bottom and to the right: the image by
+        reflection, as predictions are at their edges; the label with nodata, which is not valid.
+        1 for no padding.
     """
 
     def __init__(
@@ -319,21 +324,37 @@ class DevicePrep(nn.Module):
         Parameters
         ----------
         stores
-            Opened, or where they are.
+            One store or several: opened, local paths or addresses.
         targets
             Kind of target, see `SpeedTarget`.
         dtype
-            Of image and target.
+            Dtype of image and target.
         bands
             Names of the bands that were loaded; None for all.
         jitter, pad_to
             See `DevicePrep`.
+
+        Raises
+        ------
+        StoreError
+            A store cannot be used.
+        UsageError
+            A store lacks a band, its train split has no valid pixel, or its roads have no speeds
+            and ``targets`` needs them.
         """
-        normalize = Normalize(*band_statistics(open_stores(stores), bands), dtype)
-        return cls(normalize, SpeedTarget(targets, dtype), jitter=jitter, pad_to=pad_to)
+        target, opened = SpeedTarget(targets, dtype), open_stores(stores)
+        without = [store.location for store in opened if not store.meta.has_speeds]
+        if without and targets != "binary":
+            raise UsageError(
+                f"targets={targets!r} needs speeds, but the roads of {', '.join(without)} have "
+                "none (built from masks of roads): use targets='binary', or build the store from "
+                "labels with speeds"
+            )
+        normalize = Normalize(*band_statistics(opened, bands), dtype)
+        return cls(normalize, target, jitter=jitter, pad_to=pad_to)
 
     def forward(self, batch: Batch | Mapping[str, Any]) -> Prepared:
-        """Return image, target and valid mask of a batch, which must be on this module's device.
+        """Return image, target and valid mask of a batch on the device of this module.
 
         Parameters
         ----------
@@ -341,7 +362,7 @@ class DevicePrep(nn.Module):
             A `Batch`, or a mapping with ``image`` and ``speed`` (and ``key`` for jitter).
         """
         part = batch.__getitem__ if isinstance(batch, Mapping) else partial(getattr, batch)
-        image, speed = self.pad(part("image")), self._without_data(part("speed"))
+        image, speed = self.pad(part("image")), self._pad_label(part("speed"))
         varied = ()
         if self.jitter is not None and self.training:
             varied = self.jitter(part("key"), image.shape[1])
@@ -349,10 +370,10 @@ class DevicePrep(nn.Module):
         return Prepared(image, self.target(speed), self.target.valid(speed))
 
     def pad(self, image: Tensor) -> Tensor:
-        """Return uint8 (n, band, y, x) with sides that are multiples of ``pad_to``, by mirroring.
+        """Return uint8 (n, band, y, x) with sides padded to multiples of ``pad_to`` by reflection.
 
-        The edge is not repeated, as in NumPy's ``reflect``, and mirrored to and fro where an image
-        is smaller than what it lacks. What needs nothing is returned as it is, all else in
+        The edge is not repeated, as in NumPy's ``reflect``; an image smaller than its padding is
+        reflected several times. An image that needs no padding is returned as it is, others in
         channels-last order.
         """
         pixels = image.permute(0, 2, 3, 1)
@@ -360,12 +381,12 @@ class DevicePrep(nn.Module):
             side = pixels.shape[axis]
             if side % self.pad_to:
                 at = torch.arange(side + -side % self.pad_to, device=image.device)
-                at %= max(1, 2 * side - 2)  # to the far edge and back
+                at %= max(1, 2 * side - 2)  # to the opposite edge and back
                 pixels = pixels.index_select(axis, torch.minimum(at, (2 * side - 2 - at).abs()))
         return pixels.permute(0, 3, 1, 2)
 
-    def _without_data(self, speed: Tensor) -> Tensor:
-        """Return a mask padded with no data."""
+    def _pad_label(self, speed: Tensor) -> Tensor:
+        """Return a label padded with nodata."""
         below, right = (-side % self.pad_to for side in speed.shape[-2:])
         if not below and not right:
             return speed

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from loaders.sampling import Schedule
-from loaders.window import (
+from loaders.shuffle_order import (
     LEAST_LANE,
     ReadPlan,
-    WindowSampling,
-    WindowShape,
+    ShuffleWindow,
+    StreamSampling,
     cut_runs,
     plan_reads,
 )
 
-shapes = st.builds(WindowShape, st.integers(1, 9), st.integers(1, 40), st.integers(1, 8))
+shapes = st.builds(ShuffleWindow, st.integers(1, 9), st.integers(1, 40), st.integers(1, 8))
 
 
 @st.composite
-def samplings(draw: st.DrawFn, **fixed: Any) -> WindowSampling:
+def samplings(draw: st.DrawFn, **fixed: Any) -> StreamSampling:
     """Draw tiles in shards with gaps, and what is sampled from them."""
     shard = np.sort(draw(st.lists(st.integers(0, 12), min_size=1, max_size=120)))
     options: dict[str, Any] = {
@@ -37,18 +37,18 @@ def samplings(draw: st.DrawFn, **fixed: Any) -> WindowSampling:
         options["shuffle"] = False
         options.pop("weights", None)
     options |= {"shard": shard, "shape": draw(shapes)}
-    return WindowSampling(len(shard), 8, **(options | fixed))
+    return StreamSampling(len(shard), 8, **(options | fixed))
 
 
-def rank_part(sampling: WindowSampling, rank: int, world: int, start: int) -> NDArray[np.int64]:
-    schedule = Schedule(len(sampling), 3, rank, world, False, False, in_turn=sampling.shuffle)
+def rank_part(sampling: StreamSampling, rank: int, world: int, start: int) -> NDArray[np.int64]:
+    schedule = Schedule(len(sampling), 3, rank, world, False, False, interleaved=sampling.shuffle)
     every = np.arange(len(sampling))
     parts = [every[step.positions] for step in schedule.steps(min(start, len(sampling)))]
     return np.concatenate([np.arange(0), *parts])
 
 
 def plan_of(
-    sampling: WindowSampling, positions: NDArray[np.int64], spare: int = 0
+    sampling: StreamSampling, positions: NDArray[np.int64], spare: int = 0
 ) -> tuple[ReadPlan, NDArray[np.int64]]:
     samples = sampling.order(1)[positions]
     slots = max(sampling.shape.lane_tiles, 2 * sampling.shape.run) + spare
@@ -71,14 +71,14 @@ def test_runs_stay_in_their_shard_and_are_nearly_equal(shards: list[int], most: 
 
 
 @given(samplings())
-def test_an_epoch_holds_every_sample_once(sampling: WindowSampling):
+def test_an_epoch_holds_every_sample_once(sampling: StreamSampling):
     assert sorted(sampling.order(0)) == list(range(len(sampling)))
     assert (sampling.order(3) == sampling.order(3)).all()
 
 
 @given(samplings(), st.integers(1, 5), st.integers(0, 4), st.integers(0, 60), st.integers(0, 9))
 def test_reading_in_the_order_of_need_never_waits_for_itself(
-    sampling: WindowSampling, world: int, rank: int, start: int, spare: int
+    sampling: StreamSampling, world: int, rank: int, start: int, spare: int
 ):
     positions = rank_part(sampling, rank % world, world, start * 2)
     if not len(positions):
@@ -100,7 +100,7 @@ def test_reading_in_the_order_of_need_never_waits_for_itself(
 
 
 @given(samplings(), st.integers(1, 4))
-def test_a_read_is_of_one_run_and_of_neighbours_in_memory(sampling: WindowSampling, world: int):
+def test_a_read_is_of_one_run_and_of_neighbours_in_memory(sampling: StreamSampling, world: int):
     positions = rank_part(sampling, 0, world, 0)
     if not len(positions):
         return
@@ -115,7 +115,7 @@ def test_a_read_is_of_one_run_and_of_neighbours_in_memory(sampling: WindowSampli
 
 
 @given(samplings(shuffle=True, weights=None), st.sampled_from([1, 2, 3, 4, 8]))
-def test_ranks_that_divide_the_lanes_read_disjoint_tiles(sampling: WindowSampling, parts: int):
+def test_ranks_that_divide_the_lanes_read_disjoint_tiles(sampling: StreamSampling, parts: int):
     lanes = sampling.shape.lanes
     world = parts if lanes % parts == 0 else 1
     visits = 0
@@ -129,9 +129,9 @@ def test_ranks_that_divide_the_lanes_read_disjoint_tiles(sampling: WindowSamplin
 
 
 def test_a_window_that_holds_everything_is_a_plain_shuffle():
-    shape = WindowShape.fitting(capacity=4000, lanes=4, tiles=1000)
+    shape = ShuffleWindow.fitting(capacity=4000, lanes=4, tiles=1000)
     shard = np.arange(1000) // 32
-    sampling = WindowSampling(1000, 8, seed=1, shard=shard, shape=shape)
+    sampling = StreamSampling(1000, 8, seed=1, shard=shard, shape=shape)
     for lane in range(4):
         tiles = sampling.order(0)[lane::4]
         arrived = sampling.sequence(0)[tiles]
@@ -139,9 +139,9 @@ def test_a_window_that_holds_everything_is_a_plain_shuffle():
 
 
 def test_a_batch_mixes_many_shards():
-    shape = WindowShape.fitting(capacity=600, lanes=8, tiles=20_000)
+    shape = ShuffleWindow.fitting(capacity=600, lanes=8, tiles=20_000)
     shard = np.arange(20_000) // 32
-    sampling = WindowSampling(20_000, 8, seed=1, shard=shard, shape=shape)
+    sampling = StreamSampling(20_000, 8, seed=1, shard=shard, shape=shape)
     order = sampling.order(0)
     shards = [len(np.unique(shard[order[p : p + 32]])) for p in range(1000, 19_000, 32)]
     assert np.mean(shards) > 20  # of the 31.2 that a shuffle of all would have on average
@@ -150,7 +150,7 @@ def test_a_batch_mixes_many_shards():
 
 @pytest.mark.parametrize("lanes", [1, 8])
 def test_half_the_memory_is_the_window(lanes: int):
-    shape = WindowShape.fitting(capacity=2400, lanes=lanes, tiles=100_000)
+    shape = ShuffleWindow.fitting(capacity=2400, lanes=lanes, tiles=100_000)
     assert shape.window * lanes == 1200
     assert shape.run == 8
 
@@ -158,7 +158,7 @@ def test_half_the_memory_is_the_window(lanes: int):
 @given(st.integers(1, 8), st.integers(0, 5000), st.integers(1, 9000))
 def test_every_capacity_gives_a_window_that_fits_it(lanes: int, more: int, tiles: int):
     capacity = LEAST_LANE * lanes + more
-    shape = WindowShape.fitting(capacity, lanes, tiles)
+    shape = ShuffleWindow.fitting(capacity, lanes, tiles)
     assert min(shape.window, shape.run) >= 1
     assert 4 * shape.lane_tiles * lanes <= 3 * capacity
 
@@ -169,7 +169,7 @@ def test_ranks_take_turns_without_gaps(
 ):
     if samples < batch * world:
         return
-    dealt = [Schedule(samples, batch, rank, world, drop, in_turn=True) for rank in range(world)]
+    dealt = [Schedule(samples, batch, rank, world, drop, interleaved=True) for rank in range(world)]
     start = data.draw(st.sampled_from([0, *(step.done for step in dealt[0].steps())]))
     seen = [p for s in dealt for a, b, *_ in s.steps(start) for p in range(a, b, world)]
     assert sorted(seen) == list(range(start, start + len(seen)))

@@ -8,7 +8,7 @@ import time
 import pytest
 from helpers.streams import threads_end
 
-from loaders.ahead import Ahead
+from loaders.prefetch import Prefetcher
 
 
 def workers() -> int:
@@ -22,7 +22,8 @@ def slow_first(item: int) -> int:
 
 @pytest.mark.parametrize("ahead", [0, 1, 7, 100])
 def test_results_come_in_order_whatever_is_ready_first(ahead: int):
-    assert list(Ahead(slow_first, range(30), threads=3, ahead=ahead)) == [i * i for i in range(30)]
+    results = Prefetcher(slow_first, range(30), threads=3, prefetch=ahead)
+    assert list(results) == [i * i for i in range(30)]
     assert workers() == 0
 
 
@@ -35,7 +36,7 @@ def test_no_more_is_taken_on_than_was_asked_for():
             taken = i + 1
             yield i
 
-    results = Ahead(abs, items(), threads=2, ahead=3)
+    results = Prefetcher(abs, items(), threads=2, prefetch=3)
     for i in range(10):
         next(results)
         assert taken == i + 4
@@ -44,7 +45,7 @@ def test_no_more_is_taken_on_than_was_asked_for():
 
 
 def test_a_broken_loop_ends_its_threads():
-    for result in Ahead(slow_first, range(100), threads=2, ahead=4):
+    for result in Prefetcher(slow_first, range(100), threads=2, prefetch=4):
         if result == 9:
             break
     assert threads_end()
@@ -53,7 +54,7 @@ def test_a_broken_loop_ends_its_threads():
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_exception_in_the_loop_ends_its_threads(error: type[BaseException]):
     def loop() -> None:
-        for _ in Ahead(slow_first, range(100), threads=2, ahead=4):
+        for _ in Prefetcher(slow_first, range(100), threads=2, prefetch=4):
             raise error("on purpose")
 
     with pytest.raises(error, match="on purpose"):
@@ -67,7 +68,7 @@ def test_an_exception_in_the_work_arrives_at_its_turn():
             raise RuntimeError("item 3")
         return item
 
-    results = Ahead(fail_at_three, range(10), threads=2, ahead=5)
+    results = Prefetcher(fail_at_three, range(10), threads=2, prefetch=5)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(RuntimeError, match="item 3"):
         next(results)

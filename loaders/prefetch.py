@@ -1,0 +1,261 @@
+"""Results computed in advance by worker threads and returned in order, safe under Ctrl-C.
+
+Between any two steps of Python in the main thread a signal may raise KeyboardInterrupt: within the
+locks of `threading` and `concurrent.futures` that leaves them locked for ever, and within a
+finaliser it is lost. So a loop uses nothing but `queue.SimpleQueue`, each of whose operations is
+one step; locks, starting and waiting are left to threads, which no signal interrupts. Dropping a
+`Prefetcher` runs no Python either: its weak reference puts itself into a queue, and the threads
+end by themselves.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Self, TypeVar
+
+from geoprep.errors import UsageError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_EXIT_SECONDS = 5.0
+"""How long the interpreter waits at exit for threads to finish their current item."""
+
+
+class SideThreads:
+    """Threads that run as long as the worker threads of a `Prefetcher`; here none.
+
+    Attributes
+    ----------
+    threads
+        Number of threads that call `run`.
+    workers
+        Weak reference to the worker threads, which are kept alive by their `Prefetcher` and while
+        they run; None before they exist.
+    """
+
+    threads = 0
+    workers: weakref.ref[WorkerThreads[Any, Any]] | None = None
+
+    def run(self) -> None:
+        """Work, in each of the threads; return soon after `stop`."""
+
+    def stop(self) -> None:
+        """Wake up every thread that waits, and end the work."""
+
+
+class WorkerThreads(Generic[Item, Result]):
+    """The threads of a `Prefetcher`, and the queues between them and the loop.
+
+    Attributes
+    ----------
+    tasks
+        Items, each with the queue for its result.
+    stop_requests
+        Any item in this queue ends the work.
+    owner
+        Weak reference to the `Prefetcher`.
+    stopping
+        Whether the work is to end; tasks that have not started by then are not done.
+    started, ended
+        Whether threads were started, and whether all have ended.
+    failure
+        Why the threads ended early.
+    """
+
+    owner: weakref.ref[Any]
+
+    def __init__(self, function: Callable[[Item], Result], threads: int, side: SideThreads) -> None:
+        self.tasks: SimpleQueue[tuple[Item, SimpleQueue[Any]] | None] = SimpleQueue()
+        self.stop_requests: SimpleQueue[object] = SimpleQueue()
+        self.stopping = self.started = self.ended = False
+        self.failure: BaseException | None = None
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._function = function
+        self._threads = threads
+        self._side = side
+
+    def launch(self) -> None:
+        """Start the managing thread, from a thread: starting one makes `threading` take a lock."""
+        try:
+            threading.Thread(target=self.run, name="loaders-manage", daemon=True).start()
+        except BaseException as error:  # the system gives no more threads: `result` raises it
+            self.failure, self.ended = error, True
+
+    def run(self) -> None:
+        """Start the threads, wait for a stop request, end them; in a thread of its own."""
+        _running.add(self)
+        threads: list[threading.Thread] = []
+        self.started = True
+        try:
+            if not self.stopping:
+                self._start(threads)
+                self.stop_requests.get()
+        except BaseException as error:  # as above
+            self.failure = error
+        self.stopping = True
+        self._side.stop()
+        for _ in range(self._threads):
+            self.tasks.put(None)
+        for thread in threads:
+            thread.join()
+        self.ended = True
+        self._ended.put(None)
+        _running.discard(self)
+
+    def _start(self, threads: list[threading.Thread]) -> None:
+        side = ("loaders-read", self._side.run, self._side.threads)
+        for kind, target, count in (side, ("loaders-fill", self._work, self._threads)):
+            for number in range(count):
+                thread = threading.Thread(target=target, name=f"{kind}-{number}", daemon=True)
+                thread.start()
+                threads.append(thread)
+
+    def _work(self) -> None:
+        while (task := self.tasks.get()) is not None:
+            if not self.stopping:
+                self._compute(*task)
+            del task
+
+    def _compute(self, item: Item, answer: SimpleQueue[Any]) -> None:
+        try:
+            result = self._function(item)
+        except BaseException as error:  # raised in the loop, in order
+            answer.put((None, error))
+        else:
+            answer.put((result, None))
+
+    def result(self, answer: SimpleQueue[Any]) -> Result:
+        """Wait for the result of a task, and return it or raise its error."""
+        while True:
+            with suppress(Empty):
+                result: Result
+                result, error = answer.get(timeout=1)
+                break
+            if self.ended:
+                raise self.failure or UsageError("the threads of this iteration have ended")
+        try:
+            if error is not None:
+                raise error
+            return result
+        finally:
+            del error  # which refers to this frame
+
+    def wait(self, seconds: float = float("inf")) -> None:
+        """Wait until all threads have ended."""
+        end = time.monotonic() + seconds
+        while self.started and not self.ended and time.monotonic() < end:
+            with suppress(Empty):
+                self._ended.get(timeout=0.05)  # Ctrl-C may take the message: look again
+
+
+class Prefetcher(Iterator[Result], Generic[Item, Result]):
+    """Iterates over ``function(item)`` of every item, in order, some of them computed in advance.
+
+    A loop that is exhausted, or ended by an error of ``function``, leaves no thread. A loop that
+    is left in another way does not wait: its threads end after their current item.
+
+    Parameters
+    ----------
+    function
+        Called in a thread; it must not refer to this iterator.
+    items
+        Consumed in the caller's thread, at most ``prefetch`` items before their turn.
+    threads
+        Number of worker threads.
+    prefetch
+        Results that may be ready or in work while the caller uses one.
+    side
+        Threads that are started and ended together with the worker threads.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        threads: int,
+        prefetch: int,
+        side: SideThreads | None = None,
+    ) -> None:
+        self._items = iter(items)
+        self._prefetch = prefetch
+        self._answers: deque[SimpleQueue[Any]] | None = None
+        side = side or SideThreads()
+        self.workers: WorkerThreads[Item, Result] = WorkerThreads(function, threads, side)
+        self.workers.owner = weakref.ref(self, self.workers.stop_requests.put)
+        side.workers = weakref.ref(self.workers)
+
+    def __next__(self) -> Result:
+        try:
+            return self._next()
+        except Exception:  # StopIteration too
+            self.close()
+            raise
+        except BaseException:
+            self._end()
+            raise
+
+    def _next(self) -> Result:
+        if self._answers is None:  # only now: threads of an iterator never used would never end
+            self._answers = deque()
+            _thread.start_new_thread(self.workers.launch, ())
+        for item in self._items:
+            answer: SimpleQueue[Any] = SimpleQueue()
+            self._answers.append(answer)
+            self.workers.tasks.put((item, answer))
+            if len(self._answers) > self._prefetch:
+                break
+        if not self._answers:
+            raise StopIteration
+        return self.workers.result(self._answers.popleft())
+
+    def _end(self) -> None:
+        self.workers.stopping = True
+        self.workers.stop_requests.put(None)
+        self._items, self._answers = iter(()), deque()
+
+    def close(self) -> None:
+        """End the work, and wait until no thread is left."""
+        self._end()
+        self.workers.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_running: set[WorkerThreads[Any, Any]] = set()
+"""Worker threads that have not ended; changed by their own managing threads."""
+
+
+def _end_all() -> None:
+    """End all worker threads at exit: the interpreter would kill daemon threads in mid-work."""
+    every = list(_running)
+    for workers in every:
+        workers.stop_requests.put(None)
+    for workers in every:
+        workers.wait(_EXIT_SECONDS)
+
+
+def _forget_all() -> None:
+    """Mark all worker threads as ended in a forked child: they stayed with its parent."""
+    for workers in list(_running):
+        workers.failure = UsageError("this process was forked in the middle of an iteration")
+        workers.stopping = workers.ended = True
+    _running.clear()
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_forget_all)

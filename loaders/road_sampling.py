@@ -1,0 +1,251 @@
+"""Choice of tiles and crops by their roads: coarse road counts, and weights of tiles.
+
+A summed-area table over cells of 16 pixels takes less than two per cent of the labels' memory. It
+gives the share of road of a batch of crops without reading a pixel, wherever the pixels are.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import UsageError
+from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
+from loaders.prefetch import Prefetcher
+
+CELL = 16
+"""Side of a cell in pixels."""
+
+WeightRule = Literal["road", "speed"]
+
+_ROUNDS, _CLIPS = 200, 8
+"""Adjustments of the factors of bins; repeated clips to the bounds of weights."""
+
+_LEAST = 1e-9
+"""Minimum factor of a bin: one that cannot be balanced must not become 0 or infinite."""
+
+_FLOOR = 0.1
+"""Minimum weight of a tile as a share of the mean: tiles without roads are rare, not absent."""
+
+_CEILING = 5.0
+"""Maximum weight by ``speed`` as a multiple of the mean: otherwise a model would memorise the only
+fast road of a store.
+"""
+
+
+class TileLabels(Protocol):
+    """Anything that has the labels of tiles.
+
+    Attributes
+    ----------
+    side
+        Side of a tile in pixels.
+    road_fraction
+        float32 (tile,), share of road of every tile.
+    """
+
+    side: int
+    road_fraction: NDArray[np.float32]
+
+    def __len__(self) -> int: ...
+
+    def speed_of(self, tile: int) -> NDArray[np.uint8]:
+        """Return the label of a tile, uint8 (y, x), mph."""
+
+
+class RoadCells:
+    """Summed-area table of the road pixels of every tile, over cells of `CELL` pixels.
+
+    Parameters
+    ----------
+    sums
+        int32 (tile, cells + 1, cells + 1), road pixels above and left of a cell's corner.
+    side
+        Side of a tile in pixels.
+    """
+
+    def __init__(self, sums: NDArray[np.int32], side: int) -> None:
+        self.sums = sums
+        self.side = side
+
+    @classmethod
+    def count(cls, labels: TileLabels, threads: int = 2) -> RoadCells:
+        """Count the road pixels of all tiles, in one pass over their labels."""
+        edges = np.arange(0, labels.side, CELL)
+        cells = len(edges)
+        sums = np.zeros((len(labels), cells + 1, cells + 1), np.int32)
+
+        def one(tile: int) -> None:
+            speed = labels.speed_of(tile)
+            # Unsigned, so 0 wraps around: False for 0 and 255.
+            road = (speed - np.uint8(1)) < np.uint8(NODATA - 1)
+            rows = np.add.reduceat(road, edges, axis=0, dtype=np.int32)
+            counts = np.add.reduceat(rows, edges, axis=1, dtype=np.int32)
+            np.cumsum(np.cumsum(counts, axis=0), axis=1, out=sums[tile, 1:, 1:])
+
+        tiles = range(len(labels))
+        for _ in Prefetcher(one, tiles, threads=threads, prefetch=4 * threads):
+            pass
+        return cls(sums, labels.side)
+
+    def total(self) -> NDArray[np.int32]:
+        """Return the road pixels of every tile, int32 (tile,)."""
+        return self.sums[:, -1, -1]
+
+    def fraction(
+        self, tile: NDArray[np.int64], y: NDArray[np.int64], x: NDArray[np.int64], crop: int
+    ) -> NDArray[np.float64]:
+        """Return a lower bound of the share of road in crops: that of the cells wholly inside.
+
+        Parameters
+        ----------
+        tile, y, x
+            Tile and upper left corner of the crops; shapes that broadcast.
+        crop
+            Side of the crops in pixels.
+        """
+        top, left = (-(-corner // CELL) for corner in (y, x))
+        # The last cell of a tile may be narrower; it is inside a crop that ends with the tile.
+        bottom, right = (
+            np.where(corner + crop == self.side, self.sums.shape[1] - 1, (corner + crop) // CELL)
+            for corner in (y, x)
+        )
+        bottom, right = np.maximum(bottom, top), np.maximum(right, left)
+        sums = self.sums
+        road = (
+            sums[tile, bottom, right]
+            - sums[tile, top, right]
+            - sums[tile, bottom, left]
+            + sums[tile, top, left]
+        )
+        return road / float(crop * crop)
+
+
+def tile_weights(
+    rule: WeightRule | Sequence[float] | NDArray[np.float64],
+    labels: TileLabels,
+    chosen: NDArray[np.int64] | None = None,
+) -> NDArray[np.float64]:
+    """Return the relative frequency of each tile, float64 (tile,).
+
+    Parameters
+    ----------
+    rule
+        ``road``: in proportion to the share of road. ``speed``: such that pixels of all ten-mph
+        bins that occur are drawn about equally often. A tile contributes all its roads, so bins
+        that always occur together keep their proportion, and no tile is drawn more than about five
+        times as often as the mean. Or one number per tile. By both rules a tile has at least a
+        tenth of the mean.
+    labels
+        The tiles.
+    chosen
+        int64, the tiles to return weights of; None for all.
+
+    Raises
+    ------
+    UsageError
+        There is no such rule, or the numbers are not valid weights.
+    """
+    if not isinstance(rule, str):
+        weights = np.asarray(rule, np.float64)
+    elif rule == "road":
+        weights = _floored(labels.road_fraction.astype(np.float64))
+    elif rule == "speed":
+        pixels = _bin_pixels(labels)
+        if labels.road_fraction.any() and not pixels.any():
+            warnings.warn(
+                "weights='speed' draws all tiles equally often: no road of these tiles has a known "
+                "speed. Use weights='road'",
+                UserWarning,
+                stacklevel=3,
+            )
+        weights = _balanced(pixels)
+    else:
+        raise UsageError(f"weights={rule!r} is not 'road', 'speed' or one number per tile")
+    if weights.shape != (len(labels),):
+        raise UsageError(f"weights have shape {weights.shape}: give ({len(labels)},)")
+    weights = weights if chosen is None else weights[chosen]
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+        raise UsageError("weights must be finite, not negative, and not all zero")
+    return weights
+
+
+def _floored(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.maximum(weights, _FLOOR * weights.mean()) if weights.any() else weights + 1.0
+
+
+def _bin_pixels(labels: TileLabels, threads: int = 2) -> NDArray[np.float64]:
+    """Return the pixels of every ten-mph bin, float64 (tile, bin), in one pass over the labels."""
+
+    def count(tile: int) -> NDArray[np.float64]:
+        counts = np.bincount(labels.speed_of(tile).ravel(), minlength=256)
+        found = np.bincount(BIN_TABLE, weights=counts, minlength=BIN_COUNT + 1)
+        return found[1:].astype(np.float64)
+
+    found = Prefetcher(count, range(len(labels)), threads=threads, prefetch=4 * threads)
+    return np.stack(list(found))
+
+
+def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return weights of tiles that make all bins about equally frequent.
+
+    The weight of a tile is the sum over bins of its share of the bin's pixels times a factor of
+    the bin. Factors are raised for bins that are too rare and lowered for bins that are too
+    frequent (iterative proportional fitting; Deming and Stephan, 1940); the best round is kept.
+    """
+    pixels = pixels[:, pixels.any(axis=0)]
+    shares = pixels / pixels.sum(axis=0)
+    factors, least = np.ones(shares.shape[1]), np.inf
+    best = _floored(shares.sum(axis=1))
+    for _ in range(_ROUNDS if pixels.size else 0):
+        weights = shares @ factors
+        for _ in range(_CLIPS):  # every clip changes the mean
+            weights = np.clip(weights / weights.mean(), _FLOOR, _CEILING)
+        met = weights @ pixels / (weights @ pixels).mean()
+        if (uneven := np.abs(met - 1).max()) < least:
+            best, least = weights, uneven
+        factors = np.clip(factors / met, _LEAST, 1 / _LEAST)
+        factors /= factors.mean()
+    return best
+
+
+def tiles_with_road(
+    labels: TileLabels, min_road: float, crop: int | None
+) -> tuple[NDArray[np.int64] | None, RoadCells | None]:
+    """Return the tiles that can give crops with enough road, and their road counts.
+
+    Parameters
+    ----------
+    labels
+        The tiles.
+    min_road
+        Minimum share of road in a crop; 0 for no minimum.
+    crop
+        Side of the crops in pixels; None for whole tiles, which need no counts.
+
+    Returns
+    -------
+    tuple
+        int64, ascending, or None for all tiles; and the counts, or None where they are not needed.
+
+    Raises
+    ------
+    UsageError
+        No tile has enough road, or crops are too small for the counts.
+    """
+    if min_road <= 0:
+        return None, None
+    if crop is None:
+        cells, enough = None, labels.road_fraction >= min_road
+    elif crop < 2 * CELL:
+        raise UsageError(f"min_road needs crops of at least {2 * CELL} pixels, not crop={crop}")
+    else:
+        cells = RoadCells.count(labels)
+        enough = cells.total() >= min_road * crop * crop
+    if not enough.any():
+        raise UsageError(f"no tile has enough road for min_road={min_road}: use a smaller value")
+    return np.flatnonzero(enough), cells
