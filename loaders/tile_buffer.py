@@ -174,7 +174,7 @@ class TileBuffer:
             An epoch is running.
         """
         running = None if self.reading is None else self.reading.workers
-        workers = running and running()
+        workers = None if running is None else running()
         if workers is not None and not workers.ended:
             if workers.owner() is not None and not workers.stopping:
                 raise UsageError(
@@ -183,7 +183,7 @@ class TileBuffer:
                 )
             workers.stopping = True
             workers.wait()
-        workers = self.reading = None  # which refers to the memory
+        self.reading = workers = None  # which refer to the memory
         if self._batches is not None and self._batches is not batches:
             self._batches.clear()
         self._batches = batches
