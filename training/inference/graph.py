@@ -1,14 +1,15 @@
-"""A network as an exported graph: uint8 in, probabilities out, any number of windows of any size.
+"""The module that is exported: uint8 in, probabilities out, any number of windows of any size.
 
-Normalisation is part of the graph. What is constant is computed once: kernels of `UpConv`, and
-BatchNorm behind them, so that a quantiser sees weights where it would see a product. For PyTorch's
-own INT8, which knows no transposed convolutions, doubling is also there as a plain one, see
-`PhasedUp`.
+Normalisation is part of it. Constants are computed once: kernels of `UpConv` and the BatchNorm that
+follows, so that a quantiser sees plain weights. PyTorch's INT8 has no transposed convolutions, so
+there is a plain one in their place, see `PhasedUp`.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,18 +27,18 @@ from training.model import STRIDE, DecoderStep, UpConv
 Doubling = Literal["transposed", "phased"]
 
 IMAGE, PROBABILITY = "image", "probability"
-"""Names of what goes in and comes out, where a format names them."""
+"""Names of the input and the output in formats that name them."""
 
 _EXAMPLE = (2, 4 * STRIDE, 6 * STRIDE)
 _MOST_WINDOWS, _MOST_STRIDES = 1024, 1024
 
 
 class PhasedUp(nn.Module):
-    """A transposed convolution of stride 2, as a plain one and a rearrangement.
+    """A transposed convolution of stride 2, as a plain convolution and a rearrangement.
 
-    Of its 4 x 4 kernel every pixel of the result meets 2 x 2 weights, those of its phase: whether
-    its row and column are even. So a 2 x 2 convolution gives all four phases as channels, at as
-    many products, on a grid from which each phase takes its own corner.
+    Each output pixel depends on 2 x 2 of the 4 x 4 weights, chosen by its phase: whether its row
+    and its column are even. So a 2 x 2 convolution computes the four phases as channels, with as
+    many products, on a grid that is one pixel larger; each phase takes its own corner of it.
 
     Parameters
     ----------
@@ -48,16 +49,16 @@ class PhasedUp(nn.Module):
     def __init__(self, kernel: Tensor, bias: Tensor) -> None:
         super().__init__()
         inputs, self.outputs = kernel.shape[:2]
-        taps = ([3, 1], [2, 0])  # of a phase: for the pixel before, and the one at it
+        taps = ([3, 1], [2, 0])  # per phase: for the previous input pixel, and for the current one
         parts = [kernel[:, :, rows][..., columns] for rows in taps for columns in taps]
         self.conv = nn.Conv2d(inputs, 4 * self.outputs, 2, padding=1)
         self.conv.weight = nn.Parameter(torch.cat([part.transpose(0, 1) for part in parts]))
         self.conv.bias = nn.Parameter(bias.repeat(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (n, outputs, 2 y, 2 x), nothing in it below 0."""
+        """Return (n, outputs, 2 y, 2 x), after a ReLU."""
         n, _, rows, columns = x.shape
-        # ReLU is here, though it comes later as well, since it joins the convolution here.
+        # The decoder applies the ReLU again; here it can be fused with the convolution.
         phases = functional.relu(self.conv(x))
         phases = phases.view(n, 2, 2, self.outputs, rows + 1, columns + 1)
         lines = [
@@ -68,29 +69,29 @@ class PhasedUp(nn.Module):
 
 
 def folded(network: nn.Module, doubling: Doubling = "transposed") -> nn.Module:
-    """Return a copy, the same function, in which `UpConv` and its BatchNorm are one convolution.
+    """Return a copy in which each `UpConv` and its BatchNorm are one convolution.
 
-    Networks without such layers come back as they are.
+    It computes the same function. Models without such layers are copied unchanged.
 
     Parameters
     ----------
     network
-        In eval mode.
+        Model in eval mode.
     doubling
-        What takes their place: ``transposed`` convolutions, or ``phased`` ones.
+        The layer in their place: a ``transposed`` convolution, or a ``phased`` one.
     """
     result = copy.deepcopy(network)
     for step in result.modules():
         if isinstance(step, DecoderStep) and isinstance(step.up, UpConv):
-            kernel, bias = _joined(step.up, step.up_bn)
+            kernel, bias = _with_batch_norm(step.up, step.up_bn)
             up = PhasedUp(kernel, bias) if doubling == "phased" else _transposed(kernel, bias)
             step.up, step.up_bn = up, nn.Identity()  # type: ignore[assignment]  # same shapes in and out
     return result.eval()
 
 
 @torch.no_grad()
-def _joined(up: UpConv, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Return kernel (inputs, outputs, 4, 4) and bias (outputs,) of both."""
+def _with_batch_norm(up: UpConv, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Return kernel (inputs, outputs, 4, 4) and bias (outputs,) of both layers together."""
     assert norm.running_var is not None
     assert norm.running_mean is not None
     gain = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
@@ -108,14 +109,14 @@ def _transposed(kernel: Tensor, bias: Tensor) -> nn.Module:
 def inference_module(
     network: nn.Module, info: ModelInfo, doubling: Doubling = "transposed"
 ) -> Probabilities:
-    """Return the module that is exported: uint8 (n, band, y, x) -> fp32 (n, y, x, channel).
+    """Return the module to export: uint8 (n, band, y, x) -> fp32 (n, y, x, channel).
 
     Parameters
     ----------
     network
-        Trained, in eval mode.
+        Trained model in eval mode.
     info
-        Of its checkpoint.
+        What it was trained for.
     doubling
         See `folded`.
     """
@@ -125,17 +126,17 @@ def inference_module(
 
 
 def example_image(info: ModelInfo) -> Tensor:
-    """Return an image of the right kind, uint8 (n, band, y, x), channels last."""
+    """Return random images with the model's bands, uint8 (n, band, y, x), channels last."""
     count, rows, columns = _EXAMPLE
     image = torch.randint(0, 256, (count, len(info.bands), rows, columns), dtype=torch.uint8)
     return image.contiguous(memory_format=torch.channels_last)
 
 
 def exported(module: nn.Module, info: ModelInfo) -> ExportedProgram:
-    """Return the graph of a module that takes an image of any size."""
+    """Return the graph of a module, for images of any number and size."""
     count = Dim("n", min=1, max=_MOST_WINDOWS)
     rows, columns = (STRIDE * Dim(name, min=1, max=_MOST_STRIDES) for name in "yx")
-    with torch.no_grad(), silenced():
+    with torch.no_grad():
         return torch.export.export(
             module, (example_image(info),), dynamic_shapes=({0: count, 2: rows, 3: columns},)
         )
@@ -143,7 +144,18 @@ def exported(module: nn.Module, info: ModelInfo) -> ExportedProgram:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Keep warnings about the insides of torch and torchao from people."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    """Suppress the warnings of libraries about their internals.
+
+    They stay if Python is asked for warnings, by ``python -W`` or PYTHONWARNINGS.
+    """
+    if sys.warnoptions:
         yield
+        return
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

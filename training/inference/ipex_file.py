@@ -17,7 +17,7 @@ from geoprep.storage import replaced
 from training.checkpoint import check_sums
 from training.engine import extension_problem, optimize_inference, quantisers
 from training.inference.export_record import KEY, ExportRecord, damage_reported
-from training.inference.graph import example_image, inference_module, silenced
+from training.inference.graph import example_image, inference_module
 from training.inference.runner import ModuleRunner, Runner
 
 
@@ -40,7 +40,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
     _check_extension()
     if record.kept:
         raise UsageError("--keep-float: IPEX quantises all layers or none; --format int8 can")
-    with torch.no_grad(), silenced():
+    with torch.no_grad():
         module = inference_module(network, record.info)
         if tiles:
             traced = _quantised(module, tiles)

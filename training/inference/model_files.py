@@ -12,6 +12,7 @@ from training.checkpoint import BEST, CheckpointError, ModelInfo, load_model
 from training.engine import choose_device
 from training.inference import ipex_file, onnx_file, openvino_file, torch_file
 from training.inference.export_record import ExportRecord
+from training.inference.graph import silenced
 from training.inference.model_options import ModelOptions
 from training.inference.runner import Compile, NativeRunner, Runner
 
@@ -66,7 +67,8 @@ def write_model(
     path: Path, model: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]
 ) -> None:
     """Write a model file in the format of the path's suffix, see `torch_file.write`."""
-    _FORMATS[path.suffix].write(path, model, record, tiles)
+    with silenced():
+        _FORMATS[path.suffix].write(path, model, record, tiles)
 
 
 def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Runner, ExportRecord]:
@@ -92,7 +94,8 @@ def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Ru
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file. python -m training.export writes model files")
     runner: Runner
-    runner, record = _FORMATS[path.suffix].read(path)
+    with silenced():
+        runner, record = _FORMATS[path.suffix].read(path)
     runner.compile_mode = compile_mode
     return runner, record
 

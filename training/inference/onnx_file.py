@@ -1,8 +1,9 @@
-"""An ONNX file, and ONNX Runtime to carry it out; INT8 by its own static quantisation."""
+"""The ONNX format, run by ONNX Runtime; INT8 by ONNX Runtime's static quantisation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import xxhash
 from torch import Tensor, nn
 
 from geoprep.storage import replaced
+from training.checkpoint import CheckpointError
 from training.inference.export_record import KEY, ExportRecord, damage_reported, required_module
 from training.inference.graph import (
     IMAGE,
@@ -20,7 +23,6 @@ from training.inference.graph import (
     example_image,
     exported,
     inference_module,
-    silenced,
 )
 from training.inference.runner import Runner
 
@@ -29,17 +31,21 @@ if TYPE_CHECKING:
 
 _OPSET = 18
 _WHAT = "a .onnx file"
+_DIGEST_KEY = b'"weights": "'
+"""What stands before the digest in the record."""
+
+_NO_DIGEST = "0" * 32
 
 
 class OnnxRunner(Runner):
-    """A session of ONNX Runtime, on the CPU.
+    """A session of ONNX Runtime on the CPU.
 
     Parameters
     ----------
     session
         ``onnxruntime.InferenceSession``.
     precision
-        Of the convolutions.
+        Precision of the convolutions.
     """
 
     form = "ONNX Runtime"
@@ -54,60 +60,61 @@ class OnnxRunner(Runner):
         return torch.from_numpy(self._session.run([PROBABILITY], {IMAGE: values})[0])
 
 
-def model_of(network: nn.Module, record: ExportRecord) -> ModelProto:
-    """Return a network as an ONNX model in fp32, with its record.
+def onnx_model(network: nn.Module, record: ExportRecord) -> ModelProto:
+    """Return the ONNX model of a network in fp32.
 
     Raises
     ------
     UsageError
-        A package is missing.
+        A package is not installed.
     """
-    onnx = required_module("onnx", _WHAT)
+    required_module("onnx", _WHAT)
     required_module("onnxscript", _WHAT)
     program = exported(inference_module(network, record.info), record.info)
-    with silenced():
-        made = torch.onnx.export(
-            program,
-            (example_image(record.info),),
-            input_names=[IMAGE],
-            output_names=[PROBABILITY],
-            opset_version=_OPSET,
-            dynamo=True,
-            verbose=False,
-        )
+    made = torch.onnx.export(
+        program,
+        (example_image(record.info),),
+        input_names=[IMAGE],
+        output_names=[PROBABILITY],
+        opset_version=_OPSET,
+        dynamo=True,
+        verbose=False,
+    )
     assert made is not None
     proto: ModelProto = made.model_proto
     _name_axes(proto)
-    onnx.helper.set_model_props(proto, {KEY: record.to_json()})
     return proto
 
 
 def nodes_of(model: ModelProto, layers: Sequence[str]) -> list[str]:
-    """Return the names of the nodes that carry out layers: those that take their kernels."""
+    """Return the names of the nodes of layers: those that have their kernels as inputs."""
     kernels = {f"{name}.weight" for name in layers}
     return [node.name for node in model.graph.node if kernels & set(node.input)]
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
-    """Write a network as ONNX; the arguments are those of `training.inference.torch_file.write`.
+    """Write a ``.onnx`` file; the parameters are those of `training.inference.torch_file.write`.
 
     Raises
     ------
     UsageError
-        A package is missing.
+        A package is not installed.
     """
     onnx = required_module("onnx", _WHAT)
     required_module("onnxruntime", _WHAT)
-    model = model_of(network, record)
+    model = onnx_model(network, record)
     with replaced(path) as partial:
         if record.precision == "int8":
-            _quantise(model, tiles, record, partial)
-        else:
-            onnx.save(model, str(partial))
+            model = _quantised(model, tiles, record, partial.parent)
+        unsigned = replace(record, weights=_NO_DIGEST)
+        onnx.helper.set_model_props(model, {KEY: unsigned.to_json()})
+        data = bytearray(model.SerializeToString())
+        data[_digest_range(data)] = _digest(data).encode()
+        partial.write_bytes(data)
 
 
 def read(path: Path) -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file and what it is.
+    """Return the runner of a file and its record.
 
     Raises
     ------
@@ -120,45 +127,65 @@ def read(path: Path) -> tuple[Runner, ExportRecord]:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
+    data = path.read_bytes()
     with damage_reported(path, "an ONNX model"):
-        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     record = ExportRecord.from_json(session.get_modelmeta().custom_metadata_map.get(KEY), path)
-    return OnnxRunner(session, record.precision), record
+    runner = OnnxRunner(session, record.precision)
+    if not record.weights:
+        runner.note = (
+            f"{path} was exported by an earlier version, without a digest of its weights: export "
+            "it again to detect damage"
+        )
+    elif record.weights != _digest(data):
+        raise CheckpointError(
+            f"{path} is damaged: its digest does not match its content. Export it again"
+        )
+    return runner, record
+
+
+def _digest_range(data: bytes | bytearray) -> slice:
+    """Return where a file holds the digest in its record, the last field of an ONNX file."""
+    start = data.rfind(_DIGEST_KEY) + len(_DIGEST_KEY)
+    return slice(start, start + len(_NO_DIGEST))
+
+
+def _digest(data: bytes | bytearray) -> str:
+    """Return XXH3-128 of a file with zeros in place of its digest, in hexadecimal digits."""
+    place = _digest_range(data)
+    return xxhash.xxh3_128_hexdigest(data[: place.start] + _NO_DIGEST.encode() + data[place.stop :])
 
 
 def _name_axes(model: ModelProto) -> None:
-    """Give the free axes the names that everyone knows; torch calls one ``32*y``."""
+    """Name the free axes n, y and x; torch calls one ``32*y``."""
     for value, names in ((model.graph.input[0], "n_yx"), (model.graph.output[0], "nyx_")):
         for axis, name in zip(value.type.tensor_type.shape.dim, names, strict=True):
             if name != "_":
                 axis.dim_param = name
-    del model.graph.value_info[:]  # they speak of the old names
+    del model.graph.value_info[:]  # they have the former names
 
 
-def _quantise(
-    model: ModelProto, tiles: Sequence[Tensor], record: ExportRecord, target: Path
-) -> None:
-    """Write an INT8 model: convolutions between pairs of quantising and dequantising nodes."""
+def _quantised(
+    model: ModelProto, tiles: Sequence[Tensor], record: ExportRecord, folder: Path
+) -> ModelProto:
+    """Return an INT8 model: convolutions between nodes that quantise and dequantise."""
     from onnxruntime import quantization
 
     onnx = required_module("onnx", _WHAT)
-
     values = iter([{IMAGE: np.ascontiguousarray(tile.numpy())} for tile in tiles])
     reader = SimpleNamespace(get_next=lambda: next(values, None))
-    with TemporaryDirectory(dir=target.parent, prefix=".onnx-") as folder:
-        plain = Path(folder) / "fp32.onnx"
+    with TemporaryDirectory(dir=folder, prefix=".onnx-") as name:
+        plain, whole = Path(name) / "fp32.onnx", Path(name) / "int8.onnx"
         onnx.save(model, str(plain))
-        with silenced():
-            quantization.quantize_static(
-                str(plain),
-                str(target),
-                reader,
-                quant_format=quantization.QuantFormat.QDQ,
-                per_channel=True,
-                activation_type=quantization.QuantType.QUInt8,
-                weight_type=quantization.QuantType.QInt8,
-                nodes_to_exclude=nodes_of(model, record.kept),
-            )
-    found = onnx.load(str(target))
-    onnx.helper.set_model_props(found, {KEY: record.to_json()})
-    onnx.save(found, str(target))
+        quantization.quantize_static(
+            str(plain),
+            str(whole),
+            reader,
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            nodes_to_exclude=nodes_of(model, record.kept),
+        )
+        found: ModelProto = onnx.load(str(whole))
+    return found

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from geoprep.storage import replaced
 from training.checkpoint import CheckpointError
 from training.inference.export_record import KEY, ExportRecord, file_hash, required_module
-from training.inference.graph import silenced
-from training.inference.onnx_file import model_of, nodes_of
+from training.inference.onnx_file import nodes_of, onnx_model
 from training.inference.runner import Runner
 
 _WHAT = "OpenVINO's format"
@@ -155,9 +154,9 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
     """
     openvino = required_module("openvino", _WHAT)
     onnx = required_module("onnx", _WHAT)
-    with TemporaryDirectory(dir=path.parent, prefix=".openvino-") as folder, silenced():
+    with TemporaryDirectory(dir=path.parent, prefix=".openvino-") as folder:
         source, made = Path(folder) / "model.onnx", Path(folder) / "model.xml"
-        proto = model_of(network, record)
+        proto = onnx_model(network, record)
         onnx.save(proto, str(source))
         model = openvino.Core().read_model(str(source))
         if record.precision == "int8":

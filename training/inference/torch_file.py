@@ -1,4 +1,4 @@
-"""A `.pt2` file of torch.export: the graph and its weights, which torch alone reads, no pickle."""
+"""The ``.pt2`` format of torch.export: graph and weights that torch alone reads, no pickle."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from torch.export import ExportedProgram
 from geoprep.storage import replaced
 from training.checkpoint import ModelInfo, check_sums
 from training.engine import missing_compiler
-from training.inference.export_record import KEY, ExportRecord, damage_reported, required_module
-from training.inference.graph import exported, inference_module, silenced
+from training.inference.export_record import KEY, ExportRecord, damage_reported
+from training.inference.graph import exported, inference_module
+from training.inference.int8_graph import (
+    quantised,
+    with_plain_operators,
+    with_quantised_operators,
+    without_assertions,
+)
 from training.inference.runner import ModuleRunner, Runner
 
 
 class ExportedRunner(ModuleRunner):
     """A graph of torch.export.
 
-    One in INT8 needs compiling: as it is, every convolution is carried out in fp32 on rounded
-    numbers.
+    A graph in INT8 needs compiling: uncompiled, its convolutions compute in floating point on
+    rounded numbers.
     """
 
     form = "torch.export"
@@ -32,29 +38,29 @@ class ExportedRunner(ModuleRunner):
             return super().for_pixels(pixels)
         lacking = missing_compiler(self.device)
         if lacking:
-            return self, f"not compiled, {lacking}: int8 is only simulated, and slow"
-        return self.in_shape, "compiled, which int8 needs"
+            return self, f"model not compiled, {lacking}: INT8 is simulated in float, and slow"
+        return self.in_shape, "compiling the model with the first batch, which INT8 needs"
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
-    """Write a network as torch.export knows it.
+    """Write a ``.pt2`` file.
 
     Parameters
     ----------
     path
-        Of the file.
+        Path of the file.
     network
-        Trained, in eval mode.
+        Trained model in eval mode.
     record
-        What it is; its precision decides how it computes.
+        Record of the file; its precision decides how the model computes.
     tiles
-        For the ranges of INT8, uint8 (n, band, y, x) each.
+        Tiles that INT8 is calibrated on, uint8 (n, band, y, x) each.
     """
     info = record.info
     if record.precision == "int8":
         program = exported(inference_module(network, info, "phased"), info)
-        graph: nn.Module = quantised(program, tiles, record.kept)
-        program = in_bf16(graph, info)
+        graph = plain_module(in_bf16(quantised(program, tiles, record.kept), info))
+        program = exported(with_plain_operators(graph), info)
     else:
         make = in_bf16 if record.precision == "bfloat16" else exported
         program = make(inference_module(network, info), info)
@@ -65,14 +71,14 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
 
 
 def read(path: Path) -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file and what it is.
+    """Return the runner of a file and its record.
 
     Raises
     ------
     CheckpointError
         The file is damaged, or not one of `write`.
     """
-    # torch knows the operators of quantised graphs only once they have been imported.
+    # Defines the quantised operators, which INT8 files of earlier versions hold.
     import torch.ao.quantization.fx._decomposed
 
     extra = {KEY: ""}
@@ -80,58 +86,17 @@ def read(path: Path) -> tuple[Runner, ExportRecord]:
         check_sums(path)
         program = torch.export.load(path, extra_files=extra)
     record = ExportRecord.from_json(extra[KEY], path)
-    return ExportedRunner(plain_module(program), record.precision), record
+    module = plain_module(program)
+    if record.precision == "int8":
+        module = with_quantised_operators(module)
+    return ExportedRunner(module, record.precision), record
 
 
 def plain_module(program: ExportedProgram) -> fx.GraphModule:
     """Return a graph as a module to rewrite or to compile."""
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
-    return _unasserted(module)
-
-
-def _unasserted(module: fx.GraphModule) -> fx.GraphModule:
-    """Return it without what asserts dtypes: they change when precision does."""
-    for node in list(module.graph.nodes):
-        if node.target is torch.ops.aten._assert_tensor_metadata.default:
-            module.graph.erase_node(node)
-    module.recompile()
-    return module
-
-
-def quantised(
-    program: ExportedProgram, tiles: Sequence[Tensor], kept: Sequence[str] = ()
-) -> fx.GraphModule:
-    """Return a graph whose convolutions are INT8, by PyTorch's own static quantisation.
-
-    Weights have a scale per channel, activations one per tensor, taken from the tiles.
-
-    Parameters
-    ----------
-    program
-        In fp32.
-    tiles
-        uint8 (n, band, y, x) each.
-    kept
-        Names of modules that stay as they are.
-
-    Raises
-    ------
-    UsageError
-        torchao is not installed.
-    """
-    with silenced():
-        pt2e = required_module("torchao.quantization.pt2e.quantize_pt2e", "INT8")
-        x86 = required_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", "INT8")
-        quantizer = x86.X86InductorQuantizer()
-        quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
-        for name in kept:
-            quantizer.set_module_name_qconfig(name, None)
-        with torch.no_grad():
-            watched = pt2e.prepare_pt2e(program.module(check_guards=False), quantizer)
-            for tile in tiles:
-                watched(tile)
-            return _unasserted(pt2e.convert_pt2e(watched))
+    return without_assertions(module)
 
 
 class _InBf16(nn.Module):
@@ -146,10 +111,10 @@ class _InBf16(nn.Module):
 
 
 def in_bf16(module: nn.Module, info: ModelInfo) -> ExportedProgram:
-    """Return a graph that computes in bf16 as autocast would, its weights stored so."""
+    """Return a graph that computes in bf16 as under autocast, with weights in bf16."""
     from torch._inductor.constant_folding import constant_fold
 
-    with torch.no_grad(), silenced():
+    with torch.no_grad():
         program = exported(_InBf16(module), info).run_decompositions({})
         rounded = plain_module(program)
         constant_fold(rounded)

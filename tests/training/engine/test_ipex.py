@@ -133,7 +133,7 @@ def test_bf16_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
     assert export([str(word) for word in (*words, "--out", tmp_path / "x.ipex")]) == 0
     assert "bfloat16 on cpu, IPEX" in capsys.readouterr().out
     runner, record = load_runner(tmp_path / "x.ipex")
-    assert (record.precision, record.facts.bands) == ("bfloat16", FACTS.bands)
+    assert (record.precision, record.info.bands) == ("bfloat16", FACTS.bands)
     plain = NativeRunner(network, FACTS, device=torch.device("cpu"), precision="fp32")
     for image in (IMAGE, IMAGE, IMAGE[:1, :, :32]):
         assert 0 < (runner(image) - plain(image)).abs().max() < 0.02
@@ -149,7 +149,7 @@ def test_int8_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
     assert export([str(word) for word in words]) == 0
     assert "int8 on cpu, IPEX" in capsys.readouterr().out
     runner, record = load_runner(tmp_path / "x.ipex")
-    assert (record.precision, record.calibration, record.facts.bands) == ("int8", 8, FACTS.bands)
+    assert (record.precision, record.calibration, record.info.bands) == ("int8", 8, FACTS.bands)
     plain = NativeRunner(network, FACTS, device=torch.device("cpu"), precision="fp32")
     for image in (IMAGE, IMAGE, IMAGE[:1, :, :32]):  # it is fused in its second call
         apart = (runner(image) - plain(image)).abs()

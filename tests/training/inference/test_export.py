@@ -1,11 +1,14 @@
 """A checkpoint becomes a file that gives the same answers, with and without this package."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -24,13 +27,15 @@ from training.checkpoint import Checkpoint, save
 from training.evaluate import main as evaluate
 from training.export import main
 from training.inference import openvino_file
-from training.inference.graph import folded
-from training.inference.model_files import load_runner, open_model
+from training.inference.export_record import KEY
+from training.inference.graph import exported, folded
+from training.inference.model_files import export_files, load_runner, open_model
 from training.inference.model_options import ModelOptions
 from training.inference.runner import NativeRunner
 from training.model import DecoderStep, ResNetUNet
 from training.predict import main as predict
 
+REPO = Path(__file__).resolve().parents[3]
 MODEL = ("--model", "helpers.tiny:normed")
 
 
@@ -194,38 +199,126 @@ def test_openvino_splits_a_batch_between_threads(monkeypatch):
             runner(torch.zeros_like(IMAGE[:1]).repeat(2, 1, 1, 1))
 
 
-@pytest.mark.parametrize("name", FP32)
-def test_a_file_runs_where_this_package_is_not(export, plain, tmp_path, name):
-    torch.save(IMAGE, tmp_path / "image.pt")
-    run = {
-        ".pt2": "import torch; x = torch.load(image); extra = {'geoprep': ''}\n"
-        "y = torch.export.load(file, extra_files=extra).module()(x).detach().numpy()\n"
-        "info = extra['geoprep']",
-        ".onnx": "import onnxruntime as ort, numpy as np\n"
-        "x = np.load(image); s = ort.InferenceSession(file)\n"
-        "y, = s.run(None, {'image': x}); assert 'torch' not in sys.modules\n"
-        "info = s.get_modelmeta().custom_metadata_map['geoprep']",
-    }[file_suffix(name)]
+def documented(suffix):
+    """Return the code of docs/model-files.md for a format."""
+    text = (REPO / "docs" / "model-files.md").read_text()
+    section = text[text.index(f"## {suffix}") :]
+    return section.split("```python\n")[1].split("```")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("fp32.pt2", 1e-5),
+        ("fp32.onnx", 1e-5),
+        pytest.param("bf16.pt2", 0.02, marks=pytest.mark.slow),
+        pytest.param("int8.pt2", 0.005, marks=pytest.mark.slow),
+        pytest.param("int8.onnx", 0.005, marks=pytest.mark.slow),
+        pytest.param("int8.xml", 0.005, marks=pytest.mark.slow),
+    ],
+)
+def test_the_documented_code_runs_a_file_without_this_package(export, plain, tmp_path, name, most):
+    suffix = name[name.rindex(".") :]
     np.save(tmp_path / "image.npy", np.ascontiguousarray(IMAGE.numpy()))
-    image = tmp_path / ("image.pt" if name.endswith("pt2") else "image.npy")
-    code = f"""
-import sys, json
-for name in ("training", "loaders", "geoprep"): sys.modules[name] = None
-image, file, out = sys.argv[1:]
-{run}
-import numpy; numpy.save(out, y); print(json.loads(info)["facts"]["bands"])
-"""
-    arguments = [str(image), str(export(name)), str(tmp_path / "out.npy")]
+    for file in export_files(export(name)):
+        (tmp_path / f"moscow{file.suffix}").write_bytes(file.read_bytes())
+    missing = ["training", "geoprep", "loaders", *(["torch"] if suffix != ".pt2" else [])]
+    code = f"import sys\nsys.modules |= dict.fromkeys({missing})\n{documented(suffix)}\n"
+    code += "np.save('out.npy', probabilities); print(facts['bands'], road.shape)"
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert "'red', 'green', 'blue'" in done.stdout
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), plain(IMAGE).numpy(), atol=1e-5)
+    assert f"['red', 'green', 'blue'] {(*IMAGE.shape[:1], *IMAGE.shape[2:])}" in done.stdout
+    apart = np.abs(np.load(tmp_path / "out.npy") - plain(IMAGE).numpy())
+    # INT8 clips the rare pixel beyond the range of its calibration.
+    assert (apart.mean() if "int8" in name else apart.max()) < most
 
 
-def file_suffix(name):
-    return name[name.rindex(".") :]
+@pytest.mark.slow
+def test_an_int8_file_holds_plain_operators_and_computes_as_before(export, tmp_path):
+    """Those of torch alone; the quantised ones, which compiling needs, come back bit for bit."""
+    file = export("int8.pt2")
+    with zipfile.ZipFile(file) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("models/model.json")]
+        assert b"quantized_decomposed" not in archive.read(name)
+    program = torch.export.load(file)
+    image = IMAGE.contiguous(memory_format=torch.channels_last)
+    alone = program.module()(image)
+    runner, _ = load_runner(file, compile_mode="off")
+    targets = [str(node.target) for node in runner.module.graph.nodes]
+    assert sum("quantized_decomposed.quantize_per_tensor" in t for t in targets) == 2
+    assert sum("quantized_decomposed.dequantize_per_channel" in t for t in targets) == 2
+    assert torch.equal(runner(image), alone)
+    # A file of an earlier version has these operators in it.
+    before = exported(runner.module, FACTS)
+    before.example_inputs = None
+    extra = {KEY: ""}
+    torch.export.load(file, extra_files=extra)
+    torch.export.save(before, tmp_path / "before.pt2", extra_files=extra)
+    earlier, _ = load_runner(tmp_path / "before.pt2", compile_mode="off")
+    assert torch.equal(earlier(image), alone)
+
+
+@pytest.mark.parametrize("part", ["bias", "kernel", "record"])
+def test_a_flipped_bit_in_an_onnx_file_is_found(export, tmp_path, part):
+    import onnx
+
+    from training.checkpoint import CheckpointError
+
+    data = bytearray(export("fp32.onnx").read_bytes())
+    model = onnx.load_from_string(bytes(data))
+    size = {"bias": 1, "kernel": 4}.get(part)
+    tensors = [t for t in model.graph.initializer if len(t.dims) == size and len(t.raw_data) > 16]
+    where = data.index(tensors[0].raw_data) + 6 if size else data.index(b'"threshold": 0.4') + 15
+    data[where] ^= 1
+    (tmp_path / "x.onnx").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"x\.onnx is damaged: its digest does not match"):
+        load_runner(tmp_path / "x.onnx")
+
+
+def test_an_onnx_file_of_an_earlier_version_opens_with_a_note(export, tmp_path, capsys):
+    import onnx
+
+    model = onnx.load(str(export("fp32.onnx")))
+    (record,) = [prop.value for prop in model.metadata_props if prop.key == KEY]
+    former = json.dumps(json.loads(record) | {"weights": ""})
+    onnx.helper.set_model_props(model, {KEY: former})
+    onnx.save(model, str(tmp_path / "former.onnx"))
+    runner, found = load_runner(tmp_path / "former.onnx")
+    assert found.weights == ""
+    assert "without a digest of its weights: export it again" in runner.note
+    assert load_runner(export("fp32.onnx"))[0].note == ""
+    image = write_image(tmp_path / "scene.tif", pixels(64, 64, top=180))
+    words = (tmp_path / "former.onnx", image, "--out", tmp_path / "out", "--gsd", "image")
+    assert predict([str(word) for word in (*words, "--quiet")]) == 0
+    assert "note: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--format", "onnx", "--int8", "--out", "x.onnx"),
+        pytest.param(("--format", "int8", "--out", "x.pt2"), marks=pytest.mark.slow),
+        pytest.param(("--format", "openvino", "--int8", "--out", "x.xml"), marks=pytest.mark.slow),
+    ],
+)
+def test_an_export_prints_no_warning_of_other_libraries(folder, tmp_path, words):
+    command = [sys.executable, "-m", "training.export", folder / "best.pt", *MODEL, *words]
+    command += ["--calibrate", folder / "tiny.zarr", "--tiles", "4"]
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(REPO / "tests"), *sys.path])},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "arning" not in done.stdout
+    *_, compared, _, last = done.stdout.splitlines()
+    assert compared.startswith("compared with the checkpoint")
+    assert re.fullmatch(r"done in \d+ s", last)  # of everything that was done
 
 
 @pytest.mark.parametrize(
