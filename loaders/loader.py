@@ -8,8 +8,8 @@ tiles copy the crops into it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,20 +33,37 @@ STATE_VERSION = 1
 
 @dataclass
 class _Place:
-    """Epoch, positions of it that all ranks have passed, and where the next iteration starts."""
+    """Position of a loader.
+
+    Attributes
+    ----------
+    epoch
+        The running epoch, or that of the next iteration.
+    done
+        Positions of it that all ranks have passed.
+    resume
+        Position where the next iteration starts.
+    finished
+        Whether the last batch of the epoch was returned: the next iteration is of the next epoch.
+    """
 
     epoch: int = 0
     done: int = 0
     resume: int = 0
+    finished: bool = False
+
+    def advance(self) -> None:
+        """Go to the start of the next epoch."""
+        self.epoch, self.done, self.resume, self.finished = self.epoch + 1, 0, 0, False
 
 
 class BatchLoader:
     """Iterates over batches of tiles or crops, one epoch after another.
 
-    Iterating again starts the epoch again; a finished epoch is followed by the next. After
-    `load_state_dict` the first iteration resumes where the state was taken, in mid-epoch, on any
-    number of ranks. A batch is valid for as long as any part of it is referenced: only then is its
-    buffer filled again. A loader can be pickled and copied, with its position.
+    Iterating again starts the epoch again; an epoch is finished with its last batch and followed by
+    the next. After `load_state_dict` the first iteration resumes where the state was taken, in
+    mid-epoch, on any number of ranks. A batch is valid for as long as any part of it is referenced:
+    only then is its buffer filled again. A loader can be pickled and copied, with its position.
 
     Parameters
     ----------
@@ -70,7 +87,8 @@ class BatchLoader:
     seed
         Random seed; with epoch and position it determines everything that is random.
     rank, world_size
-        Rank of this process and number of ranks; None for those of torch.distributed.
+        Rank of this process and number of ranks; None for those of torch.distributed when an
+        iteration begins, so a loader may be created before the process group.
     threads
         Worker threads that fill batches; None for one per processor, at most `MAX_THREADS`.
     prefetch
@@ -89,6 +107,9 @@ class BatchLoader:
     UsageError
         The arguments do not fit together, or do not fit the tiles.
     """
+
+    batch_sampler = None
+    """Lightning looks for it next to `sampler`."""
 
     def __init__(
         self,
@@ -133,12 +154,14 @@ class BatchLoader:
             min_road=min_road,
             roads=roads,
         )
-        this, ranks = this_rank()
-        self.schedule = Schedule(
+        self._rank, self._world_size = rank, world_size
+        self._state_ranks: tuple[int, int] | None = None
+        this, ranks = self._ranks()
+        self._schedule = Schedule(
             samples=len(self.sampling),
             batch_size=batch_size,
-            rank=this if rank is None else rank,
-            world_size=ranks if world_size is None else world_size,
+            rank=this,
+            world_size=ranks,
             drop_last=shuffle if drop_last is None else drop_last,
             equal=shuffle,
             interleaved=self.sampling.interleaved,
@@ -155,15 +178,45 @@ class BatchLoader:
                 stacklevel=2,
             )
 
+    def _ranks(self) -> tuple[int, int]:
+        """Return rank and world size: as given, else those of torch.distributed at present."""
+        this, ranks = this_rank()
+        return (
+            this if self._rank is None else self._rank,
+            ranks if self._world_size is None else self._world_size,
+        )
+
+    @property
+    def schedule(self) -> Schedule:
+        """Split of an epoch into the steps of this rank.
+
+        Raises
+        ------
+        UsageError
+            The process group has changed since a state was loaded.
+        """
+        rank, ranks = self._ranks()
+        if (rank, ranks) != (self._schedule.rank, self._schedule.world_size):
+            if self._state_ranks is not None:
+                raise _other_ranks("the loader state was loaded", self._state_ranks, (rank, ranks))
+            self._schedule = replace(self._schedule, rank=rank, world_size=ranks)
+            self._reader = self._make_reader(self.sampling)
+        return self._schedule
+
+    @property
+    def sampler(self) -> BatchLoader:
+        """The loader itself: Lightning and accelerate call `set_epoch` of a loader's sampler."""
+        return self
+
     def _make_pool(self) -> BufferPool:
         side, bands = self.sampling.sample_side, len(self.tiles.bands)
         # In work or ready, including the one the loop gets next: prefetch + 1. And the loop's own.
         spare = self.prefetch + 2
-        size, device = self.schedule.batch_size, self.tiles.device
+        size, device = self._schedule.batch_size, self.tiles.device
         return BufferPool(size, side, bands, spare, pinned=self._pinned, device=device)
 
     def _make_reader(self, sampling: Sampling) -> CropReader:
-        return self.tiles.reader(sampling, self.schedule.world_size, self._pool)
+        return self.tiles.reader(sampling, self._schedule.world_size, self._pool)
 
     def __len__(self) -> int:
         """Return the number of batches of this rank in a whole epoch."""
@@ -172,7 +225,7 @@ class BatchLoader:
     @property
     def samples(self) -> int:
         """Samples in an epoch of all ranks, before ``drop_last``."""
-        return self.schedule.samples
+        return self._schedule.samples
 
     @property
     def drawn_tiles(self) -> int:
@@ -181,12 +234,12 @@ class BatchLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the running iteration, or of the next."""
-        return self._place.epoch
+        """The epoch of the running iteration, or of the next once its last batch was returned."""
+        return self._place.epoch + self._place.finished
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; the current one keeps its position if a state was loaded."""
-        if epoch != self._place.epoch:
+        if epoch != self._place.epoch or self._place.finished:
             self._place = _Place(epoch)
 
     def identity(self) -> dict[str, Any]:
@@ -244,10 +297,16 @@ class BatchLoader:
             )
         if sampling is not self.sampling:
             self._reader, self.sampling = self._make_reader(sampling), sampling
+        schedule = self.schedule
+        self._state_ranks = schedule.rank, schedule.world_size
         self._place = _Place(epoch, position, position)
 
     def __iter__(self) -> Iterator[Batch]:
-        steps = list(self.schedule.steps(self._place.resume))
+        schedule = self.schedule
+        self._state_ranks = None
+        if self._place.finished:
+            self._place.advance()
+        steps = list(schedule.steps(self._place.resume))
         crops = StepCrops(self.sampling, self._place.epoch, steps)
         pool, reader = self._pool, self._reader
         side = reader.announce(crops) if steps else None
@@ -266,7 +325,7 @@ class BatchLoader:
             batches = Prefetcher(
                 fill, numbers, threads=self.threads, prefetch=self.prefetch, side=side
             )
-        return _Epoch(self._place, batches, steps)
+        return _Epoch(self._place, batches, steps, self._ranks)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_place": _Place(**vars(self._place))}
@@ -290,6 +349,15 @@ class BatchLoader:
         )
 
 
+def _other_ranks(since: str, before: tuple[int, int], now: tuple[int, int]) -> UsageError:
+    """Return the error for a process group that has changed."""
+    return UsageError(
+        f"torch.distributed has changed since {since}: this was rank {before[0]} of {before[1]}, "
+        f"and is rank {now[0]} of {now[1]}. Initialise the process group before that, or give "
+        "`rank` and `world_size`"
+    )
+
+
 class _Epoch(Iterator[Batch]):
     """The batches of an epoch, or of the rest of it.
 
@@ -303,23 +371,39 @@ class _Epoch(Iterator[Batch]):
         One batch per step.
     steps
         The steps.
+    ranks
+        Returns rank and world size at present.
     """
 
-    def __init__(self, place: _Place, batches: Iterator[Batch], steps: Sequence[Step]) -> None:
+    def __init__(
+        self,
+        place: _Place,
+        batches: Iterator[Batch],
+        steps: Sequence[Step],
+        ranks: Callable[[], tuple[int, int]],
+    ) -> None:
         self._place = place
         self._batches = batches
         self._steps = iter(steps)
+        self._left = len(steps)
         self._epoch: int | None = place.epoch
+        self._ranks, self._begun = ranks, ranks()
 
     def __next__(self) -> Batch:
+        if (now := self._ranks()) != self._begun:
+            raise _other_ranks("this iteration began", self._begun, now)
+        place = self._place
         try:
             batch = next(self._batches)
         except StopIteration:
-            if self._place.epoch == self._epoch:
-                place, self._epoch = self._place, None
-                place.epoch, place.done, place.resume = place.epoch + 1, 0, 0
+            if place.epoch == self._epoch:
+                self._epoch = None
+                place.advance()
             raise
-        self._place.done, self._place.resume = next(self._steps).done, 0
+        place.done, place.resume = next(self._steps).done, 0
+        self._left -= 1
+        # Many loops take len(loader) batches and never see StopIteration.
+        place.finished = not self._left
         return batch
 
     def close(self) -> None:

@@ -1,0 +1,148 @@
+"""A loader in the loops of other frameworks: epochs advance, and ranks are found when needed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.streams import LARGE, SMALL, samples
+
+from geoprep.errors import UsageError
+from geoprep.store import Store
+from loaders import BatchLoader, DevicePrep, DeviceTiles, RamTiles, StreamTiles, loader
+
+MakeStore = Callable[..., Path]
+TRAIN: dict[str, Any] = {"crop": 16, "augment": "d4", "seed": 5, "threads": 1}
+
+
+def keys(batches: Any) -> list[int]:
+    return [int(key) for batch in batches for key in batch.key]
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Return a function that pretends to be a rank of a process group."""
+    return lambda rank, ranks: monkeypatch.setattr(loader, "this_rank", lambda: (rank, ranks))
+
+
+@pytest.mark.parametrize("kind", ["ram", "device"])
+def test_an_epoch_ends_with_its_last_batch(painted: RamTiles, kind: str):
+    tiles = DeviceTiles(painted, "cpu") if kind == "device" else painted
+    one = BatchLoader(tiles, 8, **TRAIN)
+    first, second = (
+        keys(batch for _, batch in zip(range(len(one)), one, strict=False)) for _ in range(2)
+    )
+    assert one.epoch == 2
+    other = BatchLoader(tiles, 8, **TRAIN)
+    assert (first, second) == (keys(other), keys(other))
+    assert first != second
+
+
+def fit_like_lightning(one: Any, epochs: int, start: int = 0) -> list[list[int]]:
+    """Iterate as Lightning's fit loop does, with what it does to any loader."""
+    found = []
+    for epoch in range(start, epochs):
+        samplers = [getattr(one, "sampler", None)]
+        samplers.append(getattr(getattr(one, "batch_sampler", None), "sampler", None))
+        for sampler in samplers:
+            if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+                set_epoch(epoch)
+        batches, total = iter(one), len(one)
+        found.append([int(key) for _ in range(total) for key in next(batches).key])
+    return found
+
+
+def test_lightnings_loop_sees_another_order_every_epoch(painted: RamTiles):
+    found = fit_like_lightning(BatchLoader(painted, 8, **TRAIN), 3)
+    plain = BatchLoader(painted, 8, **TRAIN)
+    assert found == [keys(plain) for _ in range(3)]
+    assert fit_like_lightning(BatchLoader(painted, 8, **TRAIN), 3, start=2) == found[2:]
+
+
+def test_lightnings_check_of_shuffling_finds_what_it_looks_for(painted: RamTiles):
+    one = BatchLoader(painted, 8, shuffle=False)
+    assert one.batch_sampler is None
+    assert callable(one.sampler.set_epoch)
+
+
+def test_a_finished_epoch_can_be_repeated(painted: RamTiles):
+    one = BatchLoader(painted, 8, **TRAIN)
+    first = keys(batch for _, batch in zip(range(len(one)), one, strict=False))
+    one.set_epoch(0)
+    assert keys(one) == first
+
+
+def test_a_state_after_the_last_batch_continues_with_the_next_epoch(painted: RamTiles):
+    one, whole = BatchLoader(painted, 8, **TRAIN), BatchLoader(painted, 8, **TRAIN)
+    expected = [keys(whole), keys(whole)]
+    for _ in zip(range(len(one)), one, strict=False):
+        pass
+    again = BatchLoader(painted, 8, **TRAIN)
+    again.load_state_dict(one.state_dict())
+    assert keys(again) == []  # the rest of the finished epoch
+    assert keys(again) == expected[1]
+    copied = pickle.loads(pickle.dumps(one))
+    assert keys(copied) == expected[1]
+
+
+@pytest.mark.parametrize("kind", ["ram", "stream"])
+def test_a_loader_created_before_the_process_group_is_sharded(
+    make_store: MakeStore, group: Callable[[int, int], None], kind: str
+):
+    path = make_store(**LARGE)
+
+    def create() -> BatchLoader:
+        tiles = RamTiles.load(path) if kind == "ram" else StreamTiles.open(path, **SMALL)
+        return BatchLoader(tiles, 4, **TRAIN)
+
+    group(0, 1)
+    ranks = [create(), create()]
+    expected = samples(create())
+    seen = []
+    for rank, one in enumerate(ranks):
+        group(rank, 2)
+        assert len(one) == 20
+        seen.append(samples(one))
+        assert one.schedule.world_size == 2
+    assert not set(seen[0]) & set(seen[1])
+    assert set(seen[0]) | set(seen[1]) == set(expected)
+
+
+def test_a_process_group_that_changes_after_a_state_was_loaded_is_refused(
+    painted: RamTiles, group: Callable[[int, int], None]
+):
+    one = BatchLoader(painted, 4, **TRAIN)
+    next(iter(one))
+    again = BatchLoader(painted, 4, **TRAIN)
+    again.load_state_dict(one.state_dict())
+    group(1, 2)
+    with pytest.raises(UsageError, match=r"since the loader state was loaded: this was rank 0 of"):
+        iter(again)
+    assert len(keys(BatchLoader(painted, 4, rank=0, world_size=1, **TRAIN))) == 24
+
+
+def test_a_process_group_that_changes_in_mid_iteration_is_refused(
+    painted: RamTiles, group: Callable[[int, int], None]
+):
+    one = BatchLoader(painted, 4, **TRAIN)
+    batches = iter(one)
+    next(batches)
+    group(1, 2)
+    with pytest.raises(UsageError, match="since this iteration began"):
+        next(batches)
+    del batches
+    assert len(keys(one)) == 12
+
+
+@pytest.mark.parametrize("targets", ["bins", "continuous", "class"])
+def test_targets_with_speeds_need_a_store_with_speeds(
+    make_store: MakeStore, targets: Any, monkeypatch: pytest.MonkeyPatch
+):
+    store = Store.open(make_store())
+    monkeypatch.setattr(type(store.meta), "has_speeds", property(lambda meta: False))
+    with pytest.raises(UsageError, match=rf"targets='{targets}' needs speeds.*targets='binary'"):
+        DevicePrep.from_store(store, targets=targets)
+    assert DevicePrep.from_store(store, targets="binary").target.channels == 1
