@@ -148,7 +148,7 @@ def optimizer_step(
     with timed("clip"):
         norm = clip_grad_norm_(module.parameters(), math.inf if clip is None else clip)
     result = StepResult(losses, counts, norm, waited)
-    if norm.device.type == "cpu":
+    if norm.device.type == "cpu" and not math.isfinite(norm):
         result.check()
     with timed("optimizer"):
         optimizer.step()

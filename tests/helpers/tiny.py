@@ -72,6 +72,30 @@ def one_rank_interrupted(bands, channels):
     return _Doomed(normed(bands, channels), signal.SIGINT)
 
 
+class _DoomedInValidation(nn.Module):
+    """Sends SIGTERM to its own process in the n-th batch of a validation."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner = model
+        self.calls = 0
+        self.at = int(os.environ["DOOM_AT"])
+
+    def forward(self, image):
+        self.calls += not self.training and len(image) > 1  # single images check its output
+        if 0 < self.at == self.calls:
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.calls += 1
+        return self.inner(image)
+
+
+def terminated_in_validation(bands, channels):
+    """As `normed`; SIGTERM reaches the first rank in batch DOOM_AT of its validations."""
+    if os.environ.get("RANK", "0") != "0":
+        os.environ["DOOM_AT"] = "0"
+    return _DoomedInValidation(normed(bands, channels))
+
+
 def pooled(bands, channels):
     """A global pooling with BatchNorm behind it, as in DeepLab and PSPNet."""
     return _Pooled(bands, channels)

@@ -89,6 +89,8 @@ def test_settings_have_one_name_each_and_a_line_of_help():
     text = COMMAND.help()
     for section in SECTIONS:
         for item in fields(section):
+            words = item.metadata["help"].split()
+            assert words[0] not in ("Which", "How", "Of", "Decides", "Where"), item.name
             flag = f"--{item.name.replace('_', '-')}"
             assert item.name == "stores" or (flag in text and item.metadata["help"]), flag
     assert "--resume runs/moscow" in text

@@ -262,3 +262,27 @@ def test_a_network_of_speeds_is_not_judged_on_roads_without(checkpoint, tmp_path
     store = write_store(tmp_path / "masks.zarr", scenes=2, splits=(1,), speed_unit="none")
     assert main([str(checkpoint()), str(store), *FP32]) == 2
     assert "masks.zarr have no speeds: train one with `targets` binary" in capfd.readouterr().err
+
+
+def test_json_is_one_document_on_stdout(checkpoint, store_path, tmp_path, capsys):
+    assert main([str(checkpoint()), str(store_path), *FP32, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["tiles"] == 8
+    assert not printed.err
+
+
+@pytest.mark.parametrize("words", [["--json", "m.json"], ["--json=m.json"]])
+def test_json_with_a_file_works_with_a_warning(
+    checkpoint, store_path, tmp_path, monkeypatch, capsys, words
+):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(checkpoint()), str(store_path), *FP32, *words]) == 0
+    printed = capsys.readouterr()
+    assert "road IoU" in printed.out
+    assert printed.err == "Warning: --json FILE is deprecated, use --json > FILE\n"
+    assert json.loads((tmp_path / "m.json").read_text())["tiles"] == 8
+
+
+def test_json_before_a_store_takes_no_value(checkpoint, store_path, capsys):
+    assert main(["--json", str(checkpoint()), str(store_path), *FP32]) == 0
+    assert json.loads(capsys.readouterr().out)["split"] == "val"

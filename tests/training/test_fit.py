@@ -5,6 +5,7 @@ import math
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,14 +14,17 @@ import torch
 from helpers import tiny
 from helpers.stores import write_store
 
+from geoprep.errors import UsageError
 from geoprep.store import Store
 from loaders import Folds, StreamTiles, select
 from loaders.memory import Available
+from training import data, loop, state
 from training.checkpoint import load, load_model
 from training.data import model_info, tiles_of
 from training.fit import main
 from training.monitor import callbacks
 from training.settings import Config
+from training.start import RunLock
 
 SMALL = ("--model", "helpers.tiny:build")
 STATEFUL = (
@@ -563,3 +567,129 @@ def test_ones_own_augmentation_sees_bytes_in_training_alone(fit, tmp_path, capfd
     assert not same(load(out).model, load(plain).model)
     assert fit("--resume", out, "--epochs", 2, store=None, network=SMALL) == 2
     assert "--augmentation helpers.tiny:darken" in capfd.readouterr().err
+
+
+# Locks, and runs that are stopped early
+
+
+def test_a_second_run_in_the_same_folder_is_refused(fit, tmp_path, monkeypatch, capfd):
+    """The first one holds the lock while it trains; its files are not touched."""
+    out, statuses = tmp_path / "run", []
+    step = loop.training_step
+
+    def during_training(run, batches, group):
+        if not statuses:
+            statuses.append(fit("--out", out, "--epochs", 1, "--overwrite"))
+        return step(run, batches, group)
+
+    monkeypatch.setattr(loop, "training_step", during_training)
+    assert fit("--out", out, "--epochs", 1) == 0
+    assert statuses == [2]
+    printed = capfd.readouterr().err
+    assert f"{out}: process {os.getpid()} on " in printed
+    assert "is training in this folder: wait for it, or choose another --out" in printed
+    assert len(rows(out)) == 1
+    assert not (out / ".lock").exists()
+
+
+def test_the_lock_of_a_killed_run_does_not_block_the_next(fit, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".lock").write_text("process 1 on another")
+    assert fit("--out", out, "--epochs", 1) == 0
+
+
+def test_two_processes_cannot_lock_one_folder(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from training.start import RunLock\n"
+        "with RunLock(Path(sys.argv[1])) as lock:\n"
+        "    lock.take(); print('locked', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as other:
+        assert other.stdout.readline() == "locked\n"
+        with RunLock(tmp_path) as lock:
+            for attempt in (lock.check, lock.take):
+                with pytest.raises(UsageError, match=f"process {other.pid} on .* is training"):
+                    attempt()
+        other.stdin.close()
+        assert other.wait(timeout=60) == 0
+    with RunLock(tmp_path) as lock:
+        lock.take()
+    assert not list(tmp_path.iterdir())
+
+
+def test_resuming_a_run_without_a_checkpoint_says_how_to_start_again(fit, tmp_path, capfd):
+    out = tmp_path / "run"
+    assert fit("--resume", out, store=None, network=()) == 2
+    printed = capfd.readouterr().err
+    assert f"--resume {out}: no such folder" in printed
+    assert "start it again with its first command" in printed
+    assert "best.pt" not in printed
+    out.mkdir()
+    assert fit("--resume", out, store=None, network=()) == 2
+    assert "this folder holds no run (last.pt)" in capfd.readouterr().err
+    (out / "config.yaml").write_text("epochs: 2\n")
+    assert fit("--resume", out, store=None, network=()) == 2
+    printed = capfd.readouterr().err
+    assert "stopped before its first checkpoint" in printed
+    assert f"--config {out / 'config.yaml'} and --out {out}" in printed
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_signal_while_tiles_are_loaded_stops_at_once(fit, tmp_path, monkeypatch, capfd, stage):
+    """In a later stage it says how to resume; the resumed run equals one without interruption."""
+    whole, out, loads = tmp_path / "whole", tmp_path / "run", []
+    options = ("--stages", "32@32:1,64@32:1", "--pictures", 0)
+    assert fit("--out", whole, *options) == 0
+    load_stage = state.load_stage
+
+    def interrupted(*args):
+        loads.append(args)
+        if len(loads) == stage:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return load_stage(*args)
+
+    monkeypatch.setattr(state, "load_stage", interrupted)
+    capfd.readouterr()
+    assert fit("--out", out, *options) == 143
+    printed = capfd.readouterr().out
+    monkeypatch.setattr(state, "load_stage", load_stage)
+    if stage == 1:
+        assert "stopped by SIGTERM before the first checkpoint: start again" in printed
+        assert fit("--out", out, *options) == 0
+    else:
+        assert "stopped by SIGTERM; the last checkpoint is kept. To resume: " in printed
+        assert f"--resume {out} --model helpers.tiny:build" in printed
+        assert fit("--resume", out, store=None, network=SMALL) == 0
+    assert_same_run(whole, out)
+
+
+def test_smp_names_the_package_that_is_missing(fit, tmp_path, monkeypatch, capfd):
+    """Its own dependencies may be missing as well."""
+    package = tmp_path / "packages" / "segmentation_models_pytorch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import nowhere_vision.ops\n")
+    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
+    assert fit("--out", tmp_path / "run", network=("--model", "smp:Unet:resnet18")) == 2
+    assert "pip install segmentation-models-pytorch" in capfd.readouterr().err
+    monkeypatch.delitem(sys.modules, "segmentation_models_pytorch")
+    monkeypatch.syspath_prepend(str(package.parent))
+    assert fit("--out", tmp_path / "run", network=("--model", "smp:Unet:resnet18")) == 2
+    printed = capfd.readouterr().err
+    assert "--model smp:Unet:resnet18 needs nowhere_vision" in printed
+    assert "pip install nowhere_vision" in printed
+
+
+def test_ranks_above_zero_read_no_pixels_of_folds(store, monkeypatch):
+    """They get the histograms that rank 0 counted."""
+    counted = {}
+    config = Config(stores=(str(store.location),), folds=3, fold=1)
+    monkeypatch.setattr(data, "on_rank_zero", lambda make: counted.setdefault("zero", make()))
+    (first,) = data.open_data(config)
+    monkeypatch.setattr(data, "on_rank_zero", lambda make: counted["zero"])
+    monkeypatch.setattr(Store, "image", lambda *_: pytest.fail("pixels are read again"))
+    (second,) = data.open_data(config)
+    assert (first.histogram_band == second.histogram_band).all()
+    assert (first.histogram_speed == second.histogram_speed).all()

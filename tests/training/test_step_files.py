@@ -1,0 +1,51 @@
+"""A training step runs code of few files, which a reader can follow in one sitting."""
+
+import sys
+import threading
+from pathlib import Path
+
+from training import loop
+
+REPO = Path(__file__).resolve().parents[2]
+TRAINING = {
+    "training/engine/native.py",  # autocast
+    "training/loop.py",
+    "training/losses.py",  # normalisation, model, loss
+    "training/model.py",
+    "training/monitor/console.py",  # progress bar
+}
+FIRST, LAST = 4, 6
+"""Steps that are traced, after a warm-up; losses are read every 10 steps."""
+
+
+def test_a_step_runs_five_files_of_training(fit, tmp_path, monkeypatch):
+    files, count = set(), 0
+
+    def record(frame, event, argument):
+        if FIRST <= count < LAST:
+            files.add(frame.f_code.co_filename)
+
+    step = loop.training_step
+
+    def traced(run, batches, group):
+        nonlocal count
+        count += 1
+        sys.setprofile(record if count < LAST else None)
+        return step(run, batches, group)
+
+    monkeypatch.setattr(loop, "training_step", traced)
+    small = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "2")
+    options = ("--epochs", 1, "--ema", 0.9, "--pictures", 0)
+    threading.setprofile(record)  # in the threads of the loader
+    try:
+        assert fit("--out", tmp_path / "run", *options, network=small) == 0
+    finally:
+        threading.setprofile(None)
+        sys.setprofile(None)
+    paths = {Path(file) for file in files}
+    ours = {path.relative_to(REPO).as_posix() for path in paths if path.is_relative_to(REPO)}
+    ours -= {path for path in ours if path.startswith(("tests/", ".venv/"))}
+    assert {path for path in ours if path.startswith("training/")} == TRAINING
+    loaders = sorted(ours - TRAINING)
+    assert all(path.startswith("loaders/") for path in loaders), loaders
+    assert len(loaders) <= 6, loaders
