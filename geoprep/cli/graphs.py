@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from geoprep.cli.help import JSON, POSITIVE, QUIET, GroupedCommand, grouped_option
+from geoprep.cli.help import JSON, POSITIVE, QUIET, GroupedCommand, grouped_option, name_options
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,6 +88,18 @@ _PATH = click.Path(path_type=Path)
     default="mph",
     show_default=True,
     help="Unit of --speed-field.",
+)
+@grouped_option(
+    _LABELS,
+    "--layer",
+    metavar="NAME",
+    help="Layer of files with several; default: the one with roads.",
+)
+@grouped_option(
+    _LABELS,
+    "--where",
+    metavar="SQL",
+    help='SQL condition that selects the roads of label files, such as "highway IS NOT NULL".',
 )
 @grouped_option(
     _APLS,
@@ -184,12 +196,18 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
 def _speed_rule(given: dict[str, Any]) -> SpeedRule:
     from geoprep.labels import SpeedRule
 
+    source = click.get_current_context().get_parameter_source("speed_from")
+    typed = source is click.core.ParameterSource.COMMANDLINE
+    if given["speed_field"] and typed and given["speed_from"] == "attributes":
+        raise UsageError("--speed-field contradicts --speed-from attributes: leave out one of them")
     if given["speed_field"] is None and given["speed_unit"] != "mph":
         raise UsageError("--speed-unit is the unit of --speed-field: name the field as well")
     return SpeedRule(
         speed_from=given["speed_from"],
         speed_field=given["speed_field"],
         speed_unit=given["speed_unit"],
+        layer=given["layer"],
+        where=given["where"],
     )
 
 
@@ -226,7 +244,7 @@ def _print_scores(scores: Sequence[SceneScore], mean: Mapping[str, float | None]
     console = Console()
     console.print(table)
     for line in _notes(scores):
-        console.print(line, highlight=False, markup=False)
+        console.print(name_options(line), highlight=False, markup=False)
     if 0 < timed < scored:
         console.print(f"time: mean of the {timed} scenes whose speeds are known", highlight=False)
     console.print(_LEGEND, style="dim")

@@ -18,7 +18,7 @@ from geoprep.labels.attributes import (
 from geoprep.speed import MAX_MPH, MPH_PER_UNIT
 
 Schema = Literal["auto", "sn3", "sn5", "osm"]
-SpeedFrom = Literal["attributes", "field"]
+SpeedFrom = Literal["attributes", "field", "auto"]
 SpeedUnit = Literal["mph", "kmh", "mps"]
 Areas = Literal["auto", "road", "ignore"]
 
@@ -49,7 +49,8 @@ class SpeedRule:
         Spelling of road attributes (:mod:`geoprep.labels.attributes`).
     speed_from
         ``attributes``: infer speeds. ``field``: read a speed field; a value that is missing, not
-        readable or outside 0..253 mph falls back to the attributes and is counted.
+        readable or outside 0..253 mph falls back to the attributes and is counted. ``auto``:
+        ``field`` in files with a speed field, else ``attributes``.
     speed_field
         Field to read; it implies ``field``. None: the fields of SpaceNet (`SPEED_FIELDS`), whose
         names give their units.
@@ -101,7 +102,12 @@ class SpeedRule:
         """The speed fields to read and their units; empty if speeds are inferred."""
         if self.speed_field is not None:
             return {self.speed_field: self.speed_unit}
-        return SPEED_FIELDS if self.speed_from == "field" else {}
+        return {} if self.speed_from == "attributes" else SPEED_FIELDS
+
+    @property
+    def needs_field(self) -> bool:
+        """Whether a file must have a speed field."""
+        return self.speed_field is not None or self.speed_from == "field"
 
 
 def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) -> list[RoadSpeed]:
@@ -126,7 +132,7 @@ def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) ->
     _require_road_field(names, rule, name)
     infer = INFER[detect_schema(names) if rule.schema == "auto" else rule.schema]
     fields = rule.fields
-    if not fields:
+    if names.isdisjoint(fields):
         return [infer(road) for road in properties]
     speeds = []
     for road in properties:
@@ -185,7 +191,7 @@ def require_speed_field(names: Collection[str], rule: SpeedRule, name: str) -> N
         The message lists the fields of the file.
     """
     wanted = rule.fields
-    if wanted and not any(field in names for field in wanted):
+    if rule.needs_field and not any(field in names for field in wanted):
         there = ", ".join(sorted(names)) or "none"
         raise LabelError(
             f"{name}: no speed field {' or '.join(wanted)}; its fields: {there}. Name one of them "

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from geoprep.crs import is_geographic
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import Properties, RoadSpeed, names_roads
-from geoprep.labels.rule import SpeedRule, road_speeds, road_widths
+from geoprep.labels.rule import SPEED_FIELDS, SpeedRule, road_speeds, road_widths
 
 UNKNOWN_MPH: Final = 0.0
 """Speed of an area whose speed is unknown: the lowest, so that known speeds are drawn over it."""
@@ -84,6 +84,8 @@ class RoadTable:
         Float64 (n,): full width of each feature in metres, NaN where unknown.
     file_notes
         Notes on the file rather than on a feature.
+    ignored_speed_fields
+        Speed fields of the file that the rule does not read.
     """
 
     lines: NDArray[np.object_]
@@ -93,6 +95,7 @@ class RoadTable:
     crs: str
     width: NDArray[np.float64]
     file_notes: tuple[str, ...] = ()
+    ignored_speed_fields: tuple[str, ...] = ()
 
     def roads(self) -> LabelRoads:
         """Return all roads, with the notes of all features and of the file."""
@@ -175,7 +178,17 @@ def build_table(
             found.append(width_notes[i])
         notes.append(tuple(filter(None, found)))
     mph = np.array([speed.mph for speed in speeds], dtype=np.float64)
-    return RoadTable(lines, feature, mph, tuple(notes), crs, np.array(widths, dtype=np.float64))
+    names = frozenset[str]().union(*properties)
+    ignored = () if rule.fields else tuple(field for field in SPEED_FIELDS if field in names)
+    return RoadTable(
+        lines,
+        feature,
+        mph,
+        tuple(notes),
+        crs,
+        np.array(widths, dtype=np.float64),
+        ignored_speed_fields=ignored,
+    )
 
 
 def _with_areas(
@@ -195,7 +208,7 @@ def _with_areas(
     if rule.areas == "ignore":
         ignored = RoadSpeed(math.nan, (_AREA_IGNORED,))
         return [ignored if area else speed for speed, area in zip(speeds, areas, strict=True)]
-    described = bool(rule.fields) or names_roads(frozenset[str]().union(*properties))
+    described = rule.needs_field or names_roads(frozenset[str]().union(*properties))
     if not described and rule.areas == "auto" and rule.where is None:
         raise LabelError(
             f"{name}: {int(areas.sum())} areas, and no road attributes (road_type, highway, "

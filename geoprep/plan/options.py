@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SplitBy = Literal["scene", "block"]
 Schema = Literal["auto", "sn3", "sn5", "osm"]
-SpeedFrom = Literal["attributes", "field"]
+SpeedFrom = Literal["attributes", "field", "auto"]
 SpeedUnit = Literal["mph", "kmh", "mps"]
 LabelSpeeds = Literal["mph", "kmh", "bins"]
 Areas = Literal["auto", "road", "ignore"]
@@ -165,7 +165,8 @@ class BuildOptions:
         default="attributes",
         metadata=_choice(
             _LINES,
-            "Recompute from type, lanes and surface, or read the speed that is there.",
+            "Source of speeds: road type, lanes and surface; a speed field; or the field in files "
+            "that have one.",
             choices=get_args(SpeedFrom),
         ),
     )

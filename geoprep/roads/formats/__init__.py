@@ -4,6 +4,7 @@ from geoprep.roads.formats.csv_writer import ImageRoads, write_csv
 from geoprep.roads.formats.files import (
     NETWORK_SUFFIXES,
     check_target,
+    has_layer,
     is_network_file,
     read_network,
     write_network,
@@ -15,6 +16,7 @@ __all__ = [
     "ImageRoads",
     "check_target",
     "from_networkx",
+    "has_layer",
     "is_network_file",
     "read_network",
     "to_networkx",

@@ -11,7 +11,12 @@ from geoprep.errors import SourceError, UsageError
 from geoprep.roads.formats.geopackage import write_geopackage
 from geoprep.roads.formats.graphs import read_graphml, write_graphml
 from geoprep.roads.formats.parquet import has_network_columns, read_parquet, write_parquet
-from geoprep.roads.formats.vector_files import has_network_fields, read_vector, write_geojson
+from geoprep.roads.formats.vector_files import (
+    has_network_fields,
+    layers,
+    read_vector,
+    write_geojson,
+)
 from geoprep.roads.network import RoadNetwork, check_network
 from geoprep.storage import replaced, require_folder
 
@@ -118,6 +123,11 @@ def is_network_file(path: Path, *, layer: str | None = None) -> bool:
     if suffix in _VECTOR_SUFFIXES:
         return has_network_fields(path, layer)
     return suffix == ".graphml"
+
+
+def has_layer(path: Path, layer: str | None) -> bool:
+    """Return whether a vector file has a layer of some name; False for None and other files."""
+    return layer is not None and path.suffix.lower() in _VECTOR_SUFFIXES and layer in layers(path)
 
 
 def check_target(path: Path) -> None:

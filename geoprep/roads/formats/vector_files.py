@@ -151,6 +151,17 @@ def _require_degrees(path: Path, lines: np.ndarray[Any, Any], crs: str | None) -
         )
 
 
+def layers(path: Path) -> list[str]:
+    """Return the names of the layers of a file; none if it cannot be read."""
+    import pyogrio
+    from pyogrio.errors import DataSourceError
+
+    try:
+        return [str(name) for name, _ in pyogrio.list_layers(path)]
+    except DataSourceError:
+        return []
+
+
 def has_network_fields(path: Path, layer: str | None) -> bool:
     """Return whether a layer of a file has the fields of a road network."""
     import pyogrio

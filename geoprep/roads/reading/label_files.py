@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -66,7 +67,7 @@ def read_labels_with_notes(
     path
         GeoJSON, or any file of lines that GDAL reads.
     rule
-        How speeds are found.
+        Layer and features to read, and how speeds are found. Its ``areas`` is not used.
     crs
         Projected CRS in metres; None: the UTM zone of the middle of the roads.
     as_published
@@ -81,7 +82,7 @@ def read_labels_with_notes(
     """
     path = Path(path)
     try:
-        table = read_road_table(path, rule)
+        table = read_road_table(path, replace(rule, areas="ignore"))
     except OSError as error:
         raise LabelError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
     lost = sum(_NOT_LOCATED.intersection(notes) != set() for notes in table.notes)
@@ -90,12 +91,16 @@ def read_labels_with_notes(
             f"{path}: {lost} roads have coordinates that are not finite or out of range. Correct "
             "or remove them: without them, the score would be that of other roads."
         )
-    linear = shapely.get_dimensions(table.lines) == 1  # the boundary of an area is not a road
-    lines, mph = table.lines[linear], table.mph[table.feature[linear]]
+    lines, mph = table.lines, table.mph[table.feature]
+    linear = shapely.get_dimensions(lines) == 1  # an area is not a road of a network
+    lines, mph = lines[linear], mph[linear]
     if not as_published:
         drivable = np.isfinite(mph)
         lines, mph = lines[drivable], mph[drivable]
     notes = table.file_notes
+    if table.ignored_speed_fields:
+        fields = ", ".join(table.ignored_speed_fields)
+        notes = (*notes, f"speeds of labels inferred, field {fields} ignored (see `speed_from`)")
     target = crs or _utm_crs_of_lines(lines, table.crs)
     if target is None:
         return network_from_lines(lines, mph, None), notes

@@ -13,7 +13,7 @@ from geoprep.crs import LONLAT
 from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
-from geoprep.roads.formats import is_network_file, read_network
+from geoprep.roads.formats import has_layer, is_network_file, read_network
 from geoprep.roads.graph import subnetwork
 from geoprep.roads.network import RoadNetwork, in_crs
 from geoprep.roads.reading import read_csv, read_labels_with_notes, scene_key
@@ -83,7 +83,8 @@ def pair_scenes(
         (`read_labels`), and closed loops, which are edges that begin and end at one node, are left
         out on both sides.
     rule
-        How labels get their speeds; None: from road attributes. A road network always has its own.
+        Layer and features of label files, and how their speeds are found; None: all roads, with
+        speeds from road attributes. A road network always has its own speeds.
 
     Raises
     ------
@@ -223,8 +224,9 @@ class _SceneReader:
 
     def _one_scene(self, path: Path) -> _SceneRoads:
         """Return a road network with its own speeds, or labels with speeds by the rule."""
-        if is_network_file(path):
-            return _SceneRoads(read_network(path))
+        layer = self.rule.layer if has_layer(path, self.rule.layer) else None
+        if is_network_file(path, layer=layer):
+            return _SceneRoads(read_network(path, layer=layer))
         return _SceneRoads(*read_labels_with_notes(path, self.rule, as_published=self.as_published))
 
 

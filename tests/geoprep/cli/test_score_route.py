@@ -1,13 +1,20 @@
 """The commands `geoprep score` and `geoprep route`."""
 
 import json
+import sys
+from dataclasses import replace
 
+import geopandas as gpd
+import numpy as np
+import pandas as pd
 import pytest
+import shapely
 from click.testing import CliRunner
-from helpers.towns import CORNER, CRS, make_town
+from helpers.towns import CORNER, CRS, make_town, write_labels
 
 from geoprep.cli.commands import cli
 from geoprep.crs import LONLAT, transformer
+from geoprep.roads import read_labels, read_network, write_network
 
 
 @pytest.fixture
@@ -154,6 +161,8 @@ def test_speed_options_must_fit_together(town):
     given = ("--truth", town / "labels", "--proposal", town / "city.gpkg")
     shown = run("score", *given, "--speed-unit", "kmh")
     assert "--speed-unit is the unit of --speed-field" in str(shown.exception)
+    shown = run("score", *given, "--speed-field", "v", "--speed-from", "attributes")
+    assert "--speed-field contradicts --speed-from attributes" in str(shown.exception)
 
 
 def test_help_of_score_says_what_published_and_images_do():
@@ -162,3 +171,105 @@ def test_help_of_score_says_what_published_and_images_do():
     assert "false roads outside that box do not count" in text
     assert "Random seed for choosing starting points" in text
     assert "--midpoints" not in text
+
+
+def scored(*arguments):
+    """Return the only scene of a score in JSON."""
+    shown = run("score", *arguments, "--json")
+    assert shown.exception is None, shown.exception
+    (one,) = json.loads(shown.output)["scenes"]
+    return one
+
+
+ROAD = [(0, 0), (200, 0)], [(200, 0), (200, 150)]
+
+
+@pytest.mark.parametrize(
+    ("options", "mph"),
+    [((), 25), (("--speed-from", "field"), 40), (("--speed-from", "auto"), 40),
+     (("--speed-field", "maxspeed", "--speed-unit", "kmh"), 31.0686)],
+)  # fmt: skip
+def test_speeds_of_labels_come_from_where_the_options_say(tmp_path, options, mph):
+    """Ground truth at 25 mph by its attributes, 40 mph by one field, 50 km/h by another."""
+    label = write_labels(tmp_path / "a.geojson", *ROAD, inferred_speed_mph=40, maxspeed=50)
+    same = tmp_path / "roads.gpkg"
+    network = read_labels(label)
+    write_network(replace(network, speed_mph=np.full(len(network.ends), mph)), same)
+    one = scored("--truth", label, "--proposal", same, *options)
+    assert one["apls_time"]["score"] == pytest.approx(1, abs=1e-3)
+
+
+def test_an_ignored_speed_field_is_noted(tmp_path):
+    label = write_labels(tmp_path / "a.geojson", *ROAD, inferred_speed_mph=40)
+    given = ["--truth", str(label), "--proposal", str(label)]
+    shown = CliRunner().invoke(cli, ["score", *given, "--quiet"]).output
+    note = "field inferred_speed_mph ignored (see --speed-from)"
+    assert note in " ".join(shown.split())
+    shown = CliRunner().invoke(cli, ["score", *given, "--quiet", "--speed-from", "field"]).output
+    assert "ignored" not in shown
+    assert scored("--truth", label, "--proposal", label, "--speed-from", "auto")["note"] == ""
+
+
+def test_an_inferred_speed_does_not_make_roads_of_openstreetmap_unpaved(tmp_path):
+    """Residential, no surface: 25 mph by the rules for OpenStreetMap, 18.75 by those of SN5."""
+    tags = {"surface": None}
+    plain = write_labels(tmp_path / "plain.geojson", *ROAD, **tags)
+    inferred = write_labels(tmp_path / "inferred.geojson", *ROAD, **tags, inferred_speed_mph=25)
+    one = scored("--truth", plain, "--proposal", inferred)
+    assert one["apls_time"]["score"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("options", [("--layer", "roads"), ("--where", "kind = 'road'")])
+def test_layer_and_where_select_the_roads_of_labels(town, options):
+    """A GeoPackage of roads and railways, with the same fields."""
+    label = town / "labels" / "AOI_7_Moscow_chip2.geojson"
+    roads = gpd.read_file(label).assign(kind="road")
+    rails = roads.assign(kind="rail", geometry=roads.translate(0, 0.0005))
+    extract = town / "extract.gpkg"
+    if options[0] == "--layer":
+        rails.to_file(extract, layer="railways")
+        roads.to_file(extract, layer="roads")
+    else:
+        gpd.GeoDataFrame(pd.concat([rails, roads]), crs=roads.crs).to_file(extract, layer="lines")
+    proposal = town / "chip2.gpkg"
+    write_network(read_labels(label), proposal)
+    one = scored("--truth", extract, "--proposal", proposal, *options)
+    assert one["apls"]["score"] == pytest.approx(1, abs=1e-6)
+    if options[0] == "--where":
+        assert scored("--truth", extract, "--proposal", proposal)["apls"]["score"] < 0.9
+
+
+def test_networks_as_geoparquet_are_scored(town):
+    pytest.importorskip("pyarrow")
+    network = town / "city.parquet"
+    write_network(read_network(town / "city.gpkg"), network)
+    one = scored("--truth", town / "city.gpkg", "--proposal", network)
+    assert one["apls_time"]["score"] == pytest.approx(1, abs=1e-6)
+
+
+def test_without_pyarrow_the_error_for_geoparquet_says_what_to_install(town, monkeypatch):
+    network = town / "city.parquet"
+    network.write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    shown = run("score", "--truth", town / "labels", "--proposal", network)
+    assert "pip install 'geoprep[parquet]'" in str(shown.exception)
+
+
+def test_a_network_saved_by_qgis_is_routed(town):
+    network = read_network(town / "city.gpkg")
+    table = gpd.GeoDataFrame(
+        {"speed_mph": network.speed_mph},
+        geometry=[shapely.MultiLineString([line]) for line in network.lines],
+        crs=network.crs,
+    )
+    saved = town / "edited.gpkg"
+    table.to_crs("EPSG:4326").to_file(saved, layer="edited")
+    to_degrees = transformer(CRS, LONLAT)
+    ends = [
+        "{:.7f},{:.7f}".format(*to_degrees.transform(CORNER[0] + x, CORNER[1] + y))
+        for x, y in ((10, 152), (150, 280))
+    ]
+    out = town / "route.geojson"
+    done = run("route", saved, "--from", ends[0], "--to", ends[1], "--out", out)
+    assert done.exception is None
+    assert "0.270 km, 0 min 24 s" in done.output
