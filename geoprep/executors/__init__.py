@@ -1,8 +1,4 @@
-"""Who runs the tasks of a build: a function and its arguments in, results as they finish out.
-
-Face: :class:`Executor`, what every one of them offers; :class:`Threads`; :class:`Dask`;
-:func:`stopped`.
-"""
+"""Runs the tasks of a build: `Threads` of this process, or the workers of a `Dask` cluster."""
 
 import lazy_loader as lazy
 

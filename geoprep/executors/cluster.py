@@ -1,20 +1,22 @@
-"""Workers of a Dask cluster: the same tasks, on other processes and machines.
+"""Runs tasks on the workers of a Dask cluster.
 
-What a task is given and returns is small: pixels go from a source to a store without passing the
-scheduler. The client holds no more tasks than the workers can begin soon, so its memory, and the
+Arguments and results of a task are small: pixels go from a source to a store without passing the
+scheduler. The client submits no more tasks than the workers can start soon, so its memory, and the
 scheduler's, do not grow with the number of shards.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from geoprep.errors import UsageError
+from geoprep.errors import GeoprepError, UsageError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -23,11 +25,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 PER_THREAD = 2
-"""Tasks in flight per thread of a worker: one that runs, one that waits on the spot."""
-_BLAMED = 3
-"""Times that workers may die over one task, or over others beside it, until that is the end."""
+"""Tasks in flight per thread of a worker: one that runs, one that waits on the worker."""
+_DEATHS = 3
+"""Times that a task may be resubmitted after workers died over it or over tasks beside it."""
 _BATCH = 64
-_LEAVING = 120.0
+"""Most items of `Dask.map_ordered` in one task."""
+_LEAVING_S = 120.0
+_CLOSING_S = 2
 _CONNECTING = "15s"
 _SAME = ("geoprep", "numpy", "numcodecs")
 """Packages on whose versions the bytes of a store may depend."""
@@ -36,22 +40,24 @@ _SAME = ("geoprep", "numpy", "numcodecs")
 class Dask:
     """Runs tasks on the workers of a Dask cluster.
 
-    Sources and stores must mean the same to all of them: a shared disk under one path, or a bucket
-    whose credentials every worker has in its environment.
+    All workers need access to sources and store by the same addresses: a shared disk with one path,
+    or a bucket whose credentials every worker has in its environment.
 
     Parameters
     ----------
     client
-        Connected; its workers are those there are when a map begins, and those that join.
+        A connected client. Workers may join and leave at any time.
 
     Raises
     ------
     UsageError
-        There is no worker, or one has other versions of Python, geoprep, numpy or numcodecs.
+        There is no worker, or the scheduler or a worker has another version of Python, geoprep,
+        numpy or numcodecs. Also raised by every method when the scheduler no longer answers.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._address = client.scheduler.address
         _check_versions(client)
 
     @classmethod
@@ -61,20 +67,20 @@ class Dask:
         Raises
         ------
         UsageError
-            Dask is not installed, or no scheduler answers; else as the class does.
+            Dask is not installed, or no scheduler answers; also as the class does.
         """
         try:
             from distributed import Client
         except ImportError as error:
             raise UsageError(
-                "a scheduler needs Dask: pip install 'geoprep[cluster]', here and on every worker"
+                "`scheduler` needs Dask: pip install 'geoprep[cluster]', here and on every worker"
             ) from error
         try:
             client = Client(address, timeout=_CONNECTING, set_as_default=False)
         except (OSError, ValueError, ImportError) as error:
             raise UsageError(
                 f"no Dask scheduler answers at {address} ({_first_line(error)}): start one with "
-                "`dask scheduler`, and `dask worker ADDRESS` where the work is to be done"
+                "`dask scheduler`, and workers with `dask worker ADDRESS`"
             ) from error
         try:
             return cls(client)
@@ -84,17 +90,18 @@ class Dask:
 
     @property
     def workers(self) -> int:
-        """Threads of all workers."""
-        return max(1, sum(int(count) for count in self._client.nthreads().values()))
+        """Number of threads of all workers."""
+        with self._loss_named():
+            return max(1, sum(int(count) for count in self._client.nthreads().values()))
 
     @property
     def dashboard(self) -> str:
-        """Address of the page that shows what the cluster does."""
+        """Address of the scheduler's dashboard."""
         return str(self._client.dashboard_link)
 
     def close(self) -> None:
-        """Leave the cluster; it goes on."""
-        self._client.close()
+        """Disconnect from the cluster, which keeps running."""
+        self._client.close(timeout=_CLOSING_S)
 
     def map_ordered(
         self,
@@ -107,11 +114,11 @@ class Dask:
         Parameters
         ----------
         lost
-            Returns the result of an item that workers died over; without it UsageError is raised.
+            Returns the result of an item over which workers died; None: UsageError is raised.
         """
         size = max(1, min(_BATCH, len(items) // (PER_THREAD * self.workers)))
-        batches: list[_Batch[T, R]] = [
-            _Batch(first, dict(enumerate(items[first : first + size])))
+        batches: list[_TaskBatch[T, R]] = [
+            _TaskBatch(first, dict(enumerate(items[first : first + size])))
             for first in range(0, len(items), size)
         ]
         spared = None if lost is None else partial(self._spared, function, lost)
@@ -119,15 +126,15 @@ class Dask:
         return [result for batch in batches for result in found[batch.first]]
 
     def _spared(
-        self, function: Callable[[T], R], lost: Callable[[T], R], batch: _Batch[T, R]
-    ) -> _Batch[T, R]:
-        """Return a batch none of whose items ends a worker."""
+        self, function: Callable[[T], R], lost: Callable[[T], R], batch: _TaskBatch[T, R]
+    ) -> _TaskBatch[T, R]:
+        """Return a batch without the items that end a worker, whose results are known instead."""
         known = dict(batch.known)
         for place, item in batch.items.items():
             if not self.survives(function, item):
                 known[place] = lost(item)
         items = {place: item for place, item in batch.items.items() if place not in known}
-        return _Batch(batch.first, items, known)
+        return _TaskBatch(batch.first, items, known)
 
     def map_unordered(
         self,
@@ -135,17 +142,16 @@ class Dask:
         items: Iterable[T],
         lost: Callable[[T], T] | None = None,
     ) -> Iterator[R]:
-        """Yield results as they come; after an exception no further item is begun.
+        """Yield results as they finish; after an exception no further item is started.
 
-        A worker that dies is nothing to the caller: its tasks go to others. Leaving the loop early
-        waits for the tasks in progress.
+        The tasks of a worker that dies go to other workers. Leaving the loop early waits for the
+        tasks in progress.
 
         Parameters
         ----------
         lost
-            Returns what is to be run instead of an item that several workers died over, the same
-            item where another was to blame; without it, or where that goes on, UsageError is
-            raised.
+            Returns the item to run instead of one over which several workers died, or the same item
+            if another was the cause. None, or more deaths than allowed: UsageError is raised.
         """
         from distributed import KilledWorker, as_completed
 
@@ -153,67 +159,84 @@ class Dask:
         running: dict[Future[R], tuple[T, int]] = {}
         arriving = as_completed([], loop=self._client.loop)
 
-        def begin(item: T, blamed: int = 0) -> None:
+        def start(item: T, deaths: int = 0) -> None:
             future = self._client.submit(function, item, pure=False)
-            running[future] = item, blamed
+            running[future] = item, deaths
             arriving.add(future)
 
         try:
-            for item in islice(queue, PER_THREAD * self.workers):
-                begin(item)
-            while running:
-                future = next(arriving)
-                item, blamed = running.pop(future)
-                try:
-                    result = future.result()
-                except RuntimeError as error:
-                    _refuse_unreadable(error)
-                    raise
-                except KilledWorker as error:
-                    if lost is None or blamed == _BLAMED:
-                        raise UsageError(_deadly(error)) from error
-                    begin(lost(item), blamed + 1)
-                    continue
-                # Refill before the result is handed on, so that no worker waits for the caller.
-                room = PER_THREAD * self.workers - len(running)
-                for item in islice(queue, max(0, room)):
-                    begin(item)
-                del future  # the scheduler may forget it
-                yield result
+            with self._loss_named():
+                for item in islice(queue, PER_THREAD * self.workers):
+                    start(item)
+                while running:
+                    future = next(arriving)
+                    item, deaths = running.pop(future)
+                    try:
+                        result = future.result()
+                    except RuntimeError as error:
+                        _refuse_unreadable(error)
+                        raise
+                    except KilledWorker as error:
+                        if lost is None or deaths == _DEATHS:
+                            raise UsageError(_deadly(error)) from error
+                        start(lost(item), deaths + 1)
+                        continue
+                    # Refill before the result is yielded, so that no worker waits for the caller.
+                    free = PER_THREAD * self.workers - len(running)
+                    for item in islice(queue, max(0, free)):
+                        start(item)
+                    del future  # the scheduler may forget it
+                    yield result
         finally:
             self._leave(list(running))
 
     def survives(self, function: Callable[[T], object], item: T) -> bool:
-        """Return whether a worker can carry out a task, whatever comes of it, and live."""
+        """Return whether a worker survives a task, whatever its result or exception."""
         from distributed import KilledWorker
 
-        future = self._client.submit(function, item, pure=False)
+        with self._loss_named():
+            future = self._client.submit(function, item, pure=False)
+            error = future.exception()
+            if future.cancelled():
+                raise CancelledError
+        return not isinstance(error, KilledWorker)
+
+    @contextmanager
+    def _loss_named(self) -> Iterator[None]:
+        """Raise UsageError if the scheduler is lost inside the block."""
         try:
-            future.result()
-        except KilledWorker:
-            return False
-        except Exception:
-            return True
-        return True
+            yield
+        except GeoprepError:
+            raise
+        except Exception as error:
+            # Tasks whose results are awaited are cancelled only when the scheduler is lost.
+            if self._client.status == "running" and not isinstance(error, CancelledError):
+                raise
+            logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # reports it too
+            address = self._address
+            raise UsageError(
+                f"the Dask scheduler at {address} no longer answers. Finished work is kept: start "
+                "it and its workers again, and run the same command again to resume"
+            ) from error
 
     def _leave(self, running: list[Future[Any]]) -> None:
         from distributed import wait
 
         if running:
-            with suppress(Exception):  # the cluster may be what went away
-                wait(running, timeout=_LEAVING)
+            with suppress(Exception):  # the cluster may be gone
+                wait(running, timeout=_LEAVING_S)
             with suppress(Exception):
                 self._client.cancel(running)
 
 
 @dataclass(frozen=True)
-class _Batch(Generic[T, R]):
-    """Items by their place, and the results of those that are not to be run.
+class _TaskBatch(Generic[T, R]):
+    """Items by their index, and known results of items that are not run.
 
     Attributes
     ----------
     first
-        Place of its first item among all.
+        Index of the first item of the batch.
     """
 
     first: int
@@ -221,13 +244,13 @@ class _Batch(Generic[T, R]):
     known: dict[int, R] = field(default_factory=dict)
 
 
-def _each(function: Callable[[T], R], batch: _Batch[T, R]) -> tuple[int, list[R]]:
+def _each(function: Callable[[T], R], batch: _TaskBatch[T, R]) -> tuple[int, list[R]]:
     found = batch.known | {place: function(item) for place, item in batch.items.items()}
     return batch.first, [found[place] for place in sorted(found)]
 
 
 def _check_versions(client: Client) -> None:
-    """Refuse workers that would make other bytes, or could not even read their tasks."""
+    """Raise UsageError if workers would write other bytes, or could not unpickle their tasks."""
     found = client.get_versions(packages=list(_SAME))
     workers = found["workers"]
     if not workers:
@@ -236,10 +259,10 @@ def _check_versions(client: Client) -> None:
             f"`dask worker {client.scheduler.address}`"
         )
     mine = _versions(found["client"])
-    # The scheduler unpacks tasks too.
-    everybody = {f"scheduler at {client.scheduler.address}": found["scheduler"]}
-    everybody |= {f"worker at {address}": told for address, told in sorted(workers.items())}
-    for who, told in everybody.items():
+    # The scheduler unpickles tasks too.
+    versions = {f"scheduler at {client.scheduler.address}": found["scheduler"]}
+    versions |= {f"worker at {address}": found for address, found in sorted(workers.items())}
+    for name_of, told in versions.items():
         theirs = _versions(told)
         wrong = [
             f"{name} {theirs[name] or 'missing'}, here {version}"
@@ -248,31 +271,31 @@ def _check_versions(client: Client) -> None:
         ]
         if wrong:
             raise UsageError(
-                f"the Dask {who} has {'; '.join(wrong)}: a store is the same bytes "
-                "only where these are the same; install the same versions there and restart it"
+                f"the Dask {name_of} has {'; '.join(wrong)}. The bytes of a store depend on these: "
+                "install the same versions there and restart it"
             )
 
 
 def _versions(told: dict[str, Any]) -> dict[str, str]:
-    """Return Python's version without its last part, and those of packages; "" where missing."""
+    """Return the versions of Python (major.minor) and of packages, "" where missing."""
     python = ".".join(str(told["host"].get("python", "")).split(".")[:2])
     packages = {name: str(told["packages"].get(name) or "") for name in _SAME}
     return {"python": python, **packages}
 
 
 def _refuse_unreadable(error: RuntimeError) -> None:
-    """Raise UsageError where a cluster cannot unpack a task: a newcomer has other versions."""
+    """Raise UsageError if a task cannot be unpickled, as by a new worker with other versions."""
     if "deserialization" in str(error):
         raise UsageError(
-            "the Dask cluster cannot read our tasks: its scheduler or a worker that joined has "
-            "another geoprep. Install the same versions everywhere, and restart them"
+            "the Dask cluster cannot read the tasks: its scheduler or a new worker has another "
+            "version of geoprep. Install the same versions everywhere, and restart them"
         ) from error
 
 
 def _deadly(error: Exception) -> str:
     return (
-        f"several Dask workers died over one task ({_first_line(error)}). See their logs: is there "
-        "memory enough for a scene per thread? Run the same command again to carry on"
+        f"several Dask workers died over one task ({_first_line(error)}). See their logs, and check "
+        "that they have memory for one scene per thread. Run the same command again to resume"
     )
 
 

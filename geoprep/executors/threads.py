@@ -1,4 +1,4 @@
-"""Who runs the tasks of a build: threads of this process, or whoever has the same two methods."""
+"""Runs tasks in threads of this process; `Executor` is what every executor offers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _own = threading.local()
 
 
 def stopped() -> bool:
-    """Return whether whoever asked for the task that this thread runs has left: it may end now."""
+    """Return whether the caller has left the loop, so that the task of this thread may end early."""
     event: threading.Event | None = getattr(_own, "stopped", None)
     return event is not None and event.is_set()
 
@@ -29,7 +29,7 @@ class Executor(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many tasks may run at a time."""
+        """Number of tasks that run at the same time."""
         ...
 
     def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
@@ -37,17 +37,17 @@ class Executor(Protocol):
         ...
 
     def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Yield results as they come; after an exception no further item is begun."""
+        """Yield results as they finish; after an exception no further item is started."""
         ...
 
 
 class Threads:
-    """Threads of this process: GDAL, the compressors and our loops all release the GIL.
+    """Threads of this process, since GDAL, the compressors and the compiled loops release the GIL.
 
     Parameters
     ----------
     workers
-        How many; by default one for every core this process may use.
+        Number of threads; None: one per core that this process may use.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -59,10 +59,10 @@ class Threads:
             return list(pool.map(function, items))
 
     def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Yield results as they come; after an exception no further item is begun.
+        """Yield results as they finish; after an exception no further item is started.
 
         Leaving the loop early, by an exception or an interrupt, waits for the items in progress;
-        these see it by :func:`stopped`.
+        their tasks can check it with :func:`stopped`.
         """
         queue, event = iter(items), threading.Event()
         remember = partial(setattr, _own, "stopped", event)
@@ -73,7 +73,7 @@ class Threads:
                 while running:
                     done, running = wait(running, return_when=FIRST_COMPLETED)
                     results = [future.result() for future in done]
-                    # Refill before results are handed on, so that no thread waits for the caller.
+                    # Refill before results are yielded, so that no thread waits for the caller.
                     running |= {pool.submit(function, item) for item in islice(queue, len(done))}
                     yield from results
             finally:
