@@ -294,8 +294,8 @@ def _refuse_unreadable(error: RuntimeError) -> None:
 
 def _deadly(error: Exception) -> str:
     return (
-        f"several Dask workers died over one task ({_first_line(error)}). See their logs, and check "
-        "that they have memory for one scene per thread. Run the same command again to resume"
+        f"several Dask workers died over one task ({_first_line(error)}). See their logs, and "
+        "check that they have memory for one scene per thread. Run the same command again to resume"
     )
 
 

@@ -19,7 +19,7 @@ _own = threading.local()
 
 
 def stopped() -> bool:
-    """Return whether the caller has left the loop, so that the task of this thread may end early."""
+    """Return whether the caller has left the loop, so that this thread's task may end early."""
     event: threading.Event | None = getattr(_own, "stopped", None)
     return event is not None and event.is_set()
 

@@ -17,7 +17,7 @@ from geoprep.grid import Grid
 from geoprep.labels import SHAPEFILE_PARTS
 from geoprep.plan.options import BuildOptions
 from geoprep.sources import Scene
-from geoprep.storage import content_digest, is_local, open_image
+from geoprep.storage import content_digest, is_local, open_header
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -81,7 +81,7 @@ def probe_scene(item: Probed) -> Probe:
     files: tuple[str, ...] = (scene.image,)
     facts = ""
     try:
-        with open_image(scene.image) as dataset:
+        with open_header(scene.image) as dataset:
             files, facts = _files_of(dataset, scene.image), _facts(dataset)
             probe = _usable(dataset, product, options)
     except GeoprepError as error:
@@ -148,7 +148,7 @@ def label_files(label: str | None, *, raster: bool = False) -> list[str]:
         return []
     if raster:
         try:
-            with open_image(label) as dataset:
+            with open_header(label) as dataset:
                 return list(_files_of(dataset, label))
         except GeoprepError:  # the scene will say why
             return [label]

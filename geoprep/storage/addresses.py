@@ -13,10 +13,11 @@ import errno
 import os
 import re
 import stat
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
@@ -158,6 +159,7 @@ def _opened(address: str, *, ranges: bool) -> Iterator["DatasetReader"]:
     # Where georeference is needed, its absence is an error. Not by `catch_warnings`, which would
     # reset filters that other threads rely on.
     warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
+    errors: list[SourceError] = []
     try:
         with ExitStack() as stack:
             alone = address.startswith("tar://") or is_remote(address)
@@ -168,7 +170,19 @@ def _opened(address: str, *, ranges: bool) -> Iterator["DatasetReader"]:
                 )
             )
             if is_remote(address) and ranges:
-                yield stack.enter_context(rasterio.open(RangeReader(address)))
+                reader = RangeReader(address)
+                errors = reader.errors
+                # GDAL also looks for sidecars, which do not count.
+                name = f"{uuid.uuid4().hex}/image{PurePosixPath(address).suffix}"
+
+                def opener(path: str, mode: str = "r", **_: object) -> RangeReader:
+                    if path != name or mode not in ("r", "rb"):
+                        raise FileNotFoundError(path)
+                    return reader.reopened()
+
+                yield stack.enter_context(rasterio.open(name, opener=opener))
+                if errors:
+                    raise errors[0]
             elif is_remote(address):
                 memory = stack.enter_context(rasterio.MemoryFile(read_object(address)))
                 yield stack.enter_context(memory.open())
@@ -176,6 +190,8 @@ def _opened(address: str, *, ranges: bool) -> Iterator["DatasetReader"]:
                 _require_image(address)
                 yield stack.enter_context(rasterio.open(_gdal_path(address)))
     except (RasterioError, CRSError, UnicodeError) as error:  # the last: a name that is no UTF-8
+        if errors:
+            raise errors[0] from error
         raise ImageError(_complaint(address, error)) from error
 
 

@@ -140,10 +140,16 @@ def read_object(address: str) -> bytes:
 class RangeReader(io.RawIOBase):
     """A file on a server, read in blocks as they are needed; for headers of large images.
 
+    Attributes
+    ----------
+    errors
+        Errors of reading, after which a read returns no more bytes: an exception in a callback of
+        GDAL ends the process, so the caller has to look here.
+
     Raises
     ------
     SourceError
-        As `read_object`, by the constructor and by reading.
+        By the constructor, as `read_object`.
     """
 
     BLOCK = 256 << 10
@@ -154,6 +160,14 @@ class RangeReader(io.RawIOBase):
         self._file = remote_file(address)
         self._position = 0
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self.errors: list[SourceError] = []
+
+    def reopened(self) -> RangeReader:
+        """Return a reader of the same file, at its start, which shares the blocks read so far."""
+        other = RangeReader.__new__(RangeReader)
+        other._file, other._blocks, other.errors = self._file, self._blocks, self.errors
+        other._position = 0
+        return other
 
     def readable(self) -> bool:
         """Return True."""
@@ -181,6 +195,8 @@ class RangeReader(io.RawIOBase):
         while size > 0:
             number, offset = divmod(self._position, self.BLOCK)
             piece = self._block(number)[offset : offset + size]
+            if not piece:
+                break
             pieces.append(piece)
             self._position += len(piece)
             size -= len(piece)
@@ -189,7 +205,12 @@ class RangeReader(io.RawIOBase):
     def _block(self, number: int) -> bytes:
         if number not in self._blocks:
             start = number * self.BLOCK
-            self._blocks[number] = self._range(start, min(start + self.BLOCK, self._file.size))
+            try:
+                data = self._range(start, min(start + self.BLOCK, self._file.size))
+            except SourceError as error:
+                self.errors.append(error)
+                return b""
+            self._blocks[number] = data
             if len(self._blocks) > self._KEPT:
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(number)

@@ -3,16 +3,27 @@
 import hashlib
 import json
 import re
+import shutil
 import tarfile
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
+import rasterio
+from affine import Affine
 from click.testing import CliRunner
 from helpers.buckets import client_of, objects, s3_endpoint, use_endpoint
+from helpers.factory import tree_digest
 
 from geoprep.cli.commands import cli
+from geoprep.errors import UsageError
+from geoprep.plan import BuildOptions
+from geoprep.plan.probe import probe_scene
+from geoprep.sources import Scene
 from geoprep.sources.cities import BUCKET, CITIES
+from geoprep.storage import open_header, open_image
+from geoprep.storage.objects import RangeReader
 from geoprep.store import Store
 from geoprep.synth import synthesise
 from loaders import BatchLoader, RamTiles, StreamTiles
@@ -174,3 +185,99 @@ def test_an_archive_is_downloaded_and_built(public, cities, tmp_path, monkeypatc
     assert re.search(rf"downloading, MB .* {megabytes}/{megabytes} .* left", done.stderr)
     source = re.search(r"next: geoprep (build-zarr .*)", done.stdout)[1].split()
     assert "4 ok" in geoprep(*source, "--out", tmp_path / "a.zarr").stdout
+
+
+# Remote images and masks
+
+
+def _image(pixels, transform, crs="EPSG:32637", **more):
+    with rasterio.MemoryFile() as memory:
+        profile = {"driver": "GTiff", "height": pixels.shape[1], "width": pixels.shape[2]}
+        profile |= {"count": len(pixels), "dtype": pixels.dtype, "crs": crs, **more}
+        with memory.open(transform=transform, **profile) as out:
+            out.write(pixels)
+        return bytes(memory.getbuffer())
+
+
+def test_remote_images_and_masks_of_equal_names_are_not_mixed_up(s3, tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        place = Affine(0.5, 0, 400_000 + 100 * number, 0, -0.5, 6_000_000)
+        image = rng.integers(1, 255, (3, 64, 64), np.uint8)
+        mask = np.zeros((1, 64, 64), np.uint8)
+        mask[:, 10:14] = 255
+        for folder, body in (("img", _image(image, place)), ("mask", _image(mask, place))):
+            key = f"set/{folder}/{number}.tif"
+            client_of(s3).put_object(Bucket="own", Key=key, Body=body)
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / f"{number}.tif").write_bytes(body)
+    for name, place in (("remote", "s3://own/set"), ("local", tmp_path)):
+        geoprep(
+            *("build-zarr", "--images", f"{place}/img/*.tif", "--labels", f"{place}/mask/*.tif"),
+            *("--label-values", "255", "--tile", "64", "--out", tmp_path / f"{name}.zarr"),
+        )
+    assert tree_digest(tmp_path / "remote.zarr") == tree_digest(tmp_path / "local.zarr")
+    assert Store.open(tmp_path / "remote.zarr").scenes.id.tolist() == ["0", "1", "2"]
+
+
+def test_a_dry_run_reads_only_the_headers_of_remote_images(s3, tmp_path):
+    pixels = np.random.default_rng(0).integers(1, 255, (3, 2600, 2600), np.uint8)
+    place = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
+    body = _image(pixels, place, tiled=True)
+    client_of(s3).put_object(Bucket="own", Key="large/a.tif", Body=body)
+    address = "s3://own/large/a.tif"
+    with open_header(address) as header, open_image(address) as whole:
+        assert header.shape == whole.shape
+        assert header.transform == whole.transform
+        assert header.crs == whole.crs
+    with mock.patch.object(
+        RangeReader, "_range", autospec=True, side_effect=RangeReader._range
+    ) as read:
+        with open_header(address) as header:
+            assert header.dtypes == ("uint8",) * 3
+        assert sum(call.args[2] - call.args[1] for call in read.mock_calls) < len(body) / 10
+    never = mock.Mock(side_effect=AssertionError("read whole"))
+    with mock.patch("geoprep.storage.addresses.read_object", never):
+        scene = Scene("a", address, None)
+        assert not probe_scene((scene, None, BuildOptions())).failure
+
+
+# Synthetic and real scenes
+
+
+def test_real_and_synthetic_scenes_never_share_a_folder(public, cities, tmp_path):
+    done = CliRunner().invoke(cli, ["download", "--city", "moscow", "--out", str(cities)])
+    assert isinstance(done.exception, UsageError)
+    assert re.search(
+        r"AOI_7_Moscow holds a synthetic city .*synth\.json.*--out", str(done.exception)
+    )
+    real = tmp_path / "real"
+    geoprep("download", "--city", "moscow", "--out", real, "--scenes", "2", "--quiet")
+    synth = ["synth", "--city", "moscow", "--scenes", "1", "--size", "64", "--out", str(real)]
+    done = CliRunner().invoke(cli, synth)
+    assert isinstance(done.exception, UsageError)
+    assert "not synthetic" in str(done.exception)
+    assert not list(real.rglob("synth.json"))
+
+
+def test_a_build_says_that_its_source_is_synthetic_and_refuses_a_mixture(public, cities, tmp_path):
+    build = ["build-zarr", "--city", "moscow", "--out", tmp_path / "a.zarr", "--source"]
+    assert "is synthetic (made by geoprep synth)" in geoprep(*build, cities).output
+    mixed = tmp_path / "mixed"
+    geoprep("download", "--city", "moscow", "--out", mixed / "real", "--scenes", "1", "--quiet")
+    drawn = next((cities / MOSCOW.aoi / "PS-RGB").glob("*chip3.tif"), None)
+    drawn = drawn or sorted((cities / MOSCOW.aoi / "PS-RGB").glob("*.tif"))[-1]
+    (mixed / "drawn" / MOSCOW.aoi / "PS-RGB").mkdir(parents=True)
+    shutil.copy(drawn, mixed / "drawn" / MOSCOW.aoi / "PS-RGB")
+    shutil.copy(cities / MOSCOW.aoi / "synth.json", mixed / "drawn" / MOSCOW.aoi)
+    done = CliRunner().invoke(cli, [*map(str, build[:-2]), "b.zarr", "--source", str(mixed)])
+    assert "synthetic scenes" in str(done.exception)
+    assert "and real ones" in str(done.exception)
+
+
+def test_an_empty_folder_names_the_commands_that_get_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GEOPREP_DATA", raising=False)
+    done = CliRunner().invoke(cli, ["build-zarr", "--city", "moscow"])
+    assert "geoprep download --city moscow" in str(done.exception)
+    assert "geoprep synth --city moscow" in str(done.exception)

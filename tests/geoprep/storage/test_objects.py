@@ -15,7 +15,7 @@ from geoprep.errors import ImageError, SourceError, StoreError
 from geoprep.sources import find_scenes, images_and_labels
 from geoprep.sources.cities import CITIES
 from geoprep.storage import StoreFiles, clients, objects
-from geoprep.storage.addresses import open_image, read_bytes
+from geoprep.storage.addresses import open_header, open_image, read_bytes
 from geoprep.storage.s3 import s3_address
 from geoprep.store import Store
 from geoprep.store.scenes import read_image
@@ -238,6 +238,12 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *args):
         pass
 
+    def do_HEAD(self):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+        self.end_headers()
+
     def do_GET(self):
         self.server.asked += 1
         step = self.server.script.pop(0) if self.server.script else len(self.body)
@@ -335,3 +341,20 @@ def test_a_spawned_child_reads(moody):
     child.start()
     assert queue.get() == _Handler.body
     child.join(20)
+
+
+def test_a_header_that_cannot_be_read_names_the_server(moody):
+    moody.script = [403] * 5
+    with pytest.raises(SourceError, match=r"s3://spacenet-dataset/x\.tif: access refused"):
+        open_header(f"s3://{BUCKET}/x.tif").__enter__()
+
+
+def test_what_is_no_image_is_named_by_its_header_too(s3):
+    with pytest.raises(ImageError, match=r"s3://own/mine/readme\.txt: cannot be read as an"):
+        open_header("s3://own/mine/readme.txt").__enter__()
+
+
+def test_a_header_is_read_in_ranges(s3, pixels):
+    with open_header("s3://own/mine/a b.tif") as source:
+        assert source.crs.to_epsg() == 4326
+        np.testing.assert_array_equal(source.read(), pixels)
