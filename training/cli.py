@@ -270,16 +270,40 @@ class Command:
             raise UsageError(f"--config {path} cannot be read: {reason}") from error
         if not isinstance(values, dict | None):
             raise UsageError(f"--config {path} holds no settings: write lines such as `lr: 2e-4`")
+        return self._words_of_values(values or {}, f"{path}: ")
+
+    def parse_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments as settings, checked as those of the command line.
+
+        Parameters
+        ----------
+        values
+            Settings by name. A tuple or list is several words.
+
+        Raises
+        ------
+        UsageError
+            A setting is unknown, of the wrong type or out of range.
+        """
+        try:
+            return self._parse_words(self._words_of_values(values, ""))
+        except UsageError as error:
+            names = {each.shown: f"`{name}`" for name, each in self._settings.items()}
+            pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+            message = re.sub(rf"({pattern})\b", lambda found: names[found[1]], str(error))
+            raise UsageError(message.removesuffix("; see --help")) from error
+
+    def _words_of_values(self, values: Mapping[Any, Any], where: str) -> list[str]:
         words = []
-        for written, value in (values or {}).items():
+        for written, value in values.items():
             name = str(written).replace("-", "_")
             former = self._deprecated.get(f"--{name.replace('_', '-')}")
             if former is not None:
-                _warn(f"{path}: {written} is deprecated, use {former.name}")
+                _warn(f"{where}{written} is deprecated, use {former.name}")
                 name = former.name
             if name not in self._settings:
                 near = _nearest(name, self._settings)
-                raise UsageError(f"{path}: unknown setting {name!r}{near}")
+                raise UsageError(f"{where}unknown setting {name!r}{near}")
             words += self._settings[name].words(value)
         return words
 

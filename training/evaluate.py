@@ -208,9 +208,14 @@ def _write(found: Evaluation, options: EvaluateOptions) -> None:
             rows = csv.DictWriter(file, list(found.scenes[0]))
             rows.writeheader()
             rows.writerows(_plain(found.scenes))
+    _write_json(options, evaluation_document(found, options))
+
+
+def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str, Any]:
+    """Return the metrics of a model as ``--json`` prints them."""
     given = {"checkpoint": str(options.checkpoint), "stores": options.stores, "tta": options.tta}
     metrics = asdict(found) | given | {"split": options.split}
-    _write_json(options, {k: v for k, v in metrics.items() if k not in ("title", "notes")})
+    return {k: v for k, v in metrics.items() if k not in ("title", "notes")}
 
 
 def _write_json(options: EvaluateOptions, metrics: object) -> None:

@@ -90,6 +90,17 @@ def start(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
                 return 128 + (stop.number or signal.SIGINT)
 
 
+def run_folder(given: Mapping[str, Any]) -> Path:
+    """Return the folder of a run with the given settings.
+
+    Raises
+    ------
+    UsageError
+        Neither ``out`` nor ``resume`` nor a store is given.
+    """
+    return _folder(Config.from_flat(given))
+
+
 def _train(
     config: Config,
     stores: tuple[Store, ...],

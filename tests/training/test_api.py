@@ -1,0 +1,108 @@
+"""Test training and models as notebooks use them."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from helpers.predict_cases import pixels, write_image
+
+import geoprep
+import training
+from geoprep.errors import UsageError
+
+SMALL = {
+    "model": "helpers.tiny:build",
+    "crop": 32,
+    "crops_per_tile": 1,
+    "batch_size": 4,
+    "device": "cpu",
+    "compile": "off",
+    "threads": 1,
+    "loader_threads": 1,
+    "epochs": 1,
+}
+
+
+def bands_first(height, width, bands=3):
+    """Return uint8 (band, y, x)."""
+    return np.ascontiguousarray(pixels(height, width, bands=bands).transpose(2, 0, 1))
+
+
+@pytest.fixture(scope="module")
+def run(store_path, tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    patch.setattr("training.start.keep_memory", lambda: "as it is")
+    random, threads = torch.get_rng_state(), torch.get_num_threads()
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    yield training.train(geoprep.open_store(store_path), out=str(out), progress=False, **SMALL)
+    torch.set_rng_state(random)
+    torch.set_num_threads(threads)
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return training.load_model(run.folder, model=SMALL["model"])
+
+
+def test_importing_the_package_loads_no_torch():
+    code = "import sys, training; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_train_returns_the_run_with_its_metrics(run):
+    assert run.best.exists()
+    assert len(run.metrics) == 1
+    assert "road_iou" in " ".join(run.metrics.columns)
+    assert str(run.folder) in repr(run)
+
+
+def test_wrong_settings_are_named_as_keywords(store_path):
+    with pytest.raises(UsageError, match=r"unknown setting 'epoch'.*epochs"):
+        training.train(store_path, epoch=3)
+    with pytest.raises(UsageError, match=r"`batch_size`"):
+        training.train(store_path, batch_size=0)
+
+
+def test_a_model_takes_uint8_and_returns_probabilities(model):
+    image = bands_first(70, 90)
+    found = model(image)
+    channels = len(model.info.class_mph) + 1
+    assert found.shape == (channels, 70, 90)
+    assert found.dtype == np.float32
+    assert 0 <= found.min() <= found.max() <= 1
+    np.testing.assert_array_equal(model(image[None])[0], found)
+    assert "red" in repr(model)
+
+
+def test_images_of_another_kind_are_refused(model):
+    with pytest.raises(UsageError, match=r"`image` is torch\.float32"):
+        model(bands_first(64, 64).astype(np.float32))
+    with pytest.raises(UsageError, match="bands red, green, blue"):
+        model(bands_first(64, 64, bands=4))
+
+
+def test_predict_writes_a_prediction_per_image(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("training.engine.keep_memory", lambda *_, **__: "as it is")
+    image = write_image(tmp_path / "scene.tif", pixels(100, 120))
+    options = {"model": SMALL["model"], "gsd": "image", "window": 64, "overlap": 32}
+    (path,) = model.predict(image, tmp_path / "out", progress=False, **options)
+    with rasterio.open(path) as prediction:
+        assert prediction.shape == (100, 120)
+
+
+def test_evaluate_model_returns_the_metrics(run, store_path):
+    found = training.evaluate_model(run.best, store_path, progress=False, model=SMALL["model"])
+    assert 0 <= found["metrics"]["road_iou"] <= 1
+
+
+def test_export_model_writes_a_file_that_loads(run, tmp_path):
+    options = {"format": "fp32", "model": SMALL["model"]}
+    path = training.export_model(run.best, tmp_path / "tiny.pt2", **options)
+    image = bands_first(64, 64)
+    expected = training.load_model(run.best, model=SMALL["model"], precision="fp32")(image)
+    np.testing.assert_allclose(training.load_model(path)(image), expected, atol=1e-5)

@@ -1,0 +1,6 @@
+from .api import Model as Model
+from .api import TrainedRun as TrainedRun
+from .api import evaluate_model as evaluate_model
+from .api import export_model as export_model
+from .api import load_model as load_model
+from .api import train as train

@@ -1,0 +1,308 @@
+"""Training and models for notebooks: train, load, call, predict, evaluate, export."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geoprep.errors import GeoprepError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from training.checkpoint import ModelInfo
+    from training.inference import Runner
+
+StrPath = str | os.PathLike[str]
+
+_MULTIPLE = 32
+"""Sides of the images that models take are multiples of this number of pixels."""
+
+
+class TrainedRun:
+    """A finished run of `train`: its folder, metrics and best model.
+
+    Parameters
+    ----------
+    folder
+        Folder of the run.
+
+    Attributes
+    ----------
+    folder
+        As above.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def best(self) -> Path:
+        """Checkpoint with the best validation score."""
+        from training.checkpoint import BEST
+
+        return self.folder / BEST
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """One row per epoch: losses, learning rate and validation metrics."""
+        import pandas as pd
+
+        return pd.read_csv(self.folder / "metrics.csv")
+
+    def model(self) -> Model:
+        """Return the model of the best checkpoint."""
+        return load_model(self.best)
+
+    def __repr__(self) -> str:
+        return f"<training.TrainedRun {self.folder}>"
+
+
+def train(store: Any, *, progress: bool = True, **settings: Any) -> TrainedRun:  # noqa: ANN401 - stores or paths, settings of many types
+    """Train a model, as ``python -m training.fit`` does.
+
+    Parameters
+    ----------
+    store
+        A `geoprep.Store`, a path or an address; or several.
+    progress
+        Whether to show a progress bar.
+    settings
+        Settings of ``python -m training.fit`` by name, such as ``epochs=6, out="runs/moscow"``.
+
+    Raises
+    ------
+    GeoprepError
+        A setting is invalid, a store cannot be used, or the training failed.
+    """
+    from training.fit import COMMAND
+    from training.start import run_folder, start
+
+    several = store if isinstance(store, list | tuple) else [store]
+    stores = [os.fspath(one) for one in several]
+    given = COMMAND.parse_values({"stores": stores, **settings, "quiet": not progress})
+    folder = run_folder(given)
+    status = start(given)
+    if status:
+        raise GeoprepError(f"{folder}: the training was stopped. Resume it by `resume` {folder}")
+    return TrainedRun(folder)
+
+
+class Model:
+    """A trained model: call it on uint8 images, or predict files with it.
+
+    Parameters
+    ----------
+    path
+        Checkpoint or exported file.
+    runner, info
+        The opened model and the record of its training.
+
+    Attributes
+    ----------
+    path, info
+        As above. ``info`` has the bands, the pixel size in metres and the channels.
+    """
+
+    def __init__(self, path: Path, runner: Runner, info: ModelInfo) -> None:
+        self.path, self.info = path, info
+        self._runner = runner
+
+    def __call__(self, image: NDArray[np.uint8] | Tensor) -> NDArray[np.float32]:
+        """Return probabilities.
+
+        Parameters
+        ----------
+        image
+            uint8 (n, band, y, x) or (band, y, x), with the bands of ``info``. Sides are padded to
+            multiples of 32.
+
+        Returns
+        -------
+        float32 (n, channel, y, x) or (channel, y, x)
+            Probabilities 0..1.
+
+        Raises
+        ------
+        UsageError
+            The dtype, the number of axes or the number of bands is another one.
+        """
+        import torch
+        from torch.nn.functional import pad
+
+        pixels = torch.as_tensor(image)
+        single = pixels.ndim == 3
+        pixels = pixels[None] if single else pixels
+        bands = len(self.info.bands)
+        if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] != bands:
+            shape = " x ".join(map(str, pixels.shape))
+            raise UsageError(
+                f"`image` is {pixels.dtype} of {shape}: give uint8 (n, {bands}, y, x), bands "
+                f"{', '.join(self.info.bands)}"
+            )
+        height, width = pixels.shape[2:]
+        padding = (0, -width % _MULTIPLE, 0, -height % _MULTIPLE)
+        with torch.inference_mode():
+            found = self._runner(pad(pixels, padding))[:, :height, :width].permute(0, 3, 1, 2)
+        result: NDArray[np.float32] = found.float().cpu().numpy()
+        return result[0] if single else result
+
+    def predict(
+        self,
+        images: StrPath | Sequence[StrPath],
+        out: StrPath,
+        *,
+        progress: bool = True,
+        **options: Any,  # noqa: ANN401 - options of many types
+    ) -> list[Path]:
+        """Predict images and return the files of the predictions.
+
+        Parameters
+        ----------
+        images
+            GeoTIFFs, folders or patterns, also on S3.
+        out
+            Folder for the predictions, one NAME.tif per image.
+        progress
+            Whether to show a progress bar.
+        options
+            Options of ``python -m training.predict`` by name, such as ``overlay=True``.
+
+        Raises
+        ------
+        UsageError
+            An option is invalid.
+        GeoprepError
+            An image could not be predicted; the others were.
+        """
+        from training.predict import COMMAND, PredictOptions, make_job
+        from training.prediction import Screen
+
+        given = [images] if isinstance(images, str | os.PathLike) else list(images)
+        values = COMMAND.parse_values(
+            {
+                "checkpoint": os.fspath(self.path),
+                "images": [os.fspath(one) for one in given],
+                "out": os.fspath(out),
+                "quiet": not progress,
+                **options,
+            }
+        )
+        made = PredictOptions(**values)
+        job, _ = make_job(made)
+        with Screen(quiet=made.quiet, spell=str) as screen:
+            outcomes = job.run(made.images, screen)
+        failed = [f"{one.address}: {one.error}" for one in outcomes if one.error]
+        if failed:
+            raise GeoprepError("; ".join(failed))
+        return [one.target for one in outcomes]
+
+    def __repr__(self) -> str:
+        info, (x, y) = self.info, self.info.gsd_m
+        return (
+            f"<training.Model {info.model} of {self.path}: bands {', '.join(info.bands)}, "
+            f"{x:.3g} x {y:.3g} m, {self._runner.description}>"
+        )
+
+
+def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - options of many types
+    """Return the model of a checkpoint, a run's folder (its best.pt), or an exported file.
+
+    Parameters
+    ----------
+    path
+        The file or folder.
+    options
+        Options of ``python -m training.predict`` for models: ``device``, ``precision``,
+        ``weights``, ``model``, ``tta``.
+
+    Raises
+    ------
+    UsageError
+        An option is invalid, or the file needs a library that is not installed.
+    CheckpointError
+        The file is missing or damaged.
+    """
+    from training.cli import Command
+    from training.inference import ModelOptions, model_file, open_model
+
+    command = Command("load_model", (ModelOptions,), "")
+    values = command.parse_values({"checkpoint": os.fspath(path), **options})
+    runner, info = open_model(ModelOptions(**values))
+    return Model(model_file(Path(path)), runner, info)
+
+
+def evaluate_model(
+    model: Model | StrPath,
+    store: Any,  # noqa: ANN401 - stores or paths
+    /,
+    *,
+    progress: bool = True,
+    **options: Any,  # noqa: ANN401 - options of many types
+) -> dict[str, Any]:
+    """Return the metrics of a model on the tiles of stores, as ``training.evaluate --json``.
+
+    Parameters
+    ----------
+    model
+        A model, a checkpoint, a run's folder, or an exported file.
+    store
+        A `geoprep.Store`, a path or an address; or several.
+    progress
+        Whether to show a progress bar.
+    options
+        Options of ``python -m training.evaluate`` by name, such as ``split="test"``.
+
+    Raises
+    ------
+    GeoprepError
+        An option is invalid, or a file cannot be used.
+    """
+    from training.evaluate import COMMAND, EvaluateOptions, evaluation_document
+    from training.inference import open_model
+    from training.validation import evaluate_runner
+
+    several = store if isinstance(store, list | tuple) else [store]
+    path = model.path if isinstance(model, Model) else Path(model)
+    given = {"checkpoint": os.fspath(path), "stores": [os.fspath(one) for one in several]}
+    values = COMMAND.parse_values({**given, **options, "quiet": not progress})
+    made = EvaluateOptions(**values)
+    runner, info = open_model(made, "auto")
+    runner, _ = runner.for_pixels(0)
+    found = evaluate_runner(runner, info, made.stores, quiet=made.quiet, **made.shared())
+    return evaluation_document(found, made)
+
+
+def export_model(
+    model: Model | StrPath,
+    out: StrPath,
+    /,
+    **options: Any,  # noqa: ANN401 - options of many types
+) -> Path:
+    """Write the model of a checkpoint as a model file and return its path.
+
+    Parameters
+    ----------
+    model
+        A model, a checkpoint, or a run's folder.
+    out
+        File to write: .pt2, .onnx, .xml (OpenVINO) or .ipex.
+    options
+        Options of ``python -m training.export`` by name, such as ``format="onnx"``.
+
+    Raises
+    ------
+    GeoprepError
+        An option is invalid, or the model cannot be exported.
+    """
+    from training.export import COMMAND, ExportOptions, export
+
+    path = model.path if isinstance(model, Model) else Path(model)
+    values = COMMAND.parse_values({"checkpoint": os.fspath(path), "out": os.fspath(out), **options})
+    export(ExportOptions(**values))
+    return Path(out)
