@@ -18,7 +18,7 @@ from geoprep.building.labels import road_ground
 from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
-from geoprep.labels import Part, SpeedPolygons, burn, majority, read_mask
+from geoprep.labels import SceneWindow, SpeedPolygons, burn, majority, read_mask
 from geoprep.plan import BuildOptions, parse_rescale
 from geoprep.speed import NODATA
 from geoprep.storage import open_image
@@ -247,7 +247,7 @@ def _label_tiles(
         return notes
     assert part.label is not None  # as for vectors
     with record.stage("labels"):
-        area = Part(*source.origin, *source.pixels.values.shape[:2])
+        area = SceneWindow(*source.origin, *source.pixels.values.shape[:2])
         codes, notes = read_mask(part.label, rule, _grid(part), area)
     with record.stage("burn"):
         for level in task.meta.levels:

@@ -1,7 +1,7 @@
-"""A window of a raster in, uint8 (y, x, band) out: nodata, area averages, rescaling.
+"""Imagery: read windows of rasters and convert them to uint8 (y, x, band).
 
-Face: :func:`read_pixels` and :func:`render`, what the limits between them are made from, and
-:class:`TileCounts` for what came out.
+Public API: :func:`read_pixels` finds nodata, :func:`percentile_limits` and :func:`lookup_tables`
+rescale, :func:`render` averages and maps to bytes, :class:`TileCounts` counts the result.
 """
 
 import lazy_loader as lazy

@@ -1,8 +1,8 @@
-"""Black that is no imagery: what an untagged image leaves to be guessed.
+"""Find the black pixels that are nodata in images without alpha, mask and nodata tag.
 
-A pixel that is 0 in every band is either what lies beyond the imagery or a shadow, a dark roof,
-water. The first hangs together with the image's edge, or is a large block; the others are specks.
-Decided on the whole image, so that no window or shard sees it otherwise.
+A pixel that is 0 in every band is either outside the imagery, or a shadow, a dark roof or water.
+Black regions that touch the image's edge, or are large, count as nodata; smaller ones are specks
+and stay imagery. The whole image decides, so that all windows and shards agree.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from geoprep.compiled import compiled
 
 LARGE_BLOCK: Final = 4096
-"""Black pixels together, by sides or corners, that are no speck: 64 x 64, or 19 m at 0.3 m."""
+"""Connected black pixels (by sides or corners) that are not a speck: 64 x 64, 19 m at 0.3 m."""
 
 MOST_RUNS: Final = 20_000_000
-"""Stretches of black in a row that are looked at: 0.4 GiB of memory. With more, all is nodata."""
+"""Limit of black runs within rows, 0.4 GiB of memory; with more, all black is nodata."""
 
 
 def without_specks(valid: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the mask of a whole image with its black specks valid.
+    """Return the validity of a whole image with its black specks valid.
 
     Parameters
     ----------
@@ -37,12 +37,12 @@ def without_specks(valid: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def drop_specks(black: NDArray[np.uint8], width: int) -> int:
-    """Clear the specks in the mask of a whole image, in place; return how many pixels remain.
+    """Clear the specks of a whole image in place, and return the number of black pixels left.
 
     Parameters
     ----------
     black
-        uint8 (y, bytes): a bit per pixel, as ``numpy.packbits`` makes them row by row.
+        uint8 (y, bytes): one bit per pixel, rows packed by ``numpy.packbits``.
     width
         Pixels per row.
     """
@@ -70,7 +70,7 @@ def _next(row: NDArray[np.uint8], x: int, width: int, wanted: int) -> int:
 
 @compiled
 def _count_runs(black: NDArray[np.uint8], width: int) -> NDArray[np.int64]:
-    """Return int64 (rows + 1): the first run of every row, and the number of runs."""
+    """Return the first run of every row and the number of runs, int64 (rows + 1)."""
     first = np.zeros(black.shape[0] + 1, np.int64)
     for y in range(black.shape[0]):
         first[y + 1] = first[y]
@@ -85,7 +85,7 @@ def _count_runs(black: NDArray[np.uint8], width: int) -> NDArray[np.int64]:
 def _find_runs(
     black: NDArray[np.uint8], width: int, first: NDArray[np.int64], runs: NDArray[np.int32]
 ) -> None:
-    """Write where every run begins and ends."""
+    """Write the first pixel of every run, and the last + 1."""
     for y in range(black.shape[0]):
         x = 0
         for i in range(first[y], first[y + 1]):
@@ -110,7 +110,7 @@ def _clear_specks(
     runs: NDArray[np.int32],
     large: int,
 ) -> int:
-    """Join runs that touch, and clear those whose group neither reaches an edge nor is large."""
+    """Connect runs that touch, and clear those whose region is neither large nor at an edge."""
     height = black.shape[0]
     parent = np.arange(runs.shape[0]).astype(np.int32)
     for y in range(1, height):

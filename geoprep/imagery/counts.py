@@ -13,9 +13,9 @@ from geoprep.speed import BACKGROUND, NODATA
 
 
 def count_source(pixels: ImageWindow) -> NDArray[np.int64]:
-    """Return int64 (band, value): how often each value occurs among valid pixels.
+    """Return the number of valid pixels per value, int64 (band, value).
 
-    Of wide sources (band, bin), see :mod:`geoprep.imagery.wide`.
+    For wide dtypes int64 (band, bin), see :mod:`geoprep.imagery.wide`.
     """
     if is_held_wide(pixels.values):
         return count_wide(pixels.values, pixels.valid)
@@ -28,12 +28,12 @@ def count_source(pixels: ImageWindow) -> NDArray[np.int64]:
 
 
 def add_black(counts: NDArray[np.int64], pixels: int) -> None:
-    """Add pixels that are 0 in all bands to what :func:`count_source` returned."""
+    """Add a number of pixels that are 0 in all bands to counts of :func:`count_source`."""
     counts[:, BINS // 2 if counts.shape[1] == BINS else 0] += pixels
 
 
 def count_mask(speed: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return int64 (256): how often each byte occurs in a C-contiguous mask."""
+    """Return the number of pixels per byte of a C-contiguous label, int64 (256)."""
     counts = np.zeros((4, 256), np.int64)
     flat = speed.reshape(-1)
     whole = flat.size // 8 * 8
@@ -43,12 +43,12 @@ def count_mask(speed: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 class TileCounts:
-    """Counts tiles of the finest level one by one.
+    """Histograms of the tiles of the finest level, filled tile by tile.
 
     Attributes
     ----------
     speed
-        int64 (256), pixels per speed byte of the tiles that count.
+        int64 (256): pixels per label byte of the counted tiles.
     """
 
     def __init__(self, bands: int) -> None:
@@ -57,15 +57,15 @@ class TileCounts:
 
     @property
     def band(self) -> NDArray[np.int64]:
-        """int64 (band, 256), valid pixels per value of the tiles that count."""
+        """Valid pixels per value of the counted tiles, int64 (band, 256)."""
         totals: NDArray[np.int64] = self._band.sum(axis=0)
-        totals[:, 0] = 0  # 0 is nodata, in every band and only there
+        totals[:, 0] = 0  # 0 is nodata
         return totals
 
     def add(
         self, image: NDArray[np.uint8], speed: NDArray[np.uint8], *, counted: bool
     ) -> tuple[float, float]:
-        """Take in a tile; return its share of road and its share of valid pixels.
+        """Add a tile and return its fractions of road and of valid pixels.
 
         Parameters
         ----------
@@ -74,12 +74,12 @@ class TileCounts:
         speed
             uint8 (y, x).
         counted
-            Whether it goes into the histograms.
+            Whether it is added to the histograms.
 
         Returns
         -------
         tuple of float
-            Road over labelled pixels (0 where none is labelled), valid over all pixels.
+            Road over labelled pixels (0 if none is labelled), valid over all pixels.
         """
         per_speed = count_mask(speed)
         labelled = int(per_speed.sum() - per_speed[NODATA])

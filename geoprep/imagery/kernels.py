@@ -1,9 +1,9 @@
 """Compiled inner loops over pixels: counting, averaging and mapping to bytes.
 
-NumPy needs a pass over memory for every step (27 ms for a 1300 x 1300 x 3 chip and its half level,
-against 2.3 ms here), which is why numba is a dependency of this package. The loops release the GIL
-and are never ``parallel``: the build has threads of its own. ``bands`` arguments are tuples whose
-length, not content, counts: numba then knows the number of bands while it compiles.
+NumPy needs a pass over memory per step: 27 ms for a 1300 x 1300 x 3 chip and its half level,
+against 2.3 ms here. The loops release the GIL and are never ``parallel``: a build has its own
+threads. Of ``bands`` arguments only the length of the tuple matters: numba then knows the number of
+bands when it compiles.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ALL_VALID = np.empty((0, 0), np.uint8)
 
 
 def bands_of(values: NDArray[Any]) -> tuple[int, ...]:
-    """Return the ``bands`` argument for values (y, x, band)."""
+    """Return a tuple of zeros, one per band of values (y, x, band)."""
     count: int = values.shape[2]
     return (0,) * count
 
 
 def mask_of(valid: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
-    """Return the ``valid`` argument for a mask, None where every pixel is valid."""
+    """Return the ``valid`` argument for a validity mask; None means all pixels are valid."""
     return _ALL_VALID if valid is None else valid
 
 
@@ -43,12 +43,12 @@ def count_values(
     values
         uint8 or uint16 (y, x, band).
     valid
-        uint8 (y, x), or (0, 0) where every pixel is valid.
+        uint8 (y, x), or (0, 0) if every pixel is valid.
     bands
-        Any tuple as long as there are bands.
+        Any tuple with one element per band.
     counts
-        int64 (2, band, value). Neighbouring pixels use different copies, so that runs of one
-        value do not wait for each other; sum over the first axis.
+        int64 (2, band, value), to be summed over the first axis. Neighbouring pixels use different
+        copies, so that consecutive equal values do not depend on each other's store.
     """
     masked = valid.shape[0] > 0
     for y in range(values.shape[0]):
@@ -68,24 +68,23 @@ def any_differs(
     nodata: int,
     out: NDArray[np.uint8],
 ) -> bool:
-    """Find the pixels that differ from ``nodata`` in at least one band.
+    """Write where pixels differ from ``nodata`` in at least one band; return whether all do.
 
     Parameters
     ----------
     values, bands
-        As in :func:`count_values`; ``values`` may have more bands, which are not looked at.
+        As in :func:`count_values`; further bands of ``values`` are not compared.
     rows
-        The same memory as (y, x * band): a row without any such value is found at the speed of
-        memory.
+        The same memory as (y, x * band), so that rows without the value are found quickly.
     nodata
-        The value that marks nodata in every band, in the dtype of ``values``.
+        Value that marks nodata if all bands have it, in the dtype of ``values``.
     out
         uint8 (y, x), written: 1 where a band differs.
 
     Returns
     -------
     bool
-        Whether all pixels do.
+        Whether all pixels differ.
     """
     everywhere = True
     for y in range(values.shape[0]):
@@ -106,7 +105,7 @@ def any_differs(
 
 @compiled
 def keeps_bytes(tables: NDArray[np.uint8]) -> bool:
-    """Say whether tables map every byte to itself, and 0 to 1."""
+    """Return whether tables map every byte to itself, and 0 to 1."""
     if tables.shape[1] != 256:
         return False
     for k in range(tables.shape[0]):
@@ -120,7 +119,7 @@ def keeps_bytes(tables: NDArray[np.uint8]) -> bool:
 def keep_bytes(
     values: NDArray[np.uint8], window: tuple[int, int, int, int], out: NDArray[np.uint8]
 ) -> None:
-    """Copy bytes that need no table, 0 becoming 1: a ninth of the time, for most 8-bit cities.
+    """Copy bytes without a table, 0 becoming 1, in a ninth of the time of `map_pixels`.
 
     Parameters
     ----------
@@ -153,13 +152,13 @@ def map_pixels(
     values, valid, bands
         As in :func:`count_values`.
     window
-        Row, column, height and width of the part to read.
+        Row, column, height and width of the window to read.
     tables
         uint8 (band, value).
     out
         uint8 (y, x, band), at least as large; its upper left is written.
     out_valid
-        uint8 (y, x), likewise; not written where ``valid`` is (0, 0).
+        uint8 (y, x), written likewise; not written if ``valid`` is (0, 0).
     """
     row, col, height, width = window
     masked = valid.shape[0] > 0
@@ -185,7 +184,7 @@ def map_quads(
     out: NDArray[np.uint8],
     out_valid: NDArray[np.uint8],
 ) -> None:
-    """Do what :func:`map_blocks` does with a factor of 2 and even sides, five times as fast."""
+    """Average blocks of 2 x 2 pixels as :func:`map_blocks`, five times as fast; sides are even."""
     row, col, height, width = window
     masked = valid.shape[0] > 0
     for y in range(height // 2):
@@ -221,15 +220,15 @@ def map_blocks(
     out: NDArray[np.uint8],
     out_valid: NDArray[np.uint8],
 ) -> None:
-    """Average blocks of ``factor`` x ``factor`` pixels, nodata left out, and map the mean.
+    """Average the valid pixels of ``factor`` x ``factor`` blocks and map the mean to a byte.
 
-    A block counts as valid when at least half of it is. Means are rounded half up in the source's
-    own units before they are mapped. A last incomplete block is averaged over what there is.
+    A block is valid if at least half of its pixels are. Means are rounded half up in the units of
+    the source before they are mapped. Incomplete last blocks are averaged over their pixels.
 
     Parameters
     ----------
     values, valid, bands, window, tables, out, out_valid
-        As in :func:`map_pixels`; the output has a pixel per block.
+        As in :func:`map_pixels`; the output has one pixel per block.
     factor
         Side of a block in pixels.
     """
@@ -267,7 +266,7 @@ def _sum_area(
     box: tuple[float, float, float, float],
     sums: NDArray[np.float64],
 ) -> float:
-    """Write the sums of the valid values in a box, by area, and return the valid area."""
+    """Write the area-weighted sums of the valid values in a box; return the valid area."""
     y0, y1, x0, x1 = box
     masked = valid.shape[0] > 0
     area = 0.0
@@ -295,7 +294,7 @@ def area_means(
     out: NDArray[np.float64],
     out_valid: NDArray[np.uint8],
 ) -> None:
-    """Average the source area under every output pixel, for values that no table maps.
+    """Average the source under every output pixel, for wide dtypes.
 
     Parameters
     ----------
@@ -304,9 +303,9 @@ def area_means(
     valid, bands, ys, xs
         As in :func:`map_area_means`.
     out
-        float64 (y, x, band): the means, 0 where less than half of the area is valid.
+        float64 (y, x, band): means; 0 where less than half of the area is valid.
     out_valid
-        uint8 (y, x), at least as large; its upper left is written in any case.
+        uint8 (y, x), at least as large; its upper left is always written.
     """
     sums = np.zeros(len(bands), np.float64)
     for r in range(len(ys) - 1):
@@ -331,19 +330,19 @@ def map_area_means(
     out: NDArray[np.uint8],
     out_valid: NDArray[np.uint8],
 ) -> None:
-    """Average the source area under every output pixel, nodata left out, and map the mean.
+    """Average the valid source under every output pixel and map the mean to a byte.
 
     Parameters
     ----------
     values, valid, bands, tables
         As in :func:`map_pixels`.
     ys, xs
-        float64 (rows + 1) and (columns + 1), edges of the output pixels in source pixels,
+        float64 (rows + 1) and (columns + 1): edges of the output pixels in source pixels,
         ascending, within the source.
     out
         uint8 (y, x, band), at least as large; its upper left is written.
     out_valid
-        uint8 (y, x), likewise; not written where ``valid`` is (0, 0).
+        uint8 (y, x), written likewise; not written if ``valid`` is (0, 0).
     """
     masked = valid.shape[0] > 0
     sums = np.zeros(len(bands), np.float64)
@@ -352,13 +351,13 @@ def map_area_means(
         for c in range(len(xs) - 1):
             x0, x1 = xs[c], xs[c + 1]
             area = _sum_area(values, valid, bands, (y0, y1, x0, x1), sums)
-            # The tolerance keeps a block that is exactly half valid on the valid side.
+            # The tolerance keeps exactly half valid blocks valid.
             keep = area > 0.0 and area >= 0.5 * (y1 - y0) * (x1 - x0) - 1e-9
             if masked:
                 out_valid[r, c] = 1 if keep else 0
             for k in range(len(bands)):
                 if keep:
-                    # As above: sums of exact weights stay a hair below a true half otherwise.
+                    # As above: rounding errors must not push a true half below it.
                     out[r, c, k] = tables[k, int(np.floor(sums[k] / area + 0.5 + 1e-9))]
                 else:
                     out[r, c, k] = 0
@@ -368,16 +367,16 @@ def map_area_means(
 def count_bytes(
     words: NDArray[np.uint64], rest: NDArray[np.uint8], counts: NDArray[np.int64]
 ) -> None:
-    """Add a mask to a histogram, eight bytes at a time where they are all 0.
+    """Add a label to a histogram, eight bytes at a time where all of them are 0.
 
     Parameters
     ----------
     words
-        uint64, the mask's bytes but for the last few.
+        uint64: the bytes of the label, except the last few.
     rest
-        uint8, those.
+        uint8: the last few.
     counts
-        int64 (4, 256); sum over the first axis.
+        int64 (4, 256), to be summed over the first axis.
     """
     for i in range(words.shape[0]):
         word = words[i]

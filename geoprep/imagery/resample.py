@@ -1,4 +1,4 @@
-"""Source pixels -> the pixels of a level: area averages, each mapped to bytes once."""
+"""Resample source pixels to a level by area averages, and map them to bytes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from geoprep.imagery.wide import is_held_wide, stretch
 def pixel_edges(
     start: int, count: int, step: int, scale: float, length: int
 ) -> NDArray[np.float64]:
-    """Return where wanted pixels lie along one axis of the source.
+    """Return the edges of output pixels along one axis, in source pixels.
 
     Parameters
     ----------
     start
-        Where the first one begins, in pixels of the finest level.
+        First output pixel, in pixels of the finest level.
     count
-        How many are wanted.
+        Number of output pixels.
     step
-        Pixels of the finest level in each: 1, or 2, 4, ... at coarser levels.
+        Pixels of the finest level per output pixel: 1, or 2, 4, ... at coarser levels.
     scale
         Source pixels per pixel of the finest level.
     length
-        Pixels of the source; edges past it are moved onto it.
+        Length of the source in pixels; edges beyond are moved to it.
 
     Returns
     -------
@@ -47,22 +47,22 @@ def render(
     out: NDArray[np.uint8],
     out_valid: NDArray[np.uint8],
 ) -> None:
-    """Average the source under every wanted pixel and map it to bytes, once.
+    """Average the source under every output pixel and map the mean to a byte.
 
     Parameters
     ----------
     pixels
-        The source, or the window of it that the edges refer to.
+        The source, or the window of it whose pixels the edges are in.
     tables
-        uint8 (band, value), or float64 (band, 2) limits for wide values, from
-        :func:`geoprep.imagery.lookup_tables`.
+        From :func:`geoprep.imagery.lookup_tables`: uint8 (band, value), or float64 (band, 2)
+        limits of wide dtypes.
     ys, xs
-        From :func:`pixel_edges`. Whole steps of one size take a faster path.
+        From :func:`pixel_edges`. Equal whole steps are faster.
     out
-        uint8 (y, x, band), at least as large as wanted; its upper left is written, 0 where there
-        is no imagery and only there.
+        uint8 (y, x, band), at least as large as the output; its upper left is written. 0 means
+        nodata in all bands.
     out_valid
-        uint8 (y, x), likewise: 1 where there is imagery.
+        uint8 (y, x), written likewise: 1 where there is imagery.
     """
     if is_held_wide(pixels.values):
         _stretch_means(pixels, tables, ys, xs, out, out_valid)
@@ -104,13 +104,13 @@ def map_block_means(
     out: NDArray[np.uint8],
     out_valid: NDArray[np.uint8],
 ) -> None:
-    """Average blocks of ``factor`` x ``factor`` pixels and map the means, by the fastest loop.
+    """Average blocks of ``factor`` x ``factor`` pixels and map the means to bytes.
 
     Parameters
     ----------
     pixels, window, factor, tables, out, out_valid
-        As in :func:`geoprep.imagery.kernels.map_blocks`; ``out_valid`` is not written where
-        everything is valid.
+        As in :func:`geoprep.imagery.kernels.map_blocks`; ``out_valid`` is not written if all
+        pixels are valid.
     """
     values, valid = pixels.values, kernels.mask_of(pixels.valid)
     bands = kernels.bands_of(values)
@@ -126,9 +126,9 @@ def map_block_means(
 
 
 def _whole_step(ys: NDArray[np.float64], xs: NDArray[np.float64]) -> int:
-    """Return the step between edges if it is one whole number, 0 otherwise.
+    """Return the step between edges if it is the same whole number everywhere, else 0.
 
-    Only a last pixel cut short by the image's edge may differ.
+    Only the last pixel may be smaller, at the image's edge.
     """
     step = ys[1] - ys[0]
     if step != np.floor(step) or xs[1] - xs[0] != step or ys[0] % 1 or xs[0] % 1 or step < 1:

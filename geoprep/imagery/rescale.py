@@ -1,4 +1,4 @@
-"""Source values -> bytes: the limits of a scene, and the tables made from them."""
+"""Limits of a scene's values, and lookup tables that map values to bytes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from numpy.typing import NDArray
 from geoprep.imagery.wide import BINS, stretch, wide_percentile
 
 PERCENTILES = (2.0, 98.0)
-"""Of CRESI's create_8bit_images: the shares of a band that become black and white."""
+"""Percentiles of a band that become black and white, from CRESI's create_8bit_images."""
 
 SIZES = {"uint8": 256, "uint16": 65536}
-"""How many values a source of each dtype can hold."""
+"""Number of values of each dtype that is mapped by a table."""
 
 
 def percentile_limits(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the values that become black and white, from a histogram.
+    """Return the values that become black and white, from histograms.
 
-    As CRESI's create_8bit_images: percentiles 2 and 98, linearly interpolated, of the values
-    above 0, and a lower limit of at least 1. Equal to ``np.percentile`` over the pixels.
+    As in CRESI's create_8bit_images: percentiles 2 and 98 of the values above 0, linearly
+    interpolated, with a lower limit of at least 1. Equal to ``np.percentile`` over the pixels.
 
     Parameters
     ----------
     counts
-        int64 (band, value); of wide sources (band, bin), from :func:`geoprep.imagery.count_source`.
-        There all valid values count, negative ones and 0 too, and percentiles are as exact as the
-        bins (:mod:`geoprep.imagery.wide`).
+        int64 (band, value), or (band, bin) for wide dtypes, from
+        :func:`geoprep.imagery.count_source`. For wide dtypes all valid values are used, including
+        negative ones and 0, and percentiles are as exact as the bins
+        (:mod:`geoprep.imagery.wide`).
 
     Returns
     -------
     ndarray
-        float64 (band, 2). A band of one value gets limits one apart; an empty one 1 and 2.
+        float64 (band, 2). A band with one value gets limits that differ by 1; without any: 1, 2.
     """
     limits = np.empty((len(counts), 2))
     for band, histogram in enumerate(counts):
@@ -51,7 +52,7 @@ def _percentile(below: NDArray[np.int64], percent: float) -> float:
     total = int(below[-1])
     if total == 0:
         return 1.0
-    # NumPy's "linear" method, its order of operations included, so that not a bit differs.
+    # The "linear" method of NumPy in its order of operations, for equal bits.
     position = percent / 100 * (total - 1)
     index = int(np.floor(position))
     part = position - index
@@ -60,23 +61,23 @@ def _percentile(below: NDArray[np.int64], percent: float) -> float:
 
 
 def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[Any]:
-    """Return uint8 (band, value), the byte for every value a source can hold.
+    """Return the byte for every value of a dtype, uint8 (band, value).
 
-    For wide sources, whose values are too many, the limits themselves.
-
-    ``clip(floor((v - lo) * 255 / (hi - lo) + 0.5), 0, 255)`` as GDAL's ``-scale`` computes it,
-    except that valid pixels never become 0, which is kept for nodata.
+    ``clip(floor((v - lo) * 255 / (hi - lo) + 0.5), 1, 255)``: as GDAL's ``-scale``, but 0 is
+    reserved for nodata. For wide dtypes the limits are returned instead of a table.
 
     Parameters
     ----------
     limits
-        float64 (band, 2), from :func:`percentile_limits` or (0, 255) for bytes left as they are.
+        float64 (band, 2), from :func:`percentile_limits`; (0, 255) keeps bytes unchanged.
+    dtype
+        Of the source.
     """
     if dtype not in SIZES:
         return limits
     table = np.ones((len(limits), SIZES[dtype]), np.uint8)
     for of_band, (low, high) in zip(table, limits.tolist(), strict=True):
-        # All but the values between the limits are known: few of 65536, in an 11-bit image.
+        # Compute only between the limits: few of 65536 values in an 11-bit image.
         first = min(max(int(np.floor(low)), 0), len(of_band))
         last = min(max(int(np.ceil(high)) + 1, first), len(of_band))
         values = np.arange(first, last, dtype=np.float64)
@@ -87,7 +88,7 @@ def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[Any]:
 
 
 def to_bytes(values: NDArray[Any], tables: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return uint8 (..., band): source values mapped one by one, by what `lookup_tables` made."""
+    """Return source values (..., band) as uint8, mapped by the result of `lookup_tables`."""
     if tables.dtype != np.uint8:
         return stretch(values, tables)
     return np.stack([table[values[..., k]] for k, table in enumerate(tables)], axis=-1)

@@ -1,8 +1,8 @@
-"""Signed, 32-bit and floating imagery: values too many for a table, counted and mapped by range.
+"""Wide dtypes: signed, 32-bit and floating-point imagery, whose values are too many for a table.
 
-Counts are one histogram per band over the values as 32-bit floats in ascending order, 2,048 bins
-per factor of two: 8 MB per band whatever the image, and the same in whatever order its strips are
-counted. Percentiles are interpolated within a bin, whose width is at most 1/2,048 of the value.
+Values are counted as 32-bit floats in one histogram per band with 2,048 bins per factor of two:
+8 MB per band for any image, independent of the order in which strips are counted. Percentiles are
+interpolated within a bin, whose width is at most 1/2,048 of the value.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from numpy.typing import NDArray
 _SINGLE: Final = ("int8", "int16", "float32")
 _DOUBLE: Final = ("int32", "uint32", "int64", "uint64", "float64")
 WIDE: Final = (*_SINGLE, *_DOUBLE)
-"""Source dtypes that have no table of bytes."""
+"""Source dtypes that are rescaled by limits rather than a table."""
 
 _DROPPED_BITS: Final = 12
 BINS: Final = 1 << (32 - _DROPPED_BITS)
 
 
 def held_dtype(dtype: str) -> str:
-    """Return the dtype in which values of a source are held: one that has all of them, or NaN."""
+    """Return the dtype that pixels of a source dtype are read into: it holds its values, or NaN."""
     if dtype in _SINGLE:
         return "float32"
     return "float64" if dtype in _DOUBLE else dtype
 
 
 def is_held_wide(values: NDArray[Any]) -> bool:
-    """Return whether values were read from a wide source."""
+    """Return whether values were read from a wide dtype."""
     return values.dtype.kind == "f"
 
 
 def find_usable(values: NDArray[Any], nodata: float | None) -> NDArray[np.bool_]:
-    """Return bool (y, x): where no band is NaN, infinite or ``nodata``.
+    """Return where no band is NaN, infinite or ``nodata``, bool (y, x).
 
-    One band is enough, since a marker such as -9999 is no value of the others either.
+    One band suffices, since a marker such as -9999 is not a valid value of other bands either.
     """
     usable: NDArray[np.bool_] = np.isfinite(values).all(axis=2)
     if nodata is not None and np.isfinite(nodata):
@@ -45,7 +45,7 @@ def find_usable(values: NDArray[Any], nodata: float | None) -> NDArray[np.bool_]
 
 
 def count_wide(values: NDArray[Any], valid: NDArray[np.uint8] | None) -> NDArray[np.int64]:
-    """Return int64 (band, BINS): how often values of each bin occur among valid pixels."""
+    """Return the number of valid pixels per bin, int64 (band, BINS)."""
     counts = np.zeros((values.shape[2], BINS), np.int64)
     for band, of_band in enumerate(counts):
         chosen = values[..., band]
@@ -55,7 +55,7 @@ def count_wide(values: NDArray[Any], valid: NDArray[np.uint8] | None) -> NDArray
 
 
 def _bins(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the bins of finite values: the bits of floats, made to ascend with them."""
+    """Return the bins of finite values, from the bits of floats in ascending order."""
     bits = np.clip(values, -_LARGEST, _LARGEST).astype(np.float32).view(np.uint32)
     ascending = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
     bins: NDArray[np.int64] = (ascending >> _DROPPED_BITS).astype(np.int64)
@@ -73,7 +73,7 @@ def _edge(number: int) -> float:
 
 
 def wide_percentile(histogram: NDArray[np.int64], percent: float) -> float:
-    """Return a percentile of the values counted, taken as evenly spread within their bins.
+    """Return a percentile of counted values, taken as evenly spread within their bins.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def wide_percentile(histogram: NDArray[np.int64], percent: float) -> float:
 
 
 def stretch(values: NDArray[Any], limits: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return the bytes of values (..., band), 1 to 255, by the formula of the store format."""
+    """Return values (..., band) as bytes 1 to 255, by the formula of `lookup_tables`."""
     low, high = limits[:, 0], limits[:, 1]
     scaled = np.floor((values - low) * 255 / (high - low) + 0.5)
     bytes_: NDArray[np.uint8] = np.clip(scaled, 1, 255).astype(np.uint8)

@@ -1,7 +1,8 @@
-"""Road labels: a label file and a rule for speeds in, lines with a speed and their masks out.
+"""Labels: read vector or raster label files and convert them to label bytes on a scene's grid.
 
-Face: :func:`read_roads`, :class:`Roads`, :class:`SpeedRule`, :func:`speed_polygons`, :func:`burn`
-of vectors; :func:`read_mask`, :class:`MaskRule`, :func:`majority` of rasters.
+Public API for vectors: :func:`read_roads`, :class:`LabelRoads`, :class:`SpeedRule`,
+:func:`speed_polygons`, :func:`burn`; for rasters: :func:`read_mask`, :class:`MaskRule`,
+:func:`majority`.
 """
 
 import lazy_loader as lazy

@@ -3,8 +3,8 @@ from .burning import SpeedPolygons as SpeedPolygons
 from .burning import burn as burn
 from .burning import speed_polygons as speed_polygons
 from .downsampling import majority as majority
-from .mask_files import Part as Part
-from .mask_files import has_place as has_place
+from .mask_files import SceneWindow as SceneWindow
+from .mask_files import is_mask_georeferenced as is_mask_georeferenced
 from .mask_files import mask_values as mask_values
 from .mask_files import read_mask as read_mask
 from .mask_rule import MaskRule as MaskRule

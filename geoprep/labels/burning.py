@@ -1,8 +1,8 @@
-"""Road lines, areas and speeds -> a uint8 speed mask on any grid.
+"""Burn road lines and areas with speeds into uint8 labels on any grid.
 
-The recipe of the CRESI tools (``data_prep/speed_masks.py``), to the pixel: project to UTM, buffer
-by 2 m with one segment a quadrant, unite the roads of each speed, go back to the CRS of the image,
-burn in ascending speed by the pixel-centre rule. So the fastest road wins where roads cross, and
+This reproduces the CRESI tools (``data_prep/speed_masks.py``) to the pixel: project to UTM, buffer
+by 2 m with one segment per quadrant, unite the roads of each speed, project to the image's CRS, and
+burn in ascending speed by the pixel-centre rule. So the highest speed wins where roads cross, and
 roads are 4 m wide on the ground whatever the shape of a pixel. Instead of a union, outlines get the
 vertices that it would give them (`noding`) and are drawn one by one.
 """
@@ -31,17 +31,17 @@ _QUADRANT_SEGMENTS: Final = 1
 _AREA: Final = 2
 """Dimensions of a polygon."""
 _FARTHEST_M: Final = 1e8
-"""No place on Earth is as far from the origin of a zone; GEOS overflows on what is much farther."""
+"""No place on Earth is this far from the origin of a zone; GEOS overflows far beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedPolygons:
-    """The ground that roads cover, one polygon per line or area, in ascending speed.
+    """Outlines of roads, one polygon per line or area, in ascending speed.
 
     Attributes
     ----------
     xy
-        Float64 (points, 2): closed rings one after another, in the CRS of the image.
+        Float64 (points, 2): concatenated closed rings in the CRS of the image.
     ring
         Int64 (points,): the ring that a point is part of.
     first
@@ -49,7 +49,8 @@ class SpeedPolygons:
     bounds
         Float64 (polygons, 4): least x, least y, greatest x, greatest y.
     value
-        uint8 (polygons,): speed in mph, rounded half up, ascending.
+        uint8 (polygons,): label byte (:mod:`geoprep.speed`); those of unknown speed come first,
+        then ascending speeds.
     """
 
     xy: NDArray[np.float64]
@@ -62,50 +63,49 @@ class SpeedPolygons:
 def speed_polygons(
     roads: LabelRoads, grid: Grid, *, buffer_m: float | NDArray[np.float64] = DEFAULT_BUFFER_M
 ) -> SpeedPolygons:
-    """Return the ground that roads cover: once per scene, however many windows are burned from it.
+    """Return the outlines of roads; they are made once per scene and burned into any window.
 
     Parameters
     ----------
     roads
-        Roads of one scene. Lines that its UTM zone cannot reach are left out.
+        Roads of one scene. Lines outside the domain of its UTM zone are left out.
     grid
         Of the scene. All roads are widened in its UTM zone (`buffer_crs`): widths are true to
         0.1 % there, whatever else the label file holds.
     buffer_m
-        Metres on either side of a line: one for all, or float64 (line,). Areas stay as they are.
+        Metres on either side of a line: one value, or float64 (line,). Areas are not widened.
 
     Raises
     ------
     UsageError
-        If a buffer is not above 0.
+        If a buffer is not larger than 0.
     LabelError
-        If the roads have no place in the CRS of the image.
+        If roads have no coordinates in the CRS of the image.
     """
     buffers = np.broadcast_to(np.asarray(buffer_m, np.float64), roads.lines.shape)
     if not np.all(np.asarray(buffer_m) > 0):
-        raise UsageError(f"a road buffer of {buffer_m} m leaves no road; give more than 0")
+        raise UsageError(f"`buffer` {buffer_m} m: must be larger than 0")
     if not len(roads.lines):
         return _nothing()
     utm = buffer_crs(grid)
     lines = reproject(roads.lines, roads.crs, utm)
     reached = np.flatnonzero(_is_within(lines, _FARTHEST_M))
     if not len(reached):
-        raise LabelError(
-            f"roads at {_place(roads)} are nowhere on Earth; check their CRS {roads.crs}"
-        )
+        raise LabelError(f"roads at {_place(roads)} are not on Earth; check their CRS {roads.crs}")
     is_area = shapely.get_dimensions(lines[reached]) == _AREA
     areas, reached = reached[is_area], reached[~is_area]
     pieces, owner, cut = untangled(lines[reached], buffers[reached])
     road = reached[owner]
     outlines = shapely.buffer(pieces, buffers[road], quad_segs=_QUADRANT_SEGMENTS)
-    # Areas need none of the vertices that a union would give them.
+    # Areas do not need the vertices that a union would add.
     apart = np.concatenate([cut, np.ones(len(areas), np.bool_)])
     outlines, mph = np.concatenate([outlines, lines[areas]]), roads.mph[np.append(road, areas)]
     xy, ring, first, mph = _outlined(outlines, mph, apart)
     xy = np.column_stack(transformer(utm, grid.crs).transform(*xy.T))
     if not np.isfinite(xy).all():
         raise LabelError(
-            f"roads at {_place(roads)} have no coordinates in the image's CRS, {grid.crs}"
+            f"roads at {_place(roads)} have no coordinates in the image's CRS, {grid.crs}. Check "
+            "the CRS of both"
         )
     bounds = np.hstack([end.reduceat(xy, first[:-1]) for end in (np.minimum, np.maximum)])
     value = np.where(mph == UNKNOWN_MPH, np.uint8(UNKNOWN_SPEED), to_byte(mph))
@@ -115,14 +115,15 @@ def speed_polygons(
 def _outlined(
     outlines: NDArray[np.object_], mph: NDArray[np.float64], cut: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return polygons as `SpeedPolygons` has them, in metres, and the speed of each.
+    """Return polygons in the form of `SpeedPolygons`, in metres, and the speed of each.
 
     Parameters
     ----------
     outlines, mph
         Polygons in metres, and their speeds.
     cut
-        Pieces of tangles, and areas: these get no vertices from each other, there may be millions.
+        Whether it is a piece of a tangle, or an area: these get no vertices from others, as there
+        may be millions.
     """
     ascending = np.argsort(mph, kind="stable")
     ascending = ascending[~shapely.is_empty(outlines[ascending])]  # a buffer of 1e-9 m, say
@@ -143,10 +144,10 @@ def _nothing() -> SpeedPolygons:
 
 
 def burn(polygons: SpeedPolygons, transform: Affine, shape: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the speed mask of roads on a grid.
+    """Return the label of roads on a grid.
 
-    A pixel is road when its centre is; of several speeds the highest stays. The grid may be turned,
-    sheared, or south-up. A window's mask is the slice of the whole one.
+    A pixel is road if its centre is; the highest of several speeds is kept. The grid may be
+    rotated, sheared or south-up. The label of a window is the slice of the whole one.
 
     Parameters
     ----------
@@ -160,7 +161,7 @@ def burn(polygons: SpeedPolygons, transform: Affine, shape: tuple[int, int]) -> 
     Returns
     -------
     ndarray of uint8
-        (y, x): 0 no road, else the speed in mph, rounded half up.
+        (y, x): 0 background, 1..253 speed in mph rounded half up, 254 unknown speed.
     """
     mask = np.full(shape, BACKGROUND, dtype=np.uint8)
     corners = [transform * (x, y) for x in (0, shape[1]) for y in (0, shape[0])]
@@ -180,8 +181,8 @@ def _pixels(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return columns and rows of coordinates.
 
-    The origin is taken off before anything is multiplied: degrees are some ten million pixels from
-    zero, and the inverse affine would lose eight digits to that.
+    The origin is subtracted before anything is multiplied: degrees are some ten million pixels from
+    zero, and the inverse transform would lose eight digits.
     """
     a, b, c, d, e, f = transform[:6]
     east, south = xy[:, 0] - c, xy[:, 1] - f
@@ -200,7 +201,7 @@ def buffer_crs(grid: Grid) -> str:
 
 
 def _is_within(geometry: NDArray[np.object_], limit: float) -> NDArray[np.bool_]:
-    """Return where no coordinate is infinite, missing, or as far from zero as the limit."""
+    """Return where all coordinates are finite and closer to zero than the limit."""
     return np.asarray((np.abs(shapely.bounds(geometry)) < limit).all(axis=1), dtype=np.bool_)
 
 

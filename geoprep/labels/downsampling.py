@@ -1,4 +1,4 @@
-"""A speed mask on a finer grid -> one on a coarser: what most of the known pixels say."""
+"""Downsample label bytes by majority."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def majority(
     xs: NDArray[np.float64],
     out: NDArray[np.uint8],
 ) -> None:
-    """Write what most known pixels under every wanted pixel say.
+    """Write the majority of the label bytes under every output pixel.
 
-    A pixel is road when at least half of the known ones are, and has the speed that most of these
-    have, the faster of two; it is no data where none is known. Where wanted pixels are the smaller
-    ones, each has the code of the one that it lies in.
+    A pixel is road if at least half of the labelled pixels under it are. It gets the most frequent
+    of their speeds, the higher of two equally frequent ones. It is nodata if none is labelled. An
+    output pixel smaller than the input's gets the byte of the pixel that contains its centre.
 
     Parameters
     ----------
     codes
-        uint8 (y, x), bytes of a speed mask.
+        uint8 (y, x), label bytes.
     ys, xs
-        Edges of wanted pixels in pixels of ``codes``, from `geoprep.imagery.pixel_edges`.
+        Edges of output pixels in pixels of ``codes``, from `geoprep.imagery.pixel_edges`.
     out
-        uint8, at least as large as wanted; its upper left is written.
+        uint8 (y, x), at least as large as the output; its upper left is written.
     """
     tops, bottoms = _ranges(ys, codes.shape[0])
     lefts, rights = _ranges(xs, codes.shape[1])
@@ -42,7 +42,7 @@ def majority(
 def _ranges(
     edges: NDArray[np.float64], length: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
-    """Return the first pixel whose centre lies between two edges, and the one after the last."""
+    """Return, per pair of edges, the first pixel with its centre between them, and the last + 1."""
     first = np.ceil(edges[:-1] - 0.5).astype(np.int64)
     last = np.ceil(edges[1:] - 0.5).astype(np.int64)
     narrow = last <= first

@@ -1,7 +1,7 @@
-"""One GeoJSON document -> road table: the way every SpaceNet label takes, so it is a fast one.
+"""Read a GeoJSON document into a road table, without GDAL.
 
-The standard library parses, shapely makes all lines of the file in one call. GDAL is not asked:
-on files of some dozen roads, opening one costs it more than the whole of this.
+All SpaceNet labels are GeoJSON. The standard library parses and shapely makes all lines in one
+call: for files of some dozen roads that takes less time than GDAL needs to open one.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ _MIN_POINTS: Final = 2
 _LINES: Final = ("LineString", "MultiLineString")
 _AREAS: Final = ("Polygon", "MultiPolygon")
 _OTHER_GEOMETRIES: Final = ("Point", "MultiPoint", "GeometryCollection")
-_Points = list[Any]  # of [x, y] or [x, y, z], if the file is sane
+_Points = list[Any]  # of [x, y] or [x, y, z] in valid files
 
 
 def parse_geojson(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
     """Return the roads of a GeoJSON FeatureCollection.
 
-    Lines and polygons count, single or multiple, without their z; other geometries, null ones, and
-    coordinates that are no place are left out and noted. No features means no roads.
+    Lines and polygons are used, single or multiple, without z. Other and null geometries and
+    invalid coordinates are left out and noted. Without features there are no roads.
 
     Parameters
     ----------
     data
-        The document. Its CRS is longitude and latitude unless it has the ``crs`` member of the
-        format's first edition.
+        The document, in longitude and latitude unless it has a ``crs`` member (GeoJSON 2008).
+    rule
+        Which features are roads, and how speeds and widths are found.
     name
-        What messages call the file.
+        Name of the file, for messages.
 
     Raises
     ------
     LabelError
-        If the document is no FeatureCollection, its CRS is not known, or speeds shall come from a
-        field that no feature has.
+        If the document is not a FeatureCollection, its CRS is unknown, no feature has the speed or
+        width field, or areas are not identified as roads.
     """
     document = _parse(data, name)
     crs = _crs(document.get("crs"), name)
@@ -61,19 +62,19 @@ def parse_geojson(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
 def _parse(data: bytes, name: str) -> dict[str, Any]:
     if not data.strip():
         raise LabelError(
-            f"{name}: the file is empty, which may be a download cut short; fetch it again. "
+            f"{name}: the file is empty, perhaps a truncated download; download it again. "
             'If there are no roads, write {"type": "FeatureCollection", "features": []}'
         )
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise LabelError(
-            f"{name}: not valid JSON ({error}); fetch the file again, or leave it out"
+            f"{name}: not valid JSON ({error}); download the file again, or leave it out"
         ) from error
     if isinstance(document, dict) and document.get("type") == "FeatureCollection":
         if isinstance(document.get("features"), list):
             return document
-        found = "one without a list of features"
+        found = "a FeatureCollection without a list of features"
     else:
         found = str(document.get("type") if isinstance(document, dict) else document)[:60]
     raise LabelError(
@@ -83,7 +84,7 @@ def _parse(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _crs(member: object, name: str) -> str:
-    """Return the CRS that the ``crs`` member of GeoJSON 2008 names; without one it is lon, lat."""
+    """Return the CRS of the ``crs`` member of GeoJSON 2008; longitude, latitude without one."""
     if member is None:
         return LONLAT
     named = member.get("properties") if isinstance(member, Mapping) else None
@@ -91,7 +92,7 @@ def _crs(member: object, name: str) -> str:
     crs = _known_crs(text) if isinstance(text, str | int) else None
     if crs is None:
         raise LabelError(
-            f"{name}: its crs member {json.dumps(member)[:200]} names no known CRS on Earth; "
+            f"{name}: its crs member {json.dumps(member)[:200]} is not a known CRS on Earth; "
             "convert the file with ogr2ogr -f GeoJSON -a_srs EPSG:CODE -t_srs OGC:CRS84 "
             "fixed.geojson INPUT"
         )
@@ -102,7 +103,7 @@ def _crs(member: object, name: str) -> str:
 def _known_crs(text: str | int) -> str | None:
     try:
         crs = pyproj.CRS.from_user_input(text)
-        transformer(crs.to_string(), LONLAT)  # not from a CRS that is local, or on the Moon
+        transformer(crs.to_string(), LONLAT)  # fails for a local CRS, or one of the Moon
     except pyproj.exceptions.ProjError:
         return None
     return LONLAT if crs == pyproj.CRS.from_user_input(LONLAT) else crs.to_string()
@@ -136,10 +137,10 @@ def _lines(
 def _numeric_parts(
     parts: Sequence[_Points], owner: Sequence[int], notes: list[str]
 ) -> tuple[list[_Points], NDArray[np.float64], list[int]]:
-    """Return the parts that are made of numbers, all their points, and the feature of each part.
+    """Return the parts made of numbers, all their points, and the feature of each part.
 
-    The features of the others get a note. This is the slow way, for files that mix 2-D and 3-D
-    points or hold nonsense.
+    The features of other parts get a note. Used for files that mix 2-D and 3-D points or hold
+    invalid coordinates; it is slower.
     """
     read = [
         (part, _coordinates([part], ragged=True), index)
@@ -154,12 +155,12 @@ def _numeric_parts(
 
 
 def _parts(geometry: object) -> tuple[list[_Points], str]:
-    """Return the point lists of a line geometry, or none and why."""
+    """Return the point lists of a line geometry and a note, "" if it is usable."""
     if not isinstance(geometry, dict):
         return [], "geometry missing"
     kind, coordinates = geometry.get("type"), geometry.get("coordinates")
     if kind in _AREAS:
-        return [], ""  # these are few: `_with_areas`
+        return [], ""  # added by `_with_areas`
     if kind not in _LINES:
         return [], f"geometry {kind}" if kind in _OTHER_GEOMETRIES else "geometry malformed"
     if not isinstance(coordinates, list):
@@ -175,7 +176,7 @@ def _with_areas(
     owner: NDArray[np.intp],
     notes: list[str],
 ) -> tuple[NDArray[np.object_], NDArray[np.intp]]:
-    """Return lines and polygons in the order of their features; what is no polygon is noted."""
+    """Return lines and polygons in the order of their features; invalid polygons are noted."""
     areas: list[shapely.Polygon] = []
     areas_of: list[int] = []
     for index, feature in enumerate(features):
@@ -198,7 +199,7 @@ def _with_areas(
 
 
 def _polygons(kind: str, coordinates: object) -> list[shapely.Polygon]:
-    """Return the polygons of a geometry; raises what NumPy and shapely do of what is none."""
+    """Return the polygons of a geometry; an invalid one raises an error of NumPy or shapely."""
     polygons = []
     if not isinstance(coordinates, list):
         raise TypeError(coordinates)
@@ -214,7 +215,7 @@ def _polygons(kind: str, coordinates: object) -> list[shapely.Polygon]:
 def _coordinates(parts: Sequence[_Points], *, ragged: bool = False) -> NDArray[np.float64] | None:
     """Return all points of some lines, float64 (points, 2), or None if they are not numbers.
 
-    ``ragged`` also takes points with and without a height in one line, which is slower.
+    With ``ragged``, points of a line may differ in having z, which is slower.
     """
     try:
         points = [point for part in parts for point in part]

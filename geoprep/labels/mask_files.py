@@ -1,7 +1,7 @@
-"""Masks as labels: the window of a raster that lies on a scene -> bytes of a speed mask.
+"""Read the part of a mask under a scene and convert it to label bytes.
 
-A mask lies on its scene pixel by pixel, or has a place on the ground of its own: then the nearest
-pixel counts. Only the window that is asked for is read.
+A mask either has the pixels of its scene, or a georeference of its own: then the nearest pixel is
+used. Only the window that is needed is read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.crs import LONLAT, is_georeferenced
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
 from geoprep.imagery import has_palette
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
     from rasterio.windows import Window
 
 _MOST_PIXELS: Final = 16 << 20
-"""Pixels of a mask that are read at once: one with finer pixels than its image is read in rows."""
+"""Pixels of a mask to read at once; a mask with finer pixels than its image is read in rows."""
 _SAME_PIXEL: Final = 0.01
 _EDGE_POINTS: Final = 21
 
 
-class Part(NamedTuple):
-    """A window of a scene, in pixels of its source."""
+class SceneWindow(NamedTuple):
+    """A window of a scene in pixels of its image: first row and column, height and width."""
 
     row: int
     col: int
@@ -41,30 +42,32 @@ class Part(NamedTuple):
 
 
 def read_mask(
-    label: str, rule: MaskRule, grid: Grid, part: Part
+    label: str, rule: MaskRule, grid: Grid, part: SceneWindow
 ) -> tuple[NDArray[np.uint8], dict[str, int]]:
-    """Return the speed mask of a part of a scene.
+    """Return the label of a window of a scene.
 
     Parameters
     ----------
     label
         Address of a raster of any format.
     rule
-        What its values mean.
+        Meaning of its values.
     grid
         Of the whole scene.
+    part
+        The window to read.
 
     Returns
     -------
     ndarray
-        uint8 (y, x): 255 where the mask says nothing.
+        uint8 (y, x) label bytes (:mod:`geoprep.speed`): 255 where the mask has no value.
     dict
-        What was noticed -> 1.
+        Note -> 1.
 
     Raises
     ------
     LabelError
-        It cannot be read, does not lie on the scene, or its values are not what the rule says.
+        If it cannot be read, does not overlap the scene, or has values that the rule excludes.
     """
     from rasterio.windows import Window
 
@@ -82,13 +85,13 @@ def read_mask(
 
 
 def mask_values(*labels: str) -> str:
-    """Return the values in the middle of masks, in words, for a person to choose from."""
-    values = sorted(set[tuple[float, ...]]().union(*map(_values_in_the_middle, labels)))
+    """Return the values near the centres of masks as text, for messages."""
+    values = sorted(set[tuple[float, ...]]().union(*map(_central_values, labels)))
     shown = [",".join(f"{part:g}" for part in value) for value in values[:6]]
     return " and ".join(shown) + (" and more" if len(values) > len(shown) else "")
 
 
-def _values_in_the_middle(label: str) -> set[tuple[float, ...]]:
+def _central_values(label: str) -> set[tuple[float, ...]]:
     from rasterio.windows import Window
 
     side = 1024
@@ -99,10 +102,14 @@ def _values_in_the_middle(label: str) -> set[tuple[float, ...]]:
     return set(map(tuple, np.unique(values, axis=0).tolist()))
 
 
-def has_place(label: str) -> bool:
-    """Return whether a mask says where it lies on the ground."""
+def is_mask_georeferenced(label: str) -> bool:
+    """Return whether a mask has a georeference; a transform alone counts, in its image's CRS."""
     with _opened(label) as dataset:
-        return dataset.crs is not None or not dataset.transform.is_identity
+        return _is_georeferenced(dataset, LONLAT)
+
+
+def _is_georeferenced(dataset: DatasetReader, default_crs: str) -> bool:
+    return is_georeferenced(dataset.crs or default_crs, dataset.transform)
 
 
 @contextmanager
@@ -114,22 +121,21 @@ def _opened(label: str) -> Iterator[DatasetReader]:
         raise
     except GeoprepError as error:
         raise LabelError(
-            f"{error} It is a label: without it the scene is built as unlabelled."
+            f"{error} It is a label: remove it to build the scene as unlabelled."
         ) from error
 
 
 def _pixel_by_pixel(dataset: DatasetReader, grid: Grid, label: str) -> bool:
-    """Return whether a mask has the pixels of its scene; False where it has a place of its own."""
+    """Return whether a mask has the pixels of its scene; False: another grid, georeferenced."""
     fits = (dataset.height, dataset.width) == (grid.height, grid.width)
-    nowhere = dataset.crs is None and dataset.transform.is_identity
-    if not grid.crs or nowhere:
+    if not grid.georeferenced or not _is_georeferenced(dataset, grid.crs):
         if fits:
             return True
+        which = "mask" if grid.georeferenced else "image"
         raise LabelError(
-            f"{label}: has {dataset.width} x {dataset.height} pixels and its image "
-            f"{grid.width} x {grid.height}, and the "
-            f"{'mask' if nowhere else 'image'} says not where it lies: give both the same size, or "
-            "both a georeference"
+            f"{label}: has {dataset.width} x {dataset.height} pixels, its image has "
+            f"{grid.width} x {grid.height}, and the {which} is not georeferenced: give both the "
+            "same size, or georeference both"
         )
     same_crs = dataset.crs is None or _same_crs(dataset, grid)
     return fits and same_crs and _same_corners(dataset.transform, grid)
@@ -142,7 +148,7 @@ def _same_crs(dataset: DatasetReader, grid: Grid) -> bool:
 
 
 def _same_corners(transform: Affine, grid: Grid) -> bool:
-    """Return whether no corner of a scene lies further than a hundredth pixel from a mask's."""
+    """Return whether all corners of a scene are within a hundredth of a pixel of the mask's."""
     there = ~transform * grid.transform
     return all(
         abs(a - b) < _SAME_PIXEL
@@ -159,7 +165,7 @@ def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
     alpha = next((i for i, one in enumerate(meanings, 1) if one == ColorInterp.alpha), None)
     bands = [i for i in range(1, dataset.count + 1) if i != alpha]
     if any(dataset.dtypes[i - 1].startswith("complex") for i in bands):
-        raise LabelError(f"{label}: holds complex numbers; a mask holds real ones")
+        raise LabelError(f"{label}: holds complex values; give a mask of real numbers")
     opaque = None if alpha is None else dataset.read(alpha, window=window) != 0
     palette = None
     if has_palette(dataset):
@@ -171,14 +177,14 @@ def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
 
 
 def _mask_crs(dataset: DatasetReader, grid: Grid) -> Any:  # noqa: ANN401 - rasterio's
-    """Return the CRS of a mask; one with an affine alone has its image's."""
+    """Return the CRS of a mask; with a transform alone, that of its image."""
     from rasterio.crs import CRS
 
     return CRS.from_user_input(grid.crs) if dataset.crs is None else dataset.crs
 
 
 def _window_under(dataset: DatasetReader, grid: Grid) -> Window | None:
-    """Return the window of a mask under a grid, two pixels wider; None where there is none."""
+    """Return the window of a mask under a grid with a margin of two pixels; None if empty."""
     from rasterio.errors import RasterioError
     from rasterio.warp import transform_bounds
     from rasterio.windows import Window
@@ -187,7 +193,7 @@ def _window_under(dataset: DatasetReader, grid: Grid) -> Window | None:
         left, bottom, right, top = transform_bounds(
             grid.crs, _mask_crs(dataset, grid), *grid.bounds, densify_pts=_EDGE_POINTS
         )
-    except RasterioError:  # one that its CRS does not reach
+    except RasterioError:  # outside the domain of its CRS
         return None
     if not np.isfinite((left, bottom, right, top)).all():
         return None
@@ -203,8 +209,9 @@ def _window_under(dataset: DatasetReader, grid: Grid) -> Window | None:
 def _require_overlap(dataset: DatasetReader, grid: Grid, label: str) -> None:
     if _window_under(dataset, grid) is None:
         raise LabelError(
-            f"{label}: the mask lies elsewhere, at {_numbers(dataset.bounds)} in "
-            f"{str(dataset.crs)[:40]}; its image is at {_numbers(grid.bounds)} in {grid.crs[:40]}"
+            f"{label}: does not overlap its image; the mask is at {_numbers(dataset.bounds)} in "
+            f"{str(dataset.crs)[:40]}, the image at {_numbers(grid.bounds)} in {grid.crs[:40]}. "
+            "Check the CRS and transform of both"
         )
 
 
@@ -215,7 +222,7 @@ def _numbers(bounds: tuple[float, ...]) -> str:
 def _fill_warped(
     dataset: DatasetReader, rule: MaskRule, grid: Grid, out: NDArray[np.uint8], label: str
 ) -> None:
-    """Write the nearest pixel's code into every pixel of a grid that the mask reaches."""
+    """Write the byte of the nearest mask pixel to every pixel of a grid that the mask covers."""
     from rasterio.enums import Resampling
     from rasterio.warp import reproject
 

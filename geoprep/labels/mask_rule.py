@@ -1,4 +1,4 @@
-"""What the values of a mask mean: a rule and pixels of any dtype in, bytes of a speed mask out."""
+"""Convert the values of masks of any dtype to label bytes, by a rule."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ Colour = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class MaskPixels:
-    """A window of a mask as its file has it.
+    """Decoded pixels of a window of a mask.
 
     Attributes
     ----------
     values
-        (band, y, x), real numbers; alpha left out.
+        (band, y, x), real numbers, without alpha.
     opaque
-        bool (y, x) from the alpha band; None where there is none.
+        bool (y, x) from the alpha band; None without one.
     palette
-        uint8 (256, 3), colour of each value of the one band; None where there is none.
+        uint8 (256, 3), colour of each value of the only band; None without one.
     tag
-        The value that the file says is nodata, or None.
+        Nodata tag of the file, or None.
     name
-        What messages call the file.
+        Name of the file, for messages.
     """
 
     values: NDArray[Any]
@@ -61,18 +61,18 @@ class MaskPixels:
 
 
 @dataclass(frozen=True, slots=True)
-class _Test:
-    """What a text asks of pixels: one of some colours, one of some numbers, or a comparison."""
+class _Condition:
+    """A condition on pixels: one of some colours, one of some numbers, or a comparison."""
 
     colours: tuple[Colour, ...] = ()
     numbers: Colour = ()
     sign: str = ""
 
     def of(self, pixels: MaskPixels) -> NDArray[np.bool_]:
-        """Return where pixels are as asked, bool (y, x).
+        """Return where pixels meet the condition, bool (y, x).
 
-        Three numbers are a colour where a mask has colours; a palette must hold it. One number is
-        asked of every band.
+        Three numbers are a colour if the mask has three bands, or a palette with that colour. A
+        single number must be met by every band.
         """
         bands = len(pixels.values)
         colours = self.colours
@@ -96,17 +96,19 @@ class _Test:
 
 @dataclass(frozen=True, slots=True)
 class MaskRule:
-    """How masks are read.
+    """Meaning of the values of masks.
 
     Attributes
     ----------
     values
-        What is road: ``255``, ``>127``, ``1,2,5``, ``#ff0000`` or ``255,0,0``; the rest is none.
+        Values of road: ``255``, ``>127``, ``1,2,5``, ``#ff0000`` or ``255,0,0``; all others are
+        background.
     speeds
-        ``mph``, ``kmh`` or ``bins`` instead, where values are speeds; 0 is no road.
+        Unit of masks whose values are speeds: ``mph``, ``kmh`` or ``bins``; 0 is background. Used
+        if ``values`` is None.
     nodata
-        What is unknown, written likewise; None: the file's nodata tag, unless that is 0, which
-        programs that draw masks write as the ground beside the roads.
+        Values without a label, written like ``values``. None: the nodata tag of the file, unless
+        that is 0, which many programs write for background.
     """
 
     values: str | None = None
@@ -114,40 +116,40 @@ class MaskRule:
     nodata: str | None = None
 
     def check(self) -> None:
-        """Raise UsageError where a text cannot be read."""
-        for option, text in (("--label-values", self.values), ("--label-nodata", self.nodata)):
+        """Raise UsageError if a text cannot be parsed."""
+        for option, text in (("label_values", self.values), ("label_nodata", self.nodata)):
             if text is not None:
                 _parsed(text, option)
 
     def codes(self, pixels: MaskPixels) -> NDArray[np.uint8]:
-        """Return the speed mask that a mask stands for, uint8 (y, x).
+        """Return the label bytes of a mask, uint8 (y, x).
 
         Raises
         ------
         LabelError
-            It has too many bands, or values that are no speeds.
+            If it has too many bands, or values that are not speeds.
         """
         unknown = self._unknown(pixels)
         if self.values is None:
             codes = _speed_codes(pixels, self.speeds or "mph", ~unknown)
         else:
-            _require_bands(pixels, (1, _COLOUR_BANDS), "a mask has one band, or red, green, blue")
-            road = _parsed(self.values, "--label-values").of(pixels)
+            _require_bands(pixels, (1, _COLOUR_BANDS), "a mask has one, or red, green and blue")
+            road = _parsed(self.values, "label_values").of(pixels)
             if self.nodata is None and pixels.opaque is None:
-                unknown &= ~road  # what is called road is one, whatever the file's tag
+                unknown &= ~road  # the rule for roads outranks the nodata tag
             codes = np.where(road, np.uint8(UNKNOWN_SPEED), np.uint8(BACKGROUND))
         codes[unknown] = NODATA
         return codes
 
     def _unknown(self, pixels: MaskPixels) -> NDArray[np.bool_]:
-        """Return where a mask says nothing, bool (y, x)."""
+        """Return where a mask has no label, bool (y, x)."""
         values, shape = pixels.values, pixels.values.shape[1:]
         unknown = np.zeros(shape, np.bool_) if pixels.opaque is None else ~pixels.opaque
         if np.issubdtype(values.dtype, np.floating):
             unknown |= np.isnan(values).any(axis=0)
         if self.nodata is not None:
-            unknown |= _parsed(self.nodata, "--label-nodata").of(pixels)
-        elif pixels.tag:  # 0 is no road
+            unknown |= _parsed(self.nodata, "label_nodata").of(pixels)
+        elif pixels.tag:  # 0 is background
             unknown |= (values == pixels.tag).all(axis=0)
         if self.speeds is not None and values.dtype == np.uint8 and len(values) == 1:
             unknown |= values[0] == NODATA
@@ -155,20 +157,20 @@ class MaskRule:
 
 
 @lru_cache(maxsize=64)
-def _parsed(text: str, option: str) -> _Test:
-    """Return what a text asks for, or raise UsageError."""
+def _parsed(text: str, option: str) -> _Condition:
+    """Return the condition that a text describes, or raise UsageError."""
     plain = text.strip()
     if comparison := _COMPARISON.fullmatch(plain):
-        return _Test(numbers=(float(comparison[2]),), sign=comparison[1])
+        return _Condition(numbers=(float(comparison[2]),), sign=comparison[1])
     parts = [part.strip() for part in plain.split(",")]
     if all(re.fullmatch(r"#[0-9a-fA-F]{6}", part) for part in parts):
         colours = (tuple(float(byte) for byte in bytes.fromhex(part[1:])) for part in parts)
-        return _Test(colours=tuple(colours))
+        return _Condition(colours=tuple(colours))
     try:
-        return _Test(numbers=tuple(float(part) for part in parts))
+        return _Condition(numbers=tuple(float(part) for part in parts))
     except ValueError as error:
         raise UsageError(
-            f"{option} {text}: write a value such as 255, a comparison such as '>127', several "
+            f"`{option}` {text}: write a value such as 255, a comparison such as '>127', several "
             "values such as 1,2,5, or a colour such as '#ff0000' or 255,0,0"
         ) from error
 
@@ -178,7 +180,7 @@ def _holds(palette: NDArray[np.uint8] | None, colour: Colour) -> bool:
 
 
 def _coloured(pixels: MaskPixels, colours: tuple[Colour, ...]) -> NDArray[np.bool_]:
-    """Return where pixels have one of some colours; a grey mask has those whose parts are equal."""
+    """Return where pixels have one of some colours; one band stands for shades of grey."""
     found = np.zeros(pixels.values.shape[1:], np.bool_)
     for colour in colours:
         if pixels.palette is not None:
@@ -189,7 +191,7 @@ def _coloured(pixels: MaskPixels, colours: tuple[Colour, ...]) -> NDArray[np.boo
         else:
             raise LabelError(
                 f"{pixels.name}: has one band and no palette, so no colour {colour}: give "
-                "--label-values a value"
+                "a value as `label_values`"
             )
     return found
 
@@ -197,7 +199,7 @@ def _coloured(pixels: MaskPixels, colours: tuple[Colour, ...]) -> NDArray[np.boo
 def _require_bands(pixels: MaskPixels, known: tuple[int, ...], what: str) -> None:
     if len(pixels.values) not in known:
         raise LabelError(
-            f"{pixels.name}: has {len(pixels.values)} bands; {what}. Take one out with "
+            f"{pixels.name}: has {len(pixels.values)} bands; {what}. Extract one with "
             "gdal_translate -b N IN OUT"
         )
 
@@ -205,19 +207,19 @@ def _require_bands(pixels: MaskPixels, known: tuple[int, ...], what: str) -> Non
 def _speed_codes(
     pixels: MaskPixels, unit: str, known: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:  # fmt: skip
-    """Return the bytes of speeds; those that are not known are whatever they are."""
+    """Return the label bytes of speeds; where `known` is False they are arbitrary."""
     if unit == "bins":
         return _bin_codes(pixels, known)
-    _require_bands(pixels, (1,), "speeds are in one")
+    _require_bands(pixels, (1,), "a mask of speeds has one")
     values = pixels.values[0]
-    # In bytes of mph, which `geoprep export` writes, 254 has the store's own meaning.
+    # In uint8 mph, as `geoprep export` writes it, 254 means unknown speed as in a store.
     unknown = (values == UNKNOWN_SPEED) & (unit == "mph" and values.dtype == np.uint8)
     mph = np.where(known & ~unknown, values, 0) * MPH_PER_UNIT[unit]
     if mph.size and not (mph.min() >= 0 and mph.max() <= MAX_MPH):
         raise LabelError(
-            f"{pixels.name}: holds {mph.min():g} to {mph.max():g} mph as --label-speeds {unit}; "
-            f"speeds are 0 to {MAX_MPH:g}: check the unit, and say with --label-nodata what is "
-            "unknown"
+            f"{pixels.name}: holds {mph.min():g} to {mph.max():g} mph as `label_speeds` {unit}; "
+            f"speeds are 0 to {MAX_MPH:g}: check the unit, and give values without a label as "
+            "`label_nodata`"
         )
     codes: NDArray[np.uint8] = np.where(mph > 0, to_byte(mph), np.uint8(BACKGROUND))
     codes[unknown] = UNKNOWN_SPEED
@@ -225,14 +227,14 @@ def _speed_codes(
 
 
 def _bin_mph() -> NDArray[np.uint8]:
-    """Return the middle of the bins 0 (no road) to 7 as bytes: 6, 16, ... 66 mph."""
+    """Return the label bytes of bins 0 (background) to 7, their central speeds: 6, 16, ... 66."""
     middle = to_byte((np.arange(BIN_COUNT) + 0.5) * BIN_WIDTH_MPH + 0.5)
     return np.append(np.uint8(BACKGROUND), middle)
 
 
 def _bin_codes(pixels: MaskPixels, known: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Return the middle of every pixel's bin: of one band, or of the band that is not 0."""
-    _require_bands(pixels, (1, BIN_COUNT, BIN_COUNT + 1), "bins are in one, or one in each of 7")
+    """Return the central speed of every pixel's bin, from one band or one band per bin."""
+    _require_bands(pixels, (1, BIN_COUNT, BIN_COUNT + 1), "a mask of bins has one, or one per bin")
     mph = _bin_mph()
     if len(pixels.values) > 1:
         codes = np.zeros(pixels.values.shape[1:], np.uint8)
@@ -247,9 +249,9 @@ def _bin_codes(pixels: MaskPixels, known: NDArray[np.bool_]) -> NDArray[np.uint8
     if not (small | grey).all():
         strange = np.unique(values[~(small | grey)])[:5].tolist()
         raise LabelError(
-            f"{pixels.name}: holds {', '.join(f'{value:g}' for value in strange)}, no bins: those "
-            f"are 1 to {BIN_COUNT}, or {BIN_STEP} to {BIN_STEP * BIN_COUNT}. Check --label-speeds, "
-            "and say with --label-nodata what is unknown"
+            f"{pixels.name}: holds {', '.join(f'{value:g}' for value in strange)}, which are not "
+            f"bins (1 to {BIN_COUNT}, or {BIN_STEP} to {BIN_STEP * BIN_COUNT}). Check "
+            "`label_speeds`, and give values without a label as `label_nodata`"
         )
     numbers = np.where(small, values, values // BIN_STEP).astype(np.intp)
     return mph[numbers]

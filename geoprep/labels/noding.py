@@ -1,9 +1,8 @@
-"""Vertices where the outlines of roads cross: what a union of them would put there.
+"""Add vertices where outlines of roads cross, as a union of them would.
 
-A union of polygons has a vertex wherever two outlines cross, and a straight edge becomes a bent one
-once its vertices are projected. With these vertices in every outline, drawing the outlines one by
-one gives the pixels of their union, without its cost: that grows with the number of all roads, and
-takes a minute for a few thousand long ones.
+A union of polygons has a vertex wherever two outlines cross, and a straight edge bends there once
+its vertices are projected. With these vertices in every outline, drawing the outlines one by one
+gives the pixels of their union at less cost: a union of a few thousand long roads takes a minute.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from geoprep.compiled import compiled
 
 MOST_COMPARISONS: Final = 400_000_000
 MOST_CROSSINGS: Final = 4_000_000
-"""Half a second and 0.2 GiB: 3,000 roads from end to end of a scene need two thirds of it."""
+"""Limits of half a second and 0.2 GiB; 3,000 roads across a scene need two thirds of them."""
 
 
 def noded(
@@ -26,21 +25,21 @@ def noded(
     polygon: NDArray[np.int64],
     group: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the rings of polygons with a vertex wherever those of another of their group cross.
+    """Return rings with a vertex wherever they cross a ring of another polygon of their group.
 
-    Where there are more crossings than any road network has, the rings are returned as they are:
-    a pixel whose centre lies within about a thousandth of a pixel of an edge may then differ.
+    If there are more crossings than any road network has, the rings are returned unchanged: pixels
+    with a centre within about a thousandth of a pixel of an edge may then differ from the union.
 
     Parameters
     ----------
     xy
-        Float64 (points, 2): closed rings one after another.
+        Float64 (points, 2): concatenated closed rings.
     ring
         Int64 (points,): the ring that a point is part of, ascending.
     polygon
         Int64 (rings,): the polygon that a ring is part of. Its own rings must not cross.
     group
-        Int64 (polygons,): only polygons of the same group are looked at; negative ones not at all.
+        Int64 (polygons,): only polygons of the same group are compared, those below 0 with none.
 
     Returns
     -------
@@ -48,7 +47,7 @@ def noded(
         As given, with more points.
     """
     start = np.flatnonzero((ring[:-1] == ring[1:]) & (group[polygon[ring[:-1]]] >= 0))
-    if not len(start):  # every road is a tangle: none is to be looked at
+    if not len(start):  # every road is a tangle
         return xy, ring
     of_polygon = polygon[ring[start]]
     order, stop, turned = _sweep(xy, start, group[of_polygon])
@@ -75,10 +74,10 @@ def noded(
 def _sweep(
     xy: NDArray[np.float64], start: NDArray[np.int64], group: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], bool]:
-    """Return the order of edges along the axis with fewer pairs, and where each one's partners end.
+    """Return the order of edges along the axis with fewer pairs, the end of each one's pairs, axis.
 
-    Edge k of the order is compared with those from k + 1 to ``stop[k]``; the last value says
-    whether the axis is y.
+    Edge k of the order is compared with those from k + 1 to ``stop[k]``. The last value is True if
+    the axis is y.
     """
     best: tuple[NDArray[np.int64], NDArray[np.int64], bool] | None = None
     for axis in (0, 1):
@@ -98,7 +97,7 @@ def _sweep(
 
 @compiled
 def _side(ax: float, ay: float, bx: float, by: float, px: float, py: float) -> float:
-    """Return on which side of the line from a to b a point lies: the sign; 0 on it."""
+    """Return a value whose sign says on which side of the line from a to b a point is; 0: on it."""
     return (bx - ax) * (py - ay) - (by - ay) * (px - ax)
 
 
@@ -110,19 +109,19 @@ def _cross(
     edge: NDArray[np.int64],
     found: NDArray[np.float64],
 ) -> int:
-    """Find where edges cross or touch; return how often.
+    """Write where edges cross or touch, and return the number of such points.
 
     Parameters
     ----------
     ends
         Float64 (edges, 4): x and y of both ends.
     polygon
-        Int64 (edges,): edges of one polygon are not compared.
+        Int64 (edges,): edges of the same polygon are not compared.
     stop
         Int64 (edges,), from `_sweep`.
     edge, found
-        Written unless empty. Int64 (n,) the edge that is crossed; float64 (n, 3) how far along it,
-        0 to 1, and the point.
+        Output; not written if empty. Int64 (n,): the edge that is crossed; float64 (n, 3): position
+        along it, 0 to 1, and the point.
     """
     write, n = edge.shape[0] > 0, 0
     for i in range(ends.shape[0]):

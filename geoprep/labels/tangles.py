@@ -1,8 +1,8 @@
-"""Lines that cross themselves so often that widening them whole would take minutes.
+"""Cut lines that cross themselves so often that buffering them whole would take minutes.
 
-GEOS needs some 30 us for every pair of segments of one line that lie near each other: a line
-through 2,000 random points of one chip takes 32 s, one of 10,000 does not come back. Cut into
-pieces, it covers the same ground in a tenth of a second.
+GEOS needs some 30 us for every pair of segments of one line that are close together: a line through
+2,000 random points of one chip takes 32 s, one of 10,000 does not finish. Cut into pieces, the same
+area takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from geoprep.compiled import compiled
 
 MOST_PAIRS: Final = 50_000
-"""Near pairs of segments that all lines of a scene may have together: two seconds of GEOS."""
+"""Close pairs of segments that all lines of a scene may have together: two seconds of GEOS."""
 
 _TANGLE: Final = 64
-"""Near pairs that a road may always have: roundabouts, hairpins, cloverleaves."""
+"""Close pairs that every road may have: roundabouts, hairpins, cloverleaves."""
 
 _PIECE_SEGMENTS: Final = 16
 
@@ -27,19 +27,19 @@ _PIECE_SEGMENTS: Final = 16
 def untangled(
     lines: NDArray[np.object_], buffer_m: NDArray[np.float64]
 ) -> tuple[NDArray[np.object_], NDArray[np.intp], NDArray[np.bool_]]:
-    """Return lines of which each can be widened fast: those given, tangles cut into pieces.
+    """Return lines that can be buffered quickly: tangles are cut into pieces.
 
     Parameters
     ----------
     lines
         Object (n,): shapely LineStrings in metres.
     buffer_m
-        Float64 (n,): metres that each will be widened by.
+        Float64 (n,): metres that each will be buffered by.
 
     Returns
     -------
     lines, owner, cut
-        Object (m,), the index of the line that each comes from, and whether that was cut.
+        Object (m,), the index of the line that each is part of, and whether that was cut.
     """
     xy, line = shapely.get_coordinates(lines, return_index=True)
     first = np.searchsorted(line, np.arange(len(lines) + 1))
@@ -62,19 +62,19 @@ def untangled(
 def _near_pairs(
     xy: NDArray[np.float64], first: NDArray[np.int64], buffer_m: NDArray[np.float64], enough: int
 ) -> NDArray[np.int64]:
-    """Count, per line, the pairs of segments near each other that do not follow each other.
+    """Return per line the number of pairs of segments that are close but not consecutive.
 
     Parameters
     ----------
     xy
         Float64 (points, 2).
     first
-        Int64 (lines + 1): where the points of each line begin.
+        Int64 (lines + 1): the first point of each line, and the number of points.
     buffer_m
-        Float64 (lines,). Near: boxes that are twice as far apart or less; following: with less
-        than four times as much of the line between them.
+        Float64 (lines,). Close: bounding boxes at most twice this apart; consecutive: less than
+        twice this along the line between them.
     enough
-        Where counting ends.
+        Count at which to stop.
     """
     pairs = np.zeros(first.shape[0] - 1, np.int64)
     for line in range(pairs.shape[0]):

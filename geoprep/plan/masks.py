@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from geoprep.errors import UsageError
-from geoprep.labels import has_place, mask_values
+from geoprep.labels import is_mask_georeferenced, mask_values
 from geoprep.plan.options import BuildOptions
 from geoprep.sources import IMAGE_SUFFIXES, LABEL_SUFFIXES, Found
 
@@ -30,9 +30,9 @@ def check_kinds(found: Sequence[Found], options: BuildOptions) -> None:
             f"{masks[0]} is a mask: say which of its values are road, for example --label-values "
             f"255 (it holds {mask_values(masks[0])}), or what speeds they are with --label-speeds"
         )
-    if len(masks) > 1 and len(set(masks)) == 1 and not has_place(masks[0]):
+    if len(masks) > 1 and len(set(masks)) == 1 and not is_mask_georeferenced(masks[0]):
         raise UsageError(
-            f"{masks[0]} shall be the mask of {len(masks)} images, and does not say where it lies: "
+            f"{masks[0]} is the mask of {len(masks)} images, and is not georeferenced: "
             "give it a georeference, or --labels a folder or a quoted pattern of one mask per image"
         )
     if vectors and options.mask_rule is not None:

@@ -133,7 +133,7 @@ def test_a_mask_that_cannot_be_used_fails_its_scene_alone(tmp_path):
     write_image(Path(away.label), drawn(4)[..., None], there)
     store = build_of(tmp_path / "a.zarr", [away, bad, good], **ROADS)
     assert store.scenes.status.tolist() == ["failed", "failed", "ok"]
-    assert "away_mask.tif: the mask lies elsewhere" in store.scenes.reason[0]
+    assert "away_mask.tif: does not overlap its image" in store.scenes.reason[0]
     assert "bad_mask.tif" in store.scenes.reason[1]
     assert str(tmp_path) not in " ".join(store.scenes.reason)
     assert (store.speed()[...][:2] == NODATA).all()
@@ -270,7 +270,7 @@ def test_one_mask_for_many_images_must_say_where_it_lies(tmp_path):
     shared = [replace(scene, label=label) for scene in scenes]
     assert build_of(tmp_path / "a.zarr", shared, **ROADS).scenes.status.tolist() == ["ok", "ok"]
     write_image(Path(label), drawn(1)[..., None], Place(None, Affine.identity()))
-    with pytest.raises(UsageError, match=r"all\.tif shall be the mask of 2 images"):
+    with pytest.raises(UsageError, match=r"all\.tif is the mask of 2 images"):
         plan_of(shared, **ROADS)
 
 

@@ -10,13 +10,13 @@ from rasterio.warp import Resampling, calculate_default_transform, reproject
 
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels import MaskRule, Part, mask_files, read_mask
+from geoprep.labels import MaskRule, SceneWindow, mask_files, read_mask
 from geoprep.labels.downsampling import majority
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 
 UTM = "EPSG:32637"
 GRID = Grid(80, 100, Affine(0.5, 0, 412_000, 0, -0.5, 6_174_000), UTM)
-WHOLE = Part(0, 0, 80, 100)
+WHOLE = SceneWindow(0, 0, 80, 100)
 RULE = MaskRule("1")
 
 
@@ -59,14 +59,14 @@ def test_a_mask_without_a_place_lies_on_its_image_pixel_by_pixel(tmp_path, name)
     codes, notes = read_mask(label, RULE, GRID, WHOLE)
     np.testing.assert_array_equal(codes, expected(drawn()))
     assert notes == {}
-    part, _ = read_mask(label, RULE, GRID, Part(15, 40, 30, 50))
+    part, _ = read_mask(label, RULE, GRID, SceneWindow(15, 40, 30, 50))
     np.testing.assert_array_equal(part, expected(drawn())[15:45, 40:90])
 
 
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 def test_a_mask_without_a_place_and_of_another_size_is_refused(tmp_path):
     label = write(tmp_path / "a_mask.png", drawn(40, 50))
-    with pytest.raises(LabelError, match=r"50 x 40 pixels and its image 100 x 80.*a georeference"):
+    with pytest.raises(LabelError, match=r"50 x 40 pixels, its.*100 x 80.*georeference both"):
         read_mask(label, RULE, GRID, WHOLE)
 
 
@@ -75,7 +75,7 @@ def test_only_the_window_is_read(tmp_path, monkeypatch):
     read = []
     usual = mask_files._pixels
     monkeypatch.setattr(mask_files, "_pixels", lambda d, w, n: read.append(w) or usual(d, w, n))
-    read_mask(label, RULE, GRID, Part(8, 16, 24, 32))
+    read_mask(label, RULE, GRID, SceneWindow(8, 16, 24, 32))
     assert [(w.row_off, w.col_off, w.height, w.width) for w in read] == [(8, 16, 24, 32)]
 
 
@@ -106,7 +106,7 @@ def test_a_mask_in_another_crs_is_put_onto_the_image_as_gdal_does(tmp_path):
     np.testing.assert_array_equal(codes == UNKNOWN_SPEED, back == 1)
     np.testing.assert_array_equal(codes == NODATA, back == NODATA)
     assert ((codes == UNKNOWN_SPEED) == (drawn() == 1)).mean() > 0.95
-    pieces = [read_mask(label, RULE, GRID, Part(row, 0, 40, 100))[0] for row in (0, 40)]
+    pieces = [read_mask(label, RULE, GRID, SceneWindow(row, 0, 40, 100))[0] for row in (0, 40)]
     assert (np.concatenate(pieces) != codes).mean() < 0.001  # GDAL bends the way in between
 
 
@@ -128,7 +128,9 @@ def test_a_mask_with_a_finer_pixel_is_read_in_parts(tmp_path, monkeypatch):
 
 def test_a_mask_that_lies_elsewhere_is_refused_with_both_places(tmp_path):
     label = write(tmp_path / "a.tif", drawn(), GRID.transform * Affine.translation(900, 0), UTM)
-    with pytest.raises(LabelError, match=r"a\.tif: the mask lies elsewhere, at 412450.*412000"):
+    with pytest.raises(
+        LabelError, match=r"a\.tif: does not overlap its image; the mask is at 412450.*412000"
+    ):
         read_mask(label, RULE, GRID, WHOLE)
 
 
@@ -205,3 +207,11 @@ def test_finer_pixels_have_the_code_of_the_one_they_lie_in():
     majority(codes, edges, edges, out)
     near = [0, 0, 1, 1, 1]  # the middle of the third lies on the border
     np.testing.assert_array_equal(out, codes[np.ix_(near, near)])
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_a_mask_with_a_crs_and_no_transform_has_the_pixels_of_its_image(tmp_path):
+    """As `build-zarr` treats images and `vectorize` rasters: a CRS alone is no georeference."""
+    label = write(tmp_path / "a.tif", drawn(), Affine.identity(), UTM)
+    codes, _ = read_mask(label, RULE, GRID, WHOLE)
+    np.testing.assert_array_equal(codes, expected(drawn()))

@@ -94,9 +94,9 @@ def test_a_mask_of_many_bands_or_without_colours_is_refused():
 
 @pytest.mark.parametrize("text", ["", "road", ">", "#ff", "1;2", "> a"])
 def test_what_cannot_be_read_is_refused_with_examples(text):
-    with pytest.raises(UsageError, match=r"--label-values .*write a value such as 255"):
+    with pytest.raises(UsageError, match=r"`label_values` .*write a value such as 255"):
         MaskRule(text).check()
-    with pytest.raises(UsageError, match="--label-nodata"):
+    with pytest.raises(UsageError, match="`label_nodata`"):
         MaskRule("1", nodata=text).check()
 
 
@@ -119,7 +119,7 @@ def test_a_mask_that_export_wrote_comes_back_byte_for_byte():
 
 @pytest.mark.parametrize("values", [[-3, 20], [0, 300]])
 def test_speeds_that_are_none_are_refused(values):
-    with pytest.raises(LabelError, match=r"holds .* mph.*--label-nodata"):
+    with pytest.raises(LabelError, match=r"holds .* mph.*`label_nodata`"):
         speeds("mph", values, dtype="int16")
 
 
@@ -140,5 +140,5 @@ def test_bins_of_eight_bands_as_cresi_writes_them():
 
 
 def test_values_that_are_no_bins_are_refused():
-    with pytest.raises(LabelError, match=r"holds 13, 99, no bins"):
+    with pytest.raises(LabelError, match=r"holds 13, 99, which are not bins"):
         speeds("bins", [0, 13, 36, 99])

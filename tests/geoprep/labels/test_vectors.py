@@ -1,6 +1,7 @@
 import json
 import os
 import sqlite3
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -348,3 +349,41 @@ def test_a_scene_that_is_no_place_on_earth_has_no_roads(road_files):
     assert not reading.open_road_file(path, SpeedRule()).covers(nowhere, UTM)
     with pytest.raises(LabelError, match=r"the scene is at .* not on Earth"):
         read_roads(path, scene=nowhere, bounds_crs=UTM)
+
+
+def test_geoparquet_is_read_like_any_other_format(tmp_path, road_files):
+    path = tmp_path / "roads.parquet"
+    frame = network().to_crs(UTM)
+    frame["surface"] = None
+    frame.to_parquet(path)
+    here = {"bounds": scene(UTM, 0, 0, side=2000), "bounds_crs": UTM}
+    expected = read_roads(road_files(UTM), **here)
+    for roads in (
+        read_roads(path, **here),
+        read_roads(path, rule=SpeedRule(layer="roads"), **here),
+    ):
+        assert {line.wkb for line in roads.lines} == {line.wkb for line in expected.lines}
+        assert sorted(roads.mph) == sorted(expected.mph)
+
+
+def test_a_network_of_vectorize_is_a_label(tmp_path):
+    """`vectorize --out roads.parquet` writes what `build-zarr --labels roads.parquet` reads."""
+    from geoprep.roads import RoadNetwork, write_network
+
+    nodes = np.array([[412_000.0, 6_174_000.0], [412_100.0, 6_174_050.0]])
+    lines = np.array([shapely.LineString(nodes)], object)
+    network = RoadNetwork(nodes, np.array([[0, 1]]), lines, np.array([35.0]), UTM)
+    write_network(network, tmp_path / "roads.parquet")
+    roads = read_roads(tmp_path / "roads.parquet", rule=SpeedRule(speed_from="field"))
+    assert roads.mph.tolist() == [35.0]
+    assert roads.crs == UTM
+
+
+def test_broken_geoparquet_and_a_missing_library_say_what_helps(tmp_path, monkeypatch):
+    path = tmp_path / "roads.parquet"
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(LabelError, match=r"roads\.parquet: not readable as GeoParquet"):
+        read_roads(path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(LabelError, match=r"pip install 'geoprep\[parquet\]'"):
+        read_roads(path)
