@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from geoprep.roads import Kind, ScenePair
+    from geoprep.labels import SpeedFrom, SpeedUnit
+    from geoprep.roads import Kind, ScenePair, TopoVariant
 
 StrPath = str | os.PathLike[str]
 LonLat = tuple[float, float]
@@ -381,7 +382,13 @@ def score(
     published: bool = False,
     topo_radius: float = 150.0,
     topo_starts: int | None = None,
+    topo_variant: TopoVariant = "default",
     seed: int = 0,
+    speed_from: SpeedFrom = "attributes",
+    speed_field: str | None = None,
+    speed_unit: SpeedUnit = "mph",
+    layer: str | None = None,
+    where: str | None = None,
     threads: int | None = None,
     progress: bool = True,
 ) -> pd.DataFrame:
@@ -406,8 +413,14 @@ def score(
         Distance in metres by road from each starting point of TOPO.
     topo_starts
         Largest number of starting points per scene. None: all.
+    topo_variant
+        Rules of matching. ``sat2graph``: those of Sat2Graph's program, for comparison with its
+        published figures.
     seed
         Random seed for choosing starting points.
+    speed_from, speed_field, speed_unit, layer, where
+        Speeds, layer and features of label files, as for `build_zarr`. Road networks have their
+        own speeds.
     threads
         Number of worker threads. None: one per core.
     progress
@@ -430,15 +443,29 @@ def score(
     import pandas as pd
 
     from geoprep.api.progress import counting_bar
+    from geoprep.labels import SpeedRule
     from geoprep.roads import ScoreSettings, score_scenes
 
-    given = {"images": images, "pixel_size_m": pixel_size, "as_published": published}
+    rule = SpeedRule(
+        speed_from=speed_from,
+        speed_field=speed_field,
+        speed_unit=speed_unit,
+        layer=layer,
+        where=where,
+    )
+    given = {
+        "images": images,
+        "pixel_size_m": pixel_size,
+        "as_published": published,
+        "rule": rule,
+    }
     settings = ScoreSettings(
         snap_m=snap,
         control_point_spacing_m=control_point_spacing or None,
         topo_radius_m=topo_radius,
         topo_starts=topo_starts,
         seed=seed,
+        topo_variant=topo_variant,
     )
     with tempfile.TemporaryDirectory() as folder:
         pairs = _pairs(truth, proposal, Path(folder), given)

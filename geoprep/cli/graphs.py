@@ -139,6 +139,15 @@ _PATH = click.Path(path_type=Path)
 )
 @grouped_option(
     _TOPO,
+    "--topo-variant",
+    type=click.Choice(["default", "sat2graph"]),
+    default="default",
+    show_default=True,
+    help="Rules of matching; sat2graph: those of Sat2Graph's program, whose distances are 1.11 "
+    "times as long, for comparison with its published figures.",
+)
+@grouped_option(
+    _TOPO,
     "--topo-starts",
     type=click.IntRange(1),
     help="Largest number of starting points per scene; default: all.",
@@ -177,6 +186,7 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
         topo_radius_m=given["topo_radius"],
         topo_starts=given["topo_starts"],
         seed=given["seed"],
+        topo_variant=given["topo_variant"],
     )
     with counting_bar("scoring", given["quiet"] or given["as_json"]) as advance:
         scores = score_scenes(pairs, settings, threads=given["threads"], advance=advance)

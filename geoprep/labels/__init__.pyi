@@ -12,7 +12,9 @@ from .road_files import RoadFile as RoadFile
 from .road_files import open_road_file as open_road_file
 from .road_files import read_roads as read_roads
 from .rule import Schema as Schema
+from .rule import SpeedFrom as SpeedFrom
 from .rule import SpeedRule as SpeedRule
+from .rule import SpeedUnit as SpeedUnit
 from .table import LabelRoads as LabelRoads
 from .vectors import SHAPEFILE_PARTS as SHAPEFILE_PARTS
 from .vectors import read_road_table as read_road_table

@@ -23,6 +23,7 @@ from .scoring import mean_scores as mean_scores
 from .scoring import pair_scenes as pair_scenes
 from .scoring import score_scenes as score_scenes
 from .scoring.apls import apls as apls
+from .scoring.topo import TopoVariant as TopoVariant
 from .tracing import rasters_in as rasters_in
 from .tracing import trace as trace
 from .tracing import vectorize as vectorize

@@ -59,6 +59,25 @@ class Propagation:
         along = begin[piece] + sign[piece] * forth
         return EdgePoints(np.append(edge, line[piece]), np.append(along_m, along))
 
+    def distances(self, edge: int, along_m: float, points: EdgePoints) -> _Floats:
+        """Return the distances by road from a starting point to other points, float64 (point,).
+
+        Infinite if neither end of the edge of a point is within the radius.
+        """
+        walked = self._distances({}, self._stumps(edge, along_m))
+        ends, length = self.network.ends[points.edge], self.network.length_m[points.edge]
+        to_ends = np.array([[walked.get(node, np.inf) for node in pair] for pair in ends.tolist()])
+        to_ends = to_ends.reshape(-1, 2)
+        away = np.minimum(to_ends[:, 0] + points.along_m, to_ends[:, 1] + length - points.along_m)
+        same = points.edge == edge
+        away[same] = np.minimum(away[same], np.abs(points.along_m[same] - along_m))
+        return away
+
+    def _stumps(self, edge: int, along_m: float) -> tuple[tuple[int, float, float], ...]:
+        """Return the ends of an edge: node, metres to it from a point, and direction."""
+        ends, length = self.network.ends[edge].tolist(), float(self.network.length_m[edge])
+        return (ends[0], along_m, -1.0), (ends[1], length - along_m, 1.0)
+
     def _stretches(
         self, start: int, along_m: float
     ) -> tuple[NDArray[np.int64], _Floats, _Floats, _Floats, _Floats]:
@@ -70,8 +89,8 @@ class Propagation:
             The edge, metres along its line where it is entered, 1 or -1 for the direction, metres
             walked until there, and metres to the meeting point.
         """
-        ends, length = self.network.ends[start].tolist(), float(self.network.length_m[start])
-        stumps = ((ends[0], along_m, -1.0), (ends[1], length - along_m, 1.0))
+        length = float(self.network.length_m[start])
+        stumps = self._stumps(start, along_m)
         walked = self._distances({}, stumps)
         rows = []
         for node, stump, sign in stumps:

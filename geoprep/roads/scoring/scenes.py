@@ -11,7 +11,7 @@ import numpy as np
 from geoprep.roads.network import RoadNetwork
 from geoprep.roads.scoring.apls import AplsScore, apls
 from geoprep.roads.scoring.pairs import Border, ScenePair
-from geoprep.roads.scoring.topo import TopoScore, topo
+from geoprep.roads.scoring.topo import TopoScore, TopoVariant, topo
 
 _FAR_M: Final = 1000.0
 """Distance in metres between ground truth and proposal from which a note reports it."""
@@ -25,7 +25,7 @@ class ScoreSettings:
     ----------
     snap_m, control_point_spacing_m
         See `apls`.
-    topo_radius_m, topo_interval_m, topo_match_m, topo_starts, seed
+    topo_radius_m, topo_interval_m, topo_match_m, topo_starts, seed, topo_variant
         See `topo`.
     """
 
@@ -36,6 +36,7 @@ class ScoreSettings:
     topo_match_m: float = 10.0
     topo_starts: int | None = None
     seed: int = 0
+    topo_variant: TopoVariant = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ def _score(pair: ScenePair, settings: ScoreSettings, threads: int | None) -> Sce
         match_m=settings.topo_match_m,
         starts=settings.topo_starts,
         seed=settings.seed,
+        variant=settings.topo_variant,
     )
     notes = (
         *pair.notes,

@@ -1,11 +1,16 @@
 """TOPO on networks whose marbles can be counted by hand."""
 
+import json
+
 import numpy as np
 import pytest
+import shapely
 from helpers.roads import network
 
 from geoprep.errors import UsageError
+from geoprep.roads.paths import EdgePoints
 from geoprep.roads.paths.propagation import Propagation
+from geoprep.roads.reading import network_from_lines
 from geoprep.roads.scoring.topo import TopoScore, topo
 
 ROAD = [(0, 0), (100, 0)]
@@ -106,3 +111,51 @@ def test_points_end_at_the_radius():
         (1, 10.0),
         (1, pytest.approx(loop.length_m[1] - 10, abs=1e-3)),
     ]
+
+
+def test_in_the_variant_of_sat2graph_two_marbles_match_one_hole():
+    """A road doubled 2 m aside: half of the marbles have no hole of their own by default."""
+    twice = network(ROAD, [(0, 2), (100, 2)], [(100, 0), (100, 2)])
+    assert topo(network(ROAD), twice, match_m=3).precision < 0.75
+    published = topo(network(ROAD), twice, match_m=3, variant="sat2graph")
+    assert published.precision > 0.9
+    assert published.recall == 1
+
+
+def test_in_the_variant_of_sat2graph_distances_are_longer():
+    """10 m are written as 0.0001 degrees there, which is 11.1 m."""
+    aside = network([(0, 11), (200, 11)])
+    road = network([(0, 0), (200, 0)])
+    assert topo(road, aside).recall == 0
+    assert topo(road, aside, variant="sat2graph").recall == 1
+
+
+def test_in_the_variant_of_sat2graph_one_of_several_starts_on_a_shared_road_counts():
+    """Three roads side by side, of which the proposal has one, and continues it far too long."""
+    roads = network([(0, 0), (60, 0)], [(0, 8), (60, 8)], [(0, -8), (60, -8)])
+    one = network([(0, 0), (60, 0)], [(60, 0), (60, 140)])
+    default, published = topo(roads, one), topo(roads, one, variant="sat2graph")
+    assert default.recall == pytest.approx(1)
+    assert published.recall == pytest.approx(1 / 3)
+
+
+def test_distances_by_road_from_a_point():
+    made = network([(0, 0), (100, 0)], [(100, 0), (100, 50)], [(0, 90), (9, 90)])
+    near = Propagation.of(made, radius_m=120, interval_m=5)
+    points = EdgePoints(np.array([0, 1, 1, 2]), np.array([30.0, 20.0, 50.0, 3.0]))
+    assert near.distances(0, 20.0, points).tolist() == [10, 100, 130, np.inf]
+
+
+@pytest.mark.slow
+def test_published_topo_of_a_real_pair(shared_data):
+    """Within 0.01, as starting points that fall on vertices differ by rounding there."""
+
+    def read(name):
+        graph = json.loads((shared_data / "sat2graph_pair" / name).read_text())
+        xy = np.array(graph["nodes"], float)[:, ::-1] * [1, -1]
+        lines = np.asarray(shapely.linestrings(xy[np.array(graph["edges"])]), object)
+        return network_from_lines(lines, np.full(len(lines), np.nan), None, min_path=0)
+
+    found = topo(read("gt.json"), read("prop.json"), radius_m=300, variant="sat2graph")
+    assert found.precision == pytest.approx(0.874146307487, abs=0.01)
+    assert found.recall == pytest.approx(0.857869123474, abs=0.01)
