@@ -1,7 +1,6 @@
-"""Carry out a plan: a plan and an executor in, a finished store and a summary out.
+"""Execution of a plan: a plan and an executor in, a finished store and a summary out.
 
-Face: :func:`build`, :class:`Summary`; :func:`rehearse` says beforehand what
-a build would take. Interrupted builds are taken up where they were.
+Interrupted builds are resumed. `dry_run` estimates a build without running it.
 """
 
 import lazy_loader as lazy

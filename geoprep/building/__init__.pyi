@@ -2,11 +2,11 @@ from .commit import Histograms as Histograms
 from .commit import finish as finish
 from .journal import Journal as Journal
 from .records import Outcome as Outcome
+from .records import Progress as Progress
 from .records import ShardRecord as ShardRecord
 from .records import ShardTask as ShardTask
-from .rehearsal import Rehearsal as Rehearsal
-from .rehearsal import rehearse as rehearse
-from .run import Progress as Progress
 from .run import build as build
 from .run import shard_tasks as shard_tasks
 from .summary import Summary as Summary
+from .trial import DryRun as DryRun
+from .trial import dry_run as dry_run

@@ -1,4 +1,4 @@
-"""From the records of all shards to the tables of a finished store."""
+"""The commit of a build: the tables of the store from the records of all shards."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from geoprep.store import HASH_BYTES, SceneTable, TileTable, finish_store
 
 
 class Histograms:
-    """The histograms of all shards together: kept per shard they are most of a build's memory."""
+    """Sum of the histograms of all shards, which would take most of a build's memory separately."""
 
     def __init__(self, bands: int) -> None:
         self.band = np.zeros((bands, 256), np.uint64)
         self.speed = np.zeros(256, np.uint64)
 
     def take(self, record: ShardRecord) -> ShardRecord:
-        """Add a shard's to these and take them out of its record, which is returned."""
+        """Add the histograms of a shard; return its record without them."""
         self.band += np.array(record.histogram_band, np.uint64)
         self.speed += np.array(record.histogram_speed, np.uint64)
         record.histogram_band, record.histogram_speed = [], []
@@ -31,9 +31,21 @@ class Histograms:
 
 
 def finish(plan: Plan, out: Path, records: dict[int, ShardRecord], histograms: Histograms) -> None:
-    """Assemble the tables from all records, in the order of the shards, and commit the store."""
+    """Write the tables from all records and mark the store complete.
+
+    Parameters
+    ----------
+    plan
+        Plan of the build.
+    out
+        Folder of the store.
+    records
+        Records of all shards, by number.
+    histograms
+        Sum of their histograms.
+    """
     ordered = [records[shard] for shard in range(plan.shards)]
-    outcomes = _outcomes(plan, ordered)
+    outcomes = scene_outcomes(plan, ordered)
     tiles, scenes = _tile_table(plan, ordered), _scene_table(plan, outcomes)
     notes = Counter[str]()
     for outcome in outcomes:
@@ -56,8 +68,8 @@ def finish(plan: Plan, out: Path, records: dict[int, ShardRecord], histograms: H
     )
 
 
-def _outcomes(plan: Plan, ordered: Iterable[ShardRecord]) -> list[Outcome]:
-    """Return one outcome per scene; of a scene in several shards the worst counts."""
+def scene_outcomes(plan: Plan, ordered: Iterable[ShardRecord]) -> list[Outcome]:
+    """Return one outcome per scene; for a scene in several shards the worst."""
     outcomes: list[Outcome | None] = [None] * len(plan.scenes)
     for record in ordered:
         for index, outcome in record.scenes.items():
@@ -110,9 +122,9 @@ def _scene_table(plan: Plan, outcomes: Sequence[Outcome]) -> SceneTable:
 
 
 def _portable(reason: str, scene: PlannedScene) -> str:
-    """Return a reason without folders: a store is the same wherever its inputs lie."""
+    """Return a reason without folders, since a store does not depend on where its inputs are."""
     for address in (scene.image, scene.label):
-        # Of tar://OFFSET+SIZE/folder/of.tar!/member the archive's own folder.
+        # Of tar://OFFSET+SIZE/folder/of.tar!/member, the folder of the archive.
         place = re.sub(r"^tar://\d+\+\d+|!/.*", "", address or "")
         folder = place.rpartition("/")[0]
         if folder:

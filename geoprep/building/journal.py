@@ -1,8 +1,7 @@
-"""What a running build keeps beside its store: a lock, and a line for every finished task.
+"""The working folder of a build, ``NAME.zarr.build``: a lock, and a line per finished task.
 
-All of it lies in ``NAME.zarr.build`` and goes when the store is complete: a folder inside the store
-would make Zarr warn on every walk, and hosts, times and paths do not belong into a result that is
-the same wherever it was made.
+It is removed when the store is complete. A folder inside the store would make Zarr warn, and
+hosts, times and paths must not enter a store whose bytes depend on the inputs only.
 """
 
 from __future__ import annotations
@@ -17,19 +16,24 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from geoprep.errors import StoreError
 from geoprep.storage import flush
 
+REPLACEMENT: Final = "new"
+"""Name, in the working folder, of a store that will replace a complete one."""
+REPLACED: Final = "old"
+"""Name, in the working folder, of the store that has been replaced."""
+
 
 class Journal:
-    """The working folder of one build, locked while it is open.
+    """The working folder of one build, locked while open.
 
     Parameters
     ----------
     store
-        The store that is being built; the folder is its name plus ``.build``.
+        Path of the store; the folder is its name with ``.build`` appended.
 
     Raises
     ------
@@ -50,7 +54,7 @@ class Journal:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise self._taken(lock.read().strip()) from error
-            if not self._is_current(lock):  # its owner finished and took the folder away just now
+            if not self._is_current(lock):  # its owner has finished and removed the folder
                 raise self._taken("")
             lock.truncate(0)
             lock.write(f"process {os.getpid()} on {socket.gethostname()}")
@@ -67,19 +71,19 @@ class Journal:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise StoreError(
-                f"{self.folder} cannot be written ({error.strerror}): choose another --out"
+                f"{self.folder} cannot be written ({error.strerror}): choose another `out`"
             ) from error
         lock.seek(0)
         return lock
 
     def _taken(self, owner: str) -> StoreError:
         return StoreError(
-            f"{self.folder.with_suffix('')} is being built by {owner or 'another process'}; wait "
-            "for it, or stop it and run this command again to carry on from where it was"
+            f"{self.folder.with_suffix('')} is being built by {owner or 'another process'}. "
+            "Wait for it, or stop it and run the same command again to resume"
         )
 
     def _is_current(self, lock: TextIO) -> bool:
-        """Return whether a lock is that of the folder, not of one that was removed meanwhile."""
+        """Return whether the lock belongs to the present folder and not to a removed one."""
         try:
             return os.path.samestat(os.fstat(lock.fileno()), (self.folder / "lock").stat())
         except FileNotFoundError:
@@ -91,16 +95,17 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with ExitStack() as stack:  # closing flushes, which a full disk refuses again
+        with ExitStack() as stack:  # closing flushes, which fails again on a full disk
             if self._lock is not None:
                 stack.enter_context(self._lock)
-                if not self._lines.exists() and self._is_current(self._lock):
-                    shutil.rmtree(self.folder, ignore_errors=True)  # nothing to carry on from
+                resumable = self._lines.exists() or (self.folder / REPLACED).exists()
+                if not resumable and self._is_current(self._lock):
+                    shutil.rmtree(self.folder, ignore_errors=True)
             if self._out is not None:
                 stack.enter_context(self._out)
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """Yield what earlier runs wrote; a last line cut short by a crash is left out."""
+        """Yield the entries of earlier runs, without a last line that a crash cut short."""
         if not self._lines.exists():
             return
         for line in self._lines.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -112,9 +117,9 @@ class Journal:
                 yield entry
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Append an entry and wait until it is on the disk."""
+        """Append an entry; when this returns, it is on the disk."""
         if self._out is None:
-            # A line cut short by a crash must not swallow the one that follows it.
+            # A line cut short by a crash must not merge with the next one.
             self._out = self._lines.open("a", encoding="utf-8")
             self._out.write("\n")
         self._out.write(json.dumps(entry) + "\n")
@@ -122,10 +127,10 @@ class Journal:
         os.fsync(self._out.fileno())
 
     def restart(self) -> None:
-        """Forget earlier runs."""
+        """Remove the entries of earlier runs."""
         self._lines.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Take the folder away: the store is complete."""
+        """Remove the folder, once the store is complete."""
         shutil.rmtree(self.folder, ignore_errors=True)
         flush(self.folder.parent)

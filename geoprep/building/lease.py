@@ -1,8 +1,8 @@
-"""Who may build a store in a bucket: one object that its owner renews, and nobody else may replace.
+"""The lock of a build in a bucket: an object that its owner renews and no other process replaces.
 
-A lock of the file system ends with its process; an object does not. So the owner writes it again
-every few seconds (each time only if it still is the one it wrote before), and who finds one that
-nobody renews takes it over. Clocks of several machines are not compared.
+A lock of the file system ends with its process, an object does not. So the owner writes the object
+again every few seconds, each time only if it is still the one written before. A process that finds
+one which is not renewed takes it over. Clocks of several machines are not compared.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from geoprep.errors import GeoprepError, StoreError
 from geoprep.storage import Bucket
 
 BEAT = 10.0
-"""Seconds between two renewals."""
+"""Seconds between renewals."""
 PATIENCE = 45.0
-"""Seconds without one after which an owner is gone; it then has noticed itself, and stopped."""
+"""Seconds without renewal after which an owner counts as gone; it has stopped itself by then."""
 LOCK = "lock"
 
 
@@ -49,7 +49,7 @@ class Lease:
         self.token = uuid.uuid4().hex
 
     def take(self) -> None:
-        """Become the owner.
+        """Acquire the lock.
 
         Raises
         ------
@@ -68,21 +68,21 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Return whether nobody else may own the store by now."""
+        """Whether no other build can own the store by now."""
         if not self._lost and time.monotonic() - self._renewed > PATIENCE:
             self._lost = f"it could not be renewed for {PATIENCE:.0f} seconds"
         return not self._lost
 
     def check(self) -> None:
-        """Raise StoreError where somebody else may."""
+        """Raise StoreError if another build may own the store."""
         if not self.held:
             raise StoreError(
-                f"{self._store}: this build has lost its lock ({self._lost}). Nothing of it is "
-                "marked complete; run the same command again to carry on"
+                f"{self._store}: this build has lost its lock ({self._lost}). The store is "
+                "not marked complete; run the same command again to resume"
             )
 
     def stop(self) -> None:
-        """Renew no more."""
+        """Stop renewing."""
         self._end.set()
         if self._thread is not None:
             self._thread.join()
@@ -94,7 +94,7 @@ class Lease:
             try:
                 tag = self._bucket.put_if(LOCK, self._body(), self._tag)
             except GeoprepError:
-                continue  # the server stumbles: `check` decides how long that may last
+                continue  # a temporary fault; `check` limits how long it may last
             if tag is None:
                 self._lost = "another build took it over"
             else:
@@ -106,7 +106,7 @@ class Lease:
         return json.dumps(identity | {"machine": _machine(), "began": _began(os.getpid())}).encode()
 
     def _wait_for_a_beat(self, found: tuple[bytes, str]) -> None:
-        """Return when nobody has renewed the lock for long enough; else raise StoreError."""
+        """Return once the lock was not renewed for long enough; raise StoreError if it is renewed."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             time.sleep(min(1.0, PATIENCE / 10))
@@ -114,8 +114,8 @@ class Lease:
             if now is None or now[1] != found[1]:
                 owner = _parsed((now or found)[0]).get("owner") or "another process"
                 raise StoreError(
-                    f"{self._store} is being built by {owner}; wait for it, or stop it and run "
-                    "this command again to carry on from where it was"
+                    f"{self._store} is being built by {owner}. Wait for it, or stop it and run "
+                    "the same command again to resume"
                 )
 
 
@@ -128,7 +128,7 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 
 def _is_gone(owner: dict[str, Any]) -> bool:
-    """Return whether the owner was a process of this machine, and is no more."""
+    """Return whether the owner was a process of this machine that has ended."""
     if owner.get("machine") != _machine():
         return False
     began = _began(int(owner.get("pid", 0)))
@@ -136,7 +136,7 @@ def _is_gone(owner: dict[str, Any]) -> bool:
 
 
 def _machine() -> str:
-    """Return what names this machine since it was started, and the processes that we can see."""
+    """Return an identifier of this machine since its start, and of its process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -145,7 +145,7 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> str:
-    """Return when a process began, "" if there is none: numbers of processes are used again."""
+    """Return when a process began, "" if it does not exist: process ids are reused."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

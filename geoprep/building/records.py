@@ -1,4 +1,4 @@
-"""What travels to a task and back: plain, picklable values, never pixels."""
+"""Tasks and their records: plain, picklable values without pixels."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.executors import stopped
-from geoprep.grid import Grid
 from geoprep.imagery import Nodata
-from geoprep.plan import BuildOptions, Plan, PlannedScene, Schema
+from geoprep.plan import TRAIN, BuildOptions, Plan, PlannedScene
 from geoprep.store import StoreMeta
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a build is.
+    """Progress of a build.
 
     Attributes
     ----------
     stage
-        ``survey`` counts pixels of images, ``build`` those of tiles at the finest level.
-    pixels_kept
-        How many of those done were finished by an earlier run.
+        ``survey`` counts pixels of images, ``build`` pixels of tiles at the finest level.
+    pixels_done, pixels
+        Pixels that are done, and all pixels of the stage.
     bytes_read
         Bytes of pixels decoded by this run in this stage, uncompressed.
+    pixels_kept
+        Pixels of those done that an earlier run finished.
     """
 
     stage: Literal["survey", "build"]
@@ -45,16 +46,16 @@ Report = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a scene.
+    """Result of building a scene.
 
     Attributes
     ----------
     status, reason
-        As in the scene table.
+        As in the store's scene table.
     limits
-        (band, 2), or empty when nothing was rescaled.
+        (band, 2) source values that become 1 and 255; empty without rescaling.
     notes
-        Counted fallbacks of its roads' attributes.
+        Fallbacks of road attributes, with counts.
     """
 
     status: str = "ok"
@@ -64,70 +65,69 @@ class Outcome:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Outcome:
-        """Read back what ``dataclasses.asdict`` and JSON made of an outcome."""
+        """Return an outcome from the JSON form of ``dataclasses.asdict``."""
         limits = tuple((float(low), float(high)) for low, high in values["limits"])
         return cls(values["status"], values["reason"], limits, dict(values["notes"]))
 
 
 @dataclass(frozen=True, slots=True)
+class Surveyed:
+    """Result of the survey of a scene.
+
+    Attributes
+    ----------
+    outcome
+        Limits, or the status of a scene that is not built.
+    nodata_file
+        File of bits for black pixels that are nodata (`geoprep.building.nodata_bits`); None if
+        every window shows that by itself.
+    black
+        Number of pixels that are nodata only because they are black.
+    """
+
+    outcome: Outcome
+    nodata_file: str | None = None
+    black: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ScenePart:
-    """The tiles of one scene that lie in one shard.
+    """The tiles of one scene in one shard.
 
     Attributes
     ----------
     index
         Row in the scene table.
-    grid
-        Of the source; None only where ``known`` is given.
-    shape
-        Height and width of the scene in pixels of the finest level.
-    windows
-        (row, col) of the tiles, in pixels of the finest level.
+    scene
+        The scene with these tiles only.
     whole
         Whether these are all tiles of the scene.
-    counted
-        Whether the pixels of each tile go into the store's histograms.
-    known
-        Limits or a fate decided beforehand, or None.
-    missing
-        File of bits that say where black is nodata (`geoprep.building.survey`), or None: the scene
-        is read whole, or its own mask says what is nodata.
+    surveyed
+        Result of the scene's survey; None if it needs none.
     """
 
     index: int
-    image: str
-    label: str | None
-    schema: Schema
-    grid: Grid | None
-    shape: tuple[int, int]
-    windows: tuple[tuple[int, int], ...]
+    scene: PlannedScene
     whole: bool
-    counted: tuple[bool, ...]
-    known: Outcome | None = None
-    missing: str | None = None
+    surveyed: Surveyed | None = None
 
     @classmethod
     def of(cls, index: int, scene: PlannedScene, low: int, high: int) -> ScenePart:
-        """Return some tiles of a scene, from ``low`` to before ``high``; nothing is decided yet."""
-        windows = scene.windows[low:high]
-        return cls(
-            index=index,
-            image=scene.image,
-            label=scene.label,
-            schema=scene.schema,
-            grid=scene.grid,
-            shape=scene.shape,
-            windows=windows,
-            whole=len(windows) == len(scene.windows),
-            counted=tuple(split == 0 for split in scene.splits[low:high]),
-        )
+        """Return the tiles of a scene from ``low`` to before ``high``."""
+        part = scene.tiles(low, high)
+        return cls(index, part, whole=len(part.windows) == len(scene.windows))
+
+    @property
+    def counted(self) -> tuple[bool, ...]:
+        """Whether the pixels of each tile go into the store's histograms: training tiles."""
+        return tuple(split == TRAIN for split in self.scene.splits)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """One shard of every pixel array, all for the same tiles; ``stamp`` is the plan's."""
+    """One shard of every pixel array, all for the same tiles."""
 
-    stamp: str
+    fingerprint: str
     store: str
     shard: int
     meta: StoreMeta
@@ -137,9 +137,9 @@ class ShardTask:
 
     @classmethod
     def of(cls, plan: Plan, store: str, shard: int, parts: Iterable[ScenePart]) -> ShardTask:
-        """Return the task of a shard of a plan."""
+        """Return the task for a shard of a plan."""
         return cls(
-            stamp=plan.stamp,
+            fingerprint=plan.fingerprint,
             store=store,
             shard=shard,
             meta=plan.meta,
@@ -149,20 +149,20 @@ class ShardTask:
         )
 
 
-class Stopped(Exception):  # noqa: N818 - no error: whoever asked has left
-    """Ends a task whose result nobody waits for."""
+class TaskStopped(Exception):  # noqa: N818 - no error: the result is no longer needed
+    """Ends a task whose result is no longer needed."""
 
 
 @dataclass(slots=True)
 class ShardRecord:
-    """What a task did; plain values that survive a round trip through JSON.
+    """Record of a finished shard; plain values that survive a round trip through JSON.
 
     Attributes
     ----------
     files
         Array name, such as ``650/image``, to (XXH3-128, bytes).
     tags
-        Array name to the ETag of its object, where the store is in a bucket.
+        Array name to the ETag of its object, for a store in a bucket.
     scenes
         Scene index (as text, for JSON) to its outcome.
     road_fraction, valid_fraction
@@ -175,7 +175,7 @@ class ShardRecord:
         Stage name to seconds of one thread.
     black
         Scene index (as text) to the number of its pixels that are nodata only because they are
-        black; scenes in several shards are left to the survey.
+        black, of scenes in a single shard.
     """
 
     shard: int
@@ -192,9 +192,9 @@ class ShardRecord:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to a stage, unless nobody waits for the record any more."""
+        """Add the time spent in the block to a stage; stop if the record is no longer needed."""
         if stopped():
-            raise Stopped
+            raise TaskStopped
         start = time.perf_counter()
         try:
             yield
@@ -202,13 +202,13 @@ class ShardRecord:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; unlike ``dataclasses.asdict`` it copies no long lists."""
+        """Return plain JSON values; long lists are not copied, unlike by ``dataclasses.asdict``."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return values | {"scenes": {index: asdict(one) for index, one in self.scenes.items()}}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ShardRecord:
-        """Read back what :meth:`to_json` and JSON made of a record."""
+        """Return a record from its JSON form."""
         record = cls(**values)
         record.files = {name: (str(d), int(n)) for name, (d, n) in record.files.items()}
         record.scenes = {index: Outcome.from_json(one) for index, one in values["scenes"].items()}
@@ -217,21 +217,21 @@ class ShardRecord:
 
 @dataclass(frozen=True, slots=True)
 class SurveyTask:
-    """Some rows of a scene to be looked at before its shards are built.
+    """Some rows of a scene to survey before its shards are built.
 
     Attributes
     ----------
     index
         Row in the scene table.
     nodata
-        The value that marks nodata whatever the image says, or None.
+        Value that is nodata instead of what the image defines; None for the image's definition.
     rows
-        The first, and the one after the last; None for a scene that is looked at whole.
-    missing
-        File of bits, a row per row of the scene, for where it is black; None where that is known
-        at once.
+        First row, and the one after the last; None for all rows at once.
+    nodata_file
+        File of bits, one row per row of the scene, for its black pixels; None if the rows are
+        complete and need no file.
     failure
-        Why the scene has failed already: nothing is read then.
+        Why the scene has failed already; nothing is read then.
     """
 
     index: int
@@ -239,26 +239,26 @@ class SurveyTask:
     bands: tuple[int, ...]
     nodata: Nodata
     rows: tuple[int, int] | None
-    missing: str | None
+    nodata_file: str | None
     failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyRecord:
-    """What was found in these rows.
+    """Result of the survey of some rows.
 
     Attributes
     ----------
     failure
-        Why they cannot be read, or empty.
+        Why they cannot be read; empty if they can.
     pixels, valid
-        How many there are, and how many hold imagery or are black where that is not yet known.
+        All pixels, and those with imagery; black ones of undecided meaning count as imagery.
     black
-        How many are black and perhaps nodata, written to the task's file.
+        Black pixels that may be nodata, written to the task's file.
     bins
-        How many values, or bins of wide sources, there can be.
+        Number of possible values, or of bins for wide data types.
     histogram
-        Per band the values that occur and how often: int64 (value) and int64 (value).
+        Per band the values that occur and their counts: int64 (value) and int64 (value).
     """
 
     task: SurveyTask

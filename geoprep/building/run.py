@@ -1,4 +1,4 @@
-"""Carry out a plan: shards through an executor, a journal to resume from, one commit at the end."""
+"""Execution of a plan: shards by an executor, a journal for resuming, one commit at the end."""
 
 from __future__ import annotations
 
@@ -14,21 +14,28 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.building.commit import Histograms
-from geoprep.building.labels import forget
-from geoprep.building.records import Outcome, Progress, Report, ScenePart, ShardRecord, ShardTask
-from geoprep.building.rehearsal import free_bytes, require_room
-from geoprep.building.summary import Summary, summarise
-from geoprep.building.survey import Known, survey
-from geoprep.building.target import target_of
+from geoprep.building.bucket import BucketTarget
+from geoprep.building.commit import Histograms, scene_outcomes
+from geoprep.building.records import (
+    Outcome,
+    Progress,
+    Report,
+    ScenePart,
+    ShardRecord,
+    ShardTask,
+    Surveyed,
+)
+from geoprep.building.road_ground import release_ground
+from geoprep.building.summary import Summary, black_pixels, summarise
+from geoprep.building.survey import survey
+from geoprep.building.target import DiskTarget, Target
 from geoprep.building.tasks import build_shard, try_scenes
+from geoprep.building.trial import free_bytes, require_space
 from geoprep.errors import StoreError
 from geoprep.executors import Dask, Executor
 from geoprep.plan import Plan, PlannedScene
-from geoprep.storage import open_sink
+from geoprep.storage import is_bucket, local_path, open_sink
 from geoprep.store import shard_key
-
-__all__ = ["Progress", "Report", "build"]
 
 
 def build(
@@ -39,7 +46,7 @@ def build(
     overwrite: bool = False,
     report: Report | None = None,
 ) -> Summary:
-    """Build a store, or finish one, or find that it is complete already.
+    """Build a store, resume an interrupted build, or find that the store is complete.
 
     Parameters
     ----------
@@ -50,17 +57,19 @@ def build(
     executor
         Runs the tasks.
     overwrite
-        Replace a store that is complete, or was built otherwise; one from the same inputs that is
-        not complete is carried on with.
+        Replace a store that is complete or was built differently. The complete store stays until
+        the new one is complete, and for good if no scene can be built. An incomplete store of the
+        same inputs and options is resumed.
     report
         Called after every task.
 
     Raises
     ------
     StoreError
-        Something else is in the way, another build is running, or the disk is full.
+        ``out`` is something else or a different store, another build is running, the disk is full,
+        or no scene of a replacement can be built.
     UsageError
-        ``out`` is neither a folder of this machine nor in a bucket.
+        ``out`` is neither a local folder nor in a bucket.
     OutputError
         The bucket cannot be written to.
     """
@@ -68,12 +77,12 @@ def build(
     _keep_freed_memory()
     target = target_of(out)
     with _disk_errors(target.location), target.journal as journal:
-        state = target.existing(plan, overwrite=overwrite)
+        state = target.prepare(plan, overwrite=overwrite)
         if state == "complete":
             journal.remove()
             return summarise(plan, target.location, "unchanged", (), time.perf_counter() - start)
         if isinstance(out, Path):
-            require_room(plan, out, free_bytes(out))
+            require_space(plan, out, free_bytes(out))
         kept = target.kept(plan) if state == "incomplete" else {}
         if not kept:
             journal.restart()
@@ -83,40 +92,53 @@ def build(
             histograms.take(record)
         new = {}
         try:
-            known = survey(plan, executor, journal, report)
-            for record in _built(plan, target.location, executor, kept, known, report):
-                journal.write({"stamp": plan.stamp, "shard": record.to_json()})
+            surveyed = survey(plan, executor, journal, report)
+            for record in _built(plan, target.folder, executor, kept, surveyed, report):
+                journal.write({"stamp": plan.fingerprint, "shard": record.to_json()})
                 new[record.shard] = histograms.take(record)
         finally:
-            forget()
+            release_ground()
+        if target.replaces:
+            _require_a_scene(plan, target, kept | new)
         target.finish(plan, kept | new, histograms)
         journal.remove()
-    went: Literal["built", "resumed"] = "resumed" if kept else "built"
-    return summarise(
-        plan,
-        target.location,
-        went,
-        new.values(),
-        time.perf_counter() - start,
-        _black(plan, known, [*kept.values(), *new.values()]),
+    result: Literal["built", "resumed"] = "resumed" if kept else "built"
+    black = black_pixels(plan, surveyed, (kept | new).values())
+    seconds = time.perf_counter() - start
+    return summarise(plan, target.location, result, new.values(), seconds, black)
+
+
+def target_of(out: str | Path) -> Target:
+    """Return where a store is built.
+
+    Raises
+    ------
+    UsageError
+        ``out`` is neither a local folder nor an ``s3://`` address.
+    """
+    return BucketTarget(str(out)) if is_bucket(out) else DiskTarget(local_path(out))
+
+
+def _require_a_scene(plan: Plan, target: Target, records: dict[int, ShardRecord]) -> None:
+    """Keep the old store and raise StoreError if no scene of its replacement could be built."""
+    outcomes = scene_outcomes(plan, [records[shard] for shard in range(plan.shards)])
+    if any(outcome.status in ("ok", "unlabelled") for outcome in outcomes):
+        return
+    target.discard()
+    raise StoreError(
+        f"none of the {len(outcomes)} scenes could be built ({outcomes[0].reason}), so "
+        f"{target.location} was not replaced"
     )
 
 
-def _black(plan: Plan, known: dict[int, Known], records: Iterable[ShardRecord]) -> dict[str, int]:
-    """Return scene id -> number of pixels that are nodata only because they are black."""
-    found = {index: one.black for index, one in known.items() if one.black}
-    found |= {int(index): count for one in records for index, count in one.black.items()}
-    return {plan.scenes[index].id: found[index] for index in sorted(found)}
-
-
 def _keep_freed_memory() -> None:
-    """Let glibc reuse the arrays of one scene for the next, instead of faulting them in again.
+    """Make glibc reuse the arrays of one scene for the next instead of mapping new pages.
 
-    Freeing a block raises its thresholds for mapping and trimming to the block's size, of at most
-    32 MiB: 1700 page faults per chip become 3. Other allocators do not care.
+    Freeing a block raises glibc's thresholds for mapping and trimming to the size of the block, of
+    at most 32 MiB: 1700 page faults per chip become 3. Other allocators are not affected.
     """
-    del_me = np.empty(31 << 20, np.uint8)
-    del del_me
+    block = np.empty(31 << 20, np.uint8)
+    del block
 
 
 def _built(
@@ -124,13 +146,13 @@ def _built(
     out: str,
     executor: Executor,
     kept: Collection[int],
-    known: dict[int, Known],
+    surveyed: dict[int, Surveyed],
     report: Report | None,
 ) -> Iterator[ShardRecord]:
-    """Build the shards that are missing, and yield each once it is on the disk.
+    """Build the missing shards and yield the record of each once it is on the disk.
 
-    It counts as done, and is reported, when the caller asks for the next one: with its record on
-    the disk as well.
+    Progress is reported when the caller asks for the next record, since by then this one is in the
+    journal.
     """
     total, before = _pixels(plan, range(plan.shards)), _pixels(plan, kept)
     done, read = before, 0
@@ -138,7 +160,7 @@ def _built(
     if report:
         report(Progress("build", done, total, read, before))
     todo = (shard for shard in range(plan.shards) if shard not in kept)
-    tasks = shard_tasks(plan, out, todo, known)
+    tasks = shard_tasks(plan, out, todo, surveyed)
     for record in _records(executor, tasks):
         sink.settle(shard_key(name, record.shard) for name in record.files)
         yield record
@@ -149,50 +171,47 @@ def _built(
 
 
 def _records(executor: Executor, tasks: Iterable[ShardTask]) -> Iterator[ShardRecord]:
-    """Yield the records of shards; what a cluster's workers die over is looked into."""
+    """Yield the records of shards; scenes that crash the workers of a cluster have failed."""
     if isinstance(executor, Dask):
         return executor.map_unordered(build_shard, tasks, partial(_without_killers, executor))
     return executor.map_unordered(build_shard, tasks)
 
 
 def _without_killers(executor: Dask, task: ShardTask) -> ShardTask:
-    """Return a task whose scenes a worker survives; what GDAL dies of has failed, and alone."""
+    """Return the task with the scenes that crash a worker marked as failed."""
     parts = []
     for part in task.parts:
         if not executor.survives(try_scenes, replace(task, parts=(part,))):
-            why = f"{part.image}: reading or drawing it ends the process; fetch the scene again"
-            part = replace(part, known=Outcome("failed", why))
+            why = f"{part.scene.image}: building it crashes the process. Download the scene again"
+            part = replace(part, surveyed=Surveyed(Outcome("failed", why)))
         parts.append(part)
     return replace(task, parts=tuple(parts))
 
 
 def _pixels(plan: Plan, shards: Iterable[int]) -> int:
-    """Return how many pixels of the finest level some shards hold."""
+    """Return the number of pixels of some shards at the finest level."""
     ranges = [plan.shard_range(shard) for shard in shards]
     return sum(stop - start for start, stop in ranges) * plan.meta.tile**2
 
 
 def shard_tasks(
-    plan: Plan, out: str, shards: Iterable[int], known: dict[int, Known]
+    plan: Plan, out: str, shards: Iterable[int], surveyed: dict[int, Surveyed]
 ) -> Iterator[ShardTask]:
-    """Yield the tasks of some shards, one at a time: all of them would hold the plan twice."""
+    """Yield the tasks of some shards, one at a time, since all would copy the plan."""
     firsts = np.array([scene.first_tile for scene in plan.scenes])
     for shard in shards:
-        yield _shard_task(plan, out, shard, known, firsts)
+        yield _shard_task(plan, out, shard, surveyed, firsts)
 
 
 def _shard_task(
-    plan: Plan, out: str, shard: int, known: dict[int, Known], firsts: NDArray[np.int64]
+    plan: Plan, out: str, shard: int, surveyed: dict[int, Surveyed], firsts: NDArray[np.int64]
 ) -> ShardTask:
     start, stop = plan.shard_range(shard)
     parts = []
     for i, scene in _scenes_between(plan, start, stop, firsts):
         low = max(start - scene.first_tile, 0)
         high = min(stop - scene.first_tile, len(scene.windows))
-        part, told = ScenePart.of(i, scene, low, high), known.get(i)
-        if told:
-            part = replace(part, known=told.outcome, missing=told.missing)
-        parts.append(part)
+        parts.append(replace(ScenePart.of(i, scene, low, high), surveyed=surveyed.get(i)))
     return ShardTask.of(plan, out, shard, parts)
 
 
@@ -208,13 +227,13 @@ def _scenes_between(
 
 @contextmanager
 def _disk_errors(out: str) -> Iterator[None]:
-    """Turn a full disk into words; whatever was finished stays for the next run."""
+    """Raise StoreError for a full disk; finished shards stay for the next run."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise StoreError(
-            f"no space left on the disk of {out}: free some and run the same command again; the "
-            "shards that are finished are kept"
+            f"no space left on the disk of {out}: free some and run the same command again. "
+            "Finished shards are kept"
         ) from error

@@ -1,4 +1,4 @@
-"""What a build did, in figures: read back from the finished store, so that they are its own."""
+"""The summary of a build, read from the finished store."""
 
 from __future__ import annotations
 
@@ -8,43 +8,55 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Literal
 
-from geoprep.building.records import ShardRecord
+from geoprep.building.records import ShardRecord, Surveyed
 from geoprep.errors import GeoprepError
 from geoprep.labels import mask_values
 from geoprep.plan import Plan
 from geoprep.storage import StoreFiles
-from geoprep.store import SPLIT_NAMES, SPLITS, Store, road_fraction, scene_issues, valid_fraction
+from geoprep.store import (
+    SPLIT_NAMES,
+    SPLITS,
+    Store,
+    road_fraction,
+    scene_issues,
+    usable_tiles,
+    valid_fraction,
+)
 
-_MASKS_LOOKED_AT: Final = 8
-LARGEST_ROAD_SHARE: Final = 0.4
-"""In cities some 5 to 15 % of the ground is road."""
+_LABELS_LOOKED_AT: Final = 8
+_HIGH_ROAD_SHARE: Final = 0.4
+"""No city has as much road: areas that are no roads were probably taken for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a build did.
+    """Summary of a build.
 
     Attributes
     ----------
     state
-        ``built``, ``resumed``, or ``unchanged`` when the store was complete already.
+        ``built``, ``resumed``, or ``unchanged`` if the store was complete before.
     issues
-        (scene id, status, reason) of every scene that is not as it should be.
+        (scene id, status, reason) of every scene that was not built as planned.
     notes
-        Counted fallbacks of road attributes.
+        Fallbacks of road attributes, with counts.
     warnings
-        What is built as asked and most likely not as meant.
+        Lines about a result that is probably not intended.
     road_fraction
-        Share of the labelled pixels that is road, over the tiles of scenes that are ``ok``.
+        Share of road among the labelled pixels, over the tiles of scenes with status ``ok``.
     valid_fraction
-        Share of all scenes' pixels that hold imagery; what pads a tile is no pixel of a scene.
+        Share of the pixels of all scenes that hold imagery; padding of tiles does not count.
     source_bytes
         Bytes of pixels decoded by this run, uncompressed.
     seconds
-        Of this run; ``stages`` divides the threads' own time.
+        Wall time of this run.
+    stages
+        Stage name to seconds summed over threads.
     black
-        Scene id -> number of its pixels that are nodata only because they are black: connected to
-        the image's edge or a large block, in an image without alpha, mask or nodata tag.
+        Scene id to the number of its pixels that are nodata only because they are black, in an
+        image without alpha band, mask or nodata tag; empty if nothing was built.
+    source_copy
+        Folder of downloaded and unpacked inputs that is left; None if there is none.
     """
 
     store: str
@@ -65,6 +77,7 @@ class Summary:
     stages: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     black: dict[str, int] = field(default_factory=dict)
+    source_copy: str | None = None
 
 
 def summarise(
@@ -75,20 +88,20 @@ def summarise(
     seconds: float,
     black: Mapping[str, int] | None = None,
 ) -> Summary:
-    """Describe a finished store and the run that finished it.
+    """Return the summary of a finished store and of the run that finished it.
 
     Parameters
     ----------
     plan, out
-        What was built, and where.
+        Plan of the build, and location of the store.
     state
-        How the run went.
+        State of the summary.
     new
-        Records of the shards built by this run.
+        Records of the shards that this run built.
     seconds
         Wall time of this run.
     black
-        As in the summary; None: not known.
+        From `black_pixels`; None if not known.
     """
     store = Store.open(out)
     scenes, tiles = store.scenes, store.tiles
@@ -119,62 +132,75 @@ def summarise(
         source_bytes=source_bytes,
         seconds=seconds,
         stages=dict(stages),
-        warnings=(*_roadless_masks(plan, store), *_odd_share(plan, store)),
+        warnings=tuple(_warnings(plan, store)),
         black=dict(black or {}),
     )
 
 
-def _odd_share(plan: Plan, store: Store) -> Iterator[str]:
-    labelled = store.scenes.status == "ok"
-    if labelled.any():
-        yield from odd_road_share(plan, road_fraction(store), "all labelled pixels")
+def black_pixels(
+    plan: Plan, surveyed: Mapping[int, Surveyed], records: Iterable[ShardRecord]
+) -> dict[str, int]:
+    """Return scene id to the number of pixels that are nodata only because they are black."""
+    found = {index: result.black for index, result in surveyed.items() if result.black}
+    found |= {int(index): count for record in records for index, count in record.black.items()}
+    return {plan.scenes[index].id: found[index] for index in sorted(found)}
 
 
-def odd_road_share(plan: Plan, share: float, of: str) -> Iterator[str]:
-    """Yield a warning if the share of road is 0 or larger than on any ground.
+def road_share_warning(plan: Plan, roads: float, labelled: float, what: str) -> str:
+    """Return a warning if road is none or too much of the labelled pixels; else an empty text.
 
     Parameters
     ----------
-    share
-        0 to 1.
-    of
-        What it is a share of, for the message.
+    plan
+        Plan of the build.
+    roads, labelled
+        Numbers of road pixels and of labelled pixels, up to a common factor.
+    what
+        Subject of the warning, such as ``the store``.
     """
-    masks = plan.options.mask_rule is not None
-    fix = "`label_values`" if masks else "`layer`, `where` and `areas`"
-    if share == 0 and not masks:  # of masks `_roadless_masks` says more
-        yield (
-            f"no road at all: 0 % of {of} are road. Check that the labels hold roads, and {fix}, "
-            "then build again with `overwrite`"
+    if labelled <= 0:
+        return ""
+    share = roads / labelled
+    rasters = plan.options.mask_rule is not None
+    fix = "`label_values`" if rasters else "`layer`, `where` and `areas`"
+    if share > _HIGH_ROAD_SHARE:
+        return (
+            f"{share:.1%} of the labelled pixels of {what} are road; in cities 5 to 15 % are. Check "
+            f"the labels and {fix}, and build again with `overwrite`"
         )
-    elif share > LARGEST_ROAD_SHARE:
-        yield (
-            f"{share:.1%} of {of} are road; in cities some 5 to 15 % are. Check that the labels "
-            f"hold nothing else, and {fix}, then build again with `overwrite`"
+    if roads > 0:
+        return ""
+    if not rasters:
+        return (
+            f"the labels of {what} contain no road (0.00 %). If that is wrong, check the labels and "
+            "their CRS, and build again with `overwrite`"
         )
+    return _no_road_in_rasters(plan, what)
 
 
-def _roadless_masks(plan: Plan, store: Store) -> Iterator[str]:
-    """Yield a warning where no mask of a whole build has a road.
-
-    One mask without any is a scene without roads; all of them are a wrong word for what is road.
-    """
-    options, usable = plan.options, store.scenes.status == "ok"
-    if options.mask_rule is None or not usable.any() or store.tiles.road_fraction.any():
-        return
-    masks = dict.fromkeys(
-        scene.label for scene, ok in zip(plan.scenes, usable, strict=True) if ok and scene.label
-    )
-    asked = (
-        f"--label-speeds {options.label_speeds}"
+def _no_road_in_rasters(plan: Plan, what: str) -> str:
+    options = plan.options
+    masks = dict.fromkeys(one.label for one in plan.scenes if one.label and not one.failure)
+    rule = (
+        f"`label_speeds` {options.label_speeds}"
         if options.label_values is None
-        else f"--label-values {options.label_values}"
+        else f"`label_values` {options.label_values}"
     )
     try:
-        found = f": they hold {mask_values(*islice(masks, _MASKS_LOOKED_AT))}"
-    except GeoprepError:  # masks that only the workers of a cluster reach
+        found = f": they contain {mask_values(*islice(masks, _LABELS_LOOKED_AT))}"
+    except GeoprepError:  # rasters that only the workers of a cluster can read
         found = ""
-    yield (
-        f"no road in any mask ({len(masks)}) by {asked}{found}. If that is not so on the ground, "
-        "say it otherwise and build again with --overwrite"
+    return (
+        f"no road in the labels of {what} ({len(masks)} rasters) by {rule}{found}. If that is "
+        "wrong, change the option and build again with `overwrite`"
     )
+
+
+def _warnings(plan: Plan, store: Store) -> Iterator[str]:
+    if not (store.scenes.status == "ok").any():
+        return
+    tiles, usable = store.tiles, usable_tiles(store)
+    valid = tiles.valid_fraction[usable].astype(float)
+    roads = float((tiles.road_fraction[usable] * valid).sum())
+    if warning := road_share_warning(plan, roads, float(valid.sum()), "the store"):
+        yield warning

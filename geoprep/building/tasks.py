@@ -1,7 +1,7 @@
-"""The work of a build: one shard of a store, or a look at some rows of a scene beforehand.
+"""The tasks of a build: write one shard, or survey some rows of a scene.
 
-Plain data in, files and a small record out: a task may run in a thread, another process or on
-another machine.
+A task takes plain data, writes files and returns a small record, so it can run in a thread, in
+another process or on another machine.
 """
 
 from __future__ import annotations
@@ -12,9 +12,15 @@ import numpy as np
 from rasterio.windows import Window
 
 from geoprep import imagery
-from geoprep.building.bits import write_bits
-from geoprep.building.records import ShardRecord, ShardTask, Stopped, SurveyRecord, SurveyTask
-from geoprep.building.scene import SceneTiles, render_scene
+from geoprep.building.nodata_bits import write_bits
+from geoprep.building.records import (
+    ShardRecord,
+    ShardTask,
+    SurveyRecord,
+    SurveyTask,
+    TaskStopped,
+)
+from geoprep.building.rendering import SceneTiles, render_scene
 from geoprep.errors import GeoprepError
 from geoprep.executors import stopped
 from geoprep.storage import open_image, open_sink
@@ -22,11 +28,17 @@ from geoprep.store import PIXEL_ARRAYS, ShardWriter, shard_key
 
 
 def build_shard(task: ShardTask) -> ShardRecord:
-    """Build one shard of every pixel array.
+    """Write one shard of every pixel array and return its record.
 
-    A scene that cannot be built leaves tiles of no data and its reason in the record. A disk that
-    cannot be written to raises OSError, a bucket OutputError, and no part of a shard is left under
-    a final name.
+    A scene that cannot be built gets nodata tiles, and a reason in the record. No partial shard is
+    left under its final name.
+
+    Raises
+    ------
+    OSError
+        The disk cannot be written.
+    OutputError
+        The bucket cannot be written.
     """
     record = ShardRecord(task.shard)
     counts = imagery.TileCounts(len(task.meta.bands))
@@ -60,7 +72,7 @@ def build_shard(task: ShardTask) -> ShardRecord:
 
 
 def try_scenes(task: ShardTask) -> None:
-    """Render a task's scenes and write nothing: to see whether that takes a process down."""
+    """Render the scenes of a task and write nothing, to find a scene that crashes the process."""
     for part in task.parts:
         render_scene(part, task, ShardRecord(task.shard))
 
@@ -86,9 +98,9 @@ def _append(tiles: SceneTiles, writers: dict[str, ShardWriter]) -> None:
 
 
 def survey_rows(task: SurveyTask) -> SurveyRecord:
-    """Look at some rows of a scene, or all: their histogram, and how much is imagery."""
+    """Return the histogram and the amount of imagery of some rows of a scene, or of all."""
     if stopped():
-        raise Stopped
+        raise TaskStopped
     if task.failure:
         return SurveyRecord(task, failure=task.failure)
     try:
@@ -102,12 +114,17 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
     except GeoprepError as error:
         return SurveyRecord(task, failure=str(error))
     black = 0
-    if task.missing is not None and task.rows is not None and untold and pixels.valid is not None:
+    if (
+        task.nodata_file is not None
+        and task.rows is not None
+        and untold
+        and pixels.valid is not None
+    ):
         found = pixels.valid == 0
-        if imagery.is_held_wide(pixels.values):  # NaN is missing wherever it lies
+        if imagery.is_held_wide(pixels.values):  # NaN is nodata without the rule
             found &= imagery.find_usable(pixels.values, None)
         black = int(np.count_nonzero(found))
-        write_bits(task.missing, task.rows[0], found)
+        write_bits(task.nodata_file, task.rows[0], found)
     counts = imagery.count_source(pixels)
     present = [np.flatnonzero(of_band) for of_band in counts]
     return SurveyRecord(

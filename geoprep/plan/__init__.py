@@ -1,7 +1,6 @@
-"""Every choice of a build, before a pixel is read: scenes and options in, tiles and shards out.
+"""Planning of a build: scenes and options in, tiles and shards out, before pixels are read.
 
-Face: :class:`BuildOptions`, :func:`make_plan`, :class:`Plan`, :func:`parse_rescale`. What reads
-images is loaded on first use: the options alone are what a help text needs.
+What reads images is imported on first use, since a help text needs the options only.
 """
 
 import lazy_loader as lazy

@@ -1,73 +1,86 @@
-"""Which tiles train, validate and test: by scene, by block of ground, or by areas of a file."""
+"""Assignment of tiles to splits: by scene, by block of ground, or as the user gives them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.crs import to_lonlat
 from geoprep.grid import Grid
-from geoprep.plan.areas import read_areas
+from geoprep.plan.given_splits import folder_splits, is_scene_list, listed_splits, read_areas
 from geoprep.plan.layout import Layout
+from geoprep.plan.overlaps import shared_ground
+from geoprep.plan.planned_scene import PlannedScene
 from geoprep.plan.splits import apart, assign_splits, blocks
 
-_METRES_PER_DEGREE = 111_200.0
+_METRES_PER_DEGREE: Final = 111_200.0
 
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """What is known of a scene when it is given its splits.
-
-    Attributes
-    ----------
-    area
-        City or set that it belongs to.
-    grid
-        Of the source; None when the image cannot be opened.
-    labelled
-        Whether it has a label.
-    """
-
-    id: str
-    area: str
-    grid: Grid | None
-    labelled: bool
+Splits = list[tuple[int, ...]]
+"""Split of every tile, by scene."""
 
 
 def divide(
-    members: Sequence[Member], layout: Layout
-) -> tuple[list[tuple[int, ...]], tuple[str, ...]]:
-    """Return the split of every tile of every scene, and lines that a person should see.
+    scenes: Sequence[PlannedScene],
+    areas: Sequence[str],
+    labelled: Sequence[bool],
+    firsts: Sequence[int],
+    layout: Layout,
+) -> tuple[Splits, tuple[str, ...]]:
+    """Return the split of every tile of every scene, and notes for the user.
 
-    Blocks divide scenes that are larger than a block, tile by tile; others stay whole. Where tiles
-    of one scene overlap and their splits differ, those of training become unused, and validation
-    yields to test: no pixel is in two splits.
+    Blocks divide scenes that are larger than a block, tile by tile; other scenes stay whole. Where
+    tiles of one scene overlap and their splits differ, those for training become unused, and
+    validation yields to testing: no pixel of a scene is in two splits.
+
+    Parameters
+    ----------
+    scenes
+        All scenes; their own ``splits`` are ignored.
+    areas
+        City or data set of each scene.
+    labelled
+        Whether each scene has a usable label.
+    firsts
+        Index of the first scene whose image has the same bytes. Such scenes get the same split.
+    layout
+        Layout of the store, which has the options.
 
     Raises
     ------
     UsageError
-        The file of areas cannot be used.
+        The split file cannot be used.
     """
     options = layout.options
-    if options.split_file is not None:
-        areas = read_areas(options.split_file)
-        found = [
-            areas.splits(layout.target(one.grid), layout.windows(one.grid), layout.tile)
-            for one in members
-        ]
-    elif options.split_by == "block" and any(_exceeds_block(one.grid, layout) for one in members):
-        found = _by_tile(members, layout)
+    first_scenes = [scenes[i] for i in firsts]
+    with_label = {first for first, has in zip(firsts, labelled, strict=True) if has}
+    labelled = [first in with_label for first in firsts]
+    areas = [_block_area(one, areas[i]) for one, i in zip(first_scenes, firsts, strict=True)]
+    if options.split_file is not None and is_scene_list(options.split_file):
+        found = _whole(scenes, listed_splits(options.split_file, scenes))
+    elif options.split_file is not None:
+        given = read_areas(options.split_file)
+        found = [given.splits(one, layout.tile) for one in scenes]
+    elif options.split_by == "folder":
+        found = _whole(scenes, folder_splits(scenes))
+    elif options.split_by == "block" and any(_exceeds_block(one.grid, layout) for one in scenes):
+        found = _by_tile(scenes, areas, labelled, layout)
     else:
-        found = _by_scene(members, layout)
-    kept = [
-        apart(layout.windows(one.grid), splits, layout.tile)
-        for one, splits in zip(members, found, strict=True)
-    ]
-    return kept, _notes(kept, layout)
+        found = _by_scene(first_scenes, areas, labelled, scenes, layout)
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal tuples are held once
+    kept: Splits = []
+    for one, splits in zip(scenes, found, strict=True):
+        used = apart(one.windows, splits, layout.tile)
+        kept.append(known.setdefault(used, used))
+    notes = [*_notes(kept, layout), *_equal_image_notes(scenes, kept, firsts)]
+    if (shared := shared_ground(scenes, kept, layout.tile)) is not None:
+        removed = options.split_overlap == "unused"
+        notes.append(shared.note(scenes, removed=removed))
+        kept = shared.without(kept) if removed else kept
+    return kept, tuple(notes)
 
 
 def _exceeds_block(grid: Grid | None, layout: Layout) -> bool:
@@ -77,36 +90,49 @@ def _exceeds_block(grid: Grid | None, layout: Layout) -> bool:
     return max(grid.width * x, grid.height * y) > 1000 * layout.options.block_km
 
 
-def _by_scene(members: Sequence[Member], layout: Layout) -> list[tuple[int, ...]]:
-    groups = [one.id for one in members]
+def _whole(scenes: Sequence[PlannedScene], splits: Sequence[int]) -> Splits:
+    """Return one split for all tiles of each scene."""
+    return [(split,) * len(one.windows) for one, split in zip(scenes, splits, strict=True)]
+
+
+def _by_scene(
+    first_scenes: Sequence[PlannedScene],
+    areas: Sequence[str],
+    labelled: Sequence[bool],
+    scenes: Sequence[PlannedScene],
+    layout: Layout,
+) -> Splits:
+    groups = [one.id for one in first_scenes]
     if layout.options.split_by == "block":
-        places = np.array([_places(one.grid, [(0, 0)], None)[0] for one in members])
-        cells = blocks(places, [_area(one) for one in members], layout.options.block_km)
-        groups = [str(cell) for cell in cells]
-    splits = _assigned(groups, [one.labelled for one in members], layout)
-    counts = [len(layout.windows(one.grid)) for one in members]
-    return [(int(split),) * count for split, count in zip(splits, counts, strict=True)]
+        places = np.array([_centres(one.grid, [(0, 0)], None)[0] for one in first_scenes])
+        groups = [str(cell) for cell in blocks(places, areas, layout.options.block_km)]
+    return _whole(scenes, _assigned(groups, labelled, layout).tolist())
 
 
-def _by_tile(members: Sequence[Member], layout: Layout) -> list[tuple[int, ...]]:
-    places, areas, labelled, ends = [], [], [], [0]
-    for one in members:
-        windows = layout.windows(one.grid)
+def _by_tile(
+    scenes: Sequence[PlannedScene],
+    areas: Sequence[str],
+    labelled: Sequence[bool],
+    layout: Layout,
+) -> Splits:
+    places, of_tile, has_label, ends = [], [], [], [0]
+    for one, area, has in zip(scenes, areas, labelled, strict=True):
+        count = len(one.windows)
         if _exceeds_block(one.grid, layout):
-            places.append(_places(layout.target(one.grid), windows, layout.tile))
+            places.append(_centres(one.target, one.windows, layout.tile))
         else:
-            places.append(np.repeat(_places(one.grid, [(0, 0)], None), len(windows), axis=0))
-        areas += [_area(one)] * len(windows)
-        labelled += [one.labelled] * len(windows)
-        ends.append(ends[-1] + len(windows))
-    cells = blocks(np.concatenate(places), areas, layout.options.block_km)
-    splits = _assigned([str(cell) for cell in cells], labelled, layout).tolist()
+            places.append(np.repeat(_centres(one.grid, [(0, 0)], None), count, axis=0))
+        of_tile += [area] * count
+        has_label += [has] * count
+        ends.append(ends[-1] + count)
+    cells = blocks(np.concatenate(places), of_tile, layout.options.block_km)
+    splits = _assigned([str(cell) for cell in cells], has_label, layout).tolist()
     return [tuple(splits[a:b]) for a, b in pairwise(ends)]
 
 
-def _area(member: Member) -> str:
-    """Return what blocks are counted in: a scene without a place on the ground is its own."""
-    return member.area if member.grid is None or member.grid.georeferenced else member.id
+def _block_area(scene: PlannedScene, area: str) -> str:
+    """Return the area in which blocks are counted: a scene's own if it is not georeferenced."""
+    return area if scene.grid is None or scene.grid.georeferenced else scene.id
 
 
 def _assigned(groups: Sequence[str], labelled: Sequence[bool], layout: Layout) -> NDArray[np.uint8]:
@@ -116,12 +142,12 @@ def _assigned(groups: Sequence[str], labelled: Sequence[bool], layout: Layout) -
     )
 
 
-def _places(
+def _centres(
     grid: Grid | None, windows: Sequence[tuple[int, int]], tile: int | None
 ) -> NDArray[np.float64]:
     """Return float64 (window, 2): longitude and latitude of centres, NaN without a grid.
 
-    On a plain grid, degrees of the same length in metres. ``tile`` None: of the whole grid.
+    Without georeference, degrees of the same length in metres. ``tile`` None: the whole grid.
     """
     if grid is None:
         return np.full((len(windows), 2), np.nan)
@@ -134,13 +160,29 @@ def _places(
     return np.column_stack(to_lonlat(grid.crs).transform(xs, ys))
 
 
-def _notes(splits: Sequence[tuple[int, ...]], layout: Layout) -> tuple[str, ...]:
+def _equal_image_notes(
+    scenes: Sequence[PlannedScene], splits: Splits, firsts: Sequence[int]
+) -> list[str]:
+    """Return a note about images with equal bytes in different splits, which the user has given."""
+    apart_from = [i for i, first in enumerate(firsts) if set(splits[i]) != set(splits[first])]
+    if not apart_from:
+        return []
+    i = apart_from[0]
+    return [
+        f"{len(apart_from):,} images have the same bytes as an image of another split, such as "
+        f"{scenes[i].id} and {scenes[firsts[i]].id}: remove one of each"
+    ]
+
+
+def _notes(splits: Splits, layout: Layout) -> list[str]:
     options, there = layout.options, {split for of_scene in splits for split in of_scene}
     if options.split_file is not None or options.val + options.test in (0, 1) or there - {0}:
-        return ()
+        return []
+    if options.split_by == "folder":
+        return ["all images are for training: no folder is named val or test"]
     if options.split_by == "block":
-        return ("all imagery lies in one block, which trains: use a smaller --block-km",)
-    return (
-        "one scene is one split, which trains: --split-by block divides its tiles, --split-file "
-        "by areas that you draw",
-    )
+        return ["all imagery is in one block, for training: use a smaller `block_km`"]
+    return [
+        "the only scene is for training. Use `split_by` block to divide its tiles, or a "
+        "`split_file` with areas"
+    ]

@@ -1,4 +1,4 @@
-"""How scenes are cut: the side of a tile and the pixels of the finest level, within bounds."""
+"""Layout of the tiles: their side, the shape of scenes at the finest level, and limits of both."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from geoprep.errors import UsageError
@@ -13,16 +14,28 @@ from geoprep.grid import Grid, at_gsd, auto_tile, level_sides, tile_windows
 from geoprep.plan.options import BuildOptions
 
 MOST_TILE_BYTES: Final = 256 << 20
-"""A tile is one chunk: it is read whole, and every thread of a build holds a scene's."""
+"""A tile is one chunk, which is read whole; every thread of a build holds those of a scene."""
 MOST_PIXELS: Final = 1_000_000
 MOST_FINER: Final = 10
-"""Times that an image may be drawn finer than it is: nothing is seen better."""
+"""Largest ratio of an image's pixel size to that of the finest level."""
 MOST_TILES: Final = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The sides of tiles at every level, and where they lie in a scene."""
+    """Sides of the tiles and their windows in a scene.
+
+    Attributes
+    ----------
+    tile
+        Side of a tile in pixels of the finest level.
+    levels
+        Side of a tile at every level.
+    options
+        Options of the build.
+    usual
+        Most frequent shape (height, width) of a scene, for images that cannot be opened.
+    """
 
     tile: int
     levels: tuple[int, ...]
@@ -31,20 +44,20 @@ class Layout:
 
     @classmethod
     def of(cls, grids: Sequence[Grid | None], bands: int, options: BuildOptions) -> Layout:
-        """Choose the side that suits all images which could be opened.
+        """Return the layout for these images; None stands for one that cannot be opened.
 
         Raises
         ------
         UsageError
-            Tiles would be larger, or more, than can be read, or cannot be halved often enough.
+            Tiles would be too large or too many, or their side cannot be halved often enough.
         """
         shapes = [_finest_shape(grid, options) for grid in grids if grid is not None]
         tile = _resolve_tile(shapes, options)
         if tile**2 * bands > MOST_TILE_BYTES:
             raise UsageError(
                 f"a tile of {tile} x {tile} pixels in {bands} bands has "
-                f"{tile**2 * bands / 2**20:,.0f} MiB; one is read whole, so that "
-                f"{MOST_TILE_BYTES >> 20} MiB are the most: use a smaller --tile or --resize"
+                f"{tile**2 * bands / 2**20:,.0f} MiB, more than {MOST_TILE_BYTES >> 20} MiB: use a "
+                "smaller `tile` or `resize`"
             )
         layout = cls(
             tile, level_sides(tile, options.levels), options, Counter(shapes).most_common(1)[0][0]
@@ -52,13 +65,13 @@ class Layout:
         tiles = sum(_tile_count(shape, tile, options.overlap) for shape in shapes)
         if tiles > MOST_TILES:
             raise UsageError(
-                f"these images make {tiles:,} tiles of {tile} pixels; {MOST_TILES:,} are the "
-                "most: use a larger --tile or --gsd"
+                f"these images make {tiles:,} tiles of {tile} pixels, more than {MOST_TILES:,}: "
+                "use a larger `tile` or `gsd`"
             )
         return layout
 
     def shape(self, grid: Grid | None) -> tuple[int, int]:
-        """Return height and width; those of most scenes for one that cannot be opened."""
+        """Return height and width of a scene; the most frequent ones for None."""
         return self.usual if grid is None else _finest_shape(grid, self.options)
 
     def target(self, grid: Grid | None) -> Grid | None:
@@ -67,11 +80,16 @@ class Layout:
 
     def windows(self, grid: Grid | None) -> tuple[tuple[int, int], ...]:
         """Return the (row, col) of every tile, in pixels of the finest level."""
-        return tuple(tile_windows(self.shape(grid), self.tile, self.options.overlap))
+        return _windows(self.shape(grid), self.tile, self.options.overlap)
+
+
+@lru_cache(maxsize=1024)  # scenes of one shape share a tuple: there may be a million
+def _windows(shape: tuple[int, int], tile: int, overlap: int) -> tuple[tuple[int, int], ...]:
+    return tuple(tile_windows(shape, tile, overlap))
 
 
 def _tile_count(shape: tuple[int, int], tile: int, overlap: int) -> int:
-    """Return how many tiles a scene has, without listing them; refused overlaps count as none."""
+    """Return the number of tiles of a scene without listing them; invalid overlaps count as 0."""
     step = max(tile - overlap, 1)
     return math.prod(1 + max(0, -(-(length - tile) // step)) for length in shape)
 
@@ -84,13 +102,14 @@ def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:
     finest = min(grid.gsd_m())
     if options.gsd * MOST_FINER < finest:
         raise UsageError(
-            f"--gsd {options.gsd:g} is {finest / options.gsd:,.0f} times as fine as images of "
-            f"{finest:.3g} m: at most {MOST_FINER} times makes sense; metres are meant"
+            f"`gsd` {options.gsd:g} m is {finest / options.gsd:,.0f} times as fine as the images, "
+            f"whose pixels are {finest:.3g} m: use at least a {MOST_FINER}th of that"
         )
     grid = at_gsd(grid, options.gsd)
     if max(grid.height, grid.width) > MOST_PIXELS:
         raise UsageError(
-            f"--gsd {options.gsd:g} makes scenes of {grid.width} x {grid.height} pixels: use more"
+            f"`gsd` {options.gsd:g} makes scenes of {grid.width} x {grid.height} pixels: use a "
+            "larger value"
         )
     return grid.height, grid.width
 

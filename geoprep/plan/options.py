@@ -1,7 +1,7 @@
-"""Every choice of a build, in one frozen record: defaults, limits and help texts, written once.
+"""All options of a build in one frozen record, with their defaults, limits and help texts.
 
-The command line makes an option of every field. Nothing heavy is imported here, so that its help
-is quick.
+The command line makes an option of every field. No heavy library is imported here, so that
+``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from geoprep.errors import UsageError
 if TYPE_CHECKING:
     from geoprep.labels import MaskRule, SpeedRule
 
-SplitBy = Literal["scene", "block"]
+SplitBy = Literal["scene", "block", "folder"]
+SplitOverlap = Literal["warn", "unused"]
 Schema = Literal["auto", "sn3", "sn5", "osm"]
 SpeedFrom = Literal["attributes", "field", "auto"]
 SpeedUnit = Literal["mph", "kmh", "mps"]
@@ -28,28 +29,34 @@ Codec = Literal["lz4", "zstd"]
 MOST_LEVELS: Final = 10
 MOST_BUFFER_M: Final = 100.0
 MOST_SHARD_TILES: Final = 10_000
-"""A shard ends in an index of 16 bytes per tile, written whole however few tiles there are."""
+"""Every shard ends in an index of 16 bytes per tile, whose length does not depend on the tiles."""
 
-_LINES: Final = "Labels that are lines or areas"
-_MASKS: Final = "Labels that are masks"
+_LINES: Final = "Vector labels"
+_MASKS: Final = "Raster labels"
 """Headings of the help text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a person reads of one option, and how its text becomes a value.
+    """How the command line presents one option.
 
     Attributes
     ----------
     section
-        Heading of the help text.
+        Heading under which the help lists the option.
+    help
+        Help text.
+    choices
+        Allowed values; empty if there is no fixed list.
+    metavar
+        Placeholder of the value in the help.
     kind
-        Type of the value; that of the default where omitted.
+        Type of the value; None for the type of the default.
     parse
-        Makes the value of the text; raises UsageError.
+        Function from the text to the value, which raises UsageError; None for no parsing.
     later
-        Whether the option is younger than the first stores: at its default it is left out of a
-        store's attributes, so that these and fingerprints stay as they were.
+        Whether the option is newer than the first stores. At its default it is left out of a
+        store's attributes, so that their bytes stay the same.
     """
 
     section: str
@@ -66,52 +73,60 @@ def _choice(section: str, text: str, **more: Any) -> dict[str, Choice]:  # noqa:
 
 
 def parse_bands(text: str) -> tuple[int, ...]:
-    """Read ``5,3,2``."""
+    """Return band numbers from text such as ``5,3,2``."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise UsageError(f"--bands {text}: write band numbers like 5,3,2") from error
+        raise UsageError(f"`bands` {text}: expected band numbers such as 5,3,2") from error
 
 
 def parse_nodata(text: str) -> float | Literal["none"]:
-    """Read a number or ``none``."""
+    """Return a number or "none" from text."""
     if text.strip().lower() == "none":
         return "none"
     try:
         return float(text)
     except ValueError as error:
-        raise UsageError(f"`nodata` {text}: write a number, or none") from error
+        raise UsageError(f"`nodata` {text}: expected a number or none") from error
 
 
 def parse_tile(text: str) -> int | None:
-    """Read ``auto`` or a number of pixels."""
+    """Return a number of pixels from text; None for ``auto``."""
     if text == "auto":
         return None
     try:
         return int(text)
     except ValueError as error:
-        raise UsageError(f"--tile {text}: write auto, or a number of pixels") from error
+        raise UsageError(f"`tile` {text}: expected auto or a number of pixels") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """How a store is built. Two builds with equal options and inputs give equal bytes.
+    """Options of a build. Equal options and inputs give equal bytes.
 
-    ``bands`` None: all but alpha, or the first three of an RGB product. ``tile`` None: ``auto``.
+    The help text of every field describes it. ``bands`` None selects all bands except alpha, or
+    the first three of an RGB product; ``tile`` None selects a side automatically.
+
+    Raises
+    ------
+    UsageError
+        A value is out of range, or two options contradict each other.
     """
 
     bands: tuple[int, ...] | None = field(
         default=None,
         metadata=_choice(
-            "Source", "For example 5,3,2; from 1.", parse=parse_bands, metavar="N,N,..."
+            "Source",
+            "Bands to store, numbered from 1, such as 5,3,2.  [default: all except alpha]",
+            parse=parse_bands, metavar="N,N,..."
         ),
     )
     pixel_size: float | None = field(
         default=None,
         metadata=_choice(
             "Source",
-            "Metres that a pixel is wide, of images without a place on the ground (PNG, JPEG): "
-            "they are taken on a plain grid, with masks for labels.",
+            "Pixel size in metres of images that are not georeferenced (PNG, JPEG). Their labels "
+            "must be rasters.",
             kind=float,
             metavar="METRES",
         ),
@@ -120,43 +135,63 @@ class BuildOptions:
         default=None,
         metadata=_choice(
             "Tiles",
-            "Side in pixels; auto: the side nearest 512 that wastes nothing.  [default: auto]",
+            "Side of a tile in pixels; auto: the side nearest 512 that needs no padding.  "
+            "[default: auto]",
             parse=parse_tile,
             metavar="auto|N",
         ),
     )
     overlap: int = field(
-        default=0, metadata=_choice("Tiles", "Pixels shared by neighbouring tiles.")
+        default=0,
+        metadata=_choice("Tiles", "Overlap of neighbouring tiles in pixels.", metavar="N"),
     )
-    levels: int = field(default=2, metadata=_choice("Tiles", "Resolutions, each half the last."))
+    levels: int = field(
+        default=2,
+        metadata=_choice(
+            "Tiles", "Number of resolutions; each halves the one before.", metavar="N"
+        ),
+    )
     gsd: float | None = field(
         default=None,
         metadata=_choice(
-            "Tiles", "Resample to this ground sample distance.", kind=float, metavar="METRES"
+            "Tiles",
+            "Pixel size of the finest level in metres.  [default: that of the images]",
+            kind=float,
+            metavar="METRES",
         ),
     )
     resize: int | None = field(
         default=None,
-        metadata=_choice("Tiles", "One N x N tile per scene.", kind=int, metavar="N"),
+        metadata=_choice(
+            "Tiles",
+            "Resample every scene to a single tile of N x N pixels.",
+            kind=int,
+            metavar="N",
+        ),
     )
     rescale: str = field(
         default="auto",
         metadata=_choice(
             "Pixels",
-            "How values become bytes, all but uint8's: between percentiles 2 and 98 of each scene "
-            "or city, or between two values (-25,0). NaN, infinite and nodata values stay missing.",
-            metavar="scene|city|none|LO,HI",
+            "Conversion of pixel values to 8 bits: linear between percentiles 2 and 98 of each "
+            "scene or city, linear between two values (such as -25,0), or none for uint8 images. "
+            "auto: none for uint8 images, else scene. NaN and infinite values become nodata.",
+            metavar="auto|scene|city|none|LO,HI",
         ),
     )
     max_nodata: float = field(
-        default=0.9, metadata=_choice("Pixels", "Skip a scene with a larger share of nodata.")
+        default=0.9,
+        metadata=_choice(
+            "Pixels", "Skip scenes with a larger share of nodata, 0 to 1.", metavar="SHARE"
+        ),
     )
     nodata: float | Literal["none"] | None = field(
         default=None,
         metadata=_choice(
             "Pixels",
-            "Value that marks nodata if all bands have it; none: alpha, mask or nodata tag alone. "
-            "Default: these, or else black that touches the image's edge or forms a large block.",
+            "Pixel value that is nodata where all bands have it; none: only alpha band, mask or "
+            "nodata tag count.  [default: these, or else black areas that touch the image's edge or "
+            "are large]",
             parse=parse_nodata,
             metavar="VALUE|none",
         ),
@@ -174,20 +209,20 @@ class BuildOptions:
         default=None,
         metadata=_choice(
             _LINES,
-            "Name of the field that holds the speed.",
+            "Attribute that holds the speed, in --speed-unit.",
             kind=str,
             metavar="NAME",
         ),
     )
     speed_unit: SpeedUnit = field(
         default="mph",
-        metadata=_choice(_LINES, "Unit of that field.", choices=get_args(SpeedUnit)),
+        metadata=_choice(_LINES, "Unit of --speed-field.", choices=get_args(SpeedUnit)),
     )
     schema: Schema = field(
         default="auto",
         metadata=_choice(
             _LINES,
-            "How road attributes are spelled.",
+            "Names of the road attributes: SpaceNet 3, SpaceNet 5 or OpenStreetMap.",
             choices=get_args(Schema),
         ),
     )
@@ -195,7 +230,7 @@ class BuildOptions:
         default=2.0,
         metadata=_choice(
             _LINES,
-            "Half the width of a road that a line stands for.",
+            "Half the width of the roads in metres: lines are widened by it on either side.",
             metavar="METRES",
         ),
     )
@@ -203,7 +238,8 @@ class BuildOptions:
         default=None,
         metadata=_choice(
             _LINES,
-            "Field of the full width of a road in metres; --buffer where it says nothing.",
+            "Attribute that holds the full road width in metres. Lines without a value get "
+            "--buffer.",
             kind=str,
             metavar="NAME",
         ),
@@ -212,7 +248,7 @@ class BuildOptions:
         default=None,
         metadata=_choice(
             _LINES,
-            "Layer of the label file; default: the one with road attributes.",
+            "Layer of the label file.  [default: the one with road attributes]",
             kind=str,
             metavar="NAME",
             later=True,
@@ -242,8 +278,8 @@ class BuildOptions:
         default=None,
         metadata=_choice(
             _MASKS,
-            "What is road in them, such as 255, '>127', 1,2,5 or a colour, "
-            "#ff0000 or 255,0,0; the rest is no road.",
+            "Values that are road, such as 255, '>127' or 1,2,5, or a colour (#ff0000 or 255,0,0). "
+            "Other values are background.",
             kind=str,
             metavar="VALUES",
         ),
@@ -252,8 +288,8 @@ class BuildOptions:
         default=None,
         metadata=_choice(
             _MASKS,
-            "Their values are speeds, or CRESI's ten-mph bins (1 to 7, 36 to 252, or one "
-            "band per bin); 0 is no road.",
+            "Meaning of the values: speeds in mph or km/h, or CRESI's ten-mph bins (1 to 7, 36 to "
+            "252, or one band per bin). 0 is background.",
             choices=get_args(LabelSpeeds),
         ),
     )
@@ -261,27 +297,37 @@ class BuildOptions:
         default=None,
         metadata=_choice(
             _MASKS,
-            "What is unknown in them, written as --label-values; default: their nodata tag, "
-            "unless it is 0.",
+            "Values that are unlabelled (nodata), written like --label-values.  [default: the "
+            "nodata tag, unless it is 0]",
             kind=str,
             metavar="VALUES",
         ),
     )
     val: float = field(
         default=0.2,
-        metadata=_choice("Splits", "Share of the scenes that validate; 1: all, nothing trains."),
+        metadata=_choice(
+            "Splits",
+            "Share of the scenes for validation, 0 to 1; 1: all scenes, none for training.",
+            metavar="SHARE",
+        ),
     )
-    test: float = field(default=0.0, metadata=_choice("Splits", "Share of the scenes that test."))
+    test: float = field(
+        default=0.0,
+        metadata=_choice("Splits", "Share of the scenes for testing, 0 to 1.", metavar="SHARE"),
+    )
     split_seed: int = field(
-        default=0, metadata=_choice("Splits", "Seed of the hash that divides them.")
+        default=0,
+        metadata=_choice(
+            "Splits", "Seed of the hash that assigns scenes to splits.", metavar="N"
+        ),
     )
     split_by: SplitBy = field(
         default="scene",
         metadata=_choice(
             "Splits",
-            "block keeps neighbouring scenes in one split, and divides those larger than a block "
-            "tile by tile; a training tile that overlaps another split's is left unused. Ground "
-            "that several images show is not looked for.",
+            "Unit that is assigned to a split: scene; block, a square of ground of --block-km, "
+            "which also divides larger scenes by tile; or folder, where train, val or test in an "
+            "image's path names its split.",
             choices=get_args(SplitBy),
         ),
     )
@@ -289,20 +335,31 @@ class BuildOptions:
         default=None,
         metadata=_choice(
             "Splits",
-            "Polygons with a column split (train, val, test): a tile is of the area that its "
-            "centre lies in, unused where it reaches into another. Ground in none trains, unless "
-            "some area is train; ground that several images show is not looked for.",
+            "File that assigns splits: polygons with an attribute split (train, val, test), or a "
+            "CSV file with columns scene and split, whose scenes may be patterns such as city_*. "
+            "The rest is for training, or unused if the file has train.",
             kind=str,
-            metavar="AREAS.geojson",
+            metavar="FILE",
+        ),
+    )
+    split_overlap: SplitOverlap = field(
+        default="warn",
+        metadata=_choice(
+            "Splits",
+            "Tiles that show ground of another split in an overlapping image: warn keeps them and "
+            "counts them; unused leaves out those of training, and of validation before testing.",
+            choices=get_args(SplitOverlap),
+            later=True,
         ),
     )
     block_km: float = field(
-        default=2.0, metadata=_choice("Splits", "Side of a block.", metavar="KM")
+        default=2.0,
+        metadata=_choice("Splits", "Side of a block in kilometres.", metavar="KM"),
     )
-    shard_tiles: int = field(default=32, metadata=_choice("Store", "Tiles per file, about."))
+    shard_tiles: int = field(default=32, metadata=_choice("Store", "Approximate number of tiles per file.", metavar="N"))
     codec: Codec = field(
         default="lz4",
-        metadata=_choice("Store", "zstd: smaller and slower.", choices=get_args(Codec)),
+        metadata=_choice("Store", "Compression; zstd makes smaller files and is slower.", choices=get_args(Codec)),
     )
 
     def __post_init__(self) -> None:
@@ -313,19 +370,19 @@ class BuildOptions:
 
     def _check_resolution(self) -> None:
         if self.gsd is not None and self.resize is not None:
-            raise UsageError("--gsd and --resize both set the resolution: use one of them")
+            raise UsageError("`gsd` and `resize` both set the resolution: use one of them")
         if self.resize is not None and (self.tile is not None or self.overlap):
             raise UsageError(
-                "--resize makes one tile of every scene: it goes without --tile and --overlap"
+                "`resize` makes one tile of every scene: use it without `tile` and `overlap`"
             )
         if self.gsd is not None and not 0 < self.gsd < math.inf:
-            raise UsageError(f"--gsd {self.gsd}: the ground sample distance must be above 0 metres")
+            raise UsageError(f"`gsd` {self.gsd}: expected a pixel size above 0 metres")
         if self.pixel_size is not None and not 0 < self.pixel_size < math.inf:
-            raise UsageError(f"--pixel-size {self.pixel_size}: must be above 0 metres")
+            raise UsageError(f"`pixel_size` {self.pixel_size}: expected metres above 0")
 
     @property
     def mask_rule(self) -> MaskRule | None:
-        """How masks are read; None where labels are vectors."""
+        """How raster labels are read; None for vector labels."""
         if self.label_values is None and self.label_speeds is None:
             return None
         from geoprep.labels import MaskRule
@@ -335,40 +392,39 @@ class BuildOptions:
     def _check_roads(self) -> None:
         if not 0 < self.buffer <= MOST_BUFFER_M:
             raise UsageError(
-                f"--buffer {self.buffer:g}: metres on either side of a line, above 0, at most "
-                f"{MOST_BUFFER_M:g}"
+                f"`buffer` {self.buffer:g}: expected metres above 0 and at most {MOST_BUFFER_M:g}"
             )
         if self.label_values is not None and self.label_speeds is not None:
             raise UsageError(
-                "--label-values is for masks without speeds, --label-speeds for masks of speeds: "
+                "`label_values` is for rasters without speeds, `label_speeds` for rasters of speeds: "
                 "use one of them"
             )
         if self.mask_rule is not None:
             self.mask_rule.check()
         elif self.label_nodata is not None:
-            raise UsageError("--label-nodata goes with --label-values or --label-speeds")
+            raise UsageError("`label_nodata` needs `label_values` or `label_speeds`")
 
     def _check_ranges(self) -> None:
         if self.bands is not None and (not self.bands or min(self.bands) < 1):
-            raise UsageError("--bands counts from 1, as gdalinfo does")
+            raise UsageError("`bands` are numbered from 1, as gdalinfo numbers them")
         if not 0 <= self.max_nodata <= 1:
-            raise UsageError(f"--max-nodata {self.max_nodata} is a share: use 0 to 1")
+            raise UsageError(f"`max_nodata` {self.max_nodata}: expected a share from 0 to 1")
         if not (0 <= self.val <= 1 and 0 <= self.test <= 1 and self.val + self.test <= 1):
-            raise UsageError("--val and --test are shares of 0 to 1, together at most 1")
+            raise UsageError("`val` and `test` are shares from 0 to 1, together at most 1")
         if not 0 < self.block_km < math.inf:
-            raise UsageError(f"--block-km {self.block_km}: must be above 0")
+            raise UsageError(f"`block_km` {self.block_km}: expected kilometres above 0")
         counts = (self.tile, self.resize, self.levels, self.shard_tiles)
         if any(count is not None and count < 1 for count in counts):
-            raise UsageError("--tile, --resize, --levels and --shard-tiles are at least 1")
+            raise UsageError("`tile`, `resize`, `levels` and `shard_tiles` must be at least 1")
         if self.levels > MOST_LEVELS:
             raise UsageError(
-                f"--levels {self.levels}: each halves the tile, so at most {MOST_LEVELS} make sense"
+                f"`levels` {self.levels}: each level halves the tile, so use at most {MOST_LEVELS}"
             )
         if self.shard_tiles > MOST_SHARD_TILES:
-            raise UsageError(f"--shard-tiles {self.shard_tiles}: use {MOST_SHARD_TILES} at most")
+            raise UsageError(f"`shard_tiles` {self.shard_tiles}: use at most {MOST_SHARD_TILES}")
 
     def speed_rule(self, schema: Schema) -> SpeedRule:
-        """Return how roads get their speed, of a city whose attributes are spelled so."""
+        """Return how roads with attributes of this schema get their speed."""
         from geoprep.labels import SpeedRule
 
         return SpeedRule(
@@ -383,7 +439,11 @@ class BuildOptions:
         )
 
     def to_attrs(self) -> dict[str, Any]:
-        """Return the options as plain JSON values; a store is the same wherever files lie."""
+        """Return the options as plain JSON values, for the store's attributes.
+
+        Of ``split_file`` the name remains, since a store does not depend on folders. Options that
+        are ``later`` are left out at their default.
+        """
         attrs: dict[str, Any] = {}
         for one in fields(self):
             value = getattr(self, one.name)
@@ -408,5 +468,5 @@ def parse_rescale(text: str) -> tuple[float, float] | None:
     except ValueError:
         low, high = 0.0, 0.0
     if not -math.inf < low < high < math.inf:
-        raise UsageError(f"--rescale {text}: use scene, city, none, or LO,HI with LO below HI")
+        raise UsageError(f"`rescale` {text}: expected scene, city, none, or LO,HI with LO below HI")
     return low, high

@@ -1,95 +1,55 @@
-"""From scenes to a plan: every tile's place, split and shard, before a pixel is read."""
+"""The plan of a build: position, split and shard of every tile, made before pixels are read."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from geoprep import __version__
 from geoprep.errors import SourceError, UsageError
 from geoprep.executors import Executor
-from geoprep.grid import Grid, shard_tiles
-from geoprep.plan.division import Member, divide
+from geoprep.grid import shard_tiles
+from geoprep.plan.division import divide
+from geoprep.plan.label_checks import (
+    check_kinds,
+    check_shared_roads,
+    open_shared_roads,
+    vector_label_failure,
+)
 from geoprep.plan.layout import Layout
-from geoprep.plan.masks import check_kinds
 from geoprep.plan.options import BuildOptions, Schema
-from geoprep.plan.probe import Probe, inputs_digest, label_files, of_equal_bands, probe_scenes
-from geoprep.plan.shared import judge_shared_roads, open_shared_roads, unfit_label
+from geoprep.plan.overlaps import first_equal
+from geoprep.plan.planned_scene import PlannedScene
+from geoprep.plan.probe import Probe, inputs_digest, label_files, probe_scenes, same_bands
 from geoprep.sources import CITIES, Found
 from geoprep.store import NO_SPEEDS, StoreMeta
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedScene:
-    """One scene and its place in the store.
-
-    Attributes
-    ----------
-    id, image, label
-        As in :class:`geoprep.sources.scene.Scene`; ``label`` is None for an unlabelled scene.
-    grid
-        Of the source; None when the image cannot be opened.
-    shape
-        Height and width in pixels of the finest level.
-    windows
-        (row, col) of every tile, in pixels of the finest level.
-    first_tile
-        Row of the first of them in the store.
-    splits
-        Of every tile: 0 train, 1 val, 2 test, 3 unused.
-    city
-        Which of the plan's sources it comes from.
-    schema
-        How the attributes of its roads are spelled.
-    failure
-        Why the scene cannot be built, or empty.
-    """
-
-    id: str
-    image: str
-    label: str | None
-    grid: Grid | None
-    shape: tuple[int, int]
-    windows: tuple[tuple[int, int], ...]
-    first_tile: int
-    splits: tuple[int, ...]
-    city: int
-    schema: Schema
-    failure: str
-
-    @property
-    def split(self) -> int:
-        """The split of most of its tiles."""
-        return Counter(self.splits).most_common(1)[0][0]
-
-    @property
-    def target(self) -> Grid | None:
-        """The grid of the finest level."""
-        return None if self.grid is None else self.grid.resized(*self.shape)
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """All that a build will do.
+    """Everything that a build does.
 
     Attributes
     ----------
     meta
         Root attribute of the store, incomplete.
+    options
+        Options of the build.
     scenes
         In the order of their tiles.
     tiles
         Rows of the pixel arrays.
     road_file
-        One file of roads for all scenes, or None.
+        Road file that all scenes share; None if they have labels of their own.
+    orphan_labels
+        Labels without an image.
     notes
-        Lines that a person should see.
-    stamp
-        Digest of the inputs and of who reads them: what a build was interrupted with, and is only
-        carried on with if it is the same. Kept out of the store.
+        Lines for the user.
+    fingerprint
+        Digest of the inputs and version of this package. An interrupted build is resumed only with
+        the same one. It is not in the store.
     """
 
     meta: StoreMeta
@@ -99,7 +59,7 @@ class Plan:
     road_file: str | None
     orphan_labels: tuple[str, ...]
     notes: tuple[str, ...]
-    stamp: str
+    fingerprint: str
 
     @property
     def shards(self) -> int:
@@ -112,17 +72,17 @@ class Plan:
         return start, min(start + self.meta.shard_tiles, self.tiles)
 
     def needs_survey(self, scene: PlannedScene) -> bool:
-        """Return whether a scene must be looked at before its shards are built.
+        """Return whether a scene must be surveyed before its shards are built.
 
-        A scene that lies in several shards gets its limits, and its fate, once and for all of them;
-        limits of a whole city need every scene's histogram.
+        A scene in several shards needs the same limits and status in all of them. Limits of a
+        whole city need the histogram of every scene.
         """
         if scene.failure:
             return False
         return self.meta.rescale == "city" or self.in_several_shards(scene)
 
     def in_several_shards(self, scene: PlannedScene) -> bool:
-        """Return whether not all tiles of a scene lie in one shard."""
+        """Return whether a scene's tiles are in more than one shard."""
         start, last = scene.first_tile, scene.first_tile + len(scene.windows) - 1
         return start // self.meta.shard_tiles != last // self.meta.shard_tiles
 
@@ -136,81 +96,99 @@ def make_plan(
     *,
     read_inputs: bool = True,
 ) -> Plan:
-    """Read every image's header and lay out the store; read all inputs once for their digest.
+    """Return the plan of a build; reads every image's header, and all inputs once for a digest.
 
     Parameters
     ----------
+    found
+        Scenes, by source.
     cities
-        One name per source of ``found``: a city's, or ``custom``.
+        One name per source: of a city, or ``custom``.
+    options
+        Options of the build.
+    executor
+        Runs the reading.
     report
-        Called with how many scenes' files have been read, and how many scenes there are.
+        Called with the number of scenes whose files have been read, and of all scenes.
     read_inputs
-        False for a plan that nothing is built by: it lacks the digest of what goes in.
+        False leaves out the digest, for a plan that is not built. Images with the same bytes may
+        then be in different splits.
 
     Raises
     ------
     SourceError
-        No image can be opened at all.
+        No image can be used.
     UsageError
-        The options do not fit each other or these images.
+        The options contradict each other or do not fit these images.
     LabelError
-        The one file of roads for all scenes cannot be used.
+        The shared road file cannot be used.
     """
-    scenes = [scene for one in found for scene in one.scenes]
+    sources = [(scene, one) for one in found for scene in one.scenes]
     check_kinds(found, options)
-    items = [(scene, one.product, options) for one in found for scene in one.scenes]
-    probes = of_equal_bands(scenes, probe_scenes(items, executor))
+    probes = same_bands(
+        [scene for scene, _ in sources],
+        probe_scenes([(scene, one.product, options) for scene, one in sources], executor),
+    )
     usable = [probe for probe in probes if not probe.failure]
     if not usable:
-        raise SourceError(
-            f"none of {len(probes)} images can be used; the first: {probes[0].failure}"
-        )
+        raise SourceError(f"none of {len(probes)} images can be used. First: {probes[0].failure}")
     layout = Layout.of([probe.grid for probe in probes], len(usable[0].bands), options)
     rescale = _resolve_rescale(options.rescale, {probe.dtype for probe in usable})
     roads = open_shared_roads(found, options)
     shared = roads.name if roads else None
-    outside, notes = (
-        judge_shared_roads(roads, [probe.grid for probe in probes])
-        if roads
-        else ([""] * len(probes), ())
-    )
-    planned, more = _lay_out(found, cities, probes, layout, shared, outside)
+    outside: list[str] = [""] * len(probes)
+    notes: tuple[str, ...] = ()
+    if roads is not None:
+        outside, notes = check_shared_roads(roads, [probe.grid for probe in probes])
     raster = options.mask_rule is not None
     files = [
         [*probe.files, *label_files(scene.label, raster=raster)]
-        for scene, probe in zip(scenes, probes, strict=True)
+        for (scene, _), probe in zip(sources, probes, strict=True)
     ]
-    more_files = [label_files(name) for name in (shared, options.split_file) if name]
-    digest = inputs_digest(
-        [f"{scene.id} {probe.facts}" for scene, probe in zip(scenes, probes, strict=True)],
-        [*files, *more_files] if read_inputs else [],
+    files += [label_files(name) for name in (shared, options.split_file) if name]
+    digest, image_digests = inputs_digest(
+        [f"{scene.id} {probe.facts}" for (scene, _), probe in zip(sources, probes, strict=True)],
+        files if read_inputs else [],
         executor,
         report,
     )
+    firsts = first_equal(image_digests[: len(probes)] if read_inputs else [0] * len(probes))
+    del files, image_digests
+    scenes = _lay_out(found, cities, probes, layout, shared, outside)
+    labelled = [
+        scene.label is not None or (shared is not None and not why)
+        for (scene, _), why in zip(sources, outside, strict=True)
+    ]
+    origins = [one.origin for _, one in sources]
+    splits, more = divide(scenes, origins, labelled, firsts, layout)
+    for i, of_scene in enumerate(splits):  # in place: the plan of a million scenes is held once
+        scenes[i] = replace(scenes[i], splits=of_scene)
     meta = StoreMeta(
         cities=tuple(cities),
         bands=usable[0].band_names,
         band_indexes=usable[0].bands,
-        gsd_m=_median_gsd(planned),
+        gsd_m=_median_gsd(scenes),
         tile=layout.tile,
         overlap=options.overlap,
         rescale=rescale,
         levels=layout.levels,
-        shard_tiles=shard_tiles([len(scene.windows) for scene in planned], options.shard_tiles),
+        shard_tiles=shard_tiles([len(scene.windows) for scene in scenes], options.shard_tiles),
         codec=options.codec,
         speed_unit="mph" if options.label_values is None else NO_SPEEDS,
         build={"options": options.to_attrs(), "product": found[0].product, "inputs": digest},
         version=__version__,
     )
+    # Older versions spread images with the same bytes over splits: their shards do not fit.
+    together = "" if firsts == list(range(len(firsts))) else " equal images together"
     return Plan(
         meta=meta,
         options=options,
-        scenes=tuple(planned),
-        tiles=sum(len(scene.windows) for scene in planned),
+        scenes=tuple(scenes),
+        tiles=sum(len(scene.windows) for scene in scenes),
         road_file=shared,
         orphan_labels=tuple(label for one in found for label in one.orphan_labels),
         notes=(*notes, *more),
-        stamp=f"{__version__} {digest}",
+        fingerprint=f"{__version__} {digest}{together}",
     )
 
 
@@ -221,69 +199,60 @@ def _lay_out(
     layout: Layout,
     road_file: str | None,
     outside: Sequence[str],
-) -> tuple[list[PlannedScene], tuple[str, ...]]:
-    """Give every scene its tiles and their splits; return also what a person should know of them.
+) -> list[PlannedScene]:
+    """Return all scenes with their tiles, still without splits.
 
-    ``outside`` says why the road file has no roads.
+    ``outside`` says per scene why the road file does not cover it.
     """
     sources = [(scene, city) for city, one in enumerate(found) for scene in one.scenes]
-    scenes = [scene for scene, _ in sources]
-    labelled = [
-        scene.label is not None or (road_file is not None and not why)
-        for scene, why in zip(scenes, outside, strict=True)
-    ]
-    members = [
-        Member(scene.id, found[city].origin, probe.grid, has_label)
-        for (scene, city), probe, has_label in zip(sources, probes, labelled, strict=True)
-    ]
-    splits, notes = divide(members, layout)
     planned: list[PlannedScene] = []
     tiles = 0
-    for (scene, city), probe, split, why in zip(sources, probes, splits, outside, strict=True):
-        one = PlannedScene(
-            id=scene.id,
-            image=scene.image,
-            label=scene.label or road_file,
-            grid=probe.grid,
-            shape=layout.shape(probe.grid),
-            windows=layout.windows(probe.grid),
-            first_tile=tiles,
-            splits=split,
-            city=city,
-            schema=_schema(cities[city], layout.options),
-            failure=probe.failure or why or unfit_label(scene.label, probe.grid),
+    for (scene, city), probe, why in zip(sources, probes, outside, strict=True):
+        windows = layout.windows(probe.grid)
+        planned.append(
+            PlannedScene(
+                id=scene.id,
+                image=scene.image,
+                label=scene.label or road_file,
+                grid=probe.grid,
+                shape=layout.shape(probe.grid),
+                windows=windows,
+                first_tile=tiles,
+                city=city,
+                schema=_schema(cities[city], layout.options),
+                failure=probe.failure or why or vector_label_failure(scene.label, probe.grid),
+            )
         )
-        planned.append(one)
-        tiles += len(one.windows)
-    return planned, notes
+        tiles += len(windows)
+    return planned
 
 
 def _median_gsd(scenes: Sequence[PlannedScene]) -> tuple[float, float]:
-    """Return the ground sample distance of the finest level in metres along x and y."""
+    """Return the pixel size of the finest level in metres along x and y."""
     x, y = np.median([scene.target.gsd_m() for scene in scenes if scene.target], axis=0)
     return round(float(x), 4), round(float(y), 4)
 
 
 def _schema(city: str, options: BuildOptions) -> Schema:
-    """Return the schema asked for, or that of the mission which labelled the city."""
+    """Return the schema of the options or, for auto, that of the city's labels."""
     if options.schema != "auto" or city not in CITIES:
         return options.schema
     return "sn3" if CITIES[city].mission == "SN3" else "sn5"
 
 
 def _resolve_rescale(rule: str, dtypes: set[str]) -> str:
-    there = " and ".join(sorted(dtypes, key=lambda one: (len(one), one)))
+    names = " and ".join(sorted(dtypes, key=lambda one: (len(one), one)))
     if rule == "auto":
         if len(dtypes) > 1:
             raise UsageError(
-                f"some images are {there.replace(' and ', ' and some ')}: say how they become "
-                "bytes, for example --rescale scene"
+                f"some images are {names.replace(' and ', ' and some ')}: choose their conversion "
+                "to 8 bits, for example `rescale` scene"
             )
         return "none" if dtypes == {"uint8"} else "scene"
     if rule == "none" and dtypes != {"uint8"}:
         raise UsageError(
-            f"--rescale none needs uint8 images; here are {there}: use scene, or LO,HI"
+            f"`rescale` none needs uint8 images; these are {names}. Use scene, or LO,HI"
         )
     if rule == "city" and len(dtypes) > 1:
-        raise UsageError(f"--rescale city needs images of one dtype; here are {there}")
+        raise UsageError(f"`rescale` city needs images of one data type; these are {names}")
     return rule

@@ -1,4 +1,4 @@
-"""What can be told of a scene before a pixel is read: its header, and a digest of its files."""
+"""Headers of the images and digests of all input files, read before a build is planned."""
 
 from __future__ import annotations
 
@@ -30,23 +30,31 @@ BAND_NAMES = {
     "PAN": ("pan",),
 }
 MOST_BANDS: Final = 512
-"""Hyperspectral sensors have some 450; a scene's lookup tables take 64 kB per band."""
-# Statistics that a viewer leaves beside an image, and overviews, which are not read.
+"""Hyperspectral sensors have about 450; lookup tables take 64 kB per band and scene."""
+# Statistics that viewers write next to an image, and overviews: a build does not read them.
 _NOT_READ: Final = (".aux.xml", ".ovr")
-_MOST_TOGETHER = 64
-"""Scenes whose files one task reads for their digest, in a build of very many."""
+_MOST_TOGETHER: Final = 64
+"""Largest number of scenes whose files one task reads for their digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the header of one image says, or why it cannot be used.
+    """The header of one image, or why the image cannot be used.
 
     Attributes
     ----------
+    grid
+        Grid of the image; None if it cannot be used.
+    dtype
+        Data type of the selected bands.
+    bands, band_names
+        Selected bands, numbered from 1, and their names.
+    failure
+        Why the image cannot be used; empty if it can.
     files
-        Addresses of all that is read of the image, itself first.
+        Addresses of the files that the image consists of, the image itself first.
     facts
-        What GDAL makes of them, as text.
+        Shape, CRS, transform, nodata and band meanings by GDAL, as text.
     """
 
     grid: Grid | None
@@ -59,24 +67,24 @@ class Probe:
 
 
 Probed = tuple[Scene, str | None, BuildOptions]
-"""A scene, its imagery product, the options of the build."""
+"""A scene, its imagery product and the options of the build."""
 
 
 def probe_scenes(items: Sequence[Probed], executor: Executor) -> list[Probe]:
-    """Open images; one whose header a cluster's workers die over cannot be used, and it alone."""
+    """Return the header of every image. One that ends a cluster's workers is marked as unusable."""
     if isinstance(executor, Dask):
-        return executor.map_ordered(probe_scene, items, _deadly)
+        return executor.map_ordered(probe_scene, items, _crashed)
     return executor.map_ordered(probe_scene, items)
 
 
-def _deadly(item: Probed) -> Probe:
+def _crashed(item: Probed) -> Probe:
     image = item[0].image
-    why = f"{image}: opening it ends the process; fetch the scene again"
+    why = f"{image}: opening it crashes the process. Download the scene again"
     return Probe(None, failure=why, files=(image,))
 
 
 def probe_scene(item: Probed) -> Probe:
-    """Open one image and check that it can be used."""
+    """Return the header of one image, checked."""
     scene, product, options = item
     files: tuple[str, ...] = (scene.image,)
     facts = ""
@@ -96,7 +104,7 @@ def _usable(dataset: DatasetReader, product: str | None, options: BuildOptions) 
     if len(bands) > MOST_BANDS:
         raise ImageError(
             f"{dataset.name} has {len(bands)} bands, more than {MOST_BANDS}: choose some of them "
-            "with --bands"
+            "with `bands`"
         )
     dtype = imagery.check_image(dataset, bands)
     names = BAND_NAMES.get(product or "", ())
@@ -106,8 +114,8 @@ def _usable(dataset: DatasetReader, product: str | None, options: BuildOptions) 
     return Probe(grid, dtype, bands, tuple(names[band - 1] for band in bands))
 
 
-def of_equal_bands(scenes: Sequence[Scene], probes: Sequence[Probe]) -> list[Probe]:
-    """Refuse the images whose bands are not those of most: one store has one list of bands."""
+def same_bands(scenes: Sequence[Scene], probes: Sequence[Probe]) -> list[Probe]:
+    """Return the probes with a failure where the bands differ from those of most images."""
     counts = Counter(probe.bands for probe in probes if not probe.failure)
     usual = counts.most_common(1)[0][0] if counts else ()
     return [
@@ -117,7 +125,7 @@ def of_equal_bands(scenes: Sequence[Scene], probes: Sequence[Probe]) -> list[Pro
             probe,
             grid=None,
             failure=f"{scene.image} has bands {_listed(probe.bands)}, most images have "
-            f"{_listed(usual)}: choose what all have with --bands, or build their stores apart",
+            f"{_listed(usual)}: choose common ones with `bands`, or build separate stores",
         )
         for scene, probe in zip(scenes, probes, strict=True)
     ]
@@ -128,29 +136,29 @@ def _listed(bands: Sequence[int]) -> str:
 
 
 def _files_of(dataset: DatasetReader, address: str) -> tuple[str, ...]:
-    """Return the files an image consists of: sources of a VRT, masks and world files too."""
+    """Return the files of an image, with those of a VRT, masks and world files."""
     if not is_local(address):
         return (address,)
-    beside = [str(name) for name in dataset.files if not str(name).endswith(_NOT_READ)]
-    return (address, *(name for name in beside if name != address))
+    files = [str(name) for name in dataset.files if not str(name).endswith(_NOT_READ)]
+    return (address, *(name for name in files if name != address))
 
 
 def _facts(dataset: DatasetReader) -> str:
-    """Return what GDAL makes of an image's sidecars, statistics left out."""
+    """Return what GDAL reads from an image and its sidecar files, without statistics."""
     place = dataset.crs.to_string() if dataset.crs else "", tuple(dataset.transform)[:6]
     meanings = tuple(meaning.name for meaning in dataset.colorinterp)
     return repr((dataset.shape, *place, dataset.nodatavals, meanings))
 
 
 def label_files(label: str | None, *, raster: bool = False) -> list[str]:
-    """Return the files that a label consists of, none for a scene without one."""
+    """Return the files of a label; none for a scene without label."""
     if label is None:
         return []
     if raster:
         try:
             with open_header(label) as dataset:
                 return list(_files_of(dataset, label))
-        except GeoprepError:  # the scene will say why
+        except GeoprepError:  # the build reports it with the scene
             return [label]
     if not (is_local(label) and label.lower().endswith(".shp")):
         return [label]
@@ -159,14 +167,22 @@ def label_files(label: str | None, *, raster: bool = False) -> list[str]:
 
 
 def files_digest(addresses: Iterable[str]) -> str:
-    """Return a digest of the contents of some files; one that cannot be read counts as such."""
+    """Return a digest of the contents of some files; unreadable files count as such."""
+    return _digests_of(addresses)[0]
+
+
+def _digests_of(addresses: Iterable[str]) -> tuple[str, int]:
+    """Return the digest of some files together, and 64 bits of the first one's, 0 if unreadable."""
     found = []
     for address in addresses:
         try:
             found.append(content_digest(address))
         except SourceError:
             found.append("unreadable")
-    return xxhash.xxh3_128_hexdigest(" ".join(found).encode())
+    first = 0
+    if found and found[0] != "unreadable":
+        first = xxhash.xxh3_64_intdigest(found[0].encode())
+    return xxhash.xxh3_128_hexdigest(" ".join(found).encode()), first
 
 
 def inputs_digest(
@@ -174,30 +190,40 @@ def inputs_digest(
     files: Sequence[Sequence[str]],
     executor: Executor,
     report: Callable[[int, int], None] | None,
-) -> str:
-    """Return a digest of what goes in: names and the contents of files, no paths, no times.
+) -> tuple[str, list[int]]:
+    """Return a digest of all inputs, and one of every image; paths and times do not count.
 
     Parameters
     ----------
     names
-        Texts that count beside the files: ids of scenes, facts about images.
+        Texts that count in addition to the files: ids of scenes, facts about images.
     files
-        Addresses, by what belongs together.
+        Addresses by scene, the image first.
+    executor
+        Runs the reading.
     report
-        Called with how many of ``files`` have been read, and how many there are.
+        Called with the number of items of ``files`` that have been read, and of all items.
+
+    Returns
+    -------
+    str
+        Digest of names and files.
+    list of int
+        64-bit digest of the first file of every item; 0 where it cannot be read.
     """
-    digests, done = [""] * len(files), 0
-    # A cluster takes milliseconds per task, whatever is in it; a thousand of them do not matter.
+    digests, firsts, done = [""] * len(files), [0] * len(files), 0
+    # A cluster takes milliseconds per task, whatever its size, so make about a thousand.
     some = max(1, min(_MOST_TOGETHER, len(files) // 1000))
     items = ((first, files[first : first + some]) for first in range(0, len(files), some))
     for first, found in executor.map_unordered(_digests, items):
-        digests[first : first + len(found)] = found
+        digests[first : first + len(found)] = [digest for digest, _ in found]
+        firsts[first : first + len(found)] = [own for _, own in found]
         done += len(found)
         if report is not None:
             report(done, len(files))
-    return xxhash.xxh3_128_hexdigest("\n".join([*names, *digests]).encode())
+    return xxhash.xxh3_128_hexdigest("\n".join([*names, *digests]).encode()), firsts
 
 
-def _digests(item: tuple[int, Sequence[Sequence[str]]]) -> tuple[int, list[str]]:
+def _digests(item: tuple[int, Sequence[Sequence[str]]]) -> tuple[int, list[tuple[str, int]]]:
     first, files = item
-    return first, [files_digest(each) for each in files]
+    return first, [_digests_of(each) for each in files]

@@ -1,4 +1,4 @@
-"""Which scenes train, validate and test: by a hash, so that adding scenes moves few others."""
+"""Assignment to splits by a hash, so that added scenes change the split of few others."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ def assign_splits(
 ) -> NDArray[np.uint8]:
     """Return the split of every scene, or tile.
 
-    Groups are ranked by a hash of their name and the seed; the first ones validate, the next ones
-    test, until each split has its share of the scenes. Labelled and unlabelled scenes are divided
-    separately, since only the former are trained on.
+    Groups are ranked by a hash of their name and the seed. The first ones are for validation, the
+    next ones for testing, until each split has its share. Labelled and unlabelled scenes are
+    divided separately, since only labelled ones are used for training.
 
     Parameters
     ----------
     groups
-        What stays together, one per scene: its id, or the block of ground that it lies in.
+        Group of every scene, which stays in one split: its id, or its block of ground.
     labelled
         Whether the scene has a label.
     val, test
-        Shares of the scenes, 0 to 1. Above 0, such a split gets at least one group, as long as
-        there is one left to train on. With a sum of 1 nothing trains.
+        Shares of the scenes, 0 to 1. A split with a share above 0 gets at least one group while
+        one remains for training. With a sum of 1 none is for training.
     seed
-        Another seed, another division.
+        Seed of the hash.
 
     Returns
     -------
     ndarray
         uint8 (scene), 0 train, 1 val, 2 test.
     """
-    kept = 0 if val + test >= 1 else 1  # groups left to train on
+    kept = 0 if val + test >= 1 else 1  # groups that remain for training
     rest = TRAIN if kept else TEST if test > 0 else VAL
     splits = np.full(len(groups), rest, np.uint8)
     for kind in (True, False):
@@ -51,8 +51,8 @@ def assign_splits(
             wanted, taken = share * len(members), 0
             while share > 0 and position < len(ranked) - kept:
                 size = len(by_group[ranked[position]])
-                # Stop where one group more would overshoot by more than it is short now, or where
-                # it is the last but one and the test split has none yet.
+                # Stop where another group would overshoot by more than is missing now, or where the
+                # last group must be kept for the test split.
                 last = split == VAL and test > 0 and position == len(ranked) - 1 - kept
                 if taken and (taken + size / 2 > wanted or last):
                     break
@@ -65,17 +65,17 @@ def assign_splits(
 def apart(
     windows: Sequence[tuple[int, int]], splits: tuple[int, ...], tile: int
 ) -> tuple[int, ...]:
-    """Return the splits of a scene's tiles without those that overlap a tile of another.
+    """Return the splits of a scene's tiles, unused where a tile overlaps one of another split.
 
     Parameters
     ----------
     windows
         (row, col) of every tile, row by row.
     splits
-        Of every tile. One that trains becomes unused where it overlaps one that validates or
-        tests; one that validates where it overlaps one that tests.
+        Split of every tile. Training tiles become unused where they overlap a tile for validation
+        or testing; validation tiles where they overlap one for testing.
     tile
-        Side in pixels.
+        Side of a tile in pixels.
     """
     if len(set(splits)) == 1:
         return splits
@@ -91,7 +91,7 @@ def apart(
 def _touched(
     marked: NDArray[np.bool_], rows: NDArray[np.int64], cols: NDArray[np.int64], tile: int
 ) -> NDArray[np.bool_]:
-    """Return bool (row, col): which tiles of a lattice overlap a marked one."""
+    """Return bool (row, col): whether each tile of a lattice overlaps a marked one."""
     sums = np.pad(marked.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
     top, bottom = _overlapping(rows, tile)
     left, right = _overlapping(cols, tile)
@@ -101,7 +101,7 @@ def _touched(
 
 
 def _overlapping(starts: NDArray[np.int64], tile: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return along one axis the first tile that each overlaps, and the one after the last."""
+    """Return per tile, along one axis, the first tile it overlaps and the one after the last."""
     first = np.searchsorted(starts, starts - tile, side="right")
     return first, np.searchsorted(starts, starts + tile, side="left")
 
@@ -111,17 +111,17 @@ def blocks(
     areas: Sequence[str],
     block_km: float,
 ) -> list[tuple[str, int, int]]:
-    """Return the block of ground in which the centre of each scene, or tile, lies.
+    """Return the block of ground that contains the centre of each scene, or tile.
 
-    Blocks are ``block_km`` wide near the middle of each area: chips that touch then rarely end up
-    in different splits, which would let a model be judged on what it has seen the edge of.
+    Blocks are ``block_km`` wide near the middle of each area. Neighbouring scenes are then rarely
+    in different splits, where held-out scenes would resemble those for training.
 
     Parameters
     ----------
     lonlat
-        Centre of every scene in degrees; NaN puts it into a block of its area's own.
+        Centre of every scene in degrees; NaN for a block of its area without position.
     areas
-        Name of the city or set that each scene belongs to.
+        City or data set of each scene.
     block_km
         Side of a block in kilometres.
     """

@@ -28,7 +28,7 @@ from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.store import Store
 from geoprep.store.schema import StoreMeta
 from geoprep.verify import verify
-from geoprep.verify.pixels import _speed_faults
+from geoprep.verify.pixel_checks import _speed_faults
 from geoprep.views.display import thinned_speed
 from geoprep.views.facts import info, render
 from geoprep.views.geotiff import export_scene

@@ -15,7 +15,7 @@ from geoprep.errors import SourceError, UsageError
 from geoprep.grid import local_grid
 from geoprep.sources.scene import Scene
 from geoprep.store.scenes import scene_grid
-from geoprep.verify.report import verify
+from geoprep.verify.store_check import verify
 from geoprep.views import export_footprints, info
 from geoprep.views.geotiff import export_scenes
 from geoprep.views.overview import preview

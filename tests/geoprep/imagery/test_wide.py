@@ -11,7 +11,7 @@ from geoprep.imagery.decoding import ImageWindow
 from geoprep.imagery.wide import BINS, WIDE, held_dtype
 from geoprep.sources.scene import Scene
 from geoprep.store.scenes import read_image
-from geoprep.verify.report import verify
+from geoprep.verify.store_check import verify
 
 RANGES = {
     "int16": (-1500, 700),

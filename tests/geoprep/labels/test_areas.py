@@ -12,7 +12,7 @@ from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule, burn, read_roads, speed_polygons
 from geoprep.labels.road_files import open_road_file
-from geoprep.plan.shared import judge_shared_roads
+from geoprep.plan.label_checks import check_shared_roads
 from geoprep.speed import UNKNOWN_SPEED
 
 UTM = "EPSG:32637"
@@ -227,7 +227,7 @@ def test_the_layer_with_road_attributes_is_read_and_the_others_are_named(tmp_pat
     )
     assert read_roads(path).notes == {"lanes missing": 1, "surface missing": 1, note: 1}
     file = open_road_file(path, SpeedRule())
-    assert judge_shared_roads(file, [GRID]) == ([""], (f"{path}: {note}",))
+    assert check_shared_roads(file, [GRID]) == ([""], (f"{path}: {note}",))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from geoprep.errors import UsageError
 from geoprep.grid import tile_windows
 from geoprep.plan.splits import TEST, TRAIN, UNUSED, VAL, apart
 from geoprep.sources.scene import Scene
-from geoprep.verify.report import verify
+from geoprep.verify.store_check import verify
 from geoprep.views import export_footprints, info
 from loaders.selection import Folds, select
 

@@ -19,8 +19,8 @@ from geoprep.storage.clients import open_bucket
 from geoprep.store.reader import Store, quiet_zarr
 from geoprep.store.scenes import read_image
 from geoprep.store.shards import ShardWriter, digest, shard_path
-from geoprep.verify.problem import Problem
-from geoprep.verify.report import print_report, verify
+from geoprep.verify.metadata_checks import Problem
+from geoprep.verify.store_check import print_report, verify
 from geoprep.views.facts import info
 
 PIXELS = ("image", "speed")

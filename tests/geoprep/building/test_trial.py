@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, truncate, write_scene
 
-from geoprep.building.rehearsal import rehearse
+from geoprep.building.trial import rehearse
 from geoprep.building.run import build
 from geoprep.errors import StoreError, UsageError
 from geoprep.executors.threads import Threads

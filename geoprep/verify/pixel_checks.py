@@ -14,9 +14,9 @@ from geoprep import imagery
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.storage import StoreFiles
 from geoprep.store import PIXEL_ARRAYS, StoreMeta, TileTable, pixel_layouts
-from geoprep.verify.problem import Problem
-from geoprep.verify.shards import ShardJob, ShardReader
-from geoprep.verify.tables import WITH_PIXELS, Tables
+from geoprep.verify.metadata_checks import Problem
+from geoprep.verify.shard_checks import ShardJob, ShardReader
+from geoprep.verify.table_checks import WITH_PIXELS, Tables
 
 TRAIN = 0
 

@@ -1,7 +1,7 @@
-"""A bit per pixel of a scene in a file: where black is nodata, for all shards of the scene.
+"""A file with one bit per pixel of a scene: 1 where black is nodata, for all shards of the scene.
 
-The file lies beside the store, where all that build it can reach it. In a bucket nothing can be
-written into an object, so the strips are objects until they are joined.
+The file is in the working folder of the build, which all workers can reach. Objects in a bucket
+cannot be changed, so every strip is an object until all are joined.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.storage import Bucket, is_bucket
+from geoprep.storage import Bucket, flush, is_bucket
 
 
 def create_bits(location: str, height: int, width: int) -> None:
-    """Make a file of zeros; it takes no room on the disk until some are written."""
+    """Create a sparse file of zeros."""
     if not is_bucket(location):
         _create(Path(location), height, width)
 
 
 def write_bits(location: str, top: int, mask: NDArray[np.bool_]) -> None:
-    """Write whole rows, bool (y, x)."""
+    """Write whole rows, bool (y, x), from row ``top`` on."""
     rows = np.packbits(mask, axis=1)
     if is_bucket(location):
         Bucket(location + ".strips").put(str(top), rows.tobytes())
@@ -36,9 +36,13 @@ def write_bits(location: str, top: int, mask: NDArray[np.bool_]) -> None:
 
 @contextmanager
 def edited_bits(location: str, height: int, width: int) -> Iterator[NDArray[np.uint8]]:
-    """Yield uint8 (y, bytes) as ``numpy.packbits`` makes them row by row; changes are kept."""
+    """Yield uint8 (y, bytes), packed by row as by ``numpy.packbits``; changes are written back."""
     if not is_bucket(location):
-        yield _mapped(Path(location), width)
+        bits = _mapped(Path(location), width)
+        yield bits
+        bits.flush()  # before the journal mentions the file
+        flush(Path(location))
+        flush(Path(location).parent)
         return
     folder, _, name = location.rpartition("/")
     strips = Bucket(location + ".strips")
@@ -57,7 +61,7 @@ def edited_bits(location: str, height: int, width: int) -> Iterator[NDArray[np.u
 
 
 def has_bits(location: str) -> bool:
-    """Return whether there is such a file."""
+    """Return whether the file exists."""
     if not is_bucket(location):
         return Path(location).is_file()
     folder, _, name = location.rpartition("/")
@@ -65,7 +69,7 @@ def has_bits(location: str) -> bool:
 
 
 def drop_bits(location: str) -> None:
-    """Remove the file, if there is one."""
+    """Remove the file if it exists."""
     if not is_bucket(location):
         Path(location).unlink(missing_ok=True)
         return
@@ -75,7 +79,7 @@ def drop_bits(location: str) -> None:
 
 
 def read_bits(location: str, width: int, rows: slice, cols: slice) -> NDArray[np.uint8]:
-    """Return a window, uint8 (y, x)."""
+    """Return a window of the bits, uint8 (y, x)."""
     first, last = cols.start // 8, -(-cols.stop // 8)
     if is_bucket(location):
         folder, _, name = location.rpartition("/")
@@ -96,8 +100,8 @@ def _mapped(
     path: Path, width: int, mode: str = "r+"
 ) -> np.memmap[tuple[int, int], np.dtype[np.uint8]]:
     bits: np.memmap[tuple[int, int], np.dtype[np.uint8]]
-    bits = np.memmap(path, np.uint8, mode)  # type: ignore[call-overload]  # a mode is a text
-    return bits.reshape(-1, _row_bytes(width))  # type: ignore[return-value]  # still a map
+    bits = np.memmap(path, np.uint8, mode)  # type: ignore[call-overload]  # the mode is a str
+    return bits.reshape(-1, _row_bytes(width))  # type: ignore[return-value]  # still a memmap
 
 
 def _row_bytes(width: int) -> int:

@@ -19,7 +19,7 @@ from geoprep.store import (
     digest,
     pixel_layouts,
 )
-from geoprep.verify.problem import Problem
+from geoprep.verify.metadata_checks import Problem
 
 DOCUMENT = "zarr.json"
 GROUP = {"zarr_format": 3, "node_type": "group"}

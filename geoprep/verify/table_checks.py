@@ -29,8 +29,7 @@ from geoprep.store import (
 )
 from geoprep.store import SceneTable as Scenes
 from geoprep.store import TileTable as Tiles
-from geoprep.verify.metadata import chunk_of, table_arrays
-from geoprep.verify.problem import Problem
+from geoprep.verify.metadata_checks import Problem, chunk_of, table_arrays
 
 WITH_PIXELS = ("ok", "unlabelled")
 GSD_TOLERANCE = 1e-3

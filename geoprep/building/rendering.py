@@ -1,4 +1,4 @@
-"""One scene, or the part of it in one shard -> tiles of every level, image and speed mask."""
+"""Rendering of a scene, or its part in one shard, to tiles of every level: image and label."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from rasterio.windows import Window
 
 from geoprep import imagery
-from geoprep.building.bits import read_bits
-from geoprep.building.labels import road_ground
+from geoprep.building.nodata_bits import read_bits
 from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
+from geoprep.building.road_ground import road_ground
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
 from geoprep.labels import SceneWindow, SpeedPolygons, burn, majority, read_mask
@@ -34,7 +34,7 @@ class SceneTiles:
 
     @classmethod
     def unwritten(cls, count: int, meta: StoreMeta) -> SceneTiles:
-        """Return tiles whose every pixel is still to be written."""
+        """Return uninitialised tiles, for scenes that fill them completely."""
         bands = len(meta.bands)
         return cls(
             {n: np.empty((count, n, n, bands), np.uint8) for n in meta.levels},
@@ -50,7 +50,7 @@ class SceneTiles:
 
     @classmethod
     def blank(cls, count: int, meta: StoreMeta) -> SceneTiles:
-        """Return tiles that say "no data": image 0, speed 255."""
+        """Return nodata tiles: image 0, label 255."""
         bands, fill = len(meta.bands), PIXEL_ARRAYS
         return cls(
             {n: np.full((count, n, n, bands), fill["image"], np.uint8) for n in meta.levels},
@@ -59,15 +59,17 @@ class SceneTiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What tiles are rendered from.
+class SourcePixels:
+    """Pixels of an image from which tiles are rendered.
 
     Attributes
     ----------
+    pixels
+        Values, and where they are valid.
     origin
-        Row and column of the image where the pixels begin.
+        Row and column in the image of the first pixel.
     tables
-        As :func:`geoprep.imagery.lookup_tables` makes them.
+        Lookup tables to 8 bits, from :func:`geoprep.imagery.lookup_tables`.
     """
 
     pixels: imagery.ImageWindow
@@ -77,7 +79,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The rectangle under a part's tiles, in pixels of the finest level, within the scene."""
+    """A rectangle around tiles, in pixels of the finest level, cut at the scene's edge."""
 
     top: int
     left: int
@@ -91,8 +93,8 @@ class Region:
         return cls(
             min(rows),
             min(cols),
-            min(max(rows) + tile, part.shape[0]),
-            min(max(cols) + tile, part.shape[1]),
+            min(max(rows) + tile, part.scene.shape[0]),
+            min(max(cols) + tile, part.scene.shape[1]),
         )
 
     @property
@@ -104,13 +106,13 @@ class Region:
 def render_scene(
     part: ScenePart, task: ShardTask, record: ShardRecord
 ) -> tuple[SceneTiles, Outcome]:
-    """Return a scene's tiles and its outcome; bad input becomes a status, not an exception."""
-    count = len(part.windows)
-    known = part.known
-    if known is not None and known.status in ("failed", "skipped"):
-        return SceneTiles.blank(count, task.meta), known
-    # Filling what is written over anyway would cost a tenth of the time that is spent rendering.
-    covered = min(part.shape) >= task.meta.tile and part.label is not None
+    """Return a scene's tiles and its outcome. Unusable input gives a status, not an exception."""
+    count = len(part.scene.windows)
+    decided = part.surveyed and part.surveyed.outcome
+    if decided is not None and decided.status in ("failed", "skipped"):
+        return SceneTiles.blank(count, task.meta), decided
+    # Filling tiles that are overwritten completely would take a tenth of the rendering time.
+    covered = min(part.scene.shape) >= task.meta.tile and part.scene.label is not None
     tiles = (SceneTiles.unwritten if covered else SceneTiles.blank)(count, task.meta)
     try:
         outcome = _fill(tiles, part, task, record)
@@ -122,17 +124,17 @@ def render_scene(
 
 
 def too_empty(nodata: float, options: BuildOptions) -> str:
-    """Return why a scene with this share of nodata is skipped, or nothing."""
+    """Return why a scene with this share of nodata is skipped; empty if it is not."""
     if nodata <= options.max_nodata:
         return ""
     return f"{nodata:.1%} nodata, more than --max-nodata {options.max_nodata:g}"
 
 
 def _fill(tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardRecord) -> Outcome:
-    """Read and render a part, in as many pieces as its windows want: see `pieces`."""
+    """Read and render a part in the pieces that `pieces` returns."""
     outcome = Outcome()
     for run in pieces(part, task.meta.tile):
-        piece = part if part.whole else replace(part, windows=part.windows[run])
+        piece = part if part.whole else replace(part, scene=part.scene.tiles(run.start, run.stop))
         outcome = _fill_piece(tiles.of(run), piece, task, record)
         if outcome.status == "skipped":
             break
@@ -142,19 +144,21 @@ def _fill(tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardReco
 def pieces(part: ScenePart, tile: int) -> list[slice]:
     """Return runs of a part's windows that are read at once.
 
-    A whole scene is one. Of a larger one every row of tiles is, unless rows overlap so that more
-    is read in pieces: the rectangle around the end of one row and the beginning of the next would
-    hold both rows whole.
+    A whole scene is one run. Otherwise every row of tiles is one, since the rectangle around the
+    end of a row and the start of the next contains both rows completely. Rows are joined where
+    they overlap so much that separate reading would read more pixels.
     """
     if part.whole:
-        return [slice(0, len(part.windows))]
-    rows = np.array(part.windows)[:, 0]
+        return [slice(0, len(part.scene.windows))]
+    rows = np.array(part.scene.windows)[:, 0]
     starts = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
     runs = [slice(*ends) for ends in pairwise(starts)]
     found = runs[:1]
     for run in runs[1:]:
         joined = slice(found[-1].start, run.stop)
-        areas = [Region.of(part, part.windows[s], tile).area for s in (found[-1], run, joined)]
+        areas = [
+            Region.of(part, part.scene.windows[s], tile).area for s in (found[-1], run, joined)
+        ]
         if areas[2] < areas[0] + areas[1]:
             found[-1] = joined
         else:
@@ -165,20 +169,20 @@ def pieces(part: ScenePart, tile: int) -> list[slice]:
 def _fill_piece(
     tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardRecord
 ) -> Outcome:
-    region = Region.of(part, part.windows, task.meta.tile)
+    region = Region.of(part, part.scene.windows, task.meta.tile)
     with record.stage("decode"):
-        pixels, origin = _read(part, region, task.meta.band_indexes, task.options.nodata)
-    record.source_bytes += pixels.values.nbytes
+        pixels, origin = _read(part, region, task)
     if part.whole and pixels.black:
         record.black[str(part.index)] = pixels.black
+    record.source_bytes += pixels.values.nbytes
     if part.whole and (reason := too_empty(1 - pixels.valid_pixels / pixels.area, task.options)):
         return Outcome("skipped", reason)
     with record.stage("limits"):
         limits = known_limits(part, pixels, task.meta)
         tables = imagery.lookup_tables(limits, pixels.values.dtype.name)
-    source = Source(pixels, origin, tables)
+    source = SourcePixels(pixels, origin, tables)
     kept = tuple((float(low), float(high)) for low, high in limits)
-    if part.label is None:
+    if part.scene.label is None:
         with record.stage("render"):
             _render_tiles(part, task.meta, source, tiles)
         return Outcome("unlabelled", "no label file", kept)
@@ -189,38 +193,36 @@ def _fill_piece(
 
 
 def _grid(part: ScenePart) -> Grid:
-    assert part.grid is not None  # a scene whose image has no grid has failed in the plan
-    return part.grid
+    assert part.scene.grid is not None  # a scene whose image has no grid has failed in the plan
+    return part.scene.grid
 
 
 def _read(
-    part: ScenePart, region: Region, bands: tuple[int, ...], nodata: imagery.Nodata
+    part: ScenePart, region: Region, task: ShardTask
 ) -> tuple[imagery.ImageWindow, tuple[int, int]]:
-    """Read the source under a part's tiles; return it and the (row, col) where it begins."""
-    grid = _grid(part)
-    with open_image(part.image) as dataset:
+    """Return the pixels below a part's tiles, and their first (row, col)."""
+    grid, bands, nodata = _grid(part), task.meta.band_indexes, task.options.nodata
+    with open_image(part.scene.image) as dataset:
         if (dataset.height, dataset.width) != (grid.height, grid.width):
-            raise ImageError(f"{part.image} changed its size while the store was being built")
+            raise ImageError(f"{part.scene.image} changed its size while the store was built")
         if part.whole:
             return imagery.read_pixels(dataset, bands, nodata=nodata), (0, 0)
-        scale_y, scale_x = grid.height / part.shape[0], grid.width / part.shape[1]
+        scale_y, scale_x = grid.height / part.scene.shape[0], grid.width / part.scene.shape[1]
         row, col = int(region.top * scale_y), int(region.left * scale_x)
         bottom = min(math.ceil(region.bottom * scale_y), grid.height)
         right = min(math.ceil(region.right * scale_x), grid.width)
         window = Window(col, row, right - col, bottom - row)
         missing = None
-        if part.missing is not None:
-            missing = read_bits(part.missing, grid.width, slice(row, bottom), slice(col, right))
+        if part.surveyed is not None and (bits := part.surveyed.nodata_file) is not None:
+            missing = read_bits(bits, grid.width, slice(row, bottom), slice(col, right))
         pixels = imagery.read_pixels(dataset, bands, window, nodata=nodata, missing=missing)
         return pixels, (row, col)
 
 
-def known_limits(
-    part: ScenePart, pixels: imagery.ImageWindow, meta: StoreMeta
-) -> NDArray[np.float64]:
+def known_limits(part: ScenePart, pixels: imagery.ImageWindow, meta: StoreMeta) -> NDArray[np.float64]:
     """Return float64 (band, 2), the source values that become black and white."""
-    if part.known is not None and part.known.limits:
-        return np.array(part.known.limits)
+    if part.surveyed is not None and part.surveyed.outcome.limits:
+        return np.array(part.surveyed.outcome.limits)
     if meta.rescale == "none":
         return np.tile([0.0, 255.0], (len(meta.bands), 1))
     fixed = parse_rescale(meta.rescale)
@@ -233,11 +235,11 @@ def _label_tiles(
     part: ScenePart,
     region: Region,
     task: ShardTask,
-    source: Source,
+    source: SourcePixels,
     tiles: SceneTiles,
     record: ShardRecord,
 ) -> dict[str, int]:
-    """Write the speed masks of all tiles and levels; return what was noticed."""
+    """Write the labels of all tiles and levels; return fallbacks with counts."""
     rule = task.options.mask_rule
     if rule is None:
         with record.stage("labels"):
@@ -245,14 +247,14 @@ def _label_tiles(
         with record.stage("burn"):
             _burn_tiles(part, region, task.meta, ground, tiles)
         return notes
-    assert part.label is not None  # as for vectors
+    assert part.scene.label is not None  # as above
     with record.stage("labels"):
         area = SceneWindow(*source.origin, *source.pixels.values.shape[:2])
-        codes, notes = read_mask(part.label, rule, _grid(part), area)
+        codes, notes = read_mask(part.scene.label, rule, _grid(part), area)
     with record.stage("burn"):
         for level in task.meta.levels:
             factor = task.meta.tile // level
-            for i, window in enumerate(part.windows):
+            for i, window in enumerate(part.scene.windows):
                 ys, xs = (
                     _edges(part, task.meta.tile, factor, source, window, axis) for axis in (0, 1)
                 )
@@ -263,19 +265,22 @@ def _label_tiles(
 def _burn_tiles(
     part: ScenePart, region: Region, meta: StoreMeta, ground: SpeedPolygons, tiles: SceneTiles
 ) -> None:
-    """Burn every level on its own grid: all tiles at once where their pixels lie on one lattice."""
-    finest = _grid(part).resized(*part.shape)
+    """Burn every level on its own grid, all tiles at once where they share one pixel grid."""
+    finest = _grid(part).resized(*part.scene.shape)
     for level in meta.levels:
         factor = meta.tile // level
         aligned = all(
             (row - region.top) % factor == 0 and (col - region.left) % factor == 0
-            for row, col in part.windows
+            for row, col in part.scene.windows
         )
         if aligned:
             mask = _burn(finest, region, factor, ground)
-        for i, (row, col) in enumerate(part.windows):
+        for i, (row, col) in enumerate(part.scene.windows):
             own = Region(
-                row, col, min(row + meta.tile, part.shape[0]), min(col + meta.tile, part.shape[1])
+                row,
+                col,
+                min(row + meta.tile, part.scene.shape[0]),
+                min(col + meta.tile, part.scene.shape[1]),
             )
             height = -(-(own.bottom - own.top) // factor)
             width = -(-(own.right - own.left) // factor)
@@ -288,19 +293,21 @@ def _burn_tiles(
 
 
 def _burn(finest: Grid, region: Region, factor: int, ground: SpeedPolygons) -> NDArray[np.uint8]:
-    """Burn a region on pixels ``factor`` times as large as the finest level's."""
+    """Return a region burned on pixels ``factor`` times as large as those of the finest level."""
     height = -(-(region.bottom - region.top) // factor)
     width = -(-(region.right - region.left) // factor)
     window = finest.window(region.top, region.left, height * factor, width * factor)
     return burn(ground, window.resized(height, width).transform, (height, width))
 
 
-def _render_tiles(part: ScenePart, meta: StoreMeta, source: Source, tiles: SceneTiles) -> None:
-    """Write the images of all tiles and levels, and "no data" into their masks where they are 0."""
+def _render_tiles(
+    part: ScenePart, meta: StoreMeta, source: SourcePixels, tiles: SceneTiles
+) -> None:
+    """Write the images of all tiles and levels, and nodata into their labels where they are 0."""
     for level in meta.levels:
         factor = meta.tile // level
         valid = np.empty((level, level), np.uint8)
-        for i, window in enumerate(part.windows):
+        for i, window in enumerate(part.scene.windows):
             ys, xs = (_edges(part, meta.tile, factor, source, window, axis) for axis in (0, 1))
             image, speed = tiles.image[level][i], tiles.speed[level][i]
             imagery.render(source.pixels, source.tables, ys, xs, image, valid)
@@ -310,11 +317,16 @@ def _render_tiles(part: ScenePart, meta: StoreMeta, source: Source, tiles: Scene
 
 
 def _edges(
-    part: ScenePart, tile: int, factor: int, source: Source, window: tuple[int, int], axis: int
+    part: ScenePart,
+    tile: int,
+    factor: int,
+    source: SourcePixels,
+    window: tuple[int, int],
+    axis: int,
 ) -> NDArray[np.float64]:
-    """Return where a tile's pixels lie along one axis of the source's pixels."""
+    """Return the edges of a tile's pixels along one axis, in pixels of the source."""
     grid = _grid(part)
     length = (grid.height, grid.width)[axis]
-    count = -(-min(tile, part.shape[axis] - window[axis]) // factor)
-    scale = length / part.shape[axis]
+    count = -(-min(tile, part.scene.shape[axis] - window[axis]) // factor)
+    scale = length / part.scene.shape[axis]
     return imagery.pixel_edges(window[axis], count, factor, scale, length) - source.origin[axis]

@@ -12,11 +12,11 @@ from typing import Any
 from geoprep.executors import Threads
 from geoprep.storage import StoreFiles
 from geoprep.store import PIXEL_ARRAYS, Store
-from geoprep.verify import metadata
-from geoprep.verify.pixels import Findings, check_job, check_statistics
-from geoprep.verify.problem import Problem
-from geoprep.verify.shards import ShardJob, plan_jobs
-from geoprep.verify.tables import Tables, check_tables, read_tables
+from geoprep.verify import metadata_checks as metadata
+from geoprep.verify.metadata_checks import Problem
+from geoprep.verify.pixel_checks import Findings, check_job, check_statistics
+from geoprep.verify.shard_checks import ShardJob, plan_jobs
+from geoprep.verify.table_checks import Tables, check_tables, read_tables
 
 __all__ = ["Problem", "VerifyReport", "print_report", "verify"]
 

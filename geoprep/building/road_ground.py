@@ -1,4 +1,4 @@
-"""The ground that a scene's roads cover, found once for all shards that the scene lies in."""
+"""Outlines of a scene's roads, computed once for all shards of the scene."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from geoprep.errors import LabelError
 from geoprep.labels import SpeedPolygons, read_roads, speed_polygons
 
 Ground = tuple[SpeedPolygons, dict[str, int]]
-"""The roads' outlines, and counted fallbacks of their attributes."""
+"""Outlines of the roads, and fallbacks of their attributes with counts."""
 
 _KEPT_SCENES = 4
 _Key = tuple[object, ...]
@@ -22,10 +22,10 @@ _kept: OrderedDict[_Key, Future[Ground]] = OrderedDict()
 
 
 def road_ground(part: ScenePart, task: ShardTask) -> Ground:
-    """Return the ground that the roads of a labelled scene cover.
+    """Return the outlines of the roads of a labelled scene.
 
-    Shards of one scene are built at the same time: the first to ask does the work, and the others
-    wait for it.
+    Shards of one scene are built at the same time. The first call computes the outlines, and calls
+    from other threads wait for it.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def road_ground(part: ScenePart, task: ShardTask) -> Ground:
     """
     if part.whole:
         return _find(part, task)
-    key = task.stamp, task.store, task.options, part.index
+    key = task.fingerprint, task.store, task.options, part.index
     with _lock:
         future = _kept.get(key)
         mine = future is None
@@ -45,25 +45,26 @@ def road_ground(part: ScenePart, task: ShardTask) -> Ground:
     if mine:
         try:
             future.set_result(_find(part, task))
-        except BaseException as error:  # whoever waits gets it too
+        except BaseException as error:  # raised in waiting threads too
             future.set_exception(error)
     return future.result()
 
 
-def forget() -> None:
-    """Let go of what was kept: the build is over."""
+def release_ground() -> None:
+    """Release the outlines, at the end of a build."""
     with _lock:
         _kept.clear()
 
 
 def _find(part: ScenePart, task: ShardTask) -> Ground:
-    options, grid, label = task.options, part.grid, part.label
+    options, scene = task.options, part.scene
+    grid, label = scene.grid, scene.label
     assert grid is not None  # a scene whose image has no grid has failed in the plan
     assert label is not None
     shared = label == task.road_file
     roads = read_roads(
         label,
-        rule=options.speed_rule(part.schema),
+        rule=options.speed_rule(scene.schema),
         bounds=grid.bounds if shared else None,
         bounds_crs=grid.crs,
         margin_m=options.buffer,
@@ -74,6 +75,6 @@ def _find(part: ScenePart, task: ShardTask) -> Ground:
         return speed_polygons(roads, grid, buffer_m=half_widths), dict(roads.notes)
     except GEOSException as error:
         raise LabelError(
-            f"{label}: its roads cannot be widened ({error}); check them with ogrinfo, or remove "
+            f"{label}: its roads cannot be widened ({error}). Check them with ogrinfo, or remove "
             "the label to build the scene as unlabelled"
         ) from error

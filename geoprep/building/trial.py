@@ -1,0 +1,244 @@
+"""The dry run of a build: its size and duration, estimated from one scene that is built."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from rasterio.windows import Window
+
+from geoprep import imagery
+from geoprep.building.records import ScenePart, ShardRecord, ShardTask
+from geoprep.building.road_ground import release_ground
+from geoprep.building.summary import road_share_warning
+from geoprep.building.tasks import build_shard
+from geoprep.errors import GeoprepError, StoreError
+from geoprep.plan import TRAIN, Plan, PlannedScene
+from geoprep.storage import open_image
+from geoprep.store import SPLIT_NAMES
+
+MOST_SAMPLED: Final = 32
+"""Tiles of the scene that are built."""
+
+MOST_COMPRESSION: Final = 250
+"""LZ4 compresses by less than 255: a disk with less space cannot hold the store."""
+_LOOKED_AT: Final = 64
+"""Tiles that are read to estimate the share of tiles without imagery."""
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """Size, duration and problems of a build.
+
+    Attributes
+    ----------
+    scenes, tiles, levels, splits
+        Contents of the store; ``splits`` counts tiles.
+    usable_tiles
+        Estimated number of tiles with imagery and a label, which loaders use.
+    memory_bytes
+        Image and label of the usable tiles in memory, by level.
+    disk_bytes
+        Estimated size of the store, by the compression of the sampled tiles.
+    free_bytes
+        Free space on the disk of the store; None for a bucket.
+    replaced_bytes
+        Size of a store that would be replaced, which stays until the new one is complete.
+    seconds
+        Estimated wall time, by the rate of the sampled scene on this number of workers.
+    sample
+        Id of the scene that was built, and the number of its tiles that were built.
+    unlabelled
+        Number of scenes without a label.
+    failures
+        (scene id, reason) of scenes that would fail. Damage within a file is found by the build.
+    orphan_labels
+        Labels without an image.
+    warnings
+        Lines about a result that is probably not intended.
+    """
+
+    scenes: int
+    tiles: int
+    levels: tuple[int, ...]
+    splits: dict[str, int]
+    usable_tiles: int
+    memory_bytes: dict[str, int]
+    disk_bytes: int
+    free_bytes: int | None
+    replaced_bytes: int
+    seconds: float
+    workers: int
+    sample: tuple[str, int]
+    unlabelled: int
+    failures: tuple[tuple[str, str], ...]
+    orphan_labels: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
+    """Build some tiles of one scene in a temporary folder, and estimate the whole build.
+
+    The scene is the median by size of those that can be built, labelled ones first. It is built
+    twice: once to compile, once to measure the time. Scenes in several shards are read once more
+    for the survey, which is added.
+
+    Parameters
+    ----------
+    plan
+        From `geoprep.plan.make_plan`.
+    out
+        Folder or address of the store.
+    workers
+        Worker threads of the build.
+
+    Raises
+    ------
+    StoreError
+        No scene can be built, or the disk is too small at any compression.
+    """
+    free = free_bytes(out) if isinstance(out, Path) else None
+    if free is not None:
+        require_space(plan, out, free)
+    sample = _sample(plan)
+    index, scene = sample
+    record, seconds = _tried(plan, index, scene)
+    built = len(record.valid_fraction)
+    share = plan.tiles / built
+    surveyed = sum(len(one.windows) for one in plan.scenes if plan.needs_survey(one)) / plan.tiles
+    seconds += surveyed * record.seconds.get("decode", 0.0)
+    split_of = [split for one in plan.scenes for split in one.splits]
+    usable = _usable_tiles(plan)
+    warning = road_share_warning(plan, *_roads(record), f"scene {scene.id}")
+    return DryRun(
+        scenes=len(plan.scenes),
+        tiles=plan.tiles,
+        levels=plan.meta.levels,
+        splits={n: split_of.count(i) for i, n in enumerate(SPLIT_NAMES) if i in split_of},
+        usable_tiles=usable,
+        memory_bytes={str(level): usable * _tile_bytes(plan, level) for level in plan.meta.levels},
+        disk_bytes=round(share * sum(size for _, size in record.files.values())),
+        free_bytes=free,
+        replaced_bytes=0 if free is None or not Path(out).is_dir() else _size(Path(out)),
+        seconds=share * seconds / workers,
+        workers=workers,
+        sample=(scene.id, built),
+        unlabelled=sum(one.label is None for one in plan.scenes),
+        failures=tuple((one.id, one.failure) for one in plan.scenes if one.failure),
+        orphan_labels=plan.orphan_labels,
+        warnings=(warning,) if warning else (),
+    )
+
+
+def require_space(plan: Plan, out: str | Path, free: int) -> None:
+    """Check that a store can fit on its disk at the highest possible compression.
+
+    Raises
+    ------
+    StoreError
+        It cannot fit.
+    """
+    raw = plan.tiles * sum(_tile_bytes(plan, level) for level in plan.meta.levels)
+    if raw > MOST_COMPRESSION * free:
+        raise StoreError(
+            f"{out} would contain {raw / 1e12:,.1f} TB of pixels, and its disk has "
+            f"{free / 1e9:,.1f} GB free: use a larger `gsd`, fewer `levels` or `bands`, or another "
+            "`out`"
+        )
+
+
+def free_bytes(out: Path) -> int:
+    """Return the free bytes on the disk of a folder, which need not exist."""
+    out = out.absolute()
+    return shutil.disk_usage(next(one for one in (out, *out.parents) if one.is_dir())).free
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _tile_bytes(plan: Plan, level: int) -> int:
+    return level**2 * (len(plan.meta.bands) + 1)
+
+
+def _sample(plan: Plan) -> tuple[int, PlannedScene]:
+    usable = [(i, scene) for i, scene in enumerate(plan.scenes) if not scene.failure]
+    if not usable:
+        raise StoreError(f"no scene can be built. First: {plan.scenes[0].failure}")
+    labelled = [one for one in usable if one[1].label is not None] or usable
+    ranked = sorted(labelled, key=lambda one: (one[1].shape[0] * one[1].shape[1], one[0]))
+    return ranked[len(ranked) // 2]
+
+
+def _tried(plan: Plan, index: int, scene: PlannedScene) -> tuple[ShardRecord, float]:
+    """Build tiles from the middle of a scene; return the record and the seconds of one thread."""
+    middle = max(0, (len(scene.windows) - MOST_SAMPLED) // 2)
+    part = ScenePart.of(index, scene, middle, middle + MOST_SAMPLED)
+    count = len(part.scene.windows)
+    # Training tiles, which are counted and so take longer.
+    part = replace(part, scene=replace(part.scene, splits=(TRAIN,) * count))
+    with tempfile.TemporaryDirectory(prefix="geoprep-") as folder:
+        task = ShardTask.of(plan, folder, 0, [part])
+        meta = replace(plan.meta, shard_tiles=count)
+        task = replace(task, fingerprint=folder, meta=meta)
+        for _ in range(2):
+            start = time.perf_counter()
+            try:
+                record = build_shard(task)
+            finally:
+                release_ground()
+        return record, time.perf_counter() - start
+
+
+def _roads(record: ShardRecord) -> tuple[float, float]:
+    """Return the numbers of road pixels and labelled pixels of a record, up to a common factor."""
+    shares = zip(record.road_fraction, record.valid_fraction, strict=True)
+    return sum(road * valid for road, valid in shares), sum(record.valid_fraction)
+
+
+def _usable_tiles(plan: Plan) -> int:
+    """Return the estimated number of tiles with imagery, of labelled scenes that can be built.
+
+    Some tiles are read, spread evenly over all.
+    """
+    usable = [scene for scene in plan.scenes if scene.label is not None and not scene.failure]
+    ends = np.cumsum([len(scene.windows) for scene in usable])
+    total = int(ends[-1]) if usable else 0
+    chosen = np.unique(np.linspace(0, total - 1, min(_LOOKED_AT, total)).astype(int))
+    full = 0
+    for tile in chosen.tolist():
+        index = int(np.searchsorted(ends, tile, side="right"))
+        scene = usable[index]
+        full += _has_imagery(plan, scene, scene.windows[tile - int(ends[index])])
+    return round(total * full / len(chosen)) if total else 0
+
+
+def _has_imagery(plan: Plan, scene: PlannedScene, window: tuple[int, int]) -> bool:
+    """Return whether the pixels below a tile are not all nodata; True if they cannot be read."""
+    grid, tile = scene.grid, plan.meta.tile
+    assert grid is not None  # a scene without a grid cannot be built
+    scales = grid.height / scene.shape[0], grid.width / scene.shape[1]
+    row, col = (int(start * scale) for start, scale in zip(window, scales, strict=True))
+    bottom = min(math.ceil((window[0] + tile) * scales[0]), grid.height)
+    right = min(math.ceil((window[1] + tile) * scales[1]), grid.width)
+    try:
+        with open_image(scene.image) as dataset:
+            pixels = imagery.read_pixels(
+                dataset,
+                plan.meta.band_indexes,
+                Window(col, row, right - col, bottom - row),
+                nodata=plan.options.nodata,
+            )
+    except GeoprepError:
+        return True
+    return pixels.valid_pixels > 0

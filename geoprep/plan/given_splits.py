@@ -1,0 +1,227 @@
+"""Splits that the user gives: areas or a list of scenes in a file, or names of folders."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.crs import LONLAT, reproject
+from geoprep.errors import UsageError
+from geoprep.grid import Grid
+from geoprep.plan.planned_scene import PlannedScene
+from geoprep.plan.splits import TEST, TRAIN, UNUSED, VAL
+from geoprep.store import SPLITS
+
+COLUMN: Final = "split"
+_FOLDERS: Final = {
+    **dict.fromkeys(("train", "training"), TRAIN),
+    **dict.fromkeys(("val", "valid", "validation"), VAL),
+    **dict.fromkeys(("test", "testing"), TEST),
+}
+"""Names of folders, in lower case, and the split of the images in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAreas:
+    """Polygons in longitude and latitude by split; ``rest`` is the split of all other ground."""
+
+    polygons: tuple[shapely.Geometry, ...]
+    rest: int
+
+    def splits(self, scene: PlannedScene, tile: int) -> tuple[int, ...]:
+        """Return the split of every tile: that of the area which contains the tile's centre.
+
+        A tile that also intersects an area of another split is unused. Tiles in no area, and
+        scenes that are not georeferenced, get ``rest``.
+        """
+        grid = scene.target
+        if grid is None or not grid.georeferenced:
+            return (self.rest,) * len(scene.windows)
+        ground = tile_outlines(grid, scene.windows, tile)
+        centres = shapely.centroid(ground)
+        found = np.full(len(scene.windows), self.rest)
+        inside = [shapely.covers(area, centres) for area in self.polygons]
+        for split, covered in enumerate(inside):
+            found[covered] = split
+        for split, area in enumerate(self.polygons):
+            found[shapely.intersects(area, ground) & (found != split)] = UNUSED
+        return tuple(int(split) for split in found)
+
+
+def read_areas(path: str) -> SplitAreas:
+    """Read polygons with an attribute ``split`` of train, val or test.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, or lacks the attribute, a CRS or any polygon.
+    """
+    import pyogrio
+    from pyogrio.errors import DataLayerError, DataSourceError
+
+    try:
+        meta, _, wkb, values = pyogrio.raw.read(path, columns=[COLUMN], force_2d=True)
+        polygons = shapely.make_valid(shapely.from_wkb(wkb))
+    except (DataSourceError, DataLayerError, shapely.errors.GEOSException) as error:
+        raise UsageError(f"`split_file` {path}: cannot be read as vectors ({error})") from error
+    if COLUMN not in meta["fields"]:
+        raise UsageError(f"`split_file` {path}: has no column {COLUMN!r} of train, val or test")
+    kinds = np.array(_split_numbers([str(name) for name in values[0]], path))
+    if meta["crs"] is None:
+        raise UsageError(f"`split_file` {path}: has no CRS. Save it with one, or as GeoJSON")
+    areas = reproject(polygons, meta["crs"], LONLAT)
+    unions = tuple(shapely.union_all(areas[kinds == split]) for split in range(len(SPLITS)))
+    for union in unions:
+        shapely.prepare(union)
+    return SplitAreas(unions, _rest(kinds.tolist()))
+
+
+def listed_splits(path: str, scenes: Sequence[PlannedScene]) -> list[int]:
+    """Return the split of every scene by a CSV file with columns ``scene`` and ``split``.
+
+    A row names a scene by its id, or by the name of its image with or without suffix, or several
+    by a pattern with ``*``, ``?`` or ``[...]``. A row with the exact name counts before patterns;
+    of several patterns the first that matches.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, a row has another split than train, val or test, a scene is
+        listed in two splits, or a row matches no scene.
+    """
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            rows = [
+                (str(row.get("scene") or "").strip(), str(row.get(COLUMN) or ""))
+                for row in csv.DictReader(file)
+            ]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"`split_file` {path}: cannot be read as CSV ({error})") from error
+    numbers = _split_numbers([split for _, split in rows], path)
+    exact: dict[str, int] = {}
+    patterns: list[tuple[str, int]] = []
+    for (name, _), split in zip(rows, numbers, strict=True):
+        if set(name) & set("*?["):
+            patterns.append((name, split))
+        elif exact.setdefault(name, split) != split:
+            raise UsageError(f"`split_file` {path}: lists {name} in two splits")
+    rest, matched, found = _rest(numbers), set[str](), []
+    for scene in scenes:
+        file_name = PurePosixPath(scene.image)
+        names = (scene.id, file_name.name, file_name.stem)
+        hits = [(name, exact[name]) for name in names if name in exact] or [
+            hit for hit in patterns if any(fnmatchcase(name, hit[0]) for name in names)
+        ]
+        found.append(hits[0][1] if hits else rest)
+        matched.update(name for name, _ in hits)
+    if missing := [name for name in (*exact, *(one for one, _ in patterns)) if name not in matched]:
+        raise UsageError(
+            f"`split_file` {path}: {len(missing)} rows match no scene, the first {missing[0]!r}. "
+            f"Scenes have ids such as {scenes[0].id}"
+        )
+    return found
+
+
+def is_scene_list(path: str) -> bool:
+    """Return whether a split file is a CSV file with a column ``scene``.
+
+    Raises
+    ------
+    UsageError
+        There is no such file.
+    """
+    if not Path(path).is_file():
+        raise UsageError(f"`split_file` {path}: no such file; check the path")
+    if not path.lower().endswith(".csv"):
+        return False
+    with Path(path).open(encoding="utf-8-sig", errors="replace") as file:
+        return "scene" in [name.strip(' "\r\n') for name in file.readline().split(",")]
+
+
+def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:
+    """Return the split of every scene by the folders of its image: train, val or test.
+
+    The folder nearest to the image counts. Scenes in none of them are unused if some are in
+    train, else for training.
+
+    Raises
+    ------
+    UsageError
+        No image is in such a folder.
+    """
+    named = [
+        next((_FOLDERS[p] for p in reversed(_folders(scene.image)) if p in _FOLDERS), None)
+        for scene in scenes
+    ]
+    given = [split for split in named if split is not None]
+    if not given:
+        raise UsageError(
+            f"`split_by` folder: no image is in a folder named train, val or test. The first is "
+            f"{scenes[0].image}"
+        )
+    rest = _rest(given)
+    return [rest if split is None else split for split in named]
+
+
+def _folders(address: str) -> tuple[str, ...]:
+    return PurePosixPath(address.lower()).parts[:-1]
+
+
+def _rest(given: Sequence[int]) -> int:
+    """Return the split of what is not given: unused if training data are given."""
+    return UNUSED if TRAIN in given else TRAIN
+
+
+def _split_numbers(names: Sequence[str], path: str) -> list[int]:
+    cleaned = [name.strip().lower() for name in names]
+    unknown = sorted(set(cleaned) - set(SPLITS))
+    if unknown or not cleaned:
+        raise UsageError(
+            f"`split_file` {path}: column {COLUMN!r} contains {', '.join(unknown) or 'nothing'}. "
+            f"Expected {', '.join(SPLITS)}"
+        )
+    return [SPLITS.index(name) for name in cleaned]
+
+
+def tile_outlines(
+    grid: Grid, windows: Sequence[tuple[int, int]], tile: int, inset: float = 0.0
+) -> NDArray[np.object_]:
+    """Return the outlines of tiles without padding, polygons in longitude and latitude.
+
+    Parameters
+    ----------
+    grid
+        Georeferenced grid of the finest level.
+    windows
+        (row, col) of the tiles in its pixels.
+    tile
+        Side of a tile in pixels.
+    inset
+        Pixels by which the outlines are smaller on every side.
+    """
+    top, left = np.array(windows, np.float64).T
+    bottom, right = np.minimum(top + tile, grid.height), np.minimum(left + tile, grid.width)
+    rows = np.stack([top, top, bottom, bottom])
+    cols = np.stack([left, right, right, left])
+    if inset:
+        middle = (top + bottom) / 2, (left + right) / 2
+        rows = np.where(rows < middle[0], *_moved(rows, middle[0], inset))
+        cols = np.where(cols < middle[1], *_moved(cols, middle[1], inset))
+    a, b, c, d, e, f = tuple(grid.transform)[:6]
+    xs, ys = a * cols + b * rows + c, d * cols + e * rows + f
+    rings = np.asarray(shapely.polygons(np.stack([xs.T, ys.T], axis=-1)), object)
+    return reproject(rings, grid.crs, LONLAT)
+
+
+def _moved(
+    edges: NDArray[np.float64], middle: NDArray[np.float64], inset: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return np.minimum(edges + inset, middle), np.maximum(edges - inset, middle)

@@ -1,0 +1,123 @@
+"""Checks of labels before a build: their kind, and which scenes a shared road file covers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from geoprep.errors import LabelError, UsageError
+from geoprep.grid import Grid
+from geoprep.labels import RoadFile, is_mask_georeferenced, mask_values, open_road_file
+from geoprep.plan.options import BuildOptions
+from geoprep.sources import IMAGE_SUFFIXES, LABEL_SUFFIXES, Found
+
+_VECTOR_SUFFIXES: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb", ".csv", ".parquet")
+
+
+def check_kinds(found: Sequence[Found], options: BuildOptions) -> None:
+    """Check that the options fit the kind of labels, vectors or rasters.
+
+    Raises
+    ------
+    UsageError
+        Raster labels lack the option that says which values are road, one raster that is not
+        georeferenced serves several images, or vector labels come with options for rasters.
+    LabelError
+        A raster label cannot be read.
+    """
+    labels = [scene.label for one in found for scene in one.scenes if scene.label is not None]
+    labels += [one.road_file for one in found if one.road_file is not None]
+    masks = [label for label in labels if _suffix(label) in IMAGE_SUFFIXES]
+    vectors = [label for label in labels if _suffix(label) in (*LABEL_SUFFIXES, ".json")]
+    if masks and options.mask_rule is None:
+        raise UsageError(
+            f"{masks[0]} is a raster. Give the values that are road, such as `label_values` 255 "
+            f"(it contains {mask_values(masks[0])}), or the meaning of its speeds by `label_speeds`"
+        )
+    if len(masks) > 1 and len(set(masks)) == 1 and not is_mask_georeferenced(masks[0]):
+        raise UsageError(
+            f"{masks[0]} is the label of {len(masks)} images but is not georeferenced. "
+            "Georeference it, or give `labels` a folder or a quoted pattern of one raster per image"
+        )
+    if vectors and options.mask_rule is not None:
+        raise UsageError(
+            f"{vectors[0]} is a vector file. Leave out `label_values` and `label_speeds`, or build "
+            "a separate store from the raster labels"
+        )
+
+
+def _suffix(label: str) -> str:
+    return PurePosixPath(label).suffix.lower()
+
+
+def open_shared_roads(found: Sequence[Found], options: BuildOptions) -> RoadFile | None:
+    """Return the road file that all scenes share; None if scenes have labels of their own.
+
+    It is read once, so that an unusable file is one error and not one per scene.
+    """
+    names = {one.road_file for one in found if one.road_file}
+    if len(names) > 1:
+        raise UsageError("several road files for all scenes: build a separate store for each")
+    return open_road_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None
+
+
+def vector_label_failure(label: str | None, grid: Grid | None) -> str:
+    """Return why a label cannot be drawn on a scene's grid; empty if it can."""
+    if label is None or grid is None or grid.georeferenced:
+        return ""
+    if not label.lower().endswith(_VECTOR_SUFFIXES):
+        return ""
+    return (
+        f"{label}: vector labels need a georeferenced image. Georeference the image, or give it "
+        "a raster label of the same size"
+    )
+
+
+def check_shared_roads(
+    roads: RoadFile, grids: Sequence[Grid | None]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Check which scenes a shared road file covers.
+
+    Returns
+    -------
+    list of str
+        Per scene why the file does not cover it; empty where it does.
+    tuple of str
+        Notes for the user.
+
+    Raises
+    ------
+    LabelError
+        The file covers no scene.
+    """
+    inside = [
+        grid is not None and grid.georeferenced and roads.covers(grid.bounds, grid.crs)
+        for grid in grids
+    ]
+    usable = [grid for grid in grids if grid is not None]
+    if not any(inside):
+        if usable and not any(grid.georeferenced for grid in usable):
+            raise LabelError(vector_label_failure(roads.name, usable[0]))
+        raise LabelError(
+            f"{roads.name} covers none of the {len(usable)} scenes: its roads are at "
+            f"{roads.place()}. Check its CRS. For one file per scene give `labels` a folder or a "
+            "quoted pattern"
+        )
+    outside = f"{roads.name}: the scene is outside the extent of its roads, {roads.place()}"
+    failures = [
+        "" if grid is None or ok else vector_label_failure(roads.name, grid) or outside
+        for grid, ok in zip(grids, inside, strict=True)
+    ]
+    notes = []
+    if any(failures):
+        notes.append(
+            f"{roads.name} is the label of all {len(usable)} scenes; "
+            f"{sum(map(bool, failures))} are outside its extent and stay unlabelled. For one file "
+            "per scene give `labels` a folder or a quoted pattern"
+        )
+    notes += [f"{roads.name}: {note}" for note in roads.table.file_notes]
+    if left_out := roads.table.lineless():
+        listed = ", ".join(f"{count} x {what}" for what, count in left_out.items())
+        notes.append(f"{roads.name}: features left out: {listed}")
+    return failures, tuple(notes)

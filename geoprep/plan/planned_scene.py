@@ -1,0 +1,65 @@
+"""The record of one scene, from planning to the finished store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from geoprep.grid import Grid
+from geoprep.labels import Schema
+from geoprep.sources import Scene
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedScene(Scene):
+    """A scene of a source, completed by planning with its tiles, splits and position in the store.
+
+    ``label`` is the file shared by all scenes where the scene has none of its own.
+
+    Attributes
+    ----------
+    grid
+        Grid of the image; None if it cannot be opened.
+    shape
+        Height and width in pixels of the finest level.
+    windows
+        (row, col) of every tile, in pixels of the finest level.
+    first_tile
+        Row of the first tile in the store's tile table.
+    city
+        Index of the source that the scene is from.
+    schema
+        Schema of the road attributes.
+    failure
+        Why the scene cannot be built; empty if it can.
+    splits
+        Split of every tile: 0 train, 1 val, 2 test, 3 unused.
+    """
+
+    grid: Grid | None
+    shape: tuple[int, int]
+    windows: tuple[tuple[int, int], ...]
+    first_tile: int
+    city: int
+    schema: Schema
+    failure: str = ""
+    splits: tuple[int, ...] = ()
+
+    @property
+    def split(self) -> int:
+        """The most frequent split of its tiles."""
+        return Counter(self.splits).most_common(1)[0][0]
+
+    @property
+    def target(self) -> Grid | None:
+        """The grid of the finest level."""
+        return None if self.grid is None else self.grid.resized(*self.shape)
+
+    def tiles(self, first: int, stop: int) -> PlannedScene:
+        """Return the scene with only the tiles from ``first`` to before ``stop``."""
+        return replace(
+            self,
+            windows=self.windows[first:stop],
+            splits=self.splits[first:stop],
+            first_tile=self.first_tile + first,
+        )
