@@ -127,7 +127,7 @@ def _tasks(plan: Plan, count: int, executor: Dask | Threads, watch: Watch) -> di
         used, start = [{"tasks": 0, **watch()}], time.perf_counter()
         for done, record in enumerate(executor.map_unordered(pretend, tasks), start=1):
             before = time.perf_counter()
-            journal.write({"stamp": plan.stamp, "shard": record.to_json()})
+            journal.write({"stamp": plan.fingerprint, "shard": record.to_json()})
             waiting += time.perf_counter() - before
             records[record.shard] = histograms.take(record)
             if done % max(1, count // 10) == 0:

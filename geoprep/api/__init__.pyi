@@ -1,3 +1,7 @@
+from .building import BuildObserver as BuildObserver
+from .building import ProgressBars as ProgressBars
+from .building import build_store as build_store
+from .building import plan_build as plan_build
 from .cities import Download as Download
 from .cities import download as download
 from .cities import synthesize as synthesize

@@ -106,7 +106,7 @@ class Lease:
         return json.dumps(identity | {"machine": _machine(), "began": _began(os.getpid())}).encode()
 
     def _wait_for_a_beat(self, found: tuple[bytes, str]) -> None:
-        """Return once the lock was not renewed for long enough; raise StoreError if it is renewed."""
+        """Return when the lock was not renewed for long enough; else raise StoreError."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             time.sleep(min(1.0, PATIENCE / 10))

@@ -172,8 +172,8 @@ def road_share_warning(plan: Plan, roads: float, labelled: float, what: str) -> 
         return ""
     if not rasters:
         return (
-            f"the labels of {what} contain no road (0.00 %). If that is wrong, check the labels and "
-            "their CRS, and build again with `overwrite`"
+            f"no road at all: 0 % of the labelled pixels of {what} are road. Check the labels, their "
+            f"CRS and {fix}, and build again with `overwrite`"
         )
     return _no_road_in_rasters(plan, what)
 

@@ -1,12 +1,10 @@
-"""``geoprep build-zarr``: its options, and who does what they ask for."""
+"""``geoprep build-zarr``: its options, progress bars and exit status."""
 
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from dataclasses import asdict, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -18,24 +16,11 @@ from geoprep.cli.help import (
     OutputPath,
     filled,
     grouped_option,
+    name_options,
     options_of,
 )
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.plan import BuildOptions
-
-if TYPE_CHECKING:
-    from geoprep.building import Summary
-    from geoprep.executors import Executor
-    from geoprep.sources import Found
-
-
-Sources: TypeAlias = "tuple[list[Found], list[str], str | Path]"
-"""What the sources hold, the names of the cities, and where the store goes."""
-_OF_MASKS: Final = ("label_values", "label_speeds")
-_OF_VECTORS: Final = (
-    *("buffer", "width_field", "layer", "where", "areas"),
-    *("speed_from", "speed_field", "speed_unit", "schema"),
-)
 
 
 @click.command(
@@ -43,25 +28,16 @@ _OF_VECTORS: Final = (
     cls=GroupedCommand,
     epilog="""
 \b
-How tiles come about: an image is resampled to the finest level (by --gsd or --resize, else it
-stays as it is), cut into tiles (--tile, --overlap), and every further of the --levels halves them.
-  1300 px chip                          4 tiles of 650, and the same ground at 325
-  1300 px chip, --tile 512              9 tiles of 512, the last ones shifted inwards
-  1300 px chip, --resize 512            1 tile of 512, and 256
-  1300 px chip, --gsd 0.6 --levels 1    resampled to 0.6 m on the ground, then cut
+Tiles of a 1300 x 1300 pixel image:
+  (default)                 4 tiles of 650 pixels, and the same ground at 325
+  --tile 512                9 tiles of 512 pixels; the last row and column overlap others
+  --resize 512              1 tile of 512 pixels, and of 256
+  --gsd 0.6 --levels 1      resampled to pixels of 0.6 m, then cut into tiles
 \b
-Other imagery than SpaceNet's:
-  --images 'scenes/*.tif' --labels roads.gpkg        one file of roads for all scenes
-  --images 'set.zip!/train/*_sat.jpg' --labels 'set.zip!/train/*_mask.png' --label-values 255
-           --pixel-size 0.5                          pictures without a place on the ground
-  --images dem.tif --rescale 100,900 --nodata -9999  any real dtype, between two values
-  --images mosaic.tif --labels roads.gpkg --split-by block --block-km 0.5
-                                                     one image, its tiles divided
-  --dry-run                                          what any of it would make and take
-\b
-Exit status: 0 all went well; 1 some scenes failed (the store is complete with the rest, and
-says why); 2 there is no complete store: the command cannot be carried out as written, or
-something is in its way.
+Exit status:
+  0  all scenes were built
+  1  the store is complete, but some scenes failed, or all were skipped; the summary says why
+  2  there is no complete store: invalid options, unusable inputs, or an existing store
 """,
 )
 @grouped_option(
@@ -71,7 +47,7 @@ something is in its way.
     "Source",
     "--source",
     callback=filled,
-    help="Folder, .tar, .tar.gz or s3:// address of a city; default: $GEOPREP_DATA, ./data, .",
+    help="Folder, .tar, .tar.gz or s3:// address of --city.  [default: $GEOPREP_DATA, ./data, .]",
 )
 @grouped_option(
     "Source",
@@ -79,261 +55,129 @@ something is in its way.
     default="PS-RGB",
     show_default=True,
     callback=filled,
-    help="Imagery product of a city.",
+    help="Imagery product of --city.",
 )
 @grouped_option(
     "Source",
     "--images",
     multiple=True,
     callback=filled,
-    help="Any imagery instead of a city: quoted glob, folder, or an archive (.tar, .tar.gz, .zip), "
-    "of which 'A.zip!/train/*_sat.jpg' means some; also on s3://, https://, gs://; repeatable.",
+    help="Images instead of --city; repeatable: a quoted pattern, a folder, or an archive (.tar, "
+    ".tar.gz, .zip), whose members 'A.zip!/train/*_sat.jpg' selects; local, s3://, gs:// or "
+    "https://.",
 )
 @grouped_option(
     "Source",
     "--labels",
     callback=filled,
-    help="Its roads: one .gpkg, .geojson or .shp for all scenes, or a folder or a quoted glob of "
-    "one per scene; or masks (--label-values).",
+    help="Labels of --images: one road file for all of them, or a folder or quoted pattern of one "
+    "vector file or raster per image.  [default: no labels]",
 )
 @options_of(BuildOptions)
 @grouped_option(
     "Store",
     "--out",
     type=OutputPath(bucket=True),
-    help="Folder or s3://BUCKET/NAME.zarr; default: CITY.zarr",
+    help="Folder of the store, or s3://BUCKET/NAME.zarr.  [default: CITY.zarr]",
 )
-@grouped_option("Store", "--overwrite", is_flag=True, help="Build again, whatever store is there.")
+@grouped_option(
+    "Store",
+    "--overwrite",
+    is_flag=True,
+    help="Replace a store that is complete or was built differently. It stays until the new one is "
+    "complete, so the disk needs space for both.",
+)
+@grouped_option(
+    "Store",
+    "--drop-source",
+    is_flag=True,
+    help="Delete downloaded and unpacked inputs (NAME.zarr.source) after the build.",
+)
 @WORKERS
 @grouped_option(
     "Run",
     "--scheduler",
     callback=filled,
     metavar="ADDRESS",
-    help="Dask scheduler whose workers do the work, such as tcp://HOST:8786.",
+    help="Dask scheduler whose workers build the store, such as tcp://HOST:8786.",
 )
 @grouped_option(
     "Run",
     "--dry-run",
     is_flag=True,
-    help="Build nothing: say how many tiles and bytes it would make, how long by this machine's "
-    "rate on one scene, and which scenes would fail.",
+    help="Build nothing; print the number of tiles, the estimated size and duration, and scenes "
+    "that would fail.",
 )
-@grouped_option("Run", "--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@grouped_option("Run", "--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 @QUIET
 @click.pass_context
 def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 - options by name
-    """Turn imagery and road labels into one uint8 Zarr store.
-
-    Can be stopped at any moment and run again: finished work is kept, and the result is the same to
-    the last byte.
+    """Build a Zarr store of 8-bit tiles from images and road labels.
 
     \b
       geoprep build-zarr --city moscow
       geoprep build-zarr --images 'scenes/*.tif' --labels roads.gpkg --out mine.zarr
+      geoprep build-zarr --images 'set.zip!/*_sat.jpg' --labels 'set.zip!/*_mask.png' \\
+          --label-values 255 --pixel-size 0.5 --out set.zarr
+      geoprep build-zarr --images dem.tif --rescale 100,900 --nodata -9999 --out dem.zarr
+      geoprep build-zarr --images mosaic.tif --labels roads.gpkg --split-by block \\
+          --block-km 0.5 --out mosaic.zarr
 
-    Which options a data set wants is in docs/recipes.md; more examples are below.
+    An interrupted build is resumed by the same command, with the same result to the last byte.
+    docs/recipes.md lists the options for common data sets.
     """  # noqa: D301 - click's own mark, which keeps lines as they are
-    _refuse_contradictions(context, given)
+    request = _request(context, given)
     quiet = given["quiet"] or given["as_json"]
     try:
         if given["dry_run"]:
-            return _rehearse(given, quiet)
-        summary, notes = _build(given, quiet)
-    except GeoprepError as error:  # no complete store, whatever is to blame: status 2
+            return _dry_run(request, as_json=given["as_json"], quiet=quiet)
+        return _build(request, as_json=given["as_json"], quiet=quiet)
+    except GeoprepError as error:  # there is no complete store: status 2
         raise UsageError(str(error)) from error
-    if given["as_json"]:
-        click.echo(json.dumps(asdict(summary), indent=2))
-        for note in notes:
-            click.echo(f"note: {note}", err=True)
-    else:
-        from geoprep.cli.progress import print_summary
-
-        print_summary(summary, notes)
-    return 1 if summary.statuses.get("failed") else 0
 
 
-def _rehearse(given: dict[str, Any], quiet: bool) -> int:
-    """Print what the build would make and take; return the exit status that it may expect."""
-    from geoprep.building import rehearse
-    from geoprep.cli.progress import print_rehearsal
-    from geoprep.executors import Threads
-    from geoprep.plan import make_plan
-
-    options = BuildOptions(**{one.name: given[one.name] for one in fields(BuildOptions)})
-    found, names, out = _sources(given, quiet)
-    executor = Threads(given["workers"])
-    plan = make_plan(found, names, options, executor, read_inputs=False)
-    result = rehearse(plan, out, executor.workers)
-    if given["as_json"]:
-        click.echo(json.dumps(result.to_json(), indent=2))
-    else:
-        notes = [*(note for one in found for note in one.notes), *plan.notes]
-        print_rehearsal(result, notes)
-    return 1 if result.failures else 0
-
-
-def _build(given: dict[str, Any], quiet: bool) -> tuple[Summary, list[str]]:
-    """Build the store; return what was done, and lines that a person should see."""
-    options = BuildOptions(**{one.name: given[one.name] for one in fields(BuildOptions)})
-    sources = _checked_sources(given, quiet)
-    with ExitStack() as stack:
-        executor = _executor(given["workers"], given["scheduler"], stack)
-        return _built(given, sources, options, executor, quiet)
-
-
-def _built(
-    given: dict[str, Any], sources: Sources, options: BuildOptions, executor: Executor, quiet: bool
-) -> tuple[Summary, list[str]]:
-    from geoprep.building import build
-    from geoprep.cli.progress import build_bar, counting_bar
-    from geoprep.plan import make_plan
-
-    found, names, out = sources
-    if given["scheduler"] is None:
-        found = _fetched(found, out, quiet)
-    else:  # workers read for themselves, and are in other folders
-        found = [one.absolute() for one in found]
-    with counting_bar("reading inputs once, scenes", quiet) as report:
-        plan = make_plan(found, names, options, executor, report)
-    with build_bar(quiet) as show:
-        summary = build(plan, out, executor, overwrite=given["overwrite"], report=show)
-    return summary, [*(note for one in found for note in one.notes), *plan.notes]
-
-
-def _executor(workers: int | None, scheduler: str | None, stack: ExitStack) -> Executor:
-    """Return who runs the tasks; a cluster is left with the stack."""
-    from geoprep.executors import Dask, Threads
-
-    if scheduler is None:
-        return Threads(workers)
-    executor = Dask.connect(scheduler)
-    stack.callback(executor.close)
-    click.echo(f"{executor.workers} threads of {scheduler}; {executor.dashboard}", err=True)
-    return executor
-
-
-def _refuse_contradictions(context: click.Context, given: dict[str, Any]) -> None:
-    """Refuse options that would have no effect beside the others.
-
-    Raises
-    ------
-    UsageError
-        Naming both.
-    """
+def _request(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords of `geoprep.api.build_store`; options of a build only if typed."""
 
     def typed(name: str) -> bool:
         return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
-    images = bool(given["images"])
-    if bool(given["cities"]) == images:
-        raise UsageError("say what to build from: --city NAME, or --images 'GLOB' [--labels FILE]")
-    for name in ("source", "product"):
-        if images and typed(name):
-            raise UsageError(f"--{name} is of a --city; --images says itself where the images are")
-    if given["scheduler"] and given["workers"]:
-        raise UsageError("--workers are threads of this machine: leave it out with a --scheduler")
-    if given["labels"] and not images:
-        raise UsageError("--labels goes with --images; a city's labels are found by their names")
-    if images and given["out"] is None:
-        raise UsageError("--images needs --out: there is no city to name the store after")
-    if given["speed_field"] and typed("speed_from") and given["speed_from"] == "attributes":
-        raise UsageError("--speed-field reads speeds that are there: leave out --speed-from")
-    if typed("speed_unit") and not given["speed_field"]:
-        raise UsageError("--speed-unit is that of a --speed-field: name the field")
-    for name in ("split_by", "val", "test", "split_seed"):
-        if given["split_file"] and typed(name):
-            text = name.replace("_", "-")
-            raise UsageError(f"--split-file says itself what is split how: leave out --{text}")
-    if typed("block_km") and given["split_by"] != "block":
-        raise UsageError("--block-km goes with --split-by block")
-    for name in _OF_VECTORS:
-        if typed(name) and (mask := _mask_option(given)):
-            text = name.replace("_", "-")
-            raise UsageError(
-                f"--{text} is of roads drawn as lines; {mask} says that labels are "
-                f"masks: leave out one of them"
-            )
+    names = ("cities", "source", "images", "labels", "out", "overwrite", "drop_source")
+    request = {name: given[name] for name in (*names, "workers", "scheduler")}
+    typed_options = {one.name: given[one.name] for one in fields(BuildOptions) if typed(one.name)}
+    return request | typed_options | ({"product": given["product"]} if typed("product") else {})
 
 
-def _mask_option(given: dict[str, Any]) -> str:
-    """Return the option that says that labels are masks, or nothing."""
-    return next((f"--{name.replace('_', '-')}" for name in _OF_MASKS if given[name]), "")
+def _dry_run(request: dict[str, Any], *, as_json: bool, quiet: bool) -> int:
+    """Print the estimate of a build; return the exit status that the build would probably have."""
+    from geoprep.api import ProgressBars, plan_build
+    from geoprep.cli.progress import print_dry_run
+
+    unused = ("overwrite", "drop_source", "scheduler")
+    request = {name: value for name, value in request.items() if name not in unused}
+    result, notes = plan_build(**request, observer=ProgressBars(quiet))
+    if as_json:
+        _print_json(result.to_json(), notes)
+    else:
+        print_dry_run(result, notes)
+    return 1 if result.failures else 0
 
 
-def _checked_sources(given: dict[str, Any], quiet: bool) -> Sources:
-    """Return the sources, and ask for the bucket: what fails at once comes before what takes long.
+def _build(request: dict[str, Any], *, as_json: bool, quiet: bool) -> int:
+    """Build the store and print the summary; return the exit status."""
+    from geoprep.api import ProgressBars, build_store
+    from geoprep.cli.progress import print_summary
 
-    A source that is not here is named before any server is asked; a bucket that refuses us before
-    an archive is unpacked or anything is downloaded.
-    """
-    from geoprep.storage import check_reachable
-
-    named = [one for one in (given["source"], *given["images"], given["labels"]) if one]
-    if given["out"] is not None and any(map(_takes_long, named)):
-        check_reachable(given["out"])
-    sources = _sources(given, quiet)
-    check_reachable(sources[2])
-    return sources
+    summary, notes = build_store(**request, observer=ProgressBars(quiet))
+    if as_json:
+        _print_json(asdict(summary), notes)
+    else:
+        print_summary(summary, notes)
+    built = summary.statuses.get("ok", 0) + summary.statuses.get("unlabelled", 0)
+    return 1 if summary.statuses.get("failed") or not built else 0
 
 
-def _takes_long(source: str) -> bool:
-    """Return whether a source is on a server, or an archive."""
-    from geoprep.sources import INSIDE, SUFFIXES
-
-    place = source.partition(INSIDE)[0]
-    return "://" in place or (place.lower().endswith(SUFFIXES) and Path(place).is_file())
-
-
-def _sources(given: dict[str, Any], quiet: bool) -> Sources:
-    """Return what the sources hold, the names of the cities, and where the store goes."""
-    if given["images"]:
-        from geoprep.sources import images_and_labels
-
-        masks = bool(given["label_values"] or given["label_speeds"])
-        images, labels = _brought(given, quiet)
-        own = images_and_labels(images, labels, masks=masks)
-        return [own], ["custom"], given["out"]
-    from geoprep.cli.progress import counting_bar
-    from geoprep.sources import find_scenes, get_city
-
-    cities = list(dict.fromkeys(get_city(name) for name in given["cities"]))
-    with counting_bar("extracting, MB", quiet, per=10**6) as report:
-        found = [
-            find_scenes(city, given["source"], given["product"], report=report) for city in cities
-        ]
-    names = [city.name for city in cities]
-    return found, names, given["out"] or Path("-".join(names) + ".zarr")
-
-
-def _brought(given: dict[str, Any], quiet: bool) -> tuple[list[str], str | None]:
-    """Unpack archives and download what cannot be read in place; say where it stays."""
-    from geoprep.cli.progress import counting_bar
-    from geoprep.sources import copies_folder, local_pattern
-
-    into, said = copies_folder(given["out"]), set[str]()
-
-    def local(pattern: str) -> str:
-        with counting_bar("unpacking, MB", quiet, per=10**6) as report:
-            found, note = local_pattern(pattern, into, report)
-        if note and note not in said:
-            click.echo(note, err=True)
-            said.add(note)
-        return found
-
-    images = [local(pattern) for pattern in given["images"]]
-    return images, given["labels"] and local(given["labels"])
-
-
-def _fetched(found: list[Found], out: str | Path, quiet: bool) -> list[Found]:
-    """Download remote images and labels."""
-    from geoprep.cli.progress import counting_bar
-    from geoprep.sources import copies_folder, download_scenes, remote_scenes
-
-    if not any(remote_scenes(one) for one in found):
-        return found
-    into = copies_folder(out)
-    with counting_bar("downloading scenes", quiet) as report:
-        local = [download_scenes(one, into, report) for one in found]
-    click.echo(f"downloaded to {into}: delete it when you no longer need it", err=True)
-    return local
+def _print_json(document: dict[str, Any], notes: tuple[str, ...]) -> None:
+    click.echo(json.dumps(document, indent=2))
+    for note in notes:
+        click.echo(f"note: {name_options(note)}", err=True)

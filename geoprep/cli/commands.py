@@ -152,13 +152,13 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     Exit status: 0 the store is intact; 1 it is damaged (the output names arrays and shards).
     """
     from geoprep.api import check_store
-    from geoprep.verify import print_report
+    from geoprep.cli.progress import print_verification
 
     result = check_store(store, workers=workers, progress=not (quiet or as_json))
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
-        print_report(result)
+        print_verification(result)
     return 1 if result.problems else 0
 
 

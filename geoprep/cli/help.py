@@ -168,7 +168,14 @@ def _option_of(name: str, default: Any, choice: Choice) -> Callable[[F], F]:  # 
 def _parsed(
     parse: Callable[[str], Any],
 ) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    return lambda _context, _parameter, value: None if value is None else parse(value)
+    def callback(context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:  # noqa: ANN401
+        try:
+            return None if value is None else parse(value)
+        except GeoprepError as error:
+            error.args = (name_options(str(error), context),)
+            raise
+
+    return callback
 
 
 def filled(

@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from geoprep.api import build_bar, counting_bar
+from geoprep.api import counting_bar
+from geoprep.cli.help import name_options
 
 if TYPE_CHECKING:
-    from geoprep.building import Rehearsal, Summary
+    from geoprep.verify import VerifyReport
+    from geoprep.building import DryRun, Summary
 
 __all__ = [
-    "build_bar",
     "counting_bar",
     "print_cities",
     "print_info",
-    "print_rehearsal",
+    "print_dry_run",
     "print_summary",
+    "print_verification",
 ]
 
 MOST_LISTED = 20
+MOST_PROBLEMS = 50
 WIDEST = 10_000
 """Characters per line: longer than any scene id."""
 
 
-def print_summary(summary: Summary, notes: list[str]) -> None:
+def print_summary(summary: Summary, notes: Sequence[str]) -> None:
     """Print the summary of a build, its notes and its problems."""
     console = Console(highlight=False)
     for note in notes:
-        console.print("[yellow]note[/]", Text(note), soft_wrap=True)
-    for warning in summary.warnings:
-        console.print("[yellow]warning[/]", Text(warning), soft_wrap=True)
+        console.print("[yellow]note[/]", Text(name_options(note)), soft_wrap=True)
     if summary.state == "unchanged":
         console.print(f"[green]already complete[/] {summary.store}: nothing to do")
     else:
@@ -67,13 +70,24 @@ def print_summary(summary: Summary, notes: list[str]) -> None:
         "remarks on the labels, and defaults that were used",
         [f"{count} x {what}" for what, count in summary.notes.items()],
     )
+    if summary.source_copy is not None:
+        line = f"local copies of the inputs are in {summary.source_copy}; --drop-source deletes them"
+        console.print(line, soft_wrap=True, markup=False)
+    _print_warnings(console, summary.warnings)
 
 
-def print_rehearsal(result: Rehearsal, notes: list[str]) -> None:
+def _print_warnings(console: Console, warnings: Sequence[str]) -> None:
+    """Print warnings at the end of the output, where they are noticed."""
+    for warning in warnings:
+        line = Text(f"WARNING: {name_options(warning)}", style="bold red")
+        console.print(line, soft_wrap=True)
+
+
+def print_dry_run(result: DryRun, notes: Sequence[str]) -> None:
     """Print the result of a dry run."""
     console = Console(highlight=False)
     for note in notes:
-        console.print("[yellow]note[/]", Text(note), soft_wrap=True)
+        console.print("[yellow]note[/]", Text(name_options(note)), soft_wrap=True)
     table = Table(show_header=False, box=None, pad_edge=False)
     splits = ", ".join(f"{count} {name}" for name, count in result.splits.items())
     levels = " and ".join(f"{side} x {side}" for side in result.levels)
@@ -82,9 +96,14 @@ def print_rehearsal(result: Rehearsal, notes: list[str]) -> None:
     )
     table.add_row("scenes", f"{result.scenes:,} ({result.unlabelled:,} without a label)")
     table.add_row("tiles", f"{result.tiles:,} of {levels} pixels ({splits})")
+    if result.usable_tiles < result.tiles:
+        table.add_row("usable", f"about {result.usable_tiles:,} tiles with imagery and a label")
     table.add_row("on disk", f"about {result.disk_bytes / 1e6:,.1f} MB")
     if result.free_bytes is not None:
         table.add_row("free on disk", f"{result.free_bytes / 1e6:,.1f} MB")
+    if result.replaced_bytes:
+        size = f"{result.replaced_bytes / 1e6:,.1f} MB, kept until the new store is complete"
+        table.add_row("existing store", size)
     table.add_row("in memory", memory)
     table.add_row("time", f"about {result.seconds:,.1f} s on {result.workers} threads")
     scene, tiles = result.sample
@@ -94,9 +113,8 @@ def print_rehearsal(result: Rehearsal, notes: list[str]) -> None:
         console.print("[red]the disk is too small[/]: free disk space, or use a larger --gsd")
     failures = [f"{name}: {reason}" for name, reason in result.failures]
     _print_list(console, "would fail", failures)
-    for warning in result.warnings:
-        console.print("[yellow]warning[/]", Text(warning), soft_wrap=True)
     _print_list(console, "labels without an image", list(result.orphan_labels))
+    _print_warnings(console, result.warnings)
 
 
 def _facts(summary: Summary) -> Table:
@@ -129,6 +147,25 @@ def print_info(facts: dict[str, Any]) -> None:
 
     # The terminal breaks long lines. With rich's own width, names would be cut.
     Console(highlight=False, width=WIDEST).print(render(facts))
+
+
+def print_verification(result: VerifyReport) -> None:
+    """Print one line per problem of a store, and the verdict."""
+    console = Console(highlight=False)
+    for problem in result.problems[:MOST_PROBLEMS]:
+        console.print(f"[red]damaged[/] {escape(str(problem))}", soft_wrap=True)
+    if len(result.problems) > MOST_PROBLEMS:
+        console.print(f"and {len(result.problems) - MOST_PROBLEMS} more: --json lists all")
+    verdict = (
+        f"[red]{len(result.problems)} problem(s)[/] in" if result.problems else "[green]intact[/]"
+    )
+    rate = result.bytes / max(result.seconds, 1e-9) / 1e6
+    console.print(
+        f"{verdict} {escape(result.store)}: {result.files:,} files, {result.shards:,} shards, "
+        f"{result.chunks:,} chunks, {result.bytes / 1e6:,.1f} MB read in {result.seconds:.1f} s "
+        f"({rate:,.0f} MB/s)",
+        soft_wrap=True,
+    )
 
 
 def print_cities(as_json: bool) -> None:

@@ -1,7 +1,4 @@
-"""Whether a store is what its build wrote: a store in, a report of every damaged byte out.
-
-Face: :func:`verify`, :func:`print_report`, :class:`VerifyReport`.
-"""
+"""Checks of a store: a store in, a report of every damaged byte out."""
 
 import lazy_loader as lazy
 

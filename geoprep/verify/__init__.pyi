@@ -1,3 +1,2 @@
-from .report import VerifyReport as VerifyReport
-from .report import print_report as print_report
-from .report import verify as verify
+from .store_check import VerifyReport as VerifyReport
+from .store_check import verify as verify

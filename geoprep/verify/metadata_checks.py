@@ -1,9 +1,10 @@
-"""The metadata of a store: every ``zarr.json``, their copies in the root's, the list of files."""
+"""Checks of the metadata: every ``zarr.json``, their copies in the root's, and the files."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import zarr
@@ -19,11 +20,51 @@ from geoprep.store import (
     digest,
     pixel_layouts,
 )
-from geoprep.verify.metadata_checks import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem of a store and its location.
+
+    Attributes
+    ----------
+    array
+        Path in the store, such as ``650/image`` or ``scenes/id``; ``.`` is the store itself.
+    shard
+        Number of the shard of a pixel array; None for other arrays.
+    chunk
+        Row of the tile in the tile table; None for a whole shard or array.
+    scene
+        Id of the tile's scene; None if unknown.
+    message
+        What is wrong, without the location.
+    """
+
+    array: str
+    shard: int | None
+    chunk: int | None
+    scene: str | None
+    message: str
+
+    @classmethod
+    def of(cls, array: str, message: str) -> Problem:
+        """Return a problem of a whole array or table."""
+        return cls(array, None, None, None, message)
+
+    def __str__(self) -> str:
+        place = [self.array]
+        if self.shard is not None:
+            place.append(f"shard {self.shard}")
+        if self.chunk is not None:
+            place.append(f"tile {self.chunk}")
+        if self.scene is not None:
+            place.append(f"scene {self.scene}")
+        return f"{', '.join(place)}: {self.message}"
+
 
 DOCUMENT = "zarr.json"
 GROUP = {"zarr_format": 3, "node_type": "group"}
-# What consolidation writes around the copies; a nested group's copy carries an empty one.
+# Keys that consolidation adds; the copy of a nested group has an empty one.
 CONSOLIDATED = {"kind": "inline", "must_understand": False}
 
 
@@ -40,16 +81,21 @@ def table_arrays(meta: StoreMeta) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def check_digests(store: Store, files: StoreFiles) -> Iterator[Problem]:
-    """Check every file that holds no pixels against its digest; older stores have none."""
+    """Check every file without pixels against its digest. Older stores have no digests."""
     ledger = store.root.get("ledger")
     digests = ledger.attrs.get("files", {}) if isinstance(ledger, zarr.Group) else {}
     if not isinstance(digests, dict):
-        yield Problem.of("ledger", "the digests of files are none")
+        yield Problem.of("ledger", "the digests of files are not a mapping")
         return
     for name in sorted(digests.keys() & files.sizes.keys()):
         try:
             if digest(files.read(name)) != digests[name]:
-                yield Problem(*place_of(name), None, None, f"the file {name} is not the one built")
+                yield Problem(
+                    *place_of(name),
+                    None,
+                    None,
+                    f"the file {name} differs from the one that the build wrote",
+                )
         except StoreError as error:
             yield Problem(*place_of(name), None, None, str(error))
 
@@ -75,7 +121,7 @@ def check_documents(files: StoreFiles) -> Iterator[Problem]:
         return
     rest = {k: v for k, v in root.items() if k not in ("attributes", "consolidated_metadata")}
     if not _same(around, CONSOLIDATED) or not _same(rest, GROUP):
-        yield Problem.of(".", f"{DOCUMENT} has keys or values that no store has")
+        yield Problem.of(".", f"{DOCUMENT} has unexpected keys or values")
     for node in sorted(documents.keys() | copies.keys()):
         if f"{node}/{DOCUMENT}" not in files.sizes:
             yield Problem.of(node, f"the file {node}/{DOCUMENT} is missing")
@@ -84,7 +130,7 @@ def check_documents(files: StoreFiles) -> Iterator[Problem]:
 
 
 def _own(copy: Any) -> Any:  # noqa: ANN401 - any JSON
-    """Return a node's copy without the empty consolidated metadata that copies of groups carry."""
+    """Return a node's copy without the empty consolidated metadata in copies of groups."""
     if isinstance(copy, dict) and _same(
         copy.get("consolidated_metadata"), {**CONSOLIDATED, "metadata": {}}
     ):
@@ -93,18 +139,18 @@ def _own(copy: Any) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - any JSON
-    # Compared as text: to Python, 1, 1.0 and True are equal.
+    # Compared as text, since 1, 1.0 and True are equal in Python.
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def check_meta(store: Store) -> Iterator[Problem]:
-    """Check the root attribute: against its digest in the ledger, and in itself."""
+    """Check the root attribute against its digest in the ledger, and its keys."""
     meta = store.meta
     attrs = dict(store.root.attrs)["geoprep"]
     ledger = store.root.get("ledger")
     sealed = ledger.attrs.get("meta") if isinstance(ledger, zarr.Group) else None
     if sealed is not None and sealed != digest(json.dumps(attrs, sort_keys=True).encode()):
-        yield Problem.of(".", "the geoprep attribute is not the one that the build wrote")
+        yield Problem.of(".", "the geoprep attribute differs from the one that the build wrote")
     if not _same(attrs, meta.to_attrs()):
         yield Problem.of(".", "the geoprep attribute has unknown or missing keys")
 
@@ -115,7 +161,7 @@ def check_arrays(store: Store, tiles: int) -> Iterator[Problem]:
     Parameters
     ----------
     tiles
-        How many rows the tile table has.
+        Number of rows of the tile table.
     """
     meta = store.meta
     for name, layout in pixel_layouts(meta).items():
@@ -147,7 +193,7 @@ def _compare(store: Store, name: str, expected: dict[str, Any]) -> Iterator[Prob
 def check_names(
     store: Store, files: StoreFiles, expected_shards: Iterable[str]
 ) -> Iterator[Problem]:
-    """Check that every file of the store is there and that no other is.
+    """Check that every file of the store exists, and no other.
 
     Parameters
     ----------
@@ -165,17 +211,19 @@ def check_names(
     for name in sorted(expected - files.sizes.keys()):
         yield Problem(*place_of(name), None, None, f"the file {name} is missing")
     for name in sorted(files.sizes.keys() - expected):
-        what = "left over from an interrupted build" if ".partial" in name else "not of this store"
+        what = (
+            "left over from an interrupted build" if ".partial" in name else "not part of the store"
+        )
         yield Problem(*place_of(name), None, None, f"the file {name} is {what}: delete it")
 
 
 def chunk_of(array: str, axes: int) -> str:
-    """Return the one chunk file of a table array."""
+    """Return the path of the only chunk of a table array."""
     return "/".join([array, "c", *["0"] * axes])
 
 
 def place_of(name: str) -> tuple[str, int | None]:
-    """Return the array and the shard that a file belongs to."""
+    """Return the array and the shard of a file; None for files other than shards."""
     array, chunk, rest = name.rpartition("/c/") if "/c/" in name else (name, "", "")
     array = array.removesuffix(DOCUMENT).rstrip("/") if not chunk else array
     first = rest.split("/")[0]

@@ -1,4 +1,4 @@
-"""The pixels of a store: what they must be, and the statistics that must follow from them."""
+"""Checks of the pixels, and of the statistics that follow from them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ TRAIN = 0
 
 @dataclass(slots=True)
 class Findings:
-    """What was found in the shards of a job, or of all jobs once they are added up.
+    """Results of the shards of a job, or the sum over jobs.
 
     Attributes
     ----------
     skipped
-        Tiles of the finest level that could not be counted.
+        Number of tiles of the finest level that could not be read.
     band, speed
-        int64 (band, 256) and (256), of the training tiles that count, at the finest level.
+        int64 (band, 256) and (256), histograms of usable training tiles at the finest level.
     roads, valid
-        Tile -> fraction, at the finest level.
+        Tile to fraction at the finest level.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Findings:
     valid: dict[int, float] = field(default_factory=dict)
 
     def add(self, other: Findings) -> None:
-        """Take in what another job found."""
+        """Add the results of another job."""
         self.problems += other.problems
         self.shards += other.shards
         self.chunks += other.chunks
@@ -59,7 +59,7 @@ class Findings:
 
 
 def check_job(job: ShardJob, files: StoreFiles, meta: StoreMeta, tables: Tables) -> Findings:
-    """Read a job's two shards, hold one tile's pixels at a time, and check all of it."""
+    """Read the two shards of a job, one tile at a time, and check all of it."""
     found = Findings()
 
     def report(array: str, tile: int | None, message: str) -> None:
@@ -93,14 +93,14 @@ def check_job(job: ShardJob, files: StoreFiles, meta: StoreMeta, tables: Tables)
 def _faults(
     image: NDArray[np.uint8], speed: NDArray[np.uint8], status: str | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (array, message) for every rule that a tile's pixels break."""
+    """Yield (array, message) for every rule that the pixels of a tile break."""
     valid = imagery.find_valid(image, image.shape[2], 0)
     partly = int(np.count_nonzero(valid) * image.shape[2] - np.count_nonzero(image))
     if partly:
-        yield "image", f"{partly} values are 0 (no data) where other bands are not"
+        yield "image", f"{partly} values are 0 (nodata) where other bands are not"
     wrong = int(np.count_nonzero((valid == 0) & (speed != NODATA)))
     if wrong:
-        yield "speed", f"{wrong} pixels have a speed where the image has no data"
+        yield "speed", f"{wrong} pixels have a speed where the image is nodata"
     if status is None:
         return
     if status not in WITH_PIXELS and valid.any():
@@ -110,7 +110,7 @@ def _faults(
 
 
 def _speed_faults(speed: NDArray[np.uint8], meta: StoreMeta) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the speeds of a store whose roads have none."""
+    """Yield (array, message) for speeds in a store whose roads have none."""
     known = 0 if meta.has_speeds else int(np.count_nonzero((speed > 0) & (speed < UNKNOWN_SPEED)))
     if known:
         yield "speed", f"{known} pixels have a speed in a store whose roads have none"
@@ -119,7 +119,7 @@ def _speed_faults(speed: NDArray[np.uint8], meta: StoreMeta) -> Iterator[tuple[s
 def check_statistics(found: Findings, tables: Tables) -> Iterator[Problem]:
     """Compare histograms and fractions with those recomputed from the pixels.
 
-    Histograms are left alone when a tile could not be read: that has been reported.
+    Histograms are not compared if a tile could not be read, which has been reported.
     """
     if tables.tiles is None:
         return
@@ -127,7 +127,9 @@ def check_statistics(found: Findings, tables: Tables) -> Iterator[Problem]:
         for name, counted in (("band", found.band), ("speed", found.speed)):
             stored = tables.arrays.get(f"histogram/{name}")
             if stored is not None and not np.array_equal(stored, counted):  # type: ignore[arg-type]
-                yield Problem.of(f"histogram/{name}", "is not that of the training tiles' pixels")
+                yield Problem.of(
+                    f"histogram/{name}", "differs from the pixels of the training tiles"
+                )
     yield from _compare("road_fraction", found.roads, tables, tables.tiles)
     yield from _compare("valid_fraction", found.valid, tables, tables.tiles)
 

@@ -1,4 +1,4 @@
-"""One shard file: its content hash, its index, and the place and checksum of every chunk."""
+"""Checks of a shard: its content hash, its index, and position and checksum of every chunk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from geoprep.store import (
 )
 
 Report = Callable[[int | None, str], None]
-"""Told the tile, or None for the whole shard, and what is wrong."""
+"""Called with the tile, or None for the whole shard, and the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ def plan_jobs(meta: StoreMeta, tiles: int) -> list[ShardJob]:
 
 
 class ShardReader:
-    """Reads a shard whole and checks all of its bytes; then decodes tile by tile.
+    """Reads a whole shard and checks all of its bytes, then decodes it tile by tile.
 
     Parameters
     ----------
     job, layout
-        Which shard, of which array.
+        Shard and array.
     expected
-        XXH3-128 as hex from the ledger; None where the ledger cannot be read.
+        XXH3-128 as hex from the ledger; None if the ledger cannot be read.
     report
-        Told of everything that is wrong, once for each cause.
+        Called once for every problem.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class ShardReader:
             self._report(None, str(error))
             return
         self._read_chunks(job, data)
-        # A finer report than "some byte" has been given where there was one to give.
+        # Only if no more specific problem was found.
         if not self._faults and expected is not None and digest(data) != expected:
-            self._report(None, "the file is not the one in the ledger, though its checksums fit")
+            self._report(None, "the file differs from the ledger, although its checksums match")
 
     def tile(self, tile: int) -> NDArray[np.uint8] | None:
-        """Return the pixels of a tile; None where its chunk was, or now is, reported."""
+        """Return the pixels of a tile; None if its chunk is damaged, which is reported."""
         if tile not in self._chunks:
             return None
         values = np.empty(self._layout.tile_shape, np.uint8)
@@ -121,7 +121,7 @@ class ShardReader:
             if MISSING in (offset, length):
                 self._report(tile, "the chunk is missing")
             elif length < CRC_BYTES or offset + length > end:
-                self._report(tile, "the chunk lies outside its shard")
+                self._report(tile, "the chunk is outside its shard")
             else:
                 self._keep(tile, data[offset : offset + length])
 

@@ -1,4 +1,4 @@
-"""Whether a store is what its build wrote: every byte, every table, every pixel."""
+"""The check of a whole store: every byte, every table, every pixel."""
 
 from __future__ import annotations
 
@@ -18,24 +18,20 @@ from geoprep.verify.pixel_checks import Findings, check_job, check_statistics
 from geoprep.verify.shard_checks import ShardJob, plan_jobs
 from geoprep.verify.table_checks import Tables, check_tables, read_tables
 
-__all__ = ["Problem", "VerifyReport", "print_report", "verify"]
-
-MOST_LISTED = 50
-
 Report = Callable[[int, int], None]
-"""Told how many shards have been read and how many there are."""
+"""Called with the number of shards that have been read, and of all shards."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was read and what is wrong with it.
+    """Result of checking a store.
 
     Attributes
     ----------
     problems
-        Empty for a sound store.
+        Empty for an intact store.
     tiles, scenes
-        Rows of the tables; 0 where they cannot be read.
+        Rows of the tables; 0 if they cannot be read.
     """
 
     store: str
@@ -50,7 +46,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the store is intact."""
         return not self.problems
 
     def to_json(self) -> dict[str, Any]:
@@ -63,30 +59,30 @@ def verify(
 ) -> VerifyReport:
     """Read a whole store and check it.
 
-    Every ``zarr.json`` must equal its copy in the root's, every table must pass its checksum, and
-    every file the content hash in the ledger; then tables must fit one another, pixels the rules
-    of the format, and statistics the pixels. Damage in one place hides none in another.
+    Every ``zarr.json`` must equal its copy in the root's, every table must match its checksum, and
+    every file its content hash in the ledger. Tables must be consistent, pixels must follow the
+    rules of the format, and statistics must match the pixels. All problems are reported.
 
     Parameters
     ----------
     store_path
-        A finished store, in a folder or on an object store.
+        A complete store, in a folder or in a bucket.
     workers
-        Threads; each holds one shard of images, one of masks and one tile of pixels. Default: one
-        for every core.
+        Threads, each of which holds a shard of images, one of labels and one tile; None for one
+        per core.
     report
-        Called in this thread after every shard.
+        Called in this thread after every pair of shards.
 
     Raises
     ------
     StoreError
-        There is no store, it is incomplete, of another schema, or its root metadata are broken.
+        There is no store, or it is incomplete, of another schema, or its root metadata are damaged.
     """
     start = time.perf_counter()
     store, files = Store.open(store_path), StoreFiles(store_path)
     tables, unreadable = read_tables(store)
     problems = [*metadata.check_documents(files), *metadata.check_meta(store), *unreadable]
-    # A finer report than "some byte" has been given where there was one to give.
+    # Only where no more specific problem was found.
     damaged = {problem.array for problem in problems}
     problems += (p for p in metadata.check_digests(store, files) if p.array not in damaged)
     tiles = _tile_count(store, tables)
@@ -111,34 +107,12 @@ def verify(
     )
 
 
-def print_report(result: VerifyReport) -> None:
-    """Print what is wrong, one line per problem, or that nothing is."""
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(highlight=False)
-    for problem in result.problems[:MOST_LISTED]:
-        console.print(f"[red]damaged[/] {escape(str(problem))}", soft_wrap=True)
-    if len(result.problems) > MOST_LISTED:
-        console.print(f"and {len(result.problems) - MOST_LISTED} more: --json lists all")
-    verdict = (
-        f"[red]{len(result.problems)} problem(s)[/] in" if result.problems else "[green]sound[/]"
-    )
-    rate = result.bytes / max(result.seconds, 1e-9) / 1e6
-    console.print(
-        f"{verdict} {escape(result.store)}: {result.files:,} files, {result.shards:,} shards, "
-        f"{result.chunks:,} chunks, {result.bytes / 1e6:,.1f} MB read in {result.seconds:.1f} s "
-        f"({rate:,.0f} MB/s)",
-        soft_wrap=True,
-    )
-
-
 def _paths(jobs: Iterable[ShardJob]) -> Iterator[str]:
     return (job.path(name) for job in jobs for name in PIXEL_ARRAYS)
 
 
 def _tile_count(store: Store, tables: Tables) -> int:
-    """Return how many tiles there are: by the tile table or, failing that, by the pixels."""
+    """Return the number of tiles by the tile table or, if it is damaged, by the pixels."""
     return len(tables.tiles) if tables.tiles is not None else store.image().shape[0]
 
 
@@ -150,7 +124,7 @@ def _check_pixels(
     workers: int | None,
     report: Report | None,
 ) -> Findings:
-    """Run all jobs; memory does not grow with the store, but by two numbers per tile."""
+    """Run all jobs; memory grows by two numbers per tile only."""
     found = Findings()
     check = partial(check_job, files=files, meta=store.meta, tables=tables)
     for done, one in enumerate(Threads(workers).map_unordered(check, jobs), start=1):
@@ -162,7 +136,7 @@ def _check_pixels(
 
 
 def _unique(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Drop what two checks found alike: a shard that is missing, a table that is not there."""
+    """Yield each problem once: two checks find a missing shard or table."""
     seen = set()
     for problem in problems:
         key = problem.array, problem.shard, problem.chunk, problem.message

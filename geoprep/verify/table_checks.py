@@ -1,4 +1,4 @@
-"""The tables of a store: readable, and consistent with one another and with the grid's rules."""
+"""Checks of the tables: readable, and consistent with each other and with the rules of the grid."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ OFFSET_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """All that is in a store but pixels; None where it cannot be read."""
+    """The tables of a store; None for one that cannot be read."""
 
     tiles: Tiles | None
     scenes: Scenes | None
     arrays: dict[str, NDArray[Any]]
 
     def scene_of(self, tile: int) -> str | None:
-        """Return the id of the scene of a tile, if the tables can say."""
+        """Return the id of a tile's scene; None if the tables cannot be read."""
         if self.tiles is None or self.scenes is None or tile >= len(self.tiles):
             return None
         index = int(self.tiles.scene[tile])
         return str(self.scenes.id[index]) if index < len(self.scenes) else None
 
     def status_of(self, tile: int) -> str | None:
-        """Return the status of a tile's scene, if the tables can say."""
+        """Return the status of a tile's scene; None if the tables cannot be read."""
         if self.tiles is None or self.scenes is None:
             return None
         index = int(self.tiles.scene[tile])
         return str(self.scenes.status[index]) if index < len(self.scenes) else None
 
     def split_of(self, tile: int) -> int | None:
-        """Return the split of a tile, if the table can say."""
+        """Return the split of a tile; None if the table cannot be read."""
         return None if self.tiles is None else int(self.tiles.split[tile])
 
     def digest_of(self, array: str, shard: int) -> str | None:
-        """Return the XXH3-128 of a shard as hex, if the ledger can say."""
+        """Return the XXH3-128 of a shard as hex; None if the ledger cannot be read."""
         ledger = self.arrays.get(f"ledger/{array}")
         if ledger is None or ledger.ndim != 2 or shard >= len(ledger):
             return None
@@ -73,7 +73,7 @@ class Tables:
 
 
 def read_tables(store: Store) -> tuple[Tables, list[Problem]]:
-    """Read every table array on its own, so that one that is damaged hides no other."""
+    """Read every table array on its own; return the tables and problems."""
     arrays: dict[str, NDArray[Any]] = {}
     problems: list[Problem] = []
     for name, (dtype, dims) in table_arrays(store.meta).items():
@@ -82,7 +82,7 @@ def read_tables(store: Store) -> tuple[Tables, list[Problem]]:
             if not isinstance(array, zarr.Array) or array.ndim != len(dims):
                 raise ValueError(f"not an array of {len(dims)} axes")
             values = np.asarray(array[...])
-        except StoreError:  # the one thing that our own zarr store refuses
+        except StoreError:  # our own zarr store raises it for missing files only
             problems.append(Problem.of(name, f"the file {chunk_of(name, len(dims))} is missing"))
             continue
         except Exception as error:  # damaged bytes can make a codec raise anything
@@ -122,7 +122,9 @@ def check_tables(store: Store, tiles: Tiles, scenes: Scenes) -> Iterator[Problem
         yield Problem.of("scene", "tiles are not in the order of their scenes")
         return
     if set(range(len(scenes))) != set(tiles.scene.tolist()):
-        yield Problem.of("scene", f"tiles name other scenes than the {len(scenes)} that there are")
+        yield Problem.of(
+            "scene", f"tiles refer to other scenes than the {len(scenes)} of the scene table"
+        )
         return
     if (tiles.split >= len(SPLIT_NAMES)).any():
         yield Problem.of("split", f"values above {len(SPLIT_NAMES) - 1}")
@@ -160,11 +162,11 @@ def _check_scene(
             yield "transform", f"no affine, though the scene is {status}"
         return
     if not np.isfinite(place).all():
-        yield "transform", "affine and bounds are known in part"
+        yield "transform", "affine and bounds are incomplete"
         return
     grid = grid_of(tiles, scenes, index, meta.tile)
     try:
-        if str(scenes.crs[index]) or (grid is not None and not _is_plain(grid)):
+        if str(scenes.crs[index]) or (grid is not None and not _is_local(grid)):
             pyproj.CRS.from_user_input(str(scenes.crs[index]))
     except CRSError:
         yield "scenes/crs", f"no known CRS: {str(scenes.crs[index])[:60]!r}"
@@ -177,18 +179,18 @@ def _check_scene(
 
 
 def _in_two_splits(tiles: Tiles, rows: slice, tile: int) -> bool:
-    """Return whether a pixel of a scene is in tiles of two splits; what is unused is in none."""
+    """Return whether a pixel of a scene is in tiles of two splits; unused tiles do not count."""
     used = np.flatnonzero(tiles.split[rows] < len(SPLITS)) + rows.start
     if len(set(tiles.split[used].tolist())) < 2:
         return False
     box = [tiles.row[used].astype(float), tiles.col[used].astype(float)]
-    # Touching is no overlap: boxes are drawn in by a quarter of a pixel.
+    # Boxes are smaller by a quarter of a pixel, since touching is no overlap.
     ground = shapely.box(box[1] + 0.25, box[0] + 0.25, box[1] + tile - 0.25, box[0] + tile - 0.25)
     one, other = shapely.STRtree(ground).query(ground, predicate="intersects")
     return bool((tiles.split[used][one] != tiles.split[used][other]).any())
 
 
-def _is_plain(grid: Grid) -> bool:
+def _is_local(grid: Grid) -> bool:
     """Return whether an affine is that of a grid without CRS: metres from its upper left corner."""
     a, b, c, d, e, f = tuple(grid.transform)[:6]
     return a > 0 > e and not any((b, c, d, f))
@@ -205,7 +207,7 @@ def _check_grid(
     pixel = np.abs(tiles.transform[rows.start, [0, 1, 3, 4]]).max()
     expected = np.array([grid.window(*window, 1, 1).transform[:6] for window in windows])
     if np.abs(tiles.transform[rows] - expected).max() > OFFSET_TOLERANCE * pixel:
-        yield "transform", "affines of the tiles do not fit their offsets"
+        yield "transform", "affines of the tiles do not match their offsets"
     known = shape_within(grid.transform, tuple(bounds.tolist())) is not None
     if known and np.abs(np.subtract(grid.bounds, bounds)).max() > OFFSET_TOLERANCE * pixel:
         yield "scenes/bounds", "bounds are not those of whole pixels of the tiles"

@@ -229,7 +229,7 @@ def test_who_was_overtaken_cannot_commit(world, endpoint, bucket, monkeypatch):
 def test_another_build_is_refused_and_overwriting_leaves_nothing_of_it(world, endpoint, bucket):
     scenes, expected = world
     build(plan_of(scenes[:2], tile=16), bucket, Threads(2))
-    with pytest.raises(StoreError, match=r"built differently.*--overwrite") as error:
+    with pytest.raises(StoreError, match=r"built differently.*`overwrite`") as error:
         build(plan_of(scenes, **OPTIONS), bucket, Threads(2))
     assert str(error.value).count("shard_tiles") == 1
     build(plan_of(scenes, **OPTIONS), bucket, Threads(2), overwrite=True)

@@ -85,7 +85,7 @@ def test_other_parameters_are_refused_and_named(done, options, says):
     before = tree_digest(out)
     with pytest.raises(StoreError, match=says) as error:
         build(plan_of(scenes, **options), out, Threads(1))
-    assert "--overwrite" in str(error.value)
+    assert "`overwrite`" in str(error.value)
     assert tree_digest(out) == before
     assert beside(out) == ["a.zarr"], "nor is anything left beside it"
 

@@ -11,8 +11,8 @@ from helpers.factory import build_of, plan_of, texture, write_scene
 
 from geoprep.building import labels, survey
 from geoprep.building.records import ScenePart, ShardRecord, Stopped
-from geoprep.building.run import build
 from geoprep.building.rendering import Region, pieces
+from geoprep.building.run import build
 from geoprep.executors import Threads
 from geoprep.store import Store
 

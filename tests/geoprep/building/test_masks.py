@@ -147,7 +147,7 @@ def test_masks_none_of_which_has_a_road_are_said_with_the_values_that_they_hold(
     """225 for 255 would be a store without roads, built as asked."""
     scenes = [scene_of(tmp_path, name, drawn(i)) for i, name in enumerate("ab")]
     (warning,) = summary_of(tmp_path / "a.zarr", scenes, label_values="225").warnings
-    assert "no road in any mask (2) by --label-values 225: they hold 0 and 100 and 255" in warning
+    assert "(2 rasters) by `label_values` 225: they contain 0 and 100 and 255" in warning
     again = summary_of(tmp_path / "a.zarr", scenes, label_values="225")
     assert (again.state, again.warnings) == ("unchanged", (warning,))
     console = io.StringIO()
@@ -248,9 +248,9 @@ def replace_label(store, folder, label):
     [
         ({"label_values": "255", "label_speeds": "mph"}, "use one of them"),
         ({"label_values": "roads"}, "write a value such as 255"),
-        ({"label_nodata": "1"}, "goes with --label-values"),
-        ({"buffer": 0.0}, "--buffer 0"),
-        ({"buffer": float("nan")}, "--buffer nan"),
+        ({"label_nodata": "1"}, "needs `label_values`"),
+        ({"buffer": 0.0}, "`buffer` 0"),
+        ({"buffer": float("nan")}, "`buffer` nan"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, says):

@@ -212,7 +212,7 @@ def test_inputs_of_another_size_are_noticed(interrupted):
     scenes, out = interrupted
     Path(scenes[0].label).write_text('{"type": "FeatureCollection", "features": []}')
     plan = plan_of(scenes, shard_tiles=1)
-    with pytest.raises(StoreError, match=r"images or labels have changed.*--overwrite"):
+    with pytest.raises(StoreError, match=r"images or labels have changed.*`overwrite`"):
         build(plan, out, Threads(1))
     assert build(plan, out, Threads(1), overwrite=True).state == "built"
     build_of(out.with_name("fresh.zarr"), scenes, shard_tiles=1)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, truncate, write_scene
 
-from geoprep.building.trial import rehearse
 from geoprep.building.run import build
+from geoprep.building.trial import dry_run
 from geoprep.errors import StoreError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.sources.scene import Scene
@@ -23,7 +23,7 @@ def scenes(tmp_path_factory):
 
 def test_what_is_reckoned_is_what_is_built(scenes, tmp_path):
     plan = plan_of(scenes, tile=64)
-    said = rehearse(plan, tmp_path / "s.zarr", 2)
+    said = dry_run(plan, tmp_path / "s.zarr", 2)
     assert list(tmp_path.iterdir()) == []
     facts = info(build_of(tmp_path / "s.zarr", scenes, tile=64))
     assert (said.scenes, said.tiles) == (facts["scenes"], facts["tiles"])
@@ -41,7 +41,7 @@ def test_what_would_fail_is_listed_and_the_rest_reckoned(scenes, tmp_path):
     bad = write_scene(tmp_path, "bad", texture(64, 64))
     truncate(bad.image, 0.00005)
     bare = Scene("bare", scenes[0].image, None)
-    said = rehearse(plan_of([*scenes, bad, bare], tile=64), tmp_path / "s.zarr", 1)
+    said = dry_run(plan_of([*scenes, bad, bare], tile=64), tmp_path / "s.zarr", 1)
     ((name, reason),) = said.failures
     assert name == "bad"
     assert "bad.tif" in reason
@@ -51,7 +51,7 @@ def test_what_would_fail_is_listed_and_the_rest_reckoned(scenes, tmp_path):
 
 def test_of_a_large_scene_some_tiles_are_tried(tmp_path):
     scene = write_scene(tmp_path, "large", texture(640, 640))
-    said = rehearse(plan_of([scene], tile=64, shard_tiles=8), tmp_path / "s.zarr", 1)
+    said = dry_run(plan_of([scene], tile=64, shard_tiles=8), tmp_path / "s.zarr", 1)
     assert said.tiles == 100
     assert said.sample == ("large", 32)
 
@@ -60,15 +60,15 @@ def test_a_store_that_cannot_fit_is_stopped_in_both(scenes, tmp_path, monkeypatc
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage(10**6, 10**6, 1000))
     plan = plan_of(scenes, tile=64)
-    with pytest.raises(StoreError, match=r"GB free: use a larger --gsd"):
-        rehearse(plan, tmp_path / "s.zarr", 1)
-    with pytest.raises(StoreError, match=r"GB free: use a larger --gsd"):
+    with pytest.raises(StoreError, match=r"GB free: use a larger `gsd`"):
+        dry_run(plan, tmp_path / "s.zarr", 1)
+    with pytest.raises(StoreError, match=r"GB free: use a larger `gsd`"):
         build(plan, tmp_path / "s.zarr", Threads(1))
     assert not (tmp_path / "s.zarr").exists()
-    assert rehearse(plan, "s3://own/s.zarr", 1).free_bytes is None, "no disk of this machine"
+    assert dry_run(plan, "s3://own/s.zarr", 1).free_bytes is None, "no disk of this machine"
 
 
 def test_drawing_images_far_finer_than_they_are_is_refused(scenes):
-    with pytest.raises(UsageError, match=r"--gsd 0.001 is \d+ times as fine as images of 0.\d+ m"):
+    with pytest.raises(UsageError, match=r"`gsd` 0.001 m is \d+ times as fine as the images, whose pixels are 0.\d+ m"):
         plan_of(scenes, gsd=0.001)
     assert np.isclose(plan_of(scenes, gsd=0.1).meta.gsd_m, 0.1, rtol=0.05).all()

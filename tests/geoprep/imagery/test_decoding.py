@@ -322,7 +322,7 @@ def test_fixed_limits_are_two_ascending_numbers():
     "text", ["", "5", "5,1", "1,1", "1,2,3", "a,b", "nan,nan", "0,inf", "best"]
 )
 def test_other_rules_are_refused(text):
-    with pytest.raises(UsageError, match="--rescale"):
+    with pytest.raises(UsageError, match="`rescale`"):
         parse_rescale(text)
 
 

@@ -119,7 +119,7 @@ def test_rules_that_do_not_fit_name_the_dtypes(tmp_path):
         for dtype in ("int16", "float32")
     ]
     with pytest.raises(
-        UsageError, match=r"some images are int16 and some float32.*--rescale scene"
+        UsageError, match=r"some images are int16 and some float32.*`rescale` scene"
     ):
         plan_of(scenes)
     with pytest.raises(

@@ -178,7 +178,7 @@ def test_areas_count_as_input_and_not_by_their_path(mosaic, tmp_path):
         (
             '{"type":"FeatureCollection","features":[{"type":"Feature","properties":{"split":"x"},'
             '"geometry":{"type":"Polygon","coordinates":[[[0,0],[1,0],[1,1],[0,0]]]}}]}',
-            "holds x; write train, val, test",
+            "contains x. Expected train, val, test",
         ),
     ],
 )
@@ -202,6 +202,6 @@ def test_a_store_may_be_judged_on_alone(mosaic, tmp_path):
 
 def test_one_scene_in_one_split_is_told_how_to_divide_it(mosaic):
     (note,) = plan_of([mosaic], tile=40).notes
-    assert "--split-by block" in note
+    assert "`split_by` block" in note
     (note,) = plan_of([mosaic], tile=40, split_by="block", block_km=5).notes
-    assert "smaller --block-km" in note
+    assert "smaller `block_km`" in note

@@ -103,28 +103,28 @@ def test_ground_sample_distance_is_that_of_the_finest_level(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"gsd": 0.5, "resize": 256}, "--gsd and --resize"),
-        ({"resize": 256, "tile": 128}, "--resize"),
-        ({"resize": 256, "overlap": 8}, "--resize"),
-        ({"gsd": 0.0}, "--gsd"),
-        ({"gsd": -1.0}, "--gsd"),
-        ({"gsd": float("nan")}, "--gsd"),
-        ({"gsd": float("inf")}, "--gsd"),
-        ({"bands": ()}, "--bands"),
-        ({"bands": (0, 1)}, "--bands"),
-        ({"max_nodata": 1.1}, "--max-nodata"),
-        ({"val": 1.1}, "--val"),
-        ({"pixel_size": 0.0}, "--pixel-size"),
-        ({"val": 0.6, "test": 0.6}, "--val and --test"),
-        ({"test": -0.1}, "--val and --test"),
-        ({"block_km": 0.0}, "--block-km"),
-        ({"tile": 0}, "--tile"),
-        ({"resize": 0}, "--resize"),
-        ({"levels": 0}, "--levels"),
-        ({"shard_tiles": 0}, "--shard-tiles"),
-        ({"block_km": float("nan")}, "--block-km"),
-        ({"levels": 20}, "--levels 20"),
-        ({"shard_tiles": 10**9}, "--shard-tiles 1000000000"),
+        ({"gsd": 0.5, "resize": 256}, "`gsd` and `resize`"),
+        ({"resize": 256, "tile": 128}, "`resize`"),
+        ({"resize": 256, "overlap": 8}, "`resize`"),
+        ({"gsd": 0.0}, "`gsd`"),
+        ({"gsd": -1.0}, "`gsd`"),
+        ({"gsd": float("nan")}, "`gsd`"),
+        ({"gsd": float("inf")}, "`gsd`"),
+        ({"bands": ()}, "`bands`"),
+        ({"bands": (0, 1)}, "`bands`"),
+        ({"max_nodata": 1.1}, "`max_nodata`"),
+        ({"val": 1.1}, "`val`"),
+        ({"pixel_size": 0.0}, "`pixel_size`"),
+        ({"val": 0.6, "test": 0.6}, "`val` and `test`"),
+        ({"test": -0.1}, "`val` and `test`"),
+        ({"block_km": 0.0}, "`block_km`"),
+        ({"tile": 0}, "`tile`"),
+        ({"resize": 0}, "`resize`"),
+        ({"levels": 0}, "`levels`"),
+        ({"shard_tiles": 0}, "`shard_tiles`"),
+        ({"block_km": float("nan")}, "`block_km`"),
+        ({"levels": 20}, "`levels` 20"),
+        ({"shard_tiles": 10**9}, "`shard_tiles` 1000000000"),
     ],
 )
 def test_choices_that_make_no_sense_are_refused_at_once(options, says):
@@ -137,12 +137,12 @@ def test_choices_that_make_no_sense_are_refused_at_once(options, says):
     [
         ({"tile": 65}, "`tile` of 66|`tile` of 64"),  # two levels
         ({"tile": 64, "overlap": 64}, "`overlap` 64"),
-        ({"rescale": "best"}, "--rescale best"),
+        ({"rescale": "best"}, "`rescale` best"),
         ({"rescale": "900,100"}, "LO below HI"),
         ({"tile": 100_000}, "a tile of 100000 x 100000 pixels in 3 bands"),
         ({"resize": 100_000}, "a tile of 100000 x 100000 pixels in 3 bands"),
-        ({"gsd": 1e-9}, "--gsd 1e-09"),
-        ({"gsd": 1e-4}, "times as fine as images of 0.243 m"),
+        ({"gsd": 1e-9}, "`gsd` 1e-09"),
+        ({"gsd": 1e-4}, "times as fine as the images, whose pixels are 0.243 m"),
         ({"gsd": 0.0245, "tile": 1, "levels": 1}, "tiles of 1 pixels"),
     ],
 )
@@ -172,9 +172,9 @@ def test_both_dtypes_need_a_rule(tmp_path):
     ]
     with pytest.raises(UsageError, match="some images are uint8 and some uint16"):
         plan_of(scenes)
-    with pytest.raises(UsageError, match="--rescale none needs uint8"):
+    with pytest.raises(UsageError, match="`rescale` none needs uint8"):
         plan_of(scenes, rescale="none")
-    with pytest.raises(UsageError, match="--rescale city needs images of one dtype"):
+    with pytest.raises(UsageError, match="`rescale` city needs images of one data type"):
         plan_of(scenes, rescale="city")
     assert plan_of(scenes, rescale="scene").meta.rescale == "scene"
     assert plan_of(scenes, rescale="0,2047").meta.rescale == "0,2047"
@@ -215,7 +215,7 @@ def test_images_of_other_bands_than_most_are_refused_by_name(tmp_path):
 
 def test_more_bands_than_anything_has_are_refused_unless_chosen(tmp_path):
     scenes = [image(tmp_path, "cube", np.ones((4, 4, 600), np.uint8))]
-    with pytest.raises(SourceError, match=r"has 600 bands, more than 512.*--bands"):
+    with pytest.raises(SourceError, match=r"has 600 bands, more than 512.*`bands`"):
         plan_of(scenes)
     assert plan_of(scenes, bands=(1, 300, 600), levels=1).meta.band_indexes == (1, 300, 600)
 
@@ -314,7 +314,7 @@ def test_one_road_file_serves_all_scenes(tmp_path):
     assert plan.road_file == roads
     assert {scene.label for scene in plan.scenes} == {roads}
     two = [Found(scenes, "x", road_file=roads), Found(scenes, "y", road_file="other.gpkg")]
-    with pytest.raises(UsageError, match="more than one file of roads"):
+    with pytest.raises(UsageError, match="several road files for all scenes"):
         make_plan(two, ["a", "b"], BuildOptions(), Threads(1))
 
 

@@ -13,6 +13,7 @@ import pytest
 import zarr
 from helpers.buckets import s3_endpoint, use_endpoint
 
+from geoprep.cli.progress import print_verification
 from geoprep.errors import StoreError
 from geoprep.plan.options import BuildOptions
 from geoprep.storage.clients import open_bucket
@@ -20,7 +21,7 @@ from geoprep.store.reader import Store, quiet_zarr
 from geoprep.store.scenes import read_image
 from geoprep.store.shards import ShardWriter, digest, shard_path
 from geoprep.verify.metadata_checks import Problem
-from geoprep.verify.store_check import print_report, verify
+from geoprep.verify.store_check import verify
 from geoprep.views.facts import info
 
 PIXELS = ("image", "speed")
@@ -143,7 +144,7 @@ def test_table_that_was_swapped_for_another_is_found(store_copy):
     """Both chunks are sound, so that checksums do not tell."""
     (store_copy / "row/c/0").write_bytes((store_copy / "col/c/0").read_bytes())
     problems = verify(store_copy, workers=1).problems
-    assert "the file row/c/0 is not the one built" in {p.message for p in problems}
+    assert "the file row/c/0 differs from the one that the build wrote" in {p.message for p in problems}
 
 
 def test_store_built_before_files_had_digests_is_sound(store_copy):
@@ -384,7 +385,7 @@ def test_progress_counts_shards_and_threads_agree(small_store, store_copy):
 
 def test_report_reads_well(store_copy, capsys):
     shard_path(store_copy, "64/image", 1).unlink()
-    print_report(verify(store_copy, workers=1))
+    print_verification(verify(store_copy, workers=1))
     said = capsys.readouterr().out
     assert "64/image, shard 1: the file 64/image/c/1/0/0/0 is missing" in said
     assert "1 problem(s)" in said
