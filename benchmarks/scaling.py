@@ -77,7 +77,7 @@ def plan_of(scenes: int) -> Plan:
 def pretend(task: ShardTask) -> ShardRecord:
     """Return a record as large as that of a real shard, and touch no pixel."""
     record = ShardRecord(task.shard)
-    tiles = sum(len(part.windows) for part in task.parts)
+    tiles = sum(len(part.scene.windows) for part in task.parts)
     record.files = dict.fromkeys(task.meta.pixel_arrays(), ("0" * 32, 10**7))
     record.scenes = {str(part.index): Outcome(limits=((0.0, 255.0),) * 3) for part in task.parts}
     record.road_fraction = record.valid_fraction = [0.5 + i / 1e5 for i in range(tiles)]

@@ -1,4 +1,4 @@
-"""Tasks of a build that end their process at one scene, as what GDAL cannot survive does."""
+"""Tasks of a build that end their process at one scene, as a crash of GDAL does."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ SCENE = "quay_3.tif"
 
 
 def _deadly(task: ShardTask) -> None:
-    if any(part.image.endswith(SCENE) and part.known is None for part in task.parts):
+    if any(part.scene.image.endswith(SCENE) and part.surveyed is None for part in task.parts):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -26,7 +26,7 @@ def probe_scene(item: probe.Probed) -> probe.Probe:
 
 
 def survey_rows(task: SurveyTask) -> SurveyRecord:
-    """Look at rows of a scene, or die."""
+    """Survey rows of a scene, or die."""
     if task.image.endswith(SCENE) and not task.failure:
         os.kill(os.getpid(), signal.SIGKILL)
     return tasks.survey_rows(task)

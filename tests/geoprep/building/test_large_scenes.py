@@ -9,7 +9,7 @@ import pytest
 import rasterio
 from helpers.factory import build_of, plan_of, texture, write_scene
 
-from geoprep.building import labels, survey
+from geoprep.building import road_ground, survey
 from geoprep.building.records import ScenePart, ShardRecord, Stopped
 from geoprep.building.rendering import Region, pieces
 from geoprep.building.run import build
@@ -114,13 +114,13 @@ def test_an_interrupted_build_still_knows_where_black_is_nodata(mosaic, tmp_path
 
 def test_the_roads_of_a_scene_are_read_once(mosaic, tmp_path, monkeypatch):
     read = []
-    usual = labels.read_roads
-    monkeypatch.setattr(labels, "read_roads", lambda *a, **k: read.append(1) or usual(*a, **k))
+    usual = road_ground.read_roads
+    monkeypatch.setattr(road_ground, "read_roads", lambda *a, **k: read.append(1) or usual(*a, **k))
     store = build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
     assert len(store.tiles.row) > 3 * 5
     assert (store.tiles.road_fraction > 0).any()
     assert len(read) == 1
-    assert not labels._kept
+    assert not road_ground._kept
 
 
 def test_one_scene_moves_the_bar(mosaic, tmp_path, monkeypatch):

@@ -69,6 +69,9 @@ def test_a_store_that_cannot_fit_is_stopped_in_both(scenes, tmp_path, monkeypatc
 
 
 def test_drawing_images_far_finer_than_they_are_is_refused(scenes):
-    with pytest.raises(UsageError, match=r"`gsd` 0.001 m is \d+ times as fine as the images, whose pixels are 0.\d+ m"):
+    with pytest.raises(
+        UsageError,
+        match=r"`gsd` 0.001 m is \d+ times as fine as the images, whose pixels are 0.\d+ m",
+    ):
         plan_of(scenes, gsd=0.001)
     assert np.isclose(plan_of(scenes, gsd=0.1).meta.gsd_m, 0.1, rtol=0.05).all()

@@ -144,7 +144,9 @@ def test_table_that_was_swapped_for_another_is_found(store_copy):
     """Both chunks are sound, so that checksums do not tell."""
     (store_copy / "row/c/0").write_bytes((store_copy / "col/c/0").read_bytes())
     problems = verify(store_copy, workers=1).problems
-    assert "the file row/c/0 differs from the one that the build wrote" in {p.message for p in problems}
+    assert "the file row/c/0 differs from the one that the build wrote" in {
+        p.message for p in problems
+    }
 
 
 def test_store_built_before_files_had_digests_is_sound(store_copy):

@@ -1,0 +1,147 @@
+"""A complete store stays until the store that replaces it is complete."""
+
+import shutil
+
+import numpy as np
+import pytest
+from helpers.crashes import Builder
+from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
+
+from geoprep.building import run, target
+from geoprep.building.run import build
+from geoprep.errors import StoreError
+from geoprep.executors.threads import Threads
+from geoprep.store import Store
+
+OLD = {"tile": 32, "codec": "zstd"}
+NEW = {"tile": 32, "shard_tiles": 4}
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    return row_of_scenes(tmp_path_factory.mktemp("scenes"), 3, 64)
+
+
+@pytest.fixture
+def stores(scenes, tmp_path):
+    """Return a complete store, its digest, and that of the store that replaces it."""
+    out = tmp_path / "a.zarr"
+    build_of(out, scenes, **OLD)
+    build_of(tmp_path / "new" / "a.zarr", scenes, **NEW)
+    return out, tree_digest(out), tree_digest(tmp_path / "new" / "a.zarr")
+
+
+def test_the_old_store_is_complete_until_the_new_one_is(scenes, stores):
+    out, old, new = stores
+    seen = []
+    build(
+        plan_of(scenes, **NEW),
+        out,
+        Threads(1),
+        overwrite=True,
+        report=lambda _: seen.append(tree_digest(out)),
+    )
+    assert seen
+    assert all(digest == old for digest in seen)
+    assert tree_digest(out) == new
+    assert not out.with_name("a.zarr.build").exists()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_killed_replacement_leaves_the_old_store_and_is_resumed(scenes, stores, share):
+    out, old, new = stores
+    with Builder(scenes, **NEW) as builder:
+        trial = shutil.copytree(out, out.with_name("trial.zarr"))
+        events = builder.build(trial, overwrite=True).events
+        assert builder.build(out, overwrite=True, die_at=round(share * events)).killed
+        assert tree_digest(out) in (old, new)
+        assert Store.open(out).meta.complete
+        assert not builder.build(out, overwrite=True).error
+    assert tree_digest(out) == new
+    assert not out.with_name("a.zarr.build").exists()
+
+
+@pytest.mark.parametrize("renamed", [0, 1, 2])
+def test_an_exchange_that_was_killed_is_finished(scenes, stores, monkeypatch, renamed):
+    """Before the first rename, between the two, and after the second."""
+    out, old, new = stores
+    left = iter([None] * renamed)
+
+    def die(path):
+        if next(left, path) is not None:
+            raise KeyboardInterrupt
+        return None
+
+    real = type(out).rename
+    with monkeypatch.context() as patch:
+        patch.setattr(type(out), "rename", lambda path, to: die(path) or real(path, to))
+        patch.setattr(run, "summarise", lambda *_: die(out))
+        patch.setattr(target.Journal, "remove", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            build(plan_of(scenes, **NEW), out, Threads(1), overwrite=True)
+    assert not out.exists() if renamed == 1 else tree_digest(out) == (new if renamed else old)
+    shards = []
+    monkeypatch.setattr(run, "build_shard", shards.append)
+    build(plan_of(scenes, **NEW), out, Threads(1), overwrite=True)
+    assert not shards, "the new store is complete already"
+    assert tree_digest(out) == new
+    assert not out.with_name("a.zarr.build").exists()
+
+
+def test_the_old_store_is_kept_where_no_scene_can_be_built(scenes, stores, tmp_path):
+    out, old, _ = stores
+    black = write_scene(tmp_path, "black", np.zeros((64, 64, 3), np.uint8))
+    with pytest.raises(StoreError, match=r"none of the 1 scenes.*100.0% nodata.*not replaced"):
+        build(plan_of([black], **NEW), out, Threads(1), overwrite=True)
+    assert tree_digest(out) == old
+    assert not out.with_name("a.zarr.build").exists()
+
+
+def test_a_replacement_that_is_given_up_is_removed_by_the_next_build(scenes, stores):
+    out, old, _ = stores
+
+    def interrupt(progress):
+        if progress.stage == "build" and progress.pixels_done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(plan_of(scenes, **NEW), out, Threads(1), overwrite=True, report=interrupt)
+    assert out.with_name("a.zarr.build").exists()
+    assert build(plan_of(scenes, **OLD), out, Threads(1)).state == "unchanged"
+    assert tree_digest(out) == old
+    assert not out.with_name("a.zarr.build").exists()
+
+
+def test_a_store_behind_a_link_is_replaced_where_it_is(scenes, stores):
+    out, _, new = stores
+    real = out.with_name("elsewhere") / "real.zarr"
+    real.parent.mkdir()
+    out.rename(real)
+    out.symlink_to(real)
+    build(plan_of(scenes, **NEW), out, Threads(1), overwrite=True)
+    assert out.is_symlink()
+    assert tree_digest(real) == new
+
+
+def test_survey_files_are_on_the_disk_before_the_journal_names_them(tmp_path, monkeypatch):
+    from geoprep.building import journal, nodata_bits
+
+    black = texture(96, 224)
+    y, x = np.mgrid[:96, :224]
+    black[y + x < 60] = 0
+    black[40:44, 100:104] = 0  # a speck, which makes the file necessary
+    scene = write_scene(tmp_path, "wharf", black)
+    events = []
+    real_flush, real_write = nodata_bits.flush, journal.Journal.write
+    monkeypatch.setattr(
+        nodata_bits, "flush", lambda path: (events.append(path.name), real_flush(path))
+    )
+
+    def write(self, entry):
+        if entry.get("survey", {}).get("missing"):
+            events.append("journal")
+        real_write(self, entry)
+
+    monkeypatch.setattr(journal.Journal, "write", write)
+    build(plan_of([scene], tile=32, shard_tiles=8), tmp_path / "a.zarr", Threads(1))
+    assert events == ["black-0.bits", "a.zarr.build", "journal"]
