@@ -54,7 +54,8 @@ class Unread(Threads):
     def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield (number, digest) of files that nobody reads."""
         for item in items:
-            yield (item[0], f"{item[0]:032x}")  # type: ignore[index,misc]  # (number, files)
+            digests = [(f"{item[0] + i:032x}", item[0] + i + 1) for i in range(len(item[1]))]  # type: ignore[index]
+            yield (item[0], digests)  # type: ignore[index,misc]  # (number, files)
 
 
 def _probe(index: int) -> Probe:

@@ -10,7 +10,7 @@ import rasterio
 from helpers.factory import build_of, plan_of, texture, write_scene
 
 from geoprep.building import road_ground, survey
-from geoprep.building.records import ScenePart, ShardRecord, Stopped
+from geoprep.building.records import ScenePart, ShardRecord, TaskStopped
 from geoprep.building.rendering import Region, pieces
 from geoprep.building.run import build
 from geoprep.executors import Threads
@@ -148,7 +148,7 @@ def test_tasks_end_at_their_next_stage_when_the_build_is_left():
             while number and time.monotonic() < too_late:
                 with record.stage("decode"):
                     time.sleep(0.01)
-        except Stopped:
+        except TaskStopped:
             ended.append(number)
             raise
         return number
