@@ -108,7 +108,7 @@ def render_scene(
 ) -> tuple[SceneTiles, Outcome]:
     """Return a scene's tiles and its outcome. Unusable input gives a status, not an exception."""
     count = len(part.scene.windows)
-    decided = part.surveyed and part.surveyed.outcome
+    decided = None if part.surveyed is None else part.surveyed.outcome
     if decided is not None and decided.status in ("failed", "skipped"):
         return SceneTiles.blank(count, task.meta), decided
     # Filling tiles that are overwritten completely would take a tenth of the rendering time.
@@ -219,7 +219,9 @@ def _read(
         return pixels, (row, col)
 
 
-def known_limits(part: ScenePart, pixels: imagery.ImageWindow, meta: StoreMeta) -> NDArray[np.float64]:
+def known_limits(
+    part: ScenePart, pixels: imagery.ImageWindow, meta: StoreMeta
+) -> NDArray[np.float64]:
     """Return float64 (band, 2), the source values that become black and white."""
     if part.surveyed is not None and part.surveyed.outcome.limits:
         return np.array(part.surveyed.outcome.limits)

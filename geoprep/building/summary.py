@@ -165,15 +165,15 @@ def road_share_warning(plan: Plan, roads: float, labelled: float, what: str) -> 
     fix = "`label_values`" if rasters else "`layer`, `where` and `areas`"
     if share > _HIGH_ROAD_SHARE:
         return (
-            f"{share:.1%} of the labelled pixels of {what} are road; in cities 5 to 15 % are. Check "
-            f"the labels and {fix}, and build again with `overwrite`"
+            f"{share:.1%} of the labelled pixels of {what} are road; in cities 5 to 15 % are. "
+            f"Check the labels and {fix}, and build again with `overwrite`"
         )
     if roads > 0:
         return ""
     if not rasters:
         return (
-            f"no road at all: 0 % of the labelled pixels of {what} are road. Check the labels, their "
-            f"CRS and {fix}, and build again with `overwrite`"
+            f"no road at all: 0 % of the labelled pixels of {what} are road. Check the labels, "
+            f"their CRS and {fix}, and build again with `overwrite`"
         )
     return _no_road_in_rasters(plan, what)
 

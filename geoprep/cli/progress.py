@@ -16,14 +16,14 @@ from geoprep.api import counting_bar
 from geoprep.cli.help import name_options
 
 if TYPE_CHECKING:
-    from geoprep.verify import VerifyReport
     from geoprep.building import DryRun, Summary
+    from geoprep.verify import VerifyReport
 
 __all__ = [
     "counting_bar",
     "print_cities",
-    "print_info",
     "print_dry_run",
+    "print_info",
     "print_summary",
     "print_verification",
 ]
@@ -71,7 +71,9 @@ def print_summary(summary: Summary, notes: Sequence[str]) -> None:
         [f"{count} x {what}" for what, count in summary.notes.items()],
     )
     if summary.source_copy is not None:
-        line = f"local copies of the inputs are in {summary.source_copy}; --drop-source deletes them"
+        line = (
+            f"local copies of the inputs are in {summary.source_copy}; --drop-source deletes them"
+        )
         console.print(line, soft_wrap=True, markup=False)
     _print_warnings(console, summary.warnings)
 

@@ -118,7 +118,8 @@ class BuildOptions:
         metadata=_choice(
             "Source",
             "Bands to store, numbered from 1, such as 5,3,2.  [default: all except alpha]",
-            parse=parse_bands, metavar="N,N,..."
+            parse=parse_bands,
+            metavar="N,N,...",
         ),
     )
     pixel_size: float | None = field(
@@ -190,8 +191,8 @@ class BuildOptions:
         metadata=_choice(
             "Pixels",
             "Pixel value that is nodata where all bands have it; none: only alpha band, mask or "
-            "nodata tag count.  [default: these, or else black areas that touch the image's edge or "
-            "are large]",
+            "nodata tag count.  [default: these, or else black areas that touch the image's edge "
+            "or are large]",
             parse=parse_nodata,
             metavar="VALUE|none",
         ),
@@ -317,9 +318,7 @@ class BuildOptions:
     )
     split_seed: int = field(
         default=0,
-        metadata=_choice(
-            "Splits", "Seed of the hash that assigns scenes to splits.", metavar="N"
-        ),
+        metadata=_choice("Splits", "Seed of the hash that assigns scenes to splits.", metavar="N"),
     )
     split_by: SplitBy = field(
         default="scene",
@@ -356,10 +355,14 @@ class BuildOptions:
         default=2.0,
         metadata=_choice("Splits", "Side of a block in kilometres.", metavar="KM"),
     )
-    shard_tiles: int = field(default=32, metadata=_choice("Store", "Approximate number of tiles per file.", metavar="N"))
+    shard_tiles: int = field(
+        default=32, metadata=_choice("Store", "Approximate number of tiles per file.", metavar="N")
+    )
     codec: Codec = field(
         default="lz4",
-        metadata=_choice("Store", "Compression; zstd makes smaller files and is slower.", choices=get_args(Codec)),
+        metadata=_choice(
+            "Store", "Compression; zstd makes smaller files and is slower.", choices=get_args(Codec)
+        ),
     )
 
     def __post_init__(self) -> None:
@@ -396,8 +399,8 @@ class BuildOptions:
             )
         if self.label_values is not None and self.label_speeds is not None:
             raise UsageError(
-                "`label_values` is for rasters without speeds, `label_speeds` for rasters of speeds: "
-                "use one of them"
+                "`label_values` is for rasters without speeds, `label_speeds` for those with "
+                "speeds: use one of them"
             )
         if self.mask_rule is not None:
             self.mask_rule.check()

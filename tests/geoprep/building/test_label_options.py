@@ -8,10 +8,10 @@ import geopandas
 import numpy as np
 import pytest
 import shapely
+from geoprep.building.rehearsal import rehearse
 from helpers.factory import PLACES, ROADS, plan_of, texture, write_image, write_roads
 from helpers.factory import write_scene as write
 
-from geoprep.building.rehearsal import rehearse
 from geoprep.building.run import build
 from geoprep.errors import LabelError, StoreError
 from geoprep.executors import Threads
