@@ -201,8 +201,8 @@ class BuildOptions:
         default="attributes",
         metadata=_choice(
             _LINES,
-            "Source of speeds: road type, lanes and surface; a speed field; or the field in files "
-            "that have one.",
+            "Source of speeds: attributes computes them from road type, lanes and surface; field "
+            "reads --speed-field; auto reads a speed field where the file has one.",
             choices=get_args(SpeedFrom),
         ),
     )
