@@ -1,4 +1,4 @@
-"""Training as a user starts it: processes of their own, killed, doubled, launched by others."""
+"""Training in processes of its own: killed, with several ranks, started by launchers."""
 
 import csv
 import json
@@ -31,7 +31,7 @@ def store(tmp_path_factory):
 def run(
     *command, folder, doom="0", module=("-m", "training.fit"), python=(sys.executable,), seconds=300
 ):
-    """Run a command as its own process, where the tests' networks can be found."""
+    """Run a command as its own process that can import the tests' models."""
     env = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "LD_PRELOAD")}
     env |= {"PYTHONPATH": f"{REPO}{os.pathsep}{HELPERS}", "DOOM_AT": doom}
     return subprocess.run(
@@ -51,7 +51,7 @@ def column(folder, name):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """Return a function that trains in this process: what is under test are the other ones."""
+    """Return a function that trains in this process; the other processes are under test."""
     threads, random = torch.get_num_threads(), torch.get_rng_state()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOOM_AT", "0")
@@ -81,7 +81,7 @@ def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, he
 
 
 @pytest.mark.slow
-def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here, capfd):
+def test_two_ranks_have_the_losses_of_one_process(store, tmp_path, here, capfd):
     """The same global batch, no BatchNorm: what differs is dice, taken per rank and averaged."""
     common = (store, "--model", "helpers.tiny:build", *ONE, *SAMPLES, "--precision", "fp32")
     common = (*common, "--epochs", "3", "--lr", "0.02")
@@ -98,7 +98,7 @@ def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here, capfd):
         one, two = column(tmp_path / "alone", name), column(tmp_path / "ranks", name)
         assert two == pytest.approx(one, rel=tolerance), name
     assert column(tmp_path / "alone", "step") == column(tmp_path / "ranks", "step")
-    # They judge it as one process does, each on its share of the tiles.
+    # Two ranks evaluate it as one process, each on its share of the tiles.
     judge = ("ranks/best.pt", store, "--model", "helpers.tiny:build", "--precision", "fp32")
     judge = (*judge, "--threads", "1", "--quiet", "--json")
     capfd.readouterr()
@@ -108,7 +108,7 @@ def test_two_ranks_give_the_losses_of_one_process(store, tmp_path, here, capfd):
     one, two = json.loads(capfd.readouterr().out), json.loads(judged.stdout)
     assert two["tiles"] == one["tiles"] > 1
     assert two["metrics"] == pytest.approx(one["metrics"], nan_ok=True)
-    # A run of two ranks goes on in one.
+    # A run of two ranks is resumed by one.
     model = ("--model", "helpers.tiny:build")
     assert here("--resume", "ranks", *model, "--epochs", "4", "--batch-size", "8") == 0
     assert len(column(tmp_path / "ranks", "loss")) == 4
@@ -165,7 +165,7 @@ def test_ranks_stop_within_a_validation(store, tmp_path):
 
 @pytest.mark.slow
 def test_one_rank_reads_the_checkpoint_for_all(store, tmp_path, here):
-    """Two machines in small: the second rank's disk has no run."""
+    """As on two machines: the disk of the second rank has no run."""
     common = ("--model", "helpers.tiny:build", *ONE)
     assert here(store, *common, *SAMPLES, "--batch-size", "4", "--epochs", "1", "--out", "run") == 0
     (tmp_path / "elsewhere").mkdir()
@@ -192,7 +192,7 @@ def test_one_rank_reads_the_checkpoint_for_all(store, tmp_path, here):
 
 
 @pytest.mark.slow
-def test_the_xeon_launcher_runs_it(store, tmp_path):
+def test_the_xeon_launcher_starts_a_run(store, tmp_path):
     launch = ("-m", "torch.backends.xeon.run_cpu", "--ninstances", "1", "--no-python")
     launch = (*launch, sys.executable, "-m", "training.fit")
     common = (store, "--model", "helpers.tiny:build", *SAMPLES, "--epochs", "1", "--compile", "off")
@@ -201,7 +201,7 @@ def test_the_xeon_launcher_runs_it(store, tmp_path):
     assert (tmp_path / "run" / "best.pt").exists()
 
 
-def test_help_and_mistakes_need_no_torch(tmp_path):
+def test_help_and_usage_errors_do_not_import_torch(tmp_path):
     blocked = tmp_path / "torch"
     blocked.mkdir()
     (blocked / "__init__.py").write_text("raise ImportError('torch was imported')")
@@ -213,7 +213,7 @@ def test_help_and_mistakes_need_no_torch(tmp_path):
     assert "did you mean --batch-size?" in wrong.stderr
 
 
-def test_a_missing_store_is_one_line_and_leaves_nothing(tmp_path, here, capfd):
+def test_a_missing_store_is_a_one_line_error_without_files(tmp_path, here, capfd):
     assert here("nowhere.zarr", *ONE) == 1
     said = capfd.readouterr().err
     assert said.startswith("Error: nowhere.zarr: no such store")

@@ -1,4 +1,4 @@
-"""The memory estimate against what is known, and the choice of a batch size."""
+"""Memory estimates against known values, and the choice of a batch size."""
 
 import re
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_activations_of_a_known_model():
     assert fixed < 1000
 
 
-def test_bf16_halves_what_the_convolutions_keep():
+def test_bf16_halves_the_memory_of_convolutions():
     bf16, fp32 = (
         measure_activations(_model(), bands=3, dtype=d)[1] - 2 * 8 * LOSS_BYTES
         for d in (torch.bfloat16, torch.float32)
@@ -62,7 +62,7 @@ def test_bf16_halves_what_the_convolutions_keep():
     assert bf16 == pytest.approx(fp32 / 2, rel=0.05)
 
 
-def test_measuring_leaves_no_trace():
+def test_measuring_changes_no_state():
     model = nn.Sequential(_model(), nn.Dropout(0.5)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.random.get_rng_state()
@@ -73,7 +73,7 @@ def test_measuring_leaves_no_trace():
     assert all(module.training for module in model.modules())
 
 
-def test_a_pooled_batch_norm_is_measured_too():
+def test_models_with_pooled_batch_norm_are_measured():
     pooled = nn.Sequential(
         nn.Conv2d(3, 8, 1), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(8), nn.Upsample(size=64)
     )
@@ -93,32 +93,32 @@ def test_the_estimate_counts_weights_optimizer_and_tiles(tiny_prep):
     assert replace(adam, tiles=1000).total(2) == adam.total(2) + 1000
 
 
-def test_a_batch_that_fits_needs_no_word():
+def test_a_batch_that_fits_gives_no_warning():
     assert not _estimate().warnings(4)
     assert _estimate().line(4).startswith("about 7.00 of 10.00 GiB: tiles 1.00")
 
 
-def test_one_that_does_not_names_the_largest_that_does():
+def test_a_batch_that_does_not_fit_names_the_largest_that_fits():
     (said,) = _estimate(available=int(5.5 * GIB)).warnings(4)
     assert re.search(r"4 x 256 x 256 needs about 7.00 of 5.50 GiB.*`batch_size` 2 should fit", said)
 
 
-def test_where_none_fits_it_says_what_else():
+def test_if_no_batch_fits_other_settings_are_suggested():
     (said,) = _estimate(available=3 * GIB).warnings(4)
     assert "smaller `crop`" in said
 
 
-def test_the_fastest_size_is_taken_and_of_rates_alike_the_larger():
+def test_the_fastest_size_is_chosen_and_the_larger_of_equal_rates():
     assert fastest({2: 8.0, 4: 10.0, 8: 8.0}) == 4
     assert fastest({2: 10.0, 4: 10.1, 8: 10.0, 16: 9.0}) == 8
 
 
-def test_sizes_are_tried_until_they_only_get_slower_or_reach_the_bound():
+def test_sizes_are_tried_until_rates_fall_or_the_bound_is_reached():
     assert measure_rates({2: 0.25, 4: 0.4, 8: 1.0}.__getitem__, 128) == {2: 8.0, 4: 10.0, 8: 8.0}
     assert list(measure_rates(lambda n: 0.1 * n, 16)) == [2, 4, 8, 16]
 
 
-def test_timing_steps_leaves_the_module_as_it_was(tiny_prep):
+def test_timing_steps_does_not_change_the_module(tiny_prep):
     torch.manual_seed(0)
     trainable = _trainable(_model(), tiny_prep)
     before = {name: value.clone() for name, value in trainable.state_dict().items()}

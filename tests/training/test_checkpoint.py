@@ -64,7 +64,7 @@ def test_a_truncated_file_is_refused(tmp_path, share):
 
 
 @pytest.mark.parametrize("lacking", ["facts", "network", "progress", "version"])
-def test_a_file_that_lacks_a_part_is_refused(tmp_path, lacking):
+def test_an_incomplete_file_is_refused(tmp_path, lacking):
     save(tmp_path / "last.pt", made())
     values = torch.load(tmp_path / "last.pt", weights_only=True)
     del values[lacking]
@@ -73,7 +73,7 @@ def test_a_file_that_lacks_a_part_is_refused(tmp_path, lacking):
         load(tmp_path)
 
 
-def test_facts_that_lack_a_part_are_refused(tmp_path):
+def test_incomplete_model_info_is_refused(tmp_path):
     save(tmp_path / "last.pt", made())
     values = torch.load(tmp_path / "last.pt", weights_only=True)
     del values["facts"]["bands"]
@@ -106,7 +106,7 @@ def test_foreign_and_future_files_are_refused(tmp_path):
         load(tmp_path / "future.pt")
 
 
-def test_a_flipped_bit_is_noticed(tmp_path):
+def test_a_flipped_bit_is_detected(tmp_path):
     big = replace(made(), model={"weight": torch.zeros(50_000)})
     save(tmp_path / "last.pt", big)
     data = bytearray((tmp_path / "last.pt").read_bytes())
@@ -116,7 +116,7 @@ def test_a_flipped_bit_is_noticed(tmp_path):
         load(tmp_path)
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_previous_file(tmp_path, monkeypatch):
     save(tmp_path / "last.pt", made(1))
 
     def full(*_):
@@ -130,7 +130,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["last.pt"]
 
 
-def test_everything_is_on_the_disk_before_a_name_changes(tmp_path, monkeypatch):
+def test_files_are_flushed_before_they_are_renamed(tmp_path, monkeypatch):
     save(tmp_path / "last.pt", made(1))
     seen = []
     flush = module.flush
@@ -143,13 +143,13 @@ def test_everything_is_on_the_disk_before_a_name_changes(tmp_path, monkeypatch):
     assert seen == [".last.pt.part", tmp_path.name, "last.pt", tmp_path.name]
 
 
-def test_what_could_not_be_read_again_is_not_written(tmp_path):
+def test_values_that_cannot_be_loaded_are_not_written(tmp_path):
     with pytest.raises(TypeError, match="TorchVersion"):
         save(tmp_path / "last.pt", replace(made(), environment={"torch": torch.__version__}))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_checkpoint_does_not_import_code_that_nobody_asked_for(tmp_path, monkeypatch):
+def test_a_checkpoint_imports_code_with_consent_only(tmp_path, monkeypatch):
     (tmp_path / "trap.py").write_text(
         "import pathlib\n"
         "from helpers.tiny import build\n"

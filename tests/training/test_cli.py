@@ -1,4 +1,4 @@
-"""Settings: a file, then flags; what is not known is refused, naming the nearest."""
+"""Settings from files and options; unknown ones are refused with the most similar name."""
 
 import os
 import re
@@ -19,12 +19,12 @@ def config(*arguments):
     return Config.from_flat(COMMAND.parse(arguments))
 
 
-def test_defaults_hold_where_nothing_is_said():
+def test_defaults_of_settings():
     assert config("moscow.zarr") == Config(stores=("moscow.zarr",))
     assert config("a.zarr", "b.zarr").stores == ("a.zarr", "b.zarr")
 
 
-def test_flags_win_over_the_file_wherever_they_stand(tmp_path):
+def test_options_override_the_file_in_any_order(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("lr: 2e-4\nbatch-size: auto\nstores: [x.zarr]\ncrop: none\nepochs: 3\n")
     for order in (("--epochs", "5", "--config", str(file)), ("--config", str(file), "--epochs=5")):
@@ -37,7 +37,7 @@ def test_flags_win_over_the_file_wherever_they_stand(tmp_path):
     assert config("y.zarr", "--config", str(file)).stores == ("y.zarr",)
 
 
-def test_what_is_written_reads_the_same(tmp_path):
+def test_settings_written_to_a_file_are_read_back(tmp_path):
     file = tmp_path / "config.yaml"
     made = config("m.zarr", "--lr", "3e-5", "--augment", "none", "--stages", "32@16:2,64:1")
     write_file(file, SECTIONS, made.flat())
@@ -61,7 +61,7 @@ def test_what_is_written_reads_the_same(tmp_path):
         (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
     ],
 )
-def test_what_is_not_understood_is_named(arguments, message):
+def test_invalid_options_are_named_in_the_error(arguments, message):
     with pytest.raises(UsageError) as error:
         COMMAND.parse(["moscow.zarr", *arguments])
     assert message in str(error.value)
@@ -129,7 +129,7 @@ def test_values_out_of_range_are_refused_in_a_line_and_in_a_file(
         COMMAND.parse(["moscow.zarr", "--config", str(file)])
 
 
-def test_stages_are_read_and_know_their_epochs():
+def test_stages_are_parsed_with_their_epochs():
     plan = config("--stages", "325@256:2, 650:1")
     assert plan.plan == (Stage(325, 256, 2), Stage(650, None, 1))
     assert [plan.stage_of(e) for e in range(3)] == [0, 0, 1]
@@ -137,7 +137,7 @@ def test_stages_are_read_and_know_their_epochs():
 
 
 @pytest.mark.parametrize("text", ["325", "325@256", "a@b:c", "325x256:3", "325@0:3", "325:0"])
-def test_stages_written_otherwise_are_refused(text):
+def test_malformed_stages_are_refused(text):
     with pytest.raises(UsageError, match="LEVEL@CROP:EPOCHS"):
         config("--stages", text)
 
@@ -150,7 +150,7 @@ def test_stages_written_otherwise_are_refused(text):
         ({"GOMP_SPINCOUNT": "100"}, None),
     ],
 )
-def test_threads_that_wait_leave_the_processor_to_others(monkeypatch, given, wanted):
+def test_idle_threads_sleep_unless_the_environment_says_otherwise(monkeypatch, given, wanted):
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.setenv(name, "x")  # so that it is as before afterwards
         monkeypatch.delenv(name)
@@ -161,7 +161,7 @@ def test_threads_that_wait_leave_the_processor_to_others(monkeypatch, given, wan
     assert seen == [wanted]
 
 
-def test_the_profiler_says_nothing_of_itself():
+def test_the_profiler_prints_no_messages_of_its_own():
     code = (
         "from training.cli import run_command\n"
         "def command():\n"
@@ -187,7 +187,7 @@ def test_the_profiler_says_nothing_of_itself():
         (BrokenPipeError(), 141, ""),
     ],
 )
-def test_what_went_wrong_is_one_line_and_a_status(capsys, error, status, says):
+def test_errors_are_one_line_with_an_exit_status(capsys, error, status, says):
     def command():
         raise error
 

@@ -1,4 +1,4 @@
-"""Judging a checkpoint on stores."""
+"""Evaluation of models on stores."""
 
 import csv
 import json
@@ -74,7 +74,7 @@ def figures_of(tmp_path, *words):
     return json.loads(file.read_text())
 
 
-def test_it_says_what_training_said(network, checkpoint, store_path, tmp_path, capsys):
+def test_metrics_equal_those_of_training(network, checkpoint, store_path, tmp_path, capsys):
     engine = choose_engine("native", "cpu", "fp32", "off")
     tiles = RamTiles.load(store_path, "val")
     trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
@@ -93,7 +93,7 @@ def test_it_says_what_training_said(network, checkpoint, store_path, tmp_path, c
         assert value == pytest.approx(said[name], abs=1e-6) or value is None
 
 
-def test_a_run_is_judged_as_its_last_validation_was(fit, store_path, tmp_path):
+def test_metrics_of_a_run_equal_its_last_validation(fit, store_path, tmp_path):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--lr", "0.02", "--precision", "fp32") == 0
     found = figures_of(tmp_path, out, store_path)
@@ -113,7 +113,7 @@ def test_batches_levels_and_splits(checkpoint, store_path):
     assert any("was trained on these tiles" in note for note in coarse.notes)
 
 
-def test_a_fold_is_judged_on_what_it_has_not_learned_from(checkpoint, store_path, store, capsys):
+def test_a_fold_is_evaluated_on_its_validation_scenes(checkpoint, store_path, store, capsys):
     """The store's own split holds two scenes that this fold was trained on."""
     path = checkpoint(folds=4, fold=1)
     assert main([str(path), str(store_path), *FP32]) == 0
@@ -127,7 +127,7 @@ def test_a_fold_is_judged_on_what_it_has_not_learned_from(checkpoint, store_path
     assert found.tiles == len(wanted)
 
 
-def test_figures_per_scene(checkpoint, store_path, tmp_path, capsys):
+def test_metrics_per_scene(checkpoint, store_path, tmp_path, capsys):
     path, file = checkpoint(), tmp_path / "scenes.csv"
     found = figures_of(tmp_path, path, store_path, "--split", "all", "--scenes", "--csv", file)
     assert "AOI_0_Test_chip3" in capsys.readouterr().out
@@ -141,7 +141,7 @@ def test_figures_per_scene(checkpoint, store_path, tmp_path, capsys):
     assert judged.metrics["road_iou"] == pytest.approx(found["scenes"][2]["road_iou"])
 
 
-def test_thresholds_are_swept(checkpoint, store_path, tmp_path, capsys):
+def test_a_sweep_over_thresholds(checkpoint, store_path, tmp_path, capsys):
     found = figures_of(tmp_path, checkpoint(), store_path, "--sweep")
     printed = capsys.readouterr().out
     assert "precision" in printed
@@ -162,7 +162,7 @@ def test_views_are_averaged(checkpoint, store_path, tmp_path):
     assert turned["metrics"]["road_iou"] != plain["metrics"]["road_iou"]
 
 
-def test_tiles_are_padded_by_mirroring_as_in_a_map(checkpoint, network, tmp_path):
+def test_tiles_are_padded_by_mirroring_as_in_predictions(checkpoint, network, tmp_path):
     """A tile of 40 pixels goes through the network as 64: with its own mirror image."""
     odd = write_store(tmp_path / "odd.zarr", levels=(40, 20))
     seen = []
@@ -182,7 +182,7 @@ def test_tiles_are_padded_by_mirroring_as_in_a_map(checkpoint, network, tmp_path
     assert torch.equal(seen[0][0].float(), wanted[0])
 
 
-def test_batches_are_filled_up_where_all_must_have_one_size(checkpoint, network, store_path):
+def test_the_last_batch_is_padded_for_runners_of_fixed_batch_size(checkpoint, network, store_path):
     runner, facts = opened(checkpoint())
     seen = []
 
@@ -200,7 +200,7 @@ def test_batches_are_filled_up_where_all_must_have_one_size(checkpoint, network,
     assert found.metrics["road_iou"] == pytest.approx(wanted.metrics["road_iou"], abs=1e-6)
 
 
-def test_validation_while_training_pads_as_a_map_does(checkpoint, network, tmp_path):
+def test_validation_pads_tiles_as_predictions_do(checkpoint, network, tmp_path):
     odd = write_store(tmp_path / "odd.zarr", levels=(40, 20))
     engine = choose_engine("native", "cpu", "fp32", "off")
     trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
@@ -217,7 +217,7 @@ def test_a_store_with_other_bands_is_refused(checkpoint, tmp_path, capsys):
     assert "trained on bands red, green, blue" in capsys.readouterr().err
 
 
-def test_bands_in_another_order_are_the_same_bands(checkpoint, tmp_path):
+def test_bands_in_another_order_are_read_by_name(checkpoint, tmp_path):
     more = write_store(tmp_path / "more.zarr", bands=("blue", "green", "nir", "red"))
     assert judge(checkpoint(), [more]).tiles == 8
 
@@ -235,16 +235,14 @@ def test_bands_in_another_order_are_the_same_bands(checkpoint, tmp_path):
         (("--level", "99"), 2, "level"),
     ],
 )
-def test_requests_that_cannot_be_carried_out(
-    checkpoint, store_path, capsys, words, status, message
-):
+def test_invalid_requests_are_refused(checkpoint, store_path, capsys, words, status, message):
     assert main([str(checkpoint()), str(store_path), *FP32, *words]) == status
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
 
 
-def test_examples_show_what_a_map_would(network, store_path):
+def test_examples_equal_predictions(network, store_path):
     engine = choose_engine("native", "cpu", "fp32", "off")
     loader = BatchLoader(RamTiles.load(store_path, "val"), 3, shuffle=False)
     trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
@@ -258,7 +256,7 @@ def test_examples_show_what_a_map_would(network, store_path):
     assert (predicted_speed(-logits - 1, binary) == 0).all()
 
 
-def test_a_network_of_speeds_is_not_judged_on_roads_without(checkpoint, tmp_path, capfd):
+def test_a_model_of_speeds_is_not_evaluated_on_roads_without_speeds(checkpoint, tmp_path, capfd):
     store = write_store(tmp_path / "masks.zarr", scenes=2, splits=(1,), speed_unit="none")
     assert main([str(checkpoint()), str(store), *FP32]) == 2
     assert "masks.zarr have no speeds: train one with `targets` binary" in capfd.readouterr().err

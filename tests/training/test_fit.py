@@ -1,4 +1,4 @@
-"""A run, from its first step to its pictures; stopped, taken up again, refused."""
+"""Runs of training.fit in this process: results, interruption and resume, errors."""
 
 import csv
 import math
@@ -40,14 +40,14 @@ STATEFUL = (
 
 
 def rows(folder):
-    """Return metrics.csv without the columns that are of time."""
+    """Return the rows of metrics.csv without columns of time."""
     with (folder / "metrics.csv").open(newline="") as file:
         timing = ("images_per_s", "data_wait", "seconds")
         return [{k: v for k, v in row.items() if k not in timing} for row in csv.DictReader(file)]
 
 
 def same(a, b):
-    """Whether two nests of plain values and tensors are equal to the bit."""
+    """Return whether nested plain values and tensors are bit-equal."""
     if isinstance(a, torch.Tensor):
         return (
             torch.equal(a, b)
@@ -73,7 +73,7 @@ def assert_same_run(one, other):
     assert same(load(one / "best.pt").model, load(other / "best.pt").model)
 
 
-def test_a_run_learns_and_leaves_what_it_says(fit, tmp_path, store):
+def test_a_run_learns_and_writes_its_files(fit, tmp_path, store):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 6, "--lr", "0.02", "--ema", "0.9", "--jitter", 0) == 0
     made = {path.name for path in out.iterdir()}
@@ -110,7 +110,7 @@ def test_a_run_learns_and_leaves_what_it_says(fit, tmp_path, store):
         ("--optimizer", "sgd", "--schedule", "cosine", "--weights", "road", "--precision", "fp32"),
     ],
 )
-def test_interrupted_anywhere_and_resumed_is_never_interrupted(
+def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(
     fit, tmp_path, monkeypatch, capfd, options
 ):
     monkeypatch.setenv("DOOM_AT", "0")
@@ -131,8 +131,8 @@ def test_interrupted_anywhere_and_resumed_is_never_interrupted(
 
 
 @pytest.mark.parametrize("averaged", [0, 0.9])
-def test_interrupted_while_judging_goes_on_with_judging(fit, tmp_path, monkeypatch, averaged):
-    """With the network's own weights, though averaged ones were being judged."""
+def test_a_run_interrupted_in_validation_resumes_with_it(fit, tmp_path, monkeypatch, averaged):
+    """It resumes with the model's own weights, though averaged ones were being validated."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     common = ("--epochs", 2, "--ema", averaged)
     assert fit("--out", whole, *common, network=STATEFUL) == 0
@@ -153,7 +153,7 @@ def signal_self():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_batch_that_no_epoch_fills_is_refused_with_what_fits(fit, tmp_path, capfd):
+def test_a_batch_larger_than_an_epoch_is_refused_with_the_largest_size(fit, tmp_path, capfd):
     out = tmp_path / "run"
     small = ("--model", "helpers.tiny:build", "--crop", "32", "--crops-per-tile", "2")
     assert fit("--out", out, "--batch-size", 10000, network=small) == 2
@@ -163,12 +163,12 @@ def test_a_batch_that_no_epoch_fills_is_refused_with_what_fits(fit, tmp_path, ca
     fits = re.search(r"use at most --batch-size (\d+)", said)[1]
     assert fit("--out", out, "--epochs", 1, "--batch-size", fits, network=small) == 0
     assert "1 step per epoch" in capfd.readouterr().out
-    # What else is wrong is said as it is.
+    # Other errors are not replaced.
     assert fit("--out", out, "--overwrite", "--min-road", 0.99) == 2
     assert "--batch-size" not in capfd.readouterr().err
 
 
-def test_stages_change_resolution_and_windows(fit, tmp_path, capfd):
+def test_stages_change_level_and_crop(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--stages", "32@32:1,64@32:1", "--pictures", 0) == 0
     assert [row["level"] for row in rows(out)] == ["32", "64"]
@@ -178,7 +178,7 @@ def test_stages_change_resolution_and_windows(fit, tmp_path, capfd):
     assert f"in {out}: curves.png, metrics.csv, tensorboard\n" in capfd.readouterr().out
 
 
-def test_a_loss_that_is_no_number_stops_the_run(fit, tmp_path, capfd):
+def test_a_loss_of_nan_stops_the_run(fit, tmp_path, capfd):
     out = tmp_path / "run"
     network = ("--model", "helpers.tiny:explosive", *STATEFUL[2:])
     assert fit("--out", out, "--epochs", 1, "--log-every", 3, network=network) == 1
@@ -189,7 +189,7 @@ def test_a_loss_that_is_no_number_stops_the_run(fit, tmp_path, capfd):
 
 
 def test_an_infinite_gradient_stops_the_run_before_its_step(fit, tmp_path, capfd):
-    """The loss is finite and the gradient is not: one step would leave no weight a number."""
+    """With a finite loss and an infinite gradient, one step would make all weights NaN."""
     out = tmp_path / "run"
     network = ("--model", "helpers.tiny:steep", *STATEFUL[2:])
     assert fit("--out", out, "--epochs", 1, "--save-every", 1, network=network) == 1
@@ -201,13 +201,13 @@ def test_an_infinite_gradient_stops_the_run_before_its_step(fit, tmp_path, capfd
     assert all(value.isfinite().all() for value in kept.model.values())
 
 
-def test_a_folder_that_holds_a_run_is_not_written_over(fit, tmp_path, capfd):
+def test_a_folder_with_a_run_is_not_overwritten(fit, tmp_path, capfd):
     out, other = tmp_path / "run", tmp_path / "other"
     assert fit("--out", out, "--epochs", 1) == 0
     assert fit("--out", out, "--epochs", 1) == 2
     said = capfd.readouterr().err
     assert f"--resume {out}" in said
-    # Nor by a run that goes on elsewhere.
+    # Nor by a run that is resumed elsewhere.
     before = (out / "last.pt").read_bytes()
     assert fit("--out", other, "--epochs", 1, "--seed", 1) == 0
     goes_on = ("--resume", other, "--epochs", 2)
@@ -223,7 +223,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over(fit, tmp_path, capfd):
     assert not (out / "pictures").exists()
 
 
-def test_what_does_not_fit_a_run_is_refused_on_resume(fit, tmp_path, capfd):
+def test_settings_that_do_not_fit_a_run_are_refused_on_resume(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1) == 0
     assert fit("--resume", out, store=None, network=()) == 2
@@ -247,14 +247,14 @@ def test_what_does_not_fit_a_run_is_refused_on_resume(fit, tmp_path, capfd):
     assert "last.pt is truncated" in capfd.readouterr().err
 
 
-def test_going_on_from_weights_alone_is_announced(fit, tmp_path, capfd):
+def test_resuming_from_weights_only_is_noted(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1) == 0
     assert fit("--resume", out / "best.pt", "--epochs", 2, store=None, network=SMALL) == 0
     assert "note: this checkpoint holds weights only" in capfd.readouterr().out
 
 
-def test_a_change_of_threads_is_announced(fit, tmp_path, capfd):
+def test_changes_on_resume_are_noted(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1) == 0
     more = ("--resume", out, "--threads", 2, "--epochs", 2, "--weight-decay", 0.5)
@@ -278,7 +278,7 @@ def test_patience_ends_a_run_early(fit, tmp_path, capfd):
     assert max(ious[-2:]) <= max(ious[:-2])
 
 
-def test_a_store_without_validation_tiles_trains_all_the_same(fit, tmp_path, capfd):
+def test_a_store_without_validation_tiles_trains(fit, tmp_path, capfd):
     out = tmp_path / "run"
     only = write_store(tmp_path / "only.zarr", scenes=2, splits=(0,))
     assert fit("--out", out, "--epochs", 1, store=only) == 0
@@ -291,11 +291,11 @@ def test_a_store_without_validation_tiles_trains_all_the_same(fit, tmp_path, cap
 
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory):
-    """A store whose roads have no speeds."""
+    """Return a store whose roads have no speeds."""
     return write_store(tmp_path_factory.mktemp("masked") / "m.zarr", scenes=4, speed_unit="none")
 
 
-def test_a_store_without_speeds_is_learned_as_binary_and_the_header_says_so(fit, tmp_path, masked):
+def test_a_store_without_speeds_trains_binary_targets_with_a_note(fit, tmp_path, masked):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, store=masked) == 0
     assert load(out / "best.pt").info.targets == "binary"
@@ -304,7 +304,9 @@ def test_a_store_without_speeds_is_learned_as_binary_and_the_header_says_so(fit,
 
 
 @pytest.mark.parametrize("targets", ["bins", "continuous"])
-def test_speeds_of_a_store_that_has_none_cannot_be_learned(fit, tmp_path, masked, targets, capfd):
+def test_speed_targets_are_refused_for_a_store_without_speeds(
+    fit, tmp_path, masked, targets, capfd
+):
     assert fit("--out", tmp_path / "run", "--targets", targets, store=masked) == 2
     assert "m.zarr have no speeds" in (said := capfd.readouterr().err)
     assert "use binary" in said
@@ -326,16 +328,16 @@ def test_other_targets_train(fit, tmp_path, targets):
         ("--folds", "3"),
     ],
 )
-def test_other_ways_to_the_tiles(fit, tmp_path, options):
+def test_other_residencies_and_folds_train(fit, tmp_path, options):
     assert fit("--out", tmp_path / "run", "--epochs", 1, *options) == 0
 
 
-def test_tiles_kept_as_stored_are_compressed(store):
+def test_compressed_tiles_stay_compressed(store):
     facts = model_info(Config(), (store,))
     assert "MB compressed" in repr(tiles_of(facts, (store,), "val", residency="compressed"))
 
 
-def test_profile_says_where_a_step_goes_and_writes_nothing(fit, tmp_path, capfd):
+def test_profile_prints_a_time_breakdown_and_writes_nothing(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--profile", "--accumulate", 2, "--ema", "0.9") == 0
     said = capfd.readouterr().out
@@ -348,18 +350,18 @@ def test_profile_says_where_a_step_goes_and_writes_nothing(fit, tmp_path, capfd)
     assert not out.exists()
 
 
-def test_the_fastest_batch_size_is_found_and_kept(fit, tmp_path, capfd):
+def test_the_fastest_batch_size_is_measured_and_saved(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--batch-size", "auto") == 0
     size = load(out).config["batch_size"]
     said = capfd.readouterr().out
     assert f"batch size {size} is the fastest on this machine" in said
-    # Of 24 samples no batch leaves 16 steps; the smallest is what is left to take.
+    # 24 samples give 16 steps with no batch size, so the smallest is used.
     assert size == 2
     assert "more than 1 would give fewer than 16 steps per epoch of 24 samples" in said
 
 
-def test_a_batch_beyond_memory_is_warned_of_and_tried(fit, tmp_path, monkeypatch, capfd):
+def test_a_batch_larger_than_memory_gives_a_warning_and_is_tried(fit, tmp_path, monkeypatch, capfd):
     small = Available(2_000_000, "the machine")
     monkeypatch.setattr("training.capacity.available_memory", lambda: small)
     out = tmp_path / "run"
@@ -390,7 +392,7 @@ def test_a_batch_beyond_memory_is_warned_of_and_tried(fit, tmp_path, monkeypatch
         ),
     ],
 )
-def test_a_request_that_cannot_be_carried_out_costs_no_finished_run(fit, finished, capfd, wrong):
+def test_an_invalid_request_does_not_delete_a_finished_run(fit, finished, capfd, wrong):
     before = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
     assert fit("--out", finished, "--overwrite", *wrong) in (1, 2)
     assert len(capfd.readouterr().err.splitlines()) == 1
@@ -399,7 +401,7 @@ def test_a_request_that_cannot_be_carried_out_costs_no_finished_run(fit, finishe
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, store_path):
-    """Return the folder of a finished run, which nobody changes."""
+    """Return the folder of a finished run. Read only."""
     out = tmp_path_factory.mktemp("finished") / "run"
     random, threads = torch.get_rng_state(), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
@@ -420,7 +422,7 @@ def finished(tmp_path_factory, store_path):
         ("broken", "RuntimeError: out of ideas"),
     ],
 )
-def test_a_factory_that_does_not_do_is_one_line(fit, tmp_path, capfd, factory, says):
+def test_an_unsuitable_factory_is_a_one_line_error(fit, tmp_path, capfd, factory, says):
     network = ("--model", f"helpers.tiny:{factory}", "--crop", "32")
     assert fit("--out", tmp_path / "run", network=network) == 2
     said = capfd.readouterr().err
@@ -434,7 +436,7 @@ def test_a_pooled_batch_norm_trains(fit, tmp_path):
     assert fit("--out", tmp_path / "run", "--epochs", 1, network=network) == 0
 
 
-def test_a_fold_knows_nothing_of_the_scenes_it_is_validated_on(fit, tmp_path, capfd):
+def test_statistics_of_a_fold_leave_out_its_validation_scenes(fit, tmp_path, capfd):
     """ModelInfo of a fold are those of a store that has these scenes alone to train on."""
     store = write_store(tmp_path / "folded.zarr", scenes=6, splits=(0, 0, 0, 0, 0, 1))
     folded = Store.open(store)
@@ -457,8 +459,8 @@ def test_a_fold_knows_nothing_of_the_scenes_it_is_validated_on(fit, tmp_path, ca
     assert load(whole).info.folds is None
 
 
-def test_bands_in_another_order_are_read_by_name_when_a_run_goes_on(fit, tmp_path, capfd):
-    """The same pixels under another order of bands give the same run, to the bit."""
+def test_bands_in_another_order_are_read_by_name_on_resume(fit, tmp_path, capfd):
+    """The same pixels with another order of bands give a bit-equal run."""
     given, swapped = tmp_path / "given.zarr", tmp_path / "swapped.zarr"
     write_store(given)
     write_store(swapped, order=(2, 1, 0))
@@ -475,7 +477,7 @@ def test_bands_in_another_order_are_read_by_name_when_a_run_goes_on(fit, tmp_pat
     assert b.info.bands == ("red", "green", "blue")
 
 
-def test_stores_that_differ_are_named(fit, tmp_path, capfd):
+def test_differences_between_stores_are_noted(fit, tmp_path, capfd):
     one = write_store(tmp_path / "one.zarr", scenes=4)
     other = write_store(tmp_path / "other.zarr", scenes=4, rescale="city", gsd_m=(1.0, 1.0))
     assert fit(str(other), "--out", tmp_path / "run", "--epochs", 1, store=one) == 0
@@ -507,7 +509,7 @@ def test_streams_share_one_limit(fit, tmp_path, monkeypatch):
     assert args[3] is train
 
 
-def test_the_header_says_what_an_epoch_really_has(fit, tmp_path, capfd):
+def test_the_header_counts_samples_and_steps_of_an_epoch(fit, tmp_path, capfd):
     whole = ("--model", "helpers.tiny:build", "--crop", "64", "--batch-size", "4")
     assert fit("--out", tmp_path / "a", "--epochs", 1, network=whole) == 0
     said = capfd.readouterr().out
@@ -521,7 +523,7 @@ def test_the_header_says_what_an_epoch_really_has(fit, tmp_path, capfd):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line(fit, tmp_path, capfd):
+def test_a_full_disk_is_a_one_line_error(fit, tmp_path, capfd):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "log.txt").symlink_to("/dev/full")
     assert fit("--out", tmp_path / "run", "--epochs", 1) == 1
@@ -530,7 +532,7 @@ def test_a_full_disk_is_one_line(fit, tmp_path, capfd):
     assert len(said.splitlines()) == 1
 
 
-def test_a_hang_up_saves(fit, tmp_path, monkeypatch, capfd):
+def test_sighup_saves_the_run(fit, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("DOOM_AT", "3")
     network = ("--model", "helpers.tiny:hung_up", *STATEFUL[2:])
     assert fit("--out", tmp_path / "run", "--epochs", 1, network=network) == 129
@@ -538,7 +540,7 @@ def test_a_hang_up_saves(fit, tmp_path, monkeypatch, capfd):
     assert load(tmp_path / "run").progress["step"] == 3
 
 
-def test_an_encoder_may_learn_slower_or_not_at_all(fit, tmp_path, capfd):
+def test_the_encoder_can_have_a_lower_rate_or_be_frozen(fit, tmp_path, capfd):
     network = ("--model", "helpers.tiny:encoded", *STATEFUL[2:])
     start = {}
     for factor in (0, 0.1, 1):
@@ -555,13 +557,13 @@ def test_an_encoder_may_learn_slower_or_not_at_all(fit, tmp_path, capfd):
     assert "no part named encoder" in capfd.readouterr().err
 
 
-def test_ones_own_augmentation_sees_bytes_in_training_alone(fit, tmp_path, capfd):
+def test_a_custom_augmentation_gets_bytes_in_training_only(fit, tmp_path, capfd):
     own = ("--augmentation", "helpers.tiny:darken")
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, *own) == 0
     tiny = sys.modules["helpers.tiny"]
     assert {seen[:2] for seen in tiny.DARKENED} == {((4, 3, 32, 32), torch.uint8)}
-    assert len(tiny.DARKENED) == 6  # steps; validation is none of its business
+    assert len(tiny.DARKENED) == 6  # steps; validation does not use it
     plain = tmp_path / "plain"
     assert fit("--out", plain, "--epochs", 1) == 0
     assert not same(load(out).model, load(plain).model)

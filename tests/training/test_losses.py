@@ -39,7 +39,7 @@ def test_the_loss_follows_its_formula(batch, name, gamma):
 
 
 @pytest.mark.parametrize("name", ["focal-dice", "bce-dice"])
-def test_invalid_pixels_count_nothing(batch, name):
+def test_invalid_pixels_do_not_count(batch, name):
     logits, target, valid = batch
     other = torch.where(valid[:, None], logits, 9.0), torch.where(valid[:, None], target, 1.0)
     torch.testing.assert_close(RoadLoss(name)(logits, target, valid), RoadLoss(name)(*other, valid))
@@ -48,7 +48,7 @@ def test_invalid_pixels_count_nothing(batch, name):
     assert not logits.grad[(~valid)[:, None].expand_as(logits)].any()
 
 
-def test_nothing_valid_is_no_loss(batch):
+def test_the_loss_without_valid_pixels_is_zero(batch):
     logits, target, valid = batch
     logits.requires_grad_()
     parts = RoadLoss()(logits, target, torch.zeros_like(valid))
@@ -68,7 +68,7 @@ def test_extreme_logits_stay_finite(name, size):
     assert torch.isfinite(logits.grad).all()
 
 
-def test_a_soft_target_is_learnt_as_it_is():
+def test_the_loss_of_a_soft_target_is_minimal_at_the_target():
     """The baseline's focal term is least at 0 or 1 whatever the target; this one at the target."""
     p = torch.linspace(0.05, 0.95, 19)
     target, valid = torch.full((1, 1, 1, 1), 0.4), torch.ones(1, 1, 1, dtype=torch.bool)
@@ -76,7 +76,7 @@ def test_a_soft_target_is_learnt_as_it_is():
     assert p[torch.stack(losses).argmin()].item() == pytest.approx(0.4)
 
 
-def test_bf16_logits_are_taken_in_fp32(batch):
+def test_the_loss_of_bf16_logits_is_computed_in_fp32(batch):
     logits, target, valid = batch
     low = logits.bfloat16()
     torch.testing.assert_close(
@@ -103,7 +103,7 @@ def _store(**pixels_by_mph):
     return SimpleNamespace(histogram_speed=histogram)
 
 
-def test_shares_leave_out_no_data_and_add_up_over_stores():
+def test_shares_leave_out_nodata_and_sum_over_stores():
     share = channel_share([_store(_0=80, _25=10, _255=500), _store(_0=80, _45=30)])
     assert share.tolist() == pytest.approx([0, 0, 0.05, 0, 0.15, 0, 0, 0.2])
 
@@ -118,5 +118,5 @@ def test_rare_speeds_weigh_more_within_bounds():
     assert ratio[0].item() == pytest.approx(1)  # never seen
 
 
-def test_a_store_without_labels_weighs_all_alike():
+def test_channel_weights_without_labels_are_equal():
     assert channel_weights([_store(_255=100)]).tolist() == [1] * 8

@@ -46,7 +46,7 @@ def computed(metric):
     return metric.compute()
 
 
-def test_figures_are_those_of_the_definitions():
+def test_metrics_follow_their_definitions():
     probability, speed = draw()
     metric = RoadMetrics("bins", MPH)
     metric.update(probability, speed)
@@ -95,7 +95,7 @@ def test_a_perfect_prediction_is_perfect():
 
 
 @pytest.mark.parametrize("targets", ["binary", "continuous"])
-def test_other_targets_judge_what_they_know(targets):
+def test_metrics_of_other_targets(targets):
     _, speed = draw()
     road = (speed > 0) & (speed < 255)
     if targets == "binary":
@@ -126,7 +126,7 @@ def test_roads_of_unknown_speed_are_roads_to_binary_targets_and_left_out_of_othe
     assert computed(one) == pytest.approx(computed(other), nan_ok=True)
 
 
-def test_nothing_to_judge_is_not_a_number():
+def test_metrics_without_pixels_are_nan():
     metric = RoadMetrics("bins", MPH)
     metric.update(torch.zeros(1, 8, 4, 4), torch.full((1, 4, 4), 255, dtype=torch.uint8))
     assert all(math.isnan(value) for value in computed(metric).values())
@@ -137,7 +137,7 @@ def test_unknown_targets_are_refused():
         RoadMetrics("class")
 
 
-def test_speed_is_that_of_the_likeliest_bin():
+def test_speed_is_that_of_the_most_probable_bin():
     probability = torch.full((1, 8, 1, 3), 0.01)
     probability[0, 5, 0, 0] = 0.6
     probability[0, 3, 0, :2] = 0.55  # a close second
@@ -146,7 +146,7 @@ def test_speed_is_that_of_the_likeliest_bin():
     assert speed_byte(probability, "bins", MPH, 0.5)[0, 0].tolist() == [55, 0, 255]
 
 
-def test_a_network_that_tells_fast_roads_is_given_credit_for_them():
+def test_fast_roads_found_by_a_model_count():
     """Sure of no bin, and right all the same: a mean over bins would call all of them middling."""
     _, speed = draw()
     speed[speed == 15] = 65
@@ -163,7 +163,7 @@ def test_a_network_that_tells_fast_roads_is_given_credit_for_them():
     assert (BIN_TABLE[written[known]] == BIN_TABLE[speed[known]]).all()
 
 
-def test_what_is_no_number_is_neither_road_nor_none():
+def test_nan_is_neither_road_nor_background():
     probability, speed = draw()
     whole, part = RoadMetrics("bins", MPH), RoadMetrics("bins", MPH)
     probability[0, 4] = torch.nan
@@ -173,7 +173,7 @@ def test_what_is_no_number_is_neither_road_nor_none():
     assert int(part.lost) == int((speed[0] != 255).sum())
 
 
-def test_groups_are_counted_by_themselves_and_together():
+def test_groups_are_counted_separately_and_together():
     probability, speed = draw(n=4)
     grouped = RoadMetrics("bins", MPH, groups=3)
     grouped.update(probability, speed, torch.tensor([2, 0, 2, 2]))
@@ -216,7 +216,7 @@ def test_the_best_threshold_is_found_by_trying_all(targets):
     assert recall == pytest.approx(((truth & said).sum() / truth.sum()).item())
 
 
-def test_bins_stand_for_the_speeds_their_pixels_have():
+def test_bin_speeds_are_means_of_their_pixels():
     class Counted:
         histogram_speed = np.zeros(256, np.uint64)
 

@@ -33,7 +33,7 @@ def test_the_encoder_is_named_like_torchvisions_resnet34(network):
     assert parameter_count(network.encoder) == 21_797_672 - 513_000
 
 
-def test_the_whole_network_has_about_24_million_parameters(network):
+def test_the_model_has_about_24_million_parameters(network):
     assert 24.4e6 < parameter_count(network) < 24.6e6
 
 
@@ -58,7 +58,7 @@ def test_upconv_is_doubling_and_a_convolution():
     torch.testing.assert_close(ours, theirs)
 
 
-def test_channels_last_goes_through(network):
+def test_channels_last_is_kept(network):
     network = network.to(memory_format=torch.channels_last)
     image = torch.randn(1, 3, 64, 64).to(memory_format=torch.channels_last)
     assert network(image).is_contiguous(memory_format=torch.channels_last)
@@ -69,7 +69,7 @@ def test_an_odd_side_is_refused_with_the_fix(network):
         network(torch.zeros(1, 3, 50, 64))
 
 
-def test_the_prior_is_what_an_untrained_network_predicts():
+def test_an_untrained_model_predicts_the_prior():
     torch.manual_seed(0)
     network = build_model(bands=3, channels=2)
     set_prior(network, torch.tensor([0.02, 0.3]))
@@ -83,7 +83,7 @@ def test_a_share_of_zero_has_a_finite_prior():
     assert torch.isfinite(network.head.bias).all()
 
 
-def test_a_network_of_the_users_own(monkeypatch):
+def test_a_custom_model(monkeypatch):
     mine = ModuleType("mine")
     mine.build = lambda bands, channels: nn.Conv2d(bands, channels, 1)
     mine.text = lambda bands, channels: "not a module"
@@ -95,12 +95,12 @@ def test_a_network_of_the_users_own(monkeypatch):
 
 
 @pytest.mark.parametrize("spec", ["resnet50", "no_such_package:build", "math:no_such_name"])
-def test_an_unknown_network_is_refused(spec):
+def test_an_unknown_model_is_refused(spec):
     with pytest.raises(UsageError, match=spec):
         build_model(spec, bands=3, channels=8)
 
 
-def test_a_network_of_another_package_is_named_or_its_lack_is(monkeypatch):
+def test_models_of_smp_are_built_and_a_missing_package_is_named(monkeypatch):
     made = {}
 
     def create_model(arch, encoder_name, encoder_weights, in_channels, classes):

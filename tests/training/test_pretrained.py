@@ -26,7 +26,7 @@ def file(published, tmp_path_factory):
     return path
 
 
-def test_three_bands_take_the_weights_as_they_are(published, file):
+def test_weights_of_three_bands_are_not_changed(published, file):
     network = build_model(bands=3, channels=1)
     assert load_encoder_weights(network, str(file)) == f"encoder from {file}"
     loaded = network.encoder.state_dict()
@@ -34,7 +34,7 @@ def test_three_bands_take_the_weights_as_they_are(published, file):
 
 
 @pytest.mark.parametrize("bands", [1, 4, 8])
-def test_other_bands_keep_the_size_of_the_answer(published, file, bands):
+def test_other_bands_keep_the_magnitude_of_the_output(published, file, bands):
     network = build_model(bands=bands, channels=1)
     assert f"from 3 to {bands} bands" in load_encoder_weights(network, str(file))
     kernel = network.encoder.conv1.weight
@@ -55,7 +55,7 @@ def test_a_wrapped_and_prefixed_dictionary_is_understood(published, tmp_path):
     assert torch.equal(network.encoder.conv1.weight, published["conv1.weight"])
 
 
-def test_none_leaves_the_network_alone():
+def test_none_does_not_change_the_model():
     network = build_model(bands=3, channels=1)
     before = network.encoder.conv1.weight.clone()
     assert "random" in load_encoder_weights(network, "none")
@@ -78,7 +78,7 @@ def _damaged(weights, kind):
 
 
 @pytest.mark.parametrize("kind", ["other network", "deeper", "lacking", "other shape"])
-def test_weights_of_another_network_are_refused(published, tmp_path, kind):
+def test_weights_of_another_model_are_refused(published, tmp_path, kind):
     path = tmp_path / "other.pth"
     torch.save(_damaged(published, kind), path)
     with pytest.raises(UsageError, match=r"other\.pth.*ResNet34"):
@@ -94,12 +94,12 @@ def test_an_unreadable_file_is_refused(tmp_path, content):
         load_encoder_weights(build_model(bands=3, channels=1), str(path))
 
 
-def test_a_network_without_such_an_encoder_is_refused(file):
+def test_a_model_without_such_an_encoder_is_refused(file):
     with pytest.raises(UsageError, match="no encoder"):
         load_encoder_weights(nn.Conv2d(3, 1, 1), str(file))
 
 
-def test_no_connection_says_what_to_do(monkeypatch):
+def test_without_connection_the_error_says_what_to_do(monkeypatch):
     def fail(*_args, **_options):
         raise URLError("no route")
 

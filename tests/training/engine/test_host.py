@@ -48,14 +48,14 @@ def test_bf16_on_a_processor_without_it_is_pointed_out(monkeypatch):
     assert "--precision" not in rows["instructions"]
 
 
-def test_a_preloaded_allocator_is_named_if_it_is_really_there():
+def test_a_preloaded_allocator_is_named_if_it_is_mapped():
     maps = "7f0000-7f1000 r-xp 00000000 08:01 42 /usr/lib/libtcmalloc_minimal.so.4\n"
     assert machine.preloaded_allocator("/usr/lib/libtcmalloc_minimal.so.4", maps) == "tcmalloc"
     assert machine.preloaded_allocator("/usr/lib/libtcmalloc_minimal.so.4", "") is None
     assert machine.preloaded_allocator("", maps) is None
 
 
-def test_a_preloaded_allocator_is_left_alone(monkeypatch):
+def test_a_preloaded_allocator_is_not_changed(monkeypatch):
     monkeypatch.setattr(machine, "preloaded_allocator", lambda: "jemalloc")
     monkeypatch.setattr(ctypes, "CDLL", lambda *_: pytest.fail("touched the allocator"))
     assert machine.keep_memory() == "jemalloc, preloaded"

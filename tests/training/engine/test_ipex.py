@@ -70,7 +70,7 @@ def test_both_engines_train_to_the_same_loss(precision, tolerance):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_checkpoints_hold_fp32_under_the_names_of_the_network(precision):
+def test_checkpoints_hold_fp32_with_the_names_of_the_model(precision):
     engine = choose_engine("ipex", "cpu", precision, "off")
     module, optimizer = _prepared(engine)
     losses(engine, module, optimizer, steps=1, side=64)
@@ -93,7 +93,7 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(precision):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_weights_loaded_later_are_the_ones_it_computes_with(precision):
+def test_weights_loaded_later_are_used(precision):
     """Averaged weights are put in and taken out again while a run goes on."""
     engine = choose_engine("ipex", "cpu", precision, "off")
     module, optimizer = _prepared(engine)
@@ -113,7 +113,7 @@ def test_weights_loaded_later_are_the_ones_it_computes_with(precision):
         torch.testing.assert_close(module.logits(image), expected, rtol=0.02, atol=0.02)
 
 
-def test_auto_takes_it_and_says_so():
+def test_auto_uses_the_extension_and_says_so():
     engine = choose_engine("auto", "cpu")
     assert engine.name == "ipex"
     assert "installed and working" in engine.reason
@@ -127,7 +127,7 @@ def _saved(path):
     return network
 
 
-def test_bf16_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
+def test_an_export_in_bf16_predicts_as_the_checkpoint(tmp_path, capsys):
     network = _saved(tmp_path / "best.pt")
     words = [tmp_path / "best.pt", "--model", FACTS.model, "--format", "ipex-bf16"]
     assert export([str(word) for word in (*words, "--out", tmp_path / "x.ipex")]) == 0
@@ -139,7 +139,7 @@ def test_bf16_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
         assert 0 < (runner(image) - plain(image)).abs().max() < 0.02
 
 
-def test_int8_is_exported_and_maps_like_the_checkpoint(tmp_path, capsys):
+def test_an_export_in_int8_predicts_as_the_checkpoint(tmp_path, capsys):
     """By the command, into a file that another reader opens; its layers are fused in INT8."""
     network = _saved(tmp_path / "best.pt")
     words = [tmp_path / "best.pt", "--model", FACTS.model, "--format", "ipex-int8", "--tiles", 8]

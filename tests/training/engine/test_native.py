@@ -38,7 +38,7 @@ def no_extension(monkeypatch):
     monkeypatch.setattr(engine_ipex, "state", lambda: "is not installed")
 
 
-def test_bf16_learns_what_fp32_learns():
+def test_bf16_and_fp32_reach_the_same_loss():
     bf16, fp32 = (_losses(choose_engine("native", "cpu", p, "off")) for p in ("bf16", "fp32"))
     assert bf16 == pytest.approx(fp32, rel=0.01)
     assert fp32[-1] < fp32[0]
@@ -68,7 +68,7 @@ def test_parameters_stay_fp32_in_channels_last_under_the_same_names():
     assert module.model[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_weight_decay_is_for_kernels_alone():
+def test_weight_decay_applies_to_kernels_only():
     module = _trainable()
     optimizer = make_optimizer(module.model, Config(lr=0.01, weight_decay=0.5))
     decays = {p.ndim: g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
@@ -85,35 +85,35 @@ def test_logits_of_a_whole_tile_have_its_size():
     torch.testing.assert_close(logits[..., :30, :30], inside[..., :30, :30])
 
 
-def test_padding_of_a_whole_tile_counts_nothing():
+def test_padding_of_a_whole_tile_does_not_count():
     module = _trainable().eval()
     image, speed, key = batch(side=40)
     expected = module.loss(module.logits(image), module.prep.target(speed), speed != 255)
     torch.testing.assert_close(module(image, speed, key), expected)
 
 
-def test_class_numbers_are_no_target_for_sigmoid_channels():
+def test_class_numbers_are_refused_as_targets():
     with pytest.raises(UsageError, match="bins"):
         _trainable("class")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(missing_compiler(CPU) is not None, reason="no C++ compiler")
-def test_a_compiled_loss_is_the_same_loss():
+def test_a_compiled_loss_equals_the_plain_one():
     plain, fast = (
         _losses(choose_engine("native", "cpu", "fp32", mode)) for mode in ("off", "loss")
     )
     assert fast == pytest.approx(plain, rel=1e-5)
 
 
-def test_validation_runs_what_is_not_compiled():
+def test_validation_does_not_run_compiled_code():
     module = _trainable()
     module.compile_parts("loss")
     module._compiled_loss = lambda *_: pytest.fail("compiled loss in evaluation")
     module.eval()(*batch())
 
 
-def test_without_a_compiler_nothing_is_compiled_and_it_says_so(monkeypatch):
+def test_a_missing_compiler_is_noted_and_nothing_compiled(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     engine = choose_engine("native", "cpu")
     assert engine.compile_mode == "off"
@@ -121,7 +121,7 @@ def test_without_a_compiler_nothing_is_compiled_and_it_says_so(monkeypatch):
     assert _losses(engine)
 
 
-def test_a_compiler_that_fails_warns_once_and_the_plain_loss_goes_on(monkeypatch):
+def test_a_failing_compiler_warns_once_and_the_plain_loss_is_used(monkeypatch):
     def broken(*_args, **_options):
         calls.append(1)
         raise TorchDynamoException("cc1plus: out of memory\nand much more")
@@ -145,20 +145,20 @@ def test_an_error_of_the_callable_itself_is_not_hidden(monkeypatch):
         Compiled(refuse, "the model")(1)
 
 
-def test_auto_takes_native_where_the_extension_is_not_and_says_why(no_extension):
+def test_auto_uses_native_without_the_extension_and_says_why(no_extension):
     engine = choose_engine("auto", "cpu")
     assert engine.name == "native"
     assert "not installed" in engine.reason
 
 
-def test_auto_takes_the_extension_where_it_works(monkeypatch):
+def test_auto_uses_the_extension_if_it_works(monkeypatch):
     monkeypatch.setattr(engine_ipex, "state", lambda: "works")
     engine = choose_engine("auto", "cpu", compile_mode="off")
     assert engine.name == "ipex"
     assert "working" in engine.reason
 
 
-def test_a_missing_extension_is_one_line_with_the_command_and_that_it_is_retired(no_extension):
+def test_a_missing_extension_is_a_one_line_error_with_the_command(no_extension):
     with pytest.raises(UsageError) as error:
         choose_engine("ipex", "cpu")
     message = str(error.value)
@@ -184,7 +184,7 @@ def test_an_extension_that_does_not_load_says_why(monkeypatch):
     assert engine_ipex.state().endswith("does not load: libintel.so: undefined symbol")
 
 
-def test_a_device_that_is_not_there_is_refused(monkeypatch):
+def test_a_missing_device_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError, match="or use cpu"):
         choose_engine("native", "cuda")

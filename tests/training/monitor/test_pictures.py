@@ -1,4 +1,4 @@
-"""Pictures show what they should."""
+"""Pictures of tiles and curves."""
 
 import numpy as np
 from PIL import Image
@@ -15,7 +15,7 @@ from training.monitor.pictures import (
 )
 
 SIDE = 246
-"""Pixels from one panel to the next."""
+"""Distance of two panels in pixels."""
 
 
 def sheet_of(tmp_path, *args, **kwargs):
@@ -26,7 +26,7 @@ def sheet_of(tmp_path, *args, **kwargs):
     return np.asarray(Image.open(path))
 
 
-def test_speeds_have_the_colours_of_all_our_pictures(tmp_path):
+def test_speeds_have_the_colours_of_all_pictures(tmp_path):
     image = np.full((64, 64, 4), 90, np.uint8)
     truth, prediction = np.zeros((64, 64), np.uint8), np.full((64, 64), 65, np.uint8)
     sheet = sheet_of(tmp_path, image, truth, prediction)
@@ -37,7 +37,7 @@ def test_speeds_have_the_colours_of_all_our_pictures(tmp_path):
     assert tuple(middle[3 * SIDE + 120]) == FALSE
 
 
-def test_errors_are_told_apart(tmp_path):
+def test_errors_have_different_colours(tmp_path):
     image = np.zeros((64, 64, 4), np.uint8)
     truth, prediction = np.zeros((64, 64), np.uint8), np.zeros((64, 64), np.uint8)
     truth[:32], prediction[:, :32], truth[48:, 48:] = 25, 45, 255
@@ -46,7 +46,7 @@ def test_errors_are_told_apart(tmp_path):
     assert [tuple(errors[top, x]) for x in (60, 180)] == [HIT, MISSED]
     assert tuple(errors[bottom - 40, 60]) == FALSE
     assert tuple(errors[bottom - 40, 150]) == BACKGROUND_COLOUR
-    assert tuple(errors[230, 230]) == NODATA_GREYS[1]  # judged by nobody
+    assert tuple(errors[230, 230]) == NODATA_GREYS[1]  # not labelled
 
 
 def test_roads_without_speeds_have_one_colour(tmp_path):
@@ -60,7 +60,7 @@ def test_roads_without_speeds_have_one_colour(tmp_path):
     assert len(legend & set(SPEED_COLOURS)) == 1
 
 
-def test_the_same_tiles_are_chosen_and_they_have_roads():
+def test_chosen_tiles_have_roads_and_do_not_change():
     road = np.array([0, 0.5, 0.1, 0.4, 0, 0.3], np.float32)
     assert choose_tiles(road, 2) == [1, 5]
     assert set(choose_tiles(road, 99)) == set(range(6))
