@@ -125,7 +125,8 @@ def optimizer_step(
     ------
     TrainingError
         Loss or gradient is not finite; the weights are unchanged. On an accelerator, where the
-        check would wait for the device, `StepResult.check` raises it when the losses are read.
+        check would wait for the device, the device skips the update, and `StepResult.check` raises
+        the error when the losses are read.
     """
     batches, losses, counts, waited = iter(batches), [], [], 0.0
     # Ranks average their gradients in the last batch of the step only.
@@ -148,12 +149,22 @@ def optimizer_step(
     with timed("clip"):
         norm = clip_grad_norm_(module.parameters(), math.inf if clip is None else clip)
     result = StepResult(losses, counts, norm, waited)
-    if norm.device.type == "cpu" and not math.isfinite(norm):
+    if norm.device.type != "cpu":
+        skip_unless_finite(optimizer, norm)
+    elif not math.isfinite(norm):
         result.check()
     with timed("optimizer"):
         optimizer.step()
         optimizer.zero_grad()
     return result
+
+
+def skip_unless_finite(optimizer: Optimizer, norm: Tensor) -> None:
+    """Let the next step of a fused optimizer change nothing if the norm is not finite.
+
+    This is the interface of torch's GradScaler to fused optimizers; the host does not wait.
+    """
+    optimizer.found_inf = norm.isfinite().logical_not().float()  # type: ignore[attr-defined]  # read by step()
 
 
 def training_step(run: Run, batches: Iterator[Batch], group: BatchGroup) -> StepResult:

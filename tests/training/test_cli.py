@@ -52,7 +52,7 @@ def test_settings_written_to_a_file_are_read_back(tmp_path):
         (["--augment", "d5"], "--augment: 'd5' is not d4|flips|none"),
         (["--engine", "tpu"], "--engine: 'tpu' is not auto|native|ipex"),
         (["--device", "tpu"], "--device: 'tpu' is not auto|cpu|cuda|xpu"),
-        (["--precision", "fp8"], "--precision: 'fp8' is not bf16|fp32"),
+        (["--precision", "fp8"], "--precision: 'fp8' is not bf16|tf32|fp32"),
         (["--compile", "all"], "--compile: 'all' is not loss|model|off"),
         (["--optimizer", "lion"], "--optimizer: 'lion' is not adamw|adam|sgd"),
         (["--loss", "dice"], "--loss: 'dice' is not focal-dice|bce-dice"),

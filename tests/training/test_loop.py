@@ -4,8 +4,9 @@ import pytest
 import torch
 from helpers import tiny
 
-from training.loop import learning_rate, update_average
-from training.settings import OptimizerConfig
+from training.loop import learning_rate, skip_unless_finite, update_average
+from training.optim import make_optimizer
+from training.settings import Config, OptimizerConfig
 from training.state import copy_weights
 
 
@@ -34,6 +35,20 @@ def test_counters_are_copied_and_early_steps_have_a_smaller_decay():
     update_average(averaged, model, 0.999, 1)
     assert averaged["1.num_batches_tracked"] == 7
     assert torch.allclose(averaged["0.weight"], start + 9 / 11)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+@pytest.mark.parametrize("norm", [1.0, float("inf"), float("nan")])
+def test_a_fused_optimizer_skips_a_step_without_a_finite_norm(name, norm):
+    """As on accelerators, where nothing waits for the norm."""
+    model = tiny.build(3, 8)
+    optimizer = make_optimizer(model, Config(optimizer=name, lr=0.1))
+    before = copy_weights(model)
+    model(torch.ones(1, 3, 8, 8)).sum().backward()
+    skip_unless_finite(optimizer, torch.tensor(norm))
+    optimizer.step()
+    changed = [not torch.equal(before[n], value) for n, value in model.state_dict().items()]
+    assert any(changed) == (norm == 1.0)
 
 
 def schedule(name, epochs=10, **options):

@@ -24,10 +24,8 @@ from training.engine import ipex
 
 EngineName = Literal["auto", "native", "ipex"]
 DeviceName = Literal["auto", "cpu", "cuda", "xpu"]
-Precision = Literal["bf16", "fp32"]
+Precision = Literal["bf16", "tf32", "fp32"]
 CompileMode = Literal["loss", "model", "off"]
-
-DTYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,8 @@ def choose_engine(
     device
         ``auto`` uses an accelerator if there is one.
     precision
-        ``bf16`` (autocast: parameters stay fp32) or ``fp32``.
+        ``bf16`` (autocast: parameters stay fp32), ``fp32``, or ``tf32``, which is fp32 with
+        TensorFloat-32 on CUDA devices. ``bf16`` becomes ``tf32`` on a device without bf16.
     compile_mode
         ``loss`` compiles the loss, ``model`` the model as well, ``off`` nothing. On a CPU a
         compiled model is not measurably faster, and compiling takes a minute.
@@ -154,8 +153,26 @@ def choose_engine(
     place = choose_device(device)
     taken, why = _choose_name(name, place)
     lacking = None if compile_mode == "off" else missing_compiler(place)
-    reason = f"{taken}: {why}" + (f"; nothing compiled, {lacking}" if lacking else "")
-    return Engine(taken, place, DTYPES[precision], "off" if lacking else compile_mode, reason)
+    dtype, numbers = choose_precision(place, precision)
+    reason = f"{taken}: {why}; {numbers}" + (f"; nothing compiled, {lacking}" if lacking else "")
+    return Engine(taken, place, dtype, "off" if lacking else compile_mode, reason)
+
+
+def choose_precision(device: torch.device, precision: Precision) -> tuple[torch.dtype, str]:
+    """Return the dtype of convolutions and a description; set TensorFloat-32 on CUDA devices.
+
+    PyTorch uses TensorFloat-32 in convolutions by default, but not in matrix products.
+    """
+    note: str = precision
+    bf16 = precision == "bf16"
+    if device.type == "cuda":
+        if bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+            bf16, note = False, "tf32 (this device has no bf16)"
+        tf32 = precision != "fp32"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    elif precision == "tf32":
+        note = f"fp32 (tf32 is for cuda, not {device.type})"
+    return torch.bfloat16 if bf16 else torch.float32, note
 
 
 def _choose_name(name: EngineName, device: torch.device) -> tuple[EngineName, str]:

@@ -9,7 +9,12 @@ from torch._dynamo.exc import TorchDynamoException
 from geoprep.errors import UsageError
 from loaders.prep import DevicePrep, Normalize, SpeedTarget
 from training.engine import ipex as engine_ipex
-from training.engine.native import Compiled, choose_engine, missing_compiler
+from training.engine.native import (
+    Compiled,
+    choose_engine,
+    choose_precision,
+    missing_compiler,
+)
 from training.losses import RoadLoss, Trainable
 from training.optim import make_optimizer, prepare
 from training.settings import Config
@@ -188,3 +193,30 @@ def test_a_missing_device_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError, match="or use cpu"):
         choose_engine("native", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("precision", "supported", "dtype", "tf32", "note"),
+    [
+        ("bf16", True, torch.bfloat16, True, "bf16"),
+        ("bf16", False, torch.float32, True, "tf32 (this device has no bf16)"),
+        ("tf32", True, torch.float32, True, "tf32"),
+        ("fp32", True, torch.float32, False, "fp32"),
+    ],
+)
+def test_precision_on_cuda(monkeypatch, precision, supported, dtype, tf32, note):
+    """PyTorch's defaults would compute fp32 convolutions in TensorFloat-32."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: supported)
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    try:
+        assert choose_precision(torch.device("cuda"), precision) == (dtype, note)
+        assert torch.backends.cuda.matmul.allow_tf32 is tf32
+        assert torch.backends.cudnn.allow_tf32 is tf32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+
+
+def test_precision_on_a_cpu():
+    cpu = torch.device("cpu")
+    assert choose_precision(cpu, "bf16") == (torch.bfloat16, "bf16")
+    assert choose_precision(cpu, "tf32") == (torch.float32, "fp32 (tf32 is for cuda, not cpu)")
