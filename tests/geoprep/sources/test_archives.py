@@ -180,3 +180,47 @@ def test_files_and_archives_come_from_a_web_server_once(tmp_path, server):
     assert sorted(gets) == ["/a.zip", "/roads.geojson"]
     with pytest.raises(SourceError, match=r"gone.zip: cannot be downloaded.*browser"):
         local_pattern(f"{address}/gone.zip", into)
+
+
+def test_archives_of_equal_names_are_not_mixed_up(tmp_path):
+    """Images and masks in two archives called train.zip, and a second archive of images."""
+    for folder, body in (("images", b"image"), ("masks", b"mask"), ("more", b"more")):
+        (tmp_path / folder).mkdir()
+        write_zip(tmp_path / folder / "train.zip", {"set/1.png": body, f"set/{folder}.png": body})
+    into, unpacked = tmp_path / "in", []
+    for _ in range(2):
+        found = {
+            folder: local_pattern(
+                f"{tmp_path / folder}/train.zip!/set/1.png",
+                into,
+                lambda *step: unpacked.append(step),
+            )[0]
+            for folder in ("images", "masks", "more")
+        }
+    assert [Path(found[one]).read_bytes() for one in found] == [b"image", b"mask", b"more"]
+    assert len(unpacked) == 6, "each archive is unpacked once"
+    both = images_and_labels([found["images"], found["more"]], found["masks"], masks=True)
+    assert len({scene.image for scene in both.scenes}) == 2
+    assert all(Path(scene.label).read_bytes() == b"mask" for scene in both.scenes)
+
+
+def test_web_files_of_equal_names_are_not_mixed_up(tmp_path, server):
+    address, folder, _ = server
+    for name in ("img", "mask"):
+        (folder / name).mkdir()
+        (folder / name / "a.tif").write_text(name)
+    here = {name: local_pattern(f"{address}/{name}/a.tif", tmp_path)[0] for name in ("img", "mask")}
+    assert {name: Path(path).read_text() for name, path in here.items()} == {
+        "img": "img",
+        "mask": "mask",
+    }
+
+
+def test_a_zipped_shapefile_is_one_road_file(tmp_path):
+    parts = {f"roads/roads.{suffix}": b"x" for suffix in ("shp", "shx", "dbf", "prj")}
+    write_zip(tmp_path / "roads_shp.zip", parts)
+    labels, _ = local_pattern(str(tmp_path / "roads_shp.zip"), tmp_path / "in")
+    assert labels.endswith("roads_shp.zip.unpacked/roads/roads.shp")
+    (tmp_path / "a.tif").write_bytes(b"")
+    found = images_and_labels([str(tmp_path / "a.tif")], labels)
+    assert found.road_file == labels

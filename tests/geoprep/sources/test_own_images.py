@@ -193,3 +193,30 @@ def test_ids_are_unique_whatever_the_tree(tmp_path_factory, parts):
         (root / outer / inner / f"{stem}.tif").touch()
     found = images_and_labels([f"{root}/**/*.tif"])
     assert len(set(ids(found))) == len(parts) == len({scene.image for scene in found.scenes})
+
+
+def test_a_pattern_of_folders_means_their_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for tile in ("tile1", "tile2"):
+        for folder, suffix in (("images", "tif"), ("roads", "geojson")):
+            (tmp_path / tile / folder).mkdir(parents=True)
+            (tmp_path / tile / folder / f"{tile}.{suffix}").touch()
+            (tmp_path / tile / folder / "readme.txt").touch()
+    found = images_and_labels(["tile*/images"], "tile*/roads")
+    assert [scene.id for scene in found.scenes] == ["tile1", "tile2"]
+    assert all(scene.label.endswith(f"{scene.id}.geojson") for scene in found.scenes)
+
+
+def test_a_folder_of_masks_asks_for_the_values_that_are_roads(tmp_path):
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+        for number in range(2):
+            (tmp_path / folder / f"{number}.tif").touch()
+    with pytest.raises(
+        SourceError,
+        match=r"`labels` .*masks: no vector files, but 2 rasters, such "
+        r"as 0\.tif\. If they are masks.*`label_values`",
+    ):
+        images_and_labels([str(tmp_path / "images")], str(tmp_path / "masks"))
+    found = images_and_labels([str(tmp_path / "images")], str(tmp_path / "masks"), masks=True)
+    assert all("masks" in scene.label for scene in found.scenes)

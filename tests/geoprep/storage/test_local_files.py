@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import threading
+import time
+import zlib
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from helpers.disks import small_disk
 
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.sources.cities import get_city
-from geoprep.storage import StoreFiles, local_path, make_folder, replaced
+from geoprep.storage import StoreFiles, local_files, local_path, make_folder, replaced
 from geoprep.store import Store
 from geoprep.synth import synthesise
 from geoprep.views.footprints import export_footprints
@@ -85,6 +87,32 @@ def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path):
     with replaced(path) as partial:
         partial.write_text("whole")
     assert {*tmp_path.iterdir()} == {path, *kept}
+
+
+def test_containers_with_one_host_name_spare_each_others_files(tmp_path, monkeypatch):
+    """The process numbers of one PID namespace mean nothing in another."""
+    path = tmp_path / "a.txt"
+    with replaced(path) as partial:
+        partial.write_text("half")
+        (name,) = [one.name for one in tmp_path.iterdir()]
+    other = name.replace(local_files._machine(), f"{zlib.crc32(b'container 2'):08x}")
+    gone = re.sub(r"-\d+-", "-999999999-", other)  # a process that does not run here
+    (tmp_path / gone).write_text("still being written there")
+    (tmp_path / f".b{gone}").write_text("abandoned")
+    week = time.time() - 8 * 24 * 3600
+    os.utime(tmp_path / f".b{gone}", (week, week))
+    local_files._sweep.cache_clear()
+    with replaced(path) as partial:
+        partial.write_text("whole")
+    assert {one.name for one in tmp_path.iterdir()} == {path.name, gone}
+
+
+def test_a_machine_is_named_with_its_pid_namespace(monkeypatch):
+    assert os.readlink("/proc/self/ns/pid") in local_files.machine_id()  # noqa: PTH115 - as text
+    monkeypatch.setattr(local_files.Path, "readlink", lambda _: "pid:[1]")
+    before = local_files.machine_id()
+    monkeypatch.setattr(local_files.Path, "readlink", lambda _: "pid:[2]")
+    assert local_files.machine_id() != before
 
 
 @pytest.mark.parametrize(
