@@ -1,15 +1,14 @@
-"""A synthetic city in SpaceNet's layout: imagery worth training on, with its road labels.
+"""A synthetic city in SpaceNet's layout: imagery to train on, with its road labels.
 
-For demos and tests where the real imagery is too large to fetch. Roads are found by shape and
+For demos and tests where the real imagery is too large to download. Roads can be found by shape and
 context, not by colour: roofs, parking lots, yards and bare ground share their spectra.
 
 ======= ========================================================================================
 city/   frame (chips, degrees, metres), lattice and terrain, kinds of roads, the connected network;
-        plan: all of it, plus which chip is empty and which have black borders
-ground/ what there is to draw in a box (world), of what material (spectra)
-image/  things to reflectance (render), reflectance to counts (products)
-labels  roads of a chip as GeoJSON
-write   files, whole or not at all
+        plan: all of it, with the chip without roads and the chips with black borders
+ground/ the shapes to draw in a box (world), and their materials (spectra)
+image/  shapes to reflectance (render), reflectance to counts (products)
+files   images, road labels as GeoJSON, and the manifest
 ======= ========================================================================================
 """
 
@@ -22,11 +21,10 @@ from geoprep.errors import UsageError
 from geoprep.executors import Threads
 from geoprep.sources import City
 from geoprep.storage import make_folder
-from geoprep.synth.city.plan import Plan, make_plan
+from geoprep.synth.city.plan import CityPlan, make_plan
+from geoprep.synth.files import RoadLabels, claim_folder, scene_files, write_image, write_json
 from geoprep.synth.image.products import PRODUCT_BANDS, draw_products
 from geoprep.synth.image.render import Renderer
-from geoprep.synth.labels import Labels
-from geoprep.synth.write import claim_folder, scene_files, write_image, write_json
 
 __all__ = ["PRODUCT_BANDS", "synthesise"]
 
@@ -44,24 +42,24 @@ def synthesise(
 ) -> Path:
     """Draw a synthetic city into a folder, in the layout of its SpaceNet area of interest.
 
-    The same arguments give the same bytes whatever the number of workers. Files that are already
-    there from the same arguments are kept, so an interrupted run is taken up where it stopped.
+    The same arguments give the same bytes for any number of workers. Existing files of the same
+    arguments are kept, so an interrupted run resumes where it stopped.
 
     Parameters
     ----------
     out
         Folder that will hold the area's own folder.
     city
-        Which area: it decides location, names, label schema, and whether there are labels.
+        The city, which sets location, names, label schema, and whether there are labels.
     scenes, size
         Number of chips, and pixels per side of each (2.7e-6 degrees per pixel, as in SpaceNet).
     seed
-        Another seed is another city; not negative.
+        Random seed of the city, 0 or more.
     products
         Any of ``PS-RGB`` (uint8 in SpaceNet 5, 11 bits in uint16 in SpaceNet 3), ``PS-MS`` (8
         WorldView-3 bands, uint16) and ``PAN`` (uint16).
     on_scene
-        Called with (finished, total) after every scene, from the calling thread.
+        Called after every scene with the finished and all scenes, from the calling thread.
 
     Returns
     -------
@@ -71,7 +69,7 @@ def synthesise(
     Raises
     ------
     UsageError
-        An argument cannot be met, or the folder holds another city or real imagery.
+        An argument is out of range, or the folder holds another city or real imagery.
     """
     wanted = _check(products, seed, workers)
     plan = make_plan(city, scenes, seed, size)
@@ -88,11 +86,11 @@ def synthesise(
 
 
 def _check(products: Sequence[str], seed: int, workers: int) -> tuple[str, ...]:
-    """Return the products asked for, each once, in a fixed order."""
+    """Return the requested products, each once, in a fixed order."""
     unknown = [name for name in products if name not in PRODUCT_BANDS]
     if unknown or not products:
         raise UsageError(
-            f"cannot draw {', '.join(unknown) or 'no product'}: choose from "
+            f"`products`: cannot draw {', '.join(unknown) or 'no product'}: choose from "
             f"{', '.join(PRODUCT_BANDS)}"
         )
     if seed < 0 or workers < 1:
@@ -100,18 +98,18 @@ def _check(products: Sequence[str], seed: int, workers: int) -> tuple[str, ...]:
     return tuple(name for name in PRODUCT_BANDS if name in products)
 
 
-def _is_done(folder: Path, plan: Plan, index: int, products: tuple[str, ...]) -> bool:
+def _is_done(folder: Path, plan: CityPlan, index: int, products: tuple[str, ...]) -> bool:
     files = scene_files(folder, plan, index, products)
     return all(path.exists() for path in files.values())
 
 
 class _Draw:
-    """Draws and writes one scene after another; what scenes share is made once."""
+    """Draws and writes scenes; what they share is made once."""
 
-    def __init__(self, folder: Path, plan: Plan, products: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, plan: CityPlan, products: tuple[str, ...]) -> None:
         self._folder, self._plan, self._products = folder, plan, products
         self._renderer = Renderer(plan)
-        self._labels = Labels(plan)
+        self._labels = RoadLabels(plan)
 
     def __call__(self, index: int) -> None:
         plan = self._plan

@@ -1,4 +1,4 @@
-"""What the city is: a place and a seed in; zones, roads with attributes, black borders out.
+"""Plans a city from a place and a seed: zones, roads with attributes, black borders.
 
-Its face is ``plan.make_plan``; ``frame`` knows degrees and metres, ``kinds`` widths and speeds.
+``plan.make_plan`` makes the plan; ``frame`` has degrees and metres, ``kinds`` widths and speeds.
 """

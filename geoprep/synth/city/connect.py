@@ -1,4 +1,4 @@
-"""What makes a set of roads one network: shared vertices, one part, a road for every chip."""
+"""Makes a set of roads one connected network that reaches every chip."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class DisjointSets:
         return root
 
     def join(self, a: Hashable, b: Hashable) -> bool:
-        """Unite two sets; return whether they were apart before."""
+        """Unite two sets; return whether they were separate before."""
         a, b = self.find(a), self.find(b)
         self._parent[a] = b
         return a != b
 
 
-def largest_part(roads: list[Road]) -> list[Road]:
-    """Return the roads of the longest connected part: shared vertices connect, nothing else."""
+def largest_component(roads: list[Road]) -> list[Road]:
+    """Return the longest connected component; only shared vertices connect roads."""
     sets = DisjointSets()
     for k, road in enumerate(roads):
         for x, y in shapely.get_coordinates(road.line).tolist():
             sets.join(("road", k), (x, y))
     length: defaultdict[Hashable, float] = defaultdict(float)
     for k, road in enumerate(roads):
-        # A motorway without a ramp must not win against the streets beside it.
+        # A motorway without a ramp must not outweigh the streets beside it.
         weight = 0.1 if road.kind.highway == "motorway" else 1.0
         length[sets.find(("road", k))] += weight * road.line.length
     best = max(length, key=lambda part: length[part]) if length else None
@@ -59,10 +59,10 @@ def reach_boxes(
     area: shapely.Geometry,
     rng: np.random.Generator,
 ) -> list[Road]:
-    """Return one service road for each box that has none, from the nearest place of the network.
+    """Return one service road for each box without roads, from the nearest vertex of the network.
 
-    Boxes hang together side by side, so all are reached. ``area`` is where roads may lie if it
-    can be arranged; the boxes are where they may lie at all.
+    Boxes are connected side by side, so all are reached. Roads lie within ``area`` if possible,
+    else anywhere within the boxes.
     """
     added = [] if roads else [_first_road(boxes[0])]
     waiting = _unreached(boxes, roads + added)
@@ -72,7 +72,7 @@ def reach_boxes(
             # A box behind another may be reached once that one is.
             before, still = len(waiting), []
             for k in waiting:
-                road = _way_to(_goal(boxes[k], rng), roads + added, within, len(added))
+                road = _service_road(_goal(boxes[k], rng), roads + added, within, len(added))
                 if road is None:
                     still.append(k)
                 else:
@@ -82,7 +82,7 @@ def reach_boxes(
 
 
 def _unreached(boxes: Sequence[shapely.Polygon], roads: list[Road]) -> list[int]:
-    """Return which boxes have hardly any road, or none."""
+    """Return the indices of boxes with hardly any road, or none."""
     lines = np.array([road.line for road in roads], dtype=object)
     box, line = shapely.STRtree(lines).query(boxes, predicate="intersects")
     inside = shapely.length(shapely.intersection(np.array(boxes)[box], lines[line]))
@@ -103,11 +103,13 @@ def _goal(box: shapely.Polygon, rng: np.random.Generator) -> Points:
     return goal
 
 
-def _way_to(goal: Points, roads: list[Road], area: shapely.Geometry, count: int) -> Road | None:
-    """Return the shortest straight service road from a vertex of the network to a place.
+def _service_road(
+    goal: Points, roads: list[Road], area: shapely.Geometry, count: int
+) -> Road | None:
+    """Return the shortest straight service road from a vertex of the network to a goal.
 
-    It leaves from a street and crosses nothing; where that cannot be, it crosses motorways as a
-    bridge; at last it leaves from anywhere and crosses anything.
+    It starts at a street and crosses nothing; if that is impossible, it crosses motorways on a
+    bridge; as a last resort it starts anywhere and crosses anything.
     """
     streets = [road for road in roads if not road.kind.highway.startswith("motorway")]
     ground = [road for road in streets if not road.bridge]

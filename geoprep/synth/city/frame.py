@@ -1,8 +1,8 @@
-"""Where a synthetic city lies: its lattice of chips, in degrees and in metres.
+"""Location of a synthetic city: its grid of chips, in degrees and in metres.
 
-Drawing is done in metres (x eastwards, y southwards from the north-west corner), files are
-written in degrees. The two are tied by one scale per city, so a vertex that two roads share in
-metres is bit for bit the same vertex in the label files.
+Drawing uses metres (x eastwards, y southwards from the north-west corner), files use degrees. One
+scale per city converts between them, so a vertex that two roads share in metres is exactly the same
+vertex in the label files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Kinds of road: what their attributes are, how wide they are drawn, how fast they are.
+"""Kinds of road: attributes, widths and speeds.
 
-Width, markings and roadside follow from class and lanes, so that speed can be learnt by looking.
+Width, markings and roadside follow from class and lanes, so that speed can be learned from images.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ URBAN, RURAL = 0.62, 0.34
 
 
 class Kind(NamedTuple):
-    """The attributes that decide how a road looks and how fast it is."""
+    """Attributes that determine the appearance and the speed of a road."""
 
     highway: str
     lanes: int
@@ -72,7 +72,7 @@ class Kind(NamedTuple):
 
     @property
     def order(self) -> int:
-        """Which of two crossing roads is drawn last: the higher."""
+        """Drawing order: of two crossing roads, the one with the higher order is drawn last."""
         return _GEOMETRY[self.highway][4]
 
     @property

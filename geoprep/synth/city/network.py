@@ -12,7 +12,7 @@ import numpy as np
 import shapely
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.synth.city.connect import DisjointSets, largest_part, reach_boxes
+from geoprep.synth.city.connect import DisjointSets, largest_component, reach_boxes
 from geoprep.synth.city.frame import Frame
 from geoprep.synth.city.kinds import MOTORWAY, RAMP, RURAL, URBAN, Kind, Road, draw_kind
 from geoprep.synth.city.lattice import Edge, Lattice, Points, hermite
@@ -20,10 +20,10 @@ from geoprep.synth.city.spurs import draw_spurs
 from geoprep.synth.city.terrain import CARRIAGEWAY_M, Corridors, Zones, motorway_axis
 
 _TERMINAL_M = 42.0
-"""From the motorway's axis to where a ramp leaves the crossing street."""
+"""Distance in metres from the motorway's axis to where a ramp leaves the crossing street."""
 _ABUTMENT_M = 7.0
 _CLEAR_M = 16.0
-"""How far the carriageways keep from a chip that is to have no road."""
+"""Distance in metres of carriageways from the chip without roads."""
 _ALWAYS_KEPT = ("primary", "secondary")
 
 
@@ -46,7 +46,7 @@ def build_network(
     roads += draw_spurs(lattice, zones, corridors, roads, edges, rng)
     under = {highway: _below(highway, corridors) for highway in {r.kind.highway for r in roads}}
     pieces = [piece for road in roads for piece in _bridges(road, under[road.kind.highway])]
-    roads = largest_part(_clip(pieces, area))
+    roads = largest_component(_clip(pieces, area))
     targets = [box for k, box in enumerate(boxes) if k != empty]
     return roads + reach_boxes(targets, roads, area, rng)
 
@@ -54,7 +54,7 @@ def build_network(
 def _street_edges(
     lattice: Lattice, area: BaseGeometry, closed: BaseGeometry, rng: np.random.Generator
 ) -> list[Edge]:
-    """Return the stretches of line that may be streets: within reach, with or without a bridge."""
+    """Return the stretches of lines that may be streets, with or without a bridge."""
     edges = [e for e in lattice.curves if lattice.rank(e) != "motorway"]
     lines = np.array([shapely.LineString(lattice.curves[e]) for e in edges], dtype=object)
     shapely.prepare(area)
@@ -65,7 +65,7 @@ def _street_edges(
 
 
 def _may_cross(lattice: Lattice, edge: Edge, row_chance: float, rng: np.random.Generator) -> bool:
-    """Decide whether a street crosses what lies in its way: few minor ones get a bridge."""
+    """Decide whether a street crosses an obstacle: few minor streets get a bridge."""
     rank, chance = lattice.rank(edge), rng.random()
     if rank in _ALWAYS_KEPT:
         return True
@@ -84,7 +84,7 @@ def _thin(
     area: BaseGeometry,
     rng: np.random.Generator,
 ) -> set[Edge]:
-    """Leave out minor streets, the more the more rural, and keep all that holds it together."""
+    """Drop minor streets, more of them in rural zones, and keep those that connect the network."""
     xy = lattice.nodes
     inside = shapely.contains_xy(area, xy[..., 0], xy[..., 1])
     sets = DisjointSets()
@@ -188,7 +188,7 @@ def _normals(xy: Points) -> Points:
 
 
 def _below(highway: str, corridors: Corridors) -> BaseGeometry:
-    """Return what a class of road passes over on bridges."""
+    """Return the area that a class of road crosses on bridges."""
     below = [corridors.river]
     if not highway.startswith("motorway"):
         below.append(corridors.motorway)
@@ -244,7 +244,7 @@ def _at(line: shapely.LineString, distance: float) -> Points:
 
 
 def _clip(roads: list[Road], area: BaseGeometry) -> list[Road]:
-    """Cut roads at the area's edge; what is left of each may be several roads."""
+    """Cut roads at the edge of the area, which may leave several pieces of a road."""
     parts = shapely.intersection([road.line for road in roads], area)
     return [
         Road(piece, road.kind, road.bridge, road.street)

@@ -1,4 +1,4 @@
-"""Which chips a synthetic city has: their numbers, the one without roads, the black borders."""
+"""The plan of a synthetic city: all that does not depend on a single chip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from geoprep.synth.city.network import build_network
 from geoprep.synth.city.terrain import Corridors, Zones, make_corridors, make_zones
 
 PLAN, STREET, ROAD, BLOCK, SCENE, NOISE = range(6)
-"""Streams of random numbers: what is drawn in one never moves another."""
+"""Independent streams of random numbers: draws from one never change another."""
 
 _FEWEST_FOR_GAPS = 4
 """Cities of fewer chips have roads in every chip and no black borders."""
@@ -25,8 +25,8 @@ _WEIGHTS = {"motorway": 50.0, "primary": 10.0, "secondary": 4.0, "tertiary": 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """All of a city that does not depend on a single chip.
+class CityPlan:
+    """A city: everything that does not depend on a single chip.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Plan:
     empty : int or None
         Index of the chip that no road enters.
     borders : dict
-        Index of a chip -> polygon in metres where it is black.
+        Index of a chip -> polygon in metres that is black.
     """
 
     city: City
@@ -50,7 +50,7 @@ class Plan:
     borders: dict[int, shapely.Polygon]
 
 
-def make_plan(city: City, scenes: int, seed: int, size: int) -> Plan:
+def make_plan(city: City, scenes: int, seed: int, size: int) -> CityPlan:
     """Plan a city: the same arguments give the same plan."""
     frame = make_frame(city, scenes, size)
     rng = generator(seed, city, PLAN)
@@ -61,11 +61,11 @@ def make_plan(city: City, scenes: int, seed: int, size: int) -> Plan:
     roads = build_network(frame, lattice, zones, corridors, empty, rng)
     numbers = tuple(int(n) for n in np.cumsum(rng.choice([1, 2, 3], scenes, p=[0.7, 0.2, 0.1])) - 1)
     borders = _draw_borders(frame, empty, rng)
-    return Plan(city, seed, frame, lattice, zones, corridors, roads, numbers, empty, borders)
+    return CityPlan(city, seed, frame, lattice, zones, corridors, roads, numbers, empty, borders)
 
 
 def _choose_empty(frame: Frame, lattice: Lattice, rng: np.random.Generator) -> int | None:
-    """Return the chip that costs the network least when no road may enter it."""
+    """Return the chip whose closure to roads costs the network least."""
     if frame.scenes < _FEWEST_FOR_GAPS:
         return None
     curves = [shapely.LineString(curve) for curve in lattice.curves.values()]
@@ -78,7 +78,7 @@ def _choose_empty(frame: Frame, lattice: Lattice, rng: np.random.Generator) -> i
 
 
 def _stays_whole(frame: Frame, without: int) -> bool:
-    """Return whether the other chips still hang together, side by side."""
+    """Return whether the other chips are still connected, side by side."""
     sets = DisjointSets()
     joins = 0
     for k in range(frame.scenes):
@@ -102,7 +102,7 @@ def _draw_borders(
 
 
 def _outer_sides(frame: Frame, index: int) -> list[int]:
-    """Return on which sides (0 west, 1 east, 2 north, 3 south) a chip has no neighbour."""
+    """Return the sides (0 west, 1 east, 2 north, 3 south) on which a chip has no neighbour."""
     row, col = divmod(index, frame.cols)
     below = index + frame.cols >= frame.scenes
     right = col == frame.cols - 1 or index == frame.scenes - 1

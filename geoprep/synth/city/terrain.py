@@ -1,4 +1,4 @@
-"""What lies under a synthetic city: how dense it is where, and what streets have to cross."""
+"""Terrain of a synthetic city: density zones, and corridors that streets have to cross."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from geoprep.synth.city.lattice import Edge, Lattice, Points
 
 _MEDIAN_M = 4.0
 CARRIAGEWAY_M = (MOTORWAY.width + _MEDIAN_M) / 2
-"""From the motorway's axis to the centre line of either carriageway."""
+"""Distance in metres from the motorway's axis to the centre line of either carriageway."""
 CORRIDOR_M = CARRIAGEWAY_M + MOTORWAY.width / 2
 """Half width of the motorway, median included."""
 RAIL_M = 4.2
@@ -25,7 +25,7 @@ _RIVER_M = (9.0, 15.0)
 
 @dataclass(frozen=True, slots=True)
 class Corridors:
-    """What streets must cross on bridges, or not at all, as polygons in metres."""
+    """Obstacles that streets cross on bridges, or not at all, as polygons in metres."""
 
     motorway: BaseGeometry
     river: BaseGeometry
@@ -51,7 +51,7 @@ class Zones:
 
 
 def make_zones(frame: Frame, rng: np.random.Generator) -> Zones:
-    """Draw where a city is dense and where it is open country."""
+    """Draw the density zones of a city."""
     centre = np.array(frame.extent) / 2
     heading, length = rng.uniform(0, 2 * np.pi, 2), rng.uniform(500, 900, 2)
     waves = (2 * np.pi / length * np.stack((np.cos(heading), np.sin(heading)))).T

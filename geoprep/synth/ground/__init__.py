@@ -1,4 +1,4 @@
-"""What there is to draw in a box: a plan in; shapes of a material at a height out.
+"""Turns a plan into the shapes to draw in a box, each of a material at a height.
 
-Its face is ``world.World``; ``spectra`` says what materials reflect.
+``world.Ground`` gives the shapes; ``spectra`` the reflectance of materials.
 """

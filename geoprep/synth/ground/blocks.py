@@ -1,4 +1,4 @@
-"""What fills a block of the city: its use, its ground, its buildings, trees and paths."""
+"""Contents of a city block: its use, ground, buildings, trees and paths."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from geoprep.synth.city.kinds import RURAL, URBAN
 from geoprep.synth.city.lattice import Points, hermite
 from geoprep.synth.ground.buildings import add_houses, add_mall, add_slabs, add_works
 from geoprep.synth.ground.pavement import asphalt_age
-from geoprep.synth.ground.shapes import segments, strip
-from geoprep.synth.ground.things import DETAIL, GROUND, SHORE, WATER, Sketch
+from geoprep.synth.ground.things import DETAIL, GROUND, SHORE, WATER, Sketch, segments, strip
 
 Use = Literal["slabs", "mall", "works", "houses", "park", "field", "soil", "forest", "lake"]
 
@@ -28,7 +27,7 @@ _USES: dict[str, dict[Use, float]] = {
 
 
 def draw_use(zone: float, wild: bool, rng: np.random.Generator) -> Use:
-    """Draw what a block is used for; ``wild`` blocks need no road."""
+    """Draw the use of a block; ``wild`` blocks need no road."""
     name = "wild" if wild else "urban" if zone > URBAN else "suburban" if zone > RURAL else "rural"
     shares = _USES[name]
     use: Use = list(shares)[int(rng.choice(len(shares), p=list(shares.values())))]
@@ -43,12 +42,12 @@ def draw_block(
     angle: float,
     rng: np.random.Generator,
 ) -> None:
-    """Add all that a block holds.
+    """Add the contents of a block.
 
     Parameters
     ----------
     block, rooms
-        The block with half of the streets around it, and what of it is free of roads.
+        The block with half of the streets around it, and its parts without roads.
     angle
         Direction of the block's first side, in radians.
     """
@@ -80,7 +79,7 @@ def scatter_trees(
     density: float,
     rng: np.random.Generator,
 ) -> None:
-    """Add trees at random, in clumps, off what is taken."""
+    """Add random trees, in clumps, outside the occupied ground."""
     count = rng.poisson(room.area * density)
     clumps = rng.uniform(room.bounds[:2], room.bounds[2:], (max(count // 5, 1), 2))
     where = clumps[rng.integers(0, len(clumps), count)] + rng.normal(0, 6, (count, 2))
@@ -146,7 +145,7 @@ def _draw_open(
     angle: float,
     rng: np.random.Generator,
 ) -> None:
-    """Add fields, bare ground, woods or a lake, whatever the streets around them do."""
+    """Add fields, bare ground, woods or a lake."""
     ground = {"field": "meadow", "soil": "yard", "forest": "litter", "lake": "meadow"}[use]
     sketch.add(block, ground, GROUND)
     for room in rooms:

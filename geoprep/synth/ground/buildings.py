@@ -1,4 +1,4 @@
-"""Buildings and what stands between them: houses, slabs, halls, parking lots."""
+"""Buildings and the ground between them: houses, slabs, halls, parking lots."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from shapely.geometry.base import BaseGeometry
 
 from geoprep.synth.city.lattice import Points
 from geoprep.synth.ground.pavement import add_cars, asphalt_age
-from geoprep.synth.ground.shapes import along, rectangles, segments, strip
-from geoprep.synth.ground.things import DETAIL, GROUND, ROOF, Sketch
+from geoprep.synth.ground.things import (
+    DETAIL,
+    GROUND,
+    ROOF,
+    Sketch,
+    along,
+    rectangles,
+    segments,
+    strip,
+)
 
 _FLAT_ROOFS = ("roofing", "concrete", "gravel", "white", "steel", "dirt")
 _FLAT_SHARES = np.array([0.5, 0.16, 0.15, 0.08, 0.06, 0.05])
@@ -21,7 +29,7 @@ _HOUSE_SHARES = np.array([0.2, 0.2, 0.3, 0.1, 0.06, 0.05, 0.09])
 
 
 def fitting(boxes: NDArray[np.object_], room: BaseGeometry, apart: float) -> NDArray[np.intp]:
-    """Return which boxes lie within a room and at least ``apart`` from those chosen before."""
+    """Return the boxes that lie within a room, at least ``apart`` metres from each other."""
     shapely.prepare(room)
     chosen: list[int] = []
     for k in np.flatnonzero(shapely.contains(room, boxes)):
@@ -101,7 +109,7 @@ def _add_pitched(
     height: Points,
     rng: np.random.Generator,
 ) -> None:
-    """Add roofs of two slopes; each has its own brightness, by where the sun stands."""
+    """Add roofs of two slopes, whose brightness depends on the position of the sun."""
     kinds = rng.choice(len(_HOUSE_ROOFS), len(where), p=_HOUSE_SHARES)
     gain = rng.uniform(0.75, 1.3, len(where))
     across = np.stack((-np.sin(angle), np.cos(angle)), -1) * (width / 4)[:, None]

@@ -1,4 +1,4 @@
-"""Roads as things to draw: kerbs, carriageway, wear, markings, cars, trees along the street."""
+"""Shapes of roads: kerbs, carriageway, wear, markings, cars, trees along the street."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from shapely.geometry.base import BaseGeometry
 
 from geoprep.synth.city.kinds import Kind, Road
 from geoprep.synth.city.lattice import Points
-from geoprep.synth.ground.shapes import along, beside, dashes, rectangles, segments, shifted, strip
 from geoprep.synth.ground.things import (
     BRIDGE,
     CAR,
@@ -23,6 +22,13 @@ from geoprep.synth.ground.things import (
     ROADSIDE,
     VERGE,
     Sketch,
+    along,
+    beside,
+    dashes,
+    rectangles,
+    segments,
+    shifted,
+    strip,
 )
 
 _LIFT = BRIDGE - ROADSIDE
@@ -32,7 +38,7 @@ _CAR_SHARES = np.array([0.26, 0.2, 0.22, 0.08, 0.1, 0.06, 0.08])
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How one street looks along all of its length, bridges included."""
+    """Appearance of one street along all of its length, bridges included."""
 
     material: str
     gain: float
@@ -48,7 +54,7 @@ def asphalt_age(rng: np.random.Generator) -> float:
 
 
 def draw_style(kind: Kind, zone: float, rng: np.random.Generator) -> Style:
-    """Draw the looks of a street."""
+    """Draw the appearance of a street."""
     material = str(rng.choice(["asphalt", "patched", "concrete"], p=[0.62, 0.28, 0.10]))
     gain = asphalt_age(rng)
     if material == "concrete":
@@ -67,7 +73,7 @@ def draw_style(kind: Kind, zone: float, rng: np.random.Generator) -> Style:
 
 
 def draw_road(sketch: Sketch, road: Road, style: Style, rng: np.random.Generator) -> None:
-    """Add one road with all that belongs to it."""
+    """Add one road with its roadside, markings and cars."""
     lift = _LIFT if road.bridge else 0
     if road.bridge:
         edge = strip(road.line, road.kind.width / 2 + 1.1, flat=True)

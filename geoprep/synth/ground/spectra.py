@@ -1,4 +1,4 @@
-"""What the ground is made of: reflectance in eight bands, and how each material varies.
+"""Materials of the ground: reflectance in eight bands, and its variation.
 
 Roads share their spectra with roofs, parking lots, yards and bare soil on purpose: a model has to
 find them by shape. Reflectances are round figures in the manner of published spectral libraries

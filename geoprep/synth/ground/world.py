@@ -1,4 +1,4 @@
-"""A planned city made concrete: what there is to draw in any box of it, worked out on demand."""
+"""Shapes to draw in any box of a planned city, computed on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from geoprep.synth.city.frame import generator
 from geoprep.synth.city.kinds import Road
 from geoprep.synth.city.lattice import Points
-from geoprep.synth.city.plan import BLOCK, ROAD, STREET, Plan
+from geoprep.synth.city.plan import BLOCK, ROAD, STREET, CityPlan
 from geoprep.synth.ground.blocks import draw_block, draw_use
 from geoprep.synth.ground.pavement import (
     Style,
@@ -22,9 +22,18 @@ from geoprep.synth.ground.pavement import (
     draw_style,
     street_trees,
 )
-from geoprep.synth.ground.shapes import dashes, shifted, strip
 from geoprep.synth.ground.spectra import DRYNESS
-from geoprep.synth.ground.things import RAIL, SHORE, WATER, Sketch, Things, merge
+from geoprep.synth.ground.things import (
+    RAIL,
+    SHORE,
+    WATER,
+    Sketch,
+    Things,
+    dashes,
+    merge,
+    shifted,
+    strip,
+)
 
 Box = tuple[float, float, float, float]
 
@@ -33,13 +42,13 @@ _RIVERSIDE_M = 8.0
 _MARKED = ("primary", "secondary", "tertiary")
 
 
-class World:
-    """Everything that can be drawn; roads and blocks are worked out on demand and kept a while.
+class Ground:
+    """All shapes of a city; those of roads and blocks are computed on demand and cached.
 
-    Safe to share between threads: two that want the same block at once both draw it, alike.
+    Safe to share between threads: two that need the same block at once both compute it, equally.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CityPlan) -> None:
         self.plan = plan
         lines = np.array([road.line for road in plan.roads], dtype=object)
         half = np.array([road.kind.width / 2 for road in plan.roads])
@@ -53,14 +62,14 @@ class World:
         self._outlines = shapely.STRtree(outlines)
         self._styles = self._draw_styles()
         self._junctions = _junctions(plan.roads)
-        # Chips come row by row: what reaches into the next row is still there when it comes.
+        # Chips are drawn row by row: shapes that reach into the next row are still cached there.
         self._road = lru_cache(60 + 24 * plan.frame.cols)(self._draw_road)
         self._block = lru_cache(40 + 16 * plan.frame.cols)(self._draw_block)
         self._corridors = self._draw_corridors()
         self._dryness = DRYNESS.get(plan.city.name, 0.0)
 
     def things(self, box: Box) -> Things:
-        """Return what is to be seen in a box (x0, y0, x1, y1) in metres, in drawing order."""
+        """Return the shapes in a box (x0, y0, x1, y1) in metres, in drawing order."""
         area = shapely.box(*box)
         blocks = np.sort(self._outlines.query(area))
         roads = np.sort(self._clear.query(area))
@@ -70,7 +79,7 @@ class World:
         return replace(things, trees=_survivors(things.trees, self._dryness))
 
     def _draw_styles(self) -> dict[int, Style]:
-        """Draw the looks of every street, at its first stretch."""
+        """Draw the style of every street, at its first stretch."""
         styles: dict[int, Style] = {}
         for road in self.plan.roads:
             if road.street not in styles:
@@ -107,7 +116,7 @@ class World:
         return sketch.finish()
 
     def _rooms(self, block: shapely.Polygon) -> list[shapely.Polygon]:
-        """Return the parts of a block that neither roads nor corridors take."""
+        """Return the parts of a block without roads and corridors."""
         near = self._clear.geometries[np.sort(self._clear.query(block))]
         c = self.plan.corridors
         taken = [*near, strip(c.river, _RIVERSIDE_M), strip(c.rail, 4.0), strip(c.motorway, 9.0)]
@@ -115,7 +124,7 @@ class World:
         return [part for part in shapely.get_parts(free) if part.geom_type == "Polygon"]
 
     def _off_road(self, where: Points) -> NDArray[np.bool_]:
-        """Say which points lie off every carriageway."""
+        """Return whether each point is outside every carriageway, bool (n,)."""
         free = np.ones(len(where), dtype=bool)
         hit, _ = self._surfaces.query(shapely.points(where), predicate="within")
         free[hit] = False
@@ -139,7 +148,7 @@ class World:
 
 
 def _survivors(trees: Points, dryness: float) -> Points:
-    """Leave out trees that a dry climate does not bear, by where they stand."""
+    """Drop the trees that a dry climate does not support, by their position."""
     lot = (trees[:, 0] * 12.9898 + trees[:, 1] * 78.233) % 1.0
     return trees[lot >= 0.8 * dryness]
 

@@ -26,7 +26,7 @@ HAZE: Final = np.array([1.0, 0.85, 0.62, 0.5, 0.42, 0.33, 0.25, 0.2, 0.5])
 
 @dataclass(frozen=True, slots=True)
 class Light:
-    """How one chip was lit and recorded.
+    """Light and recording of one chip.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""From reflectance to the files' numbers: PS-RGB, PS-MS and PAN as SpaceNet delivers them."""
+"""Converts reflectance to pixel values: PS-RGB, PS-MS and PAN as SpaceNet delivers them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from geoprep.synth.ground.spectra import BANDS, RGB_BANDS
 from geoprep.synth.image.light import Field, strips
-from geoprep.synth.image.render import PAN, Renderer, Scene
+from geoprep.synth.image.render import PAN, RenderedChip, Renderer
 
 PRODUCT_BANDS: Final[dict[str, tuple[int, ...]]] = {
     "PS-RGB": RGB_BANDS,
@@ -57,7 +57,7 @@ def draw_products(
     return out
 
 
-def _to_8_bit(value: Field, scene: Scene, band: int) -> NDArray[np.uint8]:
+def _to_8_bit(value: Field, scene: RenderedChip, band: int) -> NDArray[np.uint8]:
     """Stretch to 1..255 with the chip's own range and gamma, alike for all bands."""
     light = scene.light
     curve = np.linspace(0, 1, _STEPS) ** light.gamma
@@ -71,7 +71,7 @@ def _to_8_bit(value: Field, scene: Scene, band: int) -> NDArray[np.uint8]:
     return _blacken(out, scene)
 
 
-def _to_11_bit(value: Field, scene: Scene, band: int) -> NDArray[np.uint16]:
+def _to_11_bit(value: Field, scene: RenderedChip, band: int) -> NDArray[np.uint16]:
     """Scale to 11-bit counts, 1..2047."""
     out = np.empty(value.shape, dtype=np.uint16)
     for rows in strips(len(value)):
@@ -81,7 +81,7 @@ def _to_11_bit(value: Field, scene: Scene, band: int) -> NDArray[np.uint16]:
     return _blacken(out, scene)
 
 
-def _blacken(pixels: NDArray[Count], scene: Scene) -> NDArray[Count]:
+def _blacken(pixels: NDArray[Count], scene: RenderedChip) -> NDArray[Count]:
     if scene.black is not None:
         pixels[scene.black] = 0
     return pixels

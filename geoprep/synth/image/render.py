@@ -1,4 +1,4 @@
-"""One chip as pixels: what stands where, its shadow, its light, the sensor.
+"""Renders one chip: shapes, heights, shadows, light and sensor.
 
 All bands see the same scene: one raster of things, one of heights, one of shadow; a band is a
 lookup of the things' reflectance, textured, blurred by the optics, plus its own noise.
@@ -19,7 +19,7 @@ from rasterio.features import rasterize
 from shapely.geometry.base import BaseGeometry
 
 from geoprep.synth.city.frame import generator
-from geoprep.synth.city.plan import NOISE, SCENE, Plan
+from geoprep.synth.city.plan import NOISE, SCENE, CityPlan
 from geoprep.synth.ground.spectra import (
     BANDS,
     DRYNESS,
@@ -30,7 +30,7 @@ from geoprep.synth.ground.spectra import (
     variation,
 )
 from geoprep.synth.ground.things import DECK, Things
-from geoprep.synth.ground.world import World
+from geoprep.synth.ground.world import Ground
 from geoprep.synth.image.light import (
     HAZE,
     SKYLIGHT,
@@ -59,7 +59,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class RenderedChip:
     """A chip before the sensor.
 
     Attributes
@@ -80,12 +80,12 @@ class Scene:
 
 
 class Renderer:
-    """Draws the chips of one city; holds what they share."""
+    """Renders the chips of one city, and holds the data that they share."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CityPlan) -> None:
         frame = plan.frame
         self.plan = plan
-        self.world = World(plan)
+        self.world = Ground(plan)
         rng = generator(plan.seed, plan.city, NOISE)
         self.noise: Noise = make_noise(frame.size, frame.px, frame.py, rng)
         self._sprites = TreeSprites(frame.px, frame.py, rng)
@@ -95,7 +95,7 @@ class Renderer:
         self._variation = variation()
         self._other, self._bare = patches()
 
-    def scene(self, index: int) -> Scene:
+    def scene(self, index: int) -> RenderedChip:
         """Compose one chip; depends on the plan and the index alone."""
         frame = self.plan.frame
         rng = generator(self.plan.seed, self.plan.city, SCENE, index)
@@ -118,9 +118,9 @@ class Renderer:
         table = self._table(things, light)
         shaded = _shadow(units, light, to_metres) | self._below_bridges(things, light, to_metres)
         ids += shaded * np.uint16(len(table) // 2)
-        return Scene(ids, texture, table, light, self._black(index, to_metres))
+        return RenderedChip(ids, texture, table, light, self._black(index, to_metres))
 
-    def band(self, scene: Scene, band: int, index: int) -> Field:
+    def band(self, scene: RenderedChip, band: int, index: int) -> Field:
         """Return one band (y, x) as reflectance with haze and noise, before any scaling."""
         size = self.plan.frame.size
         rng = generator(self.plan.seed, self.plan.city, NOISE, index, band)
@@ -136,7 +136,7 @@ class Renderer:
         return out
 
     def _let_through(self, ids: NDArray[np.uint16], things: Things, patch: Field) -> None:
-        """Replace patches of a material by what shows through it: weeds, bald spots, puddles."""
+        """Replace patches of a material by what shows through: weeds, bare spots, puddles."""
         count = len(MATERIALS)
         bare = np.concatenate(([9.0], self._bare, self._bare[things.material])).astype(np.float32)
         other = np.concatenate(([0], self._other + 1, self._other[things.material] + 1))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from geoprep.synth.city.lattice import Points
 
 UNIT_M = 0.05
-"""Metres a unit of height rasters; the lowest bit is set on conifers."""
+"""Metres per unit of height rasters; the lowest bit is set on conifers."""
 _STEP_M = 0.25
 _LARGEST_M = 6.0
 _VARIANTS = 4
