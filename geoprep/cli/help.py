@@ -111,7 +111,11 @@ def name_options(text: str, context: click.Context | None = None) -> str:
             option = max(parameter.opts, key=len)
             names[option.lstrip("-").replace("-", "_")] = option
             names[parameter.name or ""] = option
-    return re.sub(r"`(\w+)`", lambda found: names.get(found[1], found[0]), text)
+
+    def named(found: re.Match[str]) -> str:  # parameters in metres end in _m, options do not
+        return names.get(found[1]) or names.get(found[1].removesuffix("_m"), found[0])
+
+    return re.sub(r"`(\w+)`", named, text)
 
 
 def grouped_option(section: str, *args: str, **kwargs: Any) -> Callable[[F], F]:  # noqa: ANN401

@@ -106,6 +106,14 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
     help="Minimum total length of a connected component in metres. Shorter ones are removed.",
 )
 @grouped_option(
+    _ROADS,
+    "--smoothing",
+    "smoothing_m",
+    type=click.FloatRange(0),
+    help="Standard deviation in metres of the Gaussian that smooths lines; 0 for none. Default: 2 "
+    "pixels where pixels are larger than 0.6 m, at least 2 m for probabilities.",
+)
+@grouped_option(
     _GAPS,
     "--no-gap-closing",
     deprecated_names=("--no-repair",),
@@ -135,6 +143,7 @@ def vectorize(
     high_threshold: float,
     spur_m: float,
     min_length_m: float,
+    smoothing_m: float | None,
     motorway_mph: float,
     no_gap_closing: bool,
     workers: int | None,
@@ -160,6 +169,7 @@ def vectorize(
         high_threshold=high_threshold,
         spur_m=spur_m,
         min_length_m=min_length_m,
+        smoothing_m=smoothing_m,
         motorway_mph=motorway_mph,
         close_gaps=not no_gap_closing,
     )

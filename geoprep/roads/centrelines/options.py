@@ -29,8 +29,12 @@ class Tracing:
     spur_m
         Minimum length of a dead end at a junction in metres. Dead ends cut off by the raster's
         border are kept.
+    smoothing_m
+        Standard deviation in metres of the Gaussian that smooths lines between nodes; 0: none.
+        None: two pixels where pixels are larger than ``simplify_m`` (they leave staircases), and at
+        least 2 m for probabilities (predicted roads have ragged edges).
     simplify_m
-        Maximum distance in metres between a simplified line and the pixels that it follows.
+        Maximum distance in metres between a simplified line and the smoothed line.
     gap_m
         Maximum gap in metres between two dead ends of any heading.
     aligned_gap_m
@@ -55,6 +59,7 @@ class Tracing:
     min_hole_m2: float = 27.0
     max_width_m: float = 30.0
     spur_m: float = 10.0
+    smoothing_m: float | None = None
     simplify_m: float = 0.6
     gap_m: float = 7.0
     aligned_gap_m: float = 24.0
@@ -73,6 +78,8 @@ class Tracing:
                 )
         for field in fields(self):
             value = getattr(self, field.name)
+            if value is None:
+                continue
             if not value >= 0 or value == float("inf"):
                 raise UsageError(f"`{field.name}` is {value}: set it to a number of at least 0")
         if self.max_width_m <= 0:

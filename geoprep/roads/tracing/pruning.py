@@ -1,4 +1,4 @@
-"""Clean-up of a traced network: spurs, small components, split junctions, needless vertices."""
+"""Clean-up of a traced network: spurs, small components, split junctions, uneven lines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.chains import with_chains_joined
+from geoprep.roads.chains import ranges, with_chains_joined
 from geoprep.roads.graph import anchored, connected, degrees, edge_components, subnetwork
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadNetwork, line_strings
 
 JUNCTION_M: Final = 5.0
 """Junctions linked by a shorter edge are one: a crossing thins to two forks about that far apart.
@@ -93,6 +93,55 @@ def with_junctions_merged(network: RoadNetwork, within_m: float = JUNCTION_M) ->
     ends, speed = ends[~inside], network.speed_mph[~inside]
     lines = anchored(network.lines[~inside], ends, middle)
     return with_chains_joined(RoadNetwork(middle, ends, lines, speed, network.crs))
+
+
+def smoothed(network: RoadNetwork, sigma_m: float, step_m: float) -> RoadNetwork:
+    """Return a network whose lines are smoothed by a Gaussian along them; nodes stay in place.
+
+    The Gaussian is applied as steps of the heat equation with fixed ends, so that lines of any
+    length keep both.
+
+    Parameters
+    ----------
+    sigma_m
+        Standard deviation in metres; 0: no smoothing.
+    step_m
+        Distance in metres of the vertices that lines are resampled to.
+    """
+    if not sigma_m or not len(network.lines):
+        return network
+    xy, edge, inner = _resampled(network.lines, step_m)
+    # One step moves vertices by a quarter of their second difference: it adds a variance of half a
+    # squared vertex distance.
+    for _ in range(round(2 * (sigma_m / step_m) ** 2)):
+        xy[inner] += 0.25 * (xy[inner - 1] - 2 * xy[inner] + xy[inner + 1])
+    lines = anchored(line_strings(xy, edge), network.ends, network.nodes)
+    return replace(network, lines=lines)
+
+
+def _resampled(
+    lines: NDArray[np.object_], step_m: float
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return equally spaced vertices of lines.
+
+    Returns
+    -------
+    tuple of ndarray
+        float64 (vertex, 2); int64 (vertex,): the line of each; int64: which are not at an end.
+    """
+    xy, line = shapely.get_coordinates(lines, return_index=True)
+    begins = np.append(True, line[1:] != line[:-1])
+    steps = np.append(0.0, np.linalg.norm(np.diff(xy, axis=0), axis=1))
+    # Position along all lines in a row, a metre apart, so that it rises from line to line.
+    along = np.cumsum(np.where(begins, 1.0, steps))
+    length = np.bincount(line, weights=np.where(begins, 0.0, steps), minlength=len(lines))
+    counts = np.maximum(np.round(length / step_m), 1).astype(np.int64) + 1
+    edge = np.repeat(np.arange(len(counts)), counts)
+    number = ranges(np.zeros_like(counts), counts)
+    at = along[begins][edge] + number * (length / (counts - 1))[edge]
+    vertices = np.column_stack([np.interp(at, along, values) for values in xy.T])
+    inner = np.flatnonzero((number > 0) & (number < counts[edge] - 1))
+    return vertices, edge, inner
 
 
 def simplified(network: RoadNetwork, tolerance_m: float) -> RoadNetwork:

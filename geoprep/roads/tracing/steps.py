@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import shapely
@@ -23,6 +24,7 @@ from geoprep.roads.tracing.gaps import with_gaps_closed
 from geoprep.roads.tracing.pixel_graph import pixel_network
 from geoprep.roads.tracing.pruning import (
     simplified,
+    smoothed,
     with_junctions_merged,
     without_small_components,
     without_spurs,
@@ -30,6 +32,11 @@ from geoprep.roads.tracing.pruning import (
 from geoprep.roads.tracing.speeds import edge_speeds
 
 Advance = Callable[[int, int], None]
+
+_STAIRCASE_PX: Final = 2.0
+"""Smoothing that straightens the staircases of straight roads in any direction, in pixels."""
+_RAGGED_M: Final = 2.0
+"""Smoothing that brings the heading error of straight predicted roads below 3 degrees."""
 
 
 def trace(
@@ -71,7 +78,9 @@ def trace(
     network = pixel_network(pixels, raster.gsd_m, high_threshold=high)
     network = split_at_border(network, raster)
     network = without_spurs(network, options.spur_m, cut_off_ends(network, raster))
-    network = simplified(straightened(network, raster, options.threshold), options.simplify_m)
+    network = straightened(network, raster, options.threshold)
+    network = smoothed(network, _smoothing_m(raster, options), min(raster.gsd_m))
+    network = simplified(network, options.simplify_m)
     network = with_junctions_merged(network)
     if options.close_gaps:
         network = _with_gaps_closed(network, raster, options)
@@ -79,6 +88,15 @@ def trace(
     network = replace(network, speed_mph=edge_speeds(network, raster))
     network = with_bridges(network, options.motorway_mph)
     return network if raster.grid is None else _in_utm(network, raster, raster.grid)
+
+
+def _smoothing_m(raster: RoadRaster, options: Tracing) -> float:
+    """Return the standard deviation in metres that lines of a raster are smoothed by."""
+    if options.smoothing_m is not None:
+        return options.smoothing_m
+    pixel = max(raster.gsd_m)
+    staircase = _STAIRCASE_PX * pixel if pixel > options.simplify_m else 0.0
+    return max(staircase, _RAGGED_M if raster.kind == "probability" else 0.0)
 
 
 def _with_gaps_closed(network: RoadNetwork, raster: RoadRaster, options: Tracing) -> RoadNetwork:

@@ -3,10 +3,18 @@
 import numpy as np
 import pytest
 import shapely
+from affine import Affine
 from helpers.roads import degree_counts, network, traced
+from rasterio.features import rasterize
+from shapely.ops import substring
 
+from geoprep.roads.centrelines import RoadRaster
+from geoprep.roads.centrelines.bands import ArrayBands
+from geoprep.roads.graph import subnetwork
+from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.pruning import (
     simplified,
+    smoothed,
     with_junctions_merged,
     without_small_components,
     without_spurs,
@@ -55,3 +63,51 @@ def test_simplified_lines_stay_within_the_tolerance():
     simple = simplified(made, 0.6)
     assert shapely.hausdorff_distance(made.lines[0], simple.lines[0]) <= 0.6
     assert shapely.get_num_coordinates(simple.lines[0]) < 100
+
+
+def staircase(angle_deg, gsd):
+    """Return the traced network of a straight road, 6 m wide, and the road's line."""
+    angle, middle = np.radians(angle_deg), np.array([150.3, -149.6])
+    step = 120 * np.array([np.cos(angle), np.sin(angle)])
+    line = shapely.LineString([middle - step, middle + step])
+    shape = round(300 / gsd[1]), round(300 / gsd[0])
+    transform = Affine(gsd[0], 0, 0, 0, -gsd[1], 0)
+    mask = rasterize([(line.buffer(3), 1)], out_shape=shape, transform=transform, dtype="uint8")
+    return RoadRaster("mask", ArrayBands(mask[None]), gsd, None, "mask", (1,)), line
+
+
+@pytest.mark.parametrize("gsd", [(0.3, 0.3), (1.0, 1.0), (0.68, 1.2)])
+@pytest.mark.parametrize("angle", [8, 27, 45, 63, 85, 110, 152])
+def test_straight_roads_are_traced_straight(gsd, angle):
+    """Excess length below 0.5 % and heading error below 3 degrees, in any direction."""
+    raster, road = staircase(angle, gsd)
+    made = trace(raster)
+    assert len(made.lines) == 1
+    inner = substring(made.lines[0], 12, made.length_m[0] - 12)  # dead ends are rounded
+    steps = np.diff(shapely.get_coordinates(inner), axis=0)
+    length = np.linalg.norm(steps, axis=1)
+    assert length.sum() / np.linalg.norm(steps.sum(axis=0)) < 1.005
+    turn = np.degrees(np.arctan2(steps[:, 1], steps[:, 0])) - angle
+    error = np.abs((turn + 90) % 180 - 90)
+    assert (error * length).sum() / length.sum() < 3
+    vertices = shapely.points(shapely.get_coordinates(inner))
+    assert shapely.distance(vertices, road).max() < 1
+
+
+def test_smoothing_keeps_nodes_and_the_length_of_curves():
+    ring = [tuple(xy) for xy in shapely.Point(0, 0).buffer(40, quad_segs=64).exterior.coords]
+    made = network([(40, 0), (100, 0)], ring, [(100, 0), (100.4, 0.3)])
+    smooth = smoothed(made, 2.0, 0.5)
+    assert np.array_equal(smooth.nodes, made.nodes)
+    for line, (a, b) in zip(smooth.lines, smooth.ends, strict=True):
+        assert (line.coords[0], line.coords[-1]) == (tuple(made.nodes[a]), tuple(made.nodes[b]))
+    assert smooth.length_m == pytest.approx(made.length_m, rel=0.005)
+    assert smoothed(made, 0, 0.5) is made
+    assert not len(smoothed(subnetwork(made, np.zeros(3, bool)), 2.0, 0.5).lines)
+
+
+def test_smoothing_has_the_width_of_its_gaussian():
+    """A corner of 90 degrees is rounded by 0.56 standard deviations."""
+    made = network([(0, 0), (100, 0), (100, 100)])
+    rounded = shapely.distance(smoothed(made, 3.0, 0.5).lines[0], shapely.Point(100, 0))
+    assert rounded == pytest.approx(3 * 2 * 0.3989 * np.sqrt(0.5), rel=0.05)
