@@ -19,14 +19,14 @@ JOB = """
 import json, os, sys
 import torch.distributed as dist
 from loaders import BatchLoader, RamTiles
-from training.engine.distributed import of_first
+from training.engine.distributed import on_rank_zero
 
 dist.init_process_group("gloo")
 stores, out = sys.argv[1:3], sys.argv[3]
 tiles = RamTiles.load(stores[dist.get_rank()])
 loader = BatchLoader(tiles, 3, crop=16, augment="d4", crops_per_tile=2, seed=1)
 read = []
-sent = of_first(lambda: read.append(1) or {"step": 7, "weights": [0.5] * 3})
+sent = on_rank_zero(lambda: read.append(1) or {"step": 7, "weights": [0.5] * 3})
 found = {
     "pid": os.getpid(), "writer": tiles._stores is not None, "sum": int(tiles.image.sum()),
     "keys": [int(k) for batch in loader for k in batch.key], "steps": len(loader),
