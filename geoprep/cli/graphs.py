@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 SCORE_HELP = """Score a road network against ground truth: APLS, APLS_time and TOPO.
 
 The ground truth and the proposal are each a file of one scene, a folder with one file per scene, or
-a SpaceNet table (.csv). Files are labels, or road networks such as `geoprep vectorize` writes.
-Scenes are matched by name, such as AOI_7_Moscow_chip12. A proposal in one file for several scenes
-is a city: each scene is scored on its part.
+a SpaceNet table (.csv). Files are labels, road networks such as `geoprep vectorize` writes, or
+adjacency dictionaries of City-Scale, SpaceNet graphs and Global-Scale (.p, .json). Scenes are
+matched by name, such as AOI_7_Moscow_chip12. A proposal in one file for several scenes is a city:
+each scene is scored on its part.
 
 \b
 geoprep score --truth labels/ --proposal city.gpkg --images chips/
@@ -64,7 +65,7 @@ _PATH = click.Path(path_type=Path)
     "--pixel-size",
     type=POSITIVE,
     metavar="METRES",
-    help="Pixel size, for tables without images.",
+    help="Pixel size of tables without images, and of adjacency dictionaries (default there: 1).",
 )
 @grouped_option(
     _LABELS,

@@ -13,7 +13,7 @@ _CONTENT: Final = re.compile(
 )
 _SUFFIXES: Final = frozenset(
     {".geojson", ".json", ".gpkg", ".graphml", ".parquet", ".shp", ".fgb", ".csv"}
-    | {".tif", ".tiff", ".png"}
+    | {".tif", ".tiff", ".png", ".p", ".pkl", ".pickle"}
 )
 
 

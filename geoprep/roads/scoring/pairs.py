@@ -16,13 +16,21 @@ from geoprep.labels import SpeedRule
 from geoprep.roads.formats import has_layer, is_network_file, read_network
 from geoprep.roads.graph import subnetwork
 from geoprep.roads.network import RoadNetwork, in_crs
-from geoprep.roads.reading import read_csv, read_labels_with_notes, scene_key
+from geoprep.roads.reading import (
+    PICKLE_SUFFIXES,
+    is_adjacency,
+    read_adjacency,
+    read_csv,
+    read_labels_with_notes,
+    scene_key,
+)
 from geoprep.roads.scoring.clipping import area_of_grid, area_of_roads, clipped
 from geoprep.sources import natural_key
 
 Border = Literal["image", "ground truth", "none"]
 
 _ROADS: Final = (".geojson", ".json", ".gpkg", ".graphml", ".parquet", ".shp", ".fgb", ".csv")
+_IN_FOLDERS: Final = (*_ROADS, *PICKLE_SUFFIXES)
 _IMAGES: Final = (".tif", ".tiff", ".png", ".jp2", ".vrt", ".img")
 
 
@@ -77,7 +85,7 @@ def pair_scenes(
         Image, folder of images, or store of the scenes: their borders, and the georeference of
         tables in pixels (not from a store, whose pixels may be resampled).
     pixel_size_m
-        Pixel size in metres, for tables without images.
+        Pixel size in metres, for tables without images, and for adjacency dictionaries (None: 1 m).
     as_published
         Whether to compare as the reference program of APLS does: labels are read as it reads them
         (`read_labels`), and closed loops, which are edges that begin and end at one node, are left
@@ -213,7 +221,7 @@ class _SceneReader:
 
     def _in_folder(self, folder: Path) -> Iterator[tuple[str, _SceneRoads]]:
         seen: dict[str, Path] = {}
-        for path in sorted(p for p in folder.iterdir() if p.suffix.lower() in _ROADS):
+        for path in sorted(p for p in folder.iterdir() if p.suffix.lower() in _IN_FOLDERS):
             for key, roads in self._in_file(path).items():
                 if key in seen:
                     raise UsageError(f"{path} and {seen[key]} are both of scene {key}. Remove one.")
@@ -224,6 +232,8 @@ class _SceneReader:
 
     def _one_scene(self, path: Path) -> _SceneRoads:
         """Return a road network with its own speeds, or labels with speeds by the rule."""
+        if is_adjacency(path):
+            return _SceneRoads(read_adjacency(path, self.pixel_size_m or 1.0))
         layer = self.rule.layer if has_layer(path, self.rule.layer) else None
         if is_network_file(path, layer=layer):
             return _SceneRoads(read_network(path, layer=layer))

@@ -89,7 +89,7 @@ def test_the_error_for_a_corrupt_label_names_file_and_fix(town):
     (town / "bad.geojson").write_text('{"type": "FeatureCollection", "features": [{')
     given = ["--truth", str(town / "bad.geojson"), "--proposal", str(town / "labels")]
     shown = CliRunner().invoke(cli, ["score", *given])
-    assert "fetch the file again, or leave it out" in str(shown.exception)
+    assert "download the file again, or leave it out" in str(shown.exception)
     assert "build" not in str(shown.exception)
 
 
