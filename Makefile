@@ -52,6 +52,7 @@ test: .venv/.dev
 lint: .venv/.dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/codespell
 	.venv/bin/mypy
 
 install: .venv/.dev
