@@ -1,9 +1,14 @@
-"""Crops of tiles under the eight symmetries of the square, and the loops that copy their bytes.
+"""Crops of tiles under the eight symmetries of the square, and the copy of their bytes.
 
-A pixel is one item, whatever its number of bands. NumPy moves items of 1, 2, 4 or 8 bytes at a time
-and releases the interpreter's lock meanwhile, so plain threads scale. A crop whose pixels change
-places within a row is first copied, row by row, into a scratch array that stays in the cache:
-memory is read forwards, and only the cache is read sideways.
+The crops of a batch are copied by one call of a compiled loop, see :mod:`loaders.crop_kernels`, or
+one by one by NumPy, with the same result: pixels of many bands, crops of tiles that are decoded one
+at a time, and installations where numba cannot cache what it compiles. Whole tiles are copied by
+NumPy.
+
+For NumPy a pixel is one item, whatever its number of bands. It moves items of 1, 2, 4 or 8 bytes
+at a time and releases the interpreter's lock meanwhile. A crop whose pixels change places within a
+row is first copied, row by row, into a scratch array that stays in the cache: memory is read
+forwards, and only the cache is read sideways.
 
 Two cases have code of their own. Items of 3 bytes, which NumPy moves by one call each, are mirrored
 band by band, in half the time. Whole tiles are copied by a ufunc: NumPy's own copy is ``memcpy``,
@@ -14,10 +19,13 @@ where only one end of the copy begins on a cache line.
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from loaders.crop_kernels import CropKernel
 
 FLIP_X, FLIP_Y, TRANSPOSE = 1, 2, 4
 """Bits of a symmetry: the crop is transposed first, then flipped in y, then flipped in x."""
@@ -175,27 +183,45 @@ def _copy_by_band(items: NDArray[Any], out: NDArray[Any]) -> None:
         out.getfield(np.uint8, band)[...] = items.getfield(np.uint8, band)
 
 
-def gather(tiles: NDArray[Any], crops: Crops, out: NDArray[Any]) -> None:
+def _copy_batch(tiles: NDArray[np.uint8], crops: Crops, out: NDArray[np.uint8]) -> None:
     """Copy crops of many tiles.
 
     Parameters
     ----------
     tiles
-        Items (tile, side, side), from `as_items`; or labels as they are.
+        uint8 (tile, side, side, band).
     crops
         One row per sample.
     out
-        Items (n, crop, crop); written.
+        uint8 (n, crop, crop, band); written.
     """
-    whole = out.shape[1:] == tiles.shape[1:] and not crops.op.any()
-    if whole and tiles.flags.c_contiguous and out.flags.c_contiguous:
+    (count, side, _, width), crop = tiles.shape, out.shape[1]
+    together = tiles.flags.c_contiguous and out.flags.c_contiguous
+    if together and crop == side and not crops.op.any():
         sources, targets = (_bytes(array, rows=len(array)) for array in (tiles, out))
         for tile, target in zip(crops.tile.tolist(), targets, strict=True):
             _copy_bytes(sources[tile], target)
         return
-    rows = zip(*(a.tolist() for a in (crops.tile, crops.y, crops.x, crops.op)), strict=True)
-    for i, (tile, y, x, op) in enumerate(rows):
-        copy_crop(tiles[tile], y, x, op, out[i])
+    kernel = _kernel(width) if together else None
+    columns = [np.ascontiguousarray(a) for a in (crops.tile, crops.y, crops.x, crops.op)]
+    if kernel is None:
+        items, result = as_items(tiles), as_items(out)
+        for i, (tile, y, x, op) in enumerate(zip(*(a.tolist() for a in columns), strict=True)):
+            copy_crop(items[tile], y, x, op, result[i])
+        return
+    if len(out) != len(columns[0]):
+        raise ValueError(f"{len(columns[0])} crops do not fit into a batch of {len(out)}")
+    for column, end in zip(columns, (count, side - crop + 1, side - crop + 1, 8), strict=True):
+        if len(column) and not 0 <= column.min() <= column.max() < end:
+            raise IndexError("a crop is outside of its tile")
+    kernel(tiles.ctypes.data, out.ctypes.data, *columns, side, crop)
+
+
+def _kernel(width: int) -> CropKernel | None:
+    """Return the compiled loop for pixels of some bytes; None if NumPy is used."""
+    from loaders.crop_kernels import MOST_BYTES, crop_kernel  # numba is slow to import
+
+    return crop_kernel(width) if width <= MOST_BYTES else None
 
 
 def copy_crops(
@@ -216,5 +242,5 @@ def copy_crops(
     image, label
         uint8 (n, y, x, band) and (n, y, x), C-contiguous; written.
     """
-    gather(as_items(images), crops, as_items(image))
-    gather(labels, crops, label)
+    _copy_batch(images, crops, image)
+    _copy_batch(labels[..., None], crops, label[..., None])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from helpers.painted import paint, painted_speed
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loaders.crops import as_items, copy_crop, crop_affine, gather, symmetry
+from loaders import crops as crops_module
+from loaders.crops import Crops, as_items, copy_crop, copy_crops, crop_affine, symmetry
 from loaders.sampling import Sampling
 
 
@@ -86,10 +89,81 @@ def test_threads_do_not_disturb_each_other(bands: int):
 
     def run(part: int) -> np.ndarray:
         out = np.zeros((16, 33, 33, bands), np.uint8)
-        gather(as_items(image), parts[part], as_items(out))
+        copy_crops(image, image[..., 0].copy(), parts[part], out, np.empty_like(out[..., 0]))
         return out
 
     alone = [run(part) for part in range(4)]
     with ThreadPoolExecutor(4) as pool:
         for part, out in enumerate(pool.map(run, [0, 1, 2, 3] * 8)):
             assert (out == alone[part % 4]).all()
+
+
+@settings(deadline=None, max_examples=150)
+@given(windows(), st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 9, 13]), st.data())
+def test_a_batch_in_one_call_is_that_of_plain_indexing(
+    window: tuple[int, int, int, int, int], bands: int, data: st.DataObject
+):
+    side, crop, *_ = window
+    n, rng = data.draw(st.integers(1, 6)), np.random.default_rng(side * bands)
+    images = rng.integers(0, 256, (3, side, side, bands), np.uint8)
+    labels = rng.integers(0, 256, (3, side, side), np.uint8)
+    place = st.integers(0, side - crop)
+    ends = (st.integers(0, 2), place, place, st.integers(0, 7), st.just(0), st.just(0))
+    rows = [[data.draw(end) for end in ends] for _ in range(n)]
+    crops = Crops(*np.array(rows, np.int64).T)
+    around = np.full((n + 2, crop, crop, bands), 77, np.uint8)  # to see what is written beyond
+    image, label = around[1:-1], np.zeros((n, crop, crop), np.uint8)
+    copy_crops(images, labels, crops, image, label)
+    for i, (tile, y, x, op, *_) in enumerate(rows):
+        inside = np.s_[tile, y : y + crop, x : x + crop]
+        assert (image[i] == symmetry(images[inside], op)).all()
+        assert (label[i] == symmetry(labels[inside], op)).all()
+    assert (around[[0, -1]] == 77).all()
+
+
+@pytest.mark.parametrize(("column", "value"), [("tile", 3), ("y", 5), ("x", -1), ("op", 8)])
+def test_a_crop_outside_of_its_tile_is_refused(column: str, value: int):
+    images, labels = paint(3, 12, 3)
+    crops = Crops(*np.zeros((6, 2), np.int64))._replace(**{column: np.array([0, value])})
+    out = np.zeros((2, 8, 8, 3), np.uint8), np.zeros((2, 8, 8), np.uint8)
+    with pytest.raises(IndexError, match="outside of its tile"):
+        copy_crops(images, labels, crops, *out)
+
+
+@pytest.mark.parametrize("bands", [1, 3, 8])
+def test_without_a_compiled_loop_the_bytes_are_the_same(
+    bands: int, monkeypatch: pytest.MonkeyPatch
+):
+    images = np.random.default_rng(0).integers(0, 256, (8, 40, 40, bands), np.uint8)
+    labels = images[..., 0].copy()
+    drawn = Sampling(8, 40, 21, "d4", 4).crops(0, np.arange(32))
+
+    def run() -> tuple[np.ndarray, np.ndarray]:
+        out = np.zeros((32, 21, 21, bands), np.uint8), np.zeros((32, 21, 21), np.uint8)
+        copy_crops(images, labels, drawn, *out)
+        return out
+
+    compiled = run()
+    monkeypatch.setattr(crops_module, "_kernel", lambda width: None)
+    for one, other in zip(compiled, run(), strict=True):
+        assert (one == other).all()
+
+
+@pytest.mark.parametrize("bands", [1, 2, 3, 5, 8])
+def test_nothing_beyond_the_tiles_is_read(bands: int):
+    """The tiles end where a page begins that must not be read."""
+    page, side = mmap.PAGESIZE, 16
+    memory = mmap.mmap(-1, 4 * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + 3 * page), page, 0) == 0
+    nbytes = side * side * bands
+    images = np.frombuffer(memory, np.uint8, nbytes, 3 * page - nbytes)
+    images = images.reshape(1, side, side, bands)
+    labels = np.zeros((1, side, side), np.uint8)
+    for crop in (1, 3, 8, 15, 16):
+        corner = np.full(8, side - crop)
+        zero = np.zeros(8, np.int64)
+        crops = Crops(zero, corner, corner, np.arange(8), zero, zero)
+        out = np.ones((8, crop, crop, bands), np.uint8), np.ones((8, crop, crop), np.uint8)
+        copy_crops(images, labels, crops, *out)
+        assert not out[0].any()
