@@ -1,4 +1,4 @@
-"""Label files as networks, the APLS way."""
+"""Label files read as networks, as for APLS."""
 
 import json
 
@@ -85,7 +85,7 @@ def test_components_without_a_path_of_five_metres_are_left_out():
     road = [(0, 0), (100, 0)]
     assert lengths(made(road, [(0, 50), (4.9, 50)])) == [100]
     assert lengths(made(road, [(0, 50), (5.1, 50)])) == [5.1, 100]
-    wound = [(0, 50), (3, 50), (3, 53), (0, 53)]  # 9 m of way in a box of 3 m
+    wound = [(0, 50), (3, 50), (3, 53), (0, 53)]  # a path of 9 m in a box of 3 m
     assert lengths(made(road, wound)) == [9, 100]
 
 

@@ -1,4 +1,4 @@
-"""APLS: published values, a slow independent twin, and what is left when there is little."""
+"""APLS: published values, a slow independent implementation, and small networks."""
 
 import json
 import math
@@ -69,7 +69,7 @@ def test_a_published_graph_scores_one_against_itself(img0, weight):
         assert apls(graph, graph, weight=weight).score == pytest.approx(1, abs=1e-9)
 
 
-# --- a slow twin: plain networkx, edges really split ------------------------------------------
+# --- slow implementation: plain networkx, edges split at every point ---------------------------
 
 
 def slow_apls(truth, proposal, **options):
@@ -94,18 +94,18 @@ def slow_direction(
         away, edge = min((point.distance(line), i) for i, line in enumerate(other.lines))
         if away <= snap_m:
             snapped["on", name] = (edge, other.lines[edge].project(point))
-    ways = dict(nx.all_pairs_dijkstra_path_length(split(own, marks, weight)))
+    paths = dict(nx.all_pairs_dijkstra_path_length(split(own, marks, weight)))
     others = dict(nx.all_pairs_dijkstra_path_length(split(other, snapped, weight)))
     terms = []
     for i in points:
-        for j, way in ways[i].items():
+        for j, path in paths[i].items():
             if i == j or j not in points:
                 continue
             if ("on", i) not in snapped:
                 terms.append(1.0)
-            elif way >= min_path:
+            elif path >= min_path:
                 there = others[("on", i)].get(("on", j), math.inf)
-                terms.append(min(1.0, abs(way - there) / way))
+                terms.append(min(1.0, abs(path - there) / path))
     return 1 - math.fsum(terms) / len(terms) if terms else 0.0
 
 
@@ -230,7 +230,7 @@ def test_several_blocks_and_threads_give_the_same_score(monkeypatch):
     assert 0.2 < small.score < 0.95
 
 
-# --- what it says of simple networks -----------------------------------------------------------
+# --- simple networks ---------------------------------------------------------------------------
 
 
 def test_a_detour_costs_its_additional_length():
@@ -238,7 +238,7 @@ def test_a_detour_costs_its_additional_length():
     found = apls(network(*square), network(*square[1:]))
     # Four sides and two diagonals of 60 m; the missing side (30 m) takes 90: |30 - 90| / 30 > 1.
     assert found.truth_to_proposal == pytest.approx(5 / 6)
-    # In the open square every way is as long as in the whole one, but for one: 90 m for 30.
+    # In the open square all paths but one are as long as in the whole one: 90 m instead of 30.
     assert found.proposal_to_truth == pytest.approx(1 - (2 / 3) / 6)
 
 
@@ -322,8 +322,8 @@ def test_networks_that_cannot_be_scored_are_refused_with_their_name():
     road = network([(0, 0), (30, 0)], crs="EPSG:32611")
     lost = replace(road, nodes=np.array([[0, 0], [np.nan, 0]]))
     dangling = replace(road, ends=np.array([[0, 7]]))
-    nowhere = replace(road, lines=np.array([shapely.LineString([(0, 0), (np.inf, 0)])]))
-    for broken, why in ((lost, "node 1"), (dangling, "edge 0 ends"), (nowhere, "edge 0 has")):
+    infinite = replace(road, lines=np.array([shapely.LineString([(0, 0), (np.inf, 0)])]))
+    for broken, why in ((lost, "node 1"), (dangling, "edge 0 ends"), (infinite, "edge 0 has")):
         with pytest.raises(UsageError, match=f"the proposal: {why}"):
             apls(road, broken)
         with pytest.raises(UsageError, match=f"the ground truth: {why}"):
@@ -339,7 +339,7 @@ def test_networks_that_cannot_be_scored_are_refused_with_their_name():
 
 
 def test_distances_of_few_nodes_equal_those_of_dijkstra(monkeypatch):
-    """Small networks go another way through the same numbers: loops, parallels, parts, 0 m."""
+    """Small networks use another algorithm; with loops, parallel edges, components and 0 m."""
     distances = import_module("geoprep.roads.paths.distances")
     rng = np.random.default_rng(4)
     for _ in range(20):

@@ -47,7 +47,7 @@ def test_a_loop_that_crosses_itself_and_the_border():
     bow = [(50, 50), (150, 90), (150, 10), (20, 62), (50, 50)]
     made = clipped(network(bow), BOX)
     whole = shapely.LineString(bow)
-    # What lies within, where the line runs twice over one spot counted twice.
+    # The length inside; where the line covers a spot twice, it counts twice.
     inside = sum(shapely.LineString(pair).intersection(BOX).length for pair in pairwise(bow))
     assert sum(lengths(made)) == pytest.approx(inside)
     assert inside < whole.length

@@ -85,7 +85,7 @@ def test_scenes_are_matched_by_name_and_score_zero_without_a_proposal(town):
     assert found["aoi_7_moscow_chip10"].note == "no proposal"
     mean = mean_scores(list(found.values()))
     assert mean["apls"] == pytest.approx(0.5, abs=1e-4)
-    assert mean["apls_time"] == 0  # of the scene without a proposal: of the other nobody knows
+    assert mean["apls_time"] == 0  # of the scene without a proposal; the other has unknown speeds
 
 
 def test_two_single_files_are_one_scene_and_are_not_clipped(town):

@@ -1,4 +1,4 @@
-"""TOPO on networks whose marbles can be counted by hand."""
+"""TOPO on networks whose marbles can be counted by hand, and on a published pair."""
 
 import json
 
@@ -77,8 +77,8 @@ def test_a_network_without_roads_scores_zero():
 
 
 def test_a_network_of_short_edges_is_scored():
-    crumb = network([(0, 0), (10, 0)])
-    assert topo(crumb, crumb).f1 == 1
+    short = network([(0, 0), (10, 0)])
+    assert topo(short, short).f1 == 1
 
 
 def test_distances_must_be_above_zero():
@@ -90,7 +90,7 @@ def test_points_along_a_ring_are_reached_once():
     ring = network([(0, 0), (100, 0), (100, 100), (0, 100), (0, 0)])
     left = Propagation.of(ring, radius_m=1000, interval_m=7).points_from(0, 33)
     assert (left.edge == 0).all()
-    # 200 m either way round: 28 points each, and the place itself.
+    # 200 m in either direction: 28 points each, and the starting point.
     assert len(left) == 57
     assert len(np.unique(left.along_m.round(6))) == 57
 
