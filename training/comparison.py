@@ -1,4 +1,4 @@
-"""Several forms of one network on the same tiles: what each costs, and what it gains."""
+"""Compare the accuracy, speed and size of several forms of one model on the tiles of a store."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from training.inference import Runner, export_files
 from training.validation import evaluate_runner
 
 FIGURES = ("road_iou", "bin_iou")
-"""What is compared; the second where the network tells speeds."""
+"""Metrics that are compared; the second only for models of speed bins."""
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A network beside others.
+class FormFigures:
+    """Accuracy, speed and size of one form of a model.
 
     Attributes
     ----------
     name
-        Its file.
+        Path of the file.
     how
-        Its runner, for people.
+        Description of its runner.
     metrics
         See `training.validation.Evaluation`.
     drop
-        By how much each of `FIGURES` is less than the first network's.
+        Each of `FIGURES` of the first form minus that of this one.
     mpx_per_second
-        Through the runner, all views, first batch left out; None where there was no other.
+        Megapixels per second through the runner, in all views, without the first batch of each
+        shape; None if there was no other.
     nbytes
-        Of the file, and of the one with its weights.
+        Bytes of the model file or files.
     """
 
     name: str
@@ -49,8 +50,8 @@ class Compared:
     nbytes: int
 
 
-class Timed(Runner):
-    """A runner that notes how long it takes; the first batch, which may compile, is left out."""
+class TimedRunner(Runner):
+    """A runner that measures its speed, without the first batch of a shape, which may compile."""
 
     def __init__(self, runner: Runner) -> None:
         super().__init__(runner.precision)
@@ -72,7 +73,7 @@ class Timed(Runner):
 
     @property
     def mpx_per_second(self) -> float | None:
-        """Pixels through the network per second, in millions."""
+        """Megapixels per second; None before the second batch of a shape."""
         return self._pixels / 1e6 / self._seconds if self._seconds else None
 
 
@@ -83,21 +84,21 @@ def compare(
     *,
     threshold: float | None = None,
     **how: Any,  # noqa: ANN401 - see below
-) -> Iterator[Compared]:
-    """Yield the figures of one network after the other.
+) -> Iterator[FormFigures]:
+    """Yield the figures of each form of a model.
 
     Parameters
     ----------
     models
-        File, runner and info of each; the first is what the others are compared with.
+        File, runner and record of each form; the others are compared with the first.
     stores, split, threshold, **how
-        As for `training.validation.evaluate_runner`; the threshold is by default the first
-        network's, for all.
+        As for `training.validation.evaluate_runner`; the default threshold of all forms is that of
+        the first.
 
     Raises
     ------
     UsageError
-        The models see other bands, or tell other things.
+        The files differ in bands, targets, speeds, level or folds.
     StoreError
         A store cannot be used.
     """
@@ -106,16 +107,16 @@ def compare(
         for name in ("bands", "targets", "class_mph", "level", "folds", "fold"):
             if getattr(info, name) != getattr(first, name):
                 raise UsageError(
-                    f"{path} and {models[0][0]} differ in {name}: compare forms of one network"
+                    f"{path} and {models[0][0]} differ in {name}: compare forms of one model"
                 )
     base: dict[str, float] = {}
     for path, opened, info in models:
         runner, _ = opened.for_pixels(0)
-        timed = Timed(runner)
+        timed = TimedRunner(runner)
         least = first.threshold if threshold is None else threshold
         found = evaluate_runner(timed, info, stores, split, threshold=least, **how)
         base = base or found.metrics
         drop = {name: base[name] - found.metrics[name] for name in FIGURES if name in base}
         nbytes = sum(file.stat().st_size for file in export_files(path))
         form, rate = runner.description, timed.mpx_per_second
-        yield Compared(str(path), form, found.metrics, drop, rate, nbytes)
+        yield FormFigures(str(path), form, found.metrics, drop, rate, nbytes)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers.deploy_cases import FACTS
+from helpers.export_cases import FACTS
 from helpers.stores import write_store
 
 from benchmarks import inference as benchmark

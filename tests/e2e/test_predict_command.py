@@ -66,10 +66,10 @@ def rows_safe(target):
 
 
 @pytest.mark.slow
-def test_killed_and_started_again_makes_the_same_map(start, tmp_path):
+def test_killed_and_restarted_command_predicts_the_same_bytes(start, tmp_path):
     request = ("best.pt", "scene.tif", *OPTIONS)
-    first = start("-c", SLOW, *request, "--out", "maps")
-    target = tmp_path / "maps" / "scene.tif"
+    first = start("-c", SLOW, *request, "--out", "out")
+    target = tmp_path / "out" / "scene.tif"
     until = time.monotonic() + 240
     while first.poll() is None and not rows_safe(target) and time.monotonic() < until:
         time.sleep(0.02)
@@ -77,8 +77,8 @@ def test_killed_and_started_again_makes_the_same_map(start, tmp_path):
     first.wait()
     assert rows_safe(target)
     assert not target.exists()
-    again = start("-m", "training.predict", *request, "--out", "maps")
-    assert "resumed   maps/scene.tif" in again.communicate(timeout=300)[0]
+    again = start("-m", "training.predict", *request, "--out", "out")
+    assert "resumed   out/scene.tif" in again.communicate(timeout=300)[0]
     assert again.returncode == 0
     whole = start("-m", "training.predict", *request, "--out", "whole", "--overlay")
     assert "predicted whole/scene.tif" in whole.communicate(timeout=300)[0]

@@ -1,4 +1,4 @@
-"""Networks whose answer is known, checkpoints of them, and images to map."""
+"""Models with known outputs, checkpoints of them, and images to predict."""
 
 import copy
 from dataclasses import replace
@@ -38,17 +38,17 @@ def predict_options(**options):
 
 
 def pointwise(bands, channels):
-    """A network that looks at one pixel at a time."""
+    """Return a model of single pixels."""
     return nn.Conv2d(bands, channels, 1)
 
 
 def neighbourly(bands, channels):
-    """A network that looks at a pixel's surroundings, and treats every direction differently."""
+    """Return a model of 5 x 5 pixels that is not symmetric."""
     return nn.Conv2d(bands, channels, 5, padding=2)
 
 
 def make_checkpoint(path, seed=0, **facts):
-    """Save an untrained network; return the path and the network."""
+    """Save an untrained model; return the path and the model."""
     facts = replace(FACTS, **facts)
     torch.manual_seed(seed)
     network = globals()[facts.model.partition(":")[2]](len(facts.bands), facts.channels)
@@ -84,15 +84,15 @@ def write_image(path, values, crs=UTM, transform=PLACE, **profile):
 
 
 def probabilities(network, image, mean=FACTS.mean, std=FACTS.std):
-    """Return float64 (channel, y, x): the network on a whole image (y, x, band) of bytes."""
+    """Return the output of a model for a whole image (y, x, band), float64 (channel, y, x)."""
     values = (image.astype(np.float64) - mean) / std
     with torch.no_grad():
         logits = copy.deepcopy(network).double()(torch.from_numpy(values).permute(2, 0, 1)[None])[0]
     return torch.sigmoid(logits).numpy()
 
 
-def expected_map(probability, valid, threshold=0.5, mph=MPH):
-    """Return what a map should hold, uint8 (band, y, x), and where rounding is beyond doubt."""
+def expected_prediction(probability, valid, threshold=0.5, mph=MPH):
+    """Return the correct prediction, uint8 (band, y, x), and where its rounding is certain."""
     scaled = probability * 255
     out = np.minimum(np.floor(scaled + 0.5), 254)
     speed = np.floor(np.array(mph)[probability[:-1].argmax(axis=0)] + 0.5)

@@ -1,9 +1,9 @@
-"""The tiles that INT8 takes its ranges from, and which layers it harms too much.
+"""Tiles that INT8 is calibrated on, and the layers that INT8 harms most.
 
-INT8 is imitated in the float network: the input of a layer and its kernel are rounded to the 256
-values that a quantiser would leave them, the input by one scale per tensor, the kernel by one per
-output channel. So no format has to be built to find out, and what is found holds for all of them.
-A BatchNorm behind a convolution changes nothing of it: it scales whole output channels.
+INT8 is simulated in the float model: the input and the kernel of a layer are rounded to the 256
+values of a quantiser, the input with one scale per tensor, the kernel with one per output channel.
+So no file has to be written, and the result holds for every format. A BatchNorm after a convolution
+makes no difference: it scales whole output channels.
 """
 
 from __future__ import annotations
@@ -23,77 +23,79 @@ from training.data import tiles_of
 from training.inference.graph import inference_module
 
 BOUND = 0.01
-"""Mean difference of probabilities from the float network that INT8 may have.
+"""Largest mean difference between the probabilities of INT8 and of the float model.
 
-A choice, not a measurement: maps hold probabilities in steps of 1 / 255, and this is two and a half
-of them. It says nothing of roads; `training.evaluate --compare` does.
+A choice: two and a half of the steps of 1 / 255 that predictions have. The command
+`training.evaluate --compare` measures the effect on roads.
 """
 
 AUTO = "auto"
 TRIED, SIDE = 4, 192
-"""Windows that each layer is tried on, cut from the middle of tiles, and their side at most."""
+"""Number of windows that each layer is tested on, and their largest side in pixels."""
 
 _Layer = nn.Conv2d | nn.ConvTranspose2d | nn.Linear
 _OUTPUTS = {nn.Conv2d: 0, nn.ConvTranspose2d: 1, nn.Linear: 0}
-"""Axis of a kernel along which its output channels lie."""
+"""Axis of the output channels in a kernel."""
 
 
 def calibration_tiles(
     stores: Sequence[str | Path], info: ModelInfo, count: int, seed: int
 ) -> list[Tensor]:
-    """Return tiles that a network was trained on, drawn by the loader, uint8 (1, band, y, x) each.
+    """Return training tiles in random order, uint8 (1, band, y, x) each.
 
     Parameters
     ----------
     stores
-        One or more.
+        Addresses of the stores.
     info
-        Of the network: bands, level, folds.
+        What the model was trained for: bands, level, folds.
     count
-        How many; fewer where there are not as many.
+        Number of tiles; all of them if the stores have fewer.
     seed
-        Decides which.
+        Random seed for choosing the tiles.
 
     Raises
     ------
     StoreError, UsageError
-        A store cannot be used, or does not belong to the network.
+        A store cannot be used, or does not fit the model.
     """
     tiles = tiles_of(info, stores)
     pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
     loader = BatchLoader(tiles, 1, shuffle=True, seed=seed, drop_last=False)
-    # Buffers of the loader are used again.
+    # The loader reuses its buffers.
     return [pad(batch.image).clone() for batch in islice(loader, count)]
 
 
 def layers_of(module: nn.Module) -> dict[str, _Layer]:
-    """Return the layers that a quantiser rounds, by name, such as ``network.head``."""
+    """Return the layers that INT8 quantises, by name, such as ``network.head``."""
     return {name: part for name, part in module.named_modules() if isinstance(part, _Layer)}
 
 
 def named_layers(network: nn.Module, info: ModelInfo, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the layers that names mean: each a layer, or a module that has some.
+    """Return the names of all layers that are named, or are part of a named module.
 
     Parameters
     ----------
     network
-        Trained, in eval mode.
+        Trained model in eval mode.
     info
-        Of its checkpoint.
+        What it was trained for.
     names
-        As `layers_of` gives them.
+        Names of layers, see `layers_of`, or of modules.
 
     Raises
     ------
     UsageError
-        A name is none of the network's.
+        The model has no layer or module of that name.
     """
     layers = list(layers_of(inference_module(network, info)))
     found: set[str] = set()
     for name in names:
         meant = {layer for layer in layers if layer == name or layer.startswith(f"{name}.")}
         if not meant:
-            raise UsageError(f"--keep-float {name}: no such layer; there are {', '.join(layers)}")
+            raise UsageError(
+                f"`keep_float` {name}: no such layer. The layers are {', '.join(layers)}"
+            )
         found |= meant
     return tuple(layer for layer in layers if layer in found)
 
@@ -101,36 +103,37 @@ def named_layers(network: nn.Module, info: ModelInfo, names: Iterable[str]) -> t
 def layers_to_keep(
     network: nn.Module, info: ModelInfo, tiles: Sequence[Tensor], bound: float = BOUND
 ) -> tuple[tuple[str, ...], float]:
-    """Return the layers to leave in float, and what INT8 then costs.
+    """Return the layers to leave in float, and the difference of probabilities that remains.
 
-    Each layer is first rounded alone. Then all of them are, and the one that did most harm alone is
-    given back its floats, and the next, until the difference is within the bound.
+    Each layer is first rounded alone. Then all are rounded, and those with the largest difference
+    alone are left in float one after the other, until the difference is within the bound.
 
     Parameters
     ----------
     network
-        Trained, in eval mode.
+        Trained model in eval mode.
     info
-        Of its checkpoint.
+        What it was trained for.
     tiles
         uint8 (n, band, y, x) each; the first `TRIED` are used.
     bound
-        Most that the mean difference of probabilities may be.
+        Largest mean difference of probabilities.
 
     Returns
     -------
     tuple
-        Names, worst first, and the mean difference of probabilities with them in float.
+        Names of the layers, largest difference first, and the mean difference of probabilities with
+        them in float.
     """
     module = inference_module(network, info)
     layers, windows = layers_of(module), [_middle(tile) for tile in tiles[:TRIED]]
-    ranges, expected = _watched(module, layers.values(), windows)
+    ranges, expected = _observed(module, layers.values(), windows)
 
     def apart(names: Iterable[str]) -> float:
-        """Return the mean difference of probabilities where these layers are rounded."""
+        """Return the mean difference of probabilities if these layers are rounded."""
         with ExitStack() as stack, torch.no_grad():
             for layer in (layers[name] for name in names):
-                if layer in ranges:  # one that is never called changes nothing
+                if layer in ranges:  # a layer that is never called changes nothing
                     stack.enter_context(_rounded(layer, *ranges[layer]))
             found = torch.cat([module(window).flatten() for window in windows])
         return float((found - expected).abs().mean(dtype=torch.float64))
@@ -144,17 +147,17 @@ def layers_to_keep(
 
 
 def _middle(tile: Tensor) -> Tensor:
-    """Return the middle of a tile, in whole strides of the network."""
+    """Return the centre of a tile, at most `SIDE` pixels wide."""
     rows, columns = (min(side, SIDE) for side in tile.shape[2:])
     top, left = (tile.shape[2] - rows) // 2, (tile.shape[3] - columns) // 2
     return tile[:, :, top : top + rows, left : left + columns]
 
 
 @torch.no_grad()
-def _watched(
+def _observed(
     module: nn.Module, layers: Iterable[_Layer], tiles: Sequence[Tensor]
 ) -> tuple[dict[nn.Module, tuple[float, float]], Tensor]:
-    """Return the least and greatest number, or 0, that goes into each layer, and all answers."""
+    """Return the range of each layer's input, 0 included, and all outputs of the model."""
     ranges: dict[nn.Module, tuple[float, float]] = {}
 
     def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -162,15 +165,15 @@ def _watched(
         ranges[layer] = min(low, float(inputs[0].min())), max(high, float(inputs[0].max()))
 
     handles = [layer.register_forward_pre_hook(note) for layer in layers]
-    answers = torch.cat([module(tile).flatten() for tile in tiles])
+    outputs = torch.cat([module(tile).flatten() for tile in tiles])
     for handle in handles:
         handle.remove()
-    return ranges, answers
+    return ranges, outputs
 
 
 @contextmanager
 def _rounded(layer: _Layer, low: float, high: float) -> Iterator[None]:
-    """Let a layer compute with the numbers that INT8 has: inputs 0..255, kernels -127..127."""
+    """Round the input of a layer to 0..255 and its kernel to -127..127, as INT8 does."""
     scale = max((high - low) / 255, 1e-12)
     zero = round(-low / scale)
 

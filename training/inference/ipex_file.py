@@ -1,6 +1,6 @@
-"""A `.ipex` file: TorchScript in bf16 or INT8 by Intel's extension, which it needs to run.
+"""The ``.ipex`` format: TorchScript in bf16 or INT8, which runs with Intel's extension.
 
-The extension is retired and lives in an environment of its own, see `training.engine.ipex`.
+Intel has retired the extension; it needs an environment of its own, see `training.engine.ipex`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from training.inference.runner import ModuleRunner, Runner
 
 
 class IpexRunner(ModuleRunner):
-    """A frozen trace whose parts the extension fuses, anew for every shape of batch."""
+    """A frozen trace, whose operators the extension fuses for every shape of batch."""
 
     form = "IPEX"
     for_pixels = Runner.for_pixels
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
-    """Write a network; the arguments are those of `training.inference.torch_file.write`.
+    """Write a ``.ipex`` file; the parameters are those of `training.inference.torch_file.write`.
 
     Raises
     ------
     UsageError
-        The extension does not work here, or layers are to be left in float: it has one setting for
-        all of them.
+        The extension does not work here, or the record has layers to leave in float, which the
+        extension cannot.
     """
     _check_extension()
     if record.kept:
-        raise UsageError("--keep-float: IPEX quantises all layers or none; --format int8 can")
+        raise UsageError(
+            "`keep_float`: IPEX quantises all layers or none. Use `format` int8 instead"
+        )
     with torch.no_grad():
         module = inference_module(network, record.info)
         if tiles:
@@ -51,7 +53,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
 
 
 def read(path: Path) -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file and what it is.
+    """Return the runner of a file and its record.
 
     Raises
     ------
@@ -65,13 +67,13 @@ def read(path: Path) -> tuple[Runner, ExportRecord]:
     with damage_reported(path):
         check_sums(path)
         module = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]  # torch's
-    said = extra[KEY]
-    record = ExportRecord.from_json(said.decode() if isinstance(said, bytes) else said, path)
+    text = extra[KEY]
+    record = ExportRecord.from_json(text.decode() if isinstance(text, bytes) else text, path)
     return IpexRunner(torch.jit.freeze(module.eval()), record.precision), record
 
 
 def _quantised(module: nn.Module, tiles: Sequence[Tensor]) -> torch.jit.ScriptModule:
-    """Return a frozen trace in INT8, and in bf16 where nothing is quantised."""
+    """Return a frozen trace in INT8, with other operators in bf16."""
     prepare, convert, settings = quantisers()
     watched = prepare(module, settings, example_inputs=(tiles[0],), inplace=False)
     for tile in tiles:
@@ -80,7 +82,7 @@ def _quantised(module: nn.Module, tiles: Sequence[Tensor]) -> torch.jit.ScriptMo
 
 
 def _frozen(module: Callable[..., Any], image: Tensor) -> torch.jit.ScriptModule:
-    """Return the trace of a module under autocast, its weights constants."""
+    """Return the trace of a module under autocast, with its weights as constants."""
     with torch.autocast("cpu", torch.bfloat16):
         traced = torch.jit.trace(module, (image,), check_trace=False)  # type: ignore[no-untyped-call]  # torch's
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced)

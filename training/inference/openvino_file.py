@@ -1,4 +1,4 @@
-"""OpenVINO's `.xml` with its `.bin` beside it; INT8 by NNCF."""
+"""OpenVINO's format: ``.xml`` and a ``.bin`` file of weights; INT8 by NNCF."""
 
 from __future__ import annotations
 
@@ -26,34 +26,33 @@ from training.inference.runner import Runner
 
 _WHAT = "OpenVINO's format"
 _HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "bf16"}
-"""What its plugin computes in where nothing is quantised; it takes fp32 where bf16 is not there."""
+"""Precision of operators that are not quantised; OpenVINO uses fp32 if the CPU lacks bf16."""
 
 WORTH_FITTING = 20_000_000
-"""Pixels of one shape of batch from which on a model of that shape pays: it takes half a second to
-make, and saves a twentieth, since OpenVINO turns probabilities round in memory, twice, where it
-does not know their shape (measured on two cores, ResNet34-UNet in INT8)."""
+"""Pixels in batches of one shape from which on a model compiled for the shape pays: compiling takes
+half a second and saves 5 % of the time, since OpenVINO transposes outputs of unknown shape twice
+(measured on two cores, ResNet34-UNet in INT8)."""
 
 _MOST_AT_ONCE = 4
-"""Batches at a time, on however many cores: windows of 1024 take a quarter of a GiB each."""
+"""Most batches at a time: windows of 1024 x 1024 take a quarter of a GiB each."""
 
 _SHAPES = 3
-"""Of batches that models are kept for: those of a large image, and its last batch in a row."""
+"""Shapes of batch whose compiled models are kept: of an image, and of the end of its rows."""
 
 
 class OpenvinoRunner(Runner):
-    """A model that OpenVINO has compiled for the CPU, for batches of any shape: soon an answer.
+    """A model compiled by OpenVINO for the CPU, for batches of any shape, with little latency.
 
-    Large jobs get a fitted one, compiled for each shape of batch, for several batches at a time:
-    with ``auto`` where their pixels pay for it. Threads that share no layer do not wait for each
-    other, least of all where other work takes turns with one of them. So a single window has its
-    share of the threads: one, up to four cores.
+    Large jobs use a fitted one, compiled for each shape of batch, with several batches at a time:
+    with ``auto`` if their pixels pay for it. Each batch then has its share of the threads (one, on
+    up to four cores), since threads that compute the same layer wait for each other.
 
     Parameters
     ----------
     model
         ``openvino.Model``.
     precision
-        Of the convolutions.
+        Precision of the convolutions.
     fitted
         Whether it is compiled for each shape of batch.
     """
@@ -64,12 +63,12 @@ class OpenvinoRunner(Runner):
         super().__init__(precision)
         self.compiled, self.at_once = fitted, _at_once() if fitted else 1
         self._model = model
-        self._of_shape = lru_cache(_SHAPES)(partial(_Requests, model, precision))
+        self._of_shape = lru_cache(_SHAPES)(partial(_InferRequests, model, precision))
         self._compiling = Lock()
 
     @cached_property
     def fitted(self) -> OpenvinoRunner:
-        """The same, compiled for each shape of batch."""
+        """The same model, compiled for each shape of batch."""
         return OpenvinoRunner(self._model, self.precision, fitted=True)
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
@@ -91,15 +90,16 @@ def _at_once() -> int:
     return min(torch.get_num_threads(), _MOST_AT_ONCE)
 
 
-class _Requests:
-    """What a compiled model is asked through, by several threads at once.
+class _InferRequests:
+    """The inference requests of a compiled model, shared by several threads.
 
     Parameters
     ----------
     model, precision
         See `OpenvinoRunner`.
     shape
-        Of the batches: then threads compute several at a time. None: of any, by all threads.
+        Shape of the batches, of which several are computed at a time; None for any shape, one batch
+        at a time by all threads.
     """
 
     def __init__(self, model: Any, precision: str, shape: tuple[int, ...] | None = None) -> None:  # noqa: ANN401
@@ -121,16 +121,16 @@ class _Requests:
         self._taking = Lock()
 
     def infer(self, image: Tensor, parts: int) -> Tensor:
-        """Return the probabilities of a batch that goes through in so many parts at once."""
+        """Return the probabilities of a batch, computed in so many parts at a time."""
         values = np.ascontiguousarray(image.numpy())
         count, _, *sides = values.shape
         result = torch.empty((count, *sides, self._channels))
         pairs = zip(np.split(values, parts), np.split(result.numpy(), parts), strict=True)
-        # Nothing is copied in or out.
+        # OpenVINO reads and writes these arrays without copies.
         tensors = [[self._openvino.Tensor(x, shared_memory=True) for x in pair] for pair in pairs]
         with self._taking:
             taken = [self._free.get() for _ in range(parts)]
-        with ExitStack() as ends:  # last in, first out: waited for, then free, whichever fails
+        with ExitStack() as ends:  # each request is waited for, then freed, even if another fails
             for request in taken:
                 ends.callback(self._free.put, request)
             for request, (one, other) in zip(taken, tensors, strict=True):
@@ -142,15 +142,15 @@ class _Requests:
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
-    """Write two files; the arguments are those of `training.inference.torch_file.write`.
+    """Write two files; the parameters are those of `training.inference.torch_file.write`.
 
-    The weights come first: until the new ``.xml`` is there, the old one does not fit them and says
-    so.
+    The weights are written first: until the new ``.xml`` replaces the old one, the digest in the
+    old one does not match, and reading fails.
 
     Raises
     ------
     UsageError
-        A package is missing.
+        A package is not installed.
     """
     openvino = required_module("openvino", _WHAT)
     onnx = required_module("onnx", _WHAT)
@@ -168,32 +168,38 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
 
 
 def read(path: Path) -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file and what it is.
+    """Return the runner of a file and its record.
 
     Raises
     ------
     UsageError
         OpenVINO is not installed.
     CheckpointError
-        The file is damaged or not one of `write`, or its weights are those of another.
+        The file is damaged or not one of `write`, or the weights belong to another file.
     """
     openvino = required_module("openvino", _WHAT)
     weights = _weights(path)
     if not weights.is_file():
-        raise CheckpointError(f"{weights} is missing: it holds the weights of {path}")
+        raise CheckpointError(
+            f"{weights} is missing: it holds the weights of {path}. Keep both files together"
+        )
     try:
         model = openvino.Core().read_model(str(path), str(weights))
-    except Exception as error:  # of several kinds without a common base
-        raise CheckpointError(f"{path} is damaged or not OpenVINO's: export it again") from error
+    except Exception as error:  # its exceptions have no common base
+        raise CheckpointError(
+            f"{path} is damaged or not an OpenVINO model: export it again"
+        ) from error
     text = model.get_rt_info([KEY]).astype(str) if model.has_rt_info([KEY]) else None
     record = ExportRecord.from_json(text, path)
     if file_hash(weights) != record.weights:
-        raise CheckpointError(f"{weights} is damaged or not of {path}: export it again")
+        raise CheckpointError(
+            f"{weights} is damaged or belongs to another file than {path}: export it again"
+        )
     return OpenvinoRunner(model, record.precision), record
 
 
 def _save(openvino: Any, model: Any, record: ExportRecord, path: Path) -> None:  # noqa: ANN401
-    """Save a model and the record of it, which holds the hash of the weights."""
+    """Save a model and its record, which holds the digest of the weights."""
     halves = record.precision != "float32"
     openvino.save_model(model, str(path), compress_to_fp16=halves)
     record = replace(record, weights=file_hash(_weights(path)))
@@ -202,11 +208,11 @@ def _save(openvino: Any, model: Any, record: ExportRecord, path: Path) -> None: 
 
 
 def _quantised(model: Any, tiles: Sequence[Tensor], kept: Sequence[str]) -> Any:  # noqa: ANN401
-    """Return a model in INT8, but for nodes; one with a bias is two of OpenVINO's."""
+    """Return a model in INT8 except for some nodes; one with a bias is two in OpenVINO."""
     import logging
     import os
 
-    # Else it tells its maker of every use, unless a person has opted out.
+    # Without it NNCF sends telemetry, unless the user has opted out.
     os.environ.setdefault("NNCF_CI", "1")
     nncf = required_module("nncf", "INT8 for OpenVINO")
     logging.getLogger("nncf").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Windows faded into each other and turned into bytes, one row of them in memory at a time."""
+"""Blend overlapping windows and convert them to bytes, one row of windows at a time."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from training.prediction.window_rows import WindowRow
 from training.prediction.windows import WindowGrid
 
 Part = tuple[int, int, int, int]
-"""First and last row and first and last column of a rectangle; the last ones are not in it."""
+"""A rectangle: first row, last row, first column, last column; the last ones are excluded."""
 
 ROAD_BAND, SPEED_BAND = 0, 1
-"""Index of the bands in a map; the speed bins follow. Without speeds there is the first alone."""
+"""Indices of the bands in a prediction; the speed bins follow. Without speeds only the first."""
 
 
 class RowBlender:
-    """The map under one row of windows.
+    """The prediction under one row of windows.
 
-    Holds as many rows as a window has and no more, whatever the image's height. Where a window is
-    alone, it becomes bytes at once; sums are kept only of what windows share: rows at the top that
-    the windows above reached, rows at the bottom that those below will, and columns between.
+    It holds as many rows as a window, whatever the height of the image. Pixels of one window only
+    are converted to bytes at once. Weighted sums are kept where windows overlap: in rows at the top
+    (shared with the windows above) and at the bottom, and in columns between neighbours.
 
     Parameters
     ----------
     grid
         The windows.
     info
-        Of the network: its channels, and the speed per bin, which are the first ones.
+        What the model was trained for: number of channels, speed per bin (the first channels).
     threshold
-        Least probability of any road for a speed.
+        Least probability of a road, for the speed band.
     threads
-        How many share the work.
+        Number of threads.
 
     Attributes
     ----------
     lost
-        Pixels so far for which the network gave something else than a number: no data in the map.
+        Number of pixels where the model's output is not finite; they are nodata.
     """
 
     def __init__(self, grid: WindowGrid, info: ModelInfo, threshold: float, threads: int) -> None:
@@ -56,7 +56,9 @@ class RowBlender:
         is_shared = np.zeros(columns.covered + 1, np.intp)
         for part in self._shared:
             is_shared[part] = 1
-        self._place = (np.cumsum(is_shared) - is_shared).tolist()  # of a column, among those shared
+        self._place = (
+            np.cumsum(is_shared) - is_shared
+        ).tolist()  # index of a column among the shared ones
         self._between = np.zeros((rows.side, self._place[-1], info.channels), np.float32)
         self._upper = self._lower = np.zeros((0, columns.length, info.channels), np.float32)
         self._row: WindowRow | None = None
@@ -75,14 +77,14 @@ class RowBlender:
     def add(
         self, row: WindowRow, columns: Sequence[int], probabilities: NDArray[np.float32]
     ) -> None:
-        """Add windows of one row.
+        """Add some windows of a row.
 
         Parameters
         ----------
         row
             The row of windows.
         columns
-            Index of each window in it.
+            Index of each window in the row.
         probabilities
             float32 (n, y, x, channel).
         """
@@ -94,7 +96,7 @@ class RowBlender:
     def take(self, row: WindowRow) -> NDArray[np.uint8]:
         """Return uint8 (band, y, x), the rows that no further window touches.
 
-        They are there until the next row of windows comes.
+        The array is valid until the next row of windows is added.
 
         Parameters
         ----------
@@ -119,13 +121,13 @@ class RowBlender:
         return self._bytes[:, :count]
 
     def _enter(self, row: WindowRow) -> None:
-        """Make room for a row of windows; what the one above left of its sums comes to the top."""
+        """Begin a row of windows, with the sums that it shares with the row above."""
         if row is self._row:
             return
         before, carried = self._row, self._lower
         if before is not None:
             top, bottom = self._rows.alone(before.number)
-            if top == bottom:  # no row that is not shared: the sums at the top are all there are
+            if top == bottom:  # all rows are shared: the upper sums hold everything
                 done = self._rows.starts[row.number] - self._rows.starts[before.number]
                 carried = self._upper[done:]
             self._between.fill(0)
@@ -138,14 +140,14 @@ class RowBlender:
         self._row = row
 
     def _share(self, count: int, work: Callable[[int, int], None]) -> None:
-        """Call ``work`` with ranges of rows, in all threads."""
+        """Call ``work`` with ranges of rows in all threads."""
         cuts = [count * i // self._threads for i in range(self._threads + 1)]
         list(self._pool.map(work, cuts[:-1], cuts[1:]))
 
     def _add_rows(
         self, row: WindowRow, column: int, window: NDArray[np.float32], low: int, high: int
     ) -> None:
-        """Add rows ``low`` to ``high`` of one window."""
+        """Add the rows from ``low`` to ``high`` of one window."""
         start = self._columns.starts[column]
         width = min(self._columns.side, self._columns.length - start)
         (top, bottom), (left, right) = self._rows.alone(row.number), self._columns.alone(column)
@@ -180,36 +182,36 @@ def to_bytes(
     threshold: float,
     out: NDArray[np.uint8],
 ) -> int:
-    """Write probabilities and speeds as bytes; return how many pixels had no number.
+    """Write probabilities and speeds as bytes; return the number of pixels that are not finite.
 
-    Decodes as `training.decode.speed_byte` does. Arrays are whole and contiguous, which the
-    compiler needs to know to vectorise.
+    Speeds are those of `training.decode.speed_byte`. Arrays are whole and contiguous, so that the
+    compiler can vectorise.
 
     Parameters
     ----------
     values
         float32 (y, x, channel), probabilities; the last channel is any road.
     part
-        Of ``values``, what is to be written.
+        The part of ``values`` to write.
     left
-        Column of ``valid`` and ``out`` at which ``values`` begin; rows are the same.
+        Column of ``valid`` and ``out`` where ``values`` begin; the rows are the same.
     valid
         uint8 (y, x), 0 where there is no imagery.
     class_mph
-        float32 (class), the speed of each of the first channels; empty for no speed band.
+        float32 (class), the speeds of the first channels in mph; empty for no speed band.
     threshold
-        Least probability of any road for a speed.
+        Least probability of a road, for the speed band.
     out
-        uint8 (band, y, x), written: any road times 255, rounded half up, at most 254; the speed
-        of the most likely class, 1..253, or 0 where there is no road; the other channels as the
-        first. 255 in every band where there is no imagery or a channel is not finite.
+        uint8 (band, y, x), written: the probability of any road times 255, rounded half up, at most
+        254; the speed of the most likely class, 1..253, or 0 for background; the other channels
+        like the first. 255 in every band without imagery or where a channel is not finite.
     """
     top, bottom, first, last = part
     channels, classes, width = values.shape[2], class_mph.shape[0], last - first
     begin, bins, lost = left + first, 1 + (classes > 0), 0
     scaled = np.empty(width * channels, np.uint8)
     for y in range(top, bottom):
-        # In steps, most of which the compiler vectorises: five times as fast as in one.
+        # Several simple loops, which the compiler vectorises: five times as fast as one loop.
         row = values[y].reshape(-1)[first * channels : last * channels]
         bits, largest = row.view(np.uint32), np.uint32(0)
         for i in range(width * channels):
@@ -226,7 +228,7 @@ def to_bytes(
             for x in range(width):
                 if row[x * channels + channels - 1] >= threshold:
                     line[x] = _speed(row[x * channels : x * channels + classes], class_mph)
-        finite = largest < np.uint32(0x7F800000)  # the exponent of infinity and of no number
+        finite = largest < np.uint32(0x7F800000)  # the exponent of infinity and NaN
         seen, hidden = valid[y, begin : begin + width], False
         for x in range(width):
             hidden |= seen[x] == 0
@@ -249,7 +251,7 @@ def to_bytes(
 
 @compiled
 def _speed(row: NDArray[np.float32], class_mph: NDArray[np.float32]) -> int:
-    """Return the byte of the most likely class of one pixel."""
+    """Return the speed of the most likely class of one pixel, 1..253."""
     speed, likeliest = 0, np.float32(-1)
     for k in range(class_mph.shape[0]):
         if row[k] > likeliest:
@@ -268,20 +270,20 @@ def fade(
     across: NDArray[np.float32],
     sums: NDArray[np.float32],
 ) -> None:
-    """Add a part of a window to the sums, by its weights.
+    """Add a part of a window to the sums, multiplied by its weights.
 
     Parameters
     ----------
     window
         float32 (y, x, channel).
     part
-        Of it.
+        The part of the window to add.
     above
-        Row of the window at which ``sums`` begin.
+        Row of the window where ``sums`` begin.
     left
-        Column of ``sums`` at which the window begins; may be negative.
+        Column of ``sums`` where the window begins; may be negative.
     down, across
-        float32 (y) and (x) of the window, whose products are the weights.
+        float32 (y) and (x), weights of the window's rows and columns.
     sums
         float32 (y, x, channel).
     """

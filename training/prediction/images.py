@@ -1,4 +1,4 @@
-"""One image as it is to be predicted: which bands, on which grid, by which limits."""
+"""How one image is predicted: its bands, its pixel grid, and the limits of its rescaling."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ if TYPE_CHECKING:
     from rasterio.io import DatasetReader
 
 TOLERANCE = 0.1
-"""How far an image's ground sample distance may be from the network's before it is resampled."""
+"""Relative difference from the model's pixel size above which an image is resampled."""
 
 _EXACT = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """An image, opened once to see what it is.
+    """Size, bands and grid of an image, as read from its header.
 
     Attributes
     ----------
     address
-        See `geoprep.storage.addresses`.
+        Path or address, see `geoprep.storage.addresses`.
     bands
-        1-based, in the network's order.
+        1-based indices, in the order of the model's bands.
     dtype
         ``uint8`` or ``uint16``.
     lengths
         Rows and columns of the image.
     scales
-        Pixels of the image per pixel of the network's grid, along y and x.
+        Pixels of the image per pixel of the model's grid, along y and x.
     height, width
-        Of the network's grid, which is the image's own unless it was resampled.
+        Size of the model's grid in pixels: that of the image unless it is resampled.
     transform
-        Of the network's grid, pixel -> CRS.
+        Transform of the model's grid, pixel -> CRS.
     crs
-        WKT; None where the image has none.
+        WKT; None if the image is not georeferenced.
     gsd_m
-        Of the network's grid along x and y; None without a CRS.
+        Pixel size of the model's grid along x and y in metres; None if it is unknown.
     version
-        Of the file, to see whether it has changed: its size and time, or an object's ETag.
+        Changes with the file: its size and modification time, or the ETag of an object.
     """
 
     address: str
@@ -71,44 +71,44 @@ class ImageSource:
 
     @property
     def name(self) -> str:
-        """The file's name, for messages."""
+        """Name of the file."""
         return self.address.rpartition("/")[2]
 
     @property
     def resampled(self) -> bool:
-        """Whether the network's grid is not the image's."""
+        """Whether the model's grid differs from the image's."""
         return self.scales != (1.0, 1.0)
 
 
 def inspect_image(
     address: str, info: ModelInfo, options: ReadingOptions, version: str = ""
 ) -> ImageSource:
-    """Return what there is to know of an image before its pixels are read.
+    """Return the bands, grid and dtype of an image from its header.
 
     Parameters
     ----------
     address
-        Of the image.
+        Path or address of the image.
     info
-        Of the network: bands, ground sample distance.
+        What the model was trained for: bands and pixel size.
     options
-        How to read it.
+        How to read the image.
     version
-        Of the object that the file is a copy of; else the file's own.
+        Version of the object that the file is a copy of; empty for the file's own version.
 
     Raises
     ------
     ImageError
-        It cannot be read, has no place on the ground, lacks bands, or is of another dtype than
-        the rescale rule takes.
+        The image cannot be read, is not georeferenced, lacks bands, or its dtype does not fit the
+        rescaling.
     """
     with open_image(address) as dataset:
         bands = choose_bands(dataset, info.bands, parse_bands(options.bands))
         dtype = imagery.check_image(dataset, bands)
         if dtype != "uint8" and _rule(info, options.rescale) == "none":
             raise ImageError(
-                f"{address} holds {dtype}, and the checkpoint was trained on uint8 left as it is: "
-                "say how to make bytes of it, with --rescale scene or LO,HI"
+                f"{address} is {dtype}, but the model was trained on uint8 without rescaling: use "
+                "`rescale` scene, or LO,HI, to map its values to bytes"
             )
         lengths = int(dataset.height), int(dataset.width)
         placed = is_georeferenced(dataset.crs, dataset.transform)
@@ -121,7 +121,9 @@ def inspect_image(
             except ImageError as error:
                 if placed:
                     raise
-                raise ImageError(f"{error}; --allow-no-crs maps it as it is") from error
+                raise ImageError(
+                    f"{error}; or use `allow_no_crs` to predict it pixel by pixel"
+                ) from error
             ratios = _ratios(grid.gsd_m(), info.gsd_m, options.gsd)
             height, scale_y = _resampled(lengths[0], ratios[1], options.gsd)
             width, scale_x = _resampled(lengths[1], ratios[0], options.gsd)
@@ -139,9 +141,9 @@ def inspect_image(
 
 
 def file_version(address: str) -> str:
-    """Return size and time of change of a file."""
+    """Return the size and modification time of a file; empty for a member of an archive."""
     if not Path(address).is_file():
-        return ""  # a member of an archive
+        return ""
     status = Path(address).stat()
     return f"{status.st_size} bytes of {status.st_mtime_ns} ns"
 
@@ -149,21 +151,22 @@ def file_version(address: str) -> str:
 def choose_bands(
     dataset: DatasetReader, wanted: Sequence[str], chosen: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the 1-based bands that the network's are read from.
+    """Return the 1-based bands of an image to read for the model's bands.
 
-    Those asked for; else those with the network's names; else all, where there are as many.
+    They are the chosen ones; else those with the names of the model's; else all of them, if there
+    are as many.
 
     Raises
     ------
     ImageError
-        The image has no such bands, or it cannot be told which.
+        No such bands can be found.
     UsageError
-        Another number of bands was asked for than the network has.
+        The number of chosen bands differs from the model's.
     """
     if chosen:
         if len(chosen) != len(wanted):
             raise UsageError(
-                f"--bands names {len(chosen)} band(s); the checkpoint needs {len(wanted)}: "
+                f"`bands` names {len(chosen)} band(s), but the model needs {len(wanted)}: "
                 f"{', '.join(wanted)}"
             )
         return tuple(chosen)
@@ -175,33 +178,33 @@ def choose_bands(
         return there
     listed = ", ".join(f"{i} ({names[i - 1]})" for i in there)
     fix = (
-        f"pick them with --bands, for example --bands {','.join(map(str, there[: len(wanted)]))}"
+        f"choose them with `bands`, for example {','.join(map(str, there[: len(wanted)]))}"
         if len(there) > len(wanted)
-        else "use an image with these bands, or a checkpoint trained on fewer"
+        else "use an image with these bands, or a model trained on fewer"
     )
     raise ImageError(
-        f"{dataset.name} has band(s) {listed}; the checkpoint needs {len(wanted)}: "
-        f"{', '.join(wanted)}: {fix}"
+        f"{dataset.name} has band(s) {listed}, but the model needs {len(wanted)}: "
+        f"{', '.join(wanted)}. {fix[0].upper()}{fix[1:]}"
     )
 
 
 def _ratios(
     have: tuple[float, float], trained: tuple[float, float], wanted: str
 ) -> tuple[float, float]:
-    """Return how many pixels of the image one of the network's is long, along x and y."""
+    """Return the length of the model's pixels in pixels of the image, along x and y."""
     if wanted == "image":
         return 1.0, 1.0
     want = trained if wanted == "checkpoint" else (float(wanted), float(wanted))
     if not all(0 < metres < math.inf for metres in want):
-        return 1.0, 1.0  # trained on images without a place on the ground
+        return 1.0, 1.0  # trained on images of unknown pixel size
     return want[0] / have[0], want[1] / have[1]
 
 
 def _resampled(length: int, ratio: float, wanted: str) -> tuple[int, float]:
-    """Return how many pixels an axis gets, and how many of the image's each of them is long.
+    """Return the number of pixels of the model's axis, and their length in pixels of the image.
 
-    A whole number of pixels is preferred, as between the levels of a store; the last pixel then
-    may reach past the image.
+    A whole length is preferred, as between the levels of a store; the last pixel may then extend
+    beyond the image.
     """
     whole = max(1, round(ratio))
     if abs(ratio / whole - 1) <= (TOLERANCE if wanted == "checkpoint" else _EXACT):
@@ -216,14 +219,15 @@ def known_limits(info: ModelInfo, rule: str) -> NDArray[np.float64] | None:
     Parameters
     ----------
     info
-        Of the network; hold the limits where its scenes shared them.
+        What the model was trained for: has the limits if its training scenes shared them.
     rule
-        As `training.prediction.predict_options.ReadingOptions`.
+        Rule of `training.prediction.predict_options.ReadingOptions`.
 
     Returns
     -------
     ndarray or None
-        None where the image's own percentiles are to be found, see `scene_limits`.
+        None if the limits are the image's own percentiles, see
+        `training.prediction.window_rows.scene_limits`.
     """
     rule = _rule(info, rule)
     fixed = (0.0, 255.0) if rule == "none" else parse_rescale(rule)
@@ -237,12 +241,12 @@ def _rule(info: ModelInfo, rule: str) -> str:
 
 
 def limits_note(info: ModelInfo, rule: str) -> str:
-    """Return what a person should know of the limits; empty where there is nothing."""
+    """Return a line for the user on limits that were shared by a city; empty for other rules."""
     if _rule(info, rule) != "city":
         return ""
     if info.limits:
-        return "limits of the city that the network was trained on"
+        return "rescaling: limits of the city that the model was trained on"
     return (
-        "the network was trained on limits of whole cities, of which its checkpoint holds no "
-        "single pair: each image's own are used (--rescale LO,HI gives others)"
+        "rescaling: the model was trained on several cities with different limits, so each image's "
+        "own limits are used (`rescale` LO,HI sets others)"
     )

@@ -1,4 +1,4 @@
-"""How a map looks: a picture of it over its image, and its style in QGIS."""
+"""Pictures of predictions over their images, and styles for QGIS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from training.prediction.images import ImageSource
 from training.prediction.window_rows import bounded_cache
 
 LONGEST = 2048
-"""Pixels of the longer side of an overlay at most."""
+"""Largest side of an overlay in pixels."""
 
 _OPACITY = 0.85
 _DIMMED = 0.7
@@ -42,22 +42,22 @@ _QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
   </pipe>
 </qgis>
 """
-"""A class per colour: values up to ``value`` have it; the first, no road, is seen through."""
+"""One class per colour, up to its ``value``; the first one, background, is transparent."""
 
 
 def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold: float) -> None:
-    """Write ``NAME.png`` beside a map: its roads over the image, coloured by speed.
+    """Write ``NAME.png`` next to a prediction: its roads over the image, coloured by speed.
 
     Parameters
     ----------
     source
-        As `training.prediction.images.inspect_image` returns it.
+        The image, from `training.prediction.images.inspect_image`.
     target
-        Its map.
+        Path of the prediction.
     info
-        Of the network: the image's bands that it was given, and whether it tells speeds.
+        What the model was trained for: its bands, and whether it predicts speeds.
     threshold
-        Least probability of a road, for maps without speeds.
+        Least probability of a road, for predictions without speeds.
     """
     has_speed = bool(info.class_mph)
     speed = _speeds(target, has_speed, threshold)
@@ -76,16 +76,16 @@ def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold:
 
 
 def write_style(path: Path, has_speed: bool, threshold: float) -> None:
-    """Write ``NAME.qml`` beside a map: QGIS then shows its roads in the colours of our pictures.
+    """Write ``NAME.qml`` next to a prediction, a QGIS style with the colours of the overlay.
 
     Parameters
     ----------
     path
-        Of the style.
+        Path of the style.
     has_speed
-        Whether the map tells speeds, which are shown then; else the probability of a road is.
+        Whether the prediction has a speed band, which is shown then; else the probability is.
     threshold
-        Least probability of a road, for maps without speeds.
+        Least probability of a road, for predictions without speeds.
     """
     if has_speed:
         steps = [(0.0, "no road", BACKGROUND_COLOUR)]
@@ -110,7 +110,7 @@ def write_style(path: Path, has_speed: bool, threshold: float) -> None:
 
 
 def _speeds(target: Path, has_speed: bool, threshold: float) -> NDArray[np.uint8]:
-    """Return uint8 (y, x) in mph, those of one road where the map tells none; at most `LONGEST`."""
+    """Return uint8 (y, x) in mph, at most `LONGEST` wide; one speed if it has no speed band."""
     with rasterio.open(target) as dataset:
         scale = max(1.0, max(dataset.shape) / LONGEST)
         shape = tuple(max(1, round(side / scale)) for side in dataset.shape)
@@ -126,7 +126,7 @@ def _speeds(target: Path, has_speed: bool, threshold: float) -> NDArray[np.uint8
 def _brightened(
     source: ImageSource, names: tuple[str, ...], shape: tuple[int, ...]
 ) -> NDArray[np.float32]:
-    """Return float32 (y, x, 3), the image in natural colours between its own percentiles."""
+    """Return the image in natural colours, float32 (y, x, 3), stretched to its percentiles."""
     shown = natural_bands(names)
     with bounded_cache(), open_image(source.address) as dataset:
         read: Any = dataset.read([source.bands[i] for i in shown], out_shape=(len(shown), *shape))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.deploy_cases import FACTS, IMAGE
+from helpers.export_cases import FACTS, IMAGE
 from helpers.steps import batch, losses
 from helpers.stores import write_store
 from helpers.tiny import normed

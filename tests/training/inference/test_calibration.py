@@ -5,7 +5,7 @@ from dataclasses import replace
 import onnx
 import pytest
 import torch
-from helpers.deploy_cases import FACTS, IMAGE
+from helpers.export_cases import FACTS, IMAGE
 from helpers.stores import write_store
 from helpers.tiny import build
 from torch import nn
@@ -61,7 +61,7 @@ def record(**values):
     return ExportRecord(info=FACTS, precision="int8", checkpoint="", versions={}, **values)
 
 
-def test_the_layer_that_suffers_is_the_one_that_is_kept(skewed):
+def test_the_layer_that_int8_harms_most_is_kept(skewed):
     everything, cost = layers_to_keep(skewed, FACTS, TILES, bound=0)
     assert everything[0] == WORST
     assert len(everything) == 3
@@ -72,7 +72,7 @@ def test_the_layer_that_suffers_is_the_one_that_is_kept(skewed):
     assert 0 < cost <= without / 2
 
 
-def test_the_imitation_costs_what_int8_costs(skewed, tmp_path):
+def test_simulated_int8_differs_as_much_as_int8(skewed, tmp_path):
     none, imitated = layers_to_keep(skewed, FACTS, TILES, bound=1)
     assert none == ()
     onnx_file.write(tmp_path / "x.onnx", skewed, record(), TILES)
@@ -82,13 +82,13 @@ def test_the_imitation_costs_what_int8_costs(skewed, tmp_path):
     assert imitated == pytest.approx(found, rel=0.25)
 
 
-def test_names_mean_layers_and_all_that_a_module_has():
+def test_names_select_layers_and_the_layers_of_modules():
     network = Doubled().eval()
     assert named_layers(network, FACTS, ["network.head", "network.step"]) == (
         "network.step.up",
         "network.head",
     )
-    with pytest.raises(UsageError, match=r"network\.hea: no such layer; there are network\.down, "):
+    with pytest.raises(UsageError, match=r"hea: no such layer\. The layers are network\.down, "):
         named_layers(network, FACTS, ["network.hea"])
 
 
@@ -130,13 +130,13 @@ def test_torch_leaves_kept_layers_in_float(kept, left):
     assert len(kernels) == left
 
 
-def test_export_keeps_what_is_asked_or_found(skewed, tmp_path, capsys):
+def test_export_keeps_named_or_found_layers(skewed, tmp_path, capsys):
     info = replace(FACTS, model="helpers.tiny:build")
     save(tmp_path / "best.pt", Checkpoint(info=info, model=skewed.state_dict()))
     store = write_store(tmp_path / "tiny.zarr")
 
     def export(keep):
-        words = [tmp_path / "best.pt", "--model", info.network, "--format", "onnx", "--int8"]
+        words = [tmp_path / "best.pt", "--model", info.model, "--format", "onnx", "--int8"]
         words += ["--calibrate", store, "--tiles", 8, "--out", tmp_path / "x.onnx", "--overwrite"]
         assert main([str(w) for w in (*words, "--keep-float", keep)]) == 0
         return load_runner(tmp_path / "x.onnx")[1].kept, capsys.readouterr().out
@@ -156,10 +156,10 @@ def test_export_keeps_what_is_asked_or_found(skewed, tmp_path, capsys):
         (("--format", "onnx", "--int8", "--keep-float", "tail"), "tail: no such layer"),
     ],
 )
-def test_keeping_what_is_not_there_is_refused(skewed, tmp_path, capsys, words, message):
+def test_keeping_an_unknown_layer_is_refused(skewed, tmp_path, capsys, words, message):
     info = replace(FACTS, model="helpers.tiny:build")
     save(tmp_path / "best.pt", Checkpoint(info=info, model=skewed.state_dict()))
-    usual = ("--model", info.network, "--calibrate", write_store(tmp_path / "tiny.zarr"))
+    usual = ("--model", info.model, "--calibrate", write_store(tmp_path / "tiny.zarr"))
     line = (tmp_path / "best.pt", *usual, *words, "--out", tmp_path / "x.onnx")
     assert main([str(word) for word in line]) == 2
     assert message in capsys.readouterr().err

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import rasterio
 import torch
-from helpers.deploy_cases import FACTS, IMAGE
+from helpers.export_cases import FACTS, IMAGE
 from helpers.predict_cases import pixels, write_image
 from helpers.stores import write_store
 from helpers.tiny import normed
@@ -148,7 +148,7 @@ def export(folder):
         pytest.param("int8.pt2", 0.005, marks=pytest.mark.slow),
     ],
 )
-def test_every_format_gives_the_answers_of_the_checkpoint(export, plain, name, most):
+def test_every_format_gives_the_outputs_of_the_checkpoint(export, plain, name, most):
     runner, record = load_runner(export(name), compile_mode="off")
     for image in (IMAGE, IMAGE[:1, :, :32]):  # any number, any size
         found = runner(image.contiguous(memory_format=torch.channels_last))
@@ -162,7 +162,7 @@ def test_every_format_gives_the_answers_of_the_checkpoint(export, plain, name, m
 
 
 @pytest.mark.slow
-def test_for_large_jobs_openvino_has_a_model_per_shape_and_a_thread_per_window(export):
+def test_openvino_compiles_for_the_shapes_of_large_jobs(export):
     plain, _ = load_runner(export("int8.xml"))
     assert plain.for_pixels(1_000_000)[0] is plain
     fitted, _ = plain.for_pixels(10**9)
@@ -336,7 +336,7 @@ def test_nothing_in_a_torch_file_is_pickled(export, name):
 @pytest.mark.parametrize(
     "name", ["fp32.pt2", "fp32.onnx", pytest.param("int8.xml", marks=pytest.mark.slow)]
 )
-def test_no_file_tells_where_training_data_was(export, name):
+def test_files_do_not_contain_paths_of_training_data(export, name):
     assert b"secret.zarr" not in export(name).read_bytes()
 
 
@@ -362,7 +362,7 @@ def test_weights_of_a_bf16_file_take_two_bytes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("doubling", ["transposed", "phased"])
-def test_folding_changes_no_function(doubling):
+def test_folding_keeps_the_function(doubling):
     torch.manual_seed(0)
     network = ResNetUNet(3, 2).eval()
     for module in network.modules():
@@ -382,7 +382,7 @@ def test_folding_changes_no_function(doubling):
 @pytest.mark.parametrize(
     "name", ["fp32.pt2", "fp32.onnx", pytest.param("bf16.xml", marks=pytest.mark.slow)]
 )
-def test_a_damaged_file_is_one_line(export, tmp_path, name):
+def test_damaged_file_is_refused(export, tmp_path, name):
     file = tmp_path / name
     data = bytearray(export(name).read_bytes())
     file.write_bytes(data[: len(data) // 2])
@@ -401,7 +401,7 @@ def test_a_flipped_weight_is_found(export, tmp_path):
     weights = export("bf16.xml").with_suffix(".bin").read_bytes()
     (tmp_path / "bf16.xml").write_bytes(export("bf16.xml").read_bytes())
     (tmp_path / "bf16.bin").write_bytes(bytes([weights[0] ^ 1]) + weights[1:])
-    with pytest.raises(CheckpointError, match=r"bf16\.bin is damaged or not of"):
+    with pytest.raises(CheckpointError, match=r"bf16\.bin is damaged or belongs to another file"):
         load_runner(tmp_path / "bf16.xml")
     with zipfile.ZipFile(export("fp32.pt2")) as archive:
         where = next(e for e in archive.infolist() if e.filename.endswith("weight_0"))
@@ -412,7 +412,7 @@ def test_a_flipped_weight_is_found(export, tmp_path):
         load_runner(tmp_path / "fp32.pt2")
 
 
-def test_a_file_of_someone_else_is_refused(tmp_path):
+def test_onnx_file_of_another_program_is_refused(tmp_path):
     import onnx
 
     from training.checkpoint import CheckpointError
@@ -446,14 +446,14 @@ def test_a_file_of_someone_else_is_refused(tmp_path):
         (("--format", "fp32"), "--out is missing"),
     ],
 )
-def test_requests_that_make_no_sense(folder, tmp_path, monkeypatch, capsys, words, message):
+def test_contradicting_options_are_refused(folder, tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     assert main([str(folder / "best.pt"), *MODEL, *words]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_is_no_network_is_told_what_is(folder, tmp_path, capsys):
+def test_files_that_are_not_checkpoints_are_refused_with_advice(folder, tmp_path, capsys):
     for name in ("x.xml", "x.bin"):
         (tmp_path / name).write_bytes(b"<net>")
     store = str(folder / "tiny.zarr")
@@ -462,12 +462,12 @@ def test_a_file_that_is_no_network_is_told_what_is(folder, tmp_path, capsys):
     assert evaluate([str(tmp_path / "x.bin"), store]) == 2
     assert f"name {tmp_path / 'x.xml'} instead" in capsys.readouterr().err
     assert evaluate([str(folder / "best.pt")]) == 2
-    assert "name a store as well" in capsys.readouterr().err
+    assert "give a model and a store" in capsys.readouterr().err
     assert evaluate(["--compare", str(folder / "best.pt"), "--on", store]) == 2
-    assert "give two networks and a store" in capsys.readouterr().err
+    assert "--compare needs at least two models" in capsys.readouterr().err
 
 
-def test_what_is_there_is_not_replaced_unasked(folder, tmp_path, capsys):
+def test_existing_file_is_not_replaced_without_overwrite(folder, tmp_path, capsys):
     (tmp_path / "x.pt2").write_text("precious")
     words = [str(folder / "best.pt"), *MODEL, "--format", "fp32", "--out", str(tmp_path / "x.pt2")]
     assert main(words) == 2
@@ -483,7 +483,7 @@ def test_what_is_there_is_not_replaced_unasked(folder, tmp_path, capsys):
         (("--format", "int8", "--out", "x.pt2"), "torchao"),
     ],
 )
-def test_a_missing_package_is_one_line(folder, tmp_path, monkeypatch, capsys, words, package):
+def test_missing_package_is_one_line(folder, tmp_path, monkeypatch, capsys, words, package):
     for name in [n for n in sys.modules if n.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
@@ -496,7 +496,7 @@ def test_a_missing_package_is_one_line(folder, tmp_path, monkeypatch, capsys, wo
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_extension_its_format_is_one_line(folder, tmp_path, monkeypatch, capsys):
+def test_missing_extension_is_reported_in_one_line(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("training.engine.ipex.state", lambda: "is not installed")
     words = ("--format", "ipex-int8", "--calibrate", folder / "tiny.zarr")
     line = (folder / "best.pt", *MODEL, *words, "--out", tmp_path / "x.ipex")
@@ -513,7 +513,7 @@ def test_options_of_checkpoints_are_refused(export):
         open_model(ModelOptions(checkpoint=export("fp32.pt2"), precision="bf16"))
 
 
-def test_the_summary_says_size_runner_and_agreement(folder, tmp_path, capsys):
+def test_export_prints_size_runner_and_agreement(folder, tmp_path, capsys):
     out = tmp_path / "x.onnx"
     words = (folder / "best.pt", *MODEL, "--format", "onnx", "--out", out)
     assert main([str(word) for word in words]) == 0
@@ -534,7 +534,7 @@ def test_the_record_is_plain(export):
     assert record["facts"]["threshold"] == 0.4
 
 
-def test_networks_are_compared_on_a_store(folder, export, capsys):
+def test_model_files_are_compared_on_a_store(folder, export, capsys):
     files = [folder / "best.pt", export("fp32.onnx"), export("int8.onnx")]
     out = folder / "compared.json"
     words = ["--compare", *files, "--on", folder / "tiny.zarr", "--json", out, *MODEL]
@@ -550,10 +550,10 @@ def test_networks_are_compared_on_a_store(folder, export, capsys):
     assert all(row["mpx_per_second"] > 0 for row in (native, whole, rounded))
 
 
-def test_comparing_needs_a_store_and_forms_of_one_network(folder, export, tmp_path, capsys):
+def test_comparing_needs_a_store_and_forms_of_one_model(folder, export, tmp_path, capsys):
     words = ["--compare", folder / "best.pt", export("fp32.onnx"), *MODEL]
     assert evaluate([str(word) for word in words]) == 2
-    assert "--on STORE" in capsys.readouterr().err
+    assert "a store in --on" in capsys.readouterr().err
     other = replace(FACTS, class_mph=tuple(mph + 1 for mph in FACTS.class_mph))
     weights = normed(3, 8).state_dict()
     save(tmp_path / "other.pt", Checkpoint(info=other, model=weights))
@@ -562,7 +562,7 @@ def test_comparing_needs_a_store_and_forms_of_one_network(folder, export, tmp_pa
     assert "differ in class_mph" in capsys.readouterr().err
 
 
-def test_predict_maps_with_an_exported_file_as_with_its_checkpoint(
+def test_predictions_of_a_model_file_equal_those_of_its_checkpoint(
     folder, export, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr("training.engine.keep_memory", lambda *_, **__: "as it is")

@@ -95,7 +95,7 @@ def directories(data):
 
 @pytest.mark.parametrize("compression", ["zstd", "deflate"])
 @pytest.mark.parametrize("big", [False, True])
-def test_map_is_a_cloud_optimised_geotiff(tmp_path, values, monkeypatch, compression, big):
+def test_prediction_is_a_cloud_optimised_geotiff(tmp_path, values, monkeypatch, compression, big):
     if big:
         monkeypatch.setattr(tiff, "LARGEST_CLASSIC", 0)
     target, _ = write(tmp_path, values, compression)
@@ -130,7 +130,7 @@ def test_map_is_a_cloud_optimised_geotiff(tmp_path, values, monkeypatch, compres
     assert max(o + n for o, n in places) + 4 == len(data)
 
 
-def test_overviews_hold_means_of_what_is_known(tmp_path, values):
+def test_overviews_are_means_without_nodata(tmp_path, values):
     target, _ = write(tmp_path, values)
     with rasterio.open(target, overview_level=0) as dataset:
         half = dataset.read()
@@ -144,7 +144,7 @@ def test_overviews_hold_means_of_what_is_known(tmp_path, values):
     assert (half[:, 512:, :300] == 255).all()
 
 
-def test_tiles_without_data_take_no_room(tmp_path):
+def test_tiles_of_nodata_are_omitted(tmp_path):
     blank = np.full((9, 700, 700), 255, np.uint8)
     target, _ = write(tmp_path, blank)
     with rasterio.open(target) as dataset:
@@ -152,14 +152,14 @@ def test_tiles_without_data_take_no_room(tmp_path):
     assert target.stat().st_size < 20_000
 
 
-def test_map_smaller_than_a_tile(tmp_path, values):
+def test_prediction_smaller_than_a_tile(tmp_path, values):
     target, _ = write(tmp_path, values[:, :3, :5].copy())
     with rasterio.open(target) as dataset:
         np.testing.assert_array_equal(dataset.read(), values[:, :3, :5])
         assert dataset.overviews(1) == []
 
 
-def test_interrupted_map_goes_on_after_its_last_row_of_tiles_to_the_same_bytes(tmp_path, values):
+def test_interrupted_prediction_resumes_to_the_same_bytes(tmp_path, values):
     whole, _ = write(tmp_path, values)
     other = tmp_path / "other"
     other.mkdir()
@@ -176,7 +176,7 @@ def test_interrupted_map_goes_on_after_its_last_row_of_tiles_to_the_same_bytes(t
     assert not folder.exists()
 
 
-def test_journal_of_other_work_is_not_taken_up(tmp_path):
+def test_journal_with_another_identity_is_discarded(tmp_path):
     target = tmp_path / "map.tif"
     with WriteJournal(target, {"a": 1}) as journal:
         journal.settle(limits=[1])
@@ -189,17 +189,17 @@ def test_journal_of_other_work_is_not_taken_up(tmp_path):
         assert journal.rows == []
 
 
-def test_two_at_work_on_one_map_is_refused(tmp_path):
+def test_two_processes_cannot_write_one_prediction(tmp_path):
     target = tmp_path / "map.tif"
     with (
         WriteJournal(target, {}),
-        pytest.raises(UsageError, match="another prediction"),
+        pytest.raises(UsageError, match="another process predicts"),
         WriteJournal(target, {}),
     ):
         pass
 
 
-def test_spool_gives_back_what_it_was_given(tmp_path, values):
+def test_spool_round_trip(tmp_path, values):
     shape = Shape(9, 512, 1100)
     row = shape.blank_row()
     row[:, :, :1100] = values[:, 600:1112]
@@ -212,7 +212,7 @@ def test_spool_gives_back_what_it_was_given(tmp_path, values):
     spool.close()
 
 
-def test_signature_is_found_again_and_only_in_maps(tmp_path, values):
+def test_signature_is_read_from_predictions_only(tmp_path, values):
     target, _ = write(tmp_path, values[:, :10, :10].copy())
     found = found_signature(target)
     assert found is not None
@@ -221,7 +221,7 @@ def test_signature_is_found_again_and_only_in_maps(tmp_path, values):
     assert found_signature(tmp_path / "text.tif") is None
 
 
-def test_maps_differ_by_what_their_pixels_depend_on():
+def test_signatures_differ_by_everything_that_pixels_depend_on():
     city = replace(FACTS, rescale="city", limits=((1.0, 9.0),) * 3)
     for predictor, how, word in [
         (PREDICTOR, runner(compiled=True), "compiled"),
@@ -236,6 +236,6 @@ def test_maps_differ_by_what_their_pixels_depend_on():
 
 
 @pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:3857", None, 'LOCAL_CS["here",UNIT["m",1]]'])
-def test_any_projection_survives(crs):
+def test_prediction_keeps_any_crs(crs):
     tags = tiff_tags(source(crs=crs), FACTS, SIGNED)
     assert (34735 in tags) == (crs is not None)

@@ -20,7 +20,7 @@ from helpers.predict_cases import (
     MPH,
     PLACE,
     UTM,
-    expected_map,
+    expected_prediction,
     ignore_progress,
     make_checkpoint,
     pixels,
@@ -79,41 +79,43 @@ def read(path):
         (1, 1, ()),
     ],
 )
-def test_map_is_the_network_at_every_pixel(run, checkpoint, tmp_path, height, width, options):
+def test_prediction_equals_the_model_at_every_pixel(
+    run, checkpoint, tmp_path, height, width, options
+):
     path, network = checkpoint
     values = pixels(height, width)
     values[: height // 3, width // 2 :] = 0
     image = write_image(tmp_path / "scene.tif", values)
-    status, text = run(path, image, "--out", tmp_path / "maps", *FP32, *options)
+    status, text = run(path, image, "--out", tmp_path / "out", *FP32, *options)
     assert status == 0, text
-    wanted, sure = expected_map(probabilities(network, values), values.any(axis=2))
-    found = read(tmp_path / "maps" / "scene.tif")
+    wanted, sure = expected_prediction(probabilities(network, values), values.any(axis=2))
+    found = read(tmp_path / "out" / "scene.tif")
     assert sure.mean() > 0.9
     np.testing.assert_array_equal(found[:, sure], wanted[:, sure])
     assert np.abs(found.astype(int) - wanted)[:, ~sure].max(initial=0) <= 66
-    with rasterio.open(tmp_path / "maps" / "scene.tif") as dataset:
+    with rasterio.open(tmp_path / "out" / "scene.tif") as dataset:
         assert dataset.transform == PLACE
         assert dataset.crs == UTM
         assert dataset.descriptions[:2] == ("road", "speed")
-    assert f"predicted {tmp_path / 'maps' / 'scene.tif'}: " in text
+    assert f"predicted {tmp_path / 'out' / 'scene.tif'}: " in text
     assert "Mpx/s" in text
     assert "km2/h" in text
 
 
-def test_windows_do_not_show_in_the_map(run, tmp_path):
+def test_windows_leave_no_seams(run, tmp_path):
     """Away from the image's edge, overlap hides where the windows were."""
     path, network = make_checkpoint(tmp_path / "n.pt", model="helpers.predict_cases:neighbourly")
     values = pixels(300, 260)
     image = write_image(tmp_path / "scene.tif", values)
     options = ("--out", tmp_path / "m", *FP32, "--window", 96, "--overlap", 32)
     run(path, image, *options, network="neighbourly")
-    wanted, _ = expected_map(probabilities(network, values), values.any(axis=2))
+    wanted, _ = expected_prediction(probabilities(network, values), values.any(axis=2))
     found = read(tmp_path / "m" / "scene.tif")
     inner = np.s_[[0, *range(2, 9)], 4:-4, 4:-4]
     assert np.abs(found[inner].astype(int) - wanted[inner]).max() <= 2
 
 
-def test_resampled_map_lies_where_the_image_does(run, tmp_path):
+def test_resampled_prediction_has_the_bounds_of_the_image(run, tmp_path):
     path, _ = make_checkpoint(tmp_path / "best.pt", gsd_m=(2 * GSD, 2 * GSD))
     values = pixels(100, 90)
     image = write_image(tmp_path / "scene.tif", values)
@@ -131,11 +133,11 @@ def test_sixteen_bits_are_rescaled_as_in_training(run, tmp_path):
     image = write_image(tmp_path / "scene.tif", values)
     assert run(path, image, "--out", tmp_path / "m", *FP32)[0] == 0
     scaled = np.clip(np.floor((values - 100.0) * 255 / 1400 + 0.5), 1, 255).astype(np.uint8)
-    wanted, sure = expected_map(probabilities(network, scaled), np.ones((60, 60), bool))
+    wanted, sure = expected_prediction(probabilities(network, scaled), np.ones((60, 60), bool))
     np.testing.assert_array_equal(read(tmp_path / "m" / "scene.tif")[:, sure], wanted[:, sure])
 
 
-def test_binary_checkpoint_maps_probability_alone(run, tmp_path):
+def test_binary_model_predicts_one_band(run, tmp_path):
     path, network = make_checkpoint(
         tmp_path / "best.pt", channels=1, targets="binary", class_mph=()
     )
@@ -179,7 +181,7 @@ class Brightness:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_anything_that_turns_windows_into_probabilities_makes_maps(tmp_path, at_once):
+def test_any_function_from_windows_to_probabilities_is_a_runner(tmp_path, at_once):
     """Called by one thread, or by as many as it asks for."""
     grey = np.linspace(1, 254, 150 * 130).astype(np.uint8).reshape(150, 130)
     image = write_image(tmp_path / "scene.tif", np.repeat(grey[..., None], 3, axis=2))
@@ -197,7 +199,7 @@ def test_anything_that_turns_windows_into_probabilities_makes_maps(tmp_path, at_
         assert json.loads(dataset.tags()["PREDICTION"])["runner"] == "brightness"
 
 
-def test_what_goes_wrong_in_one_of_several_threads_ends_the_map(tmp_path):
+def test_error_in_one_of_several_threads_ends_the_prediction(tmp_path):
     image = write_image(tmp_path / "scene.tif", pixels(64, 200))
     options = predict_options(window=32, overlap=0)
     runner, predictor = Brightness(2), Predictor(replace(FACTS, channels=9), options, 0.5, "none")
@@ -212,7 +214,7 @@ class Killed(BaseException):
     """Stands in for a signal."""
 
 
-def test_killed_and_run_again_gives_the_same_bytes(run, tmp_path, monkeypatch):
+def test_killed_and_resumed_prediction_has_the_same_bytes(run, tmp_path, monkeypatch):
     path, _ = make_checkpoint(tmp_path / "n.pt", model="helpers.predict_cases:neighbourly")
     image = write_image(tmp_path / "scene.tif", pixels(1700, 70))
     args = (path, image, *FP32, "--window", 96, "--overlap", 32)
@@ -228,12 +230,12 @@ def test_killed_and_run_again_gives_the_same_bytes(run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(NativeRunner, "__call__", dies)
     with pytest.raises(Killed):
-        run(*args, "--out", tmp_path / "maps", network="neighbourly")
-    target = tmp_path / "maps" / "scene.tif"
+        run(*args, "--out", tmp_path / "out", network="neighbourly")
+    target = tmp_path / "out" / "scene.tif"
     assert not target.exists()
     assert folder_of(target).exists()
     until_death, calls[:] = len(calls), [1] * 100
-    status, text = run(*args, "--out", tmp_path / "maps", network="neighbourly")
+    status, text = run(*args, "--out", tmp_path / "out", network="neighbourly")
     assert status == 0
     assert "resumed" in text
     assert target.read_bytes() == (tmp_path / "whole" / "scene.tif").read_bytes()
@@ -242,13 +244,11 @@ def test_killed_and_run_again_gives_the_same_bytes(run, tmp_path, monkeypatch):
     assert until_death + len(calls) - 100 < whole + 12  # what was safe was not done again
 
 
-def test_what_a_run_left_that_was_killed_as_it_cleared_up_goes_with_the_next(
-    run, checkpoint, tmp_path
-):
+def test_leftover_folder_of_a_complete_prediction_is_deleted(run, checkpoint, tmp_path):
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
-    args = (checkpoint[0], image, "--out", tmp_path / "maps", *FP32)
+    args = (checkpoint[0], image, "--out", tmp_path / "out", *FP32)
     assert run(*args)[0] == 0
-    left = folder_of(tmp_path / "maps" / "scene.tif")
+    left = folder_of(tmp_path / "out" / "scene.tif")
     left.mkdir()
     (left / "journal.jsonl").write_text("{}")
     with (left / "lock").open("w") as lock:
@@ -259,27 +259,27 @@ def test_what_a_run_left_that_was_killed_as_it_cleared_up_goes_with_the_next(
     assert not left.exists()
 
 
-def test_ctrl_c_says_how_to_go_on(run, checkpoint, tmp_path, monkeypatch):
+def test_ctrl_c_says_how_to_resume(run, checkpoint, tmp_path, monkeypatch):
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
 
     def interrupted(self, *args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(NativeRunner, "__call__", interrupted)
-    status, text = run(checkpoint[0], image, "--out", tmp_path / "maps", *FP32)
+    status, text = run(checkpoint[0], image, "--out", tmp_path / "out", *FP32)
     assert status == 130
     assert "Run the same command again to resume" in text
 
 
-def test_complete_maps_are_kept_and_others_not_replaced_unasked(run, checkpoint, tmp_path):
+def test_only_other_predictions_are_replaced_and_only_with_overwrite(run, checkpoint, tmp_path):
     path, _ = checkpoint
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
-    args = (image, "--out", tmp_path / "maps", *FP32)
+    args = (image, "--out", tmp_path / "out", *FP32)
     assert run(path, *args)[0] == 0
-    before = (tmp_path / "maps" / "scene.tif").stat().st_mtime_ns
+    before = (tmp_path / "out" / "scene.tif").stat().st_mtime_ns
     status, text = run(path, *args)
     assert (status, "already complete" in text) == (0, True)
-    assert (tmp_path / "maps" / "scene.tif").stat().st_mtime_ns == before
+    assert (tmp_path / "out" / "scene.tif").stat().st_mtime_ns == before
     status, text = run(path, *args, "--threshold", "0.3")
     assert status == 2
     assert "other options (threshold)" in text
@@ -287,13 +287,13 @@ def test_complete_maps_are_kept_and_others_not_replaced_unasked(run, checkpoint,
     status, text = run(other, *args)
     assert status == 2
     assert "another checkpoint or model file: use --overwrite" in text
-    assert (tmp_path / "maps" / "scene.tif").stat().st_mtime_ns == before
+    assert (tmp_path / "out" / "scene.tif").stat().st_mtime_ns == before
     assert run(other, *args, "--overwrite")[0] == 0
     write_image(image, pixels(40, 40, seed=9), compress=None)
     status, text = run(other, *args)
     assert status == 2
     assert "another version of the image" in text
-    (tmp_path / "maps" / "scene.tif").write_bytes(b"mine")
+    (tmp_path / "out" / "scene.tif").write_bytes(b"mine")
     status, text = run(other, *args)
     assert status == 2
     assert "not made by training.predict" in text
@@ -308,22 +308,22 @@ def test_one_bad_image_does_not_stop_the_others(run, checkpoint, tmp_path):
     cut.write_bytes(cut.read_bytes()[:30000])
     write_image(scenes / "nowhere.tif", pixels(30, 30), crs=None)
     (scenes / "text.tif").write_text("not an image")
-    status, text = run(path, str(scenes / "*.tif"), "--out", tmp_path / "maps", *FP32)
+    status, text = run(path, str(scenes / "*.tif"), "--out", tmp_path / "out", *FP32)
     assert status == 1
     assert "1 predicted, 0 already complete, 3 failed" in text
     assert "--allow-no-crs" in text
-    assert sorted(p.name for p in (tmp_path / "maps").iterdir()) == ["good.qml", "good.tif"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["good.qml", "good.tif"]
     status, text = run(
-        path, scenes / "nowhere.tif", "--allow-no-crs", "--out", tmp_path / "maps", *FP32
+        path, scenes / "nowhere.tif", "--allow-no-crs", "--out", tmp_path / "out", *FP32
     )
     assert status == 0, text
-    assert rasterio.open(tmp_path / "maps" / "nowhere.tif").crs is None
+    assert rasterio.open(tmp_path / "out" / "nowhere.tif").crs is None
 
 
-def test_requests_that_cannot_be_carried_out(run, checkpoint, tmp_path):
+def test_invalid_options_are_refused(run, checkpoint, tmp_path):
     path, _ = checkpoint
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
-    out = ("--out", tmp_path / "maps")
+    out = ("--out", tmp_path / "out")
     for args, message in [
         ((path, str(tmp_path / "none*.tif"), *out), f"Error: {tmp_path / 'none*.tif'}: matches"),
         ((path, image, "--out", tmp_path), "would replace an image"),
@@ -348,7 +348,7 @@ def test_requests_that_cannot_be_carried_out(run, checkpoint, tmp_path):
         status, text = run(*args)
         assert status == 1, text
         assert message in text
-    assert not (tmp_path / "maps").exists() or not list((tmp_path / "maps").iterdir())
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
 def test_overlay_shows_roads_and_nodata_over_the_image(run, checkpoint, tmp_path):
@@ -357,9 +357,9 @@ def test_overlay_shows_roads_and_nodata_over_the_image(run, checkpoint, tmp_path
     values = pixels(64, 80)
     values[:, :10] = 0
     image = write_image(tmp_path / "scene.tif", values)
-    args = (checkpoint[0], image, "--out", tmp_path / "maps", "--overlay", *FP32)
+    args = (checkpoint[0], image, "--out", tmp_path / "out", "--overlay", *FP32)
     assert run(*args)[0] == 0
-    picture = tmp_path / "maps" / "scene.png"
+    picture = tmp_path / "out" / "scene.png"
     shown = matplotlib.image.imread(picture)
     assert np.ptp(shown[:64, :10, :3], axis=(0, 1)).max() == 0
     legend = {tuple(pixel) for pixel in (shown[64:, :, :3] * 255).round().reshape(-1, 3)}
@@ -376,7 +376,7 @@ def test_memory_does_not_grow_with_the_height(tmp_path):
     for height in (4200, 8100):
         tall = np.resize(pixels(64, 64), (height, 64, 3))
         image = write_image(tmp_path / f"{height}.tif", tall)
-        arguments = [path, image, "--out", tmp_path / "maps", *FP32, "--window", 256]
+        arguments = [path, image, "--out", tmp_path / "out", *FP32, "--window", 256]
         arguments += ["--model", f"{MODEL}pointwise"]
         job, _ = command.make_job(
             command.PredictOptions(**command.COMMAND.parse([*map(str, arguments)]))
@@ -389,10 +389,10 @@ def test_memory_does_not_grow_with_the_height(tmp_path):
     assert peaks[1] < 1.1 * peaks[0], peaks
 
 
-def test_tags_tell_how_the_map_was_made(run, checkpoint, tmp_path):
+def test_tags_record_how_the_prediction_was_made(run, checkpoint, tmp_path):
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
-    run(checkpoint[0], image, "--out", tmp_path / "maps", *FP32, "--threshold", "0.25")
-    with rasterio.open(tmp_path / "maps" / "scene.tif") as dataset:
+    run(checkpoint[0], image, "--out", tmp_path / "out", *FP32, "--threshold", "0.25")
+    with rasterio.open(tmp_path / "out" / "scene.tif") as dataset:
         tags = dataset.tags()
     assert tags["ROAD_THRESHOLD"] == "0.25"
     assert tags["SOURCE"] == "scene.tif"
@@ -415,7 +415,7 @@ def bucket(monkeypatch):
         yield put
 
 
-def test_image_on_a_server_is_copied_and_left_nowhere(
+def test_remote_image_is_downloaded_and_the_copy_deleted(
     run, checkpoint, tmp_path, bucket, monkeypatch
 ):
     image = write_image(tmp_path / "scene.tif", pixels(170, 150))
@@ -439,12 +439,12 @@ def test_image_on_a_server_is_copied_and_left_nowhere(
     np.testing.assert_array_equal(near, far)
 
 
-def test_a_copy_of_another_version_of_an_object_is_not_used(
+def test_copy_of_an_earlier_version_of_an_object_is_not_used(
     run, checkpoint, tmp_path, bucket, monkeypatch
 ):
     first = write_image(tmp_path / "first.tif", pixels(60, 60))
     second = write_image(tmp_path / "second.tif", pixels(60, 60, seed=7))
-    args = (checkpoint[0], bucket("scene.tif", first), *FP32, "--out", tmp_path / "maps")
+    args = (checkpoint[0], bucket("scene.tif", first), *FP32, "--out", tmp_path / "out")
 
     def dies(self, image):
         raise Killed
@@ -453,11 +453,11 @@ def test_a_copy_of_another_version_of_an_object_is_not_used(
         patch.setattr(NativeRunner, "__call__", dies)
         with pytest.raises(Killed):
             run(*args)
-    assert list((tmp_path / "maps").glob(".scene.tif.image/scene.tif"))
+    assert list((tmp_path / "out").glob(".scene.tif.image/scene.tif"))
     bucket("scene.tif", second)
     assert run(*args)[0] == 0
     run(checkpoint[0], second, *FP32, "--out", tmp_path / "near")
-    mapped = read(tmp_path / "maps" / "scene.tif")
+    mapped = read(tmp_path / "out" / "scene.tif")
     np.testing.assert_array_equal(mapped, read(tmp_path / "near" / "second.tif"))
     bucket("scene.tif", first)
     status, text = run(*args)
@@ -465,20 +465,20 @@ def test_a_copy_of_another_version_of_an_object_is_not_used(
     assert "another version of the image" in text
 
 
-def test_what_is_no_number_is_no_data_and_told(run, checkpoint, tmp_path):
+def test_output_that_is_not_finite_is_nodata_and_reported(run, checkpoint, tmp_path):
     path, network = checkpoint
     with torch.no_grad():
         network.weight[3] = torch.nan  # one bin of seven
     values = pixels(70, 50)
     save(path, Checkpoint(info=FACTS, model=network.state_dict()))
     image = write_image(tmp_path / "scene.tif", values)
-    status, text = run(path, image, "--out", tmp_path / "maps", *FP32)
+    status, text = run(path, image, "--out", tmp_path / "out", *FP32)
     assert status == 0
     assert "not finite at 3,500 pixels" in text
-    assert (read(tmp_path / "maps" / "scene.tif") == 255).all()
+    assert (read(tmp_path / "out" / "scene.tif") == 255).all()
 
 
-def test_code_that_a_checkpoint_names_is_imported_by_consent_alone(run, tmp_path, monkeypatch):
+def test_code_named_by_a_checkpoint_is_imported_only_with_consent(run, tmp_path, monkeypatch):
     (tmp_path / "payload.py").write_text(
         "from pathlib import Path\nfrom helpers.predict_cases import pointwise as build\n"
         f"Path({str(tmp_path / 'ran')!r}).touch()\n"
@@ -488,12 +488,12 @@ def test_code_that_a_checkpoint_names_is_imported_by_consent_alone(run, tmp_path
     facts = replace(FACTS, model="payload:build")
     save(path, Checkpoint(info=facts, model=network.state_dict()))
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
-    status, text = run(path, image, "--out", tmp_path / "maps", *FP32, network=None)
+    status, text = run(path, image, "--out", tmp_path / "out", *FP32, network=None)
     assert status == 2
     assert "--model payload:build" in text
     assert not (tmp_path / "ran").exists()
     consent = ("--model", "payload:build")
-    assert run(path, image, "--out", tmp_path / "maps", *FP32, *consent, network=None)[0] == 0
+    assert run(path, image, "--out", tmp_path / "out", *FP32, *consent, network=None)[0] == 0
     assert (tmp_path / "ran").exists()
 
 
@@ -504,31 +504,31 @@ def test_image_that_fails_leaves_nothing_behind(run, checkpoint, tmp_path, monke
     write_image(scenes / "good.tif", pixels(60, 60))
     cut = write_image(scenes / "cut.tif", pixels(200, 80), compress=None)
     cut.write_bytes(cut.read_bytes()[:30000])
-    args = (checkpoint[0], scenes, *FP32, "--out", tmp_path / "maps")
+    args = (checkpoint[0], scenes, *FP32, "--out", tmp_path / "out")
     status, text = run(*args)
     assert status == 1
     assert "2 failed" in text
-    assert sorted(p.name for p in (tmp_path / "maps").iterdir()) == ["good.qml", "good.tif"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["good.qml", "good.tif"]
     status, text = run(*args, "--rescale", "scene", "--overwrite")
     assert "1 failed" in text
-    assert not [p for p in (tmp_path / "maps").iterdir() if p.name.startswith(".")]
+    assert not [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")]
 
 
-def test_map_of_a_city_does_not_depend_on_where_its_store_is(run, tmp_path):
+def test_limits_of_a_city_come_from_the_checkpoint_not_the_store(run, tmp_path):
     limits = ((100.0, 1500.0), (150.0, 1400.0), (90.0, 1600.0))
     values = pixels(60, 60, dtype="uint16", top=2000)
     image = write_image(tmp_path / "scene.tif", values)
     path, network = make_checkpoint(
         tmp_path / "best.pt", rescale="city", limits=limits, stores=("gone.zarr",)
     )
-    status, text = run(path, image, "--out", tmp_path / "maps", *FP32)
+    status, text = run(path, image, "--out", tmp_path / "out", *FP32)
     assert status == 0, text
     low, high = np.array(limits).T
     scaled = np.clip(np.floor((values - low) * 255 / (high - low) + 0.5), 1, 255).astype(np.uint8)
-    wanted, sure = expected_map(probabilities(network, scaled), np.ones((60, 60), bool))
-    found = read(tmp_path / "maps" / "scene.tif")
+    wanted, sure = expected_prediction(probabilities(network, scaled), np.ones((60, 60), bool))
+    found = read(tmp_path / "out" / "scene.tif")
     np.testing.assert_array_equal(found[:, sure], wanted[:, sure])
-    with rasterio.open(tmp_path / "maps" / "scene.tif") as dataset:
+    with rasterio.open(tmp_path / "out" / "scene.tif") as dataset:
         assert json.loads(dataset.tags()["PREDICTION"])["limits"] == [list(p) for p in limits]
 
 
@@ -536,21 +536,23 @@ def test_roads_begin_at_the_threshold_of_the_checkpoint(run, tmp_path):
     path, network = make_checkpoint(tmp_path / "best.pt", threshold=0.3125)
     values = pixels(50, 50)
     image = write_image(tmp_path / "scene.tif", values)
-    status, text = run(path, image, "--out", tmp_path / "maps", *FP32)
+    status, text = run(path, image, "--out", tmp_path / "out", *FP32)
     assert status == 0
     assert "threshold 0.312 (best on validation tiles)" in text
-    wanted, sure = expected_map(probabilities(network, values), np.ones((50, 50), bool), 0.3125)
-    found = read(tmp_path / "maps" / "scene.tif")
+    wanted, sure = expected_prediction(
+        probabilities(network, values), np.ones((50, 50), bool), 0.3125
+    )
+    found = read(tmp_path / "out" / "scene.tif")
     np.testing.assert_array_equal(found[:, sure], wanted[:, sure])
 
 
 @pytest.mark.parametrize(("targets", "band"), [("bins", 2), ("binary", 1)])
-def test_qgis_shows_roads_in_the_colours_of_all_pictures(run, tmp_path, targets, band):
+def test_qgis_style_has_the_colours_of_all_pictures(run, tmp_path, targets, band):
     told = {} if targets == "bins" else {"channels": 1, "class_mph": ()}
     path, _ = make_checkpoint(tmp_path / "best.pt", targets=targets, **told)
     image = write_image(tmp_path / "scene.tif", pixels(50, 50))
-    assert run(path, image, "--out", tmp_path / "maps", *FP32, "--threshold", 0.4)[0] == 0
-    style = ElementTree.parse(tmp_path / "maps" / "scene.qml")
+    assert run(path, image, "--out", tmp_path / "out", *FP32, "--threshold", 0.4)[0] == 0
+    style = ElementTree.parse(tmp_path / "out" / "scene.qml")
     assert style.find("pipe/rasterrenderer").get("band") == str(band)
     items = [item.attrib for item in style.iter("item")]
     assert [int(item["alpha"]) for item in items] == [0] + [255] * (len(items) - 1)
@@ -562,9 +564,9 @@ def test_qgis_shows_roads_in_the_colours_of_all_pictures(run, tmp_path, targets,
         assert [item["value"] for item in items] == ["101", "254"]  # 0.4 x 255 is 102
 
 
-def test_compiled_or_not_is_another_map_where_it_was_asked_for(run, checkpoint, tmp_path):
+def test_compiled_or_not_differs_only_if_requested(run, checkpoint, tmp_path):
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
-    args = (checkpoint[0], image, "--out", tmp_path / "maps", *FP32)
+    args = (checkpoint[0], image, "--out", tmp_path / "out", *FP32)
     assert run(*args, "--compile", "off")[0] == 0
     assert "already complete" in run(*args)[1]
     if missing_compiler(torch.device("cpu")) is None:

@@ -34,14 +34,14 @@ def words(scenes, out, *more):
     return [str(w) for w in (scenes / "best.pt", scenes / "images", "--out", out, *OPTIONS, *more)]
 
 
-def test_cores_are_shared_out_in_neighbours():
+def test_shares_are_neighbouring_cores():
     assert share_cores([0, 1, 4, 5, 6], 2) == [[0, 1], [4, 5, 6]]
     assert share_cores([3], 1) == [[3]]
     with pytest.raises(UsageError, match="may use 2 cores"):
         share_cores([0, 1], 3)
 
 
-def test_two_instances_make_the_maps_of_one(scenes, tmp_path, monkeypatch, capfd):
+def test_two_instances_predict_the_bytes_of_one(scenes, tmp_path, monkeypatch, capfd):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core")
     monkeypatch.syspath_prepend(str(HERE))
@@ -59,7 +59,7 @@ def test_two_instances_make_the_maps_of_one(scenes, tmp_path, monkeypatch, capfd
     assert "0 predicted, 4 already complete, 0 failed" in capfd.readouterr().out
 
 
-def test_what_is_wrong_is_said_once(scenes, tmp_path, monkeypatch, capfd):
+def test_error_of_several_instances_is_printed_once(scenes, tmp_path, monkeypatch, capfd):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core")
     monkeypatch.syspath_prepend(str(HERE))
@@ -71,7 +71,7 @@ def test_what_is_wrong_is_said_once(scenes, tmp_path, monkeypatch, capfd):
     assert "made with other options (tta)" in error
 
 
-def test_a_pattern_that_matches_nothing_is_refused_as_by_one(scenes, tmp_path, monkeypatch, capfd):
+def test_pattern_without_a_match_is_refused_by_instances_too(scenes, tmp_path, monkeypatch, capfd):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core")
     monkeypatch.syspath_prepend(str(HERE))
@@ -80,7 +80,7 @@ def test_a_pattern_that_matches_nothing_is_refused_as_by_one(scenes, tmp_path, m
     assert capfd.readouterr().err.count("matches no file") == 2
 
 
-def test_a_map_of_another_process_is_theirs(scenes, tmp_path, monkeypatch, capsys):
+def test_image_of_another_process_is_busy(scenes, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(HERE))
     out = tmp_path / "out"
     out.mkdir()
@@ -94,7 +94,7 @@ def test_a_map_of_another_process_is_theirs(scenes, tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_all_of_them(scenes, tmp_path):
+def test_ctrl_c_ends_all_instances(scenes, tmp_path):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core")
     for i in range(40):

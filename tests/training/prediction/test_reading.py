@@ -37,7 +37,7 @@ def read_all(source, limits, window, overlap):
 
 
 @pytest.mark.parametrize(("height", "width"), [(300, 170), (128, 128), (20, 500), (7, 3)])
-def test_rows_of_windows_hold_the_image(tmp_path, height, width, monkeypatch):
+def test_window_rows_contain_the_image(tmp_path, height, width, monkeypatch):
     monkeypatch.setattr(window_rows, "_READ_BYTES", 37 * width * 4)
     values = pixels(height, width)
     values[: height // 2, : width // 3] = 0
@@ -48,7 +48,7 @@ def test_rows_of_windows_hold_the_image(tmp_path, height, width, monkeypatch):
 
 
 @pytest.mark.parametrize(("height", "width"), [(40, 50), (3, 33), (1, 4)])
-def test_what_lies_beyond_a_small_image_is_its_mirror_image(tmp_path, height, width):
+def test_small_image_is_mirrored_beyond_its_edge(tmp_path, height, width):
     values = pixels(height, width)
     source = inspect_image(str(write_image(tmp_path / "a.tif", values)), FACTS, predict_options())
     (row,) = read_all(source, AS_IS, 96, 32)[2]
@@ -63,7 +63,7 @@ def to_and_fro(length, until):
 
 
 @pytest.mark.parametrize("factor", [2, 1.37, 0.6])
-def test_other_ground_sample_distances_are_averaged_like_a_store_is(tmp_path, factor):
+def test_resampling_is_that_of_a_store(tmp_path, factor):
     values = pixels(210, 155)
     values[50:80] = 0
     path = str(write_image(tmp_path / "a.tif", values))
@@ -97,7 +97,7 @@ def test_other_ground_sample_distances_are_averaged_like_a_store_is(tmp_path, fa
         (1.0, "0.33", (197, 146), 210 / 197),
     ],
 )
-def test_grid_is_the_images_own_or_the_networks(tmp_path, factor, gsd, shape, scale):
+def test_grid_is_that_of_the_image_or_resampled(tmp_path, factor, gsd, shape, scale):
     path = str(write_image(tmp_path / "a.tif", pixels(210, 155)))
     facts = replace(FACTS, gsd_m=(GSD * factor, GSD * factor))
     source = inspect_image(path, facts, predict_options(gsd=gsd))
@@ -108,7 +108,7 @@ def test_grid_is_the_images_own_or_the_networks(tmp_path, factor, gsd, shape, sc
     assert source.transform.a == pytest.approx(GSD * source.scales[1])
 
 
-def test_square_degrees_are_stretched_to_the_trained_metres(tmp_path):
+def test_square_degrees_are_resampled_to_the_trained_metres(tmp_path):
     degrees = Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24)
     path = str(write_image(tmp_path / "a.tif", pixels(100, 100), "EPSG:4326", degrees))
     assert inspect_image(path, replace(FACTS, gsd_m=(0.243, 0.3)), predict_options()).scales == (
@@ -119,14 +119,14 @@ def test_square_degrees_are_stretched_to_the_trained_metres(tmp_path):
     assert (source.height, source.width) == (100, 81)
 
 
-def test_bands_go_by_name_then_by_number(tmp_path):
+def test_bands_are_found_by_name_then_by_number(tmp_path):
     path = write_image(
         tmp_path / "a.tif", pixels(8, 8, bands=4), photometric="minisblack", alpha="no"
     )
-    with pytest.raises(ImageError, match=r"band 1.*needs 3: red, green, blue.*--bands 1,2,3"):
+    with pytest.raises(ImageError, match=r"needs 3: red, green, blue.*`bands`, for example 1,2,3"):
         inspect_image(str(path), FACTS, predict_options())
     assert inspect_image(str(path), FACTS, predict_options(bands="4,1,2")).bands == (4, 1, 2)
-    with pytest.raises(ImageError, match="not band 7"):
+    with pytest.raises(ImageError, match="no band 7"):
         inspect_image(str(path), FACTS, predict_options(bands="4,1,7"))
     with pytest.raises(UsageError, match="names 2"):
         inspect_image(str(path), FACTS, predict_options(bands="4,1"))
@@ -134,13 +134,13 @@ def test_bands_go_by_name_then_by_number(tmp_path):
         dataset.descriptions = ("Blue", "nir", "Red", "Green")
     assert inspect_image(str(path), FACTS, predict_options()).bands == (3, 4, 1)
     few = write_image(tmp_path / "b.tif", pixels(8, 8, bands=1))
-    with pytest.raises(ImageError, match="needs 3: red, green, blue: use an image"):
+    with pytest.raises(ImageError, match=r"needs 3: red, green, blue\. Use an image"):
         inspect_image(str(few), FACTS, predict_options())
 
 
-def test_image_without_crs_is_refused_with_the_way_out(tmp_path):
+def test_image_without_crs_is_refused_with_advice(tmp_path):
     path = str(write_image(tmp_path / "a.tif", pixels(8, 8), crs=None))
-    with pytest.raises(ImageError, match=r"no CRS.*gdal_edit.*--allow-no-crs"):
+    with pytest.raises(ImageError, match=r"no CRS.*gdal_edit.*`allow_no_crs`"):
         inspect_image(path, FACTS, predict_options())
     source = inspect_image(path, FACTS, predict_options(allow_no_crs=True))
     assert (source.crs, source.gsd_m) == (None, None)
@@ -159,7 +159,7 @@ def test_image_without_crs_is_resampled_by_its_pixel_size(tmp_path):
     )
 
 
-def test_limits_of_a_scene_are_those_a_store_would_take(tmp_path, monkeypatch):
+def test_limits_of_a_scene_equal_those_of_a_store(tmp_path, monkeypatch):
     monkeypatch.setattr(window_rows, "_READ_BYTES", 50 * 70 * 8)
     values = pixels(300, 70, dtype="uint16", top=2000)
     values[:40] = 0
@@ -169,27 +169,27 @@ def test_limits_of_a_scene_are_those_a_store_would_take(tmp_path, monkeypatch):
     wanted = np.percentile(values[40:].reshape(-1, 3), (2, 98), axis=0).T
     np.testing.assert_array_equal(scene_limits(source), wanted)
     np.testing.assert_array_equal(known_limits(FACTS, "5,600"), [[5, 600]] * 3)
-    with pytest.raises(ImageError, match=r"uint16.*--rescale scene or LO,HI"):
+    with pytest.raises(ImageError, match=r"uint16.*`rescale` scene, or LO,HI"):
         inspect_image(str(path), FACTS, predict_options())
 
 
 def test_limits_of_a_city_are_in_the_checkpoint():
     city = replace(FACTS, rescale="city", stores=("nowhere.zarr",))
     assert known_limits(city, "checkpoint") is None
-    assert "each image's own" in limits_note(city, "checkpoint")
+    assert "each image's own limits" in limits_note(city, "checkpoint")
     told = replace(city, limits=((1.0, 9.0), (2.0, 8.0), (3.0, 7.0)))
     np.testing.assert_array_equal(known_limits(told, "checkpoint"), [[1, 9], [2, 8], [3, 7]])
-    assert limits_note(told, "checkpoint").startswith("limits of the city")
+    assert limits_note(told, "checkpoint").startswith("rescaling: limits of the city")
     assert limits_note(told, "scene") == ""
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "fine"])
-def test_ground_sample_distances_that_mean_nothing(text):
+def test_invalid_pixel_sizes_are_refused(text):
     with pytest.raises(UsageError, match="`gsd`"):
         check_gsd(text)
 
 
-def test_reading_ahead_hands_on_items_and_errors_in_order():
+def test_prefetched_items_and_errors_arrive_in_order():
     def items():
         yield 1
         yield 2
@@ -201,7 +201,7 @@ def test_reading_ahead_hands_on_items_and_errors_in_order():
             next(coming)
 
 
-def test_reading_ahead_ends_with_whoever_reads():
+def test_closing_a_prefetched_generator_closes_its_source():
     closed = []
 
     def items():

@@ -50,14 +50,14 @@ def test_neighbours_share_the_overlap_and_the_last_ends_with_the_image(axis):
 
 @settings(max_examples=100, deadline=None)
 @given(axes, st.data())
-def test_work_is_taken_up_at_the_first_window_that_counts(axis, data):
+def test_resume_begins_with_the_first_window_that_matters(axis, data):
     pixel = data.draw(st.integers(0, axis.length - 1))
     first = axis.first_touching(pixel)
     reach = [start + axis.side > pixel for start in axis.starts]
     assert reach.index(True) == first
 
 
-def test_side_fits_the_image_where_that_saves_pixels():
+def test_side_is_fitted_to_the_image_if_that_saves_pixels():
     chip = plan_axis(1300, 512, 64)
     assert (len(chip.starts), chip.side) == (3, 480)
     assert plan_axis(100_000, 512, 64).side == 512
@@ -66,7 +66,7 @@ def test_side_fits_the_image_where_that_saves_pixels():
 
 
 @pytest.mark.parametrize(("window", "overlap"), [(500, 64), (0, 0), (512, 300), (512, -1)])
-def test_windows_that_cannot_be_laid_are_refused(window, overlap):
+def test_invalid_windows_are_refused(window, overlap):
     with pytest.raises(UsageError, match=r"`window`|`overlap`"):
         plan_axis(1000, window, overlap)
 
@@ -80,7 +80,7 @@ def test_batches_leave_few_places_empty(windows):
 
 @settings(max_examples=60, deadline=None)
 @given(axes, axes, st.integers(0, 99))
-def test_rows_blend_as_the_whole_image_would(rows, columns, seed):
+def test_blending_by_rows_equals_blending_at_once(rows, columns, seed):
     rng = np.random.default_rng(seed)
     whole = np.zeros((rows.covered, columns.covered, 2))
     valid = (rng.random((rows.covered, columns.length)) < 0.9).astype(np.uint8)
@@ -105,7 +105,7 @@ def test_rows_blend_as_the_whole_image_would(rows, columns, seed):
     assert ((found == 255) == (valid[: rows.length] == 0)).all()
 
 
-def test_bytes_are_rounded_and_255_is_kept_for_no_data():
+def test_bytes_are_rounded_and_255_is_nodata():
     sums = np.array([[[0.0, 0.4999 / 255], [0.5, 1.0], [0.2, 0.3], [1.0, 1.0]]], np.float32)
     valid = np.array([[1, 1, 1, 0]], np.uint8)
     out = np.zeros((3, 1, 4), np.uint8)
@@ -113,7 +113,7 @@ def test_bytes_are_rounded_and_255_is_kept_for_no_data():
     assert out[:, 0].T.tolist() == [[0, 0, 0], [254, 20, 128], [77, 0, 51], [255, 255, 255]]
 
 
-def test_no_speed_of_a_map_is_the_byte_of_an_unknown_one():
+def test_predicted_speed_is_never_the_code_of_an_unknown_one():
     """Also not where a network was trained on speeds that no mask holds."""
     ones = np.ones((1, 1, 2), np.float32)
     out = np.zeros((3, 1, 1), np.uint8)
@@ -126,7 +126,7 @@ def test_no_speed_of_a_map_is_the_byte_of_an_unknown_one():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("channel", [0, 1])
-def test_what_is_no_number_is_no_data_in_every_band(bad, channel):
+def test_values_that_are_not_finite_are_nodata_in_every_band(bad, channel):
     sums = np.full((1, 3, 2), 0.9, np.float32)
     sums[0, 1:, channel] = bad
     out = np.zeros((3, 1, 3), np.uint8)
@@ -135,7 +135,7 @@ def test_what_is_no_number_is_no_data_in_every_band(bad, channel):
     assert out[:, 0].T.tolist() == [[230, 20, 230], [255, 255, 255], [255, 255, 255]]
 
 
-def test_a_map_decodes_as_the_metrics_do():
+def test_predictions_are_decoded_as_in_the_metrics():
     random = torch.Generator().manual_seed(1)
     probabilities = torch.rand(2, 8, 40, 50, generator=random)
     mph = (4.4, 14.5, 25.0, 36.2, 44.0, 55.9, 64.5)
@@ -148,7 +148,7 @@ def test_a_map_decodes_as_the_metrics_do():
     assert set(np.unique(out[1]).tolist()) == {0, 4, 15, 25, 36, 44, 56, 65}
 
 
-def test_overviews_average_what_is_known_and_keep_roads():
+def test_overviews_average_valid_pixels_and_keep_roads():
     fine = np.array([[1, 2, 255, 255], [0, 4, 255, 9], [0, 30, 0, 0], [0, 0, 0, 255]], np.uint8)
     coarse = np.zeros((2, 2), np.uint8)
     halve(fine, False, coarse)

@@ -1,5 +1,6 @@
-"""Rows of a map in, a cloud optimised GeoTIFF out, and what a killed run needs to go on.
+"""Write rows of pixels to a Cloud Optimised GeoTIFF, in a way that an interrupted run can resume.
 
-`writer.CogWriter` takes the rows and keeps them as compressed tiles, `journal` says which are safe,
-`directory` lays out the file.
+`writer.CogWriter` compresses the rows into tiles, `write_journal` records which of them are on the
+disk, `directory` lays out the file. GDAL's COG driver, which exports scenes in `geoprep.views`,
+cannot resume, and would decode and compress every pixel again.
 """

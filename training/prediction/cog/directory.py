@@ -1,8 +1,8 @@
-"""A GeoTIFF's directories, taken from GDAL and laid out anew as a cloud optimised one.
+"""The header of a Cloud Optimised GeoTIFF: tags from GDAL, laid out for tiles that follow.
 
-GDAL writes the tags (projection, names, scales, ...) of an empty file of the same shape; the tiles
-are compressed elsewhere and put behind them unchanged. GDAL's own COG driver would decode and
-compress every pixel once more, which takes as long as a tenth of the prediction itself.
+GDAL writes the tags (projection, names, scales, ...) of an empty file of the same shape. GDAL's COG
+driver is not used: it would decode and compress every pixel again, a tenth of the time of a
+prediction.
 
 Sources: TIFF 6.0, the BigTIFF note of Aware Systems, and GDAL's page on the COG driver, which
 describes the header and the four bytes before and after each tile.
@@ -17,7 +17,7 @@ from itertools import accumulate
 
 TILE = 512
 LEADER = TRAILER = 4
-"""Bytes before a tile (its size) and after it (its last four again), which GDAL reads COGs by."""
+"""Bytes before a tile (its size) and after it (its last four bytes), as GDAL's COGs have them."""
 
 _GHOST = (
     b"LAYOUT=IFDS_BEFORE_DATA\nBLOCK_ORDER=ROW_MAJOR\nBLOCK_LEADER=SIZE_AS_UINT4\n"
@@ -27,15 +27,15 @@ _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12
 _SUBFILE, _OFFSETS, _COUNTS = 254, 324, 325
 _GEOGRAPHY = {33550, 33922, 34264, 34735, 34736, 34737}
 _ONCE = {270, 305, 306, 315, 42112} | _GEOGRAPHY
-"""Tags of the image alone, which its overviews do not repeat."""
+"""Tags of the image that its overviews do not repeat."""
 
 LARGEST_CLASSIC = 4_000_000_000
-"""Bytes up to which a file is a classic TIFF; beyond, a BigTIFF."""
+"""Largest classic TIFF in bytes; larger files are BigTIFF."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A field of a directory: its TIFF type, how many values, and their bytes."""
+    """A field of a directory: its TIFF type, number of values, and their bytes."""
 
     kind: int
     count: int
@@ -46,7 +46,7 @@ Tags = dict[int, Tag]
 
 
 def read_tags(data: bytes) -> Tags:
-    """Return the tags of a little-endian classic TIFF's image, all but the places of its tiles."""
+    """Return the tags of a little-endian classic TIFF, without offsets and sizes of its tiles."""
     (at,) = struct.unpack_from("<I", data, 4)
     (entries,) = struct.unpack_from("<H", data, at)
     tags = {}
@@ -60,31 +60,31 @@ def read_tags(data: bytes) -> Tags:
 
 
 def overview_tags(tags: Tags, height: int, width: int) -> Tags:
-    """Return the tags of an overview of this size."""
+    """Return the tags of an overview of a size in pixels."""
     kept = {number: tag for number, tag in tags.items() if number not in _ONCE}
     return kept | {_SUBFILE: long(1), 256: long(width), 257: long(height)}
 
 
 def long(value: int) -> Tag:
-    """Return a tag of one 32-bit number."""
+    """Return a tag with one 32-bit number."""
     return Tag(4, 1, struct.pack("<I", value))
 
 
 def header(levels: Sequence[Tags], sizes: Sequence[Sequence[int]]) -> bytes:
-    """Return everything before the pixels of a cloud optimised GeoTIFF.
+    """Return the bytes of a Cloud Optimised GeoTIFF that precede its tiles.
 
     Parameters
     ----------
     levels
         Tags of the image, then of its overviews, finest first.
     sizes
-        Bytes of every compressed tile of each, in the order of the TIFF; 0 for a tile that is left
-        out, no data all over. The pixels must follow at once: the coarsest overview first, every
-        tile between its leader and its trailer.
+        Bytes of every compressed tile of each level, in the order of the TIFF; 0 for a tile that is
+        omitted because it is nodata everywhere. The tiles must follow directly: the coarsest
+        overview first, every tile between its leader and its trailer.
     """
     tiles = sum(map(len, sizes))
     big = sum(map(framed, sizes)) + 20 * tiles + 65536 * len(levels) > LARGEST_CLASSIC
-    at = len(_layout(levels, sizes, sizes, big))  # numbers of another value are as long
+    at = len(_layout(levels, sizes, sizes, big))  # offsets do not change its length
     offsets: list[list[int]] = []
     for level in reversed(sizes):
         starts = list(accumulate((framed([size]) for size in level), initial=at))
@@ -95,7 +95,7 @@ def header(levels: Sequence[Tags], sizes: Sequence[Sequence[int]]) -> bytes:
 
 
 def framed(sizes: Iterable[int]) -> int:
-    """Return how many bytes tiles of these sizes take in a file."""
+    """Return the bytes that tiles of these sizes take in a file, with leaders and trailers."""
     return sum(LEADER + size + TRAILER for size in sizes if size)
 
 
@@ -105,7 +105,7 @@ def _layout(
     sizes: Sequence[Sequence[int]],
     big: bool,
 ) -> bytes:
-    """Return the header, the ghost area that names the layout, and all directories."""
+    """Return the header, the ghost area that declares the layout, and all directories."""
     ghost = b"GDAL_STRUCTURAL_METADATA_SIZE=%06d bytes\n" % len(_GHOST) + _GHOST
     start = (16 if big else 8) + len(ghost)
     start += start % 2
@@ -126,7 +126,7 @@ def _layout(
 
 
 def _directory(tags: Tags, at: int, big: bool, last: bool) -> bytes:
-    """Return one directory that begins ``at`` a byte of the file, and its long values after it."""
+    """Return a directory that begins at the byte ``at`` of the file, and its long values."""
     entry, inline, code = (20, 8, "Q") if big else (12, 4, "I")
     head = struct.pack("<Q" if big else "<H", len(tags))
     values_at = at + len(head) + entry * len(tags) + inline

@@ -1,4 +1,4 @@
-"""What is done of one image, on disk beside its output, so that a killed run goes on."""
+"""The journal of a file that is being written, so that an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ FORMAT = 1
 
 
 class BusyError(UsageError):
-    """Another process is at work on an output."""
+    """Another process writes the same file."""
 
 
 class WriteJournal:
-    """The folder of a half-done output: its journal, and room for its tiles.
+    """A hidden folder next to an unfinished file, with its journal and its tiles.
 
     Parameters
     ----------
     target
-        The output that will be; the folder lies beside it.
+        Path of the finished file.
     identity
-        What the work depends on, as plain JSON: another one begins anew.
+        Everything that the file depends on, as plain JSON; work with another identity is discarded.
 
     Attributes
     ----------
     folder
-        For the files of the work.
+        Folder of the tiles.
     settled
-        What was decided at the beginning and is kept when the work is taken up again.
+        Decisions of the first run that later runs keep, as plain JSON.
     rows
-        Sizes of the tiles of every row of tiles that is safe on the disk.
+        Sizes of the tiles in every row of tiles that is on the disk.
 
     Raises
     ------
     BusyError
-        Another process is at work on it.
+        Another process writes the same file.
     """
 
     def __init__(self, target: Path, identity: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ class WriteJournal:
     def __enter__(self) -> WriteJournal:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.folder)
-        self._take_up()
+        self._resume()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -63,21 +63,21 @@ class WriteJournal:
 
     @property
     def continued(self) -> bool:
-        """Whether work was taken up that another run began."""
+        """Whether this run resumes an earlier one."""
         return bool(self.settled)
 
     def settle(self, **decisions: Any) -> None:  # noqa: ANN401 - plain JSON values
-        """Note what was decided at the beginning."""
+        """Record decisions that later runs keep."""
         self.settled = decisions
         self._write({**self._identity, "settled": decisions})
 
     def add_row(self, sizes: list[int]) -> None:
-        """Note that a row of tiles is on the disk."""
+        """Record that a row of tiles is on the disk."""
         self.rows.append(sizes)
         self._write({"row": sizes})
 
     def remove(self) -> None:
-        """Delete the folder: the output is complete, or cannot be."""
+        """Delete the folder, when the file is complete or cannot be written."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self, *entries: dict[str, Any]) -> None:
@@ -85,22 +85,22 @@ class WriteJournal:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def _take_up(self) -> None:
-        """Read what another run left; forget it where it was other work, or never got started."""
+    def _resume(self) -> None:
+        """Read the journal of an earlier run; discard it if its identity differs."""
         head, *rest = _entries(self._path) or [{}]
         settled = head.pop("settled", {})
         if head == self._identity:
             self.settled, self.rows = settled, [entry["row"] for entry in rest]
-        # Written anew: a line that a crash cut off must not run into the next one.
+        # Rewritten, since a crash may have cut off the last line.
         self._file: TextIO = self._path.open("w")
         if self.settled:
             self._write({**head, "settled": settled}, *rest)
 
 
 def remove_leftover(target: Path) -> None:
-    """Delete what a run left beside a complete output that was killed while it deleted it."""
+    """Delete the folder of a complete file, left by a run that was killed while it deleted it."""
     folder = folder_of(target)
-    # Nothing is there, or somebody is at work in it.
+    # No folder, or another process uses it.
     with suppress(OSError, BusyError), _locked(folder):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -111,7 +111,7 @@ def _locked(folder: Path) -> TextIO:
     Raises
     ------
     BusyError
-        Somebody else has it.
+        Another process holds it.
     """
     lock = (folder / "lock").open("w")
     try:
@@ -119,19 +119,19 @@ def _locked(folder: Path) -> TextIO:
     except OSError as error:
         lock.close()
         raise BusyError(
-            f"{folder}: another prediction is writing this image: wait for it, or choose "
-            "another --out"
+            f"{folder}: another process predicts this image. Wait for it, or choose another folder "
+            "as `out`"
         ) from error
     return lock
 
 
 def folder_of(target: Path) -> Path:
-    """Return where the work on an output is kept until it is complete."""
+    """Return the folder of the journal and the tiles of a file."""
     return target.with_name(f".{target.name}.partial")
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    """Return all whole lines of a journal."""
+    """Return all complete lines of a journal."""
     if not path.exists():
         return []
     entries = []

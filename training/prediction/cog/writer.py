@@ -1,8 +1,7 @@
-"""Rows of a map -> tiles, overviews and, at the end, one cloud optimised GeoTIFF.
+"""Rows of pixels to tiles, overviews and, at the end, one Cloud Optimised GeoTIFF.
 
-Tiles are compressed once, appended to a file per level, and put together at the end. A row of tiles
-is in such a file wholly or, after a crash, cut off: the sizes of its tiles are what the journal
-notes, once the bytes are on the disk.
+Tiles are compressed once, appended to one file per level, and joined at the end. The journal
+records the sizes of a row of tiles once its bytes are on the disk; the rest is cut off by a resume.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _CODECS = {"zstd": Zstd(1), "deflate": Zlib(4)}
 
 
 class Shape(NamedTuple):
-    """Of one level: bands, and pixels along both axes."""
+    """Bands, height and width of one level in pixels."""
 
     bands: int
     height: int
@@ -41,16 +40,16 @@ class Shape(NamedTuple):
 
     @property
     def tile_columns(self) -> int:
-        """Tiles in a row."""
+        """Number of tiles in a row."""
         return -(-self.width // TILE)
 
     def blank_row(self) -> NDArray[np.uint8]:
-        """Return uint8 (band, 512, x), one row of tiles with no data in it."""
+        """Return a row of tiles that is nodata everywhere, uint8 (band, 512, x)."""
         return np.full((self.bands, TILE, self.tile_columns * TILE), NODATA, np.uint8)
 
 
 def pyramid(shape: Shape) -> list[Shape]:
-    """Return the image and its overviews, down to one that fits a single tile."""
+    """Return the shapes of the image and its overviews, down to one that fits a tile."""
     levels = [shape]
     while max(levels[-1].height, levels[-1].width) > TILE:
         bands, height, width = levels[-1]
@@ -64,15 +63,15 @@ class Spool:
     Parameters
     ----------
     path
-        Of the file; made, or cut to what is known of it.
+        Path of the file; created, or truncated to the tiles of ``sizes``.
     shape
-        Of the level.
+        Shape of the level.
     compression
-        Of the tiles.
+        Compression of the tiles.
     pool
         Threads that compress.
     sizes
-        Bytes of each compressed tile of every row of tiles that is there already, band by band.
+        Bytes of every compressed tile that the file has, one list per row of tiles, band by band.
     """
 
     def __init__(
@@ -101,14 +100,14 @@ class Spool:
         return sizes
 
     def _pack(self, tile: NDArray[np.uint8]) -> bytes:
-        """Return a tile compressed; nothing, where there is no data in it."""
+        """Return a compressed tile; empty if it is nodata everywhere."""
         tile = np.ascontiguousarray(tile)
         if tile[0, 0] == NODATA and (tile == NODATA).all():
             return b""
         return bytes(self._codec.encode(tile))
 
     def flush(self) -> None:
-        """Wait until what was added is on the disk."""
+        """Flush the file to the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -128,7 +127,7 @@ class Spool:
     def _read(self, at: int, count: int) -> bytes:
         data = os.pread(self._file.fileno(), count, at)
         if len(data) < count:
-            raise OSError(f"{self.path} is shorter than it was")
+            raise OSError(f"{self.path} has been truncated by another program")
         return data
 
     def in_order(self) -> list[int]:
@@ -137,7 +136,7 @@ class Spool:
         return [size for band in bands for row in self.sizes for size in self._of(row, band)]
 
     def copy_to(self, target: BinaryIO) -> None:
-        """Append all tiles, in the order of a TIFF."""
+        """Append all tiles to a file, in the order of a TIFF."""
         self._file.flush()
         starts = np.cumsum([0, *map(framed, self.sizes)])
         for band in range(self.shape.bands):
@@ -154,25 +153,25 @@ class Spool:
 
 
 class CogWriter:
-    """Takes the rows of a map from top to bottom; compresses and writes in a thread.
+    """Takes rows of pixels from top to bottom; compresses and writes them in a thread.
 
-    Holds two rows of tiles at most, and one for each overview.
+    It holds at most two rows of tiles, and one per overview.
 
     Parameters
     ----------
     journal
-        Of the output; rows of tiles that it knows are kept.
+        Journal of the file; the rows of tiles that it lists are kept.
     shape
-        Of the output.
+        Shape of the image.
     compression
-        Of its tiles.
+        Compression of its tiles.
     speed_band
-        Index of the band that holds mph, None for none.
+        Index of the band with speeds in mph, whose overviews average roads only; None for none.
 
     Attributes
     ----------
     next_row
-        The first row of the map that is still to come.
+        The first row of pixels that is not written yet.
     """
 
     def __init__(
@@ -232,7 +231,7 @@ class CogWriter:
         return (row + 1) * TILE >= self._shape.height
 
     def _add_to_overview(self, level: int, tiles: NDArray[np.uint8], last: bool) -> None:
-        """Take in one row of tiles, uint8 (band, 512, x), of the level above."""
+        """Add a row of tiles of the next finer level, uint8 (band, 512, x)."""
         if level == len(self._spools):
             return
         spool, row, half = self._spools[level], self._rows[level], TILE // 2
@@ -247,14 +246,14 @@ class CogWriter:
             row.fill(NODATA)
 
     def finish(self, target: Path, tags: Tags) -> None:
-        """Put all levels into one file, which appears under its name at once.
+        """Join all levels in one file, which is renamed when it is complete.
 
         Parameters
         ----------
         target
-            The GeoTIFF.
+            Path of the GeoTIFF.
         tags
-            Of the image, see `training.prediction.cog.directory.read_tags`.
+            Tags of the image, see `training.prediction.cog.directory.read_tags`.
         """
         self._wait()
         shapes = [spool.shape for spool in self._spools[1:]]
@@ -271,18 +270,18 @@ class CogWriter:
 
 @compiled
 def halve(fine: NDArray[np.uint8], roads_only: bool, coarse: NDArray[np.uint8]) -> None:
-    """Average blocks of 2 x 2 pixels, no data (255) left out.
+    """Average blocks of 2 x 2 pixels, without nodata (255).
 
     Parameters
     ----------
     fine
         uint8 (2 y, 2 x or more), 255 beyond the image.
     roads_only
-        Whether zeros (no road) are left out of the mean too, so that roads are seen from afar.
+        Whether to leave out zeros (background) too, so that overviews show narrow roads.
     coarse
         uint8 (y, x), written.
     """
-    # In float32 and without branches, so that the compiler vectorises it: 3.5 times as fast.
+    # float32 and no branches, so that the compiler can vectorise: 3.5 times as fast.
     none, one, zero = np.float32(255), np.float32(1), np.float32(0)
     least = one if roads_only else zero
     for y in range(coarse.shape[0]):

@@ -1,4 +1,4 @@
-"""What exported networks are tested on: what one is for, and images."""
+"""The record and the images of tests of model files."""
 
 import torch
 

@@ -66,7 +66,7 @@ def test_views_are_averaged_as_probabilities():
     np.testing.assert_allclose(result, wanted, atol=1e-5)
 
 
-def test_certain_network_stays_certain_under_augmentation():
+def test_probability_of_one_survives_augmentation():
     image = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     for name in VIEWS:
         result = average_views(lambda x: torch.ones(1, 32, 32, 8), image, name)
@@ -109,7 +109,7 @@ def test_checkpoints_of_other_targets_are_refused():
         check_targets(replace(FACTS, targets="continuous"))
 
 
-def test_network_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
+def test_model_that_cannot_be_compiled_runs_uncompiled(monkeypatch):
     from torch._dynamo.exc import TorchDynamoException
 
     def broken(*args, **kwargs):
@@ -127,7 +127,7 @@ def test_network_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
 
 
 @pytest.mark.slow
-def test_compiled_network_gives_the_same_probabilities_from_frozen_weights():
+def test_compiled_model_has_frozen_weights_and_the_same_probabilities():
     if runner_module.missing_compiler(CPU):
         pytest.skip("no compiler")
     runner, network = make_runner()
