@@ -26,6 +26,7 @@ import xxhash
 from geoprep.errors import ImageError, SourceError
 from geoprep.storage.objects import RangeReader, read_object
 from geoprep.storage.s3 import is_remote
+from geoprep.storage.worker_copies import worker_copy
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -78,6 +79,9 @@ def content_digest(address: str) -> str:
     """
     digest = xxhash.xxh3_128()
     if is_remote(address):
+        copy = worker_copy(address)
+        if copy is not None:
+            return content_digest(str(copy))
         digest.update(read_object(address))
         return digest.hexdigest()
     member = _member(address)
@@ -122,10 +126,10 @@ def read_bytes(address: str) -> bytes:
 def open_image(address: str) -> Iterator["DatasetReader"]:
     """Open an image for reading; rasterio's errors until it is closed name the file.
 
-    A remote image is downloaded into memory. Sidecar files (``.msk``, ``.aux.xml``, world files)
-    count for images on a disk, where they are looked up by name: GDAL's default, to list the
-    folder at every open, costs 0.3 ms among 1400 chips. Sidecars in archives and buckets are
-    ignored. Safe in threads: each call opens a data set of its own, and GDAL starts no threads.
+    A remote image is downloaded into memory, or to the disk of a Dask worker. Sidecar files
+    (``.msk``, ``.aux.xml``, world files) count for images on a disk, where they are looked up by
+    name: GDAL's default, to list the folder at every open, costs 0.3 ms among 1400 chips. Sidecars
+    in archives and buckets are ignored. Safe in threads: each call opens a data set of its own, and GDAL starts no threads.
 
     Raises
     ------
@@ -183,6 +187,8 @@ def _opened(address: str, *, ranges: bool) -> Iterator["DatasetReader"]:
                 yield stack.enter_context(rasterio.open(name, opener=opener))
                 if errors:
                     raise errors[0]
+            elif is_remote(address) and (copy := worker_copy(address)) is not None:
+                yield stack.enter_context(rasterio.open(copy))
             elif is_remote(address):
                 memory = stack.enter_context(rasterio.MemoryFile(read_object(address)))
                 yield stack.enter_context(memory.open())

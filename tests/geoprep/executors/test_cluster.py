@@ -7,8 +7,10 @@ import time
 
 import pytest
 from click.testing import CliRunner
+from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.dask import dask_cluster
-from helpers.factory import row_of_scenes
+from helpers.factory import row_of_scenes, tree_digest
+from werkzeug.serving import WSGIRequestHandler
 
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
@@ -69,3 +71,34 @@ def test_a_scheduler_killed_while_a_plan_is_made_is_one_line(tmp_path, monkeypat
     assert isinstance(done.exception, UsageError)
     assert "no longer answers" in str(done.exception)
     assert "\n" not in str(done.exception)
+
+
+@pytest.mark.slow
+def test_a_worker_downloads_an_image_once_for_digest_survey_and_build(tmp_path, monkeypatch):
+    scenes = row_of_scenes(tmp_path / "scenes", 3, 640, "uint16")
+    options = ["--tile", "64", "--rescale", "city", "--shard-tiles", "30", "--quiet"]
+    local = ["build-zarr", "--images", f"{tmp_path}/scenes/*.tif", *options]
+    asked = []
+
+    def note(handler, *_):
+        if handler.command == "GET" and handler.path.endswith(".tif"):
+            asked.append((handler.path, handler.headers.get("Range", "whole")))
+
+    with s3_endpoint("own") as endpoint:
+        use_endpoint(monkeypatch, endpoint)
+        for scene in scenes:
+            with open(scene.image, "rb") as file:  # noqa: PTH123 - a text
+                key = f"in/{scene.id}.tif"
+                client_of(endpoint).put_object(Bucket="own", Key=key, Body=file.read())
+        monkeypatch.setattr(WSGIRequestHandler, "log_request", note)
+        with dask_cluster(tmp_path, workers=1) as cluster:
+            call = ["build-zarr", "--images", "s3://own/in/*.tif", *options]
+            call += ["--out", str(tmp_path / "a.zarr"), "--scheduler", cluster.address]
+            done = CliRunner().invoke(cli, call, standalone_mode=False)
+            assert done.exception is None, done.output
+    CliRunner().invoke(cli, [*local, "--out", str(tmp_path / "b.zarr")], standalone_mode=False)
+    assert tree_digest(tmp_path / "a.zarr") == tree_digest(tmp_path / "b.zarr")
+    for scene in scenes:
+        ranges = [span for path, span in asked if path.endswith(f"/{scene.id}.tif")]
+        assert len(ranges) == 2, "a part for the header, and everything once"
+        assert "bytes=0-262143" in ranges
