@@ -1,4 +1,4 @@
-"""Who runs the tasks: order, errors, interrupts, and no more in flight than asked for."""
+"""Threads run tasks: order, errors, interrupts, number of tasks in flight."""
 
 import threading
 import time
@@ -36,7 +36,7 @@ def test_ordered_results_are_in_order(workers):
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("count", [0, 1, 3, 40])
-def test_unordered_results_are_all_there(workers, count):
+def test_unordered_results_are_complete(workers, count):
     assert sorted(Threads(workers).map_unordered(double, range(count))) == [
         2 * x for x in range(count)
     ]

@@ -48,7 +48,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_images_come_out_of_any_archive_and_it_is_said_where_they_stay(tmp_path, name):
+def test_images_are_unpacked_from_any_archive_and_the_note_says_where(tmp_path, name):
     WRITERS[name](tmp_path / name, FILES)
     into = tmp_path / "s.zarr.source"
     images, note = local_pattern(f"{tmp_path / name}!/set/train/*_sat.jpg", into)
@@ -122,7 +122,7 @@ def test_other_patterns_are_left_as_they_are(tmp_path):
     assert not (tmp_path / "in").exists()
 
 
-def test_archives_and_one_road_file_come_from_s3_once(tmp_path, monkeypatch):
+def test_archives_and_a_road_file_are_downloaded_from_s3_once(tmp_path, monkeypatch):
     write_tar(tmp_path / "a.tar", FILES)
     into = tmp_path / "in"
     with s3_endpoint("roads") as endpoint:
@@ -165,7 +165,7 @@ def server(tmp_path):
         thread.join()
 
 
-def test_files_and_archives_come_from_a_web_server_once(tmp_path, server):
+def test_files_and_archives_are_downloaded_from_a_web_server_once(tmp_path, server):
     address, folder, gets = server
     write_zip(folder / "a.zip", FILES)
     (folder / "roads.geojson").write_text("{}")

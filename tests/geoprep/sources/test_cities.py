@@ -1,4 +1,4 @@
-"""Cities are data: names people type, names that stand in paths, and what a file is."""
+"""Names of cities as typed and as used in paths, and the roles of files."""
 
 import pickle
 
@@ -157,7 +157,7 @@ def test_a_name_that_is_made_is_read_back(name, number, product):
 
 
 @given(st.text(max_size=60))
-def test_any_name_can_be_asked_about(path):
+def test_any_file_name_has_a_role_or_none(path):
     for city in CITIES.values():
         file_role(city, path)
 

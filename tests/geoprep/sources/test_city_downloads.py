@@ -1,4 +1,4 @@
-"""The public bucket's files come whole, once, and right, whatever the network does on the way."""
+"""Downloads from the public bucket are complete and correct, over any network."""
 
 import hashlib
 import os
@@ -100,7 +100,7 @@ def names(files):
     return [one.path.name for one in files]
 
 
-def test_one_product_with_its_labels_goes_where_a_build_finds_it(s3, tmp_path):
+def test_a_build_finds_a_downloaded_product_and_its_labels(s3, tmp_path):
     files = list_files(MOSCOW, "PS-RGB", tmp_path)
     assert len(files) == 4 + 2, "the label of an image that is not there stays"
     done = download_files(files, tmp_path, quiet)
@@ -113,7 +113,7 @@ def test_one_product_with_its_labels_goes_where_a_build_finds_it(s3, tmp_path):
     assert download_files(files, tmp_path, quiet).kept == 6
 
 
-def test_only_what_is_here_in_the_right_size_need_not_come(s3, tmp_path):
+def test_bytes_to_download_count_files_of_the_wrong_size(s3, tmp_path):
     first, second, third, fourth, *others = files = list_files(MOSCOW, "PS-RGB", tmp_path)
     whole = sum(one.remote.size for one in files)
     assert bytes_to_download(files) == whole
@@ -136,12 +136,12 @@ def test_a_subset_takes_labelled_scenes_first(s3, tmp_path):
     assert len(files) == 5
 
 
-def test_a_product_that_is_not_there_names_those_that_are(s3, tmp_path):
+def test_a_missing_product_lists_the_available_ones(s3, tmp_path):
     with pytest.raises(SourceError, match=r"no PS-MS images of AOI_7_Moscow; it has PAN, PS-RGB"):
         list_files(MOSCOW, "PS-MS", tmp_path)
 
 
-def test_the_command_lists_and_fetches(s3, tmp_path):
+def test_the_command_lists_and_downloads(s3, tmp_path):
     call = ["download", "--city", "moscow", "--out", str(tmp_path / "in"), "--scenes", "2"]
     dry = CliRunner().invoke(cli, [*call, "--dry-run"])
     assert dry.exit_code == 0, dry.output
@@ -172,7 +172,7 @@ def _md5(data):
 
 
 @pytest.mark.parametrize("name", ["large.bin", "parts.bin"])
-def test_a_file_with_a_flipped_bit_is_fetched_again(s3, tmp_path, name):
+def test_a_file_with_a_flipped_bit_is_downloaded_again(s3, tmp_path, name):
     remote, path = remote_file(f"s3://{BUCKET}/{name}"), tmp_path / name
     assert download(remote, path) == "downloaded"
     whole = path.read_bytes()
@@ -182,7 +182,7 @@ def test_a_file_with_a_flipped_bit_is_fetched_again(s3, tmp_path, name):
     assert download(remote, path) == "kept"
 
 
-def test_a_part_is_carried_on_with_and_a_wrong_one_discarded(s3, tmp_path, monkeypatch):
+def test_a_partial_download_is_resumed_and_a_wrong_one_discarded(s3, tmp_path, monkeypatch):
     remote, path = remote_file(f"s3://{BUCKET}/large.bin"), tmp_path / "large.bin"
     part = tmp_path / f".large.bin.{remote.etag[:16]}.part"
     asked = []
@@ -235,7 +235,7 @@ def test_the_right_bytes_arrive_through_a_bad_network(s3, tmp_path, monkeypatch,
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".part")]
 
 
-def test_a_disk_that_is_too_small_is_said_before_anything_comes(s3, tmp_path, monkeypatch):
+def test_a_disk_that_is_too_small_is_reported_before_the_download(s3, tmp_path, monkeypatch):
     files = list_files(MOSCOW, "PS-RGB", tmp_path / "in")
     monkeypatch.setattr(city_downloads.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(OutputError, match=r"GB are to be downloaded, and 0\.0 GB are free"):
@@ -243,7 +243,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_comes(s3, tmp_path, mo
     assert not list(tmp_path.rglob("*.*"))
 
 
-def test_a_server_that_is_not_there_is_one_line(s3, tmp_path, monkeypatch):
+def test_a_server_without_an_answer_is_one_line(s3, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(
         SourceError, match=r"Check the network and the endpoint http://127"
@@ -253,7 +253,7 @@ def test_a_server_that_is_not_there_is_one_line(s3, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_killed_download_is_carried_on_with(s3, tmp_path, monkeypatch):
+def test_a_killed_download_is_resumed(s3, tmp_path, monkeypatch):
     call = [sys.executable, "-c", "from geoprep.cli import main; main()", "download", "--city"]
     call += ["moscow", "--out", str(tmp_path), "--quiet"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}

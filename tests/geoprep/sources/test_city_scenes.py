@@ -79,7 +79,7 @@ def test_a_link_to_itself_is_a_scene_that_cannot_be_opened(make):
     assert str(image) in [scene.image for scene in find_scenes(MOSCOW, data).scenes]
 
 
-def test_the_products_own_folder_brings_the_labels_beside_it(make):
+def test_the_folder_of_a_product_includes_the_labels_beside_it(make):
     data = make(*chips("AOI_7_Moscow", 1))
     found = find_scenes(MOSCOW, data / "AOI_7_Moscow" / "PS-RGB")
     assert found.scenes[0].label is not None
@@ -186,7 +186,7 @@ def test_other_cities_and_missions_are_not_mixed_in(make):
     assert len({scene.id for scenes in everything for scene in scenes}) == 3
 
 
-def test_a_missing_product_lists_those_that_are_there(make):
+def test_a_missing_product_lists_the_available_ones(make):
     data = make(
         *chips("AOI_7_Moscow", 1, 2, product="PS-MS"), *chips("AOI_7_Moscow", 1, product="PAN")
     )
@@ -197,14 +197,14 @@ def test_a_missing_product_lists_those_that_are_there(make):
     assert "`product`, such as PS-MS with `bands` 5,3,2" in str(error.value)
 
 
-def test_labels_alone_bring_the_directions(make):
+def test_labels_without_images_give_the_directions(make):
     data = make(*chips("AOI_7_Moscow", 1)[1:])
     with pytest.raises(SourceError, match=r"1 road labels of AOI_7_Moscow but no images"):
         find_scenes(MOSCOW, data)
 
 
 @pytest.mark.parametrize("source", ["data", "none"])
-def test_no_data_says_where_it_looked_and_what_brings_it(tmp_path, monkeypatch, source):
+def test_no_data_lists_the_places_searched_and_ways_to_get_data(tmp_path, monkeypatch, source):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     with pytest.raises(SourceError) as error:
@@ -279,7 +279,7 @@ def test_a_plain_tar_is_read_in_place(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [archive.name]
 
 
-def test_a_gzipped_tar_is_unpacked_beside_itself_or_where_told(tmp_path):
+def test_a_gzipped_tar_is_unpacked_beside_itself_or_into_the_cache(tmp_path):
     archive = pack(tmp_path / "in" / "SN5_roads_train_AOI_7_Moscow.tar.gz", chips(DEEP, 1), "w:gz")
     seen = []
     found = find_scenes(MOSCOW, archive, report=lambda *step: seen.append(step))

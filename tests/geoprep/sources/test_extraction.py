@@ -1,4 +1,4 @@
-"""One product out of a gzipped archive: only that, whole or not, and never a byte outside."""
+"""Extraction of one product from a gzipped archive: complete, and only into its folder."""
 
 import errno
 import gzip

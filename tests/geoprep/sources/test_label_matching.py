@@ -39,7 +39,7 @@ def test_images_and_masks_in_one_folder(folder, images, labels):
     assert found.orphan_labels == ()
 
 
-def test_masks_are_found_where_nobody_said_that_there_are_some(folder):
+def test_masks_are_found_by_their_names(folder):
     """So that what comes next can say which option is missing."""
     folder(*DEEPGLOBE)
     assert pairs(images_and_labels(["train"], "train"))["12_sat.jpg"] == "12_mask.png"

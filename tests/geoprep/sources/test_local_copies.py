@@ -42,7 +42,7 @@ def fetched(found, folder):
     return download_scenes(found, folder, lambda *_: None)
 
 
-def test_images_and_labels_come_to_the_disk_and_are_counted(bucket, tmp_path):
+def test_images_and_labels_are_downloaded_and_counted(bucket, tmp_path):
     put(bucket, a_tif=b"pixels", a_geojson=b"roads")
     seen = []
     (scene,) = download_scenes(FOUND, tmp_path / "in", lambda *step: seen.append(step)).scenes

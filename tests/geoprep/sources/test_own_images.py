@@ -94,7 +94,7 @@ def test_a_pattern_that_matches_nothing_is_named(make, tmp_path, pattern):
     assert pattern in str(error.value)
 
 
-def test_equal_stems_are_told_apart_by_their_folders(make):
+def test_equal_stems_get_the_names_of_their_folders(make):
     make("north/s.tif", "south/s.tif", "south/t.tif")
     assert ids(images_and_labels(["*/*.tif"])) == ["north_s", "south_s", "t"]
 

@@ -148,7 +148,7 @@ def test_something_else_called_tar_is_refused(tmp_path):
         index_tar(page)
 
 
-def test_compression_is_told_by_content(tmp_path):
+def test_compression_is_recognised_by_content(tmp_path):
     (tmp_path / "a.tar").write_bytes(b"\x1f\x8b\x08")
     (tmp_path / "b.tar.gz").write_bytes(b"abc")
     assert is_compressed(tmp_path / "a.tar")
@@ -157,6 +157,6 @@ def test_compression_is_told_by_content(tmp_path):
         is_compressed(tmp_path / "none.tar")
 
 
-def test_archives_are_told_by_name(tmp_path):
+def test_archives_are_recognised_by_name(tmp_path):
     assert all(is_archive(tmp_path / name) for name in ("a.tar", "a.tar.gz", "A.TGZ"))
     assert not any(is_archive(tmp_path / name) for name in ("a.zip", "a.tar.gz.part", "tar"))

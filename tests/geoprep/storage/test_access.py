@@ -1,4 +1,4 @@
-"""What a bucket does not allow is found before a build, and the message says what is missing."""
+"""Missing permissions for a bucket are reported before a build."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,4 +1,4 @@
-"""One way to open what a scene points to, and errors that name it."""
+"""Images and labels are opened by address; errors name the address."""
 
 import os
 import pickle
@@ -98,7 +98,7 @@ def test_in_an_archive_an_image_is_read_alone(packed, image):
         assert source.read_masks(1).all()
 
 
-def test_the_folder_is_not_listed_and_the_callers_settings_come_back(image):
+def test_the_folder_is_not_listed_and_settings_are_restored(image):
     with rasterio.Env(GDAL_DISABLE_READDIR_ON_OPEN="FALSE", GDAL_NUM_THREADS="ALL_CPUS"):
         with open_image(str(image)):
             inside = rasterio.env.getenv()
@@ -141,7 +141,7 @@ def test_damage_met_while_reading_is_named_too(tmp_path):
         source.read()
 
 
-def test_what_is_not_there_is_named(tmp_path, packed):
+def test_a_missing_file_is_named(tmp_path, packed):
     with (
         pytest.raises(ImageError, match=r"none\.tif: no such file"),
         open_image(str(tmp_path / "none.tif")),

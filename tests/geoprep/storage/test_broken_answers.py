@@ -1,4 +1,4 @@
-"""Answers of an object store that break off half-way, or never come, are asked for again."""
+"""Requests to an object store are repeated if the answer breaks off or is lost."""
 
 import io
 
@@ -56,7 +56,7 @@ def server():
 
 
 @pytest.mark.parametrize("name", READS)
-def test_an_answer_that_breaks_off_is_asked_for_again(server, tmp_path, monkeypatch, name):
+def test_a_request_whose_answer_breaks_off_is_repeated(server, tmp_path, monkeypatch, name):
     monkeypatch.setattr(clients, "BACKOFF", 0.01)
     use_endpoint(monkeypatch, server)
     right = READS[name](tmp_path)
@@ -68,7 +68,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(server, tmp_path, monkeypa
 
 @pytest.mark.parametrize("kind", ["reset", "drop", "stall", "truncate"])
 @pytest.mark.parametrize("name", WRITES)
-def test_a_write_whose_answer_is_lost_is_done_once(server, monkeypatch, name, kind):
+def test_a_write_whose_answer_is_lost_is_repeated_safely(server, monkeypatch, name, kind):
     monkeypatch.setattr(clients, "BACKOFF", 0.01)
     folder, (write, left) = f"s3://cities/{name} {kind}", WRITES[name]
     use_endpoint(monkeypatch, server)
@@ -105,7 +105,7 @@ def test_objects_are_copied_on_the_server(server, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["reset", "drop", "truncate"])
-def test_a_copy_whose_answer_is_lost_is_done_again(server, monkeypatch, kind):
+def test_a_copy_whose_answer_is_lost_is_repeated(server, monkeypatch, kind):
     monkeypatch.setattr(clients, "BACKOFF", 0.01)
     use_endpoint(monkeypatch, server)
     Bucket("s3://cities/b.new").put("x", DATA)
@@ -117,9 +117,29 @@ def test_a_copy_whose_answer_is_lost_is_done_again(server, monkeypatch, kind):
     assert Bucket("s3://cities/b").read("x")[0] == DATA
 
 
-def test_a_copy_of_what_is_not_there_is_named(server, monkeypatch):
+def test_a_copy_of_a_missing_object_is_named(server, monkeypatch):
     use_endpoint(monkeypatch, server)
     with pytest.raises(OutputError, match=r"s3://cities/b/none"):
         Bucket("s3://cities/b.new").copy_to(Bucket("s3://cities/b"), ["none"])
     with pytest.raises(ValueError, match="different buckets"):
         Bucket("s3://cities/b").copy_to(Bucket("s3://own/b"), ["none"])
+
+
+def test_tables_are_written_only_if_no_other_writer_has_changed_them(server, monkeypatch, tmp_path):
+    """A build that lost its lock must not replace tables of the build that took over."""
+    use_endpoint(monkeypatch, server)
+    late, owner = Bucket("s3://cities/c.zarr"), Bucket("s3://cities/c.zarr")
+    files = {name: tmp_path / name for name in ("scene", "row")}
+    for name, path in files.items():
+        path.write_bytes(f"late {name}".encode())
+    late.put("row", b"an earlier run")
+    tags = late.tags()
+    owner.put("row", b"owner row")
+    owner.put("scene", b"owner scene")
+    assert not late.put_all(files, tags)
+    assert {name: owner.read(name)[0] for name in files} == {
+        "row": b"owner row",
+        "scene": b"owner scene",
+    }
+    assert late.put_all(files, owner.tags())
+    assert owner.read("row")[0] == b"late row"

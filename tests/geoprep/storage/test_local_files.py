@@ -1,4 +1,4 @@
-"""Files are there whole or not at all, and a disk that refuses says so in one line."""
+"""Local files are complete or absent, and errors of the disk are one line."""
 
 import errno
 import gc
@@ -34,7 +34,7 @@ def test_a_file_appears_when_all_went_well(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_failure_leaves_what_was_there(tmp_path):
+def test_a_failure_leaves_the_previous_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
 
@@ -49,7 +49,7 @@ def test_a_failure_leaves_what_was_there(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_threads_write_one_file_without_meeting(tmp_path):
+def test_threads_write_one_file_without_conflict(tmp_path):
     barrier, path = threading.Barrier(4), tmp_path / "a.txt"
 
     def write(text):
@@ -66,7 +66,7 @@ def test_threads_write_one_file_without_meeting(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path):
+def test_only_temporary_files_of_killed_writers_are_removed(tmp_path):
     path = tmp_path / "a.html"
     half = (
         "import os, sys; from pathlib import Path; from geoprep.storage import replaced\n"
@@ -125,7 +125,7 @@ def test_a_machine_is_named_with_its_pid_namespace(monkeypatch):
         (errno.EACCES, UsageError, "Permission denied.*choose another place"),
     ],
 )
-def test_what_a_disk_refuses_is_one_line_with_the_fix(tmp_path, code, kind, says):
+def test_an_error_of_the_disk_is_one_line_with_the_fix(tmp_path, code, kind, says):
     says = rf"a\.tif cannot be written.*{says}"
     with pytest.raises(kind, match=says) as raised, replaced(tmp_path / "a.tif"):
         raise OSError(code, os.strerror(code))

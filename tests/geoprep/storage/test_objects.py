@@ -145,7 +145,7 @@ def test_too_many_objects_ask_for_the_citys_folder(s3, monkeypatch):
         lambda: open_image("s3://own/none.tif").__enter__(),
     ],
 )
-def test_what_does_not_exist_is_named(s3, read):
+def test_a_missing_object_is_named(s3, read):
     with pytest.raises(SourceError, match=r"s3://(own|no-such-bucket)/.*no such object or bucket"):
         read()
 
@@ -155,7 +155,7 @@ def test_a_private_object_is_refused_with_the_variables_to_set(s3):
         read_bytes("s3://own/private.tif")
 
 
-def test_credentials_are_used_where_there_are_any(s3, monkeypatch):
+def test_credentials_are_used_if_set(s3, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     assert read_bytes("s3://own/private.tif")[:2] == b"II"
@@ -192,7 +192,7 @@ def test_a_store_is_read_by_the_same_rule_over_plain_http(
 
 
 @pytest.mark.parametrize("address", ["s3://own/stores/none.zarr", "s3://no-such-bucket/a.zarr"])
-def test_a_store_that_is_not_there_is_one_line(s3, address, monkeypatch):
+def test_a_missing_store_is_one_line(s3, address, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     for look in (Store.open, verify):
@@ -282,7 +282,7 @@ def moody(no_credentials, monkeypatch):
 
 
 @pytest.mark.parametrize("script", [[503], [500, 503], [1000], [1000, 50_000]])
-def test_a_stumbling_server_is_asked_again(moody, script):
+def test_requests_are_repeated_after_errors_of_the_server(moody, script):
     moody.script = list(script)
     assert read_bytes(f"s3://{BUCKET}/x") == _Handler.body
     assert moody.asked == len(script) + 1
@@ -323,7 +323,7 @@ def _read_in_child(address, queue):
         queue.put(str(error))
 
 
-def test_a_forked_child_is_told_instead_of_waiting_for_ever(moody):
+def test_a_forked_child_gets_an_error_instead_of_waiting_for_ever(moody):
     read_bytes(f"s3://{BUCKET}/x")
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
