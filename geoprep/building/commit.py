@@ -12,6 +12,7 @@ import numpy as np
 
 from geoprep.building.records import Outcome, ShardRecord
 from geoprep.plan import Plan, PlannedScene
+from geoprep.storage import split_address
 from geoprep.store import HASH_BYTES, SceneTable, TileTable, finish_store
 
 
@@ -123,9 +124,9 @@ def _scene_table(plan: Plan, outcomes: Sequence[Outcome]) -> SceneTable:
 
 def _portable(reason: str, scene: PlannedScene) -> str:
     """Return a reason without folders, since a store does not depend on where its inputs are."""
-    for address in (scene.image, scene.label):
+    for address in (scene.image, *split_address(scene.label or "")):
         # Of tar://OFFSET+SIZE/folder/of.tar!/member, the folder of the archive.
-        place = re.sub(r"^tar://\d+\+\d+|!/.*", "", address or "")
+        place = re.sub(r"^tar://\d+\+\d+|!/.*", "", address)
         folder = place.rpartition("/")[0]
         if folder:
             reason = reason.replace(f"{folder}/", "")

@@ -17,4 +17,5 @@ from .rule import SpeedRule as SpeedRule
 from .rule import SpeedUnit as SpeedUnit
 from .table import LabelRoads as LabelRoads
 from .vectors import SHAPEFILE_PARTS as SHAPEFILE_PARTS
+from .vectors import VECTOR_SUFFIXES as VECTOR_SUFFIXES
 from .vectors import read_road_table as read_road_table

@@ -6,7 +6,7 @@ used. Only the window that is needed is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,7 +19,7 @@ from geoprep.grid import Grid
 from geoprep.imagery import has_palette
 from geoprep.labels.mask_rule import MaskPixels, MaskRule
 from geoprep.speed import NODATA
-from geoprep.storage import open_image
+from geoprep.storage import open_image, split_address
 
 if TYPE_CHECKING:
     from affine import Affine
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _MOST_PIXELS: Final = 16 << 20
 """Pixels of a mask to read at once; a mask with finer pixels than its image is read in rows."""
 _SAME_PIXEL: Final = 0.01
+_MOST_MASKS: Final = 8
+"""Masks to read for a message."""
 _EDGE_POINTS: Final = 21
 
 
@@ -49,7 +51,8 @@ def read_mask(
     Parameters
     ----------
     label
-        Address of a raster of any format.
+        Address of a raster of any format, or several georeferenced ones
+        (:func:`geoprep.storage.joined`); where these overlap the first with a value counts.
     rule
         Meaning of its values.
     grid
@@ -69,6 +72,9 @@ def read_mask(
     LabelError
         If it cannot be read, does not overlap the scene, or has values that the rule excludes.
     """
+    addresses = split_address(label)
+    if len(addresses) > 1:
+        return _read_mosaic(addresses, rule, grid, part)
     from rasterio.windows import Window
 
     with _opened(label) as dataset:
@@ -84,9 +90,41 @@ def read_mask(
         return out, notes
 
 
+def _read_mosaic(
+    labels: Sequence[str], rule: MaskRule, grid: Grid, part: SceneWindow
+) -> tuple[NDArray[np.uint8], dict[str, int]]:
+    """Return the label of a window from several georeferenced masks, and notes."""
+    out = np.full((part.height, part.width), NODATA, np.uint8)
+    notes: dict[str, int] = {}
+    overlap = False
+    for label in labels:
+        with _opened(label) as dataset:
+            if not grid.georeferenced or not _is_georeferenced(dataset, grid.crs):
+                raise LabelError(
+                    f"{label}: one of {len(labels)} masks of all scenes; it and the images must be "
+                    "georeferenced. Give one mask per image, with the name of its image"
+                )
+            if _window_under(dataset, grid) is None:
+                continue
+            overlap = True
+            if rule.nodata is None and dataset.nodata == 0:
+                notes["mask tagged nodata 0, read as no road"] = 1
+            codes = np.full_like(out, NODATA)
+            _fill_warped(dataset, rule, grid.window(*part), codes, label)
+        np.copyto(out, codes, where=out == NODATA)
+    if not overlap:
+        raise LabelError(
+            f"{labels[0]} and {len(labels) - 1} more masks: none overlaps the image, which is at "
+            f"{_numbers(grid.bounds)} in {grid.crs[:40]}. Check the CRS of both"
+        )
+    return out, notes
+
+
 def mask_values(*labels: str) -> str:
     """Return the values near the centres of masks as text, for messages."""
-    values = sorted(set[tuple[float, ...]]().union(*map(_central_values, labels)))
+    addresses = [address for label in labels for address in split_address(label)]
+    found = map(_central_values, addresses[:_MOST_MASKS])
+    values = sorted(set[tuple[float, ...]]().union(*found))
     shown = [",".join(f"{part:g}" for part in value) for value in values[:6]]
     return " and ".join(shown) + (" and more" if len(values) > len(shown) else "")
 
@@ -104,7 +142,7 @@ def _central_values(label: str) -> set[tuple[float, ...]]:
 
 def is_mask_georeferenced(label: str) -> bool:
     """Return whether a mask has a georeference; a transform alone counts, in its image's CRS."""
-    with _opened(label) as dataset:
+    with _opened(split_address(label)[0]) as dataset:
         return _is_georeferenced(dataset, LONLAT)
 
 

@@ -26,6 +26,8 @@ from geoprep.labels.table import RoadTable, build_table
 
 GEOJSON_SUFFIXES: Final = (".geojson", ".json")
 PARQUET_SUFFIXES: Final = (".parquet", ".geoparquet")
+VECTOR_SUFFIXES: Final = (*GEOJSON_SUFFIXES, ".gpkg", ".shp", ".fgb", ".csv", *PARQUET_SUFFIXES)
+"""Of files that are read as vectors when they are named as labels."""
 SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
 
 _SHAPE_HEADER: Final = 100

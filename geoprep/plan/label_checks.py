@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Final
 
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.labels import RoadFile, is_mask_georeferenced, mask_values, open_road_file
+from geoprep.labels import (
+    VECTOR_SUFFIXES,
+    RoadFile,
+    is_mask_georeferenced,
+    mask_values,
+    open_road_file,
+)
 from geoprep.plan.options import BuildOptions
-from geoprep.sources import IMAGE_SUFFIXES, LABEL_SUFFIXES, Found
-
-_VECTOR_SUFFIXES: Final = (".geojson", ".json", ".gpkg", ".shp", ".fgb", ".csv", ".parquet")
+from geoprep.sources import IMAGE_SUFFIXES, Found
+from geoprep.storage import split_address
 
 
 def check_kinds(found: Sequence[Found], options: BuildOptions) -> None:
@@ -29,16 +33,17 @@ def check_kinds(found: Sequence[Found], options: BuildOptions) -> None:
     labels = [scene.label for one in found for scene in one.scenes if scene.label is not None]
     labels += [one.road_file for one in found if one.road_file is not None]
     masks = [label for label in labels if _suffix(label) in IMAGE_SUFFIXES]
-    vectors = [label for label in labels if _suffix(label) in (*LABEL_SUFFIXES, ".json")]
+    vectors = [label for label in labels if _suffix(label) in VECTOR_SUFFIXES]
     if masks and options.mask_rule is None:
         raise UsageError(
-            f"{masks[0]} is a raster. Give the values that are road, such as `label_values` 255 "
+            f"{split_address(masks[0])[0]} is a raster. Give the values that are road, such as `label_values` 255 "
             f"(it contains {mask_values(masks[0])}), or the meaning of its speeds by `label_speeds`"
         )
     if len(masks) > 1 and len(set(masks)) == 1 and not is_mask_georeferenced(masks[0]):
         raise UsageError(
-            f"{masks[0]} is the label of {len(masks)} images but is not georeferenced. "
-            "Georeference it, or give `labels` a folder or a quoted pattern of one raster per image"
+            f"{split_address(masks[0])[0]} is the label of {len(masks)} images but is not "
+            "georeferenced. Georeference it, or give `labels` a folder or a quoted pattern of one "
+            "raster per image"
         )
     if vectors and options.mask_rule is not None:
         raise UsageError(
@@ -66,7 +71,7 @@ def vector_label_failure(label: str | None, grid: Grid | None) -> str:
     """Return why a label cannot be drawn on a scene's grid; empty if it can."""
     if label is None or grid is None or grid.georeferenced:
         return ""
-    if not label.lower().endswith(_VECTOR_SUFFIXES):
+    if not label.lower().endswith(VECTOR_SUFFIXES):
         return ""
     return (
         f"{label}: vector labels need a georeferenced image. Georeference the image, or give it "

@@ -17,7 +17,7 @@ from geoprep.grid import Grid
 from geoprep.labels import SHAPEFILE_PARTS
 from geoprep.plan.options import BuildOptions
 from geoprep.sources import Scene
-from geoprep.storage import content_digest, is_local, open_header
+from geoprep.storage import content_digest, is_local, open_header, split_address
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -155,15 +155,19 @@ def label_files(label: str | None, *, raster: bool = False) -> list[str]:
     if label is None:
         return []
     if raster:
-        try:
-            with open_header(label) as dataset:
-                return list(_files_of(dataset, label))
-        except GeoprepError:  # the build reports it with the scene
-            return [label]
+        return [file for address in split_address(label) for file in _raster_files(address)]
     if not (is_local(label) and label.lower().endswith(".shp")):
         return [label]
     parts = [str(Path(label).with_suffix(suffix)) for suffix in SHAPEFILE_PARTS]
     return [label, *(part for part in parts if Path(part).is_file())]
+
+
+def _raster_files(label: str) -> list[str]:
+    try:
+        with open_header(label) as dataset:
+            return list(_files_of(dataset, label))
+    except GeoprepError:  # the build reports it with the scene
+        return [label]
 
 
 def files_digest(addresses: Iterable[str]) -> str:

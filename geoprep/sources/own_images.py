@@ -5,7 +5,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from geoprep.errors import SourceError
+from geoprep.crs import is_georeferenced
+from geoprep.errors import GeoprepError, SourceError
 from geoprep.sources.label_matching import (
     IMAGE_SUFFIXES,
     LABEL_SUFFIXES,
@@ -15,7 +16,7 @@ from geoprep.sources.label_matching import (
 )
 from geoprep.sources.scene import Found, Scene, natural_key
 from geoprep.sources.synthetic import synthetic_notes
-from geoprep.storage import is_remote, match_objects, s3_address
+from geoprep.storage import is_remote, joined, match_objects, open_image, s3_address
 
 _WILD = re.compile(r"[*?\[]")
 
@@ -33,8 +34,8 @@ def images_and_labels(
         needed to make it unique (``north_scene1``, ``south_scene1``).
     labels
         One existing file: labels of all scenes. A folder or a pattern: one file per scene, with
-        the name of its image (see `geoprep.sources.label_matching`). None: no
-        labels.
+        the name of its image (see `geoprep.sources.label_matching`), or georeferenced rasters of
+        other names that together are the label of all scenes. None: no labels.
     masks
         Labels are rasters: other files in a folder are ignored.
 
@@ -102,12 +103,25 @@ def _labels_for(
     owned, orphans = assigned(files, images)
     if owned:
         return None, owned, orphans
+    if len(files) > 1 and _are_georeferenced_rasters(files):
+        return None, {image.id: joined(files) for image in images}, []
     first = f" ({PurePosixPath(files[0]).name}; an image: {images[0].stem})" if files else ""
     raise SourceError(
         f"`labels` {labels}: none of its {len(files)} files has the name of a scene{first}. Give "
         "them the names of the images, give the path of one road file for all scenes, or give a "
         "`city` for SpaceNet's names"
     )
+
+
+def _are_georeferenced_rasters(files: Sequence[str]) -> bool:
+    """Return whether files are rasters that may be tiles of one label; the first is opened."""
+    if not all(file.lower().endswith(IMAGE_SUFFIXES) for file in files):
+        return False
+    try:
+        with open_image(files[0]) as dataset:
+            return is_georeferenced(dataset.crs, dataset.transform)
+    except GeoprepError:
+        return False
 
 
 def _expand(pattern: str, suffixes: tuple[str, ...], option: str) -> list[str]:

@@ -1,9 +1,11 @@
 from .addresses import content_digest as content_digest
 from .addresses import is_local as is_local
+from .addresses import joined as joined
 from .addresses import member_address as member_address
 from .addresses import open_header as open_header
 from .addresses import open_image as open_image
 from .addresses import read_bytes as read_bytes
+from .addresses import split_address as split_address
 from .clients import open_files as open_files
 from .clients import retried_async as retried_async
 from .local_files import flush as flush

@@ -15,7 +15,7 @@ import re
 import stat
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
@@ -53,6 +53,16 @@ def _member(address: str) -> _TarMember | None:
     if match is None:
         return None
     return _TarMember(int(match[1]), int(match[2]), unquote(match[3]), match[4])
+
+
+def joined(addresses: Iterable[str]) -> str:
+    """Return several addresses as one text: the label of a scene may be several rasters."""
+    return "\0".join(addresses)
+
+
+def split_address(text: str) -> list[str]:
+    """Return the addresses of a text from `joined`, or of a single address."""
+    return text.split("\0")
 
 
 def is_local(address: str) -> bool:

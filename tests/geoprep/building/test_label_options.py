@@ -8,15 +8,17 @@ import geopandas
 import numpy as np
 import pytest
 import shapely
-from geoprep.building.rehearsal import rehearse
-from helpers.factory import PLACES, ROADS, plan_of, texture, write_image, write_roads
+from affine import Affine
+from helpers.factory import PLACES, ROADS, Place, plan_of, texture, write_image, write_roads
 from helpers.factory import write_scene as write
 
 from geoprep.building.run import build
-from geoprep.errors import LabelError, StoreError
+from geoprep.building.trial import dry_run as rehearse
+from geoprep.errors import LabelError, SourceError, StoreError
 from geoprep.executors import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
+from geoprep.sources.own_images import images_and_labels
 from geoprep.sources.scene import Found, Scene
 from geoprep.speed import UNKNOWN_SPEED
 from geoprep.store import Store
@@ -136,3 +138,36 @@ def test_nodata_none_keeps_black_as_imagery(tmp_path, lakes):
     assert (image[of == 2] == 0).any(), "a nodata tag counts all the same"
     record = json.loads((tmp_path / "a.zarr/zarr.json").read_text())
     assert record["attributes"]["geoprep"]["build"]["options"]["nodata"] == "none"
+
+
+# --- several rasters for one mosaic -------------------------------------------------------------
+
+
+def test_georeferenced_masks_of_other_names_together_label_a_mosaic(tmp_path):
+    mask = np.zeros((SIDE, SIDE, 1), np.uint8)
+    mask[40:50], mask[:, 90:96] = 1, 1
+    write_image(tmp_path / "mosaic.tif", texture(SIDE, SIDE), PLACE)
+    for number, (top, left) in enumerate(((0, 0), (0, 64), (64, 0))):  # the last quarter is missing
+        place = Place(PLACE.crs, PLACE.transform * Affine.translation(left, top))
+        write_image(tmp_path / f"masks/part{number}.tif", mask[top:, left:][:64, :64], place)
+    found = images_and_labels([str(tmp_path / "mosaic.tif")], str(tmp_path / "masks"), masks=True)
+    plan = make_plan([found], ["custom"], BuildOptions(tile=64, label_values="1"), Threads(1))
+    build(plan, tmp_path / "a.zarr", Threads(1))
+    store = Store.open(tmp_path / "a.zarr")
+    assert list(store.scenes.status) == ["ok"]
+    tiles = store.speed(64)[:].reshape(2, 2, 64, 64).swapaxes(1, 2).reshape(SIDE, SIDE)
+    expected = np.where(mask[..., 0] == 1, UNKNOWN_SPEED, 0)
+    expected[64:, 64:] = 255
+    np.testing.assert_array_equal(tiles, expected)
+
+
+def test_masks_of_other_names_without_georeference_are_refused(tmp_path):
+    write_image(tmp_path / "mosaic.tif", texture(SIDE, SIDE), PLACE)
+    for number in range(2):
+        write_image(
+            tmp_path / f"masks/part{number}.tif",
+            texture(8, 8, 1),
+            Place(None, Affine.identity()),
+        )
+    with pytest.raises(SourceError, match="has the name of a scene"):
+        images_and_labels([str(tmp_path / "mosaic.tif")], str(tmp_path / "masks"), masks=True)
