@@ -36,8 +36,9 @@ def check_kinds(found: Sequence[Found], options: BuildOptions) -> None:
     vectors = [label for label in labels if _suffix(label) in VECTOR_SUFFIXES]
     if masks and options.mask_rule is None:
         raise UsageError(
-            f"{split_address(masks[0])[0]} is a raster. Give the values that are road, such as `label_values` 255 "
-            f"(it contains {mask_values(masks[0])}), or the meaning of its speeds by `label_speeds`"
+            f"{split_address(masks[0])[0]} is a raster. Give the values that are road, such as "
+            f"`label_values` 255 (it contains {mask_values(masks[0])}), or the meaning of its "
+            "speeds by `label_speeds`"
         )
     if len(masks) > 1 and len(set(masks)) == 1 and not is_mask_georeferenced(masks[0]):
         raise UsageError(

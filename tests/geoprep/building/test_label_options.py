@@ -13,7 +13,7 @@ from helpers.factory import PLACES, ROADS, Place, plan_of, texture, write_image,
 from helpers.factory import write_scene as write
 
 from geoprep.building.run import build
-from geoprep.building.trial import dry_run as rehearse
+from geoprep.building.trial import dry_run
 from geoprep.errors import LabelError, SourceError, StoreError
 from geoprep.executors import Threads
 from geoprep.plan.options import BuildOptions
@@ -68,22 +68,22 @@ def test_areas_that_are_asked_for_are_254_and_too_much_road_is_warned_of(tmp_pat
     (warning,) = summary.warnings
     assert "60." in warning
     assert "`areas`" in warning
-    dry = rehearse(plan_of(scenes, tile=64, areas="road"), tmp_path / "b.zarr", 1)
-    assert "of a are road" in dry.warnings[0]
+    dry = dry_run(plan_of(scenes, tile=64, areas="road"), tmp_path / "b.zarr", 1)
+    assert "scene a are road" in dry.warnings[0]
 
 
 def test_no_road_at_all_is_warned_of(tmp_path):
     scenes = [write(tmp_path, "a", texture(SIDE, SIDE), PLACE, roads=())]
     summary, _ = built(tmp_path, scenes)
     assert "no road at all" in summary.warnings[0]
-    dry = rehearse(plan_of(scenes, tile=64), tmp_path / "b.zarr", 1)
+    dry = dry_run(plan_of(scenes, tile=64), tmp_path / "b.zarr", 1)
     assert "no road at all" in dry.warnings[0]
 
 
 def test_usual_shares_of_road_are_not(tmp_path):
     scenes = [write(tmp_path, "a", texture(SIDE, SIDE), PLACE)]
     assert built(tmp_path, scenes)[0].warnings == ()
-    assert rehearse(plan_of(scenes, tile=64), tmp_path / "b.zarr", 1).warnings == ()
+    assert dry_run(plan_of(scenes, tile=64), tmp_path / "b.zarr", 1).warnings == ()
 
 
 def test_a_condition_selects_roads_in_a_build(tmp_path, image):
@@ -99,7 +99,7 @@ def test_options_at_their_default_leave_attributes_as_they_were(tmp_path, image)
     assert BuildOptions(areas="road").to_attrs() == attrs | {"areas": "road"}
     scenes = [Scene("a", image, fields(tmp_path / "c.gpkg", 0.2, highway="primary"))]
     built(tmp_path, scenes, areas="road")
-    with pytest.raises(StoreError, match="areas road there, auto now"):
+    with pytest.raises(StoreError, match="areas was road, now auto"):
         built(tmp_path, scenes)
     assert built(tmp_path, scenes, areas="road")[0].state == "unchanged"
 

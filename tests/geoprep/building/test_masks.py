@@ -259,7 +259,7 @@ def test_options_that_make_no_sense_are_refused(options, says):
 
 
 def test_masks_without_a_word_on_their_values_are_refused_with_the_values(tmp_path):
-    with pytest.raises(UsageError, match=r"a_mask.tif is a mask: .*holds 0 and 100 and 255"):
+    with pytest.raises(UsageError, match=r"a_mask.tif is a raster.*contains 0 and 100 and 255"):
         plan_of([scene_of(tmp_path, "a", drawn(1))])
 
 
@@ -270,13 +270,13 @@ def test_one_mask_for_many_images_must_say_where_it_lies(tmp_path):
     shared = [replace(scene, label=label) for scene in scenes]
     assert build_of(tmp_path / "a.zarr", shared, **ROADS).scenes.status.tolist() == ["ok", "ok"]
     write_image(Path(label), drawn(1)[..., None], Place(None, Affine.identity()))
-    with pytest.raises(UsageError, match=r"all\.tif is the mask of 2 images"):
+    with pytest.raises(UsageError, match=r"all\.tif is the label of 2 images"):
         plan_of(shared, **ROADS)
 
 
 def test_options_for_masks_beside_vectors_are_refused(tmp_path):
     scene = write_vector_scene(tmp_path, "a", texture(SIDE, SIDE))
-    with pytest.raises(UsageError, match=r"a\.geojson holds lines or areas"):
+    with pytest.raises(UsageError, match=r"a\.geojson is a vector file"):
         plan_of([scene], label_values="255")
 
 
@@ -309,7 +309,7 @@ def test_a_store_from_before_an_option_was_there_is_complete(tmp_path):
         del document["attributes"]["geoprep"]["build"]["options"][name]
     root.write_text(json.dumps(document))
     assert build(plan_of([scene]), out, Threads(1)).state == "unchanged"
-    with pytest.raises(StoreError, match=r"buffer 2\.0 there, 3\.0 now"):
+    with pytest.raises(StoreError, match=r"buffer was 2\.0, now 3\.0"):
         build(plan_of([scene], buffer=3.0), out, Threads(1))
 
 
