@@ -69,6 +69,8 @@ def start(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
         resume = given.get("resume")
         saved = None if resume is None else on_rank_zero(lambda: _load(Path(resume)))
         config, notes = _settings(given, saved)
+        if config.fold and config.folds is None:
+            raise UsageError(f"`fold` {config.fold} needs `folds`, the number of folds")
         done = 0 if saved is None else RunProgress.from_plain(saved.progress).epoch
         if done >= config.ends[-1]:
             if is_rank_zero():

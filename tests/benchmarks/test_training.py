@@ -55,11 +55,11 @@ def test_every_run_that_is_timed_has_settings_that_exist(rung):
 
 
 def test_a_run_keeps_its_memory_or_leaves_the_allocator_alone(monkeypatch):
-    from training import fit, loop
+    from training import fit, start
 
     seen = []
-    monkeypatch.setattr(loop, "keep_memory", "the command's own")
-    monkeypatch.setattr(fit, "main", lambda words: seen.append(loop.keep_memory) or 0)
+    monkeypatch.setattr(start, "keep_memory", "the command's own")
+    monkeypatch.setattr(fit, "main", lambda words: seen.append(start.keep_memory) or 0)
     assert runs.fit_here([], keep_memory=True)["peak"] > 50 << 20
     runs.fit_here([], keep_memory=False)
     assert seen[0] == "the command's own"

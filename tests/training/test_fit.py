@@ -695,3 +695,9 @@ def test_ranks_above_zero_read_no_pixels_of_folds(store, monkeypatch):
     (second,) = data.open_data(config)
     assert (first.histogram_band == second.histogram_band).all()
     assert (first.histogram_speed == second.histogram_speed).all()
+
+
+def test_a_fold_without_the_number_of_folds_is_refused(fit, tmp_path, capfd):
+    assert fit("--out", tmp_path / "run", "--fold", 1) == 2
+    assert "--fold 1 needs --folds" in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()
