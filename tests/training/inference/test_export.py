@@ -584,4 +584,4 @@ def test_predictions_of_a_model_file_equal_those_of_its_checkpoint(
 def test_predict_refuses_an_image_that_does_not_fit_the_file(export, tmp_path, capsys):
     image = write_image(tmp_path / "wide.tif", pixels(64, 64, dtype="uint16"))
     assert predict([str(export("fp32.onnx")), str(image), "--out", str(tmp_path / "maps")]) == 1
-    assert "trained on uint8 left as it is" in capsys.readouterr().out
+    assert "trained on uint8 without rescaling: use --rescale scene" in capsys.readouterr().out
