@@ -77,7 +77,7 @@ def test_a_store_in_a_bucket_is_looked_at_as_any_other(s3, built, tmp_path):
     here = json.loads(geoprep("info", built, "--json").stdout)
     assert {k for k, v in facts.items() if here[k] != v} <= {"store", "path"}
     assert "32 tiles" in geoprep("info", STORE).stdout
-    assert "sound" in geoprep("verify", STORE).stdout
+    assert "intact" in geoprep("verify", STORE).stdout
     geoprep("preview", STORE, "--out", tmp_path / "two.html")
     page = (tmp_path / "two.html").read_text()
     assert all(name in page for name in Store.open(built).scenes.id)
