@@ -1,6 +1,6 @@
 """Batches, and the pool of buffers that they are filled into.
 
-All parts of a batch lie in one block of bytes, so that one transfer moves a batch to a device.
+All parts of a batch are in one block of bytes, so that one transfer moves a batch to a device.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def block_bytes(n: int, side: int, bands: int) -> int:
 
 
 def batch_of(block: Tensor, n: int, side: int, bands: int) -> Batch:
-    """Return the batch that lies in a block.
+    """Return the batch in a block.
 
     Parameters
     ----------

@@ -230,6 +230,6 @@ def crop_kernel(width: int) -> CropKernel | None:
     signature = types.void(*[types.int64] * 2, *[column] * 4, *[types.int64] * 2)
     try:
         compiled = numba.njit(signature, nogil=True, cache=True)(copy)
-    except RuntimeError:  # "no locator": neither beside the source nor in the user's cache folder
+    except RuntimeError:  # "no locator": neither next to the source nor in the user's cache folder
         return None
     return cast(CropKernel, compiled)

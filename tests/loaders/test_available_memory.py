@@ -1,4 +1,4 @@
-"""How much memory is left, in control groups of both versions."""
+"""Available memory in control groups of both versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles out of shards: right, or an error; never damaged pixels."""
+"""Reading tiles from shards: correct pixels or an error, never damaged pixels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def opened(store: Store | Path, *bands: str) -> Arrays:
 
 
 def read(arrays: Arrays, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return image and speed of tiles, read to the end of larger arrays that keep the rest."""
+    """Return image and speed of tiles, read into the end of larger arrays."""
     bands = len(arrays[0].decode.bands or range(arrays[0].layout.tile_shape[-1]))
     image = np.full((40, 32, 32, bands), 77, np.uint8)
     speed = np.full((40, 32, 32), 77, np.uint8)
@@ -55,7 +55,7 @@ def test_any_part_of_a_shard_can_be_read(arrays: Arrays, shard: int, ends: tuple
     assert (found[1] == speed[start:stop]).all()
 
 
-def test_masks_can_be_read_alone(arrays: Arrays):
+def test_labels_can_be_read_alone(arrays: Arrays):
     speed = np.zeros((5, 32, 32), np.uint8)
     arrays[1].read(range(15, 18), speed[1:])
     assert (speed[1:4] == paint(40, 32, 3)[1][15:18]).all()
@@ -76,7 +76,7 @@ def test_both_codecs_are_read(make_store: MakeStore):
     assert (found[1] == speed[1:4]).all()
 
 
-def test_chunks_may_lie_in_any_order_in_a_shard(make_store: MakeStore):
+def test_chunks_may_be_in_any_order_in_a_shard(make_store: MakeStore):
     path = make_store(splits=(0,), levels=(32,))
     shard = shard_path(path, "32/image", 1)
     data = shard.read_bytes()
@@ -96,7 +96,7 @@ def test_chunks_may_lie_in_any_order_in_a_shard(make_store: MakeStore):
 
 @pytest.fixture(scope="module")
 def damaged(make_store: MakeStore) -> Path:
-    """Return a store whose first shard of images the tests may spoil."""
+    """Return a store whose first shard of images the tests may damage."""
     return make_store(splits=(0,), levels=(32,))
 
 
@@ -149,7 +149,7 @@ def test_a_truncated_shard_is_an_error(make_store: MakeStore, size: int):
         read(opened(path), 24, 25)
 
 
-def test_a_lost_shard_does_not_read_as_empty_ground(make_store: MakeStore):
+def test_a_lost_shard_does_not_read_as_background(make_store: MakeStore):
     path = make_store(status=("ok", "failed"), levels=(32,))
     shard_path(path, "32/image", 0).unlink()
     arrays = opened(path)
@@ -158,7 +158,7 @@ def test_a_lost_shard_does_not_read_as_empty_ground(make_store: MakeStore):
             read(arrays, tile, tile + 2)
 
 
-def test_a_lost_chunk_does_not_read_as_empty_ground(make_store: MakeStore):
+def test_a_lost_chunk_does_not_read_as_background(make_store: MakeStore):
     path = make_store(levels=(32,))
     shard = shard_path(path, "32/speed", 1)
     data = shard.read_bytes()

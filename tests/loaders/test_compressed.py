@@ -1,4 +1,4 @@
-"""Tiles kept as they are stored give the same batches from less memory."""
+"""Compressed tiles give the same batches from less memory."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_flipped_bit_is_found_while_loading(make_store: MakeStore, array: str)
         RamTiles.load(path, keep="compressed")
 
 
-def test_what_is_no_tile_under_a_good_checksum_is_named(make_store: MakeStore):
+def test_a_chunk_with_a_valid_checksum_that_is_not_a_tile_is_named(make_store: MakeStore):
     path = make_store(splits=(0,), levels=(32,))
     shard = shard_path(path, "32/speed", 1)
     data = bytearray(shard.read_bytes())
@@ -111,7 +111,7 @@ def test_what_is_no_tile_under_a_good_checksum_is_named(make_store: MakeStore):
         list(BatchLoader(tiles, 4))
 
 
-def test_what_does_not_fit_is_refused_before_pixels_are_read(
+def test_too_many_tiles_are_refused_before_pixels_are_read(
     store_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     size = RamTiles.load(store_path, keep="compressed")._chunks.nbytes  # type: ignore[attr-defined]  # of that kind
@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_refused_before_pixels_are_read(
         RamTiles.load(store_path)
 
 
-def test_what_needs_pixels_says_so(store_path: Path):
+def test_use_as_arrays_is_refused_with_the_alternative(store_path: Path):
     tiles = RamTiles.load(store_path, keep="compressed")
     with pytest.raises(UsageError, match="compressed tiles are not arrays"):
         _ = tiles.speed

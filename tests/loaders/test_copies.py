@@ -1,4 +1,4 @@
-"""Loaders travel: pickled, copied, and told apart by what they print."""
+"""Loaders are pickled and copied with their position, and describe themselves."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_copy_gives_the_same_batches(store_path: Path, kind: str, again: Again
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_goes_on_from_a_loaded_state(store_path: Path, kind: str):
+def test_a_copy_resumes_from_a_loaded_state(store_path: Path, kind: str):
     loader = make(kind, store_path)
     whole = [digest(batch) for batch in loader]
     loader.set_epoch(0)
@@ -73,11 +73,11 @@ def test_a_loader_reaches_a_spawned_process(store_path: Path, kind: str):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loader_says_what_it_is(store_path: Path, kind: str):
+def test_the_repr_describes_the_loader(store_path: Path, kind: str):
     loader = make(kind, store_path)
     next(iter(loader))
-    told = repr(loader)
-    assert "tiles of 32 x 32 x 3" in told
+    text = repr(loader)
+    assert "tiles of 32 x 32 x 3" in text
     for part in ("batch_size=3", "crop=16", "augment='d4'", "seed=5", "rank 0 of 1"):
-        assert part in told
-    assert "32 batches of 96 samples from 32 tiles, at position 3 of epoch 0" in told
+        assert part in text
+    assert "32 batches of 96 samples from 32 tiles, at position 3 of epoch 0" in text

@@ -1,4 +1,4 @@
-"""Image and mask stay aligned under every crop and symmetry, and the affine follows them."""
+"""Crops: image and label stay aligned under every symmetry, and the affine follows them."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from loaders.sampling import Sampling
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> tuple[int, int, int, int, int]:
+def places(draw: st.DrawFn) -> tuple[int, int, int, int, int]:
     side = draw(st.integers(1, 60))
     crop = draw(st.integers(1, side))
     y, x = (draw(st.integers(0, side - crop)) for _ in range(2))
     return side, crop, y, x, draw(st.integers(0, 7))
 
 
-@given(windows(), st.integers(3, 9))
-def test_image_and_mask_share_one_geometry(window: tuple[int, int, int, int, int], bands: int):
-    side, crop, y, x, op = window
+@given(places(), st.integers(3, 9))
+def test_image_and_label_share_one_geometry(place: tuple[int, int, int, int, int], bands: int):
+    side, crop, y, x, op = place
     image, speed = paint(2, side, bands)
     image_out, speed_out = np.zeros((crop, crop, bands), np.uint8), np.zeros((crop, crop), np.uint8)
     copy_crop(as_items(image[1]), y, x, op, as_items(image_out))
     copy_crop(speed[1], y, x, op, speed_out)
-    # What the image says about its rows and columns is what the mask must be painted with.
+    # The label must be painted with the rows and columns that the image encodes.
     row, column = image_out[..., 0].astype(int) - 1, image_out[..., 1].astype(int) - 1
     assert (image_out[..., 2] == 2).all()
     assert (speed_out == painted_speed(1, row, column)).all()
     assert (row.min(), column.min(), row.max(), column.max()) == (y, x, y + crop - 1, x + crop - 1)
 
 
-@given(windows(), st.sampled_from([1, 2, 3, 4, 5, 8, 12]))
-def test_windows_are_those_of_plain_indexing(window: tuple[int, int, int, int, int], bands: int):
-    side, crop, y, x, op = window
+@given(places(), st.sampled_from([1, 2, 3, 4, 5, 8, 12]))
+def test_crops_are_those_of_plain_indexing(place: tuple[int, int, int, int, int], bands: int):
+    side, crop, y, x, op = place
     tile = np.random.default_rng(side).integers(0, 256, (side, side, bands), np.uint8)
     out = np.zeros((crop, crop, bands), np.uint8)
     copy_crop(as_items(tile), y, x, op, as_items(out))
@@ -65,11 +65,11 @@ def test_the_eight_symmetries_are_eight():
     assert len(seen) == 8
 
 
-@given(windows())
-def test_affine_of_a_window_takes_each_pixel_to_where_it_was(
-    window: tuple[int, int, int, int, int],
+@given(places())
+def test_affine_of_a_crop_keeps_the_place_of_each_pixel(
+    place: tuple[int, int, int, int, int],
 ):
-    side, crop, y, x, op = window
+    side, crop, y, x, op = place
     tile = (0.31, 0.07, 413871.25, 0.05, -0.29, 6180032.5)
     rows, columns = np.meshgrid(np.arange(side), np.arange(side), indexing="ij")
     was_row, was_column = (symmetry(a[y : y + crop, x : x + crop], op) for a in (rows, columns))
@@ -99,16 +99,16 @@ def test_threads_do_not_disturb_each_other(bands: int):
 
 
 @settings(deadline=None, max_examples=150)
-@given(windows(), st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 9, 13]), st.data())
+@given(places(), st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 9, 13]), st.data())
 def test_a_batch_in_one_call_is_that_of_plain_indexing(
-    window: tuple[int, int, int, int, int], bands: int, data: st.DataObject
+    place: tuple[int, int, int, int, int], bands: int, data: st.DataObject
 ):
-    side, crop, *_ = window
+    side, crop, *_ = place
     n, rng = data.draw(st.integers(1, 6)), np.random.default_rng(side * bands)
     images = rng.integers(0, 256, (3, side, side, bands), np.uint8)
     labels = rng.integers(0, 256, (3, side, side), np.uint8)
-    place = st.integers(0, side - crop)
-    ends = (st.integers(0, 2), place, place, st.integers(0, 7), st.just(0), st.just(0))
+    corner = st.integers(0, side - crop)
+    ends = (st.integers(0, 2), corner, corner, st.integers(0, 7), st.just(0), st.just(0))
     rows = [[data.draw(end) for end in ends] for _ in range(n)]
     crops = Crops(*np.array(rows, np.int64).T)
     around = np.full((n + 2, crop, crop, bands), 77, np.uint8)  # to see what is written beyond

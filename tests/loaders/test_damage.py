@@ -1,4 +1,4 @@
-"""Reading runs of tiles into place, and what a damaged store says."""
+"""Errors of damaged stores, and the split of tiles by shard."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array:
 
 
 @pytest.mark.parametrize("array", ["32/image", "32/speed"])
-def test_a_lost_shard_does_not_read_as_empty_ground(make_store: MakeStore, array: str):
+def test_a_lost_shard_does_not_read_as_background(make_store: MakeStore, array: str):
     path = make_store(splits=(0,))
     shard_path(path, array, 1).unlink()
     with pytest.raises(StoreError, match=f"{array}, shard c/1/.*missing"):
@@ -70,7 +70,7 @@ def test_damage_outside_the_split_does_not_matter(make_store: MakeStore):
 
 @pytest.mark.parametrize("array", ["32/image", "32/speed"])
 def test_a_flipped_bit_in_a_part_of_a_shard_is_an_error(make_store: MakeStore, array: str):
-    path = make_store(splits=(0, 1))  # half of every shard is asked for
+    path = make_store(splits=(0, 1))  # half of every shard is read
     shard = shard_path(path, array, 2)
     data = bytearray(shard.read_bytes())
     data[40] ^= 4

@@ -38,7 +38,7 @@ def test_it_is_a_sequence_of_tiles_times_crops(tiles: RamTiles):
         dataset[len(dataset)]
 
 
-def test_image_and_mask_of_an_item_are_aligned(tiles: RamTiles):
+def test_image_and_label_of_an_item_are_aligned(tiles: RamTiles):
     dataset = TileDataset(tiles, crop=11, augment="d4", seed=2)
     for i in range(len(dataset)):
         item = dataset[i]
@@ -64,7 +64,7 @@ def test_items_are_the_samples_of_the_batch_loader(tiles: RamTiles):
     assert at == len(dataset)
 
 
-def test_the_affine_is_that_of_the_window_as_it_is_turned(tiles: RamTiles):
+def test_the_affine_is_that_of_the_crop_after_its_symmetry(tiles: RamTiles):
     dataset = TileDataset(tiles, crop=16, augment="d4", georeference=True, seed=4)
     row, column = np.meshgrid(np.arange(32) + 0.5, np.arange(32) + 0.5, indexing="ij")
     for i in range(12):
@@ -124,7 +124,7 @@ def test_collate_keeps_channels_last(tiles: RamTiles, workers: int):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_is_gathered_once_and_needs_no_collation(tiles: RamTiles, workers: int):
+def test_a_batch_is_copied_once_and_needs_no_collation(tiles: RamTiles, workers: int):
     """With DataLoader's defaults: images channels last, in a worker in shared memory."""
     dataset = TileDataset(tiles, crop=16, augment="d4", crops_per_tile=2, seed=3)
     for number, batch in enumerate(DataLoader(dataset, batch_size=6, num_workers=workers)):

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a person's own loop: it arrives, once, and nothing stays behind."""
+"""Ctrl-C at any moment of a loop: it is raised once, and no thread is left."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ print(f"a whole epoch after it: {len(list(loader))} of {len(loader)}")
 
 @pytest.mark.parametrize("leave", ["exhaust", "break"])
 @pytest.mark.parametrize("kind", ["ram", "stream"])
-def test_every_interrupt_arrives_and_no_thread_stays(
+def test_every_interrupt_is_raised_and_no_thread_is_left(
     make_store: MakeStore, tmp_path: Path, kind: str, leave: str
 ):
     path = make_store(scenes=50, shard_tiles=7, levels=(32,))
@@ -120,10 +120,10 @@ print(len(list(batches)))
 """
 
 
-def test_a_forked_child_does_not_wait_for_its_parents_threads(store_path: Path, tmp_path: Path):
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent(store_path: Path, tmp_path: Path):
     script = tmp_path / "fork.py"
     script.write_text(FORK)
-    # Python 3.12 warns of any fork beside threads, which is what this is about.
+    # Python 3.12 warns of any fork in a process with threads, which this test needs.
     quiet = ("-W", "ignore::DeprecationWarning")
     command = [sys.executable, *quiet, str(script), str(store_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

@@ -1,4 +1,4 @@
-"""Batches: the same whatever fills them, resumable anywhere, and leaving nothing behind."""
+"""Batches do not depend on threads or processes, can be resumed anywhere, and leave no thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def digests(loader: BatchLoader) -> list[tuple[int, ...]]:
 
 
 def samples(loader: BatchLoader) -> list[tuple[int, ...]]:
-    """Return tile, window and bytes of every sample, batch borders forgotten."""
+    """Return tile, crop and bytes of every sample, regardless of batches."""
     found = []
     for batch in loader:
         for i in range(len(batch)):
@@ -54,7 +54,7 @@ def test_a_batch_is_bytes_in_channels_last_order(painted: RamTiles):
 
 @pytest.mark.parametrize("augment", [None, "flips", "d4"])
 @pytest.mark.parametrize("crop", [None, 1, 17, 40])
-def test_image_mask_and_window_agree(painted: RamTiles, augment: Any, crop: int | None):
+def test_image_label_and_crop_agree(painted: RamTiles, augment: Any, crop: int | None):
     side = crop or 40
     for batch in BatchLoader(painted, 7, crop=crop, augment=augment, drop_last=False):
         row, column, tile = (batch.image[:, band].int().numpy() - 1 for band in range(3))
@@ -130,7 +130,7 @@ def test_evaluation_sees_every_tile_exactly_once(painted: RamTiles, world: int):
 
 @pytest.mark.parametrize("stop", [0, 1, 4, 8, 9])
 @pytest.mark.parametrize(("batch", "world"), [(8, 1), (8, 2), (3, 3)])
-def test_a_state_goes_on_where_it_was_taken(painted: RamTiles, stop: int, batch: int, world: int):
+def test_a_state_resumes_where_it_was_taken(painted: RamTiles, stop: int, batch: int, world: int):
     options = {**TRAIN, "drop_last": False}
     loader = BatchLoader(painted, 8, **options)
     loader.set_epoch(4)
@@ -163,7 +163,7 @@ def test_a_state_is_small_and_plain(painted: RamTiles):
     assert len(json.dumps(loader.state_dict())) < 500
 
 
-def test_batches_prepared_ahead_do_not_count_as_seen(painted: RamTiles):
+def test_prefetched_batches_do_not_count_as_seen(painted: RamTiles):
     loader = BatchLoader(painted, 4, prefetch=6, **TRAIN)
     batches = iter(loader)
     next(batches)
@@ -179,7 +179,7 @@ def test_only_the_first_epoch_after_a_state_is_shortened(painted: RamTiles):
     assert [len(digests(again)) for _ in range(2)] == [len(loader) - 1, len(loader)]
 
 
-def test_choosing_another_epoch_forgets_the_place(painted: RamTiles):
+def test_choosing_another_epoch_forgets_the_position(painted: RamTiles):
     loader = BatchLoader(painted, 8, **TRAIN)
     next(iter(loader))
     again = BatchLoader(painted, 8, **TRAIN)
@@ -224,7 +224,7 @@ def test_a_state_outside_the_epoch_is_refused(painted: RamTiles, name: str, valu
     assert digests(loader) == whole
 
 
-def test_a_state_without_its_place_is_refused(painted: RamTiles):
+def test_a_state_without_its_position_is_refused(painted: RamTiles):
     loader = BatchLoader(painted, 8, **TRAIN)
     state = {k: v for k, v in loader.state_dict().items() if k != "position"}
     with pytest.raises(UsageError, match="position None"):
@@ -243,7 +243,7 @@ def test_held_batches_never_change(painted: RamTiles):
     assert (part == copy).all()
 
 
-def test_released_buffers_are_used_again(painted: RamTiles):
+def test_released_buffers_are_reused(painted: RamTiles):
     loader = BatchLoader(painted, 4, threads=2, prefetch=2, **TRAIN)
     seen = {batch.image.data_ptr() for _ in range(4) for batch in loader}
     assert len(seen) <= 2 + 2

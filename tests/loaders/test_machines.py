@@ -1,6 +1,6 @@
-"""Ranks on two machines: each holds its own copy, and what one rank reads is sent to the other.
+"""Ranks on two machines: each loads its own copy, and objects are sent between them.
 
-A machine is what a process can attach to: here two PID namespaces, each with a /proc of its own.
+Here a machine is a PID namespace with its own /proc: processes of two cannot attach to each other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 def in_own_machine(command: list[str]) -> list[str]:
-    """Return a command that sees no process but its own."""
+    """Return a command that runs in its own PID namespace."""
     apart = ["unshare", "--pid", "--fork", "--mount", "--mount-proc"]
     if shutil.which("unshare") is None or subprocess.run([*apart, "true"], check=False).returncode:
         pytest.skip("no namespaces can be made here")
@@ -54,7 +54,7 @@ def in_own_machine(command: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_ranks_on_two_machines_hold_a_copy_each_and_part_the_epoch(
+def test_ranks_on_two_machines_load_a_copy_each_and_share_the_epoch(
     store_path: Path, tmp_path: Path
 ) -> None:
     script, port = tmp_path / "job.py", str(free_port())

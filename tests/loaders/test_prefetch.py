@@ -1,4 +1,4 @@
-"""Work ahead: in order, bounded, and no thread outlives its loop."""
+"""Prefetching: in order, bounded, and no thread is left after a loop."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def slow_first(item: int) -> int:
     return item * item
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 7, 100])
-def test_results_come_in_order_whatever_is_ready_first(ahead: int):
-    results = Prefetcher(slow_first, range(30), threads=3, prefetch=ahead)
+@pytest.mark.parametrize("prefetch", [0, 1, 7, 100])
+def test_results_come_in_order_whatever_is_ready_first(prefetch: int):
+    results = Prefetcher(slow_first, range(30), threads=3, prefetch=prefetch)
     assert list(results) == [i * i for i in range(30)]
     assert workers() == 0
 
 
-def test_no_more_is_taken_on_than_was_asked_for():
+def test_no_more_items_are_taken_than_prefetch_allows():
     taken = 0
 
     def items() -> object:
@@ -62,7 +62,7 @@ def test_an_exception_in_the_loop_ends_its_threads(error: type[BaseException]):
     assert threads_end()
 
 
-def test_an_exception_in_the_work_arrives_at_its_turn():
+def test_an_exception_in_a_thread_is_raised_in_order():
     def fail_at_three(item: int) -> int:
         if item == 3:
             raise RuntimeError("item 3")

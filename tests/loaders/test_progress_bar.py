@@ -1,4 +1,4 @@
-"""A bar where somebody watches, silence where nobody does."""
+"""A progress bar on a terminal, nothing in a file."""
 
 from __future__ import annotations
 

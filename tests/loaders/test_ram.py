@@ -1,4 +1,4 @@
-"""A split in memory: the right tiles, one copy, and clear refusals."""
+"""A split in memory: the right tiles, one copy, and clear errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_split_is_loaded_pixel_by_pixel(store: Store, split: str, number: int)
     assert tiles.left_out == {}
 
 
-def test_a_coarser_level_has_the_same_tiles_and_ground(store_path: Path):
+def test_a_coarser_level_has_the_same_tiles_and_extent(store_path: Path):
     fine, coarse = RamTiles.load(store_path), RamTiles.load(store_path, level=16)
     assert coarse.side == 16
     assert (coarse.table["tile"] == fine.table["tile"]).all()
@@ -95,7 +95,7 @@ def test_a_worker_sees_the_same_tiles_under_every_start_method(store_path: Path,
     assert found == describe(tiles)
 
 
-def test_the_pickle_is_some_hundred_bytes_and_needs_no_store(make_store: MakeStore):
+def test_the_pickle_has_some_hundred_bytes_and_needs_no_store(make_store: MakeStore):
     small, large = (RamTiles.load(make_store(scenes=n), "all") for n in (2, 40))
     assert len(pickle.dumps(large)) < 1000
     assert abs(len(pickle.dumps(large)) - len(pickle.dumps(small))) < 50
@@ -111,14 +111,14 @@ def test_progress_counts_every_tile(store_path: Path):
     assert seen == sorted(seen)
 
 
-def test_what_does_not_fit_is_refused_before_loading(
+def test_too_many_tiles_are_refused_before_loading(
     store_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def little() -> Available:
         return Available(selection.RESERVE + 100_000, "the control group /sys/fs/cgroup/job")
 
     monkeypatch.setattr(selection, "available_memory", little)
-    monkeypatch.setattr(ram, "read_all", None)  # nothing may be read
+    monkeypatch.setattr(ram, "read_all", None)  # must not be called
     with pytest.raises(UsageError) as refusal:
         RamTiles.load(store_path)
     message = str(refusal.value)
@@ -150,7 +150,7 @@ def test_a_level_that_is_not_there_is_refused_with_those_that_are(store_path: Pa
         ({"folds": 5, "fold": 5}, "fold=5"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused(store_path: Path, options: dict, message: str):
+def test_invalid_arguments_are_refused(store_path: Path, options: dict, message: str):
     with pytest.raises(UsageError, match=message):
         RamTiles.load(store_path, **options)
 

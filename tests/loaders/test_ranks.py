@@ -1,4 +1,4 @@
-"""Ranks of a torchrun job on one machine hold one copy between them."""
+"""Ranks of a torchrun job on one machine share one copy."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def torchrun(store: Path, folder: Path, ranks: int = 2) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_two_ranks_share_one_copy_and_part_the_epoch(store_path: Path, tmp_path: Path):
+def test_two_ranks_share_one_copy_and_the_epoch(store_path: Path, tmp_path: Path):
     first, second = torchrun(store_path, tmp_path)
     assert first["inode"] == second["inode"]
     assert first["mapped"]
@@ -67,13 +67,13 @@ def test_two_ranks_share_one_copy_and_part_the_epoch(store_path: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_rank_that_cannot_load_tells_those_that_wait(make_store: MakeStore, tmp_path: Path):
+def test_an_error_while_loading_is_raised_in_all_ranks(make_store: MakeStore, tmp_path: Path):
     first, second = torchrun(make_store(complete=False), tmp_path)
     assert first["error"].startswith("StoreError:")
     assert "rank 0, which loads for this machine, failed" in second["error"]
     assert "incomplete" in second["error"]
 
 
-def test_a_process_on_its_own_is_rank_0_of_1():
+def test_a_process_without_torch_distributed_is_rank_0_of_1():
     assert not is_distributed()
     assert this_rank() == (0, 1)

@@ -38,8 +38,8 @@ def test_a_shard_lost_on_s3_is_named(store_path: Path, bucket: Bucket):
         RamTiles.load(address, "all")
 
 
-def shards_asked(bucket: Bucket) -> Counter[str]:
-    """Return how often each shard was asked for, and forget it."""
+def shards_requested(bucket: Bucket) -> Counter[str]:
+    """Return the requests per shard since the last call."""
     found = Counter(path for path in bucket.asked if "/32/" in path and "/c/" in path)
     bucket.asked.clear()
     return found
@@ -58,16 +58,16 @@ def test_a_shard_is_loaded_in_two_requests(remote: str, bucket: Bucket, keep: st
     assert len(RamTiles.load(remote, "train", keep=keep, threads=8)) == 36
     tables = [path for path in bucket.asked if "/32/" not in path]
     assert len(tables) <= 14  # however many tiles there are
-    asked = shards_asked(bucket)
+    asked = shards_requested(bucket)
     assert len(asked) == 6
     assert set(asked.values()) == {2}  # its index, and all of its tiles
 
 
-def test_a_stream_asks_for_an_index_once_and_for_runs_of_tiles(remote: str, bucket: Bucket):
+def test_a_stream_requests_an_index_once_and_runs_of_tiles(remote: str, bucket: Bucket):
     tiles = StreamTiles.open(remote, "train", ram_limit="5MB", lanes=1)
     bucket.asked.clear()
     loader = BatchLoader(tiles, 4, crop=16, crops_per_tile=3)
-    first, second = ([*loader] and shards_asked(bucket) for _ in range(2))
+    first, second = ([*loader] and shards_requested(bucket) for _ in range(2))
     reads = -(-12 // tiles.shape.run)  # twelve tiles of a shard are for training
     assert len(first) == len(second) == 6
     # One more where memory is filled from its start again, in the middle of a run.
@@ -83,7 +83,7 @@ LOADS = {
 
 
 @pytest.mark.parametrize("load", LOADS)
-def test_an_endpoint_that_stumbles_gives_the_right_pixels(
+def test_an_unreliable_endpoint_gives_the_right_pixels(
     remote: str, monkeypatch: pytest.MonkeyPatch, load: str
 ):
     here = RamTiles.load(remote, "train")
@@ -101,6 +101,6 @@ def test_an_endpoint_that_stumbles_gives_the_right_pixels(
 
 
 def of_ranges(proxy: Proxy, fate: Callable[[Proxy, str, str], str], method: str, what: str) -> str:
-    """Send less than was asked for, and say so, only where a range was asked for."""
+    """Send a short answer only to requests of a range."""
     kind = fate(proxy, method, what)
     return "503" if kind == "short" and what.endswith(" None") else kind

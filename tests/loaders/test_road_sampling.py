@@ -1,4 +1,4 @@
-"""Road-aware choices against a plain count of pixels."""
+"""Road counts and weights against a plain count of pixels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from geoprep.speed import BIN_TABLE
 from loaders.road_sampling import CELL, RoadCells, tile_weights
 
 
-class Masks:
-    """Masks in an array."""
+class ArrayLabels:
+    """Labels in an array."""
 
     def __init__(self, speed: np.ndarray, road_fraction: Sequence[float] = ()) -> None:
         self.speed = speed
@@ -29,7 +29,7 @@ class Masks:
         return self.speed[tile]
 
 
-def random_masks(tiles: int, side: int, seed: int) -> np.ndarray:
+def random_labels(tiles: int, side: int, seed: int) -> np.ndarray:
     values = np.array([0, 0, 0, 25, 254, 1, 255], np.uint8)
     return np.random.default_rng(seed).choice(values, (tiles, side, side))
 
@@ -40,10 +40,10 @@ def is_road(speed: np.ndarray) -> np.ndarray:
 
 @given(st.integers(20, 75), st.data())
 def test_fraction_counts_the_cells_wholly_inside(side: int, data: st.DataObject):
-    speed = random_masks(3, side, side)
+    speed = random_labels(3, side, side)
     crop = data.draw(st.integers(1, side))
     y, x = (data.draw(st.integers(0, side - crop)) for _ in range(2))
-    cells = RoadCells.count(Masks(speed))
+    cells = RoadCells.count(ArrayLabels(speed))
     found = cells.fraction(np.array([1]), np.array([y]), np.array([x]), crop)[0] * crop**2
 
     def edges(first: int) -> tuple[int, int]:
@@ -58,12 +58,14 @@ def test_fraction_counts_the_cells_wholly_inside(side: int, data: st.DataObject)
 
 @pytest.mark.parametrize("side", [32, 40])
 def test_total_is_every_road_pixel(side: int):
-    speed = random_masks(5, side, 0)
-    assert RoadCells.count(Masks(speed)).total().tolist() == is_road(speed).sum((1, 2)).tolist()
+    speed = random_labels(5, side, 0)
+    assert (
+        RoadCells.count(ArrayLabels(speed)).total().tolist() == is_road(speed).sum((1, 2)).tolist()
+    )
 
 
 def test_road_weights_follow_the_share_of_road_and_leave_no_tile_out():
-    weights = tile_weights("road", Masks(np.zeros((3, 8, 8)), [0.0, 0.1, 0.3]))
+    weights = tile_weights("road", ArrayLabels(np.zeros((3, 8, 8)), [0.0, 0.1, 0.3]))
     assert weights[2] == pytest.approx(3 * weights[1])
     assert 0 < weights[0] < weights[1]
 
@@ -71,30 +73,30 @@ def test_road_weights_follow_the_share_of_road_and_leave_no_tile_out():
 def test_speed_weights_meet_every_bin_equally_often():
     speed = np.zeros((8, 10, 10), np.uint8)
     speed[:5, :5], speed[5, :2], speed[6, :3] = 25, 65, 45
-    weights = tile_weights("speed", Masks(speed))
+    weights = tile_weights("speed", ArrayLabels(speed))
     pixels = np.stack([np.bincount(BIN_TABLE[tile].ravel(), minlength=8) for tile in speed])
     met = (weights @ pixels)[BIN_TABLE[[25, 45, 65]]]
     assert met == pytest.approx(met.mean(), rel=0.01)
     assert 0 < weights[7] < weights[0]
 
 
-def test_speed_weights_do_not_learn_the_one_fast_road_by_heart():
+def test_speed_weights_do_not_overdraw_the_only_fast_road():
     speed = np.zeros((100, 10, 10), np.uint8)
     speed[:, :5], speed[3, 9, 9] = 25, 65
-    weights = tile_weights("speed", Masks(speed))
+    weights = tile_weights("speed", ArrayLabels(speed))
     assert weights.argmax() == 3
     assert weights[3] < 6 * weights.mean()
     assert weights.min() > 0.09 * weights.mean()
 
 
 def test_without_any_road_all_tiles_weigh_the_same():
-    weights = tile_weights("speed", Masks(np.zeros((3, 8, 8), np.uint8)))
+    weights = tile_weights("speed", ArrayLabels(np.zeros((3, 8, 8), np.uint8)))
     assert weights.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_an_unknown_rule_is_refused():
     with pytest.raises(UsageError, match="'roads' is not"):
-        tile_weights("roads", Masks(np.zeros((1, 8, 8), np.uint8)))  # type: ignore[arg-type]  # wrong on purpose
+        tile_weights("roads", ArrayLabels(np.zeros((1, 8, 8), np.uint8)))  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize(
@@ -106,12 +108,12 @@ def test_an_unknown_rule_is_refused():
         (np.zeros(2), "not all zero"),
     ],
 )
-def test_figures_that_are_no_weights_are_refused(weights: np.ndarray, message: str):
+def test_invalid_weights_are_refused(weights: np.ndarray, message: str):
     with pytest.raises(UsageError, match=message):
-        tile_weights(weights, Masks(np.zeros((2, 8, 8), np.uint8)))
+        tile_weights(weights, ArrayLabels(np.zeros((2, 8, 8), np.uint8)))
 
 
 def test_weights_of_the_chosen_tiles_alone_must_not_be_all_zero():
-    masks = Masks(np.zeros((2, 8, 8), np.uint8))
+    masks = ArrayLabels(np.zeros((2, 8, 8), np.uint8))
     with pytest.raises(UsageError, match="not all zero"):
         tile_weights([1.0, 0.0], masks, np.array([1]))

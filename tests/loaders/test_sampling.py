@@ -1,4 +1,4 @@
-"""Order, windows and symmetries are a function of (seed, epoch, position) and of nothing else."""
+"""Order, crops and symmetries are a function of (seed, epoch, position) alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from geoprep.errors import UsageError
 from loaders.sampling import Sampling, _hash, _mix
 
 GOLDEN_ORDER = [36, 22, 70, 5, 59, 19]
-GOLDEN_WINDOWS = [[0, 58, 95, 5], [41, 23, 69, 4]]
+GOLDEN_CROPS = [[0, 58, 95, 5], [41, 23, 69, 4]]
 
 seeds = st.integers(-(2**63), 2**64)
 epochs = st.integers(0, 10_000)
@@ -33,10 +33,10 @@ def test_hash_is_splitmix64():
 
 
 def test_samples_of_a_seed_never_change():
-    """A checkpoint of last year must go on with the samples of last year."""
+    """An old checkpoint must resume with the samples of its time."""
     sampling = Sampling(100, 512, 256, "d4", seed=7)
     assert sampling.order(3)[:6].tolist() == GOLDEN_ORDER
-    assert columns(sampling, 3, np.array([0, 41]))[:4].T.tolist() == GOLDEN_WINDOWS
+    assert columns(sampling, 3, np.array([0, 41]))[:4].T.tolist() == GOLDEN_CROPS
 
 
 @given(seeds, epochs, st.integers(1, 60), st.integers(1, 4))
@@ -48,7 +48,7 @@ def test_order_is_a_permutation_and_repeats(seed: int, epoch: int, tiles: int, c
 
 
 @given(seeds, epochs, st.data())
-def test_a_window_does_not_depend_on_its_company(seed: int, epoch: int, data: st.DataObject):
+def test_a_crop_does_not_depend_on_other_samples(seed: int, epoch: int, data: st.DataObject):
     sampling = Sampling(50, 97, 40, "d4", 3, seed)
     samples = np.array(data.draw(st.lists(st.integers(0, 149), min_size=1, max_size=20)))
     together = columns(sampling, epoch, samples)
@@ -59,7 +59,7 @@ def test_a_window_does_not_depend_on_its_company(seed: int, epoch: int, data: st
 
 
 @given(seeds, st.integers(1, 80), st.integers(1, 80))
-def test_windows_lie_inside_their_tile(seed: int, crop: int, more: int):
+def test_crops_are_inside_their_tile(seed: int, crop: int, more: int):
     side = crop + more - 1
     w = Sampling(9, side, crop, "flips", 4, seed).crops(0, np.arange(36))
     assert (w.tile == np.arange(36) // 4).all()
@@ -67,7 +67,7 @@ def test_windows_lie_inside_their_tile(seed: int, crop: int, more: int):
     assert set(w.op) <= {0, 1, 2, 3}
 
 
-def test_every_place_and_symmetry_is_drawn_about_equally_often():
+def test_every_corner_and_symmetry_is_about_equally_frequent():
     w = Sampling(4000, 11, 8, "d4", seed=1).crops(0, np.arange(4000))
     for values, count in ((w.y, 4), (w.x, 4), (w.op, 8), (w.y * 4 + w.x, 16)):
         seen = np.bincount(values, minlength=count)
@@ -90,7 +90,7 @@ def test_unshuffled_order_is_that_of_the_tiles():
     assert Sampling(5, 8, shuffle=False).order(3).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_whole_tiles_start_at_their_corner_and_may_still_turn():
+def test_whole_tiles_start_at_their_corner_and_have_symmetries():
     w = Sampling(64, 32, None, "d4").crops(0, np.arange(64))
     assert not w.y.any()
     assert not w.x.any()
@@ -129,11 +129,11 @@ def test_weights_draw_only_from_the_chosen_tiles():
         ({"crops_per_tile": 0}, "crops_per_tile=0"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(options: dict[str, object], message: str):
+def test_invalid_arguments_are_refused(options: dict[str, object], message: str):
     with pytest.raises(UsageError, match=message):
         Sampling(2, 64, **options)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_streams_of_a_sample_do_not_meet():
+def test_random_streams_of_a_sample_are_distinct():
     bits = np.concatenate([_hash(0, 0, stream, np.arange(500)) for stream in range(12)])
     assert len(set(bits.tolist())) == len(bits)

@@ -1,4 +1,4 @@
-"""How positions are dealt to ranks: nothing twice, nothing lost but a tail that training drops."""
+"""Positions are split over ranks without repeats or losses, but for the end of a training epoch."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ def positions(schedules: list[Schedule], start: int = 0) -> list[int]:
 
 @given(*sizes)
 def test_evaluation_sees_every_position_exactly_once(samples: int, batch: int, world: int):
-    dealt = ranks(samples, batch, world, drop_last=False, equal=False)
-    assert sorted(positions(dealt)) == list(range(samples))
-    assert all(len(s) == len(list(s.steps())) for s in dealt)
-    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    split = ranks(samples, batch, world, drop_last=False, equal=False)
+    assert sorted(positions(split)) == list(range(samples))
+    assert all(len(s) == len(list(s.steps())) for s in split)
+    assert max(map(len, split)) - min(map(len, split)) <= 1
 
 
 @given(*sizes, st.booleans())
 def test_training_ranks_take_equal_steps(samples: int, batch: int, world: int, drop: bool):
     assume(samples >= batch * world)
-    dealt = ranks(samples, batch, world, drop_last=drop, equal=True)
-    assert len({len(s) for s in dealt}) == 1
-    seen = positions(dealt)
+    split = ranks(samples, batch, world, drop_last=drop, equal=True)
+    assert len({len(s) for s in split}) == 1
+    seen = positions(split)
     assert len(set(seen)) == len(seen)
     assert samples - len(seen) < (batch * world if drop else world)
-    for together in zip(*(s.steps() for s in dealt), strict=True):
+    for together in zip(*(s.steps() for s in split), strict=True):
         assert len({step.done for step in together}) == 1
         assert all(0 < step.last - step.first <= batch for step in together)
 
 
 @given(*sizes, st.integers(1, 9), st.integers(1, 5), st.data())
-def test_another_world_goes_on_exactly_where_the_first_stopped(
+def test_another_number_of_ranks_resumes_where_the_first_stopped(
     samples: int, batch: int, world: int, batch2: int, world2: int, data: st.DataObject
 ):
     first = ranks(samples, batch, world, drop_last=False, equal=False)
@@ -69,6 +69,6 @@ def test_a_step_of_many_ranks_is_a_step_of_one(samples: int, batch: int, world: 
         ((10, 4, 0, 3), "10 samples do not fill one step of 4 x 3 ranks"),
     ],
 )
-def test_what_cannot_be_dealt_is_refused(arguments: tuple[int, ...], message: str):
+def test_invalid_arguments_are_refused(arguments: tuple[int, ...], message: str):
     with pytest.raises(UsageError, match=message):
         Schedule(*arguments)

@@ -1,4 +1,4 @@
-"""Which tiles a split has, with and without k-fold."""
+"""Selection of the tiles of a split, with and without k-fold."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def scenes(store: Store, split: str, folds: Folds | None = None) -> set[int]:
     return set(store.tiles.scene[select(store, split, folds).tiles].tolist())  # type: ignore[arg-type]  # any text
 
 
-def test_splits_part_the_tiles(with_test: Store):
+def test_splits_partition_the_tiles(with_test: Store):
     parts = [scenes(with_test, split) for split in ("train", "val", "test")]
     assert sum(map(len, parts)) == 23
     assert set.union(*parts) == scenes(with_test, "all") == set(range(23))
 
 
 def test_tiles_that_the_split_leaves_unused_are_not_among_all(make_store: MakeStore):
-    """They show ground that other tiles show: figures would count it twice."""
+    """They overlap other tiles: metrics would count these pixels twice."""
     store = Store.open(make_store(scenes=6, splits=(0, 1, 3), levels=(16,)))
     assert scenes(store, "all") == {0, 1, 3, 4}
     assert select(store, "all").left_out == {}
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_folds_part_train_and_val_and_leave_test_alone(with_test: Store, count: int):
+def test_folds_partition_train_and_val_and_leave_test_alone(with_test: Store, count: int):
     free = scenes(with_test, "train") | scenes(with_test, "val")
     seen = []
     for fold in range(count):
@@ -60,7 +60,7 @@ def test_a_seed_makes_other_folds_and_the_same_again(with_test: Store):
     assert folds[0] != folds[1]
 
 
-def test_usable_scenes_are_dealt_evenly(make_store: MakeStore):
+def test_usable_scenes_are_assigned_evenly(make_store: MakeStore):
     store = Store.open(make_store(scenes=12, status=("ok", "failed"), levels=(16,)))
     sizes = [len(scenes(store, "val", Folds(3, fold))) for fold in range(3)]
     assert sizes == [2, 2, 2]

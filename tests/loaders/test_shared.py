@@ -1,4 +1,4 @@
-"""Shared memory: one copy, any start method, nothing left behind."""
+"""Shared memory: one copy under any start method, and nothing is left after its last process."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_unrelated_process_attaches_from_the_pickle_alone():
     assert float(done.stdout) == total(arrays)[0]
 
 
-def test_a_forked_child_passes_its_own_handle_on():
+def test_a_forked_child_has_its_own_handle():
     arrays = filled()
     read, write = os.pipe()
     pid = os.fork()
@@ -111,7 +111,7 @@ def test_a_forked_child_passes_its_own_handle_on():
         os.close(write)
 
 
-def test_attaching_after_the_owner_ended_says_so():
+def test_attaching_after_the_owner_ended_is_an_error():
     gone = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
@@ -127,7 +127,7 @@ def test_a_descriptor_that_was_reused_is_not_taken_for_the_memory():
             SharedArrays.attach(handle, LAYOUT)
 
 
-def test_arrays_outlive_their_owner_and_descriptors_are_given_back():
+def test_arrays_outlive_their_owner_and_descriptors_are_closed():
     before = descriptors()
     for _ in range(20):
         arrays = filled()
@@ -158,7 +158,7 @@ time.sleep(60)
 """
 
 
-def test_sigkill_of_the_owner_leaves_nothing_and_readers_go_on():
+def test_sigkill_of_the_owner_leaves_nothing_and_readers_continue():
     names = shm_names()
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE)
     assert owner.stdout is not None

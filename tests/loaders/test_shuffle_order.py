@@ -1,4 +1,4 @@
-"""The order of a stream: a shuffle that a bounded window of the tiles suffices for."""
+"""The order of a stream: a shuffle that needs a bounded part of the tiles at a time."""
 
 from __future__ import annotations
 

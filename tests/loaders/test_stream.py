@@ -48,7 +48,7 @@ def in_memory(large: Path) -> RamTiles:
 
 @pytest.mark.parametrize("augment", [None, "d4"])
 @pytest.mark.parametrize("crop", [None, 17])
-def test_image_mask_and_window_agree(large: Path, augment: Any, crop: int | None):
+def test_image_label_and_crop_agree(large: Path, augment: Any, crop: int | None):
     tiles = StreamTiles.open(large, **SMALL)
     for batch in BatchLoader(tiles, 3, crop=crop, augment=augment, threads=1):
         row, column, tile = (batch.image[:, band].numpy().astype(int) - 1 for band in range(3))
@@ -99,7 +99,7 @@ def test_evaluation_gives_the_batches_of_memory(large: Path, in_memory: RamTiles
     crops=st.integers(1, 3),
     seed=st.integers(0, 99),
 )
-def test_every_tile_comes_once_a_crop_and_ranks_make_up_the_epoch(
+def test_every_tile_occurs_once_per_crop_and_ranks_share_the_epoch(
     large: Path, capacity: int, lanes: int, batch: int, world: int, crops: int, seed: int
 ):
     options = {"crop": 8, "crops_per_tile": crops, "seed": seed, "threads": 1, "drop_last": False}
@@ -131,7 +131,7 @@ def test_batches_do_not_depend_on_threads_or_time(
             time.sleep(pause * rng.random())
             straight(*where)
 
-        tiles.read = halting  # type: ignore[method-assign]  # a disk that stutters
+        tiles.read = halting  # type: ignore[method-assign]  # a disk of varying speed
         loader = BatchLoader(tiles, 5, threads=fill, prefetch=prefetch, **TRAIN)
         return [digest(batch) for batch in loader]
 
@@ -140,7 +140,7 @@ def test_batches_do_not_depend_on_threads_or_time(
 
 @pytest.mark.parametrize("stop", [0, 1, 40, 157, 159])
 @pytest.mark.parametrize(("batch", "world"), [(3, 1), (2, 2), (1, 3)])
-def test_a_state_goes_on_where_it_was_taken(large: Path, stop: int, batch: int, world: int):
+def test_a_state_resumes_where_it_was_taken(large: Path, stop: int, batch: int, world: int):
     options = {**TRAIN, "drop_last": False, "threads": 1}
     loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, **options)
     loader.set_epoch(4)
@@ -188,7 +188,7 @@ def test_a_tile_is_read_once_an_epoch_whatever_its_crops(large: Path):
     assert counts.sum() <= 160 + loader.tiles.shape.lanes - 1  # in two lanes where one is cut
 
 
-def test_going_on_reads_the_window_and_what_follows_only(large: Path):
+def test_resuming_reads_only_the_window_and_later_tiles(large: Path):
     options = {**TRAIN, "drop_last": False}
     loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, **options)
     batches = iter(loader)
@@ -201,7 +201,7 @@ def test_going_on_reads_the_window_and_what_follows_only(large: Path):
     assert 40 <= len(tiles_read(again)) <= 40 + 2 * (shape.window + shape.run)
 
 
-def test_a_state_brings_its_window_along(large: Path):
+def test_a_state_keeps_its_shuffle_window(large: Path):
     options = {**TRAIN, "drop_last": False}
 
     def loader(capacity: int, lanes: int, batch: int) -> BatchLoader:
@@ -262,7 +262,7 @@ def tiles_held(loader: BatchLoader) -> np.ndarray:
     return held
 
 
-def test_memory_is_used_again_in_the_next_epoch(large: Path):
+def test_memory_is_reused_in_the_next_epoch(large: Path):
     loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, **TRAIN)
     first = samples(loader)
     held = tiles_held(loader)
@@ -271,7 +271,9 @@ def test_memory_is_used_again_in_the_next_epoch(large: Path):
     assert tiles_held(loader) is held
 
 
-def test_a_limit_too_small_for_the_batches_says_what_is_enough(make_store: MakeStore):
+def test_a_limit_too_small_for_the_batches_is_refused_with_one_that_is_enough(
+    make_store: MakeStore,
+):
     path = make_store(scenes=40, levels=(96,), splits=(0,))
     with pytest.raises(UsageError, match="for batches and reading makes") as error:
         BatchLoader(StreamTiles.open(path, ram_limit=3_000_000), 32, threads=2)
@@ -301,10 +303,10 @@ def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array:
 @settings(deadline=None, max_examples=15)
 @given(st.integers(1, 6), st.integers(0, 6), st.integers(1, 4), st.integers(0, 99))
 def test_damage_ends_an_epoch_in_the_same_place_whatever_fills_it(
-    spoilt: Path, threads: int, prefetch: int, read: int, seed: int
+    damaged: Path, threads: int, prefetch: int, read: int, seed: int
 ):
     def epoch(threads: int, prefetch: int, read: int) -> list[tuple[int, ...]]:
-        tiles = StreamTiles.open(spoilt, ram_limit=18 * TILE, lanes=1, threads=read)
+        tiles = StreamTiles.open(damaged, ram_limit=18 * TILE, lanes=1, threads=read)
         options: dict[str, Any] = {"crop": 8, "crops_per_tile": 2, "seed": seed}
         loader = BatchLoader(tiles, 6, threads=threads, prefetch=prefetch, **options)
         seen = []
@@ -317,7 +319,7 @@ def test_damage_ends_an_epoch_in_the_same_place_whatever_fills_it(
 
 
 @pytest.fixture(scope="module")
-def spoilt(make_store: MakeStore) -> Path:
+def damaged(make_store: MakeStore) -> Path:
     """Return a store of 80 tiles with a shard that cannot be read."""
     path = make_store(scenes=20, splits=(0,), levels=(32,))
     shard_path(path, "32/image", 6).write_bytes(b"damaged")

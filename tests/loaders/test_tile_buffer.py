@@ -1,4 +1,4 @@
-"""One limit of memory for training and validation, which take turns."""
+"""One memory limit for training and validation, which alternate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loaders import BatchLoader, StreamTiles
 
 MakeStore = Callable[..., Path]
 LIMIT = 3_000_000
-"""Of 5.2 MB to learn from and 1.3 MB to be judged on."""
+"""Bytes; the tiles of train have 5.2 MB, those of val 1.3 MB."""
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +52,16 @@ def test_turns_do_not_change_a_batch(path: Path):
     alone = StreamTiles.open(path, "val", ram_limit=LIMIT, lanes=2)
     shared = StreamTiles.open(path, "val", ram_limit=train, lanes=2)
     expected = [digest(batch) for batch in BatchLoader(alone, 3, shuffle=False)]
-    learn, judge = BatchLoader(train, 4, crop=100), BatchLoader(shared, 3, shuffle=False)
+    train_loader, val_loader = (
+        BatchLoader(train, 4, crop=100),
+        BatchLoader(shared, 3, shuffle=False),
+    )
     for _ in range(2):
-        for number, _ in enumerate(learn):
+        for number, _ in enumerate(train_loader):
             if number == 2:
-                break  # its readers may be at work yet
-        judge.set_epoch(0)
-        assert [digest(batch) for batch in judge] == expected
+                break  # its threads may still read
+        val_loader.set_epoch(0)
+        assert [digest(batch) for batch in val_loader] == expected
 
 
 def test_two_epochs_at_a_time_are_refused(path: Path):
