@@ -111,7 +111,7 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
     "smoothing_m",
     type=click.FloatRange(0),
     help="Standard deviation in metres of the Gaussian that smooths lines; 0 for none. Default: 2 "
-    "pixels where pixels are larger than 0.6 m, at least 2 m for probabilities.",
+    "pixels where pixels are larger than 0.75 m, at least 2 m for probabilities.",
 )
 @grouped_option(
     _GAPS,

@@ -26,12 +26,12 @@ def _passes() -> NDArray[np.uint8]:
     """
     code = np.arange(256)
     n, ne, e, se, s, sw, w, nw = ((code >> i & 1).astype(bool) for i in range(8))
-    ways = [~n & (ne | e), ~e & (se | s), ~s & (sw | w), ~w & (nw | n)]
+    crossings = [~n & (ne | e), ~e & (se | s), ~s & (sw | w), ~w & (nw | n)]
     fours = [nw | n, ne | e, se | s, sw | w], [n | ne, e | se, s | sw, w | nw]
     count = np.minimum(*(np.sum(four, axis=0) for four in fours))
-    goes = (np.sum(ways, axis=0) == 1) & (count >= 2) & (count <= 3)
-    first = goes & ~((n | ne | ~se) & e)
-    second = goes & ~((s | sw | ~nw) & w)
+    removable = (np.sum(crossings, axis=0) == 1) & (count >= 2) & (count <= 3)
+    first = removable & ~((n | ne | ~se) & e)
+    second = removable & ~((s | sw | ~nw) & w)
     passes: NDArray[np.uint8] = (first + 2 * second).astype(np.uint8)
     return passes
 

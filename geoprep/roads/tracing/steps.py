@@ -35,6 +35,8 @@ Advance = Callable[[int, int], None]
 
 _STAIRCASE_PX: Final = 2.0
 """Smoothing that straightens the staircases of straight roads in any direction, in pixels."""
+_FINE: Final = 1.25
+"""Pixels of up to this many tolerances need no smoothing: simplification straightens lines."""
 _RAGGED_M: Final = 2.0
 """Smoothing that brings the heading error of straight predicted roads below 3 degrees."""
 
@@ -95,7 +97,8 @@ def _smoothing_m(raster: RoadRaster, options: Tracing) -> float:
     if options.smoothing_m is not None:
         return options.smoothing_m
     pixel = max(raster.gsd_m)
-    staircase = _STAIRCASE_PX * pixel if pixel > options.simplify_m else 0.0
+    coarse = pixel > _FINE * options.simplify_m
+    staircase = _STAIRCASE_PX * pixel if coarse else 0.0
     return max(staircase, _RAGGED_M if raster.kind == "probability" else 0.0)
 
 
