@@ -31,8 +31,8 @@ class Tracing:
         border are kept.
     smoothing_m
         Standard deviation in metres of the Gaussian that smooths lines between nodes; 0: none.
-        None: two pixels where pixels are larger than 1.25 ``simplify_m`` (they leave staircases), and
-        at least 2 m for probabilities (predicted roads have ragged edges).
+        None: two pixels where pixels are larger than 1.25 ``simplify_m`` (they leave staircases),
+        and at least 2 m for probabilities (predicted roads have ragged edges).
     simplify_m
         Maximum distance in metres between a simplified line and the smoothed line.
     gap_m
