@@ -153,7 +153,7 @@ def test_masks_none_of_which_has_a_road_are_said_with_the_values_that_they_hold(
     console = io.StringIO()
     with contextlib.redirect_stdout(console):
         print_summary(again, [])
-    assert "warning no road in any mask" in console.getvalue()
+    assert "no road in the labels of" in console.getvalue()
 
 
 def test_a_mask_without_a_road_among_others_is_a_scene_without_roads(tmp_path):
