@@ -175,3 +175,54 @@ def test_real_chip_of_las_vegas(shared_data, tmp_path, geoprep_here):
     for coding, table in (("continuous", CONTINUOUS_TABLE), ("binned7", BINNED_TABLE)):
         with rasterio.open(shared_data / "expected" / f"img0_{coding}.tif") as expected:
             assert np.array_equal(table[speed], expected.read(1))
+
+
+def test_a_build_in_which_every_scene_is_skipped_exits_1(city, tmp_path, geoprep_here):
+    common = ["build-zarr", "--city", "moscow", "--source", city, "--out", tmp_path / "m.zarr"]
+    done = geoprep_here(*common, "--max-nodata", "0", "--nodata", "none")
+    assert done.returncode == 0
+    black = tmp_path / "black"
+    black.mkdir()
+    profile = {"height": 64, "width": 64, "count": 3, "dtype": "uint8", "driver": "GTiff"}
+    for name in "ab":
+        with rasterio.open(black / f"{name}.tif", "w", **profile) as out:
+            out.write(np.zeros((3, 64, 64), np.uint8))
+    own = ["build-zarr", "--images", black, "--pixel-size", "1", "--out", tmp_path / "b.zarr"]
+    done = geoprep_here(*own)
+    assert done.returncode == 1
+    assert "2 skipped" in done.stdout
+    over = geoprep_here(*own[:-1], tmp_path / "m.zarr", "--overwrite")
+    assert over.returncode == 2
+    assert "was not replaced" in over.stderr
+    assert sorted(Store.open(tmp_path / "m.zarr").scenes.status) == ["ok"] * 6
+
+
+def test_unpacked_inputs_are_named_and_removed_on_request(city, tmp_path, geoprep_here):
+    archive = shutil.make_archive(str(tmp_path / "set"), "zip", city)
+    own = ["build-zarr", "--images", f"{archive}!/**/*.tif", "--out", tmp_path / "m.zarr"]
+    done = geoprep_here(*own)
+    assert done.returncode == 0, done.stderr
+    assert "m.zarr.source; --drop-source deletes them" in done.stdout.replace("\n", "")
+    assert (tmp_path / "m.zarr.source").is_dir()
+    assert geoprep_here(*own, "--drop-source").returncode == 0
+    assert not (tmp_path / "m.zarr.source").exists()
+
+
+def test_a_share_of_road_that_no_city_has_is_a_loud_warning(tmp_path, geoprep_here):
+    images = tmp_path / "images"
+    images.mkdir()
+    profile = {"height": 64, "width": 64, "dtype": "uint8", "driver": "GTiff"}
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        with rasterio.open(images / f"{name}.tif", "w", count=3, **profile) as out:
+            out.write(rng.integers(1, 255, (3, 64, 64), np.uint8))
+        with rasterio.open(images / f"{name}_mask.tif", "w", count=1, **profile) as out:
+            out.write(np.full((1, 64, 64), 255, np.uint8))
+    own = (
+        *("build-zarr", "--images", f"{images}/?.tif", "--labels", f"{images}/*_mask.tif"),
+        *("--label-values", "255", "--pixel-size", "1", "--out", tmp_path / "m.zarr"),
+    )
+    for extra in ([], ["--dry-run"]):
+        done = geoprep_here(*own, *extra)
+        assert "WARNING: 100.0% of the labelled pixels of" in done.stdout
+        assert "--label-values" in done.stdout

@@ -220,7 +220,7 @@ def test_who_was_overtaken_cannot_commit(world, endpoint, bucket, monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(run, "survey", asleep)
-    with pytest.raises(StoreError, match="changed by another while it was built"):
+    with pytest.raises(StoreError, match="changed by another process during this build"):
         build(plan_of(scenes, **OPTIONS), bucket, Threads(2))
     with pytest.raises(StoreError):
         Store.open(bucket)

@@ -67,12 +67,12 @@ def test_a_label_edited_at_equal_size_is_noticed(done):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tile": 32}, "tile 64 there, 32 now"),
-        ({"overlap": 4, "tile": 32}, "overlap 0 there, 4 now"),
+        ({"tile": 32}, "tile was 64, now 32"),
+        ({"overlap": 4, "tile": 32}, "overlap was 0, now 4"),
         ({"levels": 1}, "levels"),
-        ({"rescale": "scene"}, "rescale none there, scene now"),
-        ({"codec": "zstd"}, "codec lz4 there, zstd now"),
-        ({"val": 0.5}, "val 0.2 there, 0.5 now"),
+        ({"rescale": "scene"}, "rescale was none, now scene"),
+        ({"codec": "zstd"}, "codec was lz4, now zstd"),
+        ({"val": 0.5}, "val was 0.2, now 0.5"),
         ({"speed_from": "field"}, "speed_from"),
         ({"max_nodata": 0.5}, "max_nodata"),
         ({"shard_tiles": 1}, "shard_tiles"),

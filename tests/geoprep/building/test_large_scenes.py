@@ -14,6 +14,7 @@ from geoprep.building.records import ScenePart, ShardRecord, TaskStopped
 from geoprep.building.rendering import Region, pieces
 from geoprep.building.run import build
 from geoprep.executors import Threads
+from geoprep.plan import PlannedScene
 from geoprep.store import Store
 
 
@@ -165,9 +166,20 @@ def test_tasks_end_at_their_next_stage_when_the_build_is_left():
 
 
 def part_of(windows, shape, whole=False):
-    return ScenePart(
-        0, "", None, "auto", None, shape, tuple(windows), whole=whole, counted=True, known=None
+    splits = (0,) * len(windows)
+    scene = PlannedScene(
+        "",
+        "",
+        None,
+        None,
+        shape,
+        tuple(windows),
+        first_tile=0,
+        city=0,
+        schema="auto",
+        splits=splits,
     )
+    return ScenePart(0, scene, whole=whole)
 
 
 def test_a_part_is_read_row_by_row_where_its_rectangle_would_hold_more():

@@ -107,7 +107,7 @@ def test_footprints_leave_it_out_or_say_why(store, folder, tmp_path):
     assert path.read_text().count('"geometry": null') == 3
     scene = Scene("p0", str(folder / "p0.png"), None)
     alone = build_of(tmp_path / "a.zarr", [scene], pixel_size=2.0, tile=64)
-    with pytest.raises(UsageError, match="no place on the ground"):
+    with pytest.raises(UsageError, match="none of its scenes is georeferenced"):
         export_footprints(alone, tmp_path / "g.geojson")
 
 
@@ -115,7 +115,7 @@ def test_roads_in_coordinates_are_refused_there(folder, pictures, tmp_path):
     roads = write_roads(tmp_path / "p0.geojson", PLACES["utm"], SIZE)
     scene = Scene("p0", str(folder / "p0.png"), str(roads))
     (planned,) = plan_of([scene], pixel_size=0.5).scenes
-    assert "no place on the ground" in planned.failure
+    assert "need a georeferenced image" in planned.failure
     assert "a mask of its own pixels" in planned.failure
     assert not planned.failure.endswith(".")
 

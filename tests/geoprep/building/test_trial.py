@@ -1,4 +1,4 @@
-"""What is said before a build, held against the build."""
+"""The estimate of a dry run, compared with the build."""
 
 import json
 import shutil
@@ -75,3 +75,23 @@ def test_drawing_images_far_finer_than_they_are_is_refused(scenes):
     ):
         plan_of(scenes, gsd=0.001)
     assert np.isclose(plan_of(scenes, gsd=0.1).meta.gsd_m, 0.1, rtol=0.05).all()
+
+
+def test_tiles_without_imagery_or_label_are_not_counted_as_usable(tmp_path):
+    """One corner of a mosaic holds imagery, as in most deliveries of swaths."""
+    black = np.zeros((512, 512, 3), np.uint8)
+    black[:192, :192] = texture(192, 192)
+    mosaic = write_scene(tmp_path, "swath", black)
+    store = build_of(tmp_path / "s.zarr", [mosaic], tile=64, max_nodata=0.95)
+    usable = int((store.tiles.valid_fraction > 0).sum())
+    said = dry_run(plan_of([mosaic], tile=64, max_nodata=0.95), tmp_path / "t.zarr", 1)
+    assert said.tiles == 64
+    assert said.usable_tiles == usable == 9
+    assert said.memory_bytes["64"] == 9 * 64 * 64 * 4
+
+
+def test_a_store_that_would_be_replaced_is_part_of_the_space(scenes, tmp_path):
+    store = build_of(tmp_path / "s.zarr", scenes, tile=64)
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert dry_run(plan_of(scenes, tile=64), tmp_path / "s.zarr", 1).replaced_bytes == size
+    assert store.meta.complete

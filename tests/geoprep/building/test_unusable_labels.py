@@ -145,7 +145,7 @@ def test_a_crs_that_is_local_or_on_the_moon_fails_the_scene_alone(labelled, tmp_
     scenes = [labelled("moon", [HERE], crs=member), labelled("good", [HERE])]
     store = build_of(tmp_path / "a.zarr", scenes)
     assert store.scenes.status.tolist() == ["failed", "ok"]
-    assert "names no known CRS on Earth" in store.scenes.reason[0]
+    assert "is not a known CRS on Earth" in store.scenes.reason[0]
 
 
 def test_a_file_name_that_is_no_utf8_fails_the_scene_alone(tmp_path):
@@ -199,7 +199,7 @@ def test_scenes_outside_the_one_file_of_roads_fail_and_the_others_are_built(tmp_
     plan, summary = build_with_roads(tmp_path / "a.zarr", scenes, label["features"])
     assert summary.statuses == {"failed": 5, "ok": 1}
     assert all("outside the extent of its roads" in reason for _, _, reason in summary.issues)
-    assert "was read as the roads of all 6 scenes; 5 lie outside its extent" in plan.notes[0]
+    assert "is the label of all 6 scenes; 5 are outside its extent" in plan.notes[0]
     assert plan.scenes[2].failure == ""
     store = Store.open(tmp_path / "a.zarr")
     assert (store.speed()[...][0] == 255).all()
