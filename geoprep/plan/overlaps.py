@@ -10,6 +10,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
+from geoprep.crs import LONLAT, transformer
 from geoprep.plan.given_splits import tile_outlines
 from geoprep.plan.planned_scene import PlannedScene
 from geoprep.plan.splits import TEST, TRAIN, UNUSED, VAL
@@ -17,6 +18,8 @@ from geoprep.store import SPLIT_NAMES
 
 _INSET: Final = 1.0
 """Pixels cut off every side before outlines are compared: neighbours may share a row of pixels."""
+_BELT: Final = 20_000
+"""Scenes whose outlines are compared at a time."""
 
 
 def first_equal(digests: Sequence[int]) -> list[int]:
@@ -98,11 +101,11 @@ def shared_ground(
     placed = [i for i, one in enumerate(scenes) if used[i] and one.grid and one.grid.georeferenced]
     if len(placed) < 2:
         return None
-    first, second = _pairs(_scene_outlines([scenes[i] for i in placed]))
+    first, second = _scene_pairs(_scene_corners([scenes[i] for i in placed]))
     involved = {
         placed[i]
         for a, b in zip(first.tolist(), second.tolist(), strict=True)
-        if a != b and len(used[placed[a]] | used[placed[b]]) > 1
+        if len(used[placed[a]] | used[placed[b]]) > 1
         for i in (a, b)
     }
     return _shared_tiles(scenes, splits, sorted(involved), tile) if involved else None
@@ -139,13 +142,45 @@ def _shared_tiles(
     return SharedGround(owners[tiles], numbers[tiles], weaker, example)
 
 
-def _scene_outlines(scenes: Sequence[PlannedScene]) -> NDArray[np.object_]:
-    outlines = np.empty(len(scenes), object)
-    for i, scene in enumerate(scenes):
-        grid = scene.grid
-        assert grid is not None  # the caller leaves others out
-        outlines[i] = tile_outlines(grid, [(0, 0)], max(grid.height, grid.width), _INSET)[0]
-    return outlines
+def _scene_corners(scenes: Sequence[PlannedScene]) -> NDArray[np.float64]:
+    """Return float64 (scene, 4, 2): longitude and latitude of the corners of scenes."""
+    grids = [scene.grid for scene in scenes if scene.grid is not None]
+    assert len(grids) == len(scenes)  # the caller leaves others out
+    affine = np.array([tuple(grid.transform)[:6] for grid in grids])
+    sides = np.array([(grid.height, grid.width) for grid in grids], float)
+    insets = np.minimum(_INSET, sides / 2)
+    (top, left), (bottom, right) = insets.T, (sides - insets).T
+    rows, cols = np.stack([top, top, bottom, bottom], 1), np.stack([left, right, right, left], 1)
+    a, b, c, d, e, f = (column[:, None] for column in affine.T)
+    corners = np.stack([a * cols + b * rows + c, d * cols + e * rows + f], axis=-1)
+    del affine, rows, cols
+    names, of_crs = np.unique([grid.crs for grid in grids], return_inverse=True)
+    for i, name in enumerate(names.tolist()):
+        chosen = of_crs == i
+        to_lonlat = transformer(name, LONLAT).transform
+        corners[chosen] = np.stack(to_lonlat(*np.moveaxis(corners[chosen], -1, 0)), axis=-1)
+    return corners
+
+
+def _scene_pairs(corners: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the indices of scenes that overlap, each pair both ways.
+
+    Scenes are compared in belts of latitude, since outlines of a million would fill the memory.
+    """
+    bottom, top = corners[..., 1].min(axis=1), corners[..., 1].max(axis=1)
+    order = np.argsort(bottom)
+    firsts, seconds = [], []
+    for start in range(0, len(order), _BELT):
+        belt = order[start : start + _BELT]
+        near = np.flatnonzero((bottom <= top[belt].max()) & (top >= bottom[belt].min()))
+        near = near[np.isfinite(corners[near]).all(axis=(1, 2))]
+        mine = belt[np.isfinite(corners[belt]).all(axis=(1, 2))]
+        tree = shapely.STRtree(np.asarray(shapely.polygons(corners[near]), object))
+        one, other = tree.query(shapely.polygons(corners[mine]), predicate="intersects")
+        different = mine[one] != near[other]
+        firsts.append(mine[one][different])
+        seconds.append(near[other][different])
+    return np.concatenate(firsts), np.concatenate(seconds)
 
 
 def _pairs(outlines: NDArray[np.object_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -160,13 +160,15 @@ def make_plan(
         for (scene, _), why in zip(sources, outside, strict=True)
     ]
     origins = [one.origin for _, one in sources]
+    first = usable[0]
+    del probes, usable, outside, sources  # large for a million scenes
     splits, more = divide(scenes, origins, labelled, firsts, layout)
     for i, of_scene in enumerate(splits):  # in place: the plan of a million scenes is held once
         scenes[i] = replace(scenes[i], splits=of_scene)
     meta = StoreMeta(
         cities=tuple(cities),
-        bands=usable[0].band_names,
-        band_indexes=usable[0].bands,
+        bands=first.band_names,
+        band_indexes=first.bands,
         gsd_m=_median_gsd(scenes),
         tile=layout.tile,
         overlap=options.overlap,

@@ -116,7 +116,7 @@ def test_roads_in_coordinates_are_refused_there(folder, pictures, tmp_path):
     scene = Scene("p0", str(folder / "p0.png"), str(roads))
     (planned,) = plan_of([scene], pixel_size=0.5).scenes
     assert "need a georeferenced image" in planned.failure
-    assert "a mask of its own pixels" in planned.failure
+    assert "a raster label of the same size" in planned.failure
     assert not planned.failure.endswith(".")
 
 
