@@ -49,7 +49,7 @@ class Grid:
 
     @property
     def georeferenced(self) -> bool:
-        """Whether it has a CRS; without one its coordinates are metres from the upper left."""
+        """True if the grid has a CRS; otherwise coordinates are metres from the upper left."""
         return bool(self.crs)
 
     @property

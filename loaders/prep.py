@@ -48,7 +48,7 @@ class BandStatistics(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What `DevicePrep` returns.
+    """Result of `DevicePrep`.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What all kinds of tiles have in common: their table, and how a loader gets crops of them."""
+"""Base class of all kinds of tiles: their table, and the copying of crops."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class DecoderStep(nn.Module):
 
 
 class ResNetUNet(nn.Module):
-    """ResNet34-UNet.
+    """U-Net with a ResNet34 encoder.
 
     Parameters
     ----------

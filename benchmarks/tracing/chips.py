@@ -32,7 +32,7 @@ from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from geoprep.grid import Grid
 from geoprep.labels import burn, read_roads, speed_polygons
-from geoprep.roads import ArrayBands, RoadNetwork, RoadRaster, read_labels
+from geoprep.roads import ArrayBands, RoadGraph, RoadRaster, read_labels
 from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
 
 _SIDE: Final = 1300
@@ -69,7 +69,7 @@ class Chip:
     name: str
     speed: NDArray[np.uint8]
     grid: Grid
-    truth: RoadNetwork
+    truth: RoadGraph
 
     @property
     def mask(self) -> RoadRaster:

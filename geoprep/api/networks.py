@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from geoprep.errors import UsageError
-from geoprep.roads import RoadNetwork as RoadGraph
+from geoprep.roads import RoadGraph
 
 if TYPE_CHECKING:
     import geopandas as gpd

@@ -1,4 +1,4 @@
-"""Where a build writes its store in a bucket: shards at once, tables and the completion mark last.
+"""Write a store into a bucket: shards at once, tables and the completion mark last.
 
 ``zarr.json`` marks the builder and, at the end, the complete store. It is only replaced by the
 process that wrote it last, in one conditional request that fails for any other.

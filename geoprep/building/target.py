@@ -1,4 +1,4 @@
-"""Where a build writes its store on a disk: a new store, or one that replaces a complete store."""
+"""Write a store to a disk: a new store, or one that replaces a complete store."""
 
 from __future__ import annotations
 

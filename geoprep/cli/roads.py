@@ -20,7 +20,7 @@ from geoprep.cli.help import (
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
-    from geoprep.roads import Kind, RoadNetwork
+    from geoprep.roads import Kind, RoadGraph
 
 HELP = """Turn predictions or masks of roads into a road network.
 
@@ -194,7 +194,7 @@ def _warn(message: str) -> None:
     click.echo(f"warning: {name_options(message)}", err=True)
 
 
-def _summary(network: RoadNetwork) -> dict[str, Any]:
+def _summary(network: RoadGraph) -> dict[str, Any]:
     """Return the counts and the length of a network."""
     return {
         "edges": len(network.ends),
@@ -220,7 +220,7 @@ def preview_network(network: Path, out: Path, over: Path | None, pixel_size: flo
 
 def _roads_of_image(
     table: Path, over: Path | None, pixel_size: float | None
-) -> tuple[RoadNetwork, tuple[float, float]]:
+) -> tuple[RoadGraph, tuple[float, float]]:
     """Return the roads of one image of a table, and its pixel size in metres (x, y)."""
     from geoprep.roads import pixel_size_of, read_csv, scene_key
 

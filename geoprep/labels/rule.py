@@ -41,7 +41,7 @@ MOST_WIDTH_M: Final = 200.0
 
 @dataclass(frozen=True, slots=True)
 class SpeedRule:
-    """Which features of a label file are roads, and how their speeds and widths are found.
+    """Rule for the roads of a label file, their speeds and their widths.
 
     Attributes
     ----------

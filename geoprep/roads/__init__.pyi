@@ -8,7 +8,7 @@ from .formats import check_target as check_target
 from .formats import read_network as read_network
 from .formats import write_csv as write_csv
 from .formats import write_network as write_network
-from .network import RoadNetwork as RoadNetwork
+from .network import RoadGraph as RoadGraph
 from .network import in_crs as in_crs
 from .reading import read_csv as read_csv
 from .reading import read_labels as read_labels

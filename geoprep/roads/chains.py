@@ -8,7 +8,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.network import RoadNetwork, line_strings
+from geoprep.roads.network import RoadGraph, line_strings
 from geoprep.speed import MPS_PER_MPH
 
 Ints = NDArray[np.int64]
@@ -126,7 +126,7 @@ def lines_through(walk: Chains, ends: Ints, nodes: NDArray[np.float64]) -> NDArr
     return line_strings(nodes[vertex], member)
 
 
-def with_chains_joined(network: RoadNetwork) -> RoadNetwork:
+def with_chains_joined(network: RoadGraph) -> RoadGraph:
     """Return a network without nodes of degree 2 and without isolated nodes.
 
     A joined edge takes as long to travel as its parts of known speed. A ring keeps one node.
@@ -136,7 +136,7 @@ def with_chains_joined(network: RoadNetwork) -> RoadNetwork:
         used, ends = renumbered(network.ends)
         return replace(network, nodes=network.nodes[used], ends=ends)
     used, ends = renumbered(walk.ends)
-    return RoadNetwork(
+    return RoadGraph(
         nodes=network.nodes[used],
         ends=ends,
         lines=_joined_lines(walk, network.lines),
@@ -151,7 +151,7 @@ def renumbered(ends: Ints) -> tuple[Ints, Ints]:
     return used, numbers.reshape(-1, 2).astype(np.int64)
 
 
-def _joined_speeds(walk: Chains, network: RoadNetwork) -> NDArray[np.float64]:
+def _joined_speeds(walk: Chains, network: RoadGraph) -> NDArray[np.float64]:
     """Return the speed of every chain in mph: its known length over its known travel time."""
     chain = np.repeat(np.arange(len(walk.ends)), np.diff(walk.offsets))
     length, time = network.length_m[walk.edges], network.travel_time_s[walk.edges]

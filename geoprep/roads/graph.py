@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shapely.ops import substring
 
 from geoprep.roads.chains import renumbered, with_chains_joined
-from geoprep.roads.network import RoadNetwork, segments
+from geoprep.roads.network import RoadGraph, segments
 
 Ints = NDArray[np.int64]
 
@@ -18,12 +18,12 @@ _SAME_M = 0.05
 """An edge is not cut closer to its end than this: the node there is used."""
 
 
-def degrees(network: RoadNetwork) -> Ints:
+def degrees(network: RoadGraph) -> Ints:
     """Return the number of edge ends at every node, int64 (node,); a loop counts twice."""
     return np.bincount(network.ends.reshape(-1), minlength=len(network.nodes))
 
 
-def subnetwork(network: RoadNetwork, edges: NDArray[np.bool_]) -> RoadNetwork:
+def subnetwork(network: RoadGraph, edges: NDArray[np.bool_]) -> RoadGraph:
     """Return the chosen edges of a network and the nodes that they join.
 
     Parameters
@@ -34,7 +34,7 @@ def subnetwork(network: RoadNetwork, edges: NDArray[np.bool_]) -> RoadNetwork:
     if edges.all():
         return network
     used, ends = renumbered(network.ends[edges])
-    return RoadNetwork(
+    return RoadGraph(
         nodes=network.nodes[used],
         ends=ends,
         lines=network.lines[edges],
@@ -61,17 +61,17 @@ def connected(pairs: Ints, count: int) -> tuple[int, NDArray[np.int32]]:
     return int(number), component
 
 
-def edge_components(network: RoadNetwork) -> NDArray[np.int32]:
+def edge_components(network: RoadGraph) -> NDArray[np.int32]:
     """Return the number of the connected component that every edge belongs to, int32 (edge,)."""
     if not len(network.ends):
         return np.empty(0, np.int32)
     return connected(network.ends, len(network.nodes))[1][network.ends[:, 0]]
 
 
-def side_by_side(networks: Sequence[RoadNetwork]) -> RoadNetwork:
+def side_by_side(networks: Sequence[RoadGraph]) -> RoadGraph:
     """Return networks of one CRS as one network, without connecting them."""
     before = np.cumsum([0, *(len(one.nodes) for one in networks[:-1])])
-    return RoadNetwork(
+    return RoadGraph(
         nodes=np.concatenate([one.nodes for one in networks]),
         ends=np.concatenate([n.ends + k for n, k in zip(networks, before.tolist(), strict=True)]),
         lines=np.concatenate([one.lines for one in networks]),
@@ -94,7 +94,7 @@ def anchored(
 
 def joined_at_ends(
     lines: NDArray[np.object_], speed: NDArray[np.float64], crs: str | None
-) -> RoadNetwork:
+) -> RoadGraph:
     """Return the network of lines that meet where their end points agree to 0.1 mm.
 
     Parameters
@@ -109,12 +109,12 @@ def joined_at_ends(
     ).reshape(-1, 2)
     nodes, number = np.unique(np.round(ends, 4), axis=0, return_inverse=True)
     pairs = number.reshape(-1, 2).astype(np.int64)
-    return RoadNetwork(nodes, pairs, anchored(lines, pairs, nodes), speed, crs)
+    return RoadGraph(nodes, pairs, anchored(lines, pairs, nodes), speed, crs)
 
 
 def with_links(
-    network: RoadNetwork, starts: Ints, edges: Ints, along: NDArray[np.float64]
-) -> RoadNetwork:
+    network: RoadGraph, starts: Ints, edges: Ints, along: NDArray[np.float64]
+) -> RoadGraph:
     """Return a network with straight edges added from nodes to positions on other edges.
 
     Parameters
@@ -140,7 +140,7 @@ def with_links(
 class _EdgeCutter:
     """A network whose edges are cut one after another."""
 
-    def __init__(self, network: RoadNetwork) -> None:
+    def __init__(self, network: RoadGraph) -> None:
         self._network = network
         self._lines, self._ends = list(network.lines), network.ends.tolist()
         self._nodes, self._speed = network.nodes.tolist(), network.speed_mph.tolist()
@@ -164,11 +164,11 @@ class _EdgeCutter:
             self._speed += [self._speed[edge]] * (len(pieces) - 1)
         return found
 
-    def with_edges(self, ends: Ints) -> RoadNetwork:
+    def with_edges(self, ends: Ints) -> RoadGraph:
         """Return the network with straight edges of unknown speed added between nodes."""
         nodes, lines = np.array(self._nodes), np.empty(len(self._lines) + len(ends), object)
         lines[:] = [*self._lines, *segments(nodes[ends])]
-        return RoadNetwork(
+        return RoadGraph(
             nodes=nodes,
             ends=np.concatenate([np.array(self._ends), ends]).astype(np.int64),
             lines=lines,

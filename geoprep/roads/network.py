@@ -23,7 +23,7 @@ _HALF_ZONE_M: Final = 350_000.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RoadNetwork:
+class RoadGraph:
     """An undirected multigraph of roads, in metres.
 
     Attributes
@@ -105,7 +105,7 @@ def _geodesic_length(lines: NDArray[np.object_], crs: str) -> NDArray[np.float64
     return lengths
 
 
-def in_crs(network: RoadNetwork, crs: str) -> RoadNetwork:
+def in_crs(network: RoadGraph, crs: str) -> RoadGraph:
     """Return a network in another projected CRS.
 
     A network that is not georeferenced is returned unchanged.
@@ -127,7 +127,7 @@ def in_crs(network: RoadNetwork, crs: str) -> RoadNetwork:
     return replace(network, nodes=np.column_stack([x, y]), lines=lines, crs=crs)
 
 
-def check_network(network: RoadNetwork, name: str) -> None:
+def check_network(network: RoadGraph, name: str) -> None:
     """Raise an error if the arrays of a network do not fit together or are not finite.
 
     Unknown speeds (NaN) pass.

@@ -15,7 +15,7 @@ from shapely.ops import substring
 
 from geoprep.crs import LONLAT, reproject, transformer
 from geoprep.errors import UsageError
-from geoprep.roads.network import RoadNetwork, check_network
+from geoprep.roads.network import RoadGraph, check_network
 from geoprep.roads.paths import CostGraph, EdgePoints, Weight, cost_graph, nearest_points
 from geoprep.roads.paths.distances import cheapest_edges
 from geoprep.speed import MPS_PER_MPH
@@ -49,7 +49,7 @@ class Route:
 
 
 def find_route(
-    network: RoadNetwork,
+    network: RoadGraph,
     start: LonLat,
     goal: LonLat,
     *,
@@ -147,7 +147,7 @@ def _finite(value: float) -> float | None:
     return round(value, 3) if math.isfinite(value) else None
 
 
-def _points(network: RoadNetwork, *given: LonLat) -> NDArray[np.object_]:
+def _points(network: RoadGraph, *given: LonLat) -> NDArray[np.object_]:
     """Return points in the CRS of the network."""
     xy = np.array(given, np.float64)
     if network.crs is not None:
@@ -161,7 +161,7 @@ def _points(network: RoadNetwork, *given: LonLat) -> NDArray[np.object_]:
     return points
 
 
-def _too_far(network: RoadNetwork, point: shapely.Point, given: LonLat, within_m: float) -> str:
+def _too_far(network: RoadGraph, point: shapely.Point, given: LonLat, within_m: float) -> str:
     if not len(network.lines):
         return "the network has no roads"
     away = float(shapely.distance(network.lines, point).min())
@@ -210,7 +210,7 @@ def _best_path(graph: CostGraph, points: EdgePoints) -> list[_Stretch] | None:
     return stretches
 
 
-def _route(network: RoadNetwork, stretches: list[_Stretch], points: NDArray[np.object_]) -> Route:
+def _route(network: RoadGraph, stretches: list[_Stretch], points: NDArray[np.object_]) -> Route:
     """Return the route along some stretches between two points."""
     edges = np.array([edge for edge, _, _ in stretches])
     scale = np.broadcast_to(network.stretch(edges), len(edges)).tolist()

@@ -50,9 +50,8 @@ def images_and_labels(
         for address in _expand(pattern, IMAGE_SUFFIXES, "images")
     )  # fmt: skip
     files = [] if labels is None else _label_files(labels, masks=masks)
-    twice = set(files) & set(
-        addresses
-    )  # images and labels in one folder are told apart by their names
+    # Images and labels in one folder are distinguished by their names.
+    twice = set(files) & set(addresses)
     called = {file for file in twice if is_called_label(file)}
     files = [file for file in files if file not in twice - called]
     found = sorted(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from geoprep.crs import is_georeferenced, reproject
 from geoprep.errors import ImageError, UsageError
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label
-from geoprep.roads import RoadNetwork
+from geoprep.roads import RoadGraph
 from geoprep.speed import BIN_TABLE, to_byte
 from geoprep.storage import replaced
 from geoprep.views.sheet import save
@@ -36,7 +36,7 @@ class _Backdrop:
 
 
 def preview_network(
-    network: RoadNetwork,
+    network: RoadGraph,
     out: Path,
     *,
     over: Path | None = None,
@@ -69,7 +69,7 @@ def preview_network(
     return out
 
 
-def _dark(network: RoadNetwork) -> _Backdrop:
+def _dark(network: RoadGraph) -> _Backdrop:
     """Return a dark background slightly larger than the road network."""
     if not len(network.lines):
         return _Backdrop(np.full((_PIXELS, _PIXELS, 3), BACKGROUND_COLOUR, np.uint8), network.lines)
@@ -84,7 +84,7 @@ def _dark(network: RoadNetwork) -> _Backdrop:
 
 
 def _image(
-    network: RoadNetwork, over: Path, pixel_size_m: float | tuple[float, float] | None
+    network: RoadGraph, over: Path, pixel_size_m: float | tuple[float, float] | None
 ) -> _Backdrop:
     """Read an image at the resolution of the picture."""
     import rasterio
@@ -116,7 +116,7 @@ def _require_common_ground(lines: NDArray[np.object_], over: Path, width: int, h
 
 
 def _in_pixels(
-    network: RoadNetwork,
+    network: RoadGraph,
     over: Path,
     dataset: Any,  # noqa: ANN401 - rasterio has no types
     pixel_size_m: float | tuple[float, float] | None,
@@ -145,7 +145,7 @@ def _shown(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.broadcast_to(np.moveaxis(values, 0, -1), (*values.shape[1:], 3))
 
 
-def _draw(path: Path, network: RoadNetwork, backdrop: _Backdrop) -> None:
+def _draw(path: Path, network: RoadGraph, backdrop: _Backdrop) -> None:
     import matplotlib.patheffects as effects
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
@@ -188,7 +188,7 @@ def _draw(path: Path, network: RoadNetwork, backdrop: _Backdrop) -> None:
     save(figure, path, dpi=_PIXELS / _INCHES)
 
 
-def _shown_metres(network: RoadNetwork, backdrop: _Backdrop) -> NDArray[np.float64]:
+def _shown_metres(network: RoadGraph, backdrop: _Backdrop) -> NDArray[np.float64]:
     """Return float64 (edge), the length in metres of each edge within the picture."""
     height, width = backdrop.rgb.shape[:2]
     whole = shapely.length(backdrop.lines)

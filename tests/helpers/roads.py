@@ -9,7 +9,7 @@ from affine import Affine
 from rasterio.features import rasterize
 
 from geoprep.roads.centrelines import Tracing, array_raster
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.tracing import trace
 
 
@@ -20,13 +20,13 @@ def drawn(lines, shape, *, width=4.0, pixel=1.0, value=1):
     return rasterize(shapes, out_shape=shape, transform=transform, dtype="uint8")
 
 
-def traced(lines, shape=(200, 200), *, pixel=1.0, width=4.0, **options) -> RoadNetwork:
+def traced(lines, shape=(200, 200), *, pixel=1.0, width=4.0, **options) -> RoadGraph:
     """Return the network of drawn lines."""
     mask = drawn(lines, shape, width=width, pixel=pixel)
     return trace(array_raster(mask, pixel_size_m=pixel, kind="mask"), Tracing(**options))
 
 
-def network(*lines, speeds=None, crs=None) -> RoadNetwork:
+def network(*lines, speeds=None, crs=None) -> RoadGraph:
     """Return the network of lines that meet where their ends are equal."""
     made = np.empty(len(lines), object)
     made[:] = [shapely.LineString(line) for line in lines]
@@ -34,7 +34,7 @@ def network(*lines, speeds=None, crs=None) -> RoadNetwork:
     nodes = sorted(set(ends))
     number = np.array([nodes.index(end) for end in ends], np.int64).reshape(-1, 2)
     speed = np.full(len(lines), np.nan) if speeds is None else np.array(speeds, float)
-    return RoadNetwork(np.array(nodes, float).reshape(-1, 2), number, made, speed, crs)
+    return RoadGraph(np.array(nodes, float).reshape(-1, 2), number, made, speed, crs)
 
 
 def write_raster(
@@ -59,7 +59,7 @@ def write_raster(
     return path
 
 
-def degree_counts(made: RoadNetwork) -> dict[int, int]:
+def degree_counts(made: RoadGraph) -> dict[int, int]:
     """Return the number of nodes by degree."""
     degree = np.bincount(made.ends.reshape(-1), minlength=len(made.nodes))
     return {int(d): int(n) for d, n in zip(*np.unique(degree, return_counts=True), strict=True)}

@@ -27,7 +27,7 @@ EXTRA = "pip install geoprep[deploy]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRecord:
-    """What a model file contains.
+    """Record of the contents of a model file.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where the windows lie over an image, and the weight of each at every pixel."""
+"""Positions of the windows of an image, and the weight of each window at every pixel."""
 
 from __future__ import annotations
 

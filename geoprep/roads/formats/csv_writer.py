@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from geoprep.crs import reproject
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.storage import replaced
 
 HEADER: Final = ("ImageId", "WKT_Pix", "length_m", "travel_time_s")
@@ -41,7 +41,7 @@ class ImageRoads:
     """
 
     image_id: str
-    network: RoadNetwork
+    network: RoadGraph
     gsd_m: tuple[float, float]
     place: Grid | None
 

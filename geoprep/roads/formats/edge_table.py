@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT, reproject, transformer, utm_crs
 from geoprep.errors import SourceError
 from geoprep.roads.formats.topology import ends_agree, network_from_ends
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 
 COLUMNS: Final = ("from_node", "to_node", "length_m", "speed_mph", "travel_time_s")
 _ROAD_ATTRIBUTES: Final = frozenset(
@@ -26,7 +26,7 @@ _SPEED_DIGITS: Final = 3
 _MOST_SCALE_ERROR: Final = 0.01
 
 
-def edge_columns(network: RoadNetwork) -> dict[str, NDArray[Any]]:
+def edge_columns(network: RoadGraph) -> dict[str, NDArray[Any]]:
     """Return the columns of the edge table by name, int64 and float64; NaN where unknown."""
     values = (
         network.ends[:, 0],
@@ -53,7 +53,7 @@ def network_of_table(
     lines: NDArray[np.object_],
     crs: str | None,
     nodes: NDArray[np.float64] | None = None,
-) -> RoadNetwork:
+) -> RoadGraph:
     """Return the network of a table of edges, with nodes rebuilt where they are missing or stale.
 
     Parameters
@@ -104,10 +104,10 @@ def network_of_table(
             nodes = np.column_stack(transformer(crs, metric).transform(*nodes.T))
     if ends is not None and len(parts) == len(lines):
         if nodes is not None and ends_agree(parts, ends, nodes):
-            return RoadNetwork(nodes, ends, parts, speed, metric)
+            return RoadGraph(nodes, ends, parts, speed, metric)
         ends, nodes = _nodes_of_ends(parts, ends)
         if ends_agree(parts, ends, nodes):
-            return RoadNetwork(nodes, ends, parts, speed, metric)
+            return RoadGraph(nodes, ends, parts, speed, metric)
     return network_from_ends(parts, speed, metric)
 
 

@@ -17,10 +17,10 @@ from geoprep.roads.formats.vector_files import (
     read_vector,
     write_geojson,
 )
-from geoprep.roads.network import RoadNetwork, check_network
+from geoprep.roads.network import RoadGraph, check_network
 from geoprep.storage import replaced, require_folder
 
-_WRITERS: Final[dict[str, Callable[[RoadNetwork, Path], None]]] = {
+_WRITERS: Final[dict[str, Callable[[RoadGraph, Path], None]]] = {
     ".gpkg": write_geopackage,
     ".geojson": write_geojson,
     ".graphml": write_graphml,
@@ -31,7 +31,7 @@ NETWORK_SUFFIXES: Final = tuple(_WRITERS)
 """Suffixes of the formats that networks are written in."""
 
 
-def write_network(network: RoadNetwork, path: str | os.PathLike[str]) -> None:
+def write_network(network: RoadGraph, path: str | os.PathLike[str]) -> None:
     """Write a network to a file, which appears complete or not at all.
 
     Every edge has ``from_node``, ``to_node``, ``length_m``, ``speed_mph`` and ``travel_time_s``.
@@ -62,7 +62,7 @@ def write_network(network: RoadNetwork, path: str | os.PathLike[str]) -> None:
         write(network, partial)
 
 
-def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> RoadNetwork:
+def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> RoadGraph:
     """Return the road network of a file: one that geoprep wrote, or lines with ``speed_mph``.
 
     Networks that another program, such as QGIS, has saved again may have multi-part lines, another
@@ -79,7 +79,7 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
 
     Returns
     -------
-    RoadNetwork
+    RoadGraph
         In the CRS of the file if that is a projected CRS in metres whose scale is within 1 % of
         true, else in the UTM zone of the middle of its lines. A file that is not georeferenced
         gives a network in its own plane.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from geoprep.palette import SPEED_COLOURS, bin_label
 from geoprep.roads.formats.edge_table import edge_columns
 from geoprep.roads.formats.vector_files import EDGES, NODES
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.network import points as points_at
 from geoprep.speed import BIN_WIDTH_MPH
 
@@ -23,7 +23,7 @@ _NO_LIMIT_MPH: Final = 10_000
 _WIDTH_MM: Final = 0.66
 
 
-def write_geopackage(network: RoadNetwork, path: Path) -> None:
+def write_geopackage(network: RoadGraph, path: Path) -> None:
     """Write the layers ``edges`` and ``nodes``, and a style that colours edges by speed."""
     columns = edge_columns(network)
     _write_layer(path, EDGES, network.lines, columns, "LineString", network.crs)

@@ -12,14 +12,14 @@ import shapely
 from geoprep.crs import LONLAT, is_geographic, reproject, transformer, utm_crs
 from geoprep.errors import SourceError
 from geoprep.roads.formats.edge_table import COLUMNS, crs_name, edge_columns, network_of_table
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.speed import KMH_PER_MPH
 
 if TYPE_CHECKING:
     import networkx
 
 
-def to_networkx(network: RoadNetwork) -> networkx.MultiGraph[int]:
+def to_networkx(network: RoadGraph) -> networkx.MultiGraph[int]:
     """Return a network as an undirected multigraph of networkx.
 
     The graph has ``crs`` (text, or None). Nodes are numbered from 0 and have ``x`` and ``y`` in
@@ -41,7 +41,7 @@ def to_networkx(network: RoadNetwork) -> networkx.MultiGraph[int]:
     return graph
 
 
-def from_networkx(graph: networkx.MultiGraph[Any], *, name: str = "graph") -> RoadNetwork:
+def from_networkx(graph: networkx.MultiGraph[Any], *, name: str = "graph") -> RoadGraph:
     """Return the network of an undirected graph, from `to_networkx` or from OSMnx.
 
     Parameters
@@ -87,7 +87,7 @@ def from_networkx(graph: networkx.MultiGraph[Any], *, name: str = "graph") -> Ro
         utm = utm_crs(lon, lat)
         lines = reproject(lines, crs, utm)
         nodes, crs = np.column_stack(transformer(crs, utm).transform(*nodes.T)), utm
-    return RoadNetwork(nodes, ends, lines, speed, crs)
+    return RoadGraph(nodes, ends, lines, speed, crs)
 
 
 def _ends(a: int, b: int, data: dict[str, Any], nodes: np.ndarray[Any, Any]) -> tuple[int, int]:
@@ -108,7 +108,7 @@ def _speed(data: dict[str, Any]) -> float:
     return float("nan")
 
 
-def write_graphml(network: RoadNetwork, path: Path) -> None:
+def write_graphml(network: RoadGraph, path: Path) -> None:
     """Write GraphML, with geometry as WKT and without attributes that are unknown."""
     import networkx as nx
 
@@ -121,7 +121,7 @@ def write_graphml(network: RoadNetwork, path: Path) -> None:
     nx.write_graphml(graph, path)
 
 
-def read_graphml(path: Path) -> RoadNetwork:
+def read_graphml(path: Path) -> RoadGraph:
     """Return the network of a file that `write_graphml` wrote.
 
     Raises

@@ -17,12 +17,12 @@ from geoprep.roads.formats.edge_table import (
     edge_columns,
     network_of_table,
 )
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 
 _VERSION: Final = "1.1.0"
 
 
-def write_parquet(network: RoadNetwork, path: Path) -> None:
+def write_parquet(network: RoadGraph, path: Path) -> None:
     """Write the edges, with geometry as WKB in the CRS of the network.
 
     Raises
@@ -37,7 +37,7 @@ def write_parquet(network: RoadNetwork, path: Path) -> None:
     pq.write_table(table, path, compression="zstd")
 
 
-def _geo(network: RoadNetwork) -> dict[str, Any]:
+def _geo(network: RoadGraph) -> dict[str, Any]:
     """Return GeoParquet's description of the geometry column (a missing CRS means degrees)."""
     crs = None if network.crs is None else pyproj.CRS.from_user_input(network.crs).to_json_dict()
     column: dict[str, Any] = {"encoding": "WKB", "geometry_types": ["LineString"], "crs": crs}
@@ -46,7 +46,7 @@ def _geo(network: RoadNetwork) -> dict[str, Any]:
     return {"version": _VERSION, "primary_column": "geometry", "columns": {"geometry": column}}
 
 
-def read_parquet(path: Path) -> RoadNetwork:
+def read_parquet(path: Path) -> RoadGraph:
     """Return the road network of a GeoParquet file.
 
     Raises

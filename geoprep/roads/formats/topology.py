@@ -10,7 +10,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 
 _SAME_M: Final = 0.01
 """Distance of a line end from its node up to which node numbers count as right: rounding."""
@@ -57,7 +57,7 @@ def _end_coordinates(lines: NDArray[np.object_]) -> NDArray[np.float64]:
 
 def network_from_ends(
     lines: NDArray[np.object_], speed_mph: NDArray[np.float64], crs: str | None
-) -> RoadNetwork:
+) -> RoadGraph:
     """Return the network of lines that join where they end.
 
     Line ends within 10 cm of each other are one node. A line is split where another one ends within
@@ -75,12 +75,12 @@ def network_from_ends(
     lines = lines[shapely.length(lines) > 0]
     if not len(lines):
         empty = np.empty((0, 2))
-        return RoadNetwork(empty, empty.astype(np.int64), np.empty(0, object), np.empty(0), crs)
+        return RoadGraph(empty, empty.astype(np.int64), np.empty(0, object), np.empty(0), crs)
     lines, part_of = _split_where_others_end(lines)
     xy = _end_coordinates(lines).reshape(-1, 2)
     node = _clusters(xy)
     _, first = np.unique(node, return_index=True)
-    return RoadNetwork(xy[first], node.reshape(-1, 2), lines, speed_mph[part_of], crs)
+    return RoadGraph(xy[first], node.reshape(-1, 2), lines, speed_mph[part_of], crs)
 
 
 def _clusters(xy: NDArray[np.float64]) -> NDArray[np.int64]:

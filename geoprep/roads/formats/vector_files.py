@@ -18,7 +18,7 @@ from geoprep.roads.formats.edge_table import (
     edge_columns,
     network_of_table,
 )
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 
 EDGES: Final = "edges"
 NODES: Final = "nodes"
@@ -30,7 +30,7 @@ _NULL_CRS: Final = re.compile(rb'"crs"\s*:\s*null')
 _LINES: Final = ("LineString", "Unknown", "Geometry")
 
 
-def write_geojson(network: RoadNetwork, path: Path) -> None:
+def write_geojson(network: RoadGraph, path: Path) -> None:
     """Write one feature per edge, in longitude and latitude.
 
     A network that is not georeferenced keeps its metres. RFC 7946 has no way to say so; the file
@@ -63,7 +63,7 @@ def _number(value: float) -> float | None:
     return None if value != value else round(value, 4)  # JSON has no NaN
 
 
-def read_vector(path: Path, layer: str | None) -> RoadNetwork:
+def read_vector(path: Path, layer: str | None) -> RoadGraph:
     """Return the road network of a layer of lines, and of the layer ``nodes`` where there is one.
 
     Raises

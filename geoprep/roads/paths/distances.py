@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.paths.points import EdgePoints
 from geoprep.speed import MPS_PER_MPH
 
@@ -94,7 +94,7 @@ class CostGraph:
 
 
 def cost_graph(
-    network: RoadNetwork,
+    network: RoadGraph,
     weight: Weight = "length",
     lengths_m: NDArray[np.float64] | None = None,
     *,

@@ -9,7 +9,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 
 _AT_END_M: Final = 1e-6
 _UNCUT_SHARE: Final = 0.75
@@ -39,7 +39,7 @@ class EdgePoints:
         """Whether each point is on an edge, bool (point,)."""
         return self.edge >= 0
 
-    def points(self, network: RoadNetwork) -> NDArray[np.object_]:
+    def points(self, network: RoadGraph) -> NDArray[np.object_]:
         """Return shapely points, object (point,). All must be on an edge."""
         points: NDArray[np.object_] = shapely.line_interpolate_point(
             network.lines[self.edge], self.along_m * network.stretch(self.edge)
@@ -52,7 +52,7 @@ class EdgePoints:
         )
 
 
-def node_points(network: RoadNetwork) -> EdgePoints:
+def node_points(network: RoadGraph) -> EdgePoints:
     """Return one point per node with an edge, placed on the first such edge.
 
     The end of that edge's line decides, should the coordinates of the node differ from it.
@@ -64,7 +64,7 @@ def node_points(network: RoadNetwork) -> EdgePoints:
     return EdgePoints(edge.astype(np.int64), along)
 
 
-def spaced_points(network: RoadNetwork, interval_m: float) -> EdgePoints:
+def spaced_points(network: RoadGraph, interval_m: float) -> EdgePoints:
     """Return points at equal distances inside the edges, as APLS places its midpoints.
 
     An edge shorter than three quarters of the interval gets none, one up to the interval a single
@@ -79,9 +79,7 @@ def spaced_points(network: RoadNetwork, interval_m: float) -> EdgePoints:
     return EdgePoints(edge, length[edge] * nth / (count[edge] + 1))
 
 
-def nearest_points(
-    network: RoadNetwork, points: NDArray[np.object_], within_m: float
-) -> EdgePoints:
+def nearest_points(network: RoadGraph, points: NDArray[np.object_], within_m: float) -> EdgePoints:
     """Return the nearest point on any edge to each of some points.
 
     Parameters

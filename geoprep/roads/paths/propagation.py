@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.paths.points import EdgePoints
 
 _Links = list[list[tuple[int, int, float, float]]]
@@ -29,13 +29,13 @@ class Propagation:
         Length of the walks, and distance between their points, in metres by road.
     """
 
-    network: RoadNetwork
+    network: RoadGraph
     links: _Links
     radius_m: float
     interval_m: float
 
     @classmethod
-    def of(cls, network: RoadNetwork, radius_m: float, interval_m: float) -> Propagation:
+    def of(cls, network: RoadGraph, radius_m: float, interval_m: float) -> Propagation:
         """Prepare a network."""
         links: _Links = [[] for _ in network.nodes]
         ends, lengths = network.ends.tolist(), network.length_m.tolist()

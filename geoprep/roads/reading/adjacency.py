@@ -21,7 +21,7 @@ import numpy as np
 import shapely
 
 from geoprep.errors import SourceError
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.reading.line_network import network_from_lines
 
 PICKLE_SUFFIXES: Final = (".p", ".pkl", ".pickle")
@@ -48,7 +48,7 @@ _TUPLES: Final = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _NUMBERS: Final = re.compile(r"\(?\s*([^,()\s]+)\s*,\s*([^,()\s]+)\s*\)?")
 
 
-def read_adjacency(path: str | os.PathLike[str], pixel_size_m: float = 1.0) -> RoadNetwork:
+def read_adjacency(path: str | os.PathLike[str], pixel_size_m: float = 1.0) -> RoadGraph:
     """Return the road network of an adjacency dictionary, in a plane of metres.
 
     Parameters

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT, transformer, utm_crs
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.reading.line_network import ToMetres, network_from_lines
 from geoprep.roads.reading.scene_names import scene_key
 from geoprep.speed import MPS_PER_MPH
@@ -31,7 +31,7 @@ def read_csv(
     *,
     grids: Mapping[str, Grid] | None = None,
     pixel_size_m: float | tuple[float, float] | None = None,
-) -> dict[str, RoadNetwork]:
+) -> dict[str, RoadGraph]:
     """Return the network of every image in a SpaceNet table, by scene key.
 
     The table has the columns ``ImageId`` and ``WKT_Pix``, and may have ``length_m`` and
@@ -122,7 +122,7 @@ def _speed(row: Mapping[str, str | None], where: str) -> float:
     return metres / seconds / MPS_PER_MPH
 
 
-def _on_ground(lines: NDArray[np.object_], speed: NDArray[np.float64], grid: Grid) -> RoadNetwork:
+def _on_ground(lines: NDArray[np.object_], speed: NDArray[np.float64], grid: Grid) -> RoadGraph:
     crs = _utm_crs_of_image(grid)
     move = transformer(grid.crs, crs)
     a, b, c, d, e, f = grid.transform[:6]
@@ -144,14 +144,14 @@ def _in_plane(
     lines: NDArray[np.object_],
     speed: NDArray[np.float64],
     pixel_size_m: float | tuple[float, float],
-) -> RoadNetwork:
+) -> RoadGraph:
     scale = np.broadcast_to(pixel_size_m, 2) * [1, -1]
     return _network(lines, speed, lambda xy: xy * scale, None)
 
 
 def _network(
     lines: NDArray[np.object_], speed: NDArray[np.float64], to_metres: ToMetres, crs: str | None
-) -> RoadNetwork:
+) -> RoadGraph:
     return network_from_lines(
         lines,
         speed,

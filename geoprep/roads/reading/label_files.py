@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT, transformer, utm_crs
 from geoprep.errors import LabelError
 from geoprep.labels import Schema, SpeedRule, read_road_table
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.reading.line_network import network_from_lines
 
 _NOT_LOCATED: Final = {"geometry not finite", "geometry out of range"}
@@ -26,7 +26,7 @@ def read_labels(
     schema: Schema = "auto",
     crs: str | None = None,
     as_published: bool = False,
-) -> RoadNetwork:
+) -> RoadGraph:
     """Return the roads of a label file as a network in metres.
 
     Speeds are inferred from road attributes; see `read_labels_with_notes` for speed fields.
@@ -55,7 +55,7 @@ def read_labels_with_notes(
     *,
     crs: str | None = None,
     as_published: bool = False,
-) -> tuple[RoadNetwork, tuple[str, ...]]:
+) -> tuple[RoadGraph, tuple[str, ...]]:
     """Return the roads of a label file as a network in metres, and notes about the file.
 
     Lines that are not drivable are left out, and so are areas. Points are one node where their

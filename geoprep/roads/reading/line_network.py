@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from geoprep.roads.chains import with_chains_joined
 from geoprep.roads.graph import edge_components, subnetwork
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.paths import cost_graph
 
 _STRAIGHT: Final = 2
@@ -40,7 +40,7 @@ def network_from_lines(
     small_nodes: int = 100,
     min_path_in_lines: bool = False,
     as_published: bool = False,
-) -> RoadNetwork:
+) -> RoadGraph:
     """Return the network of lines that join where they share a point.
 
     A segment that two lines share is one edge, with the higher speed. An edge made of several
@@ -76,7 +76,7 @@ def network_from_lines(
     return _without_duplicates(network) if as_published else network
 
 
-def _segments(lines: NDArray[np.object_], speed_mph: NDArray[np.float64]) -> RoadNetwork:
+def _segments(lines: NDArray[np.object_], speed_mph: NDArray[np.float64]) -> RoadGraph:
     """Return the network of all segments between successive points, in the plane of the lines."""
     xy, line = shapely.get_coordinates(lines, return_index=True)
     nodes, at = np.unique(xy, axis=0, return_inverse=True) if len(xy) else (np.empty((0, 2)), line)
@@ -88,7 +88,7 @@ def _segments(lines: NDArray[np.object_], speed_mph: NDArray[np.float64]) -> Roa
     return _network(nodes, np.sort(ends[apart], axis=1), speed[apart], None)
 
 
-def _unique(segments: RoadNetwork) -> RoadNetwork:
+def _unique(segments: RoadGraph) -> RoadGraph:
     """Return every segment once, with the highest of its speeds."""
     ends = segments.ends
     fastest = np.lexsort((-np.nan_to_num(segments.speed_mph), ends[:, 1], ends[:, 0]))
@@ -96,7 +96,7 @@ def _unique(segments: RoadNetwork) -> RoadNetwork:
     return _network(segments.nodes, ends[first], segments.speed_mph[first], None)
 
 
-def _duplicates_doubled(segments: RoadNetwork) -> RoadNetwork:
+def _duplicates_doubled(segments: RoadGraph) -> RoadGraph:
     """Return the segments, those that several lines share twice as often.
 
     Their nodes then join at least four ends, so no other segment is merged with one that
@@ -108,7 +108,7 @@ def _duplicates_doubled(segments: RoadNetwork) -> RoadNetwork:
     return _network(segments.nodes, segments.ends[again], segments.speed_mph[again], None)
 
 
-def _without_duplicates(network: RoadNetwork) -> RoadNetwork:
+def _without_duplicates(network: RoadGraph) -> RoadGraph:
     """Leave out straight edges that coincide with another straight edge."""
     straight = shapely.get_num_coordinates(network.lines) == _STRAIGHT
     _, number, times = np.unique(
@@ -124,22 +124,20 @@ def _network(
     ends: NDArray[np.int64],
     speed: NDArray[np.float64],
     crs: str | None,
-) -> RoadNetwork:
+) -> RoadGraph:
     made = np.empty(len(ends), object)
     made[:] = shapely.linestrings(nodes[ends])
-    return RoadNetwork(nodes, ends, made, speed, crs)
+    return RoadGraph(nodes, ends, made, speed, crs)
 
 
-def _in_metres(segments: RoadNetwork, to_metres: ToMetres | None, crs: str | None) -> RoadNetwork:
+def _in_metres(segments: RoadGraph, to_metres: ToMetres | None, crs: str | None) -> RoadGraph:
     if to_metres is None:
         return replace(segments, crs=crs)
     nodes = to_metres(segments.nodes) if len(segments.nodes) else segments.nodes
     return _network(nodes, segments.ends, segments.speed_mph, crs)
 
 
-def _without_small_components(
-    network: RoadNetwork, min_path: float, most_nodes: int
-) -> RoadNetwork:
+def _without_small_components(network: RoadGraph, min_path: float, most_nodes: int) -> RoadGraph:
     """Leave out connected components of few nodes without a path of some length."""
     component = edge_components(network)
     keep = np.ones(len(component), dtype=bool)
@@ -153,7 +151,7 @@ def _without_small_components(
 
 
 def _small_components(
-    network: RoadNetwork, component: NDArray[np.int32], min_path: float, most_nodes: int
+    network: RoadGraph, component: NDArray[np.int32], min_path: float, most_nodes: int
 ) -> NDArray[np.int64]:
     """Return the components of few nodes whose bounding box is smaller than a path."""
     count = int(component.max()) + 1 if len(component) else 0

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.roads.network import RoadNetwork, check_network
+from geoprep.roads.network import RoadGraph, check_network
 from geoprep.roads.paths import (
     CostGraph,
     EdgePoints,
@@ -62,8 +62,8 @@ class AplsScore:
 
 
 def apls(
-    truth: RoadNetwork,
-    proposal: RoadNetwork,
+    truth: RoadGraph,
+    proposal: RoadGraph,
     *,
     weight: Weight = "length",
     control_point_spacing_m: float | None = 50.0,
@@ -113,7 +113,7 @@ def apls(
     return AplsScore(score, there, back)
 
 
-def control_points(network: RoadNetwork, spacing_m: float | None = 50.0) -> EdgePoints:
+def control_points(network: RoadGraph, spacing_m: float | None = 50.0) -> EdgePoints:
     """Return the control points of a network: its nodes, and points along its edges.
 
     Parameters
@@ -127,9 +127,7 @@ def control_points(network: RoadNetwork, spacing_m: float | None = 50.0) -> Edge
     return nodes if spacing_m is None else nodes + spaced_points(network, spacing_m)
 
 
-def _check(
-    truth: RoadNetwork, proposal: RoadNetwork, spacing_m: float | None, snap_m: float
-) -> None:
+def _check(truth: RoadGraph, proposal: RoadGraph, spacing_m: float | None, snap_m: float) -> None:
     check_network(truth, "the ground truth")
     check_network(proposal, "the proposal")
     if truth.crs != proposal.crs and len(truth.ends) and len(proposal.ends):
@@ -146,9 +144,9 @@ def _check(
 
 
 def _direction(
-    own: RoadNetwork,
+    own: RoadGraph,
     own_costs: CostGraph,
-    other: RoadNetwork,
+    other: RoadGraph,
     other_costs: CostGraph,
     spacing_m: float | None,
     snap_m: float,

@@ -10,12 +10,12 @@ from shapely.ops import substring
 from geoprep.crs import reproject
 from geoprep.grid import Grid
 from geoprep.roads.graph import subnetwork
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 
 _SIDE_POINTS = 11
 
 
-def clipped(network: RoadNetwork, area: shapely.Polygon) -> RoadNetwork:
+def clipped(network: RoadGraph, area: shapely.Polygon) -> RoadGraph:
     """Return the roads within an area.
 
     A road that leaves the area ends in a new node on its border; one that returns is two edges.
@@ -32,7 +32,7 @@ def clipped(network: RoadNetwork, area: shapely.Polygon) -> RoadNetwork:
     return _cut(touching, area, ~shapely.contains_properly(area, touching.lines))
 
 
-def _cut(network: RoadNetwork, area: shapely.Polygon, crosses: NDArray[np.bool_]) -> RoadNetwork:
+def _cut(network: RoadGraph, area: shapely.Polygon, crosses: NDArray[np.bool_]) -> RoadGraph:
     """Return a network with the edges where ``crosses``, bool (edge,), is set cut at the border."""
     nodes, ends = list(network.nodes), list(network.ends[~crosses])
     lines, speed = list(network.lines[~crosses]), list(network.speed_mph[~crosses])
@@ -49,7 +49,7 @@ def _cut(network: RoadNetwork, area: shapely.Polygon, crosses: NDArray[np.bool_]
             lines.append(part)
             speed.append(network.speed_mph[edge])
     used, pairs = np.unique(np.array(ends, np.int64).reshape(-1, 2), return_inverse=True)
-    return RoadNetwork(
+    return RoadGraph(
         nodes=np.array(nodes, np.float64).reshape(-1, 2)[used],
         ends=pairs.reshape(-1, 2).astype(np.int64),
         lines=np.array(lines, object),
@@ -83,7 +83,7 @@ def area_of_grid(grid: Grid, crs: str) -> shapely.Polygon:
     return _reprojected(shapely.Polygon(corners), grid.crs, crs)
 
 
-def area_of_roads(network: RoadNetwork, axes: str, crs: str | None) -> shapely.Polygon:
+def area_of_roads(network: RoadGraph, axes: str, crs: str | None) -> shapely.Polygon:
     """Return the bounding box of a network as a polygon in another CRS.
 
     Parameters

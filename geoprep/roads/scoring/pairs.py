@@ -15,7 +15,7 @@ from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
 from geoprep.roads.formats import has_layer, is_network_file, read_network
 from geoprep.roads.graph import subnetwork
-from geoprep.roads.network import RoadNetwork, in_crs
+from geoprep.roads.network import RoadGraph, in_crs
 from geoprep.roads.reading import (
     PICKLE_SUFFIXES,
     is_adjacency,
@@ -53,8 +53,8 @@ class ScenePair:
     """
 
     scene: str
-    truth: RoadNetwork
-    proposal: RoadNetwork
+    truth: RoadGraph
+    proposal: RoadGraph
     border: Border
     notes: tuple[str, ...]
 
@@ -141,7 +141,7 @@ def _some(scenes: Mapping[str, object]) -> str:
 class _SceneRoads:
     """The roads of one scene, or of a city, with notes about their file."""
 
-    network: RoadNetwork
+    network: RoadGraph
     notes: tuple[str, ...] = ()
 
 
@@ -190,8 +190,8 @@ def _without_loops(pair: ScenePair) -> ScenePair:
     return ScenePair(pair.scene, truth, proposal, pair.border, pair.notes)
 
 
-def _empty_network(crs: str | None) -> RoadNetwork:
-    return RoadNetwork(
+def _empty_network(crs: str | None) -> RoadGraph:
+    return RoadGraph(
         np.empty((0, 2)), np.empty((0, 2), np.int64), np.empty(0, object), np.empty(0), crs
     )
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.scoring.apls import AplsScore, apls
 from geoprep.roads.scoring.pairs import Border, ScenePair
 from geoprep.roads.scoring.topo import TopoScore, TopoVariant, topo
@@ -135,7 +135,7 @@ def _score(pair: ScenePair, settings: ScoreSettings, threads: int | None) -> Sce
     return SceneScore(pair.scene, apls_by("length"), by_time, sampled, *km, pair.border, note)
 
 
-def _distance_note(truth: RoadNetwork, proposal: RoadNetwork) -> str:
+def _distance_note(truth: RoadGraph, proposal: RoadGraph) -> str:
     """Return a note where the bounding boxes of the nodes are far apart; else nothing."""
     if not len(proposal.ends):
         return ""
@@ -145,7 +145,7 @@ def _distance_note(truth: RoadNetwork, proposal: RoadNetwork) -> str:
     return "" if gap < _FAR_M else f"ground truth and proposal are {gap / 1000:,.1f} km apart"
 
 
-def _km(network: RoadNetwork) -> float:
+def _km(network: RoadGraph) -> float:
     return float(network.length_m.sum()) / 1000
 
 

@@ -37,7 +37,7 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.roads.network import RoadNetwork, check_network
+from geoprep.roads.network import RoadGraph, check_network
 from geoprep.roads.paths import EdgePoints
 from geoprep.roads.paths.propagation import Propagation
 
@@ -77,8 +77,8 @@ class TopoScore:
 
 
 def topo(
-    truth: RoadNetwork,
-    proposal: RoadNetwork,
+    truth: RoadGraph,
+    proposal: RoadGraph,
     *,
     radius_m: float = 150.0,
     interval_m: float = 5.0,
@@ -151,7 +151,7 @@ def topo(
     return TopoScore(2 * p * r / (p + r) if p + r else 0.0, p, r, len(points))
 
 
-def _starting_points(network: RoadNetwork, spacing_m: float) -> EdgePoints:
+def _starting_points(network: RoadGraph, spacing_m: float) -> EdgePoints:
     """Return points inside the edges, about a spacing apart; none on edges below half of it."""
     length = network.length_m
     count = np.maximum(length // spacing_m, 1).astype(np.int64)
@@ -171,7 +171,7 @@ def _drawn(points: EdgePoints, most: int | None, seed: int) -> EdgePoints:
 
 
 def _paired_points(
-    truth: RoadNetwork, starts: EdgePoints, proposal: RoadNetwork, match_m: float
+    truth: RoadGraph, starts: EdgePoints, proposal: RoadGraph, match_m: float
 ) -> EdgePoints:
     """Return the nearest point of the proposal in the direction of the road at each start."""
     points, heading = starts.points(truth), _headings(truth, starts)
@@ -189,7 +189,7 @@ def _paired_points(
 
 
 def _not_shared(
-    proposal: RoadNetwork, pairs: EdgePoints, precision: Floats, unit: float
+    proposal: RoadGraph, pairs: EdgePoints, precision: Floats, unit: float
 ) -> list[int]:
     """Return the paired starts that count, as positions in ``precision``, best first.
 
@@ -224,7 +224,7 @@ def _not_shared(
     return kept
 
 
-def _headings(network: RoadNetwork, points: EdgePoints) -> Floats:
+def _headings(network: RoadGraph, points: EdgePoints) -> Floats:
     """Return the direction of the road at each point as a unit vector, float64 (point, 2)."""
     lines, length = network.lines[points.edge], network.length_m[points.edge]
     after = np.minimum(points.along_m + _CHORD_M, length)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.sampling import probability_along
 from geoprep.roads.graph import degrees, joined_at_ends
-from geoprep.roads.network import RoadNetwork, points
+from geoprep.roads.network import RoadGraph, points
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ def at_border(xy: Floats, raster: RoadRaster) -> NDArray[np.bool_]:
     return raster.cover.is_outermost(xy * [1, -1] / raster.gsd_m, 1.01)
 
 
-def cut_off_ends(network: RoadNetwork, raster: RoadRaster) -> NDArray[np.bool_]:
+def cut_off_ends(network: RoadGraph, raster: RoadRaster) -> NDArray[np.bool_]:
     """Return the dead ends at the border whose road comes from inside, bool (node,)."""
     tip = at_border(network.nodes, raster) & (degrees(network) == 1)
     xy, line = shapely.get_coordinates(network.lines, return_index=True)
@@ -43,7 +43,7 @@ def cut_off_ends(network: RoadNetwork, raster: RoadRaster) -> NDArray[np.bool_]:
     return found
 
 
-def split_at_border(network: RoadNetwork, raster: RoadRaster) -> RoadNetwork:
+def split_at_border(network: RoadGraph, raster: RoadRaster) -> RoadGraph:
     """Return a network whose lines do not turn back at the border.
 
     A line that comes from inside, touches the border and returns inside is split into two roads
@@ -118,7 +118,7 @@ def _ray(xy: Floats, raster: RoadRaster) -> tuple[Floats, Floats] | None:
     return kept[0], (kept[0] - behind) / np.linalg.norm(kept[0] - behind)
 
 
-def straightened(network: RoadNetwork, raster: RoadRaster, threshold: float) -> RoadNetwork:
+def straightened(network: RoadGraph, raster: RoadRaster, threshold: float) -> RoadGraph:
     """Return a network whose roads run straight over the last metres to the border.
 
     Pixels outside the border are extrapolated, which bends the centre line of a road that crosses
@@ -138,12 +138,12 @@ def straightened(network: RoadNetwork, raster: RoadRaster, threshold: float) -> 
 
 
 def _straightened(
-    network: RoadNetwork,
+    network: RoadGraph,
     raster: RoadRaster,
     threshold: float,
     tips: NDArray[np.bool_],
     side: int,
-) -> RoadNetwork:
+) -> RoadGraph:
     """Straighten the first (side 0) or the last (side 1) metres of edges."""
     turn, found = 1 - 2 * side, {}
     for edge in np.flatnonzero(tips[network.ends[:, side]]).tolist():

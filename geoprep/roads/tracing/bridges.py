@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from geoprep.roads.chains import with_chains_joined
 from geoprep.roads.graph import anchored, degrees
-from geoprep.roads.network import RoadNetwork, segments
+from geoprep.roads.network import RoadGraph, segments
 
 _SHARED_M: Final = 25.0
 """Two roads that cross at a slant share their centre line for at most this length."""
@@ -34,7 +34,7 @@ class _Approach:
     away: NDArray[np.float64]
 
 
-def with_bridges(network: RoadNetwork, motorway_mph: float) -> RoadNetwork:
+def with_bridges(network: RoadGraph, motorway_mph: float) -> RoadGraph:
     """Return a network in which motorways have no level crossings.
 
     The rule applies where four edges meet (or three and three, a short edge apart), two of them
@@ -69,7 +69,7 @@ def with_bridges(network: RoadNetwork, motorway_mph: float) -> RoadNetwork:
     lines[:] = [*network.lines, *segments(xy[added])]
     all_ends = np.concatenate([ends, added])
     return with_chains_joined(
-        RoadNetwork(
+        RoadGraph(
             nodes=xy,
             ends=all_ends,
             lines=anchored(lines, all_ends, xy),
@@ -83,7 +83,7 @@ def _one_per_node(approaches: list[_Approach]) -> list[_Approach]:
     return list({one.node: one for one in approaches}.values())
 
 
-def _approaches(network: RoadNetwork, fast: NDArray[np.bool_]) -> dict[int, list[_Approach]]:
+def _approaches(network: RoadGraph, fast: NDArray[np.bool_]) -> dict[int, list[_Approach]]:
     """Return the approaches of every node of degree 3 or 4 that a motorway reaches."""
     degree = degrees(network)
     touched = np.zeros(len(degree), np.bool_)
@@ -103,7 +103,7 @@ def _approaches(network: RoadNetwork, fast: NDArray[np.bool_]) -> dict[int, list
 
 
 def _crossings(
-    network: RoadNetwork, approaches: dict[int, list[_Approach]], fast: NDArray[np.bool_]
+    network: RoadGraph, approaches: dict[int, list[_Approach]], fast: NDArray[np.bool_]
 ) -> Iterator[list[_Approach]]:
     """Yield the two slower approaches of every crossing."""
     for several in approaches.values():

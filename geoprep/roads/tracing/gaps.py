@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.graph import degrees, with_links
-from geoprep.roads.network import RoadNetwork, points, segments
+from geoprep.roads.network import RoadGraph, points, segments
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -32,12 +32,12 @@ _LIKELY_COST: Final = 0.5
 
 
 def with_gaps_closed(
-    network: RoadNetwork,
+    network: RoadGraph,
     options: Tracing,
     *,
     at_border: NDArray[np.bool_],
     mean_probability: MeanProbability | None,
-) -> RoadNetwork:
+) -> RoadGraph:
     """Return a network whose gaps are closed.
 
     A dead end is joined to another one that is near, or that lies ahead and points back, or to the
@@ -126,7 +126,7 @@ class _DeadEnds:
     length: Floats
 
     @classmethod
-    def of(cls, network: RoadNetwork, tips: Ints) -> _DeadEnds:
+    def of(cls, network: RoadGraph, tips: Ints) -> _DeadEnds:
         """Return the dead ends at some nodes."""
         flat = np.argsort(network.ends.reshape(-1), kind="stable")
         at = flat[np.searchsorted(network.ends.reshape(-1)[flat], tips)]
@@ -169,7 +169,7 @@ def _links_between(
 
 
 def _links_to_edges(
-    network: RoadNetwork,
+    network: RoadGraph,
     ends: _DeadEnds,
     options: Tracing,
     mean_probability: MeanProbability | None,

@@ -11,7 +11,7 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.graph import degrees, joined_at_ends, side_by_side, with_links
-from geoprep.roads.network import RoadNetwork, points
+from geoprep.roads.network import RoadGraph, points
 from geoprep.roads.tracing.bridges import with_bridges
 from geoprep.roads.tracing.pruning import with_junctions_merged
 from geoprep.roads.tracing.speeds import with_gaps_filled
@@ -31,11 +31,11 @@ _SAME_M: Final = 0.01
 class TileNetwork:
     """The network of one raster and the outline of that raster, in one CRS."""
 
-    network: RoadNetwork
+    network: RoadGraph
     outline: shapely.Geometry
 
 
-def merged(tiles: Sequence[TileNetwork], *, motorway_mph: float) -> RoadNetwork:
+def merged(tiles: Sequence[TileNetwork], *, motorway_mph: float) -> RoadGraph:
     """Return one network of several.
 
     Where rasters overlap the first one counts. From each of the others, roads are dropped inside
@@ -53,7 +53,7 @@ def merged(tiles: Sequence[TileNetwork], *, motorway_mph: float) -> RoadNetwork:
         return tiles[0].network
     outlines = np.array([tile.outline for tile in tiles], object)
     tree = shapely.STRtree(outlines)
-    parts: list[RoadNetwork] = []
+    parts: list[RoadGraph] = []
     cuts: list[NDArray[np.float64]] = []
     for number, tile in enumerate(tiles):
         near = tree.query(tile.outline, predicate="dwithin", distance=LINK_M)
@@ -69,8 +69,8 @@ def merged(tiles: Sequence[TileNetwork], *, motorway_mph: float) -> RoadNetwork:
 
 
 def _additions(
-    tile: TileNetwork, others: Sequence[tuple[RoadNetwork, shapely.Geometry]]
-) -> tuple[RoadNetwork, NDArray[np.float64]]:
+    tile: TileNetwork, others: Sequence[tuple[RoadGraph, shapely.Geometry]]
+) -> tuple[RoadGraph, NDArray[np.float64]]:
     """Return what a tile network adds to others, and the points where its roads were cut."""
     network, none = tile.network, np.empty((0, 2))
     if not others or not len(network.lines):
@@ -110,8 +110,8 @@ def _is_among(points: NDArray[np.float64], others: NDArray[np.float64]) -> NDArr
 
 
 def _linked(
-    network: RoadNetwork, cuts: NDArray[np.float64], outlines: NDArray[np.object_]
-) -> RoadNetwork:
+    network: RoadGraph, cuts: NDArray[np.float64], outlines: NDArray[np.object_]
+) -> RoadGraph:
     """Link the dead ends that cutting made, then those that remain where two rasters meet."""
     network = _linked_to_nearest(network, lambda xy: _is_among(xy, cuts))
     borders = shapely.STRtree(shapely.boundary(outlines))
@@ -124,8 +124,8 @@ def _linked(
 
 
 def _linked_to_nearest(
-    network: RoadNetwork, is_loose: Callable[[NDArray[np.float64]], NDArray[np.bool_]]
-) -> RoadNetwork:
+    network: RoadGraph, is_loose: Callable[[NDArray[np.float64]], NDArray[np.bool_]]
+) -> RoadGraph:
     """Link the loose dead ends to the nearest edge other than their own."""
     tips = np.flatnonzero(degrees(network) == 1)
     tips = tips[is_loose(network.nodes[tips])]

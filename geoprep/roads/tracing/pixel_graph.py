@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from geoprep.roads.centrelines.thinning import Skeleton
 from geoprep.roads.chains import chains, lines_through, renumbered
 from geoprep.roads.graph import connected
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 
 Ints = NDArray[np.int64]
 
 
 def pixel_network(
     skeleton: Skeleton, gsd_m: tuple[float, float], *, high_threshold: float = 0.0
-) -> RoadNetwork:
+) -> RoadGraph:
     """Return the network of a skeleton: one vertex per pixel, speeds unknown.
 
     Touching pixels are linked, except diagonally where a third pixel links them already: so a line
@@ -50,7 +50,7 @@ def pixel_network(
     walk = chains(linked, count)
     used, ends = renumbered(walk.ends)
     lines = lines_through(walk, linked, middle)
-    return RoadNetwork(middle[used], ends, lines, np.full(len(lines), np.nan), None)
+    return RoadGraph(middle[used], ends, lines, np.full(len(lines), np.nan), None)
 
 
 def _touching(skeleton: Skeleton) -> Ints:

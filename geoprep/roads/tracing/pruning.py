@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from geoprep.roads.chains import ranges, with_chains_joined
 from geoprep.roads.graph import anchored, connected, degrees, edge_components, subnetwork
-from geoprep.roads.network import RoadNetwork, line_strings
+from geoprep.roads.network import RoadGraph, line_strings
 
 JUNCTION_M: Final = 5.0
 """Junctions linked by a shorter edge are one: a crossing thins to two forks about that far apart.
@@ -20,8 +20,8 @@ _MOST_ROUNDS: Final = 8
 
 
 def without_spurs(
-    network: RoadNetwork, spur_m: float, kept: NDArray[np.bool_] | None = None
-) -> RoadNetwork:
+    network: RoadGraph, spur_m: float, kept: NDArray[np.bool_] | None = None
+) -> RoadGraph:
     """Return a network without spurs: dead ends at a junction that are shorter than ``spur_m``.
 
     Spurs are removed in rounds, the longest of each junction last: where two roads meet once a spur
@@ -44,7 +44,7 @@ def without_spurs(
     return network
 
 
-def _spurs(network: RoadNetwork, spur_m: float, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _spurs(network: RoadGraph, spur_m: float, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return the edges to remove in one round: of a junction's spurs, all but the longest.
 
     Without both short branches of a forked end, the road would be cut short.
@@ -65,14 +65,14 @@ def _spurs(network: RoadNetwork, spur_m: float, kept: NDArray[np.bool_]) -> NDAr
     return removed
 
 
-def without_small_components(network: RoadNetwork, min_length_m: float) -> RoadNetwork:
+def without_small_components(network: RoadGraph, min_length_m: float) -> RoadGraph:
     """Return a network without connected components of less than ``min_length_m`` in total."""
     component = edge_components(network)
     total = np.bincount(component, weights=network.length_m)
     return subnetwork(network, total[component] >= min_length_m)
 
 
-def with_junctions_merged(network: RoadNetwork, within_m: float = JUNCTION_M) -> RoadNetwork:
+def with_junctions_merged(network: RoadGraph, within_m: float = JUNCTION_M) -> RoadGraph:
     """Return a network in which junctions linked by a short edge are one, at their mean position.
 
     Parameters
@@ -92,10 +92,10 @@ def with_junctions_merged(network: RoadNetwork, within_m: float = JUNCTION_M) ->
     inside = (ends[:, 0] == ends[:, 1]) & (network.length_m < within_m)
     ends, speed = ends[~inside], network.speed_mph[~inside]
     lines = anchored(network.lines[~inside], ends, middle)
-    return with_chains_joined(RoadNetwork(middle, ends, lines, speed, network.crs))
+    return with_chains_joined(RoadGraph(middle, ends, lines, speed, network.crs))
 
 
-def smoothed(network: RoadNetwork, sigma_m: float, step_m: float) -> RoadNetwork:
+def smoothed(network: RoadGraph, sigma_m: float, step_m: float) -> RoadGraph:
     """Return a network whose lines are smoothed by a Gaussian along them; nodes stay in place.
 
     The Gaussian is applied as steps of the heat equation with fixed ends, so that lines of any
@@ -144,7 +144,7 @@ def _resampled(
     return vertices, edge, inner
 
 
-def simplified(network: RoadNetwork, tolerance_m: float) -> RoadNetwork:
+def simplified(network: RoadGraph, tolerance_m: float) -> RoadGraph:
     """Return a network with fewer vertices (Douglas and Peucker); the ends of lines stay.
 
     Parameters

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.sampling import values_at
 from geoprep.roads.graph import degrees
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 
 Floats = NDArray[np.float64]
@@ -25,7 +25,7 @@ _WINDOW: Final = 15
 _ROUNDS: Final = 4
 
 
-def edge_speeds(network: RoadNetwork, raster: RoadRaster) -> Floats:
+def edge_speeds(network: RoadGraph, raster: RoadRaster) -> Floats:
     """Return the speed of every edge in mph, float64 (edge,); NaN where the raster has none.
 
     The line is sampled every metre, except for 8 m (or a third of a short edge) next to junctions,
@@ -51,7 +51,7 @@ def edge_speeds(network: RoadNetwork, raster: RoadRaster) -> Floats:
     return with_gaps_filled(network, speeds)
 
 
-def _samples(network: RoadNetwork) -> tuple[Floats, NDArray[np.int64]]:
+def _samples(network: RoadGraph) -> tuple[Floats, NDArray[np.int64]]:
     """Return sample points along all lines, float64 (sample, 2), and the edge of each."""
     length, junction = network.length_m, degrees(network) > 2
     near = np.minimum(_JUNCTION_M, length / 3)
@@ -92,7 +92,7 @@ def _pixel_speeds(raster: RoadRaster, xy: Floats) -> Floats:
     return np.where(np.isfinite(mph) & (mph < UNKNOWN_SPEED), mph, BACKGROUND)
 
 
-def with_gaps_filled(network: RoadNetwork, speeds: Floats) -> Floats:
+def with_gaps_filled(network: RoadGraph, speeds: Floats) -> Floats:
     """Return speeds in which edges without one get the length-weighted mean of their neighbours.
 
     Parameters

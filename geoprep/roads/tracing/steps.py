@@ -17,7 +17,7 @@ from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.sampling import probability_along
 from geoprep.roads.centrelines.thinning import BLOCK, skeleton
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
 from geoprep.roads.tracing.bridges import with_bridges
 from geoprep.roads.tracing.gaps import with_gaps_closed
@@ -48,7 +48,7 @@ def trace(
     block: int = BLOCK,
     workers: int = 1,
     advance: Advance | None = None,
-) -> RoadNetwork:
+) -> RoadGraph:
     """Return the road network of a raster, with the speeds that it holds.
 
     Parameters
@@ -65,7 +65,7 @@ def trace(
 
     Returns
     -------
-    RoadNetwork
+    RoadGraph
         In the UTM zone of the raster's centre. For a raster that is not georeferenced, in its own
         plane in metres: x to the right, y up, 0 in its upper left corner.
 
@@ -102,7 +102,7 @@ def _smoothing_m(raster: RoadRaster, options: Tracing) -> float:
     return max(staircase, _RAGGED_M if raster.kind == "probability" else 0.0)
 
 
-def _with_gaps_closed(network: RoadNetwork, raster: RoadRaster, options: Tracing) -> RoadNetwork:
+def _with_gaps_closed(network: RoadGraph, raster: RoadRaster, options: Tracing) -> RoadGraph:
     def mean_probability(
         start: NDArray[np.float64], stop: NDArray[np.float64]
     ) -> NDArray[np.float64]:
@@ -132,7 +132,7 @@ def centre_of(grid: Grid) -> tuple[float, float]:
     return float(lon), float(lat)
 
 
-def _in_utm(network: RoadNetwork, raster: RoadRaster, grid: Grid) -> RoadNetwork:
+def _in_utm(network: RoadGraph, raster: RoadRaster, grid: Grid) -> RoadGraph:
     """Return a network of a raster's plane in the UTM zone of the raster's centre."""
     utm = utm_crs_of(grid)
 

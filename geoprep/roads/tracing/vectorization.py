@@ -27,7 +27,7 @@ from geoprep.roads.centrelines.rasters import (
 )
 from geoprep.roads.centrelines.thinning import DENSEST, blocks_of
 from geoprep.roads.formats.csv_writer import ImageRoads, image_id
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.tracing.mosaics import mosaic, mosaics
 from geoprep.roads.tracing.steps import Advance, trace
 from geoprep.roads.tracing.zones import merged_in_zones
@@ -70,7 +70,7 @@ def vectorize(
     workers: int | None = None,
     advance: Advance | None = None,
     warn: Warn | None = None,
-) -> RoadNetwork:
+) -> RoadGraph:
     """Return one road network of predictions, masks or probability rasters.
 
     Roads are connected across the borders of rasters.
@@ -91,7 +91,7 @@ def vectorize(
 
     Returns
     -------
-    RoadNetwork
+    RoadGraph
         In the UTM zone of the centre of all rasters. Lengths of edges outside that zone are
         measured on the ellipsoid. Of a raster that is not georeferenced, in its own plane.
 
@@ -210,7 +210,7 @@ def _of_one_kind(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
 
 def _trace_each(
     rasters: Sequence[RoadRaster], options: Tracing | None, workers: int, advance: Advance | None
-) -> list[RoadNetwork]:
+) -> list[RoadGraph]:
     """Return the networks of rasters: several at a time, or several blocks of each if few."""
     if len(rasters) < workers:
         blocks = [len(blocks_of(raster)) for raster in rasters]
@@ -224,10 +224,10 @@ def _trace_each(
             for raster, first in zip(rasters, before, strict=False)
         ]
 
-    def traced(number: int) -> tuple[int, RoadNetwork]:
+    def traced(number: int) -> tuple[int, RoadGraph]:
         return number, trace(rasters[number], options)
 
-    found: dict[int, RoadNetwork] = {}
+    found: dict[int, RoadGraph] = {}
     for number, network in Threads(workers).map_unordered(traced, range(len(rasters))):
         found[number] = network
         if advance is not None:
@@ -244,7 +244,7 @@ def _required_grid(raster: RoadRaster) -> Grid:
     return raster.grid
 
 
-def _report(rasters: Sequence[RoadRaster], network: RoadNetwork, warn: Warn) -> None:
+def _report(rasters: Sequence[RoadRaster], network: RoadGraph, warn: Warn) -> None:
     """Warn of rasters that may have lost their roads, and of networks too dense to be true.
 
     Raises

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT, transformer, utm_crs
 from geoprep.grid import Grid
 from geoprep.roads.graph import connected, side_by_side
-from geoprep.roads.network import RoadNetwork, in_crs
+from geoprep.roads.network import RoadGraph, in_crs
 from geoprep.roads.tracing.merging import LINK_M, TileNetwork, merged
 from geoprep.roads.tracing.steps import centre_of
 
@@ -26,8 +26,8 @@ _METRES_PER_DEGREE: Final = 111_320.0
 
 
 def merged_in_zones(
-    networks: Sequence[RoadNetwork], grids: Sequence[Sequence[Grid]], *, motorway_mph: float
-) -> RoadNetwork:
+    networks: Sequence[RoadGraph], grids: Sequence[Sequence[Grid]], *, motorway_mph: float
+) -> RoadGraph:
     """Return one network of several, connected where their rasters are neighbours.
 
     Networks of one region are joined in its UTM zone. Networks of distant regions are each joined
@@ -44,7 +44,7 @@ def merged_in_zones(
 
     Returns
     -------
-    RoadNetwork
+    RoadGraph
         In the UTM zone of the mean centre of all rasters.
     """
     crs = common_utm_crs([grid for several in grids for grid in several])

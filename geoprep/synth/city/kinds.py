@@ -47,7 +47,7 @@ class Kind(NamedTuple):
 
     @property
     def paved(self) -> bool:
-        """Whether it is drawn and rated as paved; a null surface is rated as unpaved."""
+        """True if the road is drawn and rated as paved; an unknown surface is rated as unpaved."""
         return self.surface == "paved"
 
     @property

@@ -47,7 +47,7 @@ class Edge(NamedTuple):
 
     @property
     def line(self) -> tuple[int, int]:
-        """Which line it lies on: axis and index."""
+        """Line of the lattice that the edge is on: axis and index."""
         return (0, self.i) if self.axis == 0 else (1, self.j)
 
 

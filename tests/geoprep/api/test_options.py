@@ -15,7 +15,7 @@ PAIRS = {
     "info": ("store_info", {}),
     "verify": ("check_store", {}),
     "preview": ("preview", {"over", "pixel_size"}),
-    "score": ("score", {"speed_from", "speed_field", "speed_unit"}),
+    "score": ("score", {}),
 }
 NAMES = {"products": "product", "source": "store"}
 PRINTING = {"as_json", "quiet"}

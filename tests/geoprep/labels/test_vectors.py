@@ -368,11 +368,11 @@ def test_geoparquet_is_read_like_any_other_format(tmp_path, road_files):
 
 def test_a_network_of_vectorize_is_a_label(tmp_path):
     """`vectorize --out roads.parquet` writes what `build-zarr --labels roads.parquet` reads."""
-    from geoprep.roads import RoadNetwork, write_network
+    from geoprep.roads import RoadGraph, write_network
 
     nodes = np.array([[412_000.0, 6_174_000.0], [412_100.0, 6_174_050.0]])
     lines = np.array([shapely.LineString(nodes)], object)
-    network = RoadNetwork(nodes, np.array([[0, 1]]), lines, np.array([35.0]), UTM)
+    network = RoadGraph(nodes, np.array([[0, 1]]), lines, np.array([35.0]), UTM)
     write_network(network, tmp_path / "roads.parquet")
     roads = read_roads(tmp_path / "roads.parquet", rule=SpeedRule(speed_from="field"))
     assert roads.mph.tolist() == [35.0]

@@ -15,7 +15,7 @@ from helpers.roads import network
 
 from geoprep.errors import SourceError, UsageError
 from geoprep.roads.formats import is_network_file, read_network, write_network
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.route import find_route
 
 try:
@@ -34,7 +34,7 @@ needs_arrow = pytest.mark.skipif(pyarrow is None, reason="GeoParquet needs pyarr
 WITH_PARQUET = [*SUFFIXES, pytest.param(".parquet", marks=needs_arrow)]
 
 
-def some(crs="EPSG:32737") -> RoadNetwork:
+def some(crs="EPSG:32737") -> RoadGraph:
     """Return a line, two parallel edges and a loop; one speed unknown."""
     lines = LINES
     if crs is None:
@@ -58,7 +58,7 @@ def test_a_network_is_read_back(tmp_path, suffix, crs):
 
 @pytest.mark.parametrize("suffix", WITH_PARQUET)
 def test_a_network_without_roads_is_read_back(tmp_path, suffix):
-    none = RoadNetwork(
+    none = RoadGraph(
         np.empty((0, 2)), np.empty((0, 2), np.int64), np.empty(0, object), np.empty(0), None
     )
     write_network(none, tmp_path / f"no{suffix}")

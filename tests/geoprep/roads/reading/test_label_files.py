@@ -8,14 +8,14 @@ import shapely
 from helpers.roads import degree_counts
 
 from geoprep.errors import LabelError
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.reading import network_from_lines, read_labels, scene_key
 from geoprep.roads.scoring.apls import apls
 
 LABEL = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{}.geojson"
 
 
-def made(*lines, speeds=None, **options) -> RoadNetwork:
+def made(*lines, speeds=None, **options) -> RoadGraph:
     shapes = np.empty(len(lines), object)
     shapes[:] = [shapely.LineString(line) for line in lines]
     speed = np.full(len(lines), 30.0) if speeds is None else np.array(speeds, float)

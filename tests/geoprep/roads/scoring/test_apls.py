@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import geoprep.roads.scoring.apls as module
 from geoprep.errors import UsageError
-from geoprep.roads.network import RoadNetwork
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.scoring.apls import apls
 from geoprep.speed import MPS_PER_MPH
 
@@ -34,7 +34,7 @@ def published_graph(graph):
         turned = math.dist(xy[0], nodes[u]) > math.dist(xy[0], nodes[v])
         lines[i] = shapely.LineString(xy[::-1] if turned else xy)
     lengths = np.array([edge["length_m"] for edge in graph["edges"]])
-    return RoadNetwork(nodes, ends, lines, np.full(len(ends), 25.0), "EPSG:32611"), lengths
+    return RoadGraph(nodes, ends, lines, np.full(len(ends), 25.0), "EPSG:32611"), lengths
 
 
 @pytest.fixture(scope="module")
@@ -213,9 +213,7 @@ def grid_network(side, *, jitter, seed, drop):
         [np.column_stack([right, right + 1]), np.column_stack([down, down + side])]
     )
     ends = ends[rng.random(len(ends)) >= drop]
-    return RoadNetwork(
-        nodes, ends, shapely.linestrings(nodes[ends]), np.full(len(ends), 30.0), None
-    )
+    return RoadGraph(nodes, ends, shapely.linestrings(nodes[ends]), np.full(len(ends), 30.0), None)
 
 
 def test_several_blocks_and_threads_give_the_same_score(monkeypatch):
