@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.store import MISSING, REPAIR, PixelLayout, Store, without_checksum
+from geoprep.store import MISSING, REPAIR, PixelLayout, StoreReader, without_checksum
 from loaders.prefetch import Prefetcher
 
 Bytes = NDArray[np.uint8]
@@ -259,7 +259,7 @@ class _RemoteFiles:
     call_bytes = 48 << 20  # a shard of 32 tiles of 650 x 650 x 3 in one request
     gap_bytes = 5 << 20  # between two ranges: cheaper to receive than another request
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StoreReader) -> None:
         self._files = store.files()
 
     def ranges(self, key: str, ranges: Ranges) -> list[Bytes]:
@@ -278,7 +278,7 @@ Arrays = tuple[PixelArray, PixelArray]
 """Images and labels."""
 
 
-def open_arrays(store: Store, level: int, bands: Sequence[str]) -> Arrays:
+def open_arrays(store: StoreReader, level: int, bands: Sequence[str]) -> Arrays:
     """Open images and labels of a level.
 
     Parameters

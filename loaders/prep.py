@@ -25,7 +25,7 @@ from geoprep.speed import (
     NODATA,
     UNKNOWN_SPEED,
 )
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders.buffers import Batch
 from loaders.selection import Stores, band_places, open_stores
 
@@ -65,7 +65,9 @@ class Prepared(NamedTuple):
     valid: Tensor
 
 
-def band_statistics(stores: Sequence[Store], bands: Sequence[str] | None = None) -> BandStatistics:
+def band_statistics(
+    stores: Sequence[StoreReader], bands: Sequence[str] | None = None
+) -> BandStatistics:
     """Return mean and standard deviation of the valid pixels of the train splits.
 
     Stores contain pixel counts, which are added up over stores, so the result is exact.

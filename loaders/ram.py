@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import REPAIR, Store
+from geoprep.store import REPAIR, StoreReader
 from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all
 from loaders.crops import Crops, copy_crops
 from loaders.memory import format_bytes
@@ -49,7 +49,7 @@ class RamTiles(Tiles):
         The opened stores; None to open them again on first use.
     """
 
-    def __init__(self, arrays: SharedArrays, stores: Sequence[Store] | None = None) -> None:
+    def __init__(self, arrays: SharedArrays, stores: Sequence[StoreReader] | None = None) -> None:
         self._arrays = arrays
         super().__init__(Origin(*json.loads(arrays["origin"].tobytes())), arrays["table"], stores)
 
@@ -215,7 +215,7 @@ class CompressedTiles(RamTiles):
         self,
         arrays: SharedArrays,
         decoders: Sequence[tuple[Decoder, Decoder]],
-        stores: Sequence[Store] | None = None,
+        stores: Sequence[StoreReader] | None = None,
     ) -> None:
         super().__init__(arrays, stores)
         self._decoders = decoders

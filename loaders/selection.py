@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.store import SPLITS, Store
+from geoprep.store import SPLITS, StoreReader
 from loaders.chunks import Arrays, ShardRead, by_shard, open_arrays
 from loaders.memory import available_memory, format_bytes
 
 Split = Literal["train", "val", "test", "all"]
 
-Stores = str | Path | Store | Sequence[str | Path | Store]
+Stores = str | Path | StoreReader | Sequence[str | Path | StoreReader]
 """One store or several: opened, local paths or addresses."""
 
 RESERVE = 200 << 20
@@ -71,7 +71,7 @@ class Selection:
     left_out: dict[str, int] = field(default_factory=dict)
 
 
-def select(store: Store, split: Split, folds: Folds | None = None) -> Selection:
+def select(store: StoreReader, split: Split, folds: Folds | None = None) -> Selection:
     """Return the usable tiles of a split: of scenes that are ``ok``, with at least one valid pixel.
 
     Parameters
@@ -100,7 +100,7 @@ def select(store: Store, split: Split, folds: Folds | None = None) -> Selection:
     return Selection(np.flatnonzero(wanted & (status == "ok")), dict(sorted(left_out.items())))
 
 
-def _refold(store: Store, folds: Folds) -> NDArray[np.uint8]:
+def _refold(store: StoreReader, folds: Folds) -> NDArray[np.uint8]:
     """Return the split of each tile under k-fold; folds differ by at most one usable scene.
 
     Tiles of the test split, and unused tiles, stay as they are.
@@ -188,7 +188,7 @@ class LoadPlan:
     name: str
     origin: Origin
     table: TileTable
-    stores: tuple[Store, ...]
+    stores: tuple[StoreReader, ...]
 
     def nbytes(self, level: int, bands: int) -> int:
         """Return the bytes of all pixels at a level, images of some bands and labels."""
@@ -215,7 +215,7 @@ def _reopen_plan(name: str, origin: Origin, table: TileTable) -> LoadPlan:
     return LoadPlan(name, origin, table, open_stores(origin.stores))
 
 
-def open_stores(stores: Stores) -> tuple[Store, ...]:
+def open_stores(stores: Stores) -> tuple[StoreReader, ...]:
     """Open one store or several.
 
     Parameters
@@ -230,10 +230,10 @@ def open_stores(stores: Stores) -> tuple[Store, ...]:
     UsageError
         The sequence is empty.
     """
-    several = [stores] if isinstance(stores, str | Path | Store) else list(stores)
+    several = [stores] if isinstance(stores, str | Path | StoreReader) else list(stores)
     if not several:
         raise UsageError("no store given: name at least one")
-    return tuple(s if isinstance(s, Store) else Store.open(s) for s in several)
+    return tuple(s if isinstance(s, StoreReader) else StoreReader.open(s) for s in several)
 
 
 def plan_load(
@@ -283,7 +283,7 @@ def plan_load(
     return LoadPlan(name, origin, table, opened)
 
 
-def _rows(number: int, store: Store, selection: Selection) -> TileTable:
+def _rows(number: int, store: StoreReader, selection: Selection) -> TileTable:
     rows = np.zeros(len(selection.tiles), ROW)
     rows["store"], rows["tile"] = number, selection.tiles
     for name in ("scene", "row", "col", "transform", "road_fraction", "valid_fraction"):
@@ -291,7 +291,7 @@ def _rows(number: int, store: Store, selection: Selection) -> TileTable:
     return rows
 
 
-def _common_level(stores: Sequence[Store], level: int | None) -> int:
+def _common_level(stores: Sequence[StoreReader], level: int | None) -> int:
     if level is None and len({s.meta.levels[0] for s in stores}) > 1:
         every = set.intersection(*(set(s.meta.levels) for s in stores))
         have = "; ".join(f"{s.location}: {', '.join(map(str, s.meta.levels))}" for s in stores)
@@ -301,7 +301,7 @@ def _common_level(stores: Sequence[Store], level: int | None) -> int:
     return found.pop()
 
 
-def _common_bands(stores: Sequence[Store], bands: Sequence[str] | None) -> tuple[str, ...]:
+def _common_bands(stores: Sequence[StoreReader], bands: Sequence[str] | None) -> tuple[str, ...]:
     wanted = tuple(stores[0].meta.bands if bands is None else bands)
     if not wanted:
         raise UsageError("bands is empty: name at least one, or leave it out for all")
@@ -315,7 +315,7 @@ def _common_bands(stores: Sequence[Store], bands: Sequence[str] | None) -> tuple
     return wanted
 
 
-def band_places(store: Store, bands: Sequence[str]) -> list[int]:
+def band_places(store: StoreReader, bands: Sequence[str]) -> list[int]:
     """Return the indexes of bands, by name, in the pixels of a store.
 
     Raises

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.errors import UsageError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders.buffers import BufferPool
 from loaders.crops import Crops, as_items, copy_crop, crop_affine
 from loaders.memory import format_bytes
@@ -92,7 +92,7 @@ class Tiles(CropReader):
     """
 
     def __init__(
-        self, origin: Origin, table: TileTable, stores: Sequence[Store] | None = None
+        self, origin: Origin, table: TileTable, stores: Sequence[StoreReader] | None = None
     ) -> None:
         self.origin = origin
         self.side, self.bands, self.left_out = origin.side, tuple(origin.bands), origin.left_out
@@ -185,14 +185,14 @@ class Tiles(CropReader):
         return len(self) * self.tile_bytes
 
     @property
-    def stores(self) -> tuple[Store, ...]:
+    def stores(self) -> tuple[StoreReader, ...]:
         """The stores of the tiles; none for tiles from arrays."""
         if self._stores is None:
             self._stores = open_stores(self.origin.stores) if self.origin.stores else ()
         return self._stores
 
     @property
-    def store(self) -> Store:
+    def store(self) -> StoreReader:
         """The store of the tiles; an error unless there is exactly one."""
         if len(self.stores) != 1:
             raise UsageError(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import PAD_TO, Batch, available_memory, select, this_rank
 from training.data import crops_of, folds_of, model_info
 from training.engine import Engine, max_over_ranks
@@ -119,7 +119,7 @@ def estimate_run(run: Run) -> Estimate:
     return replace(planned, tiles=most, available=planned.available + here)
 
 
-def _largest(config: Config, stores: Sequence[Store], first: int = 0) -> tuple[int, int]:
+def _largest(config: Config, stores: Sequence[StoreReader], first: int = 0) -> tuple[int, int]:
     """Return the largest sides of samples, padding included, and of tiles, in pixels.
 
     Parameters
@@ -220,7 +220,7 @@ def _gib(nbytes: int) -> str:
 
 
 def choose_batch_size(
-    config: Config, engine: Engine, stores: Sequence[Store]
+    config: Config, engine: Engine, stores: Sequence[StoreReader]
 ) -> tuple[Config, list[str]]:
     """Return settings with a number as batch size, and remarks on how ``auto`` chose it.
 

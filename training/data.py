@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import (
     BatchLoader,
     DevicePrep,
@@ -39,7 +39,7 @@ LIKE = 1.25
 """Pixel sizes that differ by more than this factor are reported."""
 
 
-def open_data(config: Config) -> tuple[Store, ...]:
+def open_data(config: Config) -> tuple[StoreReader, ...]:
     """Return the opened stores of a run; their histograms count its training scenes.
 
     Raises
@@ -66,7 +66,7 @@ Counts = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 """Number of pixels of each value: (band, 256) of the image, (256,) of the speeds."""
 
 
-def count_fold(store: Store, folds: Folds) -> Counts:
+def count_fold(store: StoreReader, folds: Folds) -> Counts:
     """Return the histograms of the training scenes of a fold.
 
     Every training tile is read once, at the finest level, one shard at a time: the histograms of
@@ -88,13 +88,13 @@ def count_fold(store: Store, folds: Folds) -> Counts:
     return bands, speeds
 
 
-def _with_counts(store: Store, counts: Counts) -> Store:
+def _with_counts(store: StoreReader, counts: Counts) -> StoreReader:
     recounted = copy.copy(store)
     recounted.histogram_band, recounted.histogram_speed = counts
     return recounted
 
 
-def model_info(config: Config, stores: Sequence[Store]) -> ModelInfo:
+def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
     """Return inputs and outputs of the model that a run trains, for the finest level."""
     meta = stores[0].meta
     bands = tuple(meta.bands)
@@ -120,7 +120,7 @@ def model_info(config: Config, stores: Sequence[Store]) -> ModelInfo:
     )
 
 
-def targets_of(config: Config, stores: Sequence[Store]) -> Targets:
+def targets_of(config: Config, stores: Sequence[StoreReader]) -> Targets:
     """Return the targets of a run; ``auto`` means bins, or binary if a store has no speeds.
 
     Raises
@@ -140,7 +140,9 @@ def targets_of(config: Config, stores: Sequence[Store]) -> Targets:
     return wanted
 
 
-def shared_limits(stores: Sequence[Store], bands: Sequence[str]) -> tuple[tuple[float, float], ...]:
+def shared_limits(
+    stores: Sequence[StoreReader], bands: Sequence[str]
+) -> tuple[tuple[float, float], ...]:
     """Return the source values that became black and white in all scenes, one pair per band.
 
     The result is empty if scenes differ, as with the rule ``scene``, or if rules differ.
@@ -157,7 +159,7 @@ def shared_limits(stores: Sequence[Store], bands: Sequence[str]) -> tuple[tuple[
     return tuple((float(low), float(high)) for low, high in distinct[0])
 
 
-def differences(info: ModelInfo, stores: Sequence[Store]) -> list[str]:
+def differences(info: ModelInfo, stores: Sequence[StoreReader]) -> list[str]:
     """Return the differences between stores and the data of a model, one line each.
 
     Parameters
@@ -188,7 +190,7 @@ def differences(info: ModelInfo, stores: Sequence[Store]) -> list[str]:
     return lines
 
 
-def level_gsd(store: Store, level: int) -> tuple[float, float]:
+def level_gsd(store: StoreReader, level: int) -> tuple[float, float]:
     """Return the pixel size of a level along x and y in metres."""
     x, y = store.meta.gsd_m
     scale = store.meta.tile / level
@@ -214,7 +216,7 @@ def make_prep(info: ModelInfo, engine: Engine, jitter: float = 0.0) -> DevicePre
     return DevicePrep(normalize, SpeedTarget(targets), jitter=varied)
 
 
-def check_store(info: ModelInfo, stores: Sequence[Store], where: str) -> None:
+def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> None:
     """Check that stores have the bands and speeds that a model was trained on.
 
     Raises
@@ -239,7 +241,7 @@ def check_store(info: ModelInfo, stores: Sequence[Store], where: str) -> None:
 
 def tiles_of(
     info: ModelInfo,
-    stores: Sequence[str | Path | Store],
+    stores: Sequence[str | Path | StoreReader],
     split: Split = "train",
     *,
     progress: bool | None = False,
@@ -286,7 +288,11 @@ def tiles_of(
 
 
 def load_stage(
-    config: Config, info: ModelInfo, stores: Sequence[Store], stage: Stage, device: torch.device
+    config: Config,
+    info: ModelInfo,
+    stores: Sequence[StoreReader],
+    stage: Stage,
+    device: torch.device,
 ) -> tuple[BatchLoader, BatchLoader | None]:
     """Load the tiles of a stage; return its loaders for training and validation.
 

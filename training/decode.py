@@ -20,13 +20,13 @@ from geoprep.speed import (
     MAX_MPH,
     NODATA,
 )
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 SLOWEST_MPH = 7.5
 """Threshold of road in continuous predictions: half of the slowest speed of the table."""
 
 
-def class_speeds(stores: Sequence[Store]) -> tuple[float, ...]:
+def class_speeds(stores: Sequence[StoreReader]) -> tuple[float, ...]:
     """Return the speed of each of the seven bins in mph.
 
     It is the mean over the pixels of the train splits, or the centre of a bin that never occurs.

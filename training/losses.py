@@ -19,7 +19,7 @@ from torch.profiler import record_function
 
 from geoprep.errors import UsageError
 from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import DevicePrep
 from training.checkpoint import ModelInfo
 from training.data import make_prep
@@ -199,7 +199,7 @@ class Trainable(nn.Module):
 
 
 def make_trainable(
-    config: Config, info: ModelInfo, engine: Engine, stores: Sequence[Store]
+    config: Config, info: ModelInfo, engine: Engine, stores: Sequence[StoreReader]
 ) -> Trainable:
     """Return an untrained model with its normalisation and loss, on the CPU in fp32.
 
@@ -228,7 +228,7 @@ def make_trainable(
     return Trainable(prep, model, loss, None if spec is None else imported("augmentation", spec))
 
 
-def channel_share(stores: Sequence[Store]) -> Tensor:
+def channel_share(stores: Sequence[StoreReader]) -> Tensor:
     """Return the share of labelled pixels on which each channel of the target ``bins`` is 1.
 
     Parameters
@@ -249,7 +249,7 @@ def channel_share(stores: Sequence[Store]) -> Tensor:
     return (counts @ torch.from_numpy(CHANNEL_TABLE.astype("float64")) / labelled).float()
 
 
-def channel_weights(stores: Sequence[Store], *, largest: float = 5.0) -> Tensor:
+def channel_weights(stores: Sequence[StoreReader], *, largest: float = 5.0) -> Tensor:
     """Return channel weights that favour rare speeds: 1 / sqrt(share), scaled to mean 1.
 
     Weights of 1 / share would let a handful of pixels dominate the loss. Bins that never occur in

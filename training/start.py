@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from geoprep.errors import UsageError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from training.capacity import choose_batch_size, estimate_run
 from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
 from training.cli import write_file
@@ -105,7 +105,7 @@ def run_folder(given: Mapping[str, Any]) -> Path:
 
 def _train(
     config: Config,
-    stores: tuple[Store, ...],
+    stores: tuple[StoreReader, ...],
     folder: Path,
     saved: Checkpoint | None,
     notes: list[str],

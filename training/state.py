@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from geoprep.errors import GeoprepError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import BatchLoader, this_rank
 from training import checkpoint as files
 from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError, ModelInfo
@@ -215,7 +215,7 @@ class Run:
         self,
         config: Config,
         engine: Engine,
-        stores: tuple[Store, ...],
+        stores: tuple[StoreReader, ...],
         folder: Path,
         saved: Checkpoint | None = None,
     ) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from geoprep.speed import NODATA
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import (
     BatchLoader,
     DevicePrep,
@@ -181,7 +181,7 @@ class Evaluation:
 def evaluate_runner(
     runner: Runner,
     info: ModelInfo,
-    stores: Sequence[str | Path | Store],
+    stores: Sequence[str | Path | StoreReader],
     split: Split = "val",
     *,
     level: int | None = None,

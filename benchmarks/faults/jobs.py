@@ -20,7 +20,7 @@ from geoprep.errors import GeoprepError
 from geoprep.executors import Threads
 from geoprep.plan import BuildOptions, make_plan
 from geoprep.sources import CITIES, find_scenes
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from geoprep.synth import synthesise
 from geoprep.verify import verify
 
@@ -173,7 +173,7 @@ class Work:
 
 def works(world: World) -> dict[str, Work]:
     """Return every command that writes; the first four make the same bytes every time."""
-    store, scene = str(world.store), str(Store.open(world.store).scenes.id[0])
+    store, scene = str(world.store), str(StoreReader.open(world.store).scenes.id[0])
 
     def geoprep(name: str, made: str, *arguments: str, same: bool = False) -> Work:
         seen = digest if same else _nothing
@@ -271,7 +271,7 @@ def ram_tiles(store: Path) -> dict[str, Any]:
     from loaders import RamTiles
 
     result: dict[str, Any] = {}
-    for level in Store.open(store).meta.levels:
+    for level in StoreReader.open(store).meta.levels:
         tiles = RamTiles.load(store, "all", level, share=False, progress=False)
         result |= {f"ram{level}.image": tiles.image, f"ram{level}.speed": tiles.speed}
     return result
@@ -291,7 +291,7 @@ def whole_scenes(store: Path) -> dict[str, Any]:
     """Return all scenes, put together from their tiles."""
     from geoprep.store import read_image, read_speed
 
-    opened = Store.open(store)
+    opened = StoreReader.open(store)
     result: dict[str, Any] = {}
     for scene in range(len(opened.scenes)):
         result[f"scene{scene}.image"] = read_image(opened, scene)

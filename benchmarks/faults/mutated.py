@@ -26,7 +26,7 @@ from geoprep.cpus import usable_cpus
 from geoprep.executors import Threads
 from geoprep.plan import BuildOptions, make_plan
 from geoprep.sources import CITIES, Found, Scene, find_scenes
-from geoprep.store import Store, read_image, read_speed
+from geoprep.store import StoreReader, read_image, read_speed
 
 PER_BUILD = 50
 PER_SCENE = 4.0
@@ -137,7 +137,7 @@ def build_mutants(
     found = Found((*scenes, whole), origin="mutants", product="PS-RGB")
     out = folder / "out.zarr"
     build(make_plan([found], ["moscow"], options, Threads(1)), out, Threads(1))
-    store = Store.open(out)
+    store = StoreReader.open(out)
     wrong = jobs.store_problems(out)
     if _seen(store, len(some)) != reference[whole.image]:
         wrong.append("a scene that was whole has other pixels")
@@ -156,7 +156,7 @@ def _written(folder: Path, number: int, mutant: Mutant) -> Scene:
 def _images(source: Path, folder: Path) -> dict[str, str]:
     """Return the hashes of every scene as it is built, by image; with `` alone`` of its image."""
     jobs.build_store(source, folder / "plain.zarr", **OPTIONS)
-    store = Store.open(folder / "plain.zarr")
+    store = StoreReader.open(folder / "plain.zarr")
     result = {}
     for i, scene in enumerate(find_scenes(CITIES["moscow"], source).scenes):
         result[scene.image] = _seen(store, i)
@@ -164,7 +164,7 @@ def _images(source: Path, folder: Path) -> dict[str, str]:
     return result
 
 
-def _seen(store: Store, scene: int) -> str:
+def _seen(store: StoreReader, scene: int) -> str:
     return _hash(read_image(store, scene)) + _hash(read_speed(store, scene))
 
 
@@ -173,7 +173,7 @@ def _hash(pixels: np.ndarray[Any, Any]) -> str:
 
 
 def _scene_problems(
-    store: Store, scene: int, mutant: Mutant, reference: dict[str, str]
+    store: StoreReader, scene: int, mutant: Mutant, reference: dict[str, str]
 ) -> list[str]:
     """Return what is wrong with the scene of a mutant: it must be right, or named."""
     status, reason = str(store.scenes.status[scene]), str(store.scenes.reason[scene])
@@ -191,7 +191,7 @@ def _scene_problems(
     return _image_problems(store, scene, mutant.data)
 
 
-def _image_problems(store: Store, scene: int, data: bytes) -> list[str]:
+def _image_problems(store: StoreReader, scene: int, data: bytes) -> list[str]:
     """Return what differs from what GDAL itself reads, where that needs no conversion."""
     with rasterio.MemoryFile(data) as memory, memory.open() as file:
         plain = file.dtypes[0] == "uint8" and file.count == 3

@@ -15,7 +15,7 @@ from benchmarks.faults.children import Child, Ending, run
 from benchmarks.faults.disks import NoDisk, enlarge, small_disk
 from benchmarks.faults.jobs import Work, World, differences, finished, sound
 from benchmarks.faults.report import Row
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 ROOMY_KIB = 64 << 10
 
@@ -145,7 +145,7 @@ def _named(ending: Ending, out: Path, broken: Path) -> list[str]:
         return []
     if ending.how != "done":
         return [str(ending)]
-    store = Store.open(out)
+    store = StoreReader.open(out)
     odd = [i for i, status in enumerate(store.scenes.status) if status != "ok"]
     told = [str(store.scenes.reason[i]) for i in odd]
     number = broken.stem.rpartition("chip")[2]

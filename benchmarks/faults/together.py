@@ -16,7 +16,7 @@ from benchmarks.faults.children import Child
 from benchmarks.faults.jobs import READERS, Work, World, differences, finished, sound
 from benchmarks.faults.report import Row
 from geoprep.errors import StoreError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 HELD = "each ends well or says that another is at work; the result is whole"
 PAIRS = {"build-zarr": "builds", "predict": "predictions", "page": "pages"}
@@ -101,6 +101,6 @@ def _reading(out: Path, right: dict[str, Any]) -> tuple[list[str], int, int]:
 
 def _codec(out: Path) -> str:
     try:
-        return Store.open(out).meta.codec
+        return StoreReader.open(out).meta.codec
     except StoreError:
         return ""

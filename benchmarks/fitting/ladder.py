@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.child import ask
 from benchmarks.common import Result, ratios
 from benchmarks.fitting.runs import IPEX_PYTHON, Rows, column, fit, read_rows, steady, words_of
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 STEADY = (
     *("--epochs", "3", "--val-every", "3", "--crops-per-tile", "1", "--pictures", "0"),
@@ -89,7 +89,7 @@ def measure_ladder(
     of = result.settings
     step = ["--batch-size", str(of["batch_size"]), "--crop", str(of["crop"])]
     bound = {name: of[name] for name in ("batch_size", "crop")}
-    bound |= {"bands": len(Store.open(store).meta.bands), "seconds": seconds}
+    bound |= {"bands": len(StoreReader.open(store).meta.bands), "seconds": seconds}
     cases: dict[str, Callable[[], dict[str, Any]]] = {
         rung.name: partial(climb, rung, store, work, step) for rung in rungs if rung.python.exists()
     }

@@ -19,7 +19,7 @@ from benchmarks.child import GEOPREP, ROOT, ChildError, run
 from benchmarks.common import Result, announce
 from benchmarks.fitting.runs import Rows, fit
 from geoprep.speed import BIN_COUNT, BIN_TABLE
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import RamTiles
 
 SCENES, SIZE = 48, 1300
@@ -103,7 +103,7 @@ def measure_city(
 
     cases = {name: partial(learnt, name, count()) for name in recipes}
     found = result.turns(cases, result.settings["seeds"])
-    prior = prior_bin_iou(Store.open(store))
+    prior = prior_bin_iou(StoreReader.open(store))
     note = "all roads known, all in the commonest bin of training"
     result.add("city.prior", "", [prior], note=note)
     for name, runs in found.items():
@@ -172,7 +172,7 @@ def course(rows: Rows) -> list[dict[str, Any]]:
     ]
 
 
-def prior_bin_iou(store: Store) -> float:
+def prior_bin_iou(store: StoreReader) -> float:
     """Return the mean bin IoU of one guess for all: the commonest speed bin of the train split.
 
     Every road of the validation scenes is taken as found, and nothing else as road: with a worse

@@ -22,7 +22,7 @@ from zarr.buffer.cpu import NDBuffer
 from benchmarks.child import ask
 from benchmarks.common import Result, announce, ratios
 from benchmarks.machine import resident
-from geoprep.store import PIXEL_ARRAYS, Store
+from geoprep.store import PIXEL_ARRAYS, StoreReader
 from loaders import RamTiles, SharedArrays
 
 LOAD_OVER_ZARRS = 0.9
@@ -38,7 +38,7 @@ ZARRS = {
 """Ways of zarrs: one call per shard or one per array; into touched or into fresh memory."""
 
 
-def load_ours(store: Store) -> float:
+def load_ours(store: StoreReader) -> float:
     """Return GB/s of `RamTiles.load` of every tile; the store is open, and its tables are read."""
     start = time.perf_counter()
     tiles = RamTiles.load(store, split="all", progress=False)
@@ -46,7 +46,7 @@ def load_ours(store: Store) -> float:
     return (tiles.image.nbytes + tiles.speed.nbytes) / seconds / 1e9
 
 
-def load_zarrs(store: Store, *, by_shard: bool, touched: bool) -> float:
+def load_zarrs(store: StoreReader, *, by_shard: bool, touched: bool) -> float:
     """Return GB/s of zarrs alone.
 
     Parameters
@@ -88,7 +88,7 @@ def load_zarrs(store: Store, *, by_shard: bool, touched: bool) -> float:
 
 def measure_load(result: Result, path: Path) -> None:
     """Record rates and peak."""
-    store = Store.open(path)
+    store = StoreReader.open(path)
     cases: dict[str, Callable[[], float]] = {"ours": partial(load_ours, store)}
     if find_spec("zarrs") is None:
         result.notes.append("load: zarrs is not installed, so left out: pip install zarrs")
@@ -112,7 +112,7 @@ def measure_load(result: Result, path: Path) -> None:
 
 def peak_over_split(path: str) -> dict[str, int]:
     """Load in this process; return its peak over what it was before and over the split."""
-    store = Store.open(path)
+    store = StoreReader.open(path)
     Path("/proc/self/clear_refs").write_text("5")  # the kernel forgets the peak so far
     before = resident("VmRSS")
     tiles = RamTiles.load(store, split="all", progress=False)

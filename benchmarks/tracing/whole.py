@@ -22,7 +22,7 @@ from geoprep.roads import (
     write_network,
 )
 from geoprep.sources import get_city
-from geoprep.store import SPLITS, Store
+from geoprep.store import SPLITS, StoreReader
 from geoprep.synth import synthesise
 from training.checkpoint import BEST
 
@@ -54,7 +54,7 @@ def measure_whole(result: Result, work: Path) -> None:
     announce("building the store")
     store = built(area, work / "city.zarr")
     checkpoint = of["model"] or _train(store, work / "run", level, quick=quick)
-    images = _held_out(Store.open(store), area)
+    images = _held_out(StoreReader.open(store), area)
     prefix = f"end_to_end.{level}"
     seconds, square_km, gsd_m = _map(checkpoint, images, work / "maps")
     announce("vectorizing")
@@ -80,7 +80,7 @@ def _train(store: Path, out: Path, level: int, *, quick: bool) -> Path:
     return out / BEST
 
 
-def _held_out(store: Store, area: Path) -> list[Path]:
+def _held_out(store: StoreReader, area: Path) -> list[Path]:
     """Return the images of the scenes that training does not see."""
     table = store.tiles
     held = np.unique(table.scene[table.split != SPLITS.index("train")])

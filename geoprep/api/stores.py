@@ -15,6 +15,7 @@ from geoprep.errors import UsageError
 from geoprep.store import (
     SPLIT_NAMES,
     StoreMeta,
+    StoreReader,
     find_scene,
     scene_grid,
     scene_roads,
@@ -22,7 +23,6 @@ from geoprep.store import (
     tiles_of,
     valid_share,
 )
-from geoprep.store import Store as StoreReader
 
 if TYPE_CHECKING:
     import geopandas as gpd

@@ -16,7 +16,7 @@ from geoprep.storage import StoreFiles
 from geoprep.store import (
     SPLIT_NAMES,
     SPLITS,
-    Store,
+    StoreReader,
     road_fraction,
     scene_issues,
     usable_tiles,
@@ -103,7 +103,7 @@ def summarise(
     black
         From `black_pixels`; None if not known.
     """
-    store = Store.open(out)
+    store = StoreReader.open(out)
     scenes, tiles = store.scenes, store.tiles
     stages = Counter[str]()
     scenes_built, source_bytes = 0, 0
@@ -196,7 +196,7 @@ def _no_road_in_rasters(plan: Plan, what: str) -> str:
     )
 
 
-def _warnings(plan: Plan, store: Store) -> Iterator[str]:
+def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:
     if not (store.scenes.status == "ok").any():
         return
     tiles, usable = store.tiles, usable_tiles(store)

@@ -28,7 +28,7 @@ class StoreFiles:
     Parameters
     ----------
     location
-        A local folder, or any address that :meth:`geoprep.store.Store.open` takes.
+        A local folder, or any address that :meth:`geoprep.store.StoreReader.open` takes.
     """
 
     def __init__(self, location: str | Path) -> None:

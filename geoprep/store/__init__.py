@@ -1,7 +1,7 @@
 """The store: its schema and byte layout, and reading and writing it.
 
-:class:`Store` opens a store. ``schema`` and ``layout`` define the format, ``writer`` and ``shards``
-write it, ``scenes`` and ``tiles`` read whole scenes and single tiles.
+:class:`StoreReader` opens a store. ``schema`` and ``layout`` define the format, ``writer`` and
+``shards`` write it, ``scenes`` and ``tiles`` read whole scenes and single tiles.
 """
 
 import lazy_loader as lazy

@@ -44,7 +44,7 @@ def quiet_zarr() -> Iterator[None]:
         yield
 
 
-class Store:
+class StoreReader:
     """A finished store, opened for reading.
 
     Parameters
@@ -61,7 +61,7 @@ class Store:
         self.meta = meta
 
     @classmethod
-    def open(cls, location: str | Path) -> Store:
+    def open(cls, location: str | Path) -> StoreReader:
         """Open a local folder or an ``s3://``, ``gs://``, ``az://`` or ``http(s)://`` address.
 
         Raises

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.store.reader import Store
+from geoprep.store.reader import StoreReader
 from geoprep.store.schema import SPLIT_NAMES, SceneTable, TileTable
 from geoprep.store.tiles import TileReader
 
@@ -24,7 +24,7 @@ def tiles_of(tiles: TileTable, scene: int) -> slice:
     return slice(int(first), int(last))
 
 
-def find_scene(store: Store, name: str) -> int:
+def find_scene(store: StoreReader, name: str) -> int:
     """Return the index of the scene with this id, or with an id that ends so (``chip12``).
 
     The ending must begin at a word or number: ``chip1`` does not match ``AOI_7_Moscow_chip11``, and
@@ -61,7 +61,7 @@ def _ends_with(name: str, end: str) -> bool:
     return not (same_word or same_number)
 
 
-def scene_grid(store: Store, scene: int) -> Grid | None:
+def scene_grid(store: StoreReader, scene: int) -> Grid | None:
     """Return the grid of a scene at the finest level; None if it is not georeferenced."""
     return grid_of(store.tiles, store.scenes, scene, store.meta.tile)
 
@@ -87,7 +87,7 @@ def grid_of(tiles: TileTable, scenes: SceneTable, scene: int, tile: int) -> Grid
     return Grid(*shape, transform, str(scenes.crs[scene]))
 
 
-def valid_share(store: Store, scene: int) -> float:
+def valid_share(store: StoreReader, scene: int) -> float:
     """Return the share (0..1) of a scene's pixels that hold imagery, padding of tiles left out.
 
     Exact if tiles do not overlap or have no nodata. Otherwise an estimate: each pixel counts once,
@@ -115,7 +115,7 @@ def _sides(
     return (lasts - firsts)[at], np.diff(cuts)[at]
 
 
-def valid_pixels(store: Store) -> NDArray[np.float64]:
+def valid_pixels(store: StoreReader) -> NDArray[np.float64]:
     """Return float64 (scene, 2): valid pixels and all pixels of each scene, finest level.
 
     Both are 0 for a scene of unknown size, whose image could not be opened.
@@ -129,13 +129,13 @@ def valid_pixels(store: Store) -> NDArray[np.float64]:
     return counts
 
 
-def valid_fraction(store: Store) -> float:
+def valid_fraction(store: StoreReader) -> float:
     """Return the share (0..1) of all scenes' pixels that hold imagery; 0 without pixels."""
     valid, pixels = valid_pixels(store).sum(axis=0)
     return float(valid / pixels) if pixels else 0.0
 
 
-def scene_splits(store: Store) -> NDArray[np.uint8]:
+def scene_splits(store: StoreReader) -> NDArray[np.uint8]:
     """Return uint8 (scene): the most frequent split of each scene's tiles."""
     counts = np.zeros((len(store.scenes), len(SPLIT_NAMES)), np.int64)
     np.add.at(counts, (store.tiles.scene, store.tiles.split), 1)
@@ -143,7 +143,7 @@ def scene_splits(store: Store) -> NDArray[np.uint8]:
     return most
 
 
-def split_names(store: Store, scene: int) -> str:
+def split_names(store: StoreReader, scene: int) -> str:
     """Return the names of the splits of a scene's tiles, such as ``train`` or ``train, val``."""
     there = np.unique(store.tiles.split[tiles_of(store.tiles, scene)])
     return ", ".join(SPLIT_NAMES[split] for split in there)
@@ -167,12 +167,12 @@ def road_shares(
     return np.divide(roads, valid, out=np.zeros(count), where=valid > 0)
 
 
-def scene_roads(store: Store) -> NDArray[np.float64]:
+def scene_roads(store: StoreReader) -> NDArray[np.float64]:
     """Return float64 (scene): the share of road among each scene's valid pixels."""
     return road_shares(store.tiles, store.tiles.scene, len(store.scenes))
 
 
-def usable_tiles(store: Store) -> NDArray[np.bool_]:
+def usable_tiles(store: StoreReader) -> NDArray[np.bool_]:
     """Return bool (tile): whether a tile can be trained on.
 
     Its scene has status ``ok``, and at least one of its pixels is valid, as the loaders require.
@@ -181,13 +181,13 @@ def usable_tiles(store: Store) -> NDArray[np.bool_]:
     return mask & (store.tiles.valid_fraction > 0)
 
 
-def road_fraction(store: Store, chosen: NDArray[np.bool_] | None = None) -> float:
+def road_fraction(store: StoreReader, chosen: NDArray[np.bool_] | None = None) -> float:
     """Return the share of road among the valid pixels of chosen tiles (None: `usable_tiles`)."""
     chosen = usable_tiles(store) if chosen is None else chosen
     return float(road_shares(store.tiles, chosen.astype(np.int64), 2)[1])
 
 
-def scene_issues(store: Store) -> list[tuple[str, str, str]]:
+def scene_issues(store: StoreReader) -> list[tuple[str, str, str]]:
     """Return (id, status, reason) of every scene that was not built as planned.
 
     ``unlabelled`` scenes are left out if no scene of the store has labels.
@@ -215,7 +215,7 @@ def shape_within(
     return max(1, round(height)), max(1, round(width))
 
 
-def level_grid(store: Store, scene: int, level: int) -> Grid | None:
+def level_grid(store: StoreReader, scene: int, level: int) -> Grid | None:
     """Return the grid of a scene at a level; its last pixels may extend beyond the scene."""
     grid, factor = scene_grid(store, scene), store.meta.tile // level
     if grid is None:
@@ -224,7 +224,7 @@ def level_grid(store: Store, scene: int, level: int) -> Grid | None:
     return Grid(height, width, grid.transform * Affine.scale(factor), grid.crs)
 
 
-def is_aligned(store: Store, scene: int, level: int) -> bool:
+def is_aligned(store: StoreReader, scene: int, level: int) -> bool:
     """Return whether all tiles of a scene share one pixel grid at a level.
 
     They do at the finest level. At coarser levels, a tile that was shifted inwards by an odd number
@@ -235,7 +235,7 @@ def is_aligned(store: Store, scene: int, level: int) -> bool:
 
 
 def read_image(
-    store: Store, scene: int, level: int | None = None, rows: range | None = None
+    store: StoreReader, scene: int, level: int | None = None, rows: range | None = None
 ) -> NDArray[np.uint8]:
     """Return a scene's image, uint8 (y, x, band), without padding; 0 is nodata.
 
@@ -259,13 +259,13 @@ def read_image(
 
 
 def read_speed(
-    store: Store, scene: int, level: int | None = None, rows: range | None = None
+    store: StoreReader, scene: int, level: int | None = None, rows: range | None = None
 ) -> NDArray[np.uint8]:
     """Return a scene's speed label, uint8 (y, x); see :func:`read_image`."""
     return _assemble(store, scene, store.check_level(level), "speed", rows)
 
 
-def scene_shape(store: Store, scene: int, level: int) -> tuple[int, int]:
+def scene_shape(store: StoreReader, scene: int, level: int) -> tuple[int, int]:
     """Return (height, width) of a scene at a level; without a grid, of the area of its tiles."""
     grid = level_grid(store, scene, level)
     if grid is not None:
@@ -274,7 +274,9 @@ def scene_shape(store: Store, scene: int, level: int) -> tuple[int, int]:
     return int(tops.max()) + level, int(lefts.max()) + level
 
 
-def _corners(store: Store, scene: int, level: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _corners(
+    store: StoreReader, scene: int, level: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first row and column of a scene's tiles, in pixels of a level."""
     tiles, rows, factor = store.tiles, tiles_of(store.tiles, scene), store.meta.tile // level
     # Rounded up, so that a tile that ends at the scene's edge still does.
@@ -283,7 +285,7 @@ def _corners(store: Store, scene: int, level: int) -> tuple[NDArray[np.int64], N
 
 
 def _assemble(
-    store: Store, scene: int, level: int, name: str, rows: range | None
+    store: StoreReader, scene: int, level: int, name: str, rows: range | None
 ) -> NDArray[np.uint8]:
     reader = TileReader(store, level, name)
     height, width = scene_shape(store, scene, level)

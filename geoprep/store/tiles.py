@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from geoprep.errors import StoreError
 from geoprep.storage import StoreFiles
 from geoprep.store.layout import MISSING
-from geoprep.store.reader import REPAIR, Store
+from geoprep.store.reader import REPAIR, StoreReader
 
 
 class TileReader:
@@ -29,7 +29,7 @@ class TileReader:
         The layout of the array differs from the schema.
     """
 
-    def __init__(self, store: Store, level: int | None, name: str) -> None:
+    def __init__(self, store: StoreReader, level: int | None, name: str) -> None:
         self.layout = store.layout(level, name)
         self._files = StoreFiles(store.location)
         self._shard = -1

@@ -15,8 +15,8 @@ from geoprep.store import (
     PIXEL_ARRAYS,
     SCENE_COLUMNS,
     TILE_COLUMNS,
-    Store,
     StoreMeta,
+    StoreReader,
     digest,
     pixel_layouts,
 )
@@ -80,7 +80,7 @@ def table_arrays(meta: StoreMeta) -> dict[str, tuple[str, tuple[str, ...]]]:
     }
 
 
-def check_digests(store: Store, files: StoreFiles) -> Iterator[Problem]:
+def check_digests(store: StoreReader, files: StoreFiles) -> Iterator[Problem]:
     """Check every file without pixels against its digest. Older stores have no digests."""
     ledger = store.root.get("ledger")
     digests = ledger.attrs.get("files", {}) if isinstance(ledger, zarr.Group) else {}
@@ -143,7 +143,7 @@ def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - any JSON
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def check_meta(store: Store) -> Iterator[Problem]:
+def check_meta(store: StoreReader) -> Iterator[Problem]:
     """Check the root attribute against its digest in the ledger, and its keys."""
     meta = store.meta
     attrs = dict(store.root.attrs)["geoprep"]
@@ -155,7 +155,7 @@ def check_meta(store: Store) -> Iterator[Problem]:
         yield Problem.of(".", "the geoprep attribute has unknown or missing keys")
 
 
-def check_arrays(store: Store, tiles: int) -> Iterator[Problem]:
+def check_arrays(store: StoreReader, tiles: int) -> Iterator[Problem]:
     """Check shape, chunks, dtype, fill value and codecs of every array against the attribute.
 
     Parameters
@@ -171,7 +171,7 @@ def check_arrays(store: Store, tiles: int) -> Iterator[Problem]:
         yield from _compare(store, name, expected)
 
 
-def _compare(store: Store, name: str, expected: dict[str, Any]) -> Iterator[Problem]:
+def _compare(store: StoreReader, name: str, expected: dict[str, Any]) -> Iterator[Problem]:
     array = store.root.get(name)
     if not isinstance(array, zarr.Array):
         yield Problem.of(name, "the array is missing")
@@ -191,7 +191,7 @@ def _compare(store: Store, name: str, expected: dict[str, Any]) -> Iterator[Prob
 
 
 def check_names(
-    store: Store, files: StoreFiles, expected_shards: Iterable[str]
+    store: StoreReader, files: StoreFiles, expected_shards: Iterable[str]
 ) -> Iterator[Problem]:
     """Check that every file of the store exists, and no other.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from geoprep.executors import Threads
 from geoprep.storage import StoreFiles
-from geoprep.store import PIXEL_ARRAYS, Store
+from geoprep.store import PIXEL_ARRAYS, StoreReader
 from geoprep.verify import metadata_checks as metadata
 from geoprep.verify.metadata_checks import Problem
 from geoprep.verify.pixel_checks import Findings, check_job, check_statistics
@@ -79,7 +79,7 @@ def verify(
         There is no store, or it is incomplete, of another schema, or its root metadata are damaged.
     """
     start = time.perf_counter()
-    store, files = Store.open(store_path), StoreFiles(store_path)
+    store, files = StoreReader.open(store_path), StoreFiles(store_path)
     tables, unreadable = read_tables(store)
     problems = [*metadata.check_documents(files), *metadata.check_meta(store), *unreadable]
     # Only where no more specific problem was found.
@@ -111,14 +111,14 @@ def _paths(jobs: Iterable[ShardJob]) -> Iterator[str]:
     return (job.path(name) for job in jobs for name in PIXEL_ARRAYS)
 
 
-def _tile_count(store: Store, tables: Tables) -> int:
+def _tile_count(store: StoreReader, tables: Tables) -> int:
     """Return the number of tiles by the tile table or, if it is damaged, by the pixels."""
     return len(tables.tiles) if tables.tiles is not None else store.image().shape[0]
 
 
 def _check_pixels(
     jobs: list[ShardJob],
-    store: Store,
+    store: StoreReader,
     files: StoreFiles,
     tables: Tables,
     workers: int | None,

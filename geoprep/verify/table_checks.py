@@ -21,8 +21,8 @@ from geoprep.store import (
     SPLITS,
     STATUSES,
     TILE_COLUMNS,
-    Store,
     StoreMeta,
+    StoreReader,
     grid_of,
     shape_within,
     tiles_of,
@@ -72,7 +72,7 @@ class Tables:
         return bytes(ledger[shard]).hex()
 
 
-def read_tables(store: Store) -> tuple[Tables, list[Problem]]:
+def read_tables(store: StoreReader) -> tuple[Tables, list[Problem]]:
     """Read every table array on its own; return the tables and problems."""
     arrays: dict[str, NDArray[Any]] = {}
     problems: list[Problem] = []
@@ -116,7 +116,7 @@ def _check_lengths(arrays: dict[str, NDArray[Any]]) -> Iterator[Problem]:
                 yield Problem.of(name, f"{length} rows, not the {lengths[min(lengths)]} of others")
 
 
-def check_tables(store: Store, tiles: Tiles, scenes: Scenes) -> Iterator[Problem]:
+def check_tables(store: StoreReader, tiles: Tiles, scenes: Scenes) -> Iterator[Problem]:
     """Check the tile table, the scene table, and that each fits the other."""
     if (np.diff(tiles.scene.astype(np.int64)) < 0).any():
         yield Problem.of("scene", "tiles are not in the order of their scenes")

@@ -17,7 +17,7 @@ from geoprep.grid import Grid
 from geoprep.palette import speed_colours
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
 from geoprep.storage import replaced
-from geoprep.store import Store, read_image, read_speed
+from geoprep.store import StoreReader, read_image, read_speed
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetWriter
@@ -36,7 +36,7 @@ _MOST_PNG_BANDS = 4
 class SceneRaster:
     """A scene at a level, its grid there, and the tags of the file."""
 
-    store: Store
+    store: StoreReader
     scene: int
     level: int
     grid: Grid

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from geoprep.grid import Grid
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
-from geoprep.store import Store, read_image, read_speed, scene_shape
+from geoprep.store import StoreReader, read_image, read_speed, scene_shape
 
 DARK = 0.45
 """Pictures with a lower median brightness are brightened to this median."""
@@ -44,7 +44,7 @@ def natural_bands(names: Sequence[str]) -> tuple[int, ...]:
     return (0, 1, 2) if len(names) > 2 else (0,)
 
 
-def brightness_table(store: Store) -> NDArray[np.uint8]:
+def brightness_table(store: StoreReader) -> NDArray[np.uint8]:
     """Return uint8 (256), a brightness lookup table for all bands and scenes of the store.
 
     The middle 98 % of the training pixels fill the range. A gamma raises the median of dark
@@ -67,7 +67,7 @@ def brightness_table(store: Store) -> NDArray[np.uint8]:
 
 
 def read_thinned(
-    store: Store, scene: int, level: int, step: int
+    store: StoreReader, scene: int, level: int, step: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return a scene's image and label, reduced by ``step``, read in strips to save memory."""
     height = scene_shape(store, scene, level)[0]

@@ -17,7 +17,7 @@ from geoprep.store import (
     SPLIT_NAMES,
     SPLITS,
     STATUSES,
-    Store,
+    StoreReader,
     road_fraction,
     scene_grid,
     scene_issues,
@@ -38,7 +38,7 @@ SHOWN_SPEEDS = 16
 BAR_WIDTH = 32
 
 
-def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
+def info(store: StoreReader, *, scenes: bool = False) -> dict[str, Any]:
     """Return all facts about a store as plain JSON values.
 
     Parameters
@@ -95,7 +95,7 @@ def info(store: Store, *, scenes: bool = False) -> dict[str, Any]:
     return {**facts, "scene_table": _scene_table(store)} if scenes else facts
 
 
-def _square_kilometres(store: Store, valid: NDArray[np.float64]) -> float:
+def _square_kilometres(store: StoreReader, valid: NDArray[np.float64]) -> float:
     """Return the area of all imagery in square kilometres.
 
     Parameters
@@ -112,7 +112,7 @@ def _square_kilometres(store: Store, valid: NDArray[np.float64]) -> float:
     return total / 1e6
 
 
-def _level(store: Store, files: StoreFiles, level: int) -> dict[str, Any]:
+def _level(store: StoreReader, files: StoreFiles, level: int) -> dict[str, Any]:
     factor = store.meta.tile // level
     shape = [len(store.tiles), level, level]
     shapes = {"image": [*shape, len(store.meta.bands)], "speed": shape}
@@ -133,7 +133,7 @@ def _level(store: Store, files: StoreFiles, level: int) -> dict[str, Any]:
     }
 
 
-def _split(store: Store, usable: NDArray[np.bool_], split: int) -> dict[str, Any]:
+def _split(store: StoreReader, usable: NDArray[np.bool_], split: int) -> dict[str, Any]:
     """Count scenes and tiles of a split; ``ram_bytes`` is the size of its usable tiles."""
     chosen = store.tiles.split == split
     ready = chosen & usable
@@ -149,7 +149,7 @@ def _split(store: Store, usable: NDArray[np.bool_], split: int) -> dict[str, Any
     }
 
 
-def _scene_table(store: Store) -> list[dict[str, Any]]:
+def _scene_table(store: StoreReader) -> list[dict[str, Any]]:
     roads, scenes = scene_roads(store), store.scenes
     counts = np.bincount(store.tiles.scene, minlength=len(scenes))
     return [
@@ -168,7 +168,7 @@ def _described(scene: object, status: object, reason: object) -> dict[str, str]:
     return {"scene": str(scene), "status": str(status), "reason": str(reason)}
 
 
-def _statistics(store: Store) -> list[dict[str, Any]]:
+def _statistics(store: StoreReader) -> list[dict[str, Any]]:
     values = np.arange(256, dtype=np.float64)
     result = []
     for name, counts in zip(store.meta.bands, store.histogram_band, strict=True):
@@ -181,7 +181,7 @@ def _statistics(store: Store) -> list[dict[str, Any]]:
     return result
 
 
-def _speeds(store: Store) -> dict[str, int]:
+def _speeds(store: StoreReader) -> dict[str, int]:
     counts = store.histogram_speed
     return {
         str(mph): int(counts[mph]) for mph in range(BACKGROUND + 1, UNKNOWN_SPEED) if counts[mph]

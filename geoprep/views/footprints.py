@@ -15,7 +15,7 @@ from geoprep.grid import Grid
 from geoprep.storage import replaced
 from geoprep.store import (
     SPLIT_NAMES,
-    Store,
+    StoreReader,
     scene_grid,
     scene_roads,
     split_names,
@@ -29,7 +29,7 @@ DECIMALS = 9
 """Decimal places of a degree: a resolution of 0.1 mm."""
 
 
-def export_footprints(store: Store, out: str | Path, *, by: By = "scene") -> Path:
+def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") -> Path:
     """Write one polygon per scene or tile, in longitude and latitude, with its properties.
 
     Properties are ``scene``, ``split``, ``status``, ``reason``, ``road_fraction`` (of the labelled
@@ -66,7 +66,7 @@ def export_footprints(store: Store, out: str | Path, *, by: By = "scene") -> Pat
 _Feature = tuple[shapely.Polygon | None, dict[str, Any]]
 
 
-def _scenes(store: Store) -> Iterator[_Feature]:
+def _scenes(store: StoreReader) -> Iterator[_Feature]:
     roads = scene_roads(store)
     for index in range(len(store.scenes)):
         rows = tiles_of(store.tiles, index)
@@ -79,7 +79,7 @@ def _scenes(store: Store) -> Iterator[_Feature]:
         yield outline(scene_grid(store, index)), properties
 
 
-def _tiles(store: Store) -> Iterator[_Feature]:
+def _tiles(store: StoreReader) -> Iterator[_Feature]:
     tiles, side = store.tiles, store.meta.tile
     for index in range(len(store.scenes)):
         grid = scene_grid(store, index)
@@ -101,7 +101,7 @@ def _tiles(store: Store) -> Iterator[_Feature]:
             yield polygon, properties
 
 
-def _common(store: Store, index: int) -> dict[str, Any]:
+def _common(store: StoreReader, index: int) -> dict[str, Any]:
     scenes = store.scenes
     return {
         "scene": str(scenes.id[index]),

@@ -10,7 +10,7 @@ from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.storage import make_folder
-from geoprep.store import Store, find_scene, is_aligned, level_grid, split_names
+from geoprep.store import StoreReader, find_scene, is_aligned, level_grid, split_names
 from geoprep.views.cog import Coding, SceneRaster, write_image, write_speed
 from geoprep.views.footprints import export_footprints
 
@@ -23,7 +23,7 @@ ALL = "all"
 
 
 def export_scene(
-    store: Store,
+    store: StoreReader,
     scene: str,
     out: str | Path,
     *,
@@ -85,7 +85,7 @@ def export_scene(
 
 
 def export_scenes(
-    store: Store,
+    store: StoreReader,
     scenes: Sequence[str],
     out: str | Path,
     *,
@@ -127,7 +127,7 @@ def export_scenes(
     return [path for paths in written for path in paths]
 
 
-def _chosen(store: Store, what: What) -> list[str]:
+def _chosen(store: StoreReader, what: What) -> list[str]:
     """Return the ids of all scenes that have the requested pixels."""
     wanted = ("ok",) if what == "speed" else ("ok", "unlabelled")
     found = [str(one) for one in store.scenes.id[[s in wanted for s in store.scenes.status]]]
@@ -136,7 +136,7 @@ def _chosen(store: Store, what: What) -> list[str]:
     return found
 
 
-def _exportable(store: Store, index: int, level: int, what: What) -> Grid:
+def _exportable(store: StoreReader, index: int, level: int, what: What) -> Grid:
     """Return the scene's grid. Raise UsageError if its raster would be empty or inexact."""
     name, status = store.scenes.id[index], store.scenes.status[index]
     if status in ("skipped", "failed"):
@@ -170,7 +170,7 @@ def _targets(out: Path, scene: str, what: What, *, plain: bool) -> dict[str, Pat
     return {what: out}
 
 
-def _tags(store: Store, index: int, level: int) -> dict[str, str]:
+def _tags(store: StoreReader, index: int, level: int) -> dict[str, str]:
     return {
         "SCENE": str(store.scenes.id[index]),
         "SPLIT": split_names(store, index),

@@ -17,7 +17,7 @@ from geoprep.store import (
     SPLIT_NAMES,
     SPLITS,
     STATUSES,
-    Store,
+    StoreReader,
     find_scene,
     road_fraction,
     scene_grid,
@@ -42,7 +42,7 @@ SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
 
 
 def preview(
-    store: Store,
+    store: StoreReader,
     out: str | Path,
     *,
     scenes: Sequence[str] | None = None,
@@ -97,7 +97,7 @@ def preview(
     return out
 
 
-def choose_scenes(store: Store, count: int) -> list[int]:
+def choose_scenes(store: StoreReader, count: int) -> list[int]:
     """Return a representative choice of scenes, in a fixed order.
 
     At most a third are scenes that are not ``ok``, one of each status (more only if there are too
@@ -131,7 +131,7 @@ def _spread(members: NDArray[np.intp], roads: NDArray[np.float64], take: int) ->
     return [ranked[round(float(step))] for step in steps]
 
 
-def _fitting_level(store: Store, grids: Sequence[Grid | None], pixels: int) -> int:
+def _fitting_level(store: StoreReader, grids: Sequence[Grid | None], pixels: int) -> int:
     """Return the coarsest level at which every scene is at least as wide as its panel."""
     widths = [grid.width for grid in grids if grid is not None]
     for level in reversed(store.meta.levels):
@@ -141,7 +141,7 @@ def _fitting_level(store: Store, grids: Sequence[Grid | None], pixels: int) -> i
 
 
 def _view(
-    store: Store,
+    store: StoreReader,
     scene: int,
     grid: Grid | None,
     level: int,
@@ -180,7 +180,7 @@ def _view(
     )
 
 
-def _header(store: Store, level: int) -> tuple[str, str, str]:
+def _header(store: StoreReader, level: int) -> tuple[str, str, str]:
     """Return the title, the line below it and the note at the bottom."""
     meta, tiles = store.meta, store.tiles
     splits = scene_splits(store)

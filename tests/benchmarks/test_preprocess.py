@@ -20,7 +20,7 @@ from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources import find_scenes
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 SIZE = 128
 needs_reference = pytest.mark.skipif(bool(missing()), reason=f"{missing()} is not installed")
@@ -79,7 +79,7 @@ def test_the_usual_way_makes_the_same_pixels(chips: Chips, tmp_path: Path):
     found = find_scenes(chips.city, chips.folder)
     plan = make_plan([found], [chips.city.name], BuildOptions(), Threads(1))
     build(plan, tmp_path / "o.zarr", Threads(1))
-    store = Store.open(tmp_path / "o.zarr")
+    store = StoreReader.open(tmp_path / "o.zarr")
     for number, scene in enumerate(found.scenes):
         (image, speed), _ = prepare_chip(scene)
         ours, mask = store.image(SIZE)[number], store.speed(SIZE)[number]

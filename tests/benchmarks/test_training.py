@@ -20,7 +20,7 @@ from benchmarks.fitting.ladder import CEILING, FIT, IPEX, KEPT, PLAIN, RUNGS
 from benchmarks.loading.data import Sizes, synthetic_store
 from benchmarks.report import draw, print_report
 from geoprep.speed import BIN_TABLE
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import RamTiles
 from training.fit import COMMAND
 from training.settings import Config
@@ -135,7 +135,7 @@ def test_rates_are_those_of_all_epochs_but_the_first():
 
 
 def test_the_prior_is_one_guess_for_every_road(store):
-    opened = Store.open(store)
+    opened = StoreReader.open(store)
     tiles = np.bincount(RamTiles.load(store, split="val", progress=False).speed.reshape(-1))
     bins = np.bincount(BIN_TABLE, weights=np.resize(np.pad(tiles, (0, 256)), 256), minlength=8)[1:]
     train = np.bincount(BIN_TABLE, weights=opened.histogram_speed, minlength=8)[1:]

@@ -24,7 +24,7 @@ from geoprep.sources import Scene
 from geoprep.sources.cities import BUCKET, CITIES
 from geoprep.storage import open_header, open_image
 from geoprep.storage.objects import RangeReader
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from geoprep.synth import synthesise
 from loaders import BatchLoader, RamTiles, StreamTiles
 
@@ -80,7 +80,7 @@ def test_a_store_in_a_bucket_is_looked_at_as_any_other(s3, built, tmp_path):
     assert "intact" in geoprep("verify", STORE).stdout
     geoprep("preview", STORE, "--out", tmp_path / "two.html")
     page = (tmp_path / "two.html").read_text()
-    assert all(name in page for name in Store.open(built).scenes.id)
+    assert all(name in page for name in StoreReader.open(built).scenes.id)
     geoprep("export", STORE, "--scene", "all", "--out", tmp_path / "tifs")
     geoprep("export", built, "--scene", "all", "--out", tmp_path / "same")
     written = sorted(path.name for path in (tmp_path / "tifs").iterdir())
@@ -163,7 +163,7 @@ def test_a_city_is_downloaded_and_built(public, cities, tmp_path):
     assert "4 (0 without a label)" in rehearsed
     assert "4 ok" in geoprep(*source, "--out", tmp_path / "a.zarr").stdout
     geoprep("build-zarr", "--city", "moscow", "--source", cities, "--out", tmp_path / "b.zarr")
-    a, b = (Store.open(tmp_path / name) for name in ("a.zarr", "b.zarr"))
+    a, b = (StoreReader.open(tmp_path / name) for name in ("a.zarr", "b.zarr"))
     assert a.scenes.id.tolist() == b.scenes.id.tolist()
     assert np.array_equal(a.tiles.road_fraction, b.tiles.road_fraction)
 
@@ -217,7 +217,7 @@ def test_remote_images_and_masks_of_equal_names_are_not_mixed_up(s3, tmp_path):
             *("--label-values", "255", "--tile", "64", "--out", tmp_path / f"{name}.zarr"),
         )
     assert tree_digest(tmp_path / "remote.zarr") == tree_digest(tmp_path / "local.zarr")
-    assert Store.open(tmp_path / "remote.zarr").scenes.id.tolist() == ["0", "1", "2"]
+    assert StoreReader.open(tmp_path / "remote.zarr").scenes.id.tolist() == ["0", "1", "2"]
 
 
 def test_a_dry_run_reads_only_the_headers_of_remote_images(s3, tmp_path):

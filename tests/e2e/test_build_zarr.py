@@ -13,7 +13,7 @@ from helpers.buckets import client_of, s3_endpoint, use_endpoint
 
 from geoprep.sources.cities import CITIES
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from geoprep.synth import synthesise
 
 MOSCOW = CITIES["moscow"]
@@ -61,7 +61,7 @@ def test_json_summary_is_one_document(city, tmp_path, geoprep_here):
     )
     summary = json.loads(done.stdout)
     assert summary["statuses"] == {"ok": 6}
-    assert summary["tiles"] == len(Store.open(tmp_path / "m.zarr").tiles)
+    assert summary["tiles"] == len(StoreReader.open(tmp_path / "m.zarr").tiles)
     assert done.stderr.startswith("note: ")
     assert "is synthetic" in done.stderr
 
@@ -74,7 +74,7 @@ def test_failed_scene_exits_1_and_the_rest_is_complete(city, tmp_path, geoprep_h
     done = geoprep_here("build-zarr", "--city", "moscow", "--source", source)
     assert done.returncode == 1
     assert victim.name in done.stdout
-    store = Store.open(tmp_path / "moscow.zarr")
+    store = StoreReader.open(tmp_path / "moscow.zarr")
     assert sorted(store.scenes.status) == ["failed"] + ["ok"] * 5
     assert geoprep_here("verify", tmp_path / "moscow.zarr").returncode == 0
 
@@ -112,9 +112,9 @@ def test_other_parameters_are_refused_until_overwrite(city, tmp_path, geoprep_he
     assert other.returncode == 2
     assert "tile" in other.stderr
     assert "--overwrite" in other.stderr
-    assert Store.open(tmp_path / "m.zarr").meta.tile != 64
+    assert StoreReader.open(tmp_path / "m.zarr").meta.tile != 64
     assert geoprep_here(*common, "--tile", "64", "--overwrite").returncode == 0
-    assert Store.open(tmp_path / "m.zarr").meta.tile == 64
+    assert StoreReader.open(tmp_path / "m.zarr").meta.tile == 64
 
 
 def test_road_file_that_cannot_be_used_stops_the_build(city, tmp_path, geoprep_here):
@@ -136,7 +136,7 @@ def test_multispectral_bands(tmp_path, geoprep_here):
         *("--bands", "5,3,2", "--out", tmp_path / "ms.zarr"),
     )
     assert done.returncode == 0, done.stderr
-    meta = Store.open(tmp_path / "ms.zarr").meta
+    meta = StoreReader.open(tmp_path / "ms.zarr").meta
     assert meta.bands == ("red", "green", "blue")
     assert meta.rescale == "scene"
 
@@ -150,7 +150,10 @@ def test_from_s3(city, tmp_path, monkeypatch, geoprep_here):
         done = geoprep_here(*common, tmp_path / "s3.zarr", "--source", "s3://imagery/sn5")
         assert done.returncode == 0, done.stderr
     assert geoprep_here(*common, tmp_path / "local.zarr", "--source", city).returncode == 0
-    remote, local = Store.open(tmp_path / "s3.zarr"), Store.open(tmp_path / "local.zarr")
+    remote, local = (
+        StoreReader.open(tmp_path / "s3.zarr"),
+        StoreReader.open(tmp_path / "local.zarr"),
+    )
     assert np.array_equal(remote.image()[:], local.image()[:])
     assert np.array_equal(remote.speed()[:], local.speed()[:])
 
@@ -195,7 +198,7 @@ def test_a_build_in_which_every_scene_is_skipped_exits_1(city, tmp_path, geoprep
     over = geoprep_here(*own[:-1], tmp_path / "m.zarr", "--overwrite")
     assert over.returncode == 2
     assert "was not replaced" in over.stderr
-    assert sorted(Store.open(tmp_path / "m.zarr").scenes.status) == ["ok"] * 6
+    assert sorted(StoreReader.open(tmp_path / "m.zarr").scenes.status) == ["ok"] * 6
 
 
 def test_unpacked_inputs_are_named_and_removed_on_request(city, tmp_path, geoprep_here):

@@ -12,7 +12,7 @@ from affine import Affine
 from helpers.factory import PLACES, ROADS, Place, write_image, write_roads
 from PIL import Image
 
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 REPO = Path(__file__).resolve().parents[2]
 RECIPES = (REPO / "docs" / "recipes.md").read_text(encoding="utf-8")
@@ -121,7 +121,7 @@ def test_deepglobe_from_masks_to_a_map(tmp_path, follow):
             grey = np.where(road, 250, 4).astype(np.uint8)  # as a lossy format leaves them
             write_mask(folder / f"{number}_mask.png", np.repeat(grey[None], 3, axis=0))
     follow("deepglobe")
-    store = Store.open(tmp_path / "deepglobe.zarr")
+    store = StoreReader.open(tmp_path / "deepglobe.zarr")
     assert store.scenes.status.tolist() == ["ok"] * 6
     assert not store.meta.has_speeds
     assert set(store.scenes.crs.tolist()) == {""}
@@ -145,7 +145,7 @@ def test_massachusetts_from_masks_to_a_map(tmp_path, follow):
         if number < 6:
             write_mask(folder.parent / "map" / f"{name}.tif", road * np.uint8(255))
     follow("massachusetts")
-    store = Store.open(tmp_path / "massachusetts.zarr")
+    store = StoreReader.open(tmp_path / "massachusetts.zarr")
     assert store.scenes.status.tolist() == ["ok"] * 6
     speed = store.speed()[...]
     assert (speed[:, :12] == 255).all()
@@ -180,7 +180,7 @@ def test_spacenet_3_and_5_as_their_archives_unpack(tmp_path, follow):
             write_roads(label, at, (SIDE, SIDE), roads)
     follow("spacenet")
     for name, slowest in (("vegas", 15), ("moscow", 20)):
-        store = Store.open(tmp_path / f"{name}.zarr")
+        store = StoreReader.open(tmp_path / f"{name}.zarr")
         assert store.scenes.status.tolist() == ["ok"] * 2
         assert np.unique(store.speed()[...]).tolist() == [0, slowest, 25, 65]
 
@@ -195,7 +195,7 @@ def test_masks_of_speed_bins_made_elsewhere(tmp_path, follow):
         channels[2][bars(number)] = channels[7][bars(number)] = 255
         write_mask(tmp_path / "masks" / name.format("MS"), channels)
     follow("masks")
-    store = Store.open(tmp_path / "from-masks.zarr")
+    store = StoreReader.open(tmp_path / "from-masks.zarr")
     assert store.meta.has_speeds
     for scene, number in enumerate((3, 12)):
         np.testing.assert_array_equal(store.speed()[scene], np.where(bars(number), 26, 0))
@@ -213,7 +213,7 @@ def test_one_mosaic_and_a_geopackage(tmp_path, follow, run):
     frame = geopandas.GeoDataFrame(columns, geometry=line, crs=at.crs)
     frame.to_file(tmp_path / "roads.gpkg")
     follow("mosaic")
-    store = Store.open(tmp_path / "mosaic.zarr")
+    store = StoreReader.open(tmp_path / "mosaic.zarr")
     assert store.scenes.status.tolist() == ["ok"]
     column = np.concatenate(
         [store.speed()[tile][:, 20] for tile in np.flatnonzero(store.tiles.col == 0)]

@@ -21,7 +21,7 @@ from geoprep.executors import Executor, Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import Plan, make_plan
 from geoprep.sources.scene import Found, Scene
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 # Kernels are compiled, and files written, on the first example of a property.
 
@@ -210,10 +210,10 @@ def build_of(
     *,
     workers: int = 2,
     **options: Any,
-) -> Store:
+) -> StoreReader:
     """Build a store of these scenes and open it."""
     build(plan_of(scenes, **options), out, Threads(workers))
-    return Store.open(out)
+    return StoreReader.open(out)
 
 
 def tree_digest(folder: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 from helpers.buckets import Bucket, s3_endpoint, use_endpoint
 from helpers.painted import paint, write_store
 
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import RamTiles
 
 MakeStore = Callable[..., Path]
@@ -33,8 +33,8 @@ def store_path(make_store: MakeStore) -> Path:
 
 
 @pytest.fixture(scope="session")
-def store(store_path: Path) -> Store:
-    return Store.open(store_path)
+def store(store_path: Path) -> StoreReader:
+    return StoreReader.open(store_path)
 
 
 @pytest.fixture(scope="session")

@@ -16,15 +16,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import StoreError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from geoprep.store.shards import ShardWriter, shard_path
 from loaders.chunks import Arrays, open_arrays
 
 MakeStore = Callable[..., Path]
 
 
-def opened(store: Store | Path, *bands: str) -> Arrays:
-    store = Store.open(store) if isinstance(store, Path) else store
+def opened(store: StoreReader | Path, *bands: str) -> Arrays:
+    store = StoreReader.open(store) if isinstance(store, Path) else store
     return open_arrays(store, 32, bands or store.meta.bands)
 
 
@@ -41,7 +41,7 @@ def read(arrays: Arrays, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def arrays(store: Store) -> Arrays:
+def arrays(store: StoreReader) -> Arrays:
     return opened(store)
 
 
@@ -63,7 +63,7 @@ def test_labels_can_be_read_alone(arrays: Arrays):
 
 
 def test_bands_are_taken_in_the_order_asked(make_store: MakeStore):
-    store = Store.open(make_store(bands=("coastal", "blue", "green", "red")))
+    store = StoreReader.open(make_store(bands=("coastal", "blue", "green", "red")))
     image = paint(40, 32, 4)[0]
     found = read(opened(store, "red", "coastal"), 9, 12)[0]
     assert (found == image[9:12][..., [3, 0]]).all()

@@ -11,7 +11,7 @@ import pytest
 from helpers.streams import LARGE, SMALL, samples
 
 from geoprep.errors import UsageError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import BatchLoader, DevicePrep, DeviceTiles, RamTiles, StreamTiles, loader
 
 MakeStore = Callable[..., Path]
@@ -141,7 +141,7 @@ def test_a_process_group_that_changes_in_mid_iteration_is_refused(
 def test_targets_with_speeds_need_a_store_with_speeds(
     make_store: MakeStore, targets: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    store = Store.open(make_store())
+    store = StoreReader.open(make_store())
     monkeypatch.setattr(type(store.meta), "has_speeds", property(lambda meta: False))
     with pytest.raises(UsageError, match=rf"targets='{targets}' needs speeds.*targets='binary'"):
         DevicePrep.from_store(store, targets=targets)

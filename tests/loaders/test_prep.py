@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_TABLE, CHANNEL_TABLE, CONTINUOUS_TABLE
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import (
     BatchLoader,
     DevicePrep,
@@ -74,7 +74,7 @@ def test_channels_last_and_dtype_are_kept(dtype: torch.dtype):
     assert found.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_statistics_are_those_of_the_train_pixels(store: Store):
+def test_statistics_are_those_of_the_train_pixels(store: StoreReader):
     mean, std = band_statistics([store])
     pixels = RamTiles.load(store).image.reshape(-1, 3).astype(np.float64)
     np.testing.assert_allclose(mean, pixels.mean(axis=0), rtol=1e-12)
@@ -83,14 +83,14 @@ def test_statistics_are_those_of_the_train_pixels(store: Store):
 
 def test_statistics_of_several_stores_are_those_of_all_pixels(make_store: MakeStore):
     paths = [make_store(scenes=5, levels=(32,)), make_store(scenes=9, levels=(24,))]
-    stores = [Store.open(path) for path in paths]
+    stores = [StoreReader.open(path) for path in paths]
     pixels = np.concatenate([RamTiles.load(s).image.reshape(-1, 3) for s in stores]).astype(float)
     mean, std = band_statistics(stores)
     np.testing.assert_allclose(mean, pixels.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(std, pixels.std(axis=0), rtol=1e-12)
 
 
-def test_statistics_follow_the_bands_that_were_loaded(store: Store):
+def test_statistics_follow_the_bands_that_were_loaded(store: StoreReader):
     all_bands, two = band_statistics([store]), band_statistics([store], ("blue", "red"))
     assert two.mean.tolist() == all_bands.mean[[2, 0]].tolist()
     with pytest.raises(UsageError, match="has no band nir"):
@@ -193,7 +193,7 @@ def test_a_dictionary_of_torchs_dataloader_serves_as_well(store_path: Path):
         assert torch.equal(one, other)
 
 
-def test_statistics_travel_in_a_checkpoint(store: Store):
+def test_statistics_travel_in_a_checkpoint(store: StoreReader):
     prep = DevicePrep.from_store(store)
     blank = DevicePrep(Normalize([0.0] * 3, [1.0] * 3), SpeedTarget("bins"))
     blank.load_state_dict(prep.state_dict())

@@ -12,19 +12,19 @@ import pytest
 from helpers.painted import paint
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import RamTiles, ram, selection
 from loaders.memory import Available
 
 MakeStore = Callable[..., Path]
 
 
-def split_rows(store: Store, split: int) -> np.ndarray:
+def split_rows(store: StoreReader, split: int) -> np.ndarray:
     return np.flatnonzero(store.tiles.split == split)
 
 
 @pytest.mark.parametrize(("split", "number"), [("train", 0), ("val", 1)])
-def test_a_split_is_loaded_pixel_by_pixel(store: Store, split: str, number: int):
+def test_a_split_is_loaded_pixel_by_pixel(store: StoreReader, split: str, number: int):
     tiles = RamTiles.load(store, split)
     image, speed = paint(40, 32, 3)
     rows = split_rows(store, number)

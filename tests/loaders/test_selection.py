@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import RamTiles, StreamTiles
 from loaders.selection import Folds, select
 
@@ -17,15 +17,15 @@ MakeStore = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def with_test(make_store: MakeStore) -> Store:
-    return Store.open(make_store(scenes=23, splits=(0, 0, 0, 1, 2), levels=(16,)))
+def with_test(make_store: MakeStore) -> StoreReader:
+    return StoreReader.open(make_store(scenes=23, splits=(0, 0, 0, 1, 2), levels=(16,)))
 
 
-def scenes(store: Store, split: str, folds: Folds | None = None) -> set[int]:
+def scenes(store: StoreReader, split: str, folds: Folds | None = None) -> set[int]:
     return set(store.tiles.scene[select(store, split, folds).tiles].tolist())  # type: ignore[arg-type]  # any text
 
 
-def test_splits_partition_the_tiles(with_test: Store):
+def test_splits_partition_the_tiles(with_test: StoreReader):
     parts = [scenes(with_test, split) for split in ("train", "val", "test")]
     assert sum(map(len, parts)) == 23
     assert set.union(*parts) == scenes(with_test, "all") == set(range(23))
@@ -33,13 +33,13 @@ def test_splits_partition_the_tiles(with_test: Store):
 
 def test_tiles_that_the_split_leaves_unused_are_not_among_all(make_store: MakeStore):
     """They overlap other tiles: metrics would count these pixels twice."""
-    store = Store.open(make_store(scenes=6, splits=(0, 1, 3), levels=(16,)))
+    store = StoreReader.open(make_store(scenes=6, splits=(0, 1, 3), levels=(16,)))
     assert scenes(store, "all") == {0, 1, 3, 4}
     assert select(store, "all").left_out == {}
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_folds_partition_train_and_val_and_leave_test_alone(with_test: Store, count: int):
+def test_folds_partition_train_and_val_and_leave_test_alone(with_test: StoreReader, count: int):
     free = scenes(with_test, "train") | scenes(with_test, "val")
     seen = []
     for fold in range(count):
@@ -54,27 +54,27 @@ def test_folds_partition_train_and_val_and_leave_test_alone(with_test: Store, co
     assert max(map(len, seen)) - min(map(len, seen)) <= 1
 
 
-def test_a_seed_makes_other_folds_and_the_same_again(with_test: Store):
+def test_a_seed_makes_other_folds_and_the_same_again(with_test: StoreReader):
     folds = [scenes(with_test, "val", Folds(3, 0, seed)) for seed in (0, 1, 0)]
     assert folds[0] == folds[2]
     assert folds[0] != folds[1]
 
 
 def test_usable_scenes_are_assigned_evenly(make_store: MakeStore):
-    store = Store.open(make_store(scenes=12, status=("ok", "failed"), levels=(16,)))
+    store = StoreReader.open(make_store(scenes=12, status=("ok", "failed"), levels=(16,)))
     sizes = [len(scenes(store, "val", Folds(3, fold))) for fold in range(3)]
     assert sizes == [2, 2, 2]
     left_out = [select(store, "val", Folds(3, fold)).left_out["failed"] for fold in range(3)]
     assert sum(left_out) == 24
 
 
-def test_more_folds_than_scenes_are_refused(with_test: Store):
+def test_more_folds_than_scenes_are_refused(with_test: StoreReader):
     with pytest.raises(UsageError, match="too few for folds=30"):
         select(with_test, "train", Folds(30, 0))
 
 
 def test_a_tile_without_a_valid_pixel_is_left_out(make_store: MakeStore):
-    store = Store.open(make_store(scenes=3, levels=(16,)))
+    store = StoreReader.open(make_store(scenes=3, levels=(16,)))
     store.tiles.valid_fraction[[1, 5]] = 0
     selection = select(store, "all")
     assert selection.left_out == {"empty": 2}

@@ -13,7 +13,7 @@ from helpers.buckets import Bucket
 from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, samples, threads_end
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import BatchLoader, RamTiles, memory, stream
 from loaders.memory import Available, memory_limit
 from loaders.stream import StreamTiles
@@ -95,7 +95,7 @@ def test_unusable_tiles_are_left_out_and_counted(make_store: MakeStore):
     tiles = StreamTiles.open(path, ram_limit="1MB")
     assert tiles.left_out == {"failed": 12, "unlabelled": 12}
     assert len(tiles) == 24
-    assert tiles.store.meta == Store.open(path).meta
+    assert tiles.store.meta == StoreReader.open(path).meta
     assert "0.0983 MB through 1 MB" in repr(tiles)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.stores import write_store
 
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from training.fit import main
 
 HERE = Path(__file__).resolve().parents[1]
@@ -32,7 +32,7 @@ def store_path(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def store(store_path):
-    return Store.open(store_path)
+    return StoreReader.open(store_path)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from helpers import tiny
 from helpers.stores import write_store
 
 from geoprep.errors import UsageError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from loaders import Folds, StreamTiles, select
 from loaders.memory import Available
 from training import data, loop, state
@@ -439,7 +439,7 @@ def test_a_pooled_batch_norm_trains(fit, tmp_path):
 def test_statistics_of_a_fold_leave_out_its_validation_scenes(fit, tmp_path, capfd):
     """ModelInfo of a fold are those of a store that has these scenes alone to train on."""
     store = write_store(tmp_path / "folded.zarr", scenes=6, splits=(0, 0, 0, 0, 0, 1))
-    folded = Store.open(store)
+    folded = StoreReader.open(store)
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--folds", 3, "--fold", 1, store=store) == 0
     assert "fold 1 of 3 for validation" in capfd.readouterr().out
@@ -691,7 +691,7 @@ def test_ranks_above_zero_read_no_pixels_of_folds(store, monkeypatch):
     monkeypatch.setattr(data, "on_rank_zero", lambda make: counted.setdefault("zero", make()))
     (first,) = data.open_data(config)
     monkeypatch.setattr(data, "on_rank_zero", lambda make: counted["zero"])
-    monkeypatch.setattr(Store, "image", lambda *_: pytest.fail("pixels are read again"))
+    monkeypatch.setattr(StoreReader, "image", lambda *_: pytest.fail("pixels are read again"))
     (second,) = data.open_data(config)
     assert (first.histogram_band == second.histogram_band).all()
     assert (first.histogram_speed == second.histogram_speed).all()

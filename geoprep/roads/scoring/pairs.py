@@ -247,9 +247,9 @@ def _is_store(path: Path) -> bool:
 def _borders(images: Path) -> dict[str, Grid]:
     """Return the georeferenced grids of an image, a folder of images, or a store by scene key."""
     if _is_store(images):
-        from geoprep.store import Store, scene_grid
+        from geoprep.store import StoreReader, scene_grid
 
-        store = Store.open(images)
+        store = StoreReader.open(images)
         in_store = {
             scene_key(str(name)): scene_grid(store, number)
             for number, name in enumerate(store.scenes.id)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from geoprep.palette import NODATA_GREYS, speed_colours
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
-from geoprep.store import Store, scene_grid, scene_shape
+from geoprep.store import StoreReader, scene_grid, scene_shape
 from geoprep.views.display import (
     natural_bands,
     north_up,
@@ -49,7 +49,7 @@ def shown_step(height: int, width: int) -> int:
 
 
 def scene_pictures(
-    store: Store, scene: int, level: int, brighten: NDArray[np.uint8]
+    store: StoreReader, scene: int, level: int, brighten: NDArray[np.uint8]
 ) -> ScenePictures:
     """Read a scene and encode it at full and at thumbnail size.
 

@@ -23,7 +23,7 @@ from geoprep.store import (
     NO_SPEEDS,
     SPLITS,
     STATUSES,
-    Store,
+    StoreReader,
     scene_grid,
     scene_roads,
     scene_shape,
@@ -41,7 +41,7 @@ BUILT = ("ok", "unlabelled")
 """Statuses of scenes that have pixels."""
 
 
-def page_data(store: Store, level: int) -> dict[str, Any]:
+def page_data(store: StoreReader, level: int) -> dict[str, Any]:
     """Return the data of the page without pictures: facts, legend and a row per scene.
 
     The rows are under ``scenes``, in the order of the store. ``ring`` holds the corners in
@@ -85,7 +85,7 @@ def script_json(data: object) -> str:
     return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
-def _scenes(store: Store, level: int) -> Iterator[dict[str, Any]]:
+def _scenes(store: StoreReader, level: int) -> Iterator[dict[str, Any]]:
     roads, splits, scenes = scene_roads(store), scene_splits(store), store.scenes
     for index in range(len(scenes)):
         grid, status = scene_grid(store, index), str(scenes.status[index])

@@ -17,7 +17,7 @@ from typing import IO, Any
 from geoprep.errors import UsageError
 from geoprep.executors import Executor, Threads
 from geoprep.storage import make_folder, replaced, written
-from geoprep.store import PIXEL_ARRAYS, Store
+from geoprep.store import PIXEL_ARRAYS, StoreReader
 from geoprep.views.display import brightness_table
 from geoprep.views.page.pictures import ScenePictures, scene_pictures
 from geoprep.views.page.records import page_data, script_json
@@ -34,7 +34,7 @@ MIME = {"jpg": "image/jpeg", "png": "image/png"}
 
 
 def make_page(
-    store: Store,
+    store: StoreReader,
     out: str | Path,
     *,
     level: int | None = None,
@@ -85,7 +85,7 @@ def make_page(
 
 
 def _encoded(
-    store: Store,
+    store: StoreReader,
     level: int,
     scenes: Sequence[dict[str, Any]],
     executor: Executor,
@@ -120,7 +120,9 @@ def _fill(folder: Path, encoded: Iterator[tuple[int, ScenePictures]]) -> None:
 
 
 @contextmanager
-def _asset_folder(out: Path, data: dict[str, Any], store: Store) -> Iterator[tuple[Path, str]]:
+def _asset_folder(
+    out: Path, data: dict[str, Any], store: StoreReader
+) -> Iterator[tuple[Path, str]]:
     """Yield a temporary folder and its final name relative to the page; rename it at the end.
 
     The name is a digest of the content, so that the pictures of an older page stay until the new

@@ -22,7 +22,7 @@ from geoprep.errors import OutputError, SourceError, StoreError
 from geoprep.executors.threads import Threads
 from geoprep.storage import clients as remote
 from geoprep.storage import sinks
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 OPTIONS = {"tile": 32, "shard_tiles": 8, "rescale": "city"}
 
@@ -103,7 +103,7 @@ def test_an_interrupted_build_is_no_store_and_is_finished(world, endpoint, bucke
     with pytest.raises(KeyboardInterrupt):
         build(plan, bucket, Stopping(2))
     with pytest.raises(StoreError, match="incomplete"):
-        Store.open(bucket)
+        StoreReader.open(bucket)
     built = []
 
     class Counting(Threads):
@@ -223,7 +223,7 @@ def test_who_was_overtaken_cannot_commit(world, endpoint, bucket, monkeypatch):
     with pytest.raises(StoreError, match="changed by another process during this build"):
         build(plan_of(scenes, **OPTIONS), bucket, Threads(2))
     with pytest.raises(StoreError):
-        Store.open(bucket)
+        StoreReader.open(bucket)
 
 
 def test_another_build_is_refused_and_overwriting_leaves_nothing_of_it(world, endpoint, bucket):

@@ -11,7 +11,7 @@ from geoprep.building.run import build
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
 from geoprep.storage import Bucket
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 OLD = {"tile": 16}
 NEW = {"tile": 32, "shard_tiles": 4}
@@ -97,7 +97,7 @@ def test_a_copy_that_was_interrupted_is_finished(
             build(plan_of(scenes, **NEW), bucket, Threads(2), overwrite=True)
     opened = None
     with suppress(StoreError):
-        opened = Store.open(bucket)
+        opened = StoreReader.open(bucket)
     if opened is not None:
         assert there(endpoint, bucket) in expected, "a store that opens is complete"
     shards = []

@@ -17,7 +17,7 @@ from geoprep.errors import UsageError
 from geoprep.executors import Dask
 from geoprep.executors.cluster import PER_THREAD
 from geoprep.plan import probe
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 pytest.importorskip("distributed")
 
@@ -99,7 +99,7 @@ def test_the_command_builds_the_same_bytes_on_a_cluster(world, cluster, tmp_path
     assert "2 threads of tcp://127.0.0.1" in done.stderr
     assert "/status" in done.stderr, "the dashboard's address"
     assert tree_digest(tmp_path / "a.zarr") == expected
-    scene = Store.open(tmp_path / "a.zarr").scenes
+    scene = StoreReader.open(tmp_path / "a.zarr").scenes
     assert dict(zip(scene.id, scene.status, strict=True))["torn"] == "failed"
 
 
@@ -134,7 +134,7 @@ def test_a_scene_that_kills_its_worker_fails_alone(world, fragile, tmp_path, mon
     monkeypatch.setattr(run, "try_scenes", deadly.try_scenes)
     with contextlib.closing(Dask.connect(fragile.address)) as executor:
         build(plan_of(scenes, tile=32, **options), tmp_path / "a.zarr", executor)
-    table = Store.open(tmp_path / "a.zarr").scenes
+    table = StoreReader.open(tmp_path / "a.zarr").scenes
     failed = {
         name: reason
         for name, reason, status in zip(table.id, table.reason, table.status, strict=True)
@@ -151,7 +151,7 @@ def test_a_header_that_kills_its_worker_fails_alone(world, fragile, tmp_path, mo
     with contextlib.closing(Dask.connect(fragile.address)) as executor:
         plan = plan_of(scenes, executor=executor, **OPTIONS)
         build(plan, tmp_path / "a.zarr", executor)
-    table = Store.open(tmp_path / "a.zarr").scenes
+    table = StoreReader.open(tmp_path / "a.zarr").scenes
     failed = {name: why for name, why in zip(table.id, table.reason, strict=True) if why}
     assert set(failed) == {"quay_3", "torn"}
     assert "opening it ends the process" in failed["quay_3"]

@@ -21,7 +21,7 @@ from geoprep.plan.plan import make_plan
 from geoprep.sources.own_images import images_and_labels
 from geoprep.sources.scene import Found, Scene
 from geoprep.speed import UNKNOWN_SPEED
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 PLACE = PLACES["utm"]
 SIDE = 128
@@ -30,7 +30,7 @@ SIDE = 128
 def built(tmp_path, scenes, name="a.zarr", **options):
     """Return the summary of a build and its store."""
     plan = plan_of(scenes, tile=64, **options)
-    return build(plan, tmp_path / name, Threads(1)), Store.open(tmp_path / name)
+    return build(plan, tmp_path / name, Threads(1)), StoreReader.open(tmp_path / name)
 
 
 def fields(path, covered, crs=PLACE.crs, **properties):
@@ -153,7 +153,7 @@ def test_georeferenced_masks_of_other_names_together_label_a_mosaic(tmp_path):
     found = images_and_labels([str(tmp_path / "mosaic.tif")], str(tmp_path / "masks"), masks=True)
     plan = make_plan([found], ["custom"], BuildOptions(tile=64, label_values="1"), Threads(1))
     build(plan, tmp_path / "a.zarr", Threads(1))
-    store = Store.open(tmp_path / "a.zarr")
+    store = StoreReader.open(tmp_path / "a.zarr")
     assert list(store.scenes.status) == ["ok"]
     tiles = store.speed(64)[:].reshape(2, 2, 64, 64).swapaxes(1, 2).reshape(SIDE, SIDE)
     expected = np.where(mask[..., 0] == 1, UNKNOWN_SPEED, 0)

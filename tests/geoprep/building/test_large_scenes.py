@@ -15,7 +15,7 @@ from geoprep.building.rendering import Region, pieces
 from geoprep.building.run import build
 from geoprep.executors import Threads
 from geoprep.plan import PlannedScene
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_an_interrupted_build_still_knows_where_black_is_nodata(mosaic, tmp_path
     seen = []
     assert build(plan, out, Threads(1), report=seen.append).state == "resumed"
     assert {progress.stage for progress in seen} == {"build"}
-    for one, other in zip(tiles_of(expected), tiles_of(Store.open(out)), strict=True):
+    for one, other in zip(tiles_of(expected), tiles_of(StoreReader.open(out)), strict=True):
         assert np.array_equal(one, other)
 
 

@@ -25,7 +25,7 @@ from geoprep.palette import UNKNOWN_COLOUR
 from geoprep.plan.options import BuildOptions
 from geoprep.sources.scene import Scene
 from geoprep.speed import NODATA, UNKNOWN_SPEED
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from geoprep.store.schema import StoreMeta
 from geoprep.verify import verify
 from geoprep.verify.pixel_checks import _speed_faults
@@ -329,4 +329,4 @@ def test_the_same_bytes_whatever_the_number_of_workers(tmp_path):
         build_of(out, scenes, workers=workers, tile=32, shard_tiles=5, **ROADS)
         trees.append(tree_digest(out))
     assert trees[0] == trees[1]
-    assert Store.open(tmp_path / "1.zarr").meta.shard_tiles == 9
+    assert StoreReader.open(tmp_path / "1.zarr").meta.shard_tiles == 9

@@ -30,7 +30,7 @@ from geoprep.plan.plan import make_plan
 from geoprep.sources.scene import Found, Scene
 from geoprep.sources.tar import index_tar
 from geoprep.storage.addresses import member_address
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 
 @pytest.fixture(autouse=True)
@@ -238,7 +238,7 @@ def test_the_summary_is_that_of_the_store(tmp_path):
     found = Found(tuple(mixed_scenes(tmp_path)), "x", orphan_labels=("chip77.geojson",))
     plan = make_plan([found], ["custom"], BuildOptions(tile=48), Threads(2))
     summary = build(plan, tmp_path / "a.zarr", Threads(2))
-    store = Store.open(tmp_path / "a.zarr")
+    store = StoreReader.open(tmp_path / "a.zarr")
     assert (summary.state, summary.tiles, summary.levels) == ("built", 48, (48, 24))
     assert summary.statuses == {"ok": 9, "unlabelled": 1, "skipped": 1, "failed": 1}
     assert [issue[:2] for issue in summary.issues] == [
@@ -303,7 +303,7 @@ def test_one_road_file_gives_every_scene_its_share(tmp_path):
     found = Found(bare, "x", road_file=str(roads))
     plan = make_plan([found], ["custom"], BuildOptions(tile=48), Threads(2))
     build(plan, tmp_path / "a.zarr", Threads(2))
-    store = Store.open(tmp_path / "a.zarr")
+    store = StoreReader.open(tmp_path / "a.zarr")
     assert store.scenes.status.tolist() == ["ok"] * 3
     own = build_of(tmp_path / "b.zarr", scenes, tile=48)
     shared_mask, own_mask = store.speed()[...], own.speed()[...]

@@ -11,7 +11,7 @@ from geoprep.building import run, target
 from geoprep.building.run import build
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 OLD = {"tile": 32, "codec": "zstd"}
 NEW = {"tile": 32, "shard_tiles": 4}
@@ -55,7 +55,7 @@ def test_a_killed_replacement_leaves_the_old_store_and_is_resumed(scenes, stores
         events = builder.build(trial, overwrite=True).events
         assert builder.build(out, overwrite=True, die_at=round(share * events)).killed
         assert tree_digest(out) in (old, new)
-        assert Store.open(out).meta.complete
+        assert StoreReader.open(out).meta.complete
         assert not builder.build(out, overwrite=True).error
     assert tree_digest(out) == new
     assert not out.with_name("a.zarr.build").exists()

@@ -12,7 +12,7 @@ from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_dige
 from geoprep.building.run import build
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from geoprep.store.shards import shard_path
 
 # Shards that cut scenes, and limits of a whole city: a survey, then many shards.
@@ -50,7 +50,7 @@ def kill_at(world, out, moments):
         assert builder.build(out, die_at=max(1, round(moment * events))).killed
         if out.exists():
             with pytest.raises(StoreError):
-                Store.open(out)
+                StoreReader.open(out)
     assert_finishes(builder, out, expected)
 
 

@@ -32,7 +32,7 @@ from geoprep.sources import find_scenes
 from geoprep.sources.cities import get_city
 from geoprep.sources.scene import Found
 from geoprep.speed import CONTINUOUS_TABLE
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 # The reference: NumPy in float64, GDAL's rasterizer, one tile at a time
 
@@ -364,7 +364,7 @@ def test_each_city_has_its_own_limits(tmp_path, dtype):
     options = BuildOptions(rescale="city", tile=32)
     plan = make_plan(found, ["one", "two"], options, Threads(2))
     build(plan, tmp_path / "a.zarr", Threads(2))
-    store = Store.open(tmp_path / "a.zarr")
+    store = StoreReader.open(tmp_path / "a.zarr")
     for members, limits in ((first, store.scenes.limits[:3]), (second, store.scenes.limits[3:])):
         expected = percentiles([source_of(scene, [1, 2, 3])[0] for scene in members])
         np.testing.assert_array_equal(limits, np.broadcast_to(expected, limits.shape))
@@ -389,7 +389,7 @@ def test_a_real_chip_gets_the_masks_of_the_reference(tmp_path, shared_data):
     found = find_scenes(get_city("vegas"), shared_data)
     plan = make_plan([found], ["vegas"], BuildOptions(), Threads(2))
     build(plan, tmp_path / "vegas.zarr", Threads(2))
-    store = Store.open(tmp_path / "vegas.zarr")
+    store = StoreReader.open(tmp_path / "vegas.zarr")
     speed = store.speed(650)[...].reshape(2, 2, 650, 650).swapaxes(1, 2).reshape(1300, 1300)
     with rasterio.open(shared_data / "expected/img0_continuous.tif") as expected:
         np.testing.assert_array_equal(CONTINUOUS_TABLE[speed], expected.read(1))

@@ -22,7 +22,7 @@ from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources.scene import Found, Scene
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 SIDE = 96
 SN3 = {"road_type": "5", "lane_numbe": "2", "paved": "1"}
@@ -201,7 +201,7 @@ def test_scenes_outside_the_one_file_of_roads_fail_and_the_others_are_built(tmp_
     assert all("outside the extent of its roads" in reason for _, _, reason in summary.issues)
     assert "is the label of all 6 scenes; 5 are outside its extent" in plan.notes[0]
     assert plan.scenes[2].failure == ""
-    store = Store.open(tmp_path / "a.zarr")
+    store = StoreReader.open(tmp_path / "a.zarr")
     assert (store.speed()[...][0] == 255).all()
 
 
@@ -214,7 +214,7 @@ def test_a_scene_without_a_road_within_the_extent_of_the_one_file_has_none(tmp_p
     plan, summary = build_with_roads(tmp_path / "a.zarr", scenes, features)
     assert summary.statuses == {"ok": 3}
     assert plan.notes == ()
-    assert Store.open(tmp_path / "a.zarr").tiles.road_fraction[1] == 0
+    assert StoreReader.open(tmp_path / "a.zarr").tiles.road_fraction[1] == 0
 
 
 def test_an_empty_file_for_all_scenes_means_no_roads(tmp_path):

@@ -15,7 +15,7 @@ from helpers.factory import PLACES, row_of_scenes, texture, write_image, write_r
 
 from geoprep.cli import main
 from geoprep.cli.running import run
-from geoprep.store import Store
+from geoprep.store import StoreReader
 
 SIDE = 64
 
@@ -95,7 +95,7 @@ def test_a_city_named_twice_is_built_once(geoprep, tmp_path):
     command = ["build-zarr", "--source", tmp_path, "--city", "vegas", "--city", "AOI_2_Vegas"]
     status, _, err = geoprep(*command, "--out", "a.zarr")
     assert status == 0, err
-    assert Store.open(tmp_path / "a.zarr").scenes.id.tolist() == ["AOI_2_Vegas_img1"]
+    assert StoreReader.open(tmp_path / "a.zarr").scenes.id.tolist() == ["AOI_2_Vegas_img1"]
 
 
 def test_a_store_that_is_built_otherwise_is_not_a_build_with_failed_scenes(geoprep, scenes):
@@ -142,7 +142,7 @@ def test_a_name_that_is_no_utf8_fails_its_scene_alone_and_is_printed(geoprep, sc
     assert status == 1, err
     assert r"caf\udce9: failed" in out
     assert r"orphan\udce9.geojson" in out
-    assert Store.open("a.zarr").scenes.status.tolist() == ["failed", "ok", "ok"]
+    assert StoreReader.open("a.zarr").scenes.status.tolist() == ["failed", "ok", "ok"]
 
 
 def test_one_label_taken_for_all_scenes_is_said_and_ends_with_1(geoprep, scenes):

@@ -17,7 +17,7 @@ from helpers.disks import small_disk
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.sources.cities import get_city
 from geoprep.storage import StoreFiles, local_files, local_path, make_folder, replaced
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from geoprep.synth import synthesise
 from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scene
@@ -167,7 +167,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("write", OUTPUTS.values(), ids=OUTPUTS)
 def test_a_full_disk_is_one_line_and_nothing_half_written(small_store, tmp_path, capfd, write):
-    store = Store.open(small_store)
+    store = StoreReader.open(small_store)
     with small_disk(tmp_path / "disk", 12) as folder:
         with pytest.raises(OutputError, match="no space left on the disk"):
             write(store, folder)
@@ -179,7 +179,7 @@ def test_a_full_disk_is_one_line_and_nothing_half_written(small_store, tmp_path,
 
 @pytest.mark.parametrize("write", OUTPUTS.values(), ids=OUTPUTS)
 def test_a_place_that_may_not_be_written_is_refused(small_store, tmp_path, write):
-    store = Store.open(small_store)
+    store = StoreReader.open(small_store)
     refused = pytest.raises(UsageError, match=r"cannot be written.*Read-only")
     with small_disk(tmp_path / "disk", 12, read_only=True) as folder, refused:
         write(store, folder)

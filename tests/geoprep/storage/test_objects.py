@@ -17,7 +17,7 @@ from geoprep.sources.cities import CITIES
 from geoprep.storage import StoreFiles, clients, objects
 from geoprep.storage.addresses import open_header, open_image, read_bytes
 from geoprep.storage.s3 import s3_address
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from geoprep.store.scenes import read_image
 from geoprep.verify import verify
 from geoprep.views.facts import info
@@ -181,10 +181,10 @@ def test_a_store_is_read_by_the_same_rule_over_plain_http(
     """The endpoint says http: nothing else has to."""
     assert not [name for name in os.environ if name == "AWS_ALLOW_HTTP"]
     with pytest.raises(StoreError, match=r"s3://own/.*access refused.*AWS_ACCESS_KEY_ID"):
-        Store.open(store_in_bucket)
+        StoreReader.open(store_in_bucket)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    there, here = Store.open(store_in_bucket), Store.open(small_store)
+    there, here = StoreReader.open(store_in_bucket), StoreReader.open(small_store)
     assert (there.tiles.transform[0] == here.tiles.transform[0]).all()
     assert info(there) | {"store": ""} == info(here) | {"store": ""}
     assert (read_image(there, 1) == read_image(here, 1)).all()
@@ -195,7 +195,7 @@ def test_a_store_is_read_by_the_same_rule_over_plain_http(
 def test_a_missing_store_is_one_line(s3, address, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    for look in (Store.open, verify):
+    for look in (StoreReader.open, verify):
         with pytest.raises(StoreError, match=rf"{address}.*zarr\.json\. Check") as raised:
             look(address)
         assert "\n" not in str(raised.value)
@@ -206,7 +206,7 @@ def test_a_server_that_does_not_answer_is_one_line(s3, monkeypatch):
     with pytest.raises(
         StoreError, match=r"s3://own/a\.zarr: not readable.*127\.0\.0\.1:9"
     ) as raised:
-        Store.open("s3://own/a.zarr")
+        StoreReader.open("s3://own/a.zarr")
     assert "\n" not in str(raised.value)
 
 

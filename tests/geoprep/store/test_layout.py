@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from geoprep.errors import StoreError
-from geoprep.store import CODECS, MISSING, PixelLayout, Store, pixel_layouts, without_checksum
+from geoprep.store import CODECS, MISSING, PixelLayout, StoreReader, pixel_layouts, without_checksum
 from geoprep.store.layout import checksum, compressor
 from geoprep.store.shards import ShardWriter
 
@@ -70,7 +70,7 @@ def test_a_checksum_is_four_bytes_little_endian():
 
 
 def test_names_and_places(small_store):
-    layouts = pixel_layouts(Store.open(small_store).meta)
+    layouts = pixel_layouts(StoreReader.open(small_store).meta)
     assert list(layouts) == ["64/image", "64/speed", "32/image", "32/speed"]
     image, mask = layouts["64/image"], layouts["32/speed"]
     assert (image.tile_shape, image.tile_bytes, image.fill) == ((64, 64, 3), 64 * 64 * 3, 0)
@@ -92,14 +92,14 @@ def test_names_and_places(small_store):
     ],
 )
 def test_an_array_that_is_laid_out_otherwise_is_refused(small_store, tmp_path, change):
-    opened = Store.open(small_store)
+    opened = StoreReader.open(small_store)
     tiles = len(opened.tiles)
     wanted = opened.layout(64, "image").describe(tiles)
     other = zarr.open_group(tmp_path / "b.zarr", mode="w")
     array = other.create_array("64/image", **wanted)
     assert opened.layout(64, "image").matches(array)
     array = other.create_array("64/image", **(wanted | change), overwrite=True)
-    store = Store(str(tmp_path), other, opened.meta)
+    store = StoreReader(str(tmp_path), other, opened.meta)
     store.__dict__["tiles"] = opened.tiles
     with pytest.raises(StoreError, match=r"64/image differs from schema 1"):
         store.layout(64, "image")

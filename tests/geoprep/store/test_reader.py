@@ -12,7 +12,7 @@ import zarr
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, write_scene
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import PIXEL_ARRAYS, Store, StoreMeta
+from geoprep.store import PIXEL_ARRAYS, StoreMeta, StoreReader
 from geoprep.store.reader import quiet_zarr
 from geoprep.store.schema import SCENE_COLUMNS, TILE_COLUMNS
 from geoprep.store.writer import create_store
@@ -156,18 +156,18 @@ def test_every_array_ends_in_a_checksum(built):
 
 def test_nothing_there(tmp_path):
     with pytest.raises(StoreError, match=r"gone\.zarr.*no such store.*build-zarr"):
-        Store.open(tmp_path / "gone.zarr")
+        StoreReader.open(tmp_path / "gone.zarr")
 
 
 def test_a_file_is_no_store(tmp_path):
     (tmp_path / "file.zarr").write_text("text")
     with pytest.raises(StoreError, match=r"file\.zarr"):
-        Store.open(tmp_path / "file.zarr")
+        StoreReader.open(tmp_path / "file.zarr")
 
 
 def test_a_folder_is_no_store(tmp_path):
     with pytest.raises(StoreError, match=r"not a Zarr store.*zarr\.json"):
-        Store.open(tmp_path)
+        StoreReader.open(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -175,12 +175,12 @@ def test_a_folder_is_no_store(tmp_path):
 )
 def test_an_address_that_leads_nowhere(address):
     with pytest.raises(StoreError, match=address):
-        Store.open(address)
+        StoreReader.open(address)
 
 
 @pytest.mark.filterwarnings("ignore:Successfully reconstructed a store")
 def test_a_file_address_is_read_like_a_path(built):
-    store = Store.open(f"file://{built.location}")
+    store = StoreReader.open(f"file://{built.location}")
     np.testing.assert_array_equal(store.image(32)[3], built.image(32)[3])
     np.testing.assert_array_equal(store.tiles.transform, built.tiles.transform)
 
@@ -188,20 +188,20 @@ def test_a_file_address_is_read_like_a_path(built):
 def test_another_zarr_group_is_no_store(tmp_path):
     zarr.open_group(tmp_path / "other.zarr", mode="w")
     with pytest.raises(StoreError, match="without a geoprep attribute"):
-        Store.open(tmp_path / "other.zarr")
+        StoreReader.open(tmp_path / "other.zarr")
 
 
 def test_an_array_is_no_store(tmp_path):
     zarr.create_array(tmp_path / "array.zarr", shape=(2,), dtype="u1")
     with pytest.raises(StoreError, match=r"array\.zarr"):
-        Store.open(tmp_path / "array.zarr")
+        StoreReader.open(tmp_path / "array.zarr")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"text"', "{}", "null"])
 def test_root_metadata_that_cannot_be_read(copy, text):
     (copy / "zarr.json").write_text(text)
     with pytest.raises(StoreError, match=r"copy\.zarr"):
-        Store.open(copy)
+        StoreReader.open(copy)
 
 
 def edit(folder, change):
@@ -213,28 +213,28 @@ def edit(folder, change):
 def test_an_incomplete_store_says_how_to_finish_it(copy):
     edit(copy, lambda attrs: attrs.update(complete=False))
     with pytest.raises(StoreError, match=r"incomplete.*again"):
-        Store.open(copy)
+        StoreReader.open(copy)
 
 
 def test_a_store_that_was_only_begun_is_incomplete(tmp_path):
     plan = plan_of(row_of_scenes(tmp_path, 2))
     create_store(tmp_path / "a.zarr", plan.meta, plan.tiles)
     with pytest.raises(StoreError, match="incomplete"):
-        Store.open(tmp_path / "a.zarr")
+        StoreReader.open(tmp_path / "a.zarr")
 
 
 @pytest.mark.parametrize("schema", [0, 2, "1", None])
 def test_another_schema_is_refused_and_both_are_named(copy, schema):
     edit(copy, lambda attrs: attrs.update(schema=schema, version="9.9"))
     with pytest.raises(StoreError, match=rf"schema {schema}.*schema 1.*9\.9"):
-        Store.open(copy)
+        StoreReader.open(copy)
 
 
 @pytest.mark.parametrize("key", ["levels", "bands", "tile", "gsd_m"])
 def test_an_attribute_without_a_key_is_broken(copy, key):
     edit(copy, lambda attrs: attrs.pop(key))
     with pytest.raises(StoreError, match=f"invalid.*{key}"):
-        Store.open(copy)
+        StoreReader.open(copy)
 
 
 @pytest.mark.parametrize("value", ["text", 7, [1], None])
@@ -243,12 +243,12 @@ def test_an_attribute_of_another_kind_is_no_store(copy, value):
     document["attributes"]["geoprep"] = value
     (copy / "zarr.json").write_text(json.dumps(document))
     with pytest.raises(StoreError, match="without a geoprep attribute"):
-        Store.open(copy)
+        StoreReader.open(copy)
 
 
 def test_keys_of_a_later_geoprep_are_ignored(copy, built):
     edit(copy, lambda attrs: attrs.update(invented_later=1))
-    assert Store.open(copy).meta == built.meta
+    assert StoreReader.open(copy).meta == built.meta
 
 
 def test_a_level_that_is_not_there_names_those_that_are(built):
@@ -262,7 +262,7 @@ def test_a_damaged_table_is_named(copy, name):
     damaged = bytearray(data.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     data.write_bytes(damaged)
-    store = Store.open(copy)
+    store = StoreReader.open(copy)
     with pytest.raises(StoreError, match=name):
         _ = store.tiles, store.scenes, store.histogram_band, store.histogram_speed
 
@@ -272,7 +272,7 @@ def test_a_chunk_of_a_table_that_is_missing_is_no_zeros(copy, name):
     """Zarr fills it with zeros: all tiles would be training tiles of the first scene."""
     chunk = next(path for path in (copy / name).rglob("c/**/*") if path.is_file())
     chunk.unlink()
-    store = Store.open(copy)
+    store = StoreReader.open(copy)
     with pytest.raises(StoreError, match=rf"{chunk.relative_to(copy)} is missing.*build-zarr"):
         _ = store.tiles, store.scenes, store.histogram_band, store.histogram_speed
 
@@ -280,7 +280,7 @@ def test_a_chunk_of_a_table_that_is_missing_is_no_zeros(copy, name):
 @pytest.mark.parametrize("name", ["64/image", "32/speed"])
 def test_a_shard_that_is_missing_is_no_fill_value(copy, name):
     (copy / name / "c" / "1" / "/".join(["0"] * (3 if "image" in name else 2))).unlink()
-    store = Store.open(copy)
+    store = StoreReader.open(copy)
     array = getattr(store, name.split("/")[1])(int(name.split("/")[0]))
     assert array[3].shape
     with pytest.raises(StoreError, match=rf"{name}/c/1/0/0.* is missing.*build-zarr"):
@@ -297,7 +297,7 @@ def test_columns_of_different_length_are_refused(copy, tmp_path):
         zarr.consolidate_metadata(copy)
     for table in ("tiles", "scenes"):
         with pytest.raises(StoreError, match=r"columns differ in length"):
-            getattr(Store.open(copy), table)
+            getattr(StoreReader.open(copy), table)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_columns_of_different_length_are_refused(copy, tmp_path):
 def test_an_attribute_that_makes_no_sense_is_named(copy, key, value):
     edit(copy, lambda attrs: attrs.update({key: value}))
     with pytest.raises(StoreError, match=r"copy\.zarr/zarr\.json: invalid geoprep attribute"):
-        Store.open(copy)
+        StoreReader.open(copy)
 
 
 def test_a_missing_array_is_named(copy):
@@ -333,4 +333,4 @@ def test_a_missing_array_is_named(copy):
     del document["consolidated_metadata"]["metadata"]["scenes/id"]
     (copy / "zarr.json").write_text(json.dumps(document))
     with pytest.raises(StoreError, match="scenes/id"):
-        _ = Store.open(copy).scenes
+        _ = StoreReader.open(copy).scenes

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from geoprep.store.layout import MISSING, checksum
 from geoprep.store.scenes import (
     find_scene,
@@ -56,7 +56,7 @@ def test_every_scene_is_found_by_id_and_by_chip(numbers, data):
 
 def test_valid_pixels_are_those_of_the_scene_each_once(small_store):
     """The small store has tiles that overlap, padding, and scenes with black borders."""
-    store = Store.open(small_store)
+    store = StoreReader.open(small_store)
     counted = valid_pixels(store)
     for scene in range(len(store.scenes)):
         grid = scene_grid(store, scene)
@@ -71,7 +71,7 @@ def test_valid_pixels_are_those_of_the_scene_each_once(small_store):
 
 
 def test_in_a_store_of_imagery_alone_unlabelled_is_no_issue(small_store):
-    store = Store.open(small_store)
+    store = StoreReader.open(small_store)
     listed = {status for _, status, _ in scene_issues(store)}
     assert listed == {"unlabelled", "skipped", "failed"}
     status = store.scenes.status
@@ -82,7 +82,7 @@ def test_in_a_store_of_imagery_alone_unlabelled_is_no_issue(small_store):
 @pytest.mark.parametrize("read", [read_image, read_speed])
 def test_a_shard_that_is_missing_is_no_blank(store_copy, read):
     name = read.__name__.removeprefix("read_")
-    store = Store.open(store_copy)
+    store = StoreReader.open(store_copy)
     shard = int(tiles_of(store.tiles, 1).start) // store.meta.shard_tiles
     key = f"64/{name}/c/{shard}/0/0" + "/0" * (name == "image")
     (store_copy / key).unlink()
@@ -93,7 +93,7 @@ def test_a_shard_that_is_missing_is_no_blank(store_copy, read):
 
 
 def test_a_chunk_that_its_shard_does_not_list_is_no_blank(store_copy):
-    store = Store.open(store_copy)
+    store = StoreReader.open(store_copy)
     layout = store.layout(64, "image")
     shard, row = layout.place(int(tiles_of(store.tiles, 1).start))
     path = store_copy / layout.key(shard)

@@ -17,7 +17,7 @@ from geoprep.cli.progress import print_verification
 from geoprep.errors import StoreError
 from geoprep.plan.options import BuildOptions
 from geoprep.storage.clients import open_bucket
-from geoprep.store.reader import Store, quiet_zarr
+from geoprep.store.reader import StoreReader, quiet_zarr
 from geoprep.store.scenes import read_image
 from geoprep.store.shards import ShardWriter, digest, shard_path
 from geoprep.verify.metadata_checks import Problem
@@ -64,7 +64,7 @@ def test_sound_store_has_no_problems(small_store):
     report = verify(small_store, workers=2)
     assert report.problems == ()
     assert report.ok
-    store = Store.open(small_store)
+    store = StoreReader.open(small_store)
     assert (report.tiles, report.scenes) == (len(store.tiles), len(store.scenes))
     assert report.chunks == len(store.tiles) * 4
     assert report.bytes == sum(f.stat().st_size for f in small_store.rglob("*") if f.is_file())
@@ -164,7 +164,7 @@ def test_files_that_do_not_belong_are_named(store_copy):
 
 def _rewrite(store: Path, array: str, tile: int, pixels: np.ndarray, *, ledger: bool) -> None:
     """Replace a tile so that all checksums fit, as a wrong build would have written it."""
-    meta = Store.open(store).meta
+    meta = StoreReader.open(store).meta
     shard = tile // meta.shard_tiles
     first = shard * meta.shard_tiles
     tiles = np.asarray(zarr.open_group(store, mode="r")[array][first : first + meta.shard_tiles])
@@ -188,7 +188,7 @@ def _forget_files(store: Path) -> None:
 
 
 def _tile_of(store: Path, scene: str) -> int:
-    opened = Store.open(store)
+    opened = StoreReader.open(store)
     return int(np.flatnonzero(opened.tiles.scene == list(opened.scenes.id).index(scene))[0])
 
 
@@ -233,7 +233,7 @@ def test_labels_in_scene_that_has_none_are_found(store_copy, scene):
 
 
 def test_statistics_that_do_not_follow_from_pixels_are_found(store_copy):
-    opened = Store.open(store_copy)
+    opened = StoreReader.open(store_copy)
     usable = (opened.scenes.status == "ok")[opened.tiles.scene] & (opened.tiles.split == 0)
     tile = int(np.flatnonzero(usable)[0])
     speed = _pixels(store_copy, "64/speed", tile)
@@ -360,7 +360,7 @@ def test_edited_metadata_never_end_in_a_traceback(tiny_store, tmp_path, seed):
         file.write_text(edited)
         for look in (info, lambda opened: read_image(opened, 0)):
             with contextlib.suppress(StoreError):
-                look(Store.open(store))
+                look(StoreReader.open(store))
         with contextlib.suppress(StoreError):
             found = verify(store, workers=1).problems
             assert found or _content(edited) == _content(sound), file

@@ -14,13 +14,13 @@ from geoprep.executors import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources import images_and_labels
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from geoprep.views.facts import info, render
 
 
 @pytest.fixture(scope="module")
 def store(small_store):
-    return Store.open(small_store)
+    return StoreReader.open(small_store)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_area_is_that_of_the_imagery(make, tmp_path, sources):
         (tmp_path / f"{name}.tif").write_bytes(sources.image(name).read_bytes())
         label = sources.folder / f"{name}.geojson"
         (tmp_path / f"{name}.geojson").write_bytes(label.read_bytes())
-    facts = info(Store.open(make.build_store(tmp_path, tmp_path / "utm.zarr")))
+    facts = info(StoreReader.open(make.build_store(tmp_path, tmp_path / "utm.zarr")))
     with rasterio.open(sources.image("utm_north")) as source:
         one = source.height * source.width * 0.25 / 1e6
     assert facts["km2"] == pytest.approx(2 * one, rel=2e-3)  # UTM's own scale is 0.9996 here
@@ -152,7 +152,7 @@ LONG = "an_area_with_a_name_that_is_longer_than_any_terminal_" * 3
 def test_names_are_whole_in_a_pipe(make, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     make.write_scene(tmp_path, LONG, shape=(64, 64), transform=make.lonlat_grid(0))
-    opened = Store.open(make.build_store(tmp_path, tmp_path / "x.zarr"))
+    opened = StoreReader.open(make.build_store(tmp_path, tmp_path / "x.zarr"))
     print_info(info(opened, scenes=True))
     said = capsys.readouterr().out
     (line,) = [line for line in said.splitlines() if LONG in line]
@@ -162,7 +162,7 @@ def test_names_are_whole_in_a_pipe(make, tmp_path, capsys, monkeypatch):
 def test_padding_is_not_missing_imagery(make, tmp_path):
     """A scene of 40 pixels in tiles of 64 is 39 % of its tile, and whole."""
     make.write_scene(tmp_path, "a", shape=(40, 40), transform=make.lonlat_grid(0))
-    store = Store.open(make.build_store(tmp_path, tmp_path / "x.zarr"))
+    store = StoreReader.open(make.build_store(tmp_path, tmp_path / "x.zarr"))
     assert store.tiles.valid_fraction.mean() < 0.5
     assert info(store)["valid_fraction"] == 1
     assert "100.0% of the scenes' pixels valid" in _printed(info(store))
@@ -186,7 +186,7 @@ def test_scenes_of_a_store_of_imagery_alone_are_no_issue(make, tmp_path):
     found, threads = images_and_labels([str(tmp_path / "*.tif")]), Threads(1)
     plan = make_plan([found], ["custom"], BuildOptions(tile=64), threads)
     build(plan, tmp_path / "x.zarr", threads)
-    facts = info(Store.open(tmp_path / "x.zarr"), scenes=True)
+    facts = info(StoreReader.open(tmp_path / "x.zarr"), scenes=True)
     assert facts["issues"] == []
     assert facts["statuses"]["unlabelled"] == 1
     assert "not ok" not in _printed(facts)
@@ -196,7 +196,7 @@ def test_store_without_training_tiles_is_described(make, tmp_path, sources):
     for name in ("city_unlabelled", "city_black"):
         (tmp_path / f"{name}.tif").write_bytes(sources.image(name).read_bytes())
     (tmp_path / "city_black.geojson").write_text('{"type": "FeatureCollection", "features": []}')
-    facts = info(Store.open(make.build_store(tmp_path, tmp_path / "x.zarr")))
+    facts = info(StoreReader.open(make.build_store(tmp_path, tmp_path / "x.zarr")))
     assert facts["statistics"][0]["mean"] is None
     assert facts["road_fraction"] == 0
     assert "–" in _printed(facts)
@@ -210,7 +210,7 @@ def test_empty_tiles_are_not_usable_and_need_no_memory(make, tmp_path):
         image[:, :, 64:] = 0
         file.write(image)
     store = make.build_store(tmp_path, tmp_path / "x.zarr", BuildOptions(tile=64, levels=1))
-    facts = info(Store.open(store))
+    facts = info(StoreReader.open(store))
     usable = {name: split["usable_tiles"] for name, split in facts["splits"].items()}
     assert facts["tiles"] == 2
     assert sum(usable.values()) == 1

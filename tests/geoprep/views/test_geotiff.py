@@ -22,7 +22,7 @@ from geoprep.plan.plan import make_plan
 from geoprep.sources import find_scenes
 from geoprep.sources.cities import get_city
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
-from geoprep.store import Store
+from geoprep.store import StoreReader
 from geoprep.store.scenes import read_speed, shape_within
 from geoprep.views.geotiff import export_footprints, export_scene
 
@@ -31,7 +31,7 @@ LABELLED = ["city_1", "city_border", "city_empty", "utm_north", "utm_south", "ut
 
 @pytest.fixture(scope="module")
 def store(small_store):
-    return Store.open(small_store)
+    return StoreReader.open(small_store)
 
 
 @pytest.mark.parametrize("scene", [*LABELLED, "city_unlabelled"])
@@ -155,7 +155,7 @@ def test_damaged_shard_is_named(store_copy, tmp_path):
     data[100] ^= 1
     file.write_bytes(data)
     with pytest.raises(StoreError, match=r"64/image/c/0/0/0/0: tile 0 cannot.*geoprep verify"):
-        export_scene(Store.open(store_copy), "city_0", tmp_path / "a.tif")
+        export_scene(StoreReader.open(store_copy), "city_0", tmp_path / "a.tif")
 
 
 @given(
@@ -180,7 +180,7 @@ def test_real_chip_comes_back_with_the_masks_of_the_cresi_tools(shared_data, tmp
         [find_scenes(get_city("vegas"), shared_data)], ["vegas"], BuildOptions(), executor
     )
     build(plan, tmp_path / "v.zarr", executor)
-    store = Store.open(tmp_path / "v.zarr")
+    store = StoreReader.open(tmp_path / "v.zarr")
     image, mask = export_scene(store, "img0", tmp_path, coding="continuous")
     (binned,) = export_scene(store, "img0", tmp_path / "b.tif", what="speed", coding="binned")
     source = next((shared_data / "AOI_2_Vegas/PS-RGB").glob("*img0.tif"))
@@ -254,7 +254,7 @@ def test_footprint_over_the_180th_meridian_is_cut_there(make, tmp_path):
     place = Affine(0.5, 0, 828_915, 0, -0.5, 1_106_909)  # zone 60: from 14 metres west of it
     make.write_scene(tmp_path, "far", shape=(64, 64), transform=place, crs="EPSG:32660")
     options = BuildOptions(tile=64, levels=1)
-    store = Store.open(make.build_store(tmp_path, tmp_path / "far.zarr", options))
+    store = StoreReader.open(make.build_store(tmp_path, tmp_path / "far.zarr", options))
     (feature,) = _features(export_footprints(store, tmp_path / "f.geojson"))
     outline = shapely.geometry.shape(feature["geometry"])
     assert outline.geom_type == "MultiPolygon"

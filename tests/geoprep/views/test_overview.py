@@ -21,7 +21,7 @@ from geoprep.palette import (
     speed_colours,
 )
 from geoprep.plan.options import BuildOptions
-from geoprep.store import Store, scenes
+from geoprep.store import StoreReader, scenes
 from geoprep.views import display, export_scene, sheet
 from geoprep.views import overview as module
 from geoprep.views.display import natural_bands
@@ -41,7 +41,7 @@ EYES = {
 
 @pytest.fixture(scope="module")
 def store(small_store):
-    return Store.open(small_store)
+    return StoreReader.open(small_store)
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_overlay_has_the_colours_of_the_roads(store, views, tmp_path):
 def test_imagery_of_one_band_is_drawn_grey(make, views, tmp_path):
     grid = make.lonlat_grid(0)
     pixels = make.write_scene(tmp_path, "pan_1", shape=(64, 64), transform=grid, bands=1)
-    preview(Store.open(make.build_store(tmp_path, tmp_path / "p.zarr")), tmp_path / "a.png")
+    preview(StoreReader.open(make.build_store(tmp_path, tmp_path / "p.zarr")), tmp_path / "a.png")
     (view,) = views
     assert view.rgb.shape == (64, 64, 3)
     assert (np.diff(view.rgb.astype(int), axis=2) == 0).all()
@@ -297,7 +297,7 @@ def test_a_level_of_nothing_is_refused(store, tmp_path):
 def test_a_missing_shard_is_no_blank_picture(store_copy, tmp_path, show):
     for shard in (store_copy / "64" / "image" / "c").iterdir():
         (shard / "0" / "0" / "0").unlink()
-    opened = Store.open(store_copy)
+    opened = StoreReader.open(store_copy)
     arguments = {"scenes": ["city_1"]} if show is preview else {"scene": "city_1"}
     out = tmp_path / ("a.png" if show is preview else "a.tif")
     with pytest.raises(StoreError, match=r"64/image/c/\d+/0/0/0 is missing.*build-zarr"):
@@ -309,7 +309,7 @@ def test_a_large_scene_is_read_in_strips(make, tmp_path, views):
     """What is shown is what the whole scene gives; what is in memory is not the whole scene."""
     make.write_scene(tmp_path, "large", shape=(1200, 1200), transform=make.lonlat_grid(0))
     options = BuildOptions(tile=32, levels=1, shard_tiles=256)
-    opened = Store.open(make.build_store(tmp_path, tmp_path / "x.zarr", options))
+    opened = StoreReader.open(make.build_store(tmp_path, tmp_path / "x.zarr", options))
     image, speed = scenes.read_image(opened, 0), scenes.read_speed(opened, 0)
     assert opened.tiles is opened.tiles  # read before memory is looked at
     tracemalloc.start()

@@ -15,7 +15,7 @@ from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.executors import Threads
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS
 from geoprep.speed import NODATA, UNKNOWN_SPEED
-from geoprep.store import SPLITS, Store
+from geoprep.store import SPLITS, StoreReader
 from geoprep.store.scenes import find_scene, read_speed, scene_splits
 from geoprep.views.page import make_page, writing
 from geoprep.views.page.records import areas_of, script_json
@@ -27,7 +27,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def store(small_store):
-    opened = Store.open(small_store)
+    opened = StoreReader.open(small_store)
     opened.scenes.id[0] = HOSTILE  # of this object, not of the store on the disk
     opened.scenes.reason[find_scene(opened, "city_broken")] = HOSTILE
     return opened
