@@ -1,6 +1,7 @@
 from .api import Download as Download
 from .api import RoadNetwork as RoadNetwork
 from .api import Store as Store
+from .api import build_zarr as build_zarr
 from .api import check_store as check_store
 from .api import download as download
 from .api import export_footprints as export_footprints

@@ -1,6 +1,7 @@
 from .building import BuildObserver as BuildObserver
 from .building import ProgressBars as ProgressBars
 from .building import build_store as build_store
+from .building import build_zarr as build_zarr
 from .building import plan_build as plan_build
 from .cities import Download as Download
 from .cities import download as download

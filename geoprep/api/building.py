@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from geoprep.api.progress import build_bar, counting_bar
 from geoprep.building import DryRun, Progress, Summary, build, dry_run
@@ -28,6 +29,11 @@ from geoprep.sources import (
     remote_scenes,
 )
 from geoprep.storage import check_reachable
+
+if TYPE_CHECKING:
+    from geoprep.api.stores import Store
+
+StrPath = str | os.PathLike[str]
 
 PRODUCT: Final = "PS-RGB"
 """Imagery product of a city where none is given."""
@@ -102,7 +108,7 @@ def build_store(
     overwrite: bool = False,
     drop_source: bool = False,
     workers: int | None = None,
-    scheduler: str | None = None,
+    scheduler: Any = None,  # noqa: ANN401 - an address or a Dask client
     observer: BuildObserver | None = None,
     **options: Any,  # noqa: ANN401 - the fields of BuildOptions
 ) -> tuple[Summary, Notes]:
@@ -129,7 +135,8 @@ def build_store(
     workers
         Worker threads; None for one per core.
     scheduler
-        Address of a Dask scheduler whose workers build the store; None builds it here.
+        Address of a Dask scheduler, or a ``distributed.Client``, whose workers build the store;
+        None builds it here.
     observer
         Receives progress and messages.
     **options
@@ -175,6 +182,70 @@ def build_store(
         except UsageError as error:  # the store is complete all the same
             notes = (*notes, str(error))
     return replace(summary, source_copy=str(copies) if copies.is_dir() else None), notes
+
+
+def build_zarr(
+    city: str | Sequence[str] = (),
+    *,
+    source: StrPath | None = None,
+    product: str | None = None,
+    images: StrPath | Sequence[StrPath] = (),
+    labels: StrPath | None = None,
+    out: StrPath | None = None,
+    overwrite: bool = False,
+    drop_source: bool = False,
+    workers: int | None = None,
+    scheduler: Any = None,  # noqa: ANN401 - an address or a Dask client
+    progress: bool = True,
+    **options: Any,  # noqa: ANN401 - the fields of BuildOptions
+) -> Store:
+    """Build a store, or resume an interrupted build, and return the store.
+
+    Parameters
+    ----------
+    city
+        SpaceNet city, or several; give either this or ``images``.
+    images
+        Pattern, folder or archive of other imagery, or several.
+    scheduler
+        Address of a Dask scheduler, or a ``distributed.Client``. None: builds on this machine.
+    progress
+        Whether to show progress bars and notes.
+    source, product, labels, out, overwrite, drop_source, workers, **options
+        As of `build_store`.
+
+    Returns
+    -------
+    Store
+        Its ``summary`` lists the scenes that failed, with reasons.
+
+    Raises
+    ------
+    GeoprepError
+        As `build_store`.
+    """
+    from geoprep.api.stores import Store, open_store
+
+    several: Sequence[Any] = [images] if isinstance(images, str | os.PathLike) else images
+    place = None if out is None else os.fspath(out)
+    observer = ProgressBars() if progress else BuildObserver()
+    summary, notes = build_store(
+        cities=[city] if isinstance(city, str) else city,
+        source=None if source is None else os.fspath(source),
+        product=product,
+        images=[os.fspath(one) for one in several],
+        labels=None if labels is None else os.fspath(labels),
+        out=place if place is None or "://" in place else Path(place),
+        overwrite=overwrite,
+        drop_source=drop_source,
+        workers=workers,
+        scheduler=scheduler,
+        observer=observer,
+        **options,
+    )
+    for note in (*notes, *summary.warnings):
+        observer.message(f"note: {note}")
+    return Store(open_store(summary.store).reader, summary)
 
 
 def plan_build(
@@ -235,7 +306,7 @@ class _Request:
         self._out = out
         self._options = options
 
-    def check(self, *, workers: int | None, scheduler: str | None) -> None:
+    def check(self, *, workers: int | None, scheduler: object) -> None:
         """Check that no parameter is without effect because of another.
 
         Raises
@@ -339,11 +410,16 @@ def _downloaded(found: list[Found], out: str | Path, observer: BuildObserver) ->
 
 
 def _executor(
-    workers: int | None, scheduler: str | None, stack: ExitStack, observer: BuildObserver
+    workers: int | None,
+    scheduler: Any,  # noqa: ANN401 - an address or a Dask client
+    stack: ExitStack,
+    observer: BuildObserver,
 ) -> Executor:
     """Return the executor of a build; the stack closes a connection to a cluster."""
     if scheduler is None:
         return Threads(workers)
+    if not isinstance(scheduler, str):
+        return Dask(scheduler)
     executor = Dask.connect(scheduler)
     stack.callback(executor.close)
     observer.message(f"{executor.workers} threads of {scheduler}; {executor.dashboard}")

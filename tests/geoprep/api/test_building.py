@@ -1,0 +1,58 @@
+"""Test building a store from a notebook."""
+
+import dataclasses
+
+import pytest
+
+import geoprep
+from geoprep.cli import cli
+from geoprep.errors import UsageError
+from geoprep.plan import BuildOptions
+
+
+@pytest.fixture(scope="module")
+def city(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("city")
+    geoprep.synthesize("moscow", scenes=3, out=folder, size=64, progress=False)
+    return folder
+
+
+def test_a_city_becomes_a_store_with_its_summary(city, tmp_path, capsys):
+    out = tmp_path / "moscow.zarr"
+    store = geoprep.build_zarr("moscow", source=city, out=out, tile=64, levels=1, progress=False)
+    assert len(store.scenes) == 3
+    assert store.summary.state == "built"
+    assert store.summary.issues == ()
+    assert capsys.readouterr() == ("", "")
+    again = geoprep.build_zarr(city="moscow", source=str(city), out=str(out), tile=64, levels=1)
+    assert again.summary.state == "unchanged"
+
+
+def test_images_and_labels_are_paths_or_patterns(city, tmp_path):
+    folder = city / "AOI_7_Moscow"
+    store = geoprep.build_zarr(
+        images=folder / "PS-RGB",
+        labels=folder / "geojson_roads_speed",
+        out=tmp_path / "own.zarr",
+        tile=64,
+        levels=1,
+        progress=False,
+    )
+    assert set(store.scenes["status"]) == {"ok"}
+
+
+def test_contradictions_name_keywords(tmp_path):
+    with pytest.raises(UsageError, match="`cities` or `images`"):
+        geoprep.build_zarr(out=tmp_path / "a.zarr")
+    with pytest.raises(UsageError, match="`out`"):
+        geoprep.build_zarr(images=tmp_path, progress=False)
+    with pytest.raises(TypeError, match="tiles"):
+        geoprep.build_zarr("moscow", tiles=64)
+
+
+def test_every_option_of_the_command_is_a_keyword():
+    options = {option.name for option in cli.commands["build-zarr"].params}
+    keywords = {one.name for one in dataclasses.fields(BuildOptions)}
+    own = {"cities", "source", "product", "images", "labels", "out", "overwrite", "drop_source"}
+    printing = {"workers", "scheduler", "dry_run", "as_json", "quiet"}
+    assert options == keywords | own | printing
