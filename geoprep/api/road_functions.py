@@ -1,0 +1,339 @@
+"""Functions of road networks: vectorise predictions, score a network, find a route."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from geoprep.api.networks import RoadNetwork, read_network
+from geoprep.errors import UsageError
+
+if TYPE_CHECKING:
+    import geopandas as gpd
+    import pandas as pd
+
+    from geoprep.labels import SpeedFrom, SpeedUnit
+    from geoprep.roads import Kind, ScenePair, TopoVariant
+
+StrPath = str | os.PathLike[str]
+LonLat = tuple[float, float]
+
+
+def vectorize(
+    source: Any,  # noqa: ANN401 - paths, datasets or arrays
+    *,
+    kind: Kind | None = None,
+    band: int | None = None,
+    pixel_size: float | None = None,
+    transform: Any = None,  # noqa: ANN401 - affine
+    crs: Any = None,  # noqa: ANN401 - anything that rasterio understands
+    workers: int | None = None,
+    progress: bool = True,
+    **options: float | bool,
+) -> RoadNetwork:
+    """Return the road network of predictions, masks or probabilities.
+
+    Parameters
+    ----------
+    source
+        A file or folder, or several; an open rasterio dataset; an ``xarray.DataArray`` with
+        ``rio.crs``, or with ``crs`` and ``transform`` given here; or an array (y, x) or
+        (band, y, x) with ``crs`` and ``transform``, or with ``pixel_size``.
+    kind
+        ``probability``, ``speed`` or ``mask``. None: as the raster says, or by its values.
+    band
+        Band of roads, from 1. None: as the raster says.
+    pixel_size
+        Pixel size in metres of rasters that are not georeferenced.
+    transform, crs
+        Affine (pixel to CRS) and CRS of an array.
+    workers
+        Number of worker threads. None: one per core.
+    progress
+        Whether to show a progress bar.
+    options
+        Fields of `geoprep.roads.Tracing`, such as ``threshold=0.4``.
+
+    Raises
+    ------
+    UsageError
+        Options do not fit each other or the rasters.
+    SourceError, ImageError
+        A raster cannot be found or read.
+    """
+    from geoprep.api.progress import counting_bar
+    from geoprep.roads import Tracing, rasters_in
+    from geoprep.roads import vectorize as trace_rasters
+
+    with tempfile.TemporaryDirectory() as folder:
+        given = _paths_of(source, Path(folder), transform, crs)
+        paths = [path for one in given for path in rasters_in(one)]
+        if not paths:
+            raise UsageError("`source` is empty: give at least one raster")
+        with counting_bar("vectorizing", quiet=not progress) as advance:
+            graph = trace_rasters(
+                paths,
+                Tracing(**options),  # type: ignore[arg-type]  # fields by name
+                kind=kind,
+                band=band,
+                pixel_size_m=pixel_size,
+                workers=workers,
+                advance=advance,
+            )
+    return RoadNetwork(graph)
+
+
+def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]:  # noqa: ANN401
+    """Return the rasters of a source as files; arrays and datasets are written to a folder."""
+    if isinstance(source, str | os.PathLike):
+        return [Path(source)]
+    if hasattr(source, "read") and hasattr(source, "profile"):  # a rasterio dataset
+        transform, crs, values = source.transform, source.crs, source.read()
+        return [_written(folder, values, transform, crs, source.descriptions, source.tags())]
+    if hasattr(source, "dims") and hasattr(source, "values"):  # an xarray.DataArray
+        georeference = getattr(source, "rio", None)
+        crs = crs if crs is not None else getattr(georeference, "crs", None)
+        if transform is None and georeference is not None:
+            transform = georeference.transform()
+        return [_written(folder, np.asarray(source.values), transform, crs)]
+    if isinstance(source, np.ndarray):
+        return [_written(folder, source, transform, crs)]
+    if isinstance(source, Iterable):
+        return [Path(one) for one in source]
+    raise UsageError(f"`source` is a {type(source).__name__}: give paths, a dataset or an array")
+
+
+def _written(
+    folder: Path,
+    values: np.ndarray[Any, Any],
+    transform: Any,  # noqa: ANN401
+    crs: Any,  # noqa: ANN401
+    names: Sequence[str | None] = (),
+    tags: dict[str, str] | None = None,
+) -> Path:
+    """Write an array (y, x) or (band, y, x) as a GeoTIFF and return its path."""
+    import warnings
+
+    import rasterio
+    from rasterio.errors import NotGeoreferencedWarning
+
+    values = values[None] if values.ndim == 2 else values
+    if values.ndim != 3:
+        raise UsageError(f"`source` has {values.ndim} axes: give an array (y, x) or (band, y, x)")
+    if (transform is None) != (crs is None):
+        raise UsageError("give both `transform` and `crs` of an array, or `pixel_size` alone")
+    kinds = {"b": "uint8", "f": "float32"}
+    values = values.astype(kinds.get(values.dtype.kind, values.dtype), copy=False)
+    georeference = {"transform": transform, "crs": crs} if crs is not None else {}
+    path = folder / "array.tif"
+    bands, height, width = values.shape
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        with rasterio.open(
+            path, "w", driver="GTiff", count=bands, height=height, width=width,
+            dtype=values.dtype, **georeference,
+        ) as file:  # fmt: skip
+            file.write(values)
+            if any(names):
+                file.descriptions = [name or "" for name in names]
+            file.update_tags(**(tags or {}))
+    return path
+
+
+def score(
+    truth: StrPath | RoadNetwork,
+    proposal: StrPath | RoadNetwork,
+    *,
+    images: StrPath | None = None,
+    pixel_size: float | None = None,
+    snap: float = 4.0,
+    control_point_spacing: float = 50.0,
+    published: bool = False,
+    topo_radius: float = 150.0,
+    topo_starts: int | None = None,
+    topo_variant: TopoVariant = "default",
+    seed: int = 0,
+    speed_from: SpeedFrom = "attributes",
+    speed_field: str | None = None,
+    speed_unit: SpeedUnit = "mph",
+    layer: str | None = None,
+    where: str | None = None,
+    threads: int | None = None,
+    progress: bool = True,
+) -> pd.DataFrame:
+    """Return APLS, APLS_time and TOPO of a road network against ground truth.
+
+    Parameters
+    ----------
+    truth, proposal
+        A file of one scene, a folder with a file per scene, a SpaceNet table (.csv), or a
+        `RoadNetwork`.
+    images
+        Image, folder of images or store of the scenes, which give the borders of the scenes.
+    pixel_size
+        Pixel size in metres, for tables without images.
+    snap
+        Largest distance in metres of a control point from the other network.
+    control_point_spacing
+        Distance in metres of control points along edges; 0: nodes only.
+    published
+        Whether to reproduce published figures, see ``geoprep score --help``.
+    topo_radius
+        Distance in metres by road from each starting point of TOPO.
+    topo_starts
+        Largest number of starting points per scene. None: all.
+    topo_variant
+        Rules of matching. ``sat2graph``: those of Sat2Graph's program, for comparison with its
+        published figures.
+    seed
+        Random seed for choosing starting points.
+    speed_from, speed_field, speed_unit, layer, where
+        Speeds, layer and features of label files, as for `build_zarr`. Road networks have their
+        own speeds.
+    threads
+        Number of worker threads. None: one per core.
+    progress
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per scene: ``apls``, ``apls_truth_to_proposal``, ``apls_proposal_to_truth``,
+        ``apls_time``, ``topo``, ``topo_precision``, ``topo_recall`` (0..1, NaN where undefined),
+        ``truth_km``, ``proposal_km`` and ``note``.
+
+    Raises
+    ------
+    SourceError, LabelError
+        A file cannot be read.
+    UsageError
+        The two have no scene in common, or only one is georeferenced.
+    """
+    import pandas as pd
+
+    from geoprep.api.progress import counting_bar
+    from geoprep.labels import SpeedRule
+    from geoprep.roads import ScoreSettings, score_scenes
+
+    rule = SpeedRule(
+        speed_from=speed_from,
+        speed_field=speed_field,
+        speed_unit=speed_unit,
+        layer=layer,
+        where=where,
+    )
+    given = {
+        "images": images,
+        "pixel_size_m": pixel_size,
+        "as_published": published,
+        "rule": rule,
+    }
+    settings = ScoreSettings(
+        snap_m=snap,
+        control_point_spacing_m=control_point_spacing or None,
+        topo_radius_m=topo_radius,
+        topo_starts=topo_starts,
+        seed=seed,
+        topo_variant=topo_variant,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = _pairs(truth, proposal, Path(folder), given)
+        with counting_bar("scoring", quiet=not progress) as advance:
+            scores = score_scenes(pairs, settings, threads=threads, advance=advance)
+    rows = []
+    for one in scores:
+        found = asdict(one)
+        apls, time, topo = (found[name] or {} for name in ("apls", "apls_time", "topo"))
+        rows.append(
+            {
+                "scene": one.scene,
+                "apls": apls.get("score", np.nan),
+                "apls_truth_to_proposal": apls.get("truth_to_proposal", np.nan),
+                "apls_proposal_to_truth": apls.get("proposal_to_truth", np.nan),
+                "apls_time": time.get("score", np.nan),
+                "topo": topo.get("f1", np.nan),
+                "topo_precision": topo.get("precision", np.nan),
+                "topo_recall": topo.get("recall", np.nan),
+                "truth_km": one.truth_km,
+                "proposal_km": one.proposal_km,
+                "note": one.note,
+            }
+        )
+    return pd.DataFrame(rows).set_index("scene")
+
+
+def _pairs(
+    truth: StrPath | RoadNetwork,
+    proposal: StrPath | RoadNetwork,
+    folder: Path,
+    given: dict[str, Any],
+) -> list[ScenePair]:
+    """Return the scenes of both sides; networks in memory go by way of files."""
+    from geoprep.roads import pair_scenes
+
+    def path_of(side: StrPath | RoadNetwork, name: str) -> Path:
+        if isinstance(side, RoadNetwork):
+            path = folder / f"{name}.gpkg"
+            side.to_file(path)
+            return path
+        return Path(side)
+
+    images = given["images"]
+    return pair_scenes(
+        path_of(truth, "truth"),
+        path_of(proposal, "proposal"),
+        **{**given, "images": None if images is None else Path(images)},
+    )
+
+
+def route(
+    roads: RoadNetwork | StrPath,
+    start: LonLat,
+    goal: LonLat,
+    *,
+    by: Literal["time", "length"] = "time",
+    within: float = 100.0,
+) -> gpd.GeoDataFrame:
+    """Return the fastest or the shortest route between two points.
+
+    Parameters
+    ----------
+    roads
+        A road network, or its file. Every road can be driven both ways.
+    start, goal
+        Longitude and latitude in degrees; x and y in metres if the roads are not georeferenced.
+    by
+        ``time``: the fastest route; ``length``: the shortest.
+    within
+        Largest distance in metres of a point from the nearest road.
+
+    Returns
+    -------
+    geopandas.GeoDataFrame
+        One row: ``length`` (metres), ``travel_time`` (seconds, NaN if a speed is unknown),
+        ``off_road`` (metres from start and goal to the route) and ``geometry`` in EPSG:4326.
+
+    Raises
+    ------
+    UsageError
+        A point is too far from the roads, the points are not connected, or speeds are unknown.
+    """
+    import geopandas as gpd
+
+    from geoprep.roads import find_route
+
+    network = roads if isinstance(roads, RoadNetwork) else read_network(roads)
+    found = find_route(network.graph, start, goal, by=by, within_m=within)
+    columns = {
+        "length": [found.length_m],
+        "travel_time": [found.travel_time_s],
+        "off_road": [sum(found.off_road_m)],
+    }
+    frame = gpd.GeoDataFrame(columns, geometry=[found.line], crs=found.crs)
+    return frame.to_crs("EPSG:4326") if found.crs is not None else frame

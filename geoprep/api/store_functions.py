@@ -1,0 +1,196 @@
+"""Functions of stores: describe, check, draw and export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from geoprep.api.stores import Store
+from geoprep.errors import UsageError
+from geoprep.store import StoreReader
+
+if TYPE_CHECKING:
+    from geoprep.verify import VerifyReport
+    from geoprep.views import Coding, What
+
+StrPath = str | PathLike[str]
+
+
+def _opened(store: Store | StrPath) -> StoreReader:
+    return store.reader if isinstance(store, Store) else StoreReader.open(str(store))
+
+
+def store_info(store: Store | StrPath, *, scenes: bool = False) -> dict[str, Any]:
+    """Return facts about a store as plain JSON values.
+
+    Parameters
+    ----------
+    store
+        A store, or its path or address.
+    scenes
+        Whether to add a row per scene.
+
+    Raises
+    ------
+    StoreError
+        The store cannot be opened.
+    """
+    from geoprep.views import info
+
+    return info(_opened(store), scenes=scenes)
+
+
+def check_store(
+    store: Store | StrPath, *, workers: int | None = None, progress: bool = True
+) -> VerifyReport:
+    """Check every chunk of a store against its checksums, hashes and statistics.
+
+    Parameters
+    ----------
+    store
+        A store, or its path or address.
+    workers
+        Number of worker threads. None: one per core.
+    progress
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    VerifyReport
+        Its ``problems`` are empty if the store is intact.
+
+    Raises
+    ------
+    StoreError
+        The store cannot be opened.
+    """
+    from geoprep.api.progress import counting_bar
+    from geoprep.cpus import usable_cpus
+    from geoprep.verify import verify
+
+    location = store.location if isinstance(store, Store) else str(store)
+    with counting_bar("checking shards", quiet=not progress) as report:
+        return verify(location, workers=workers or usable_cpus(), report=report)
+
+
+def preview(
+    store: Store | StrPath,
+    out: StrPath = "preview.png",
+    *,
+    scenes: Sequence[str] = (),
+    count: int = 6,
+    level: int | None = None,
+    progress: bool = True,
+) -> Path:
+    """Draw scenes of a store into a picture, or write an HTML page of all scenes.
+
+    Parameters
+    ----------
+    store
+        A store, or its path or address.
+    out
+        Picture (.png, .pdf, .svg, .jpg) or page (.html) to write.
+    scenes
+        Ids of scenes to draw, or their ends. Empty: ``count`` scenes that represent the store.
+    count
+        Number of scenes to draw if ``scenes`` is empty.
+    level
+        Tile side in pixels. None: as fine as the picture; for a page, the finest.
+    progress
+        Whether to show a progress bar for a page.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    UsageError
+        There is no such scene or level, or the suffix is another one.
+    StoreError
+        The store cannot be opened, or a tile is damaged.
+    """
+    from geoprep.api.progress import counting_bar
+    from geoprep.views import make_page
+    from geoprep.views import preview as draw
+
+    opened, path = _opened(store), Path(out)
+    if path.suffix.lower() not in (".html", ".htm"):
+        return draw(opened, path, scenes=list(scenes) or None, count=count, level=level)
+    if scenes:
+        raise UsageError("`scenes` are for pictures. Omit them: a page shows every scene")
+    with counting_bar("drawing scenes", quiet=not progress) as report:
+        return make_page(opened, path, level=level, report=report)
+
+
+def export_scenes(
+    store: Store | StrPath,
+    scenes: str | Sequence[str],
+    out: StrPath,
+    *,
+    level: int | None = None,
+    what: What = "both",
+    coding: Coding = "mph",
+) -> list[Path]:
+    """Export scenes as Cloud Optimised GeoTIFFs, image and label.
+
+    Parameters
+    ----------
+    store
+        A store, or its path or address.
+    scenes
+        Id of a scene, or its end such as ``chip12``; several; or ``all``.
+    out
+        File NAME.tif, or a folder for several scenes.
+    level
+        Tile side in pixels. None: the finest.
+    what
+        ``image``, ``speed`` (the label) or ``both``.
+    coding
+        Values of the label: ``mph``, or ``continuous`` or ``binned`` as in CRESI.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    UsageError
+        There is no such scene or level, or a scene has no pixels.
+    StoreError
+        The store cannot be opened, or a tile is damaged.
+    """
+    from geoprep.views import export_scenes as export
+
+    names = [scenes] if isinstance(scenes, str) else list(scenes)
+    return export(_opened(store), names, Path(out), level=level, what=what, coding=coding)
+
+
+def export_footprints(
+    store: Store | StrPath, out: StrPath, *, by: Literal["scene", "tile"] = "scene"
+) -> Path:
+    """Write the outlines of all scenes or tiles as GeoJSON or GeoPackage, in EPSG:4326.
+
+    Parameters
+    ----------
+    store
+        A store, or its path or address.
+    out
+        File NAME.geojson or NAME.gpkg.
+    by
+        ``scene`` or ``tile``.
+
+    Raises
+    ------
+    UsageError
+        No scene is georeferenced, or the suffix is another one.
+    StoreError
+        The store cannot be opened.
+    """
+    from geoprep.views import export_footprints as export
+
+    return export(_opened(store), Path(out), by=by)
