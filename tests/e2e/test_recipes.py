@@ -126,7 +126,7 @@ def test_deepglobe_from_masks_to_a_map(tmp_path, follow):
     assert not store.meta.has_speeds
     assert set(store.scenes.crs.tolist()) == {""}
     assert "(binary: the roads of a store have no speeds)" in log_of(tmp_path / "runs/deepglobe")
-    assert road_iou(road_pixels(tmp_path / "maps" / "6_sat.tif"), bars(6)) > 0.7
+    assert road_iou(road_pixels(tmp_path / "predictions" / "6_sat.tif"), bars(6)) > 0.7
 
 
 def log_of(folder):
@@ -150,7 +150,7 @@ def test_massachusetts_from_masks_to_a_map(tmp_path, follow):
     speed = store.speed()[...]
     assert (speed[:, :12] == 255).all()
     assert set(np.unique(speed[:, 12:]).tolist()) == {0, 254}
-    found = road_pixels(tmp_path / "maps" / "10378786_15.tif")
+    found = road_pixels(tmp_path / "predictions" / "10378786_15.tif")
     assert road_iou(found[16:], bars(6)[16:]) > 0.7
 
 
