@@ -1,4 +1,4 @@
-"""The README is true: every command and every line of Python in it is run here."""
+"""Test that every command and every line of Python in the README runs."""
 
 import os
 import re
@@ -16,8 +16,7 @@ COMMANDS = [
 ]
 
 
-# Whether a command is right is no matter of how much imagery there is: a fifteenth of it, and of
-# that a quarter per step.
+# Commands run on a fifteenth of the imagery, and training on a quarter of that per step.
 LARGE, SMALL = "--scenes 24 ", "--scenes 8 --size 650 --seed 2 "
 WIDE, NARROW = "--crop 128 ", "--crop 64 "
 

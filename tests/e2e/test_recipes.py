@@ -1,4 +1,4 @@
-"""The recipes are true: their lines are run on small files of the layout that they speak of."""
+"""Test that the commands of docs/recipes.md run, on small files of the layouts they are for."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from geoprep.store import StoreReader
 REPO = Path(__file__).resolve().parents[2]
 RECIPES = (REPO / "docs" / "recipes.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"```console (\w+)\n(.*?)```", RECIPES, flags=re.DOTALL))
-# A network and a run small enough for a test; everything else is as the recipe has it.
+# A model and a run small enough for a test; everything else is as in the recipe.
 SMALL = (
     "--model helpers.tiny:build --epochs 6 --crop 64 --lr 0.02 --device cpu --compile off --quiet "
     "--pictures 0"
@@ -82,7 +82,7 @@ def place_of(number, metres=0.5):
 
 
 def write_mask(path, values):
-    """Write uint8 (y, x) or (band, y, x) without a place."""
+    """Write uint8 (y, x) or (band, y, x), not georeferenced."""
     layers = values if values.ndim == 3 else values[None]
     path.parent.mkdir(parents=True, exist_ok=True)
     driver = "PNG" if path.suffix == ".png" else "GTiff"
@@ -92,7 +92,7 @@ def write_mask(path, values):
 
 
 def road_pixels(path):
-    """Return where a map says road, bool (y, x)."""
+    """Return the road pixels of a prediction, bool (y, x)."""
     with rasterio.open(path) as file:
         band = list(file.descriptions).index("road") + 1
         return file.read(band) > 127
@@ -111,14 +111,14 @@ def test_every_recipe_is_run_here():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-def test_deepglobe_from_masks_to_a_map(tmp_path, follow):
+def test_deepglobe_from_masks_to_a_prediction(tmp_path, follow):
     for number in range(7):
         road, folder = bars(number), tmp_path / ("train" if number < 6 else "valid")
         folder.mkdir(exist_ok=True)
         picture = Image.fromarray(photograph(road, number))
         picture.save(folder / f"{number}_sat.jpg", quality=95)
         if number < 6:
-            grey = np.where(road, 250, 4).astype(np.uint8)  # as a lossy format leaves them
+            grey = np.where(road, 250, 4).astype(np.uint8)  # as after lossy compression
             write_mask(folder / f"{number}_mask.png", np.repeat(grey[None], 3, axis=0))
     follow("deepglobe")
     store = StoreReader.open(tmp_path / "deepglobe.zarr")
@@ -135,11 +135,11 @@ def log_of(folder):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-def test_massachusetts_from_masks_to_a_map(tmp_path, follow):
+def test_massachusetts_from_masks_to_a_prediction(tmp_path, follow):
     for number in range(7):
         road, name = bars(number), f"1037878{number}_15"
         pixels = photograph(road, number)
-        pixels[:12] = 255  # where the aeroplane did not go
+        pixels[:12] = 255  # not photographed
         folder = tmp_path / ("train" if number < 6 else "test") / "sat"
         write_image(folder / f"{name}.tiff", pixels, place_of(number, 1.0))
         if number < 6:

@@ -48,4 +48,4 @@ def test_a_step_runs_five_files_of_training(fit, tmp_path, monkeypatch):
     assert {path for path in ours if path.startswith("training/")} == TRAINING
     loaders = sorted(ours - TRAINING)
     assert all(path.startswith("loaders/") for path in loaders), loaders
-    assert len(loaders) <= 8, loaders  # threads that prefetch and copy included
+    assert len(loaders) <= 9, loaders  # threads that prefetch and compiled loops included
