@@ -1,21 +1,21 @@
 PYTHON ?= python3
-# Where pip finds CPU builds of torch; empty: wherever pip is set up to look.
+# Index of CPU builds of torch; empty: the indexes that pip is configured for.
 #   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 DEMO = demo
-# Of the demo: scenes, pixels per side of each and of a tile, which halves twice, and times that
-# training sees each tile.
+# Settings of the demo: scenes, side of a scene and of a tile in pixels (two more levels halve it),
+# and training epochs.
 SCENES = 48
 SIZE = 1300
 TILE = 652
 EPOCHS = 6
-# A scene that training does not see.
+# A scene that is not used for training.
 CHIP = chip55
-# Tests run in as many processes as there are cores, files kept whole: their fixtures are built once.
-# The longest come first, as tests/conftest.py says; xdist would begin with those of most tests.
-# One thread computes in each: two processes of two threads wait for each other.
+# Tests run in one process per core, each file in one process, so that its fixtures are built once.
+# The longest files come first (tests/conftest.py); xdist would begin with those of most tests.
+# Each process computes in one thread: two processes of two threads wait for each other.
 SPREAD ?= -n auto --dist loadfile --no-loadscope-reorder
 test test-wheel-%: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
@@ -32,18 +32,18 @@ demo: .venv/.core
 	.venv/bin/geoprep preview $(DEMO)/moscow.zarr --out $(DEMO)/preview.png
 	.venv/bin/python -m training.fit $(DEMO)/moscow.zarr --level 163 --crop 160 --lr 2e-3 --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
 	.venv/bin/python -m training.evaluate $(DEMO)/run/best.pt $(DEMO)/moscow.zarr --split val
-	.venv/bin/python -m training.predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/maps --overlay
-	.venv/bin/geoprep vectorize $(DEMO)/maps --out $(DEMO)/roads.gpkg
+	.venv/bin/python -m training.predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/predictions --overlay
+	.venv/bin/geoprep vectorize $(DEMO)/predictions --out $(DEMO)/roads.gpkg
 	.venv/bin/geoprep preview $(DEMO)/roads.gpkg --over $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/roads.png
 	.venv/bin/geoprep score --truth $(DEMO)/data/AOI_7_Moscow/geojson_roads_speed/*_$(CHIP).geojson --proposal $(DEMO)/roads.gpkg --images $(DEMO)/data/AOI_7_Moscow/PS-RGB
 	@printf '\nMade in ./$(DEMO):\n'
-	@printf '  %-14s %s\n' data/ 'a synthetic city: GeoTIFF chips and GeoJSON roads in SpaceNet 5 layout' \
-		moscow.zarr 'the same as uint8 tiles and speed masks, three levels' \
-		preview.png 'what it looks like: open it' \
+	@printf '  %-14s %s\n' data/ 'a synthetic city: GeoTIFF scenes and GeoJSON roads in SpaceNet 5 layout' \
+		moscow.zarr 'its store: uint8 tiles with speed labels, three levels' \
+		preview.png 'a picture of six scenes with their labels' \
 		run/ 'a trained ResNet34-UNet: best.pt, curves.png, a picture per epoch' \
-		maps/ 'roads and speeds of a chip that was not trained on: a GeoTIFF and a picture' \
-		roads.gpkg 'the same as a network to route on; QGIS opens it coloured by speed' \
-		roads.png 'what it looks like: open it'
+		predictions/ 'roads and speeds of a scene that was not trained on: a GeoTIFF and a picture' \
+		roads.gpkg 'its road network, for routing; QGIS opens it coloured by speed' \
+		roads.png 'a picture of the network over the image'
 
 # Hundreds of processes start, each of which would compile the sources anew.
 test: .venv/.dev

@@ -1,4 +1,4 @@
-"""`make demo`, of twelve scenes of a quarter and one epoch."""
+"""Test `make demo` with twelve scenes of a quarter of the size, and one epoch."""
 
 import os
 import subprocess
@@ -20,8 +20,8 @@ def test_make_demo_makes_what_it_says(tmp_path):
         [*make, f"DEMO={tmp_path}/demo"], env=env, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for made in ("data/AOI_7_Moscow", "moscow.zarr", "preview.png", "run/best.pt", "maps"):
+    for made in ("data/AOI_7_Moscow", "moscow.zarr", "preview.png", "run/best.pt", "predictions"):
         assert (tmp_path / "demo" / made).exists()
         assert Path(made).name in done.stdout
-    assert len(list((tmp_path / "demo" / "maps").glob("*.tif"))) == 1
-    assert len(list((tmp_path / "demo" / "maps").glob("*.png"))) == 1
+    assert len(list((tmp_path / "demo" / "predictions").glob("*.tif"))) == 1
+    assert len(list((tmp_path / "demo" / "predictions").glob("*.png"))) == 1
