@@ -109,6 +109,11 @@ class Setting:
         text = "none" if value is None else str(value)
         if self.kinds == (bool,) and text.lower() in ("true", "false"):
             return [self.flags[0]] * (text.lower() == "true")
+        if isinstance(value, bool):
+            # YAML reads a bare `off`, `no`, `on` or `yes` as a truth value.
+            written = ("on", "yes", "true") if value else ("off", "no", "false")
+            choices = (word for word in written for kind in self.kinds if word in get_args(kind))
+            text = next(choices, written[0])
         return [f"{self.flags[0]}={text}"]
 
     def add_to(self, group: Any) -> None:  # noqa: ANN401 - argparse's

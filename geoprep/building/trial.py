@@ -119,7 +119,9 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
     seconds += surveyed * record.seconds.get("decode", 0.0)
     split_of = [split for one in plan.scenes for split in one.splits]
     usable = _usable_tiles(plan)
-    warning = road_share_warning(plan, *_roads(record), f"scene {scene.id}")
+    warning = ""
+    if scene.label is not None:
+        warning = road_share_warning(plan, *_roads(record), f"scene {scene.id}")
     return DryRun(
         scenes=len(plan.scenes),
         tiles=plan.tiles,

@@ -130,6 +130,13 @@ def _expand(pattern: str, suffixes: tuple[str, ...], option: str) -> list[str]:
     else:
         found = _files(Path(pattern).expanduser(), suffixes)
     if not found:
+        if not is_remote(pattern) and Path(pattern).expanduser().is_dir():
+            below = _files(Path(pattern).expanduser() / "*", suffixes)
+            if below:
+                raise SourceError(
+                    f"`{option}` {pattern}: no file in this folder, but {len(below):,} in folders "
+                    f"below it. Give the quoted pattern '{pattern.rstrip('/')}/*'"
+                )
         raise SourceError(
             f"`{option}` {pattern}: matches no file (relative to {Path.cwd()}; files used from a "
             f"folder: {', '.join(suffixes)}). Check the path, and put patterns in quotes"

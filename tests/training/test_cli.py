@@ -44,6 +44,17 @@ def test_settings_written_to_a_file_are_read_back(tmp_path):
     assert config("--config", str(file)) == made
 
 
+def test_words_that_yaml_reads_as_truth_values(tmp_path):
+    """YAML reads ``off`` as False, and ``on`` as True."""
+    file = tmp_path / "run.yaml"
+    file.write_text("compile: off\nquiet: on\noverwrite: off\n")
+    found = config("m.zarr", "--config", str(file))
+    assert (found.compile, found.quiet, found.overwrite) == ("off", True, False)
+    file.write_text("augment: off\n")
+    with pytest.raises(UsageError, match="--augment: 'off' is not"):
+        config("m.zarr", "--config", str(file))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

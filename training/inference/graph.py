@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional
 
@@ -137,9 +137,15 @@ def exported(module: nn.Module, info: ModelInfo) -> ExportedProgram:
     count = Dim("n", min=1, max=_MOST_WINDOWS)
     rows, columns = (STRIDE * Dim(name, min=1, max=_MOST_STRIDES) for name in "yx")
     with torch.no_grad():
-        return torch.export.export(
+        program = torch.export.export(
             module, (example_image(info),), dynamic_shapes=({0: count, 2: rows, 3: columns},)
         )
+    # Stack traces name files of this machine, and would be in the exported file.
+    for part in program.graph_module.modules():
+        if isinstance(part, fx.GraphModule):
+            for node in part.graph.nodes:
+                node.meta.pop("stack_trace", None)
+    return program
 
 
 @contextmanager

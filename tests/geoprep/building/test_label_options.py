@@ -80,6 +80,13 @@ def test_no_road_at_all_is_warned_of(tmp_path):
     assert "no road at all" in dry.warnings[0]
 
 
+def test_a_build_without_labels_is_not_warned_of_roads(tmp_path):
+    scene = write(tmp_path, "a", texture(SIDE, SIDE), PLACE, roads=())
+    scenes = [Scene("a", scene.image, None)]
+    assert built(tmp_path, scenes)[0].warnings == ()
+    assert dry_run(plan_of(scenes, tile=64), tmp_path / "b.zarr", 1).warnings == ()
+
+
 def test_usual_shares_of_road_are_not(tmp_path):
     scenes = [write(tmp_path, "a", texture(SIDE, SIDE), PLACE)]
     assert built(tmp_path, scenes)[0].warnings == ()

@@ -94,6 +94,13 @@ def test_a_pattern_that_matches_nothing_is_named(make, tmp_path, pattern):
     assert pattern in str(error.value)
 
 
+def test_a_folder_of_folders_of_images_is_refused_with_their_pattern(make):
+    make("png/train/a.png", "png/val/b.png", "png/readme.txt")
+    with pytest.raises(SourceError, match=r"`images` png: no file in this .* but 2 .* 'png/\*'"):
+        images_and_labels(["png"])
+    assert ids(images_and_labels(["png/*"])) == ["a", "b"]
+
+
 def test_equal_stems_get_the_names_of_their_folders(make):
     make("north/s.tif", "south/s.tif", "south/t.tif")
     assert ids(images_and_labels(["*/*.tif"])) == ["north_s", "south_s", "t"]

@@ -340,6 +340,25 @@ def test_files_do_not_contain_paths_of_training_data(export, name):
     assert b"secret.zarr" not in export(name).read_bytes()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("fp32.pt2", "fp32.onnx", "int8.onnx"),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("bf16.pt2", "int8.pt2", "int8.xml")),
+    ],
+)
+def test_files_do_not_contain_paths_of_this_machine(export, name):
+    """Neither of Python's packages, which stack traces name, nor of this project or the output."""
+    file = export(name)
+    data = file.read_bytes()
+    if file.suffix == ".pt2":
+        with zipfile.ZipFile(file) as archive:
+            data = b"".join(archive.read(entry) for entry in archive.namelist())
+    project = Path(__file__).resolve().parents[3]
+    for folder in (Path(torch.__file__).parent, project, file.parent):
+        assert str(folder).encode() not in data
+
+
 @pytest.mark.slow
 def test_weights_of_a_bf16_file_take_two_bytes(tmp_path, monkeypatch):
     """Of the usual network, whose stages have one block each but the last, the heaviest."""
