@@ -179,8 +179,13 @@ def read_stores(work: Path) -> Values:
             exact[f"{name} {array}"] = found
         facts = json.loads(command("geoprep", "info", f"{name}.zarr", "--json", "--scenes"))
         close[f"{name} info"] = [facts[key] for key in ("km2", "road_fraction", "valid_fraction")]
-        for key in ("schema", "cities", "bands", "tile", "tiles", "rescale", "codec", "splits"):
+        for key in ("schema", "cities", "bands", "tile", "tiles", "rescale", "codec"):
             exact[f"{name} info {key}"] = facts[key]
+        # Version 0.1.0 counted tiles without imagery as usable, in memory too.
+        exact[f"{name} info splits"] = {
+            split: {key: counts[key] for key in ("scenes", "tiles", "road_fraction")}
+            for split, counts in facts["splits"].items()
+        }
         checked = json.loads(command("geoprep", "verify", f"{name}.zarr", "--json", "--quiet"))
         exact[f"{name} verify"] = [checked[key] for key in ("ok", "tiles", "shards", "chunks")]
         out = work / f"{name}-scenes"
