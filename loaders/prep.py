@@ -345,12 +345,12 @@ class DevicePrep(nn.Module):
             and ``targets`` needs them.
         """
         target, opened = SpeedTarget(targets, dtype), open_stores(stores)
-        without = [store.location for store in opened if not store.meta.has_speeds]
+        without = [store.location for store in opened if not store.has_speeds]
         if without and targets != "binary":
             raise UsageError(
                 f"targets={targets!r} needs speeds, but the roads of {', '.join(without)} have "
-                "none (built from masks of roads): use targets='binary', or build the store from "
-                "labels with speeds"
+                "none (such as roads of masks or areas): use targets='binary', or build the store "
+                "from labels with speeds"
             )
         normalize = Normalize(*band_statistics(opened, bands), dtype)
         return cls(normalize, target, jitter=jitter, pad_to=pad_to)

@@ -129,13 +129,13 @@ def targets_of(config: Config, stores: Sequence[StoreReader]) -> Targets:
         The targets need speeds, and the roads of a store have none.
     """
     wanted = config.targets
-    without = [store.location for store in stores if not store.meta.has_speeds]
+    without = [store.location for store in stores if not store.has_speeds]
     if wanted == "auto":
         return "binary" if without else "bins"
     if without and wanted != "binary":
         raise UsageError(
-            f"`targets` {wanted}: the roads of {', '.join(without)} have no speeds (built from "
-            "masks of roads): use binary, or build from labels with speeds"
+            f"`targets` {wanted}: the roads of {', '.join(without)} have no speeds (such as "
+            "roads of masks or areas): use binary, or build from labels with speeds"
         )
     return wanted
 

@@ -19,6 +19,7 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError, UsageError
+from geoprep.speed import UNKNOWN_SPEED
 from geoprep.storage import StoreFiles, open_files, retried_async, store_errors
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
@@ -107,6 +108,14 @@ class StoreReader:
         """uint64 (256), pixels per speed byte over the train split, finest level."""
         values: NDArray[np.uint64] = self._read("histogram/speed", "uint64", ("value",))
         return self._shaped("histogram/speed", values, (256,))
+
+    @property
+    def has_speeds(self) -> bool:
+        """Whether roads have speeds: False if all roads of the train split are of unknown speed."""
+        if not self.meta.has_speeds:
+            return False
+        known, unknown = self.histogram_speed[1:UNKNOWN_SPEED], self.histogram_speed[UNKNOWN_SPEED]
+        return bool(known.any() or not unknown)
 
     def image(self, level: int | None = None) -> zarr.Array[Any]:
         """Return the images of a level, uint8 (tile, y, x, band), for interactive use.

@@ -7,10 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import geopandas as gpd
+import numpy as np
 import pytest
+import shapely
+from helpers.factory import PLACES, build_of, texture, write_image
 from helpers.streams import LARGE, SMALL, samples
 
 from geoprep.errors import UsageError
+from geoprep.sources import Scene
 from geoprep.store import StoreReader
 from loaders import BatchLoader, DevicePrep, DeviceTiles, RamTiles, StreamTiles, loader
 
@@ -137,12 +142,37 @@ def test_a_process_group_that_changes_in_mid_iteration_is_refused(
     assert len(keys(one)) == 12
 
 
+@pytest.fixture(scope="module", params=["mask", "roads of unknown speed"])
+def store_without_speeds(request: pytest.FixtureRequest, tmp_path_factory: Any) -> StoreReader:
+    """Return a store built from masks, and one built from road areas, whose speeds are unknown."""
+    folder = tmp_path_factory.mktemp("no_speeds")
+    values = np.zeros((64, 64, 1), np.uint8)
+    values[20:28] = 255
+    image = write_image(folder / "image.tif", texture(64, 64), PLACES["utm"])
+    if request.param == "mask":
+        label = write_image(folder / "mask.tif", values, PLACES["utm"])
+        options: dict[str, Any] = {"label_values": "255"}
+    else:
+        label, options = folder / "areas.geojson", {"areas": "road"}
+        left, top = PLACES["utm"].transform * (0, 20)
+        right, bottom = PLACES["utm"].transform * (64, 28)
+        area = gpd.GeoSeries([shapely.box(left, bottom, right, top)], crs=PLACES["utm"].crs)
+        area.to_crs("OGC:CRS84").to_file(label)
+    scene = Scene("one", str(image), str(label))
+    return build_of(folder / "store.zarr", [scene], val=0, levels=1, **options)
+
+
 @pytest.mark.parametrize("targets", ["bins", "continuous", "class"])
 def test_targets_with_speeds_need_a_store_with_speeds(
-    make_store: MakeStore, targets: Any, monkeypatch: pytest.MonkeyPatch
+    store_without_speeds: StoreReader, targets: Any
 ):
-    store = StoreReader.open(make_store())
-    monkeypatch.setattr(type(store.meta), "has_speeds", property(lambda meta: False))
+    assert store_without_speeds.histogram_speed[254] > 0
     with pytest.raises(UsageError, match=rf"targets='{targets}' needs speeds.*targets='binary'"):
-        DevicePrep.from_store(store, targets=targets)
-    assert DevicePrep.from_store(store, targets="binary").target.channels == 1
+        DevicePrep.from_store(store_without_speeds, targets=targets)
+    assert DevicePrep.from_store(store_without_speeds, targets="binary").target.channels == 1
+
+
+def test_targets_with_speeds_accept_a_store_without_roads(make_store: MakeStore):
+    store = StoreReader.open(make_store())
+    assert store.has_speeds
+    assert DevicePrep.from_store(store, targets="bins").target.channels == 8
