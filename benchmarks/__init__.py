@@ -1,5 +1,5 @@
-"""Measurements of the packages: `python -m benchmarks.preprocess`, and its siblings.
+"""Benchmarks of the packages, such as `python -m benchmarks.preprocess`.
 
-Every benchmark takes ``--quick``, ``--json FILE`` and ``--plot FILE``, prints its tables, and runs
-what it compares in turns, so that a slow minute of the machine hits all of it alike.
+Every benchmark takes ``--quick``, ``--json FILE`` and ``--plot FILE`` and prints tables. The cases
+that it compares run alternately, so that a slow minute of the machine affects all of them equally.
 """

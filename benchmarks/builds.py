@@ -1,4 +1,4 @@
-"""What is timed: reading chips and nothing else, building a store from them, a build's memory."""
+"""Timed cases of `benchmarks.preprocess`: reading chips, building stores, memory of a build."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from geoprep.store import Codec
 MIB = 2**20
 
 INTERVAL = 0.02
-"""Seconds between looks at a command's memory."""
+"""Seconds between two measurements of a command's memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TimedRun:
     """One timed run over some chips.
 
     Attributes
@@ -38,18 +38,18 @@ class Run:
     source_bytes
         Bytes of pixels read, uncompressed.
     stages
-        Stage to seconds of threads' time; builds only.
-    before_seconds
-        Of ``seconds``, spent on finding and planning; builds only.
+        Stage to seconds, summed over threads; builds only.
+    planning_seconds
+        Part of ``seconds`` spent on finding scenes and planning; builds only.
     store_bytes
-        Of the store on the disk; builds only.
+        Size of the store on disk; builds only.
     """
 
     chips: int
     seconds: float
     source_bytes: int = 0
     stages: dict[str, float] = field(default_factory=dict)
-    before_seconds: float = 0.0
+    planning_seconds: float = 0.0
     store_bytes: int = 0
 
     @property
@@ -58,29 +58,29 @@ class Run:
         return self.chips / self.seconds
 
 
-def decode(scenes: Sequence[Scene], workers: int) -> Run:
-    """Read every chip's imagery as a build does, and drop it: the bound that a build can reach."""
+def decode(scenes: Sequence[Scene], workers: int) -> TimedRun:
+    """Time reading the imagery of every chip as a build does: the upper bound of a build's rate."""
     start = time.perf_counter()
     sizes = list(Threads(workers).map_unordered(_read, scenes))
-    return Run(len(scenes), time.perf_counter() - start, sum(sizes))
+    return TimedRun(len(scenes), time.perf_counter() - start, sum(sizes))
 
 
 def _read(scene: Scene) -> int:
     with open_image(scene.image) as dataset:
-        wanted = range(1, dataset.count + 1)  # an alpha band too: a build needs it, and reads it
+        wanted = range(1, dataset.count + 1)  # with an alpha band: a build reads it too
         shape = (dataset.height, dataset.width, len(wanted))
         values = np.empty(shape, dataset.dtypes[0])
         dataset.read(list(wanted), out=values.transpose(2, 0, 1))
         return values.nbytes
 
 
-def build_store(chips: Chips, out: Path, *, workers: int, codec: Codec = "lz4") -> Run:
-    """Build a store into a fresh folder, from finding the files to the last flush; remove it.
+def build_store(chips: Chips, out: Path, *, workers: int, codec: Codec = "lz4") -> TimedRun:
+    """Time a build into a new folder, from finding the files to the last flush; remove the store.
 
     Raises
     ------
     RuntimeError
-        The build did not do the work.
+        The store was not built completely.
     """
     executor, start = Threads(workers), time.perf_counter()
     found = find_scenes(chips.city, chips.folder)
@@ -92,7 +92,7 @@ def build_store(chips: Chips, out: Path, *, workers: int, codec: Codec = "lz4") 
     usable = summary.statuses.get("ok", 0) + summary.statuses.get("unlabelled", 0)
     if summary.state != "built" or usable != chips.count:
         raise RuntimeError(f"{summary.store}: {summary.state}, {summary.statuses}")
-    return Run(
+    return TimedRun(
         chips.count,
         seconds,
         summary.source_bytes,
@@ -102,47 +102,47 @@ def build_store(chips: Chips, out: Path, *, workers: int, codec: Codec = "lz4") 
     )
 
 
-def build_plainly(scenes: Sequence[Scene], out: Path) -> Run:
-    """Build a store the usual way (`benchmarks.reference`), one chip at a time; remove it."""
+def build_with_reference(scenes: Sequence[Scene], out: Path) -> TimedRun:
+    """Time a build by `benchmarks.reference`, one chip at a time; remove the store."""
     from benchmarks.reference import build_reference
 
     start = time.perf_counter()
     build_reference(scenes, out)
     seconds = time.perf_counter() - start
     shutil.rmtree(out)
-    return Run(len(scenes), seconds)
+    return TimedRun(len(scenes), seconds)
 
 
 def build_command(given: Sequence[str], out: Path, workers: int) -> tuple[float, int]:
-    """Run ``geoprep build-zarr`` and remove its store; return what `watched` does.
+    """Run ``geoprep build-zarr`` and remove its store; return seconds and peak PSS in bytes.
 
     Parameters
     ----------
     given
-        Arguments that say what to build from.
+        Arguments that name the sources.
     """
     where = ["--out", str(out), "--workers", str(workers), "--json"]
-    found = watched([*GEOPREP, "build-zarr", *given, *where])
+    found = measure_command([*GEOPREP, "build-zarr", *given, *where])
     shutil.rmtree(out)
     return found
 
 
-def watched(command: Sequence[str]) -> tuple[float, int]:
-    """Run a command; return its seconds, and the peak PSS of it and its children in bytes.
+def measure_command(command: Sequence[str]) -> tuple[float, int]:
+    """Run a command; return its seconds, and its peak PSS in bytes with child processes.
 
     Raises
     ------
     ChildError
-        It failed; the message is its own.
+        The command failed; the message is its standard error.
     """
     from loaders import MemorySampler
 
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as messages:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=messages)
         with MemorySampler(process.pid, interval=INTERVAL) as sampler:
             process.wait()
         if process.returncode:
-            said.seek(0)
-            raise ChildError(f"{' '.join(command)}: {said.read()}")
+            messages.seek(0)
+            raise ChildError(f"{' '.join(command)}: {messages.read()}")
     return time.perf_counter() - start, sampler.peak.pss

@@ -1,9 +1,9 @@
-"""Measuring in processes of their own: a command, or a function or an object of some module.
+"""Run a command, or a function or object of a module, in a separate process.
 
     python -m benchmarks.child MODULE:NAME JSON
 
-calls what is named with what the JSON object holds, and says what it returned in a line of JSON. An
-object is then asked: every line of standard input names one of its methods.
+calls the function or class with the arguments in the JSON object and prints the result as one line
+of JSON. Of an object, every further line of standard input names a method to call.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from typing import Any, Self
 ROOT = Path(__file__).resolve().parents[1]
 
 GEOPREP = (sys.executable, "-c", "from geoprep.cli import main; main()")
-"""The `geoprep` command of this very interpreter, whether or not it is on the PATH."""
+"""The `geoprep` command of this interpreter, whether or not it is on the PATH."""
 
 TIMEOUT = 900.0
-"""Seconds that one answer may take."""
+"""Time limit of one answer in seconds."""
 
 CLEARED = ("LD_PRELOAD", "GLIBC_TUNABLES")
-"""Of the environment, with everything that begins with MALLOC_: they choose an allocator,
-which is the business of what is measured."""
+"""Environment variables removed for child processes, with all that begin with MALLOC_: the measured
+code itself chooses the allocator."""
 
 
 class ChildError(RuntimeError):
-    """A child failed or did not answer; the message is its last words."""
+    """A child process failed or did not answer; the message is its last line of output."""
 
 
 def _environment() -> dict[str, str]:
@@ -48,74 +48,74 @@ def run(command: Sequence[str]) -> str:
     Raises
     ------
     ChildError
-        It failed.
+        The command failed.
     """
     done = subprocess.run(
         command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        raise ChildError(f"{' '.join(command[:4])} ...: {' | '.join(said[-4:])}")
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        raise ChildError(f"{' '.join(command[:4])} ...: {' | '.join(lines[-4:])}")
     return done.stdout
 
 
-class Child:
-    """A function or an object in a process of its own, with a cleared environment.
+class ChildProcess:
+    """A function or an object in a separate process, without variables that choose an allocator.
 
     Parameters
     ----------
     target
-        ``module:name`` of what is called.
+        ``module:name`` of the function or class to call.
     given
-        Its arguments by name, as JSON has them.
+        Its keyword arguments, as JSON values.
     python
-        The interpreter.
+        Python interpreter to run.
     """
 
     def __init__(
         self, target: str, given: Mapping[str, Any], python: str | Path = sys.executable
     ) -> None:
-        self.complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with this object
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with this object
         self.process = subprocess.Popen(
             [str(python), "-m", "benchmarks.child", target, json.dumps(given)],
             cwd=ROOT,
             env=_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.complaints,
+            stderr=self.errors,
             text=True,
             bufsize=1,
-            start_new_session=True,  # its workers can then be ended with it
+            start_new_session=True,  # so that its workers can be killed with it
         )
 
     def answer(self) -> dict[str, Any]:
-        """Return what the child says next.
+        """Return the next answer of the process.
 
         Raises
         ------
         ChildError
-            It has ended, or is silent for too long.
+            The process has ended, or did not answer within the time limit.
         """
         assert self.process.stdout is not None
-        patience = threading.Timer(TIMEOUT, self._kill)
-        patience.start()
+        timer = threading.Timer(TIMEOUT, self._kill)
+        timer.start()
         line = self.process.stdout.readline()
-        patience.cancel()
+        timer.cancel()
         if not line:
-            raise ChildError(self._last_words())
+            raise ChildError(self._last_error())
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def ask(self, do: str, **arguments: float | str) -> dict[str, Any]:
-        """Call a method of the object, and return its answer."""
+        """Call a method of the object and return its answer."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # the answer will tell why
+        with suppress(BrokenPipeError):  # `answer` raises the cause
             self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         return self.answer()
 
-    def _last_words(self) -> str:
-        self.complaints.seek(0)
-        lines = [line.strip() for line in self.complaints if line.strip()]
+    def _last_error(self) -> str:
+        self.errors.seek(0)
+        lines = [line.strip() for line in self.errors if line.strip()]
         return lines[-1] if lines else f"ended with status {self.process.wait()}"
 
     def _kill(self) -> None:
@@ -131,31 +131,31 @@ class Child:
             self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
-        self._kill()  # what it left behind, or all of it where it hangs
+        self._kill()  # also its own children, or a process that hangs
         self.process.wait()
-        self.complaints.close()
+        self.errors.close()
 
 
 def ask(
     target: str, given: Mapping[str, Any], python: str | Path = sys.executable
 ) -> dict[str, Any]:
-    """Return the answer of a function in a process of its own; see `Child`."""
-    with Child(target, given, python) as child:
+    """Return the answer of a function in a separate process; see `ChildProcess`."""
+    with ChildProcess(target, given, python) as child:
         return child.answer()
 
 
 def serve(target: str, text: str) -> None:
-    """Call what is named; let an object answer until standard input ends."""
-    # A descriptor that workers and chatty libraries do not write to.
+    """Call the target; if it is an object, call its methods until standard input ends."""
+    # Workers and libraries write to standard output: answers use a descriptor of their own.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     module, _, name = target.partition(":")
     made = getattr(importlib.import_module(module), name)(**json.loads(text))
-    found = made if isinstance(made, dict) else made.hello()
+    found = made if isinstance(made, dict) else made.describe()
     answers.write(json.dumps(found) + "\n")
     for line in sys.stdin:
-        asked = json.loads(line)
-        found = getattr(made, asked.pop("do"))(**asked)
+        request = json.loads(line)
+        found = getattr(made, request.pop("do"))(**request)
         answers.write(json.dumps(found) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Chips to measure on: synthetic ones drawn for the purpose, or real ones, as many as wanted."""
+"""SpaceNet chips to measure on: synthetic ones, or links to real ones."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from geoprep.sources import CITIES, City, Scene, find_scenes, get_city
 from geoprep.synth import synthesise
 
 KINDS = {"uint16": "vegas", "uint8": "moscow"}
-"""Kind of chip to a city whose PS-RGB product is like it: SpaceNet 3's 11 bits, SpaceNet 5's 8."""
+"""dtype to a city whose PS-RGB product has it: SpaceNet 3 has 11 bits, SpaceNet 5 has 8."""
 
 SEED = 5
 REAL = Path(__file__).resolve().parents[2] / "shared" / "data"
-"""Where real chips are looked for."""
+"""Default folder of real chips."""
 _NUMBER = re.compile(r"(img|chip)\d+(?=\.\w+$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Chips:
-    """Some chips of one kind in a folder of SpaceNet's layout.
+    """Chips of one dtype in a folder of SpaceNet's layout.
 
     Attributes
     ----------
     kind
         ``uint16``, ``uint8``, or ``real``.
     origin
-        What the pixels are, in words.
+        Description of the pixels.
     """
 
     kind: str
@@ -38,25 +38,25 @@ class Chips:
     origin: str
 
     def scenes(self) -> tuple[Scene, ...]:
-        """Return the addresses of images and labels."""
+        """Return the chips with the paths of images and labels."""
         return find_scenes(self.city, self.folder).scenes
 
 
-def synthetic(work: Path, kind: str, count: int, size: int, workers: int) -> Chips:
-    """Draw chips.
+def draw_chips(work: Path, kind: str, count: int, size: int, workers: int) -> Chips:
+    """Return new synthetic chips.
 
     Parameters
     ----------
     work
-        Folder for them.
+        Folder to write to.
     kind
-        One of `KINDS`.
+        Key of `KINDS`.
     count
-        How many.
+        Number of chips.
     size
-        Pixels per side; SpaceNet's have 1300.
+        Side of a chip in pixels; SpaceNet uses 1300.
     workers
-        Threads that draw.
+        Number of threads.
     """
     city, folder = get_city(KINDS[kind]), work / kind
     synthesise(folder, city, scenes=count, seed=SEED, size=size, workers=workers)
@@ -64,17 +64,17 @@ def synthetic(work: Path, kind: str, count: int, size: int, workers: int) -> Chi
     return Chips(kind, city, folder, count, origin)
 
 
-def real(work: Path, source: Path, count: int) -> Chips | None:
-    """Return real chips, each in the store as often as it takes; None where there are none.
+def find_real_chips(work: Path, source: Path, count: int) -> Chips | None:
+    """Return links to real chips, repeated until there are enough; None if there are none.
 
     Parameters
     ----------
     work
-        Folder for links to them.
+        Folder for the links.
     source
-        Folder in SpaceNet's layout; the first city found in it counts.
+        Folder in SpaceNet's layout; the first city found in it is used.
     count
-        How many.
+        Number of links.
     """
     for city in CITIES.values():
         try:
@@ -83,12 +83,12 @@ def real(work: Path, source: Path, count: int) -> Chips | None:
             continue
         origin = f"{min(len(scenes), count)} real chip(s) of {city.aoi}"
         found = Chips("real", city, source, len(scenes), origin)
-        return linked(found, work / "real", count)
+        return link_chips(found, work / "real", count)
     return None
 
 
-def linked(chips: Chips, folder: Path, count: int) -> Chips:
-    """Return any number of chips as links to some, under new numbers: it takes no disk."""
+def link_chips(chips: Chips, folder: Path, count: int) -> Chips:
+    """Return ``count`` chips that are links to the given ones, numbered from 0."""
     scenes = chips.scenes()
     for number in range(count):
         scene = scenes[number % len(scenes)]

@@ -1,11 +1,13 @@
-"""What all benchmarks share: options, parts, turns, the record of figures."""
+"""Shared parts of all benchmarks: options, scratch folder, alternating runs, recorded figures."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,17 +18,18 @@ from rich.console import Console
 
 from benchmarks.child import ChildError
 from benchmarks.machine import machine
+from geoprep.errors import GeoprepError
 
 T = TypeVar("T")
 
-# Of a file or a pipe rich assumes 80 columns, too few for figures with their spread.
+# rich assumes 80 columns for a file or a pipe: too few for figures with their range.
 console = Console(width=None if sys.stdout.isatty() else 120)
 status = console.status("")
-"""Shows in a terminal what is going on, as `announce` says it."""
+"""Status line in a terminal; `announce` sets its text."""
 
 
 def announce(text: str) -> None:
-    """Say what runs next."""
+    """Show on the status line what runs next."""
     status.update(text)
 
 
@@ -36,13 +39,66 @@ def parser(description: str, *, repeats: int = 5) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = result.add_argument
-    add("--quick", action="store_true", help="small sizes, to see that it runs")
-    add("--json", type=Path, metavar="FILE", help="write every figure here")
-    add("--plot", type=Path, metavar="FILE", help="draw the figures (.png, .svg)")
-    add("--work", type=Path, help="folder for scratch files (default: TMPDIR)")
-    text = f"rounds; the median counts (default: {repeats})"
+    add("--quick", action="store_true", help="small sizes, to check that the benchmark works")
+    add("--json", type=Path, metavar="FILE", help="write every figure to this JSON file")
+    add("--plot", type=Path, metavar="FILE", help="draw the figures to this file (.png, .svg)")
+    add(
+        "--work",
+        type=local_path,
+        metavar="FOLDER",
+        help="folder for scratch files, created if missing (default: TMPDIR)",
+    )
+    text = f"number of rounds, of which the median is reported (default: {repeats})"
     add("--repeats", type=_positive, default=repeats, help=text)
     return result
+
+
+def local_path(text: str) -> Path:
+    """Return an absolute path: child processes run in another folder."""
+    return Path(text).absolute()
+
+
+def scratch_folder(work: Path | None, name: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a temporary folder, removed at the end of a ``with`` statement.
+
+    Parameters
+    ----------
+    work
+        Parent folder, created if missing; None for the system's.
+    name
+        Start of its name.
+
+    Raises
+    ------
+    BenchmarkError
+        The parent folder cannot be created or written to.
+    """
+    try:
+        if work is not None:
+            work.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(dir=work, prefix=f"{name}-")
+    except OSError as error:
+        raise BenchmarkError(
+            f"--work {work}: {error.strerror}. Name a folder that can be written to."
+        ) from error
+
+
+class BenchmarkError(Exception):
+    """A benchmark cannot run with these options; the message says why."""
+
+
+def reports_errors(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
+    """Return a main function that prints expected errors as one line and returns 1."""
+
+    @functools.wraps(main)
+    def run(arguments: Sequence[str] | None = None) -> int:
+        try:
+            return main(arguments)
+        except (BenchmarkError, ChildError, GeoprepError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+
+    return run
 
 
 def _positive(text: str) -> int:
@@ -55,7 +111,7 @@ def _positive(text: str) -> int:
 def run_parts(
     result: Result, parts: Mapping[str, Callable[[], object]], only: Sequence[str]
 ) -> None:
-    """Measure the parts asked for; one that fails leaves a note, and the others their figures."""
+    """Measure the chosen parts; a part that fails adds a note, and the others still run."""
     for name, measure in parts.items():
         if name in only:
             try:
@@ -66,18 +122,18 @@ def run_parts(
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured quantity.
+    """One measured quantity, with a value per round.
 
     Attributes
     ----------
     unit
-        Such as ``chips/s``; empty for ratios.
+        Unit such as ``chips/s``; empty for ratios.
     values
-        One per round, at least one.
+        One value per round, at least one.
     at_least, at_most
-        What it should be, where something was promised.
+        Bounds that the median should keep; None for no bound.
     note
-        What a reader must know to judge it.
+        Explanation for the reader.
     """
 
     unit: str
@@ -88,17 +144,17 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """The middle of the rounds."""
+        """The median over the rounds."""
         return statistics.median(self.values)
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The lowest and the highest round."""
+        """The lowest and the highest value."""
         return min(self.values), max(self.values)
 
     @property
     def met(self) -> bool | None:
-        """Whether the median keeps the promise; None where there is none."""
+        """True if the median keeps its bounds; None if there are none."""
         if self.at_least is None and self.at_most is None:
             return None
         low = float("-inf") if self.at_least is None else self.at_least
@@ -106,7 +162,7 @@ class Figure:
         return low <= self.median <= high
 
     def __str__(self) -> str:
-        """Return the median and the spread, ``36.1 (34.0-38.2)``, or one value alone."""
+        """Return median and range, ``36.1 (34.0-38.2)``, or a single value."""
         low, high = (rounded(value) for value in self.spread)
         if low == high:
             return low
@@ -114,7 +170,7 @@ class Figure:
 
     @property
     def promise(self) -> str:
-        """The bound and whether it was kept, for a table; empty where there is none."""
+        """The bound and whether it was met, as text for a table; empty if there is none."""
         if self.met is None:
             return ""
         bounds = [("at least", self.at_least), ("at most", self.at_most)]
@@ -122,14 +178,14 @@ class Figure:
         return f"{text}: {'[green]met[/]' if self.met else '[red]missed[/]'}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain JSON values."""
+        """Return the figure as JSON values."""
         low, high = self.spread
         derived = {"median": self.median, "min": low, "max": high, "met": self.met}
         return {**asdict(self), **derived, "values": list(self.values)}
 
 
 def rounded(value: float) -> str:
-    """Return three digits or all before the point, as people write measurements."""
+    """Return a number with three significant digits, or with all digits before the point."""
     for limit, digits in ((100, 0), (10, 1), (0.1, 2)):
         if abs(value) >= limit:
             return f"{value:,.{digits}f}"
@@ -138,7 +194,7 @@ def rounded(value: float) -> str:
 
 @dataclass
 class Result:
-    """Every figure of one run, and what it ran on; a quick look promises nothing."""
+    """All figures of one run, with settings and machine; figures of a quick run have no bounds."""
 
     benchmark: str
     settings: dict[str, Any]
@@ -172,20 +228,20 @@ class Result:
     def turns(
         self, cases: Mapping[str, Callable[[], T]], repeats: int | None = None
     ) -> dict[str, list[T]]:
-        """Run every case once per round; every second round backwards, so that drift cancels out.
+        """Run every case once per round; every second round in reverse, so that drift cancels out.
 
         Parameters
         ----------
         cases
-            Name to what is run; it measures itself. One whose child fails leaves a note and is left
-            out, and the others go on.
+            Name to a function that measures itself. If its child process fails, a note is added
+            and the case is left out; the others continue.
         repeats
-            Rounds; those of the settings by default.
+            Number of rounds; None for that of the settings.
 
         Returns
         -------
         dict
-            Name to results, one per round, in the order of the rounds.
+            Name to one result per round, in the order of the rounds.
         """
         repeats = repeats or self.settings["repeats"]
         results: dict[str, list[T]] = {name: [] for name in cases}
@@ -208,5 +264,5 @@ class Result:
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Return the ratio of every round: both sides of each were measured in the same minute."""
+    """Return the ratio of two figures in every round."""
     return [a / b for a, b in zip(over, under, strict=True)]

@@ -1,21 +1,20 @@
-"""What each form of a trained network costs and gains: one run, in turns.
+"""Compare speed, memory and accuracy of a trained model in all forms: checkpoint and exports.
 
     python -m benchmarks.inference [CHECKPOINT STORE] [--exports FOLDER] [--only FORM,...] [--quick]
 
-Every form runs in a process of its own: the checkpoint plain and compiled, and the files that
-`training.export` makes of it. Each is timed alone and in `training.predict`, and judged on the
-store's validation tiles. Without a checkpoint a network of some steps is taken: rates are the same,
-and nothing is said of accuracy.
+Every form runs in a separate process: the checkpoint, plain and compiled, and the model files of
+`training.export`. Each is timed alone and in `training.predict`, and evaluated on the store's
+validation tiles. Without a checkpoint, a model is trained for a few steps: rates are the same, and
+accuracy is not measured.
 
-All forms at once take 12 GiB and, on two quiet cores, about 12 minutes. Making the files takes
-another 5; ``--exports`` keeps them.
+All forms together take 12 GiB and, on two quiet cores, about 12 minutes. Exporting takes another 5
+minutes; ``--exports`` keeps the files.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,11 +24,20 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.child import Child, ChildError, run
-from benchmarks.common import Result, announce, parser, ratios, status
+from benchmarks.child import ChildError, ChildProcess, run
+from benchmarks.common import (
+    Result,
+    announce,
+    local_path,
+    parser,
+    ratios,
+    reports_errors,
+    scratch_folder,
+    status,
+)
 from benchmarks.fitting.runs import IPEX_PYTHON, fit
-from benchmarks.loading.data import Sizes, synthetic_store
-from benchmarks.report import Table, conclude, print_machine
+from benchmarks.loading.data import LoadingSizes, synthetic_store
+from benchmarks.tables import Table, conclude, print_machine
 from geoprep.cpus import usable_cpus
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
@@ -38,24 +46,24 @@ from training.cli import wait_passively
 GAIN = 2.0
 SHARE = 0.9
 GSD_M = 0.3
-"""What an area is stated for."""
+"""Pixel size for which areas are reported, in metres."""
 LARGEST_DROP = 0.01
 OVERLAP = 64
-"""Pixels that windows of `training.predict` share."""
+"""Overlap of windows of `training.predict` in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A way to run a network.
+    """A way to run a trained model.
 
     Attributes
     ----------
     title
-        For people.
+        Title in tables.
     file
-        Its name; empty for the checkpoint.
+        Name of the model file; empty for the checkpoint.
     export
-        Options of `training.export` that make the file.
+        Options of `training.export` that write the file.
     runs
         Options of `training.predict` that choose the runner.
     """
@@ -67,12 +75,12 @@ class Form:
 
     @property
     def python(self) -> str:
-        """The interpreter it runs in: Intel's extension has an environment of its own."""
+        """Python interpreter to use: Intel's extension has its own environment."""
         return str(IPEX_PYTHON) if self.file.endswith(".ipex") else sys.executable
 
     @property
     def whole(self) -> bool:
-        """Whether it computes in whole numbers."""
+        """True if it computes with integers (INT8)."""
         return self.file.startswith("int8")
 
 
@@ -93,27 +101,27 @@ FORMS: dict[str, Form] = {
     "ipex-int8": Form("IPEX INT8", "int8.ipex", {"format": "ipex-int8"}),
 }
 BASE = "bf16-compiled"
-"""What INT8 is promised to be twice as fast as."""
-PROMISED = ("pt2-int8", "openvino-int8")
+"""Form that INT8 should be `GAIN` times as fast as."""
+BOUNDED = ("pt2-int8", "openvino-int8")
 
 
-def file_of(form: Form, checkpoint: Path, store: str, exports: Path, tiles: int) -> Path:
-    """Return the file of a form, made anew by the command that a user runs.
+def export_form(form: Form, checkpoint: Path, store: str, exports: Path, tiles: int) -> Path:
+    """Return the file of a form, newly written by `training.export`.
 
     Parameters
     ----------
     exports
-        Folder for it.
+        Folder to write to.
     tiles
-        Of the store, that INT8 takes its ranges from.
+        Number of tiles that INT8 is calibrated on.
 
     Raises
     ------
     ChildError
-        It cannot be made here.
+        The form cannot be exported on this machine.
     """
     if not Path(form.python).exists():
-        raise ChildError("`make ipex` makes its environment")
+        raise ChildError("`make ipex` creates its environment")
     if not form.file:
         return checkpoint
     file = exports / form.file
@@ -123,30 +131,30 @@ def file_of(form: Form, checkpoint: Path, store: str, exports: Path, tiles: int)
     return file
 
 
-def size_of(file: Path) -> int:
-    """Return the bytes of a form's file or files."""
-    beside = file.with_suffix(".bin")
-    return file.stat().st_size + (beside.stat().st_size if file.suffix == ".xml" else 0)
+def file_bytes(file: Path) -> int:
+    """Return the size of a form's file or files in bytes."""
+    weights = file.with_suffix(".bin")
+    return file.stat().st_size + (weights.stat().st_size if file.suffix == ".xml" else 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """How much is measured.
+class InferenceScale:
+    """Sizes of the benchmark.
 
     Attributes
     ----------
     side
-        Of the tiles.
+        Side of a tile in pixels.
     count
         Tiles per batch.
     across
-        Batches in a row of the image that is mapped.
+        Batches per row of windows of the predicted image.
     times
-        Single tiles whose latency is taken, per round.
+        Single tiles whose latency is measured, per round.
     seconds
-        That batches are measured per round, at least.
+        Shortest time to measure batches, per round.
     tiles
-        That INT8 takes its ranges from.
+        Number of tiles that INT8 is calibrated on.
     """
 
     side: int = 512
@@ -158,84 +166,98 @@ class Scale:
 
     @property
     def image(self) -> int:
-        """Side of an image whose windows fill their batches, all of one size."""
+        """Side in pixels of an image whose windows fill complete batches of one size."""
         return OVERLAP + self.across * self.count * (self.side - OVERLAP)
 
 
-QUICK = Scale(side=128, count=2, across=1, times=3, seconds=0.1, tiles=4)
+QUICK = InferenceScale(side=128, count=2, across=1, times=3, seconds=0.1, tiles=4)
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the exit status says only whether it ran."""
+    """Run the benchmark; return 0 if it ran, even if bounds were missed."""
     given = _arguments(arguments)
-    scale = QUICK if given.quick else Scale()
+    scale = QUICK if given.quick else InferenceScale()
     result = Result("inference", vars(given))
     print_machine(result)
     wait_passively()
-    folder = tempfile.TemporaryDirectory(dir=given.work, prefix="inference-")
+    folder = scratch_folder(given.work, "inference")
     with folder, status, ExitStack() as stack:
         work = Path(folder.name)
         store, checkpoint = given.store, given.checkpoint
         if checkpoint is None:
-            announce("training for some steps")
-            store = str(synthetic_store(work, Sizes(scenes=6, scene_side=256), usable_cpus()))
+            announce("training for a few steps")
+            store = str(
+                synthetic_store(work, LoadingSizes(scenes=6, scene_side=256), usable_cpus())
+            )
             options = ["--epochs", "1", "--crops-per-tile", "1", "--crop", "64", "--pictures", "0"]
             fit(Path(store), work / "run", options)
             checkpoint = work / "run" / "best.pt"
         exports = given.exports or work
         exports.mkdir(parents=True, exist_ok=True)
-        announce("drawing an image")
+        announce("creating an image")
         size = scale.image
         city = synthesise(work / "scene", get_city("moscow"), scenes=1, seed=3, size=size)
         image = next(city.glob("**/PS-RGB/*.tif"))
-        children: dict[str, Child] = {}
+        children: dict[str, ChildProcess] = {}
         for name in given.only:
             try:
                 announce(f"exporting {FORMS[name].title}")
-                file = file_of(FORMS[name], checkpoint, store, exports, scale.tiles)
+                file = export_form(FORMS[name], checkpoint, store, exports, scale.tiles)
                 announce(f"loading {FORMS[name].title}")
                 words = _words(name, file, image, work / name, scale)
                 child = stack.enter_context(_load(result, name, words, scale))
             except ChildError as error:
                 result.notes.append(f"{name} is left out: {error}")
             else:
-                result.add(f"{name}.size", "MB", [size_of(file) / 1e6])
+                result.add(f"{name}.size", "MB", [file_bytes(file) / 1e6])
                 children[name] = child
         _measure(result, children, scale)
         if given.checkpoint is not None:
-            _judge(result, children, store)
+            _record_accuracy(result, children, store)
     return conclude(result, given, tables())
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__, repeats=2)
     add = options.add_argument
-    add("checkpoint", type=Path, nargs="?", help="of a trained network (default: hardly trained)")
-    add("store", nargs="?", help="the store it was trained on, for INT8 and for accuracy")
-    add("--only", "--forms", action="append", metavar="FORM,...", help=", ".join(FORMS))
-    add("--exports", type=Path, metavar="FOLDER", help="keep exported files here")
+    add(
+        "checkpoint",
+        type=local_path,
+        nargs="?",
+        help="checkpoint of a trained model (default: train for a few steps)",
+    )
+    add("store", nargs="?", help="store it was trained on, for INT8 calibration and accuracy")
+    add(
+        "--only",
+        "--forms",
+        action="append",
+        metavar="FORM,...",
+        help=f"run these forms (default: all): {', '.join(FORMS)}",
+    )
+    add("--exports", type=local_path, metavar="FOLDER", help="keep exported files in this folder")
     given = options.parse_args(arguments)
     if given.checkpoint is not None and given.store is None:
-        options.error("name the store that the checkpoint was trained on as well")
+        options.error("a checkpoint needs STORE too: the store it was trained on")
     asked = [name for names in given.only or () for name in names.split(",")]
     for name in asked:
         if name not in FORMS:
-            options.error(f"--only {name}: there are {', '.join(FORMS)}")
+            options.error(f"--only {name}: choose from {', '.join(FORMS)}")
     given.only = [name for name in FORMS if name in asked or not asked]
     return given
 
 
-def _words(name: str, file: Path, image: Path, out: Path, scale: Scale) -> list[str]:
-    """Return the words of `training.predict` that map an image with a form."""
+def _words(name: str, file: Path, image: Path, out: Path, scale: InferenceScale) -> list[str]:
+    """Return arguments of `training.predict` that predict an image with a form."""
     words = [str(file), str(image), "--out", str(out), "--gsd", "image", "--overwrite"]
     shape = ["--batch-size", str(scale.count), "--window", str(scale.side)]
     return [*words, *shape, *FORMS[name].runs]
 
 
-def _load(result: Result, name: str, words: Sequence[str], scale: Scale) -> Child:
-    """Start a form, and run what is compiled, once per shape of batch."""
-    target = "benchmarks.mapping:Session"
-    child = Child(target, {"words": words}, FORMS[name].python)
+def _load(result: Result, name: str, words: Sequence[str], scale: InferenceScale) -> ChildProcess:
+    """Start the process of a form, and run it once per batch shape, which may compile."""
+    target = "benchmarks.form_server:FormServer"
+    child = ChildProcess(target, {"words": words}, FORMS[name].python)
     try:
         load = child.answer()["seconds"]
         for count in (1, scale.count):
@@ -248,27 +270,29 @@ def _load(result: Result, name: str, words: Sequence[str], scale: Scale) -> Chil
     return child
 
 
-def _measure(result: Result, children: dict[str, Child], scale: Scale) -> None:
-    """Record latency, rates and memory of every form, in turns."""
-    turns = result.turns({n: partial(one_round, c, scale) for n, c in children.items()})
-    for name, rounds in turns.items():
+def _measure(result: Result, children: dict[str, ChildProcess], scale: InferenceScale) -> None:
+    """Record latency, rates and memory of every form."""
+    rounds_by_form = result.turns({n: partial(one_round, c, scale) for n, c in children.items()})
+    for name, rounds in rounds_by_form.items():
         record(result, name, rounds, scale)
-    for name in turns:
-        if BASE in turns:
+    for name in rounds_by_form:
+        if BASE in rounds_by_form:
             gains = ratios(result[f"{name}.rate"].values, result[f"{BASE}.rate"].values)
-            least = GAIN if name in PROMISED else None
+            least = GAIN if name in BOUNDED else None
             result.add(f"{name}.gain", "", gains, at_least=least, note=f"times {FORMS[BASE].title}")
 
 
-def one_round(child: Child, scale: Scale) -> dict[str, Any]:
-    """Return latencies in s, Mpx/s alone and in maps, and peak bytes, of one turn of a form."""
+def one_round(child: ChildProcess, scale: InferenceScale) -> dict[str, Any]:
+    """Return latencies in s, Mpx/s alone and in `training.predict`, and peak bytes of a form."""
     latency = child.ask("latency", count=1, side=scale.side, times=scale.times)
     rate = child.ask("rate", count=scale.count, side=scale.side, seconds=scale.seconds)
-    return {"latency": latency["seconds"], **rate, **child.ask("map")}
+    return {"latency": latency["seconds"], **rate, **child.ask("predict")}
 
 
-def record(result: Result, name: str, rounds: Sequence[dict[str, Any]], scale: Scale) -> None:
-    """Record the turns of one form, as `one_round` gives them."""
+def record(
+    result: Result, name: str, rounds: Sequence[dict[str, Any]], scale: InferenceScale
+) -> None:
+    """Record the results of `one_round` of a form."""
     for share in (50, 99):
         found = [float(np.percentile(one["latency"], share)) * 1e3 for one in rounds]
         result.add(f"{name}.p{share}", "ms", found, note=f"one tile of {scale.side}")
@@ -279,15 +303,15 @@ def record(result: Result, name: str, rounds: Sequence[dict[str, Any]], scale: S
     maps = [one["image_mpx_s"] * GSD_M**2 * 3600 for one in rounds]
     result.add(f"{name}.maps", "km2/h", maps, note=f"at {GSD_M} m, of training.predict")
     shares = ratios([one["network_mpx_s"] for one in rounds], rates)
-    note = "of the rate above that training.predict puts through the network"
+    note = "rate of the model in training.predict over its rate alone"
     result.add(f"{name}.share", "", shares, at_least=SHARE, note=note)
-    # Later rounds come after maps.
-    result.add(f"{name}.memory", "GiB", [rounds[0]["peak"] / 2**30], note="before maps are made")
+    # Later rounds include the memory of predictions.
+    result.add(f"{name}.memory", "GiB", [rounds[0]["peak"] / 2**30], note="before predictions")
 
 
-def _judge(result: Result, children: dict[str, Child], store: str) -> None:
-    """Record how good each form is on the store's validation tiles, and how much less than fp32."""
-    cases = {name: partial(child.ask, "judge", store=store) for name, child in children.items()}
+def _record_accuracy(result: Result, children: dict[str, ChildProcess], store: str) -> None:
+    """Record the validation accuracy of each form, and its drop from fp32."""
+    cases = {name: partial(child.ask, "evaluate", store=store) for name, child in children.items()}
     found = {name: one for name, (one,) in result.turns(cases, 1).items()}
     for name, metrics in found.items():
         for metric, value in metrics.items():
@@ -302,10 +326,10 @@ def tables() -> list[Table]:
     """Return the tables: one row per form."""
     rows = {form.title: name for name, form in FORMS.items()}
     columns = {"Mpx/s": "rate", "gain": "gain", "km2/h": "area", "p50 ms": "p50", "p99 ms": "p99"}
-    columns |= {"predict": "share", "its km2/h": "maps"}
+    columns |= {"share in predict": "share", "predict km2/h": "maps"}
     medians = ("area", "p50", "p99", "maps")
     costs = {"MB": "size", "load s": "load", "peak GiB": "memory", "road IoU": "road_iou"}
-    costs |= {"drop": "road_iou_drop", "bin IoU": "bin_iou", "its drop": "bin_iou_drop"}
+    costs |= {"road drop": "road_iou_drop", "bin IoU": "bin_iou", "bin drop": "bin_iou_drop"}
     return [
         Table("Speed", rows, columns, medians=medians, drawn="km2/h"),
         Table("Cost", rows, costs, medians=costs.values()),

@@ -1,4 +1,4 @@
-"""What figures depend on, processor to libraries; what this process has used."""
+"""Facts about the machine that figures depend on, and memory used by this process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LIBRARIES = (
     *("geoprep", "numpy", "numba", "zarr", "zarrs", "numcodecs", "rasterio", "shapely", "torch"),
 )
 ISA = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "sve")
-"""Instruction sets that change what image code and training cost, as /proc/cpuinfo spells them."""
+"""Instruction sets that affect the speed of image code and training, as in /proc/cpuinfo."""
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on: processor, memory, load, Python, libraries."""
+    """Return processor, memory, load, Python and library versions of this machine."""
     import psutil
 
     model, flags = _processor()
@@ -45,16 +45,16 @@ def _processor() -> tuple[str, list[str]]:
 
 
 def resident(name: str = "VmHWM") -> int:
-    """Return bytes of this process that the kernel counts: ``VmRSS`` now, ``VmHWM`` at most so far.
+    """Return bytes of this process as the kernel counts them: ``VmRSS`` now, ``VmHWM`` at the peak.
 
-    Not ``ru_maxrss``: that one begins with the size of the process that started it.
+    ``ru_maxrss`` is not used: it starts at the size of the parent process.
 
     Raises
     ------
     RuntimeError
-        The kernel does not tell.
+        The kernel does not report this value.
     """
     for row in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if row.startswith(f"{name}:"):
             return int(row.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {name}: the kernel does not tell it")
+    raise RuntimeError(f"/proc/self/status has no {name}: the kernel does not report it")

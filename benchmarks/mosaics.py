@@ -1,4 +1,4 @@
-"""One large image with one road file: with its streets or without."""
+"""Build times of one large image, with and without a road file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.builds import MIB, build_command
 from benchmarks.common import Result, announce, ratios
 
 LABELS_COST = 1.3
-"""Most that a build with labels may take of one without."""
+"""Upper bound of the build time with labels over that without."""
 
 MEMORY_MIB = 1024.0
 _PIXELS_PER_STREET = 20_000
@@ -23,7 +23,7 @@ _PLACE = Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24)
 
 
 def measure_mosaics(result: Result, work: Path) -> None:
-    """Build a mosaic by the command, in turns with and without its labels."""
+    """Record seconds and memory of ``build-zarr`` on a mosaic, with and without labels."""
     of, side = result.settings, result.settings["mosaic"]
     announce("drawing a mosaic")
     image = draw_mosaic(work / "mosaic", side)
@@ -43,7 +43,7 @@ def measure_mosaics(result: Result, work: Path) -> None:
         result.add(f"{at}.pss", "MiB", [pss / MIB for _, pss in runs], at_most=MEMORY_MIB)
     if len(seconds) == len(cases):
         over = ratios(seconds["mosaic labelled"], seconds["mosaic plain"])
-        note = f"with {_streets(side)} streets over the same without"
+        note = f"time with {_streets(side)} streets over time without labels"
         result.add("mosaic.labels_cost", "", over, at_most=LABELS_COST, note=note)
     image.unlink()
 
@@ -53,16 +53,16 @@ def _streets(side: int) -> int:
 
 
 def draw_mosaic(folder: Path, side: int, seed: int = 0) -> Path:
-    """Write a square uint8 image, tiled and compressed by LZW, and its streets beside it.
+    """Write a square uint8 image, tiled and LZW-compressed, and a GeoJSON file of its streets.
 
     Parameters
     ----------
     folder
-        Made for them.
+        Folder, created for them.
     side
-        Pixels.
+        Side in pixels.
     seed
-        Of noise and streets.
+        Random seed of noise and streets.
     """
     import rasterio
     from rasterio.windows import Window

@@ -1,52 +1,68 @@
-"""How fast a store is built, how much memory it takes, and next to what: one run, in turns.
+"""Measure the speed and memory of store builds, compared with a reference pipeline.
 
     python -m benchmarks.preprocess [--chips 64] [--workers 2] [--source DIR] [--quick]
 
-Every build goes into a fresh folder and is timed from finding the files to the last flush of the
-disk. It is put next to reading the same pixels with the same workers and dropping them (the bound),
-next to itself with another codec and with one worker, and next to the usual way of doing it.
+Every build writes to a new folder and is timed from finding the files to the last flush to disk. It
+is compared with only reading the same pixels with the same workers (the upper bound), with another
+codec, with one worker, and with the reference pipeline of `benchmarks.reference`.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.builds import MIB, Run, build_command, build_plainly, build_store, decode
-from benchmarks.chips import KINDS, REAL, Chips, linked, real, synthetic
-from benchmarks.common import Result, announce, parser, ratios, status
+from benchmarks.builds import (
+    MIB,
+    TimedRun,
+    build_command,
+    build_store,
+    build_with_reference,
+    decode,
+)
+from benchmarks.chips import KINDS, REAL, Chips, draw_chips, find_real_chips, link_chips
+from benchmarks.common import (
+    Result,
+    announce,
+    local_path,
+    parser,
+    ratios,
+    reports_errors,
+    scratch_folder,
+    status,
+)
 from benchmarks.mosaics import measure_mosaics
-from benchmarks.reference import missing
-from benchmarks.report import Table, conclude, print_machine
+from benchmarks.reference import missing_library
+from benchmarks.tables import Table, conclude, print_machine
 from geoprep.sources import get_city
 
 SHARE = {"uint16": 0.45, "uint8": 0.40}
-"""Least share of the decode-only rate that a build promises."""
+"""Lower bound of a build's rate as a share of the decode-only rate."""
 
 OVER_REFERENCE = 5.0
 MEMORY_MIB = 1024.0
 GROWTH = 1.25
-"""Most that the peak at the largest city may exceed the one at the smallest."""
+"""Upper bound of the peak memory of the largest city over that of the smallest."""
 
 CITY_CHIPS = (25, 100, 200)
 QUICK_CITY_CHIPS = (2, 10)
 REFERENCE_CHIPS = 8
 
-Runs = Mapping[str, list[Run]]
-"""Case to its runs, one per round."""
+Runs = Mapping[str, list[TimedRun]]
+"""Case to its timed runs, one per round."""
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the exit status says only whether it ran."""
+    """Run the benchmark; return 0 if it ran, even if bounds were missed."""
     given = _arguments(arguments)
     result = Result("preprocess", vars(given))
     print_machine(result)
-    with tempfile.TemporaryDirectory(dir=given.work, prefix="preprocess-") as folder, status:
+    with scratch_folder(given.work, "preprocess") as folder, status:
         work = Path(folder)
         kinds = _chips(given, work, result)
         for chips in kinds:
@@ -60,11 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__)
     add = options.add_argument
-    add("--chips", type=int, help="chips of each kind (default: 64, quick 8)")
-    add("--workers", type=int, default=2, help="threads of a build (default: 2)")
-    add("--source", type=Path, default=REAL, help="real chips, where there are any")
-    add("--size", type=int, default=1300, help="side of a synthetic chip")
-    add("--mosaic", type=int, help="side of the large image (default: 20000, quick 1500)")
+    add("--chips", type=int, help="number of chips of each dtype (default: 64, quick 8)")
+    add("--workers", type=int, default=2, help="number of threads of a build (default: 2)")
+    add(
+        "--source",
+        type=local_path,
+        default=REAL,
+        help="folder with real chips (default: shared/data)",
+    )
+    add("--size", type=int, default=1300, help="side of a synthetic chip in pixels (default: 1300)")
+    add("--mosaic", type=int, help="side of the large image in pixels (default: 20000, quick 1500)")
     given = options.parse_args(arguments)
     given.chips = given.chips or (8 if given.quick else 64)
     given.mosaic = given.mosaic or (1500 if given.quick else 20_000)
@@ -73,10 +94,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _chips(given: argparse.Namespace, work: Path, result: Result) -> list[Chips]:
     announce("drawing chips")
-    kinds = [synthetic(work, kind, given.chips, given.size, given.workers) for kind in KINDS]
-    found = real(work, given.source, given.chips)
+    kinds = [draw_chips(work, kind, given.chips, given.size, given.workers) for kind in KINDS]
+    found = find_real_chips(work, given.source, given.chips)
     if found is None:
-        result.notes.append(f"no real chips in {given.source}: measured on synthetic ones only")
+        result.notes.append(f"no real chips in {given.source}: only synthetic chips are measured")
     else:
         kinds.append(found)
     result.notes += [f"{chips.kind}: {chips.origin}" for chips in kinds]
@@ -85,20 +106,22 @@ def _chips(given: argparse.Namespace, work: Path, result: Result) -> list[Chips]
 
 def _measure_rates(result: Result, chips: Chips, out: Path) -> None:
     scenes, workers, kind = chips.scenes(), result.settings["workers"], chips.kind
-    cases: dict[str, Callable[[], Run]] = {
+    cases: dict[str, Callable[[], TimedRun]] = {
         "decode": partial(decode, scenes, workers),
         "build": partial(build_store, chips, out, workers=workers),
         "zstd": partial(build_store, chips, out, workers=workers, codec="zstd"),
         "decode_1w": partial(decode, scenes, 1),
         "build_1w": partial(build_store, chips, out, workers=1),
     }
-    if missing():
-        result.notes.append(f"no comparison with the usual way: {missing()} is not installed")
+    if missing_library():
+        result.notes.append(
+            f"no comparison with the reference pipeline: {missing_library()} is not installed"
+        )
     else:
-        cases["reference"] = partial(build_plainly, scenes[:REFERENCE_CHIPS], out)
+        cases["reference"] = partial(build_with_reference, scenes[:REFERENCE_CHIPS], out)
     announce(f"first runs: {kind}")
     for name in {"decode", "build", "reference"} & set(cases):
-        cases[name]()  # files are cold the first time, kernels not loaded
+        cases[name]()  # warms the page cache and compiles the kernels
     runs = result.turns(cases)
     for name, found in runs.items():
         result.add(f"{kind}.{name}.rate", "chips/s", [run.rate for run in found])
@@ -110,7 +133,7 @@ def _measure_rates(result: Result, chips: Chips, out: Path) -> None:
 
 
 def _record_ratios(result: Result, kind: str, runs: Runs) -> None:
-    """Record how many times the rate of one case is that of another, round by round."""
+    """Record the ratios of rates of pairs of cases, per round."""
     promised = {f"{kind}.share": SHARE.get(kind)}
     promised[f"{kind}.over_reference"] = OVER_REFERENCE if kind in SHARE else None
     for name, over, under in (
@@ -127,10 +150,10 @@ def _record_ratios(result: Result, kind: str, runs: Runs) -> None:
             result.add(at, "", values, at_least=promised.get(at), note=note)
 
 
-def _record_stages(result: Result, kind: str, runs: Sequence[Run]) -> None:
-    """Record where the time of one worker goes; what lies outside its tasks comes last."""
-    inside = [run.before_seconds + sum(run.stages.values()) for run in runs]
-    stages = {"find and plan": [run.before_seconds for run in runs]}
+def _record_stages(result: Result, kind: str, runs: Sequence[TimedRun]) -> None:
+    """Record ms per chip of every stage with one worker; time outside tasks comes last."""
+    inside = [run.planning_seconds + sum(run.stages.values()) for run in runs]
+    stages = {"find and plan": [run.planning_seconds for run in runs]}
     stages |= {stage: [run.stages[stage] for run in runs] for stage in runs[0].stages}
     rest = [max(0.0, run.seconds - s) for run, s in zip(runs, inside, strict=True)]
     for name, seconds in {**stages, "flush, tables, rest": rest}.items():
@@ -139,10 +162,10 @@ def _record_stages(result: Result, kind: str, runs: Sequence[Run]) -> None:
 
 
 def _measure_memory(result: Result, chips: Chips, work: Path) -> None:
-    """Build cities of several sizes with the command itself; their slope gives Moscow's time."""
+    """Record memory and time of ``build-zarr`` for several city sizes; extrapolate to Moscow."""
     of, kind = result.settings, chips.kind
     counts = QUICK_CITY_CHIPS if of["quick"] else CITY_CHIPS
-    cities = {n: linked(chips, work / f"{kind}-{n}", n) for n in counts}
+    cities = {n: link_chips(chips, work / f"{kind}-{n}", n) for n in counts}
     cases = {
         f"memory, {n} {kind} chips": partial(
             build_command,
@@ -167,10 +190,10 @@ def _measure_memory(result: Result, chips: Chips, work: Path) -> None:
 
 
 def _record_moscow(result: Result, runs: Mapping[int, Sequence[float]]) -> None:
-    """Record seconds and bytes of the whole city, from the seconds of some of its chips."""
+    """Record seconds and bytes of the whole city, extrapolated linearly."""
     whole = get_city("moscow").chips
     fits = [np.polyfit(list(runs), one_round, 1) for one_round in zip(*runs.values(), strict=True)]
-    note = f"the command, by the slope of {sorted(runs)} chips"
+    note = f"`build-zarr`, extrapolated from {sorted(runs)} chips"
     result.add("moscow.slope", "ms per chip", [slope * 1e3 for slope, _ in fits], note=note)
     result.add("moscow.seconds", "s", [start + slope * whole for slope, start in fits], note=note)
     for kind in ("uint8", "real"):
@@ -181,13 +204,16 @@ def _record_moscow(result: Result, runs: Mapping[int, Sequence[float]]) -> None:
 
 
 def tables(result: Result, chips: Sequence[Chips]) -> list[Table]:
-    """Return the tables of what was measured."""
+    """Return the tables of the report."""
     kinds, workers = {one.kind: one.kind for one in chips}, result.settings["workers"]
     rates = {"decode": "decode.rate", "build": "build.rate", "with zstd": "zstd.rate"}
     rates |= {"decode, 1 worker": "decode_1w.rate", "build, 1 worker": "build_1w.rate"}
-    rates |= {"the usual way": "reference.rate"}
-    shares = {"of decoding alone": "share", "1 worker": "share_1w"}
-    shares |= {"times the usual way": "over_reference", "its 1 worker": "over_reference_1w"}
+    rates |= {"reference pipeline": "reference.rate"}
+    shares = {"over decoding alone": "share", "1 worker": "share_1w"}
+    shares |= {
+        "over the reference": "over_reference",
+        "1 worker, over the reference": "over_reference_1w",
+    }
     codecs = {"lz4": "lz4.mb_per_chip", "zstd": "zstd.mb_per_chip", "rate": "zstd.over_lz4"}
     names = [name.rpartition(".") for name in result.figures]
     stages = {start.partition(".")[2]: start for start, _, _ in names if start[:6] == "stage."}
@@ -198,7 +224,7 @@ def tables(result: Result, chips: Sequence[Chips]) -> list[Table]:
     columns = {"s": "seconds", "Mpx/s": "rate", "PSS, MiB": "pss"}
     return [
         Table(f"Rates, {workers} workers, chips/s", kinds, rates, drawn="build"),
-        Table("A build's rate over others", kinds, shares, drawn="of decoding alone"),
+        Table("Rate of a build over other rates", kinds, shares, drawn="over decoding alone"),
         Table("MB per chip, and zstd's rate over lz4's", kinds, codecs, drawn="lz4"),
         Table("Stages, ms per chip with 1 worker", stages, kinds, drawn=next(iter(kinds))),
         Table("Peak PSS of the command by chips, MiB", peaks, sizes, drawn=next(iter(sizes), "")),

@@ -1,10 +1,10 @@
-"""The usual way to the same store, to compare with: one chip at a time, with the usual libraries.
+"""A reference pipeline that builds the same store with common libraries, one chip at a time.
 
-What the CRESI tools do (section by section: ``create_8bit_images.py``, ``speed_masks.py``), written
-anew with today's libraries: rasterio reads, NumPy takes percentiles and rescales, scikit-image
-makes the second level, geopandas projects, buffers and dissolves the roads, rasterio burns them,
-zarr-python writes. Only 16-bit chips are rescaled, as in a build. It does less than a build: no
-validity, no statistics, no checksums, no shards, no flush to the disk.
+It follows the CRESI tools (``create_8bit_images.py``, ``speed_masks.py``) with current libraries:
+rasterio reads, NumPy computes percentiles and rescales, scikit-image makes the second level,
+geopandas projects, buffers and dissolves the roads, rasterio burns them, zarr-python writes. Only
+16-bit chips are rescaled, as in a build. It does less than a build: no validity mask, statistics,
+checksums, shards, or flush to disk.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ BUFFER_M = 2.0
 SPEED_FIELD = "inferred_speed_mph"
 SN3_MPH = {1: (55, 65), 2: (45, 55), 3: (35, 45), 4: (30, 35)}
 SN3_MPH |= {5: (25, 30), 6: (20, 20), 7: (20, 20)}
-"""SpaceNet 3's road type to the speed on up to two lanes and on more (CRESI's road_speed.py)."""
+"""SpaceNet 3 road type to mph on up to two lanes and on more lanes (CRESI: road_speed.py)."""
 
 UNPAVED = 2, 0.75
-TILES_A_SIDE = 2
+TILES_PER_SIDE = 2
 ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
 Pixels = NDArray[np.uint8]
 
 
-def missing() -> str:
-    """Return which of the libraries used here alone is not installed, or nothing."""
+def missing_library() -> str:
+    """Return the name of a library of the reference pipeline that is not installed, or ""."""
     try:
-        import geopandas  # noqa: F401 - asked for, not used
+        import geopandas  # noqa: F401 - only checked
         import skimage  # noqa: F401
     except ImportError as error:
         return str(error.name)
@@ -47,7 +47,7 @@ def missing() -> str:
 
 
 def build_reference(scenes: Sequence[Scene], out: Path) -> None:
-    """Build a store of two levels, image and speed.
+    """Build a store of two levels with the arrays image and speed.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def prepare_chip(scene: Scene) -> list[tuple[Pixels, Pixels]]:
 
 
 def _stretched(band: NDArray[Any]) -> Pixels:
-    """Return a band as bytes: percentiles 2 and 98 of what is above 0, for 16-bit bands."""
+    """Return a band as uint8; 16-bit bands are scaled by percentiles 2 and 98 of values above 0."""
     if band.dtype == np.uint8:
         return band
     present = band[band > 0]
@@ -93,11 +93,11 @@ def _stretched(band: NDArray[Any]) -> Pixels:
 
 
 def _halved(image: Pixels) -> Pixels:
-    """Return the image at half its size: bilinear, which at one half is the mean of four pixels."""
+    """Return the image at half its size, bilinear: at one half, the mean of four pixels."""
     from skimage.transform import resize
 
     shape = image.shape[0] // 2, image.shape[1] // 2
-    # Its own filter (anti_aliasing=True, the default) would double the time, and blurs.
+    # anti_aliasing=True, the default, would double the time and blur the image.
     smaller: NDArray[np.float64] = resize(  # type: ignore[no-untyped-call] # it has no types
         image, shape, order=1, preserve_range=True, anti_aliasing=False
     )
@@ -105,7 +105,7 @@ def _halved(image: Pixels) -> Pixels:
 
 
 def _road_shapes(label: str | None) -> list[tuple[Any, int]]:
-    """Return (polygon, mph) of every speed, ascending."""
+    """Return one (polygon, mph) pair per speed, in ascending order."""
     import geopandas
 
     if label is None:
@@ -122,7 +122,7 @@ def _road_shapes(label: str | None) -> list[tuple[Any, int]]:
 
 
 def _mph(roads: Any) -> NDArray[np.float64]:  # noqa: ANN401 - a frame of an untyped library
-    """Return the speed of every road: as the label says, or by SpaceNet 3's table."""
+    """Return the speed of every road in mph, from the label or from SpaceNet 3's table."""
     if SPEED_FIELD in roads.columns:
         return np.asarray(roads[SPEED_FIELD], np.float64)
     kinds, lanes = roads["road_type"].astype(int), roads["lane_number"].astype(int)
@@ -140,8 +140,8 @@ def _burned(shapes: list[tuple[Any, int]], transform: Affine, shape: tuple[int, 
 
 def _tiles(pixels: Pixels) -> list[Pixels]:
     """Return the four quarters of a chip, row by row."""
-    rows = np.split(pixels, TILES_A_SIDE, axis=0)
-    return [tile for row in rows for tile in np.split(row, TILES_A_SIDE, axis=1)]
+    rows = np.split(pixels, TILES_PER_SIDE, axis=0)
+    return [tile for row in rows for tile in np.split(row, TILES_PER_SIDE, axis=1)]
 
 
 def _create(root: zarr.Group, path: str, tiles: list[Pixels], chips: int) -> zarr.Array[Any]:

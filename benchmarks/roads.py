@@ -1,17 +1,18 @@
-"""How good and how fast maps become road networks: one run.
+"""Measure accuracy and speed of vectorizing predictions into road networks.
 
     python -m benchmarks.roads [--quick] [--json FILE] [--large] [--real DIR] [--end-to-end ...]
 
-- ``ceiling``: perfect speed masks, burned from labels at native resolution, traced with all
-  defaults and scored against those labels by APLS: what no network can beat. Chips of Vegas, and a
-  synthetic city with its motorway, bridges and ramps.
-- ``errors``: maps with gaps, blobs and ragged edges (`benchmarks.tracing.chips`), traced plainly
-  (centre lines and graph, nothing else), cleaned, and repaired.
-- ``rate``: square kilometres per hour that one core vectorizes, by processor time, with reading.
-- ``--large``: peak memory for a map of 20,000 x 20,000 pixels.
-- ``--end-to-end``: nothing but images to networks, on held-out scenes of the demo's city, with a
-  network trained on the spot (`benchmarks.tracing.whole`) or a given one: APLS, APLS_time, TOPO,
-  km2/h. One run per level: 650 is 0.3 m, 325 is 0.6 m.
+- ``ceiling``: perfect speed masks, burned from labels at native resolution, traced with default
+  options and scored against those labels by APLS: the upper bound for any model. Chips of Vegas,
+  and a synthetic city with a motorway, bridges and ramps.
+- ``errors``: simulated predictions with gaps, blobs and ragged edges
+  (`benchmarks.tracing.simulated`), traced plain (only centre lines and graph), cleaned, and
+  repaired (cleaned, with gap closing).
+- ``rate``: square kilometres per hour of one core, by processor time, with reading.
+- ``--large``: also the peak memory for a prediction of 20,000 x 20,000 pixels.
+- ``--end-to-end``: only the steps from images to road networks, on held-out scenes of the demo's
+  city, with a given model or one trained first (`benchmarks.tracing.end_to_end`): APLS,
+  APLS_time, TOPO, km2/h. One run per level: 650 is 0.3 m, 325 is 0.6 m.
 
       python -m benchmarks.roads --end-to-end --level 650
       python -m benchmarks.roads --end-to-end --level 325 --model demo/run
@@ -21,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,10 +34,10 @@ from rasterio.windows import Window
 
 from benchmarks.child import ask
 from benchmarks.chips import REAL
-from benchmarks.common import Result, parser, status
+from benchmarks.common import Result, local_path, parser, reports_errors, scratch_folder, status
 from benchmarks.machine import resident
-from benchmarks.report import Table, conclude, print_machine
-from benchmarks.tracing.chips import Chip, chips, erroneous_map
+from benchmarks.tables import Table, conclude, print_machine
+from benchmarks.tracing.simulated import Chip, chips, simulate_prediction
 from geoprep.roads import ArrayBands, RoadRaster, Tracing, apls, in_crs, trace, vectorize
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
@@ -45,39 +45,55 @@ from geoprep.synth import synthesise
 LEAST_APLS: Final = 97.5
 LEAST_APLS_TIME: Final = 96.0
 LEAST_RATE: Final = 8_800.0
-"""km2/h at 0.3 m: twenty times as fast as maps are predicted."""
+"""Lower bound in km2/h at 0.3 m: twenty times the rate of predicting."""
 MOST_GIB: Final = 2.0
 _LARGE: Final = 20_000
 _GSD_M: Final = 0.3
 _BLOCK: Final = 512
 
-_NOTHING = {"spur_m": 0, "min_area_m2": 0, "min_hole_m2": 0, "min_length_m": 0}
+_NO_CLEANING = {"spur_m": 0, "min_area_m2": 0, "min_hole_m2": 0, "min_length_m": 0}
 WAYS: Final = {
-    "plain": Tracing(close_gaps=False, motorway_mph=1e6, **_NOTHING),
+    "plain": Tracing(close_gaps=False, motorway_mph=1e6, **_NO_CLEANING),
     "cleaned": Tracing(close_gaps=False),
     "repaired": Tracing(),
 }
-"""How maps with errors are traced."""
+"""Name to tracing options of predictions with errors."""
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write."""
+    """Run the benchmark; return 0 if it ran, even if bounds were missed."""
     options = parser(__doc__, repeats=3)
     add = options.add_argument
-    add("--large", action="store_true", help="measure 20,000 x 20,000 pixels too")
-    add("--real", type=Path, default=REAL, help="folder with AOI_2_Vegas")
-    add("--end-to-end", action="store_true", help="images to scored networks")
-    add("--level", type=int, default=650, help="tile side to train on (650)")
-    add("--model", type=Path, help="checkpoint or run; default: train one")
-    add("--area", type=Path, help="its city in SpaceNet layout; default: made")
+    add("--large", action="store_true", help="also measure 20,000 x 20,000 pixels")
+    add(
+        "--real",
+        type=local_path,
+        default=REAL,
+        help="folder with AOI_2_Vegas (default: shared/data)",
+    )
+    add(
+        "--end-to-end",
+        action="store_true",
+        help="only measure the steps from images to scored road networks",
+    )
+    add("--level", type=int, default=650, help="tile side to train on, in pixels (default: 650)")
+    add("--model", type=local_path, help="checkpoint or run (default: train one)")
+    add(
+        "--area",
+        type=local_path,
+        help="folder of its city in SpaceNet's layout (default: synthetic)",
+    )
     given = options.parse_args(arguments)
     result = Result("roads", vars(given))
     print_machine(result)
-    with tempfile.TemporaryDirectory(dir=given.work) as folder, status:
+    with scratch_folder(given.work, "roads") as folder, status:
         if given.end_to_end:
-            from benchmarks.tracing.whole import measure_whole  # torch: of no use to the others
+            from benchmarks.tracing.end_to_end import (
+                measure_end_to_end,  # imports torch
+            )
 
-            measure_whole(result, Path(folder))
+            measure_end_to_end(result, Path(folder))
         else:
             _measure(result, given, Path(folder))
     rows = {name: name for name in ("ceiling.city", "ceiling.vegas")}
@@ -94,7 +110,7 @@ def _measure(result: Result, given: argparse.Namespace, work: Path) -> None:
     if vegas.is_dir():
         cases["vegas"] = list(chips(vegas))
     else:
-        result.notes.append(f"{vegas}: not there, so no figures of Vegas")
+        result.notes.append(f"{vegas} does not exist: no figures of Vegas")
     for name, several in cases.items():
         _ceiling(result, name, several)
     everything = [chip for several in cases.values() for chip in several]
@@ -103,7 +119,7 @@ def _measure(result: Result, given: argparse.Namespace, work: Path) -> None:
 
 
 def _ceiling(result: Result, name: str, several: Sequence[Chip]) -> None:
-    """Score perfect masks."""
+    """Record the scores of perfect masks."""
     scores = np.mean([_scores(chip, chip.mask, WAYS["repaired"]) for chip in several], axis=0)
     note = f"mean over {len(several)} chips"
     result.add(f"ceiling.{name}.apls", "%", [scores[0]], at_least=LEAST_APLS, note=note)
@@ -111,18 +127,18 @@ def _ceiling(result: Result, name: str, several: Sequence[Chip]) -> None:
 
 
 def _scores(chip: Chip, raster: RoadRaster, options: Tracing) -> tuple[float, float]:
-    """Return APLS and APLS_time, in per cent, of a raster's network against the labels."""
+    """Return APLS and APLS_time, in per cent, of the road network of a raster."""
     made = trace(raster, options)
     truth = in_crs(chip.truth, made.crs or "")
     return 100 * apls(truth, made).score, 100 * apls(truth, made, weight="time").score
 
 
 def _errors(result: Result, several: Sequence[Chip], seeds: int) -> list[RoadRaster]:
-    """Score maps with errors, one value per seed; return those of the last one."""
+    """Record the scores of simulated predictions per seed; return the last predictions."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
     maps: list[RoadRaster] = []
-    for seed in range(10, 10 + seeds):  # other seeds than the defaults were chosen by
-        maps = [erroneous_map(chip, seed) for chip in several]
+    for seed in range(10, 10 + seeds):  # not the seeds that default options were tuned on
+        maps = [simulate_prediction(chip, seed) for chip in several]
         pairs = list(zip(several, maps, strict=True))
         for name, options in WAYS.items():
             scores = np.mean([_scores(chip, one, options) for chip, one in pairs], axis=0)
@@ -138,30 +154,32 @@ def _errors(result: Result, several: Sequence[Chip], seeds: int) -> list[RoadRas
 def _rate(
     result: Result, maps: Sequence[RoadRaster], work: Path, large: bool, repeats: int
 ) -> None:
-    """Measure how fast a map of 4096 x 4096 pixels is vectorized, and the memory of a large one."""
-    path = work / "map.tif"
-    write_map(path, maps, 4096, _GSD_M, seed=0)
-    vectorizing_seconds(path)  # loads libraries, compiles
+    """Record the rate for a prediction of 4096 x 4096 pixels, and memory of a large one."""
+    path = work / "prediction.tif"
+    write_prediction(path, maps, 4096, _GSD_M, seed=0)
+    vectorizing_seconds(path)  # imports libraries, compiles
     area = (4096 * _GSD_M) ** 2 / 1e6
     rates = [area / vectorizing_seconds(path) * 3600 for _ in range(repeats)]
     result.add("rate.vectorize", "km2/h", rates, at_least=LEAST_RATE, note="one core, 0.3 m")
     if large:
-        write_map(path, maps, _LARGE, _GSD_M, seed=0)
+        write_prediction(path, maps, _LARGE, _GSD_M, seed=0)
         area = (_LARGE * _GSD_M) ** 2 / 1e6
         rate = area / vectorizing_seconds(path) * 3600
         result.add("large.vectorize", "km2/h", [rate], note="20,000 x 20,000 pixels")
         result.add("large.peak", "GiB", [peak_gib(path)], at_most=MOST_GIB)
 
 
-def write_map(path: Path, maps: Sequence[RoadRaster], side: int, gsd_m: float, seed: int) -> None:
-    """Write a map as ``training.predict`` does, of chips laid side by side by chance.
+def write_prediction(
+    path: Path, maps: Sequence[RoadRaster], side: int, gsd_m: float, seed: int
+) -> None:
+    """Write a prediction like ``training.predict``, of randomly chosen chips side by side.
 
     Parameters
     ----------
     side
-        Pixels.
+        Side in pixels.
     gsd_m
-        Metres that a pixel is wide.
+        Pixel size in metres.
     """
     rng = np.random.default_rng(seed)
     bands = [one.bands.values for one in maps if isinstance(one.bands, ArrayBands)]
@@ -182,19 +200,19 @@ def write_map(path: Path, maps: Sequence[RoadRaster], side: int, gsd_m: float, s
 
 
 def vectorizing_seconds(path: Path) -> float:
-    """Return the processor time that one map takes, reading it included."""
+    """Return the processor seconds of vectorizing a prediction, with reading."""
     before = time.process_time()
     vectorize([path], workers=1)
     return time.process_time() - before
 
 
 def peak_gib(path: Path) -> float:
-    """Return the peak resident memory of a process of its own that vectorizes a map."""
+    """Return the peak memory in GiB of a separate process that vectorizes a prediction."""
     return float(ask("benchmarks.roads:peak", {"path": str(path)})["peak"]) / 2**30
 
 
 def peak(path: str) -> dict[str, int]:
-    """Vectorize a map in this process; return the peak of its memory in bytes."""
+    """Vectorize a prediction in this process; return its peak memory in bytes."""
     vectorize([Path(path)], workers=1)
     return {"peak": resident()}
 

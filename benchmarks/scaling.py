@@ -1,9 +1,9 @@
-"""What a build of very many scenes costs beside its pixels: ``python -m benchmarks.scaling``.
+"""Measure the overhead of builds of very many scenes: ``python -m benchmarks.scaling``.
 
-Three things grow with the number of scenes and not with the number of machines: the plan, the
-scheduler's and the client's work per task, and the tables at the end. They are measured here with
-scenes that are not there: images are neither read nor written. Of a cluster, memory and processor
-time of the client, the scheduler and the workers are told ten times on the way::
+Three costs grow with the number of scenes and do not shrink with more machines: the plan, the work
+of scheduler and client per task, and the tables at the end. The scenes are invented: no image is
+read or written. On a cluster, memory and processor time of client, scheduler and workers are
+recorded ten times::
 
     dask scheduler --host 127.0.0.1 --port 8786 &
     dask worker tcp://127.0.0.1:8786 --nthreads 1 &  # as many as wanted
@@ -44,15 +44,15 @@ SIDE = 1300
 STEP = SIDE * 2.7e-6
 
 
-class Unread(Threads):
-    """Answers for images that are not there, as their headers would."""
+class InventedHeaders(Threads):
+    """An executor that returns probes and digests of invented images."""
 
     def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Return a probe per scene, in a row along the equator and up."""
-        return [_probe(i) for i in range(len(items))]  # type: ignore[misc]  # probes are asked for
+        """Return a probe per scene, in rows northwards from the equator."""
+        return [_probe(i) for i in range(len(items))]  # type: ignore[misc]  # only probes are needed
 
     def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Yield (number, digest) of files that nobody reads."""
+        """Yield number and digests of invented files."""
         for item in items:
             digests = [(f"{item[0] + i:032x}", item[0] + i + 1) for i in range(len(item[1]))]  # type: ignore[index]
             yield (item[0], digests)  # type: ignore[index,misc]  # (number, files)
@@ -69,14 +69,16 @@ def _probe(index: int) -> Probe:
 
 
 def plan_of(scenes: int) -> Plan:
-    """Return the plan of so many chips of 1300 x 1300 x 3, labelled."""
+    """Return the plan of ``scenes`` labelled scenes of 1300 x 1300 x 3."""
     chips = [(f"AOI_0_Nowhere_chip{i}", f"/data/chip{i}") for i in range(scenes)]
     found = tuple(Scene(name, f"{file}.tif", f"{file}.geojson") for name, file in chips)
-    return make_plan([Found(found, origin="nowhere")], ["custom"], BuildOptions(), Unread(1))
+    return make_plan(
+        [Found(found, origin="nowhere")], ["custom"], BuildOptions(), InventedHeaders(1)
+    )
 
 
 def pretend(task: ShardTask) -> ShardRecord:
-    """Return a record as large as that of a real shard, and touch no pixel."""
+    """Return a record of the size of a real shard's, without reading pixels."""
     record = ShardRecord(task.shard)
     tiles = sum(len(part.scene.windows) for part in task.parts)
     record.files = dict.fromkeys(task.meta.pixel_arrays(), ("0" * 32, 10**7))
@@ -93,9 +95,9 @@ def measure(scenes: int, shards: int, scheduler: str | None) -> dict[str, Any]:
     Parameters
     ----------
     shards
-        How many of them are sent through the executor, at most.
+        Largest number of shard tasks to run.
     scheduler
-        Of a Dask cluster; None: threads of this process, which shows the client's share alone.
+        Address of a Dask scheduler; None for threads, which measures the client alone.
     """
     start = time.perf_counter()
     plan = plan_of(scenes)
@@ -120,7 +122,7 @@ def measure(scenes: int, shards: int, scheduler: str | None) -> dict[str, Any]:
 
 
 def _tasks(plan: Plan, count: int, executor: Dask | Threads, watch: Watch) -> dict[str, Any]:
-    """Return what it took to send tasks, to journal their records and to write the tables."""
+    """Return seconds and memory of running tasks, writing the journal and the tables."""
     records, histograms, waiting = {}, Histograms(3), 0.0
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "a.zarr") as journal:
         store = Path(folder) / "a.zarr"
@@ -149,7 +151,7 @@ def _tasks(plan: Plan, count: int, executor: Dask | Threads, watch: Watch) -> di
 
 
 def _used() -> Used:
-    """Return what the process that runs this holds, and the processor time it took."""
+    """Return memory and processor time of the calling process."""
     import psutil
 
     times = psutil.Process().cpu_times()
@@ -164,9 +166,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--scenes", type=int, default=800_000, help="8 of them make a shard")
-    parser.add_argument("--shards", type=int, default=100_000, help="tasks sent at most")
-    parser.add_argument("--scheduler", help="tcp://HOST:PORT; default: threads of this process")
+    parser.add_argument(
+        "--scenes",
+        type=int,
+        default=800_000,
+        help="number of scenes, 8 per shard (default: 800000)",
+    )
+    parser.add_argument(
+        "--shards",
+        type=int,
+        default=100_000,
+        help="largest number of shard tasks to run (default: 100000)",
+    )
+    parser.add_argument(
+        "--scheduler", help="Dask scheduler, tcp://HOST:PORT (default: threads of this process)"
+    )
     given = parser.parse_args(arguments)
     result = measure(given.scenes, given.shards, given.scheduler)
     print(json.dumps(result | {"machine": machine()}, indent=2))

@@ -1,46 +1,54 @@
-"""How fast a network is trained, what makes it fast, what it learns: one run, in turns.
+"""Measure training speed by settings and by number of processes, and accuracy.
 
     python -m benchmarks.training [STORE] [--quick] [--json FILE] [--plot FILE]
     python -m benchmarks.training --only city --seeds 5 --recipe NAME='--ema 0.99 ...'
 
-Everything is a run of `python -m training.fit`: ResNet34-UNet, focal + dice, fed by the loader from
-a store. Rates are those of its own metrics.csv, every run in a process of its own, beside its
-convolutions alone. ``city`` says how well it learns, in some minutes per recipe and seed.
-Where a step's time goes is told by ``training.fit --profile``, the fastest batch by ``--batch-size
-auto``, how fast maps are made by `benchmarks.inference`.
+Every case runs `python -m training.fit` in a separate process: ResNet34-UNet, focal + dice loss,
+tiles from a store. Rates are those of its metrics.csv, compared with the convolutions alone. The
+part ``city`` measures accuracy, in some minutes per recipe and seed. See also ``training.fit
+--profile`` (time breakdown per step), ``--batch-size auto``, and `benchmarks.inference`
+(prediction).
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.common import Result, announce, parser, run_parts, status
+from benchmarks.common import (
+    Result,
+    announce,
+    local_path,
+    parser,
+    reports_errors,
+    run_parts,
+    scratch_folder,
+    status,
+)
 from benchmarks.fitting import learning
 from benchmarks.fitting.ladder import CEILING, RUNGS, measure_ladder, measure_ranks
-from benchmarks.loading.data import Sizes, synthetic_store
-from benchmarks.report import Table, conclude, print_machine
+from benchmarks.loading.data import LoadingSizes, synthetic_store
+from benchmarks.tables import Table, conclude, print_machine
 from geoprep.cpus import usable_cpus
 
 SPEED_PARTS = ("ladder", "ranks")
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """How much is measured.
+class TrainingScale:
+    """Sizes of the benchmark.
 
     Attributes
     ----------
     scenes, scene_side
-        Of the synthetic city that steps learn from.
+        Number of scenes and their side in pixels, for the speed parts.
     batch_size, crop
-        Of the step.
+        Batch size and crop side of a training step.
     city
-        Scenes and their side in pixels, of the city that recipes learn.
+        Number of scenes and their side in pixels, for the part ``city``.
     """
 
     scenes: int = 12
@@ -50,17 +58,18 @@ class Scale:
     city: tuple[int, int] = (learning.SCENES, learning.SIZE)
 
 
-QUICK = Scale(6, 256, batch_size=2, crop=64, city=(6, 652))
+QUICK = TrainingScale(6, 256, batch_size=2, crop=64, city=(6, 652))
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the exit status says only whether it ran."""
+    """Run the benchmark; return 0 if it ran, even if bounds were missed."""
     given = _arguments(arguments)
-    scale = QUICK if given.quick else Scale()
+    scale = QUICK if given.quick else TrainingScale()
     step = {"batch_size": scale.batch_size, "crop": scale.crop}
     result = Result("training", vars(given) | step)
     print_machine(result)
-    with tempfile.TemporaryDirectory(dir=given.work, prefix="training-") as folder, status:
+    with scratch_folder(given.work, "training") as folder, status:
         run_parts(result, _parts(result, Path(folder), given, scale), given.only)
     return conclude(result, given, tables(result))
 
@@ -68,13 +77,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__, repeats=3)
     add = options.add_argument
-    add("store", type=Path, nargs="?", help="learn from this store (default: a synthetic city)")
+    add(
+        "store",
+        type=local_path,
+        nargs="?",
+        help="store to train on (default: that of a synthetic city)",
+    )
     text = f"measure this part; repeatable (default: {', '.join(SPEED_PARTS)})"
     add("--only", action="append", choices=(*SPEED_PARTS, "city"), help=text)
-    add("--seeds", type=int, default=1, metavar="N", help="runs per recipe (default: 1)")
-    text = "a name and options of training.fit to learn the city with (default: make demo's)"
+    add(
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of runs per recipe, one per seed (default: 1)",
+    )
+    text = (
+        "name and options of training.fit for part city (default: those of make demo); repeatable"
+    )
     recipe = {"type": learning.parse_recipe, "metavar": "NAME=OPTIONS", "help": text}
-    add("--recipe", action="append", **recipe)  # type: ignore[arg-type]  # of several kinds
+    add("--recipe", action="append", **recipe)  # type: ignore[arg-type]  # values of several types
     given = options.parse_args(arguments)
     given.only = given.only or list(SPEED_PARTS)
     given.recipe = dict(given.recipe or [(learning.DEMO, learning.demo_options())])
@@ -82,12 +104,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _parts(
-    result: Result, work: Path, given: argparse.Namespace, scale: Scale
+    result: Result, work: Path, given: argparse.Namespace, scale: TrainingScale
 ) -> dict[str, Callable[[], None]]:
     store = given.store
     if store is None and set(given.only) & set(SPEED_PARTS):
-        announce("drawing a city")
-        sizes = Sizes(scenes=scale.scenes, scene_side=scale.scene_side)
+        announce("creating a city")
+        sizes = LoadingSizes(scenes=scale.scenes, scene_side=scale.scene_side)
         store = synthetic_store(work, sizes, usable_cpus())
 
     def city() -> None:
@@ -102,14 +124,14 @@ def _parts(
 
 
 def tables(result: Result) -> list[Table]:
-    """Return the tables of what was measured."""
+    """Return the tables of the report."""
     of = result.settings
     step = f"ResNet34-UNet, {of['batch_size']} x {of['crop']} x {of['crop']}"
     rungs = {rung.title: f"ladder.{rung.name}" for rung in RUNGS}
     rungs["convolutions alone"] = f"ladder.{CEILING}"
     rate = {"images/s": "rate"}
     columns = rate | {"ms per step": "step", "peak MiB": "peak", "waited": "waited"}
-    ranks = {"one process": "ranks.one", "two, through torchrun": "ranks.two"}
+    ranks = {"one process": "ranks.one", "two processes, torchrun": "ranks.two"}
     learnt = {"road IoU": "road_iou", "bin IoU": "bin_iou", "minutes": "minutes"}
     more = learnt | {"over prior": "over_prior", "mph off": "speed_error"}
     recipes = {name: f"city.{name}" for name in of["recipe"]}
@@ -120,9 +142,9 @@ def tables(result: Result) -> list[Table]:
     }
     return [
         Table(f"Training, {step}", rungs, columns, drawn="images/s"),
-        Table("Ranks, the same global batch", ranks, rate),
-        Table("Learning a city, on its validation scenes", recipes, more, head="recipe"),
-        Table("The course of it", epochs, learnt, drawn="road IoU"),
+        Table("Ranks (processes), same global batch", ranks, rate),
+        Table("Accuracy on the validation scenes of a city", recipes, more, head="recipe"),
+        Table("Accuracy by epoch", epochs, learnt, drawn="road IoU"),
     ]
 
 

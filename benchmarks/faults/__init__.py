@@ -1,10 +1,10 @@
-"""What goes wrong on real machines, done on purpose, and what then became of the data.
+"""Fault injection: damage inputs, processes, disks and requests, and check the data afterwards.
 
     python -m benchmarks.faults [--quick] [--seed N] [--scale X] [--only PART ...]
 
-A part is a file: ``killed`` (SIGKILL at random moments), ``places`` (full disks, read-only and
-forbidden places, sources that change), ``mutated`` (damaged images and labels), ``flipped`` (bits
-of stores), ``objects`` (an S3 endpoint that drops, stalls, truncates and refuses), ``together``
-(several at once on one store). Everything runs in child processes (``children``); ``report``
-writes the table.
+Each part is a module: ``killed`` (SIGKILL at random moments), ``places`` (full disks, read-only and
+forbidden folders, changing sources), ``mutated`` (damaged images and labels), ``flipped`` (bits of
+stores), ``objects`` (an S3 endpoint that drops, stalls, truncates and refuses requests),
+``together`` (several commands on one store). All work runs in child processes (``children``);
+``report`` writes docs/reliability.md.
 """

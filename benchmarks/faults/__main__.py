@@ -1,4 +1,4 @@
-"""Run the campaign and write its table."""
+"""Run the fault injection tests and write the table of results to docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ REPORT = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 SCENES = 6
 PARTS = {"killed": 50, "places": 50, "mutated": 2000, "flipped": 1000, "objects": 20}
 PARTS |= {"together": 10}
-"""File to how often it tries each of its faults in a whole campaign."""
+"""Part to the number of trials of each of its faults in a complete run."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try everything that was asked for; return 1 where something did not survive."""
+    """Run the chosen parts; return 1 if a trial failed, else 0."""
     given = _options().parse_args(arguments)
-    # Before anything is imported that starts threads.
+    # Set before importing libraries that start threads.
     os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
     from importlib import import_module
 
     from benchmarks.common import console
-    from benchmarks.faults.jobs import World
-    from benchmarks.faults.report import Row, write_report
+    from benchmarks.faults.jobs import FaultInputs
+    from benchmarks.faults.report import FaultRow, write_report
 
     scale = 0.1 if given.quick else given.scale
-    rows: list[Row] = []
+    rows: list[FaultRow] = []
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        world = World.make(Path(folder), SCENES)
+        inputs = FaultInputs.make(Path(folder), SCENES)
         for name in given.only or PARTS:
             tries = max(1, round(PARTS[name] * scale))
-            for row in import_module(f"benchmarks.faults.{name}").rows(world, given.seed, tries):
+            for row in import_module(f"benchmarks.faults.{name}").rows(inputs, given.seed, tries):
                 rows.append(row)
-                said = row.skipped or f"{row.survived:,} of {row.tried:,}"
-                console.print(f"{row.what}: {said} ({row.seconds:.0f} s) {row.note}", markup=False)
+                outcome = row.skipped or f"{row.survived:,} of {row.tried:,}"
+                console.print(
+                    f"{row.what}: {outcome} ({row.seconds:.0f} s) {row.note}", markup=False
+                )
                 for one in row.found:
                     console.print(f"  {one}", highlight=False, markup=False)
     write_report(given.out, rows, given.seed, scale)
@@ -47,11 +49,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
     add = parser.add_argument
-    add("--quick", action="store_true", help="a tenth of everything")
-    add("--scale", type=float, default=1.0, help="that much of everything")
-    add("--seed", type=int, default=0, help="decides everything that is random")
-    add("--only", nargs="*", choices=PARTS, metavar="PART", help=", ".join(PARTS))
-    add("--out", type=Path, default=REPORT, help="where the table goes")
+    add("--quick", action="store_true", help="run a tenth of the trials")
+    add("--scale", type=float, default=1.0, help="factor on the number of trials (default: 1)")
+    add("--seed", type=int, default=0, help="random seed (default: 0)")
+    add(
+        "--only",
+        nargs="*",
+        choices=PARTS,
+        metavar="PART",
+        help="run these parts (default: all): " + ", ".join(PARTS),
+    )
+    add(
+        "--out",
+        type=Path,
+        default=REPORT,
+        help="file to write the table to (default: docs/reliability.md)",
+    )
     return parser
 
 

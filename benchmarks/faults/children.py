@@ -1,4 +1,4 @@
-"""Children that may be killed, starved and watched: forked from a server that has all imported."""
+"""Child processes with time and memory limits, forked from a server with all imports done."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child ended.
+    """The end of a child process.
 
     Attributes
     ----------
@@ -34,42 +34,42 @@ class Ending:
         ``done``, ``told`` (an error for people), ``raised`` (any other), ``killed`` (by us),
         ``died`` (by a signal of its own), ``hung`` (past its time).
     answer
-        What the function returned, or the error in words.
+        Return value of the function, or the error as text.
     seconds
-        From its first line of work on.
+        Run time of the function.
     peak
-        Bytes of memory it held at most; 0 where it could not tell.
-    said
-        Last line on its standard error, where it came to an end.
+        Peak memory in bytes; 0 if unknown.
+    stderr_text
+        Last line of its standard error, if the function returned or raised.
     """
 
     how: str
     answer: Any = None
     seconds: float = 0.0
     peak: int = 0
-    said: str = ""
+    stderr_text: str = ""
 
     @property
     def orderly(self) -> bool:
-        """Whether it ended as a command may end."""
-        return self.how in ("done", "told", "killed")
+        """True if it was done, reported an error, or was killed by the test."""
+        return self.how in ("done", "reported", "killed")
 
     def __str__(self) -> str:
-        told = str(self.answer).strip().splitlines()[-1:] + [self.said] * bool(self.answer)
-        return f"{self.how}: {' '.join(told):.400}"
+        lines = str(self.answer).strip().splitlines()[-1:] + [self.stderr_text] * bool(self.answer)
+        return f"{self.how}: {' '.join(lines):.400}"
 
 
-class Child:
-    """A function that runs in a process of its own.
+class ForkedProcess:
+    """A function that runs in a forked process.
 
     Parameters
     ----------
     function, arguments
-        Picklable; what it returns too.
+        Function and its arguments; these and the return value must be picklable.
     memory
-        Bytes of address space that it may take beyond what it begins with.
-    powerless
-        Without root's privileges: else modes of files mean nothing to it.
+        Limit of further address space in bytes; 0 for no limit.
+    unprivileged
+        Drop root's privileges, which bypass file modes.
     """
 
     def __init__(
@@ -77,24 +77,32 @@ class Child:
         function: Callable[..., Any],
         *arguments: Any,  # noqa: ANN401 - the function's own
         memory: int = 0,
-        powerless: bool = False,
+        unprivileged: bool = False,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["benchmarks.faults.warm"])
+        context.set_forkserver_preload(["benchmarks.faults.preload"])
         self._receive, send = context.Pipe(duplex=False)
         self._process: BaseProcess = context.Process(
-            target=_work, args=(send, function, arguments, memory, powerless)
+            target=_work, args=(send, function, arguments, memory, unprivileged)
         )
         self._process.start()
         send.close()
         if not self._receive.poll(60) or self._receive.recv() != "ready":
-            raise RuntimeError("a child does not start")
+            raise RuntimeError("the child process did not start")
         self._start = time.monotonic()
 
     def end(self, *, kill_after: float | None = None, timeout: float = TIMEOUT) -> Ending:
-        """Return how it ends; ``kill_after`` so many seconds by SIGKILL, unless it is done."""
-        patience = timeout if kill_after is None else kill_after
-        answered = self._receive.poll(max(0.0, self._start + patience - time.monotonic()))
+        """Wait for the end and return it.
+
+        Parameters
+        ----------
+        kill_after
+            Seconds until SIGKILL; None for no kill.
+        timeout
+            Seconds until the process counts as hung.
+        """
+        limit = timeout if kill_after is None else kill_after
+        answered = self._receive.poll(max(0.0, self._start + limit - time.monotonic()))
         seconds = time.monotonic() - self._start
         try:
             how, answer, *more = self._receive.recv() if answered else ("", None)
@@ -126,10 +134,10 @@ def run(
     kill_after: float | None = None,
     timeout: float = TIMEOUT,
     memory: int = 0,
-    powerless: bool = False,
+    unprivileged: bool = False,
 ) -> Ending:
-    """Run a function in a child to its end."""
-    child = Child(function, *arguments, memory=memory, powerless=powerless)
+    """Run a function in a child process and return its end."""
+    child = ForkedProcess(function, *arguments, memory=memory, unprivileged=unprivileged)
     return child.end(kill_after=kill_after, timeout=timeout)
 
 
@@ -138,32 +146,32 @@ def _work(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     memory: int,
-    powerless: bool,
+    unprivileged: bool,
 ) -> None:
-    said = _keep_quiet()
+    stderr_text = _redirect_output()
     if memory:
         most = resident("VmSize") + memory
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    if powerless and ctypes.CDLL(None).capset(*_CAPABILITIES):
-        raise RuntimeError("root's privileges cannot be given up")
+    if unprivileged and ctypes.CDLL(None).capset(*_CAPABILITIES):
+        raise RuntimeError("root's privileges cannot be dropped")
     send.send("ready")
     try:
         how, answer = "done", function(*arguments)
     except GeoprepError as error:
-        how, answer = "told", f"{type(error).__name__}: {error}"
+        how, answer = "reported", f"{type(error).__name__}: {error}"
     except BaseException:
         how, answer = "raised", traceback.format_exc()
-    send.send((how, answer, resident(), _last_line(said)))
+    send.send((how, answer, resident(), _last_line(stderr_text)))
     send.close()
-    os.kill(os.getpid(), signal.SIGKILL)  # nothing of what ends a process is of interest
+    os.kill(os.getpid(), signal.SIGKILL)  # skips the clean-up of the interpreter
 
 
-def _keep_quiet() -> int:
-    """Send what is printed to nowhere, errors to a file without a name; return the file."""
-    nowhere, said = os.open(os.devnull, os.O_RDWR), os.memfd_create("said")
-    for stream, target in enumerate((nowhere, nowhere, said)):
+def _redirect_output() -> int:
+    """Discard standard output; redirect standard error to an anonymous file and return the file."""
+    null, stderr_text = os.open(os.devnull, os.O_RDWR), os.memfd_create("stderr_text")
+    for stream, target in enumerate((null, null, stderr_text)):
         os.dup2(target, stream)
-    return said
+    return stderr_text
 
 
 def _last_line(file: int) -> str:

@@ -1,4 +1,4 @@
-"""A file system of its own that is small, or may not be written to."""
+"""Mount a small or read-only file system."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _REMOUNT_READ_ONLY = _REMOUNT | 1  # MS_RDONLY
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class NoDisk(Exception):  # noqa: N818 - a state of the machine, not of the program
-    """No disk can be mounted here: that takes root, and a kernel that lets it."""
+class NoDisk(Exception):  # noqa: N818 - describes the machine, not a bug
+    """No file system can be mounted: this needs root and permission of the kernel."""
 
 
 def _mount(folder: Path, kib: int, flags: int = 0) -> None:
@@ -24,18 +24,18 @@ def _mount(folder: Path, kib: int, flags: int = 0) -> None:
 
 
 def enlarge(folder: Path, kib: int) -> None:
-    """Give a small disk more room."""
+    """Enlarge a small file system to ``kib`` KiB."""
     _mount(folder, kib, _REMOUNT)
 
 
 @contextmanager
 def small_disk(folder: Path, kib: int, *, read_only: bool = False) -> Iterator[Path]:
-    """Mount a disk of some KiB at a new folder.
+    """Mount a file system of ``kib`` KiB at a new folder.
 
     Raises
     ------
     NoDisk
-        That is not allowed here.
+        Mounting is not allowed.
     """
     folder.mkdir()
     _mount(folder, kib)

@@ -1,4 +1,4 @@
-"""An S3 endpoint on loopback with objects in it, behind a proxy that fails."""
+"""A local S3 endpoint with objects, behind a proxy that injects faults."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from benchmarks.faults.proxy import Proxy, faulty_proxy
 
 KINDS = ("503", "reset", "truncate", "pause", "stall")
-"""What may happen to a request and leave its answer one that can be told from a right one."""
+"""Faults whose responses a client can distinguish from correct ones."""
 STALL = 1.5
-"""Seconds that an answer stands still."""
+"""Duration of a stall in seconds."""
 BUCKET, OWN = "spacenet-dataset", "stores"
-"""The public one that is read unsigned, and one that is written to."""
+"""The public bucket, read unsigned, and a bucket to write to."""
 KEYS = {
     "AWS_ACCESS_KEY_ID": "someone",
     "AWS_SECRET_ACCESS_KEY": "secret",
@@ -32,21 +32,21 @@ _one = threading.Lock()
 
 @contextmanager
 def s3_server(*buckets: str) -> Iterator[str]:
-    """Serve S3 with some empty buckets and no others; yield the address.
+    """Serve S3 with these empty buckets and no others; yield the address.
 
     Raises
     ------
     ModuleNotFoundError
-        moto, which is for development, is not installed.
+        moto, a development dependency, is not installed.
     RuntimeError
-        Another one is open in this process. All of them hold one set of buckets, so what lies in
-        them is forgotten here, and this would take it from the other.
+        Another server is open in this process. All servers share one set of buckets, which this
+        function empties.
     """
     from moto.server import ThreadedMotoServer
 
     if not _one.acquire(blocking=False):
         raise RuntimeError("an S3 endpoint is open in this process: close it first")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request, otherwise
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs every request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -60,8 +60,8 @@ def s3_server(*buckets: str) -> Iterator[str]:
         _one.release()
 
 
-def client_of(address: str) -> Any:  # noqa: ANN401 - boto3 makes its classes as it runs
-    """Return boto3's client, which knows nothing of ours."""
+def client_of(address: str) -> Any:  # noqa: ANN401 - boto3 creates its classes at run time
+    """Return a boto3 client, independent of the code under test."""
     import boto3
 
     names = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
@@ -69,7 +69,7 @@ def client_of(address: str) -> Any:  # noqa: ANN401 - boto3 makes its classes as
 
 
 def objects_below(client: Any, bucket: str, prefix: str) -> dict[str, bytes]:  # noqa: ANN401
-    """Return name -> bytes of every object below a key."""
+    """Return name -> bytes of every object below a key prefix."""
     found = {}
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         for item in page.get("Contents", []):
@@ -80,13 +80,13 @@ def objects_below(client: Any, bucket: str, prefix: str) -> dict[str, bytes]:  #
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The buckets, through the proxy and past it."""
+    """The buckets, accessed through the proxy and directly."""
 
     proxy: Proxy
     client: Any
 
-    def taken(self, prefix: str) -> dict[str, bytes]:
-        """Delete every object of ours below a key; return name -> bytes of what was there."""
+    def remove(self, prefix: str) -> dict[str, bytes]:
+        """Delete every written object below a key prefix; return name -> bytes of them."""
         found = objects_below(self.client, OWN, prefix)
         for name in found:
             self.client.delete_object(Bucket=OWN, Key=prefix + name)
@@ -95,17 +95,17 @@ class Endpoint:
 
 @contextmanager
 def endpoint(source: Path, key: str, share: float, seed: str) -> Iterator[Endpoint]:
-    """Serve the files below a folder as objects below a key of the public bucket.
+    """Serve the files below a folder as objects below a key prefix of the public bucket.
 
     Parameters
     ----------
     share
-        Of the requests that meet a fault.
+        Share of the requests with a fault, 0 to 1.
 
     Raises
     ------
     ModuleNotFoundError
-        moto, which is for development, is not installed.
+        moto, a development dependency, is not installed.
     """
     with s3_server(BUCKET, OWN) as address:
         client = client_of(address)
@@ -118,7 +118,7 @@ def endpoint(source: Path, key: str, share: float, seed: str) -> Iterator[Endpoi
 
 
 def use(address: str) -> None:
-    """Make this process take an endpoint of this machine for S3."""
+    """Make this process use a local endpoint for S3."""
     for name in [one for one in os.environ if one.lower().endswith("_proxy")]:
         del os.environ[name]
     os.environ.update(KEYS, AWS_ENDPOINT_URL=address)

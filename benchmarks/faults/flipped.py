@@ -1,4 +1,4 @@
-"""Bits of a finished store that are flipped, one at a time."""
+"""Flip single bits of a finished store and read it with every reader."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ import numpy as np
 
 from benchmarks.faults import jobs
 from benchmarks.faults.children import Ending, run
-from benchmarks.faults.jobs import READERS, World
-from benchmarks.faults.report import Row
+from benchmarks.faults.jobs import READERS, FaultInputs
+from benchmarks.faults.report import FaultRow
 from geoprep.cpus import usable_cpus
 
-PER_CHILD = 25
+BITS_PER_PROCESS = 25
 
 
-def rows(world: World, seed: int, flips: int) -> Iterator[Row]:
-    """Flip bits of a store of few scenes; read it in every way."""
-    found = Row("one bit of a store flipped", "`verify` names the damage")
-    kept = Row(
-        "the same stores read by RamTiles, StreamTiles and scene by scene",
-        "every pixel that is delivered is the right one, or an error tells what is damaged",
+def rows(inputs: FaultInputs, seed: int, flips: int) -> Iterator[FaultRow]:
+    """Yield the results of flipping bits: `verify`, and all readers."""
+    found = FaultRow("one bit of a store flipped", "`verify` names the damage")
+    kept = FaultRow(
+        "the same stores read by RamTiles, by StreamTiles and per scene",
+        "every pixel returned is correct, or an error names the damage",
     )
-    folder = world.folder / "flipped"
+    folder = inputs.folder / "flipped"
     folder.mkdir()
     with found, ThreadPoolExecutor(usable_cpus()) as pool:
-        batches = [min(PER_CHILD, flips - first) for first in range(0, flips, PER_CHILD)]
-        tasks = [(world.store, folder / str(i), f"{seed} {i}", n) for i, n in enumerate(batches)]
-        told = 0
+        batches = [
+            min(BITS_PER_PROCESS, flips - first) for first in range(0, flips, BITS_PER_PROCESS)
+        ]
+        tasks = [(inputs.store, folder / str(i), f"{seed} {i}", n) for i, n in enumerate(batches)]
+        refused_total = 0
         for ending in pool.map(lambda task: run(flip_some, *task, timeout=600), tasks):
-            told += _count(ending, found, kept)
-    found.note = "of any file, weighed by size and by number alike"
-    kept.note = f"{told:,} of {3 * kept.tried:,} readings refused, the others whole"
+            refused_total += _count(ending, found, kept)
+    found.note = "half of the files chosen by size, half with equal probability"
+    kept.note = f"{refused_total:,} of {3 * kept.tried:,} reads refused, the others correct"
     shutil.rmtree(folder)
     yield found
     yield kept
 
 
-def _count(ending: Ending, found: Row, kept: Row) -> int:
+def _count(ending: Ending, found: FaultRow, kept: FaultRow) -> int:
     if ending.how != "done":
         found.count([str(ending)])
         return 0
@@ -55,13 +57,13 @@ def _count(ending: Ending, found: Row, kept: Row) -> int:
 def flip_some(
     store: Path, copy: Path, seed: str, count: int
 ) -> list[tuple[str, bool, list[str], int]]:
-    """Flip some bits of a copy of a store, each in turn, and read it in every way.
+    """Flip bits of a copy of a store, one at a time, and read it with every reader.
 
     Returns
     -------
     list
-        Per bit: where it was, whether `verify` found it, names of arrays that were delivered with
-        other pixels, and how many readers refused.
+        Per bit: its position, whether `verify` found it, names of arrays with wrong pixels, number
+        of readers that refused.
     """
     rng = random.Random(seed)
     shutil.copytree(store, copy)
@@ -89,7 +91,7 @@ def _flipped(data: bytes, bit: int) -> bytes:
 
 
 def _wrong(seen: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """Return the arrays whose pixels are not the right ones; errors are none."""
+    """Return the names of arrays with wrong pixels; errors do not count."""
     arrays = {name: value for name, value in seen.items() if not isinstance(value, str)}
     return [name for name in arrays if not np.array_equal(arrays[name], right.get(name, ()))]
 

@@ -1,4 +1,4 @@
-"""What children do: the commands of this project on the small inputs of the campaign."""
+"""Commands of this project on small inputs, run in child processes of the fault tests."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from geoprep.store import StoreReader
 from geoprep.synth import synthesise
 from geoprep.verify import verify
 
-# Shards that cut scenes, and limits of a whole city: a survey, then many shards.
+# Shards that split scenes, and rescale limits of a whole city, which need a survey.
 OPTIONS: dict[str, Any] = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
-SEEN_FIRST = 9
+MOST_NAMES = 9
 EPOCHS = 2
 
 
-def network(bands: int, channels: int) -> nn.Module:
-    """Return a network with running statistics and dropout: everything that has state."""
+def small_model(bands: int, channels: int) -> nn.Module:
+    """Return a model with all kinds of state: running statistics and dropout."""
     return nn.Sequential(
         nn.Conv2d(bands, 8, 5, padding=2, bias=False),
         nn.BatchNorm2d(8),
@@ -42,19 +42,19 @@ def network(bands: int, channels: int) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class World:
-    """Inputs that all parts share, and what comes of them where nothing goes wrong.
+class FaultInputs:
+    """Inputs shared by all parts, and outputs made without faults.
 
     Attributes
     ----------
     source
-        A synthetic city.
+        Folder of a synthetic city.
     store
-        Built from it.
+        Store built from it.
     checkpoint
-        Of a small trained network.
+        Checkpoint of a small trained model.
     image
-        Larger than the network sees at once.
+        Image larger than a prediction window.
     """
 
     folder: Path
@@ -64,19 +64,19 @@ class World:
     image: Path
 
     @classmethod
-    def make(cls, folder: Path, scenes: int) -> World:
-        """Make all of it; takes seconds."""
+    def make(cls, folder: Path, scenes: int) -> FaultInputs:
+        """Create all inputs; takes seconds."""
         city = synthesise(folder / "city", CITIES["moscow"], scenes=scenes, size=128, seed=1)
         store, checkpoint = folder / "whole.zarr", folder / "run" / "last.pt"
-        world = cls(folder, city, store, checkpoint, folder / "x.tif")
-        sound(run(build_store, world.source, world.store))
-        sound(run(fit_network, world.store, folder / "run"))
-        write_image(world.image, 700, 96)
-        return world
+        inputs = cls(folder, city, store, checkpoint, folder / "x.tif")
+        require_finished(run(build_store, inputs.source, inputs.store))
+        require_finished(run(fit_model, inputs.store, folder / "run"))
+        write_image(inputs.image, 700, 96)
+        return inputs
 
 
 def write_image(path: Path, height: int, width: int) -> None:
-    """Write seeded noise as a GeoTIFF of three bands."""
+    """Write seeded noise as a GeoTIFF with three bands."""
     pixels = np.random.default_rng(0).integers(1, 256, (3, height, width)).astype(np.uint8)
     place = {"crs": "EPSG:32637", "transform": Affine(0.3, 0, 4e5, 0, -0.3, 6.2e6)}
     shape = {"height": height, "width": width, "count": 3, "dtype": "uint8"}
@@ -87,42 +87,48 @@ def write_image(path: Path, height: int, width: int) -> None:
 def build_store(
     source: Path | str, out: Path, *, overwrite: bool = False, **options: object
 ) -> str:
-    """Build a city's store; return what became of it."""
+    """Build a store of the city; return the state of the build."""
     found = find_scenes(CITIES["moscow"], source)
     wanted = BuildOptions(**{**OPTIONS, **options})
     plan = make_plan([found], ["moscow"], wanted, Threads(2))
     return build(plan, out, Threads(2), overwrite=overwrite).state
 
 
-def fit_network(store: Path, out: Path) -> int:
-    """Train two short epochs, or go on with what is left of them; return the exit status."""
+def fit_model(store: Path, out: Path) -> int:
+    """Train two short epochs, or resume such a run; return the exit status."""
     from training.checkpoint import load
     from training.fit import main
 
     torch.set_num_threads(1)
     usual = ("--device", "cpu", "--compile", "off", "--threads", "1", "--loader-threads", "1")
-    model = ("--model", "benchmarks.faults.jobs:network", "--quiet")
+    model = ("--model", "benchmarks.faults.jobs:small_model", "--quiet")
     if (out / "last.pt").exists():
         if load(out / "last.pt").progress["epoch"] == EPOCHS:
-            return 0  # killed when all was done: `fit` says so and asks for more epochs
+            return 0  # killed after the last step: `fit` would ask for more epochs
         return main(["--resume", str(out), *model])
     shape = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "16", "--save-every", "2")
     start = ("--epochs", str(EPOCHS), "--out", str(out), "--overwrite")
     return main([str(store), *usual, *model, *shape, *start])
 
 
-def predict_map(checkpoint: Path, image: Path, out: Path) -> int:
-    """Map an image, in so many windows that it takes a while; return the exit status."""
+def predict_image(checkpoint: Path, image: Path, out: Path) -> int:
+    """Predict an image in many small windows; return the exit status."""
     from training.predict import main
 
     torch.set_num_threads(1)
-    model = ("--model", "benchmarks.faults.jobs:network")
+    model = ("--model", "benchmarks.faults.jobs:small_model")
     shape = ("--window", "64", "--overlap", "32", "--precision", "fp32", "--quiet")
     return main([str(checkpoint), str(image), *model, *shape, "--out", str(out)])
 
 
 def command(*arguments: str) -> int:
-    """Run the ``geoprep`` command; return its exit status, or raise what it would tell."""
+    """Run the ``geoprep`` command in this process; return its exit status.
+
+    Raises
+    ------
+    GeoprepError
+        The command failed.
+    """
     from geoprep.cli import cli
 
     status = cli.main(list(arguments), standalone_mode=False)
@@ -130,93 +136,99 @@ def command(*arguments: str) -> int:
 
 
 def command_into(arguments: tuple[str, ...], out: Path) -> int:
-    """Run the ``geoprep`` command with a place to write to."""
+    """Run the ``geoprep`` command with ``--out``."""
     return command(*arguments, "--out", str(out))
 
 
 @dataclass(frozen=True)
-class Work:
-    """A command that writes.
+class WritingCommand:
+    """A command that writes output.
 
     Attributes
     ----------
     name
-        As a reader knows it.
+        Name of the command.
     job
-        The function that a child runs, and its arguments but for the last, where it writes.
+        Function that the child process runs, and its arguments except the last, the output path.
     made
-        What that is, below a folder.
+        Output path relative to a folder.
     seen
-        Returns what of a result must be the same every time, by name.
-    never_half
-        File below the folder that is not there, or whole.
+        Function of the output path that returns hashes, by name, that must not change.
+    atomic_output
+        Output file that must be absent or complete; empty for none.
     """
 
     name: str
     job: tuple[Any, ...]
     made: str
     seen: Callable[[Path], dict[str, str]]
-    never_half: str = ""
+    atomic_output: str = ""
 
     def call(self, folder: Path) -> tuple[Any, ...]:
-        """Return function and arguments for a folder."""
+        """Return function and arguments for an output folder."""
         return (*self.job, folder / self.made)
 
     def start(self, folder: Path, **how: Any) -> Ending:  # noqa: ANN401 - as of `run`
-        """Run it in a child, writing into a folder."""
+        """Run the command in a child process, writing to a folder."""
         return run(*self.call(folder), **how)
 
     def result(self, folder: Path) -> dict[str, str]:
-        """Return what of its result must be the same."""
+        """Return the hashes of the output that must not change."""
         return self.seen(folder / self.made)
 
 
-def works(world: World) -> dict[str, Work]:
-    """Return every command that writes; the first four make the same bytes every time."""
-    store, scene = str(world.store), str(StoreReader.open(world.store).scenes.id[0])
+def writing_commands(inputs: FaultInputs) -> dict[str, WritingCommand]:
+    """Return every command that writes output; the first four always write the same bytes."""
+    store, scene = str(inputs.store), str(StoreReader.open(inputs.store).scenes.id[0])
 
-    def geoprep(name: str, made: str, *arguments: str, same: bool = False) -> Work:
+    def geoprep(name: str, made: str, *arguments: str, same: bool = False) -> WritingCommand:
         seen = digest if same else _nothing
-        return Work(name, (command_into, arguments), made, seen, never_half=made)
+        return WritingCommand(name, (command_into, arguments), made, seen, atomic_output=made)
 
     found = (
-        Work("build-zarr", (build_store, world.source), "a.zarr", digest),
-        Work("predict", (predict_map, world.checkpoint, world.image), "maps", digest, "maps/x.tif"),
-        Work("fit", (fit_network, world.store), "run", weights),
+        WritingCommand("build-zarr", (build_store, inputs.source), "a.zarr", digest),
+        WritingCommand(
+            "predict",
+            (predict_image, inputs.checkpoint, inputs.image),
+            "maps",
+            digest,
+            "maps/x.tif",
+        ),
+        WritingCommand("fit", (fit_model, inputs.store), "run", weights),
         geoprep("page", "a.html", "preview", store, "--quiet", same=True),
         geoprep("preview (picture)", "a.png", "preview", store, "--count", "2"),
         geoprep("export", "a.tif", "export", store, "--scene", scene, "--what", "image", same=True),
         geoprep("export --footprints", "a.gpkg", "export", store, "--footprints", "tile"),
     )
-    return {work.name: work for work in found}
+    return {writer.name: writer for writer in found}
 
 
 def _nothing(path: Path) -> dict[str, str]:
-    """Return nothing: that it was made has to do."""
+    """Return no hashes: the bytes of this output may differ."""
     del path
     return {}
 
 
 def finished(ending: Ending) -> bool:
-    """Return whether a command was done: a status other than 0 is not."""
+    """Return True if a command succeeded: done, with exit status 0 or a final build state."""
     return ending.how == "done" and ending.answer in (0, "built", "resumed", "unchanged")
 
 
-def sound(ending: Ending) -> Ending:
-    """Return the ending of a command that nobody disturbed.
+def require_finished(ending: Ending) -> Ending:
+    """Return the end of a command that ran without faults.
 
     Raises
     ------
     RuntimeError
-        It was not done all the same: nothing can be tried.
+        It failed.
     """
     if not finished(ending):
-        raise RuntimeError(f"undisturbed, and yet: {ending}")
+        raise RuntimeError(f"failed without a fault: {ending}")
     return ending
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """Return relative path -> hash of every file below a folder, of the folder itself if a file."""
+    """Return relative path -> SHA-256 of every file below a folder, or of a single file."""
     paths = sorted(folder.rglob("*")) if folder.is_dir() else [folder]
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -226,7 +238,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def weights(run: Path) -> dict[str, str]:
-    """Return the hash of every tensor of a run's last and best network, and of its steps."""
+    """Return the SHA-256 of every tensor of a run's last and best model."""
     from training.checkpoint import load
 
     result = {}
@@ -239,16 +251,16 @@ def weights(run: Path) -> dict[str, str]:
 
 
 def differences(found: dict[str, str], wanted: dict[str, str]) -> list[str]:
-    """Return what differs between two digests, in words."""
+    """Return a description of the differences between two digests, or an empty list."""
     names = sorted(set(found) | set(wanted))
     wrong = [name for name in names if found.get(name) != wanted.get(name)]
     return (
-        [f"{len(wrong)} of {len(names)} differ: {', '.join(wrong[:SEEN_FIRST])}"] if wrong else []
+        [f"{len(wrong)} of {len(names)} differ: {', '.join(wrong[:MOST_NAMES])}"] if wrong else []
     )
 
 
 def store_problems(store: Path) -> list[str]:
-    """Return what `verify` says of a store, in words."""
+    """Return the problems that `verify` finds in a store."""
     try:
         return [str(problem) for problem in verify(store, workers=1).problems]
     except GeoprepError as error:
@@ -256,7 +268,7 @@ def store_problems(store: Path) -> list[str]:
 
 
 def delivered(store: Path, readers: tuple[Callable[[Path], dict[str, Any]], ...]) -> dict[str, Any]:
-    """Return what every reader makes of a store: arrays by name, or the error it tells."""
+    """Return the arrays that every reader returns, by name, or its error by the reader's name."""
     result: dict[str, Any] = {}
     for reader in readers:
         try:
@@ -267,7 +279,7 @@ def delivered(store: Path, readers: tuple[Callable[[Path], dict[str, Any]], ...]
 
 
 def ram_tiles(store: Path) -> dict[str, Any]:
-    """Return all tiles of all levels from memory."""
+    """Return all tiles of all levels, loaded by `RamTiles`."""
     from loaders import RamTiles
 
     result: dict[str, Any] = {}
@@ -278,7 +290,7 @@ def ram_tiles(store: Path) -> dict[str, Any]:
 
 
 def stream_tiles(store: Path) -> dict[str, Any]:
-    """Return all tiles of the finest level as a stream reads them."""
+    """Return all tiles of the finest level, read by `StreamTiles`."""
     from loaders import StreamTiles
 
     tiles = StreamTiles.open(store, "all", ram_limit="64MB")
@@ -288,7 +300,7 @@ def stream_tiles(store: Path) -> dict[str, Any]:
 
 
 def whole_scenes(store: Path) -> dict[str, Any]:
-    """Return all scenes, put together from their tiles."""
+    """Return all scenes, assembled from their tiles."""
     from geoprep.store import read_image, read_speed
 
     opened = StoreReader.open(store)

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments, then the same command again."""
+"""Kill commands at random moments, then run the same command again."""
 
 from __future__ import annotations
 
@@ -10,47 +10,55 @@ from pathlib import Path
 
 from benchmarks.faults import jobs
 from benchmarks.faults.children import Ending
-from benchmarks.faults.jobs import Work, World, differences, finished, sound
-from benchmarks.faults.report import Row
+from benchmarks.faults.jobs import (
+    FaultInputs,
+    WritingCommand,
+    differences,
+    finished,
+    require_finished,
+)
+from benchmarks.faults.report import FaultRow
 from geoprep.cpus import usable_cpus
 
-HELD = "the same command finishes it; every byte is that of an undisturbed run"
+HELD = "the same command finishes it; every byte equals that of an uninterrupted run"
 MOST_KILLS = 3
 SOONEST = 0.01
 KILLED = {
     "build-zarr": "`build-zarr`",
     "predict": "`training.predict`",
     "fit": "`training.fit`",
-    "page": "`preview --out page.html` (a hidden partial file may stay)",
+    "page": "`preview --out page.html` (a hidden partial file may remain)",
 }
 
 
-def rows(world: World, seed: int, trials: int) -> Iterator[Row]:
-    """Kill each kind of work some times."""
-    works = jobs.works(world)
+def rows(inputs: FaultInputs, seed: int, trials: int) -> Iterator[FaultRow]:
+    """Yield the result of killing each command in ``trials`` trials."""
+    writing_commands = jobs.writing_commands(inputs)
     for name, what in KILLED.items():
         rng = random.Random(f"{seed} {what} killed")
-        with Row(f"{what} killed at random moments", HELD) as row:
-            killed_rows(works[name], world.folder / "killed", rng, trials, row)
+        with FaultRow(f"{what} killed at random moments", HELD) as row:
+            killed_rows(writing_commands[name], inputs.folder / "killed", rng, trials, row)
         yield row
 
 
-def killed_rows(work: Work, folder: Path, rng: random.Random, trials: int, row: Row) -> None:
-    """Kill, finish and compare, ``trials`` times; each time up to `MOST_KILLS` kills."""
+def killed_rows(
+    writer: WritingCommand, folder: Path, rng: random.Random, trials: int, row: FaultRow
+) -> None:
+    """Kill a command up to `MOST_KILLS` times, finish it and compare, in ``trials`` trials."""
     folder.mkdir()
-    whole = sound(work.start(folder))
-    expected = work.result(folder)
+    whole = require_finished(writer.start(folder))
+    expected = writer.result(folder)
 
     def trial(number: int, moments: list[float]) -> tuple[int, list[str]]:
         place = folder / f"{number}"
-        endings = [_killed(work, place, moments[0])]
-        endings += [work.start(place, kill_after=moment) for moment in moments[1:]]
+        endings = [_killed(writer, place, moments[0])]
+        endings += [writer.start(place, kill_after=moment) for moment in moments[1:]]
         wrong = [str(ending) for ending in endings if not ending.orderly]
-        last = work.start(place)
+        last = writer.start(place)
         if finished(last):
-            wrong += differences(work.result(place), expected)
-            if work.made.endswith(".zarr"):
-                wrong += jobs.store_problems(place / work.made)
+            wrong += differences(writer.result(place), expected)
+            if writer.made.endswith(".zarr"):
+                wrong += jobs.store_problems(place / writer.made)
                 wrong += [f"{left.name} is left" for left in place.glob("*.build")]
         else:
             wrong.append(f"not finished: {last}")
@@ -70,11 +78,11 @@ def killed_rows(work: Work, folder: Path, rng: random.Random, trials: int, row: 
     shutil.rmtree(folder)
 
 
-def _killed(work: Work, place: Path, moment: float) -> Ending:
-    """Return how a run ends that is killed: where it was faster than that, another is, sooner."""
+def _killed(writer: WritingCommand, place: Path, moment: float) -> Ending:
+    """Return the end of a killed run; a run that finishes first is repeated and killed sooner."""
     place.mkdir()
-    ending = work.start(place, kill_after=moment)
+    ending = writer.start(place, kill_after=moment)
     if ending.how == "done" and moment > SOONEST:
         shutil.rmtree(place)
-        return _killed(work, place, moment / 2)
+        return _killed(writer, place, moment / 2)
     return ending

@@ -1,4 +1,4 @@
-"""Images and labels with bytes changed, cut or made up: none may cost more than its own scene."""
+"""Build from damaged images and labels: only the scene of the damaged file may fail."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import xxhash
 
 from benchmarks.faults import jobs
 from benchmarks.faults.children import Ending, run
-from benchmarks.faults.jobs import World
+from benchmarks.faults.jobs import FaultInputs
 from benchmarks.faults.mutations import MUTATIONS
-from benchmarks.faults.report import Row
+from benchmarks.faults.report import FaultRow
 from geoprep.building import build
 from geoprep.cpus import usable_cpus
 from geoprep.executors import Threads
@@ -30,18 +30,21 @@ from geoprep.store import StoreReader, read_image, read_speed
 
 PER_BUILD = 50
 PER_SCENE = 4.0
-"""Seconds that a scene of 128 x 128 pixels may take, on a busy machine."""
+"""Time limit of a scene of 128 x 128 pixels in seconds, on a busy machine."""
 SPACE = 4 << 30
-"""Bytes of address space beyond what a child begins with; threads reserve most of it."""
+"""Limit of further address space of a child process in bytes; threads reserve most of it."""
 MOST = 1 << 30
-"""Bytes of memory that a build of such scenes may hold, Python and its libraries among them."""
+"""Limit of the memory of a build in bytes, including Python and its libraries."""
 OPTIONS: dict[str, Any] = {"tile": 64, "levels": 1, "rescale": "none"}
-HELD = "no crash, no hang, bounded memory; the scene is right or named with a reason; others whole"
+HELD = (
+    "no crash, no hang, bounded memory; "
+    "the scene is correct or reported with a reason; the other scenes are correct"
+)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed file of a city: of which scene, image or label, what was done to it."""
+    """A damaged image or label: its scene, its kind, the damage and the bytes."""
 
     scene: Scene
     kind: str
@@ -50,34 +53,34 @@ class Mutant:
 
     @property
     def path(self) -> Path:
-        """The file that was whole."""
+        """The undamaged file."""
         return Path(getattr(self.scene, self.kind))
 
 
-def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
-    """Mutate images and labels, half of the tries each."""
+def rows(inputs: FaultInputs, seed: int, tries: int) -> Iterator[FaultRow]:
+    """Yield the results of damaged images and of damaged labels, half of the trials each."""
     for kind, what in (("image", "mutated GeoTIFFs"), ("label", "mutated GeoJSON files")):
-        with Row(what, HELD) as row:
-            _run(world, f"{seed} {kind}", kind, max(1, tries // 2), row)
+        with FaultRow(what, HELD) as row:
+            _run(inputs, f"{seed} {kind}", kind, max(1, tries // 2), row)
         yield row
 
 
-def _run(world: World, seed: str, kind: str, tries: int, row: Row) -> None:
-    rng, folder = random.Random(seed), world.folder / f"mutated-{kind}"
+def _run(inputs: FaultInputs, seed: str, kind: str, tries: int, row: FaultRow) -> None:
+    rng, folder = random.Random(seed), inputs.folder / f"mutated-{kind}"
     folder.mkdir()
-    reference = _images(world.source, folder)
-    mutants = list(_mutants(world.source, kind, rng, tries))
+    reference = _images(inputs.source, folder)
+    mutants = list(_mutants(inputs.source, kind, rng, tries))
     batches = [mutants[i : i + PER_BUILD] for i in range(0, tries, PER_BUILD)]
-    became = Counter[str]()
+    statuses = Counter[str]()
     with ThreadPoolExecutor(usable_cpus()) as pool:
         answers = pool.map(
-            lambda task: _judged(folder / str(task[0]), task[1], reference), enumerate(batches)
+            lambda task: _checked(folder / str(task[0]), task[1], reference), enumerate(batches)
         )
-        for some, judged in zip(batches, answers, strict=True):
-            for mutant, (status, wrong) in zip(some, judged, strict=True):
-                became[status] += 1
+        for some, checked in zip(batches, answers, strict=True):
+            for mutant, (status, wrong) in zip(some, checked, strict=True):
+                statuses[status] += 1
                 row.count([f"{mutant.path}, {mutant.how}: {one}" for one in wrong])
-    row.note = ", ".join(f"{count:,} {status}" for status, count in became.most_common())
+    row.note = ", ".join(f"{count:,} {status}" for status, count in statuses.most_common())
     shutil.rmtree(folder)
 
 
@@ -92,7 +95,7 @@ def _mutants(source: Path, kind: str, rng: random.Random, tries: int) -> Iterato
 
 
 def _uncompressed(path: Path) -> bytes:
-    """Return an image whose pixels are bytes of the file: most that changes there can be read."""
+    """Return an uncompressed image: most damaged bytes are then pixels, which can be read."""
     with rasterio.open(path) as file, rasterio.MemoryFile() as memory:
         profile = {**file.profile, "compress": "none", "tiled": False, "blockysize": 16}
         with memory.open(**profile) as out:
@@ -103,8 +106,8 @@ def _uncompressed(path: Path) -> bytes:
 Answer = tuple[str, list[str]]
 
 
-def _judged(folder: Path, some: Sequence[Mutant], reference: dict[str, str]) -> list[Answer]:
-    """Return what became of each mutant: all in one build, or alone where that build broke."""
+def _checked(folder: Path, some: Sequence[Mutant], reference: dict[str, str]) -> list[Answer]:
+    """Return the status of each mutant: from one build, or from single builds if it fails."""
     limit = 30 + PER_SCENE * len(some)
     ending = run(build_mutants, folder, some, reference, timeout=limit, memory=SPACE)
     shutil.rmtree(folder, ignore_errors=True)
@@ -116,11 +119,11 @@ def _judged(folder: Path, some: Sequence[Mutant], reference: dict[str, str]) -> 
             return [("large", [f"took {ending.peak >> 20} MiB"])]
     if len(some) == 1:
         return [_alone(ending)]
-    return [_judged(folder, [one], reference)[0] for one in some]
+    return [_checked(folder, [one], reference)[0] for one in some]
 
 
 def _alone(ending: Ending) -> Answer:
-    if ending.how == "told":  # an error for people that ends the command: it has to name the file
+    if ending.how == "reported":  # an error that ends the command must name the file
         named = ".tif" in ending.answer or "scene" in ending.answer
         return "refused", [] if named else [str(ending)]
     return ending.how, [str(ending)]
@@ -129,7 +132,7 @@ def _alone(ending: Ending) -> Answer:
 def build_mutants(
     folder: Path, some: Sequence[Mutant], reference: dict[str, str]
 ) -> list[tuple[str, list[str]]]:
-    """Build mutants beside one scene that is whole; return status and problems of each."""
+    """Build mutants together with an undamaged scene; return status and problems of each."""
     folder.mkdir(parents=True)
     scenes = [_written(folder, number, one) for number, one in enumerate(some)]
     whole = replace(some[0].scene, id="whole")
@@ -140,7 +143,7 @@ def build_mutants(
     store = StoreReader.open(out)
     wrong = jobs.store_problems(out)
     if _seen(store, len(some)) != reference[whole.image]:
-        wrong.append("a scene that was whole has other pixels")
+        wrong.append("an undamaged scene has wrong pixels")
     return [
         (str(store.scenes.status[i]), wrong + _scene_problems(store, i, one, reference))
         for i, one in enumerate(some)
@@ -154,7 +157,7 @@ def _written(folder: Path, number: int, mutant: Mutant) -> Scene:
 
 
 def _images(source: Path, folder: Path) -> dict[str, str]:
-    """Return the hashes of every scene as it is built, by image; with `` alone`` of its image."""
+    """Return the hash of every built scene by image path; with `` alone``, that of its image."""
     jobs.build_store(source, folder / "plain.zarr", **OPTIONS)
     store = StoreReader.open(folder / "plain.zarr")
     result = {}
@@ -175,24 +178,24 @@ def _hash(pixels: np.ndarray[Any, Any]) -> str:
 def _scene_problems(
     store: StoreReader, scene: int, mutant: Mutant, reference: dict[str, str]
 ) -> list[str]:
-    """Return what is wrong with the scene of a mutant: it must be right, or named."""
+    """Return problems of the scene of a mutant: it must be correct, or reported with a reason."""
     status, reason = str(store.scenes.status[scene]), str(store.scenes.reason[scene])
     if status != "ok":
         empty = not read_image(store, scene).any() or status == "unlabelled"
         return [] if reason and empty else [f"{status}, reason {reason!r}, empty {empty}"]
     if mutant.kind == "label":
         if _hash(read_image(store, scene)) != reference[f"{mutant.scene.image} alone"]:
-            return ["the image is another one"]
+            return ["the image has wrong pixels"]
         try:
             json.loads(mutant.data)
         except (ValueError, RecursionError) as error:
-            return [f"taken, though it is no JSON ({error})"]
+            return [f"accepted, although it is not JSON ({error})"]
         return []
     return _image_problems(store, scene, mutant.data)
 
 
 def _image_problems(store: StoreReader, scene: int, data: bytes) -> list[str]:
-    """Return what differs from what GDAL itself reads, where that needs no conversion."""
+    """Return differences from the pixels that GDAL reads, for images without conversion."""
     with rasterio.MemoryFile(data) as memory, memory.open() as file:
         plain = file.dtypes[0] == "uint8" and file.count == 3
         wanted = np.moveaxis(file.read(), 0, -1) if plain else None
@@ -201,4 +204,4 @@ def _image_problems(store: StoreReader, scene: int, data: bytes) -> list[str]:
         return []
     known = image.any(axis=-1)
     same = np.array_equal(image[known], np.maximum(wanted, 1)[known])
-    return [] if same else ["pixels are not those that GDAL reads"]
+    return [] if same else ["pixels differ from those that GDAL reads"]

@@ -1,4 +1,4 @@
-"""Ways to damage a file: bytes of any file, numbers of a TIFF, structure of a GeoJSON."""
+"""Functions that damage files: bytes of any file, tags of a TIFF, structure of a GeoJSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEEP: Final = (100, 5_000, 200_000)
 
 
 def flip_bytes(data: bytes, rng: random.Random) -> bytes:
-    """Change one to sixteen bytes anywhere."""
+    """Return data with one to sixteen random bytes changed."""
     changed = bytearray(data)
     for _ in range(rng.randint(1, 16)):
         changed[rng.randrange(len(changed))] = rng.randrange(256)
@@ -27,25 +27,25 @@ def flip_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 def cut(data: bytes, rng: random.Random) -> bytes:
-    """Keep the beginning."""
+    """Return data cut at a random position."""
     return data[: rng.randrange(len(data))]
 
 
 def lengthen(data: bytes, rng: random.Random) -> bytes:
-    """Put bytes in between, so that all offsets behind them are wrong."""
+    """Return data with random bytes inserted, so that all later offsets are wrong."""
     at = rng.randrange(len(data))
     return data[:at] + rng.randbytes(rng.randint(1, 4096)) + data[at:]
 
 
 def blank(data: bytes, rng: random.Random) -> bytes:
-    """Set a stretch to zeros, as a lost sector."""
+    """Return data with a range set to zeros, like a lost disk sector."""
     at = rng.randrange(len(data))
     length = min(rng.randint(1, 2048), len(data) - at)
     return data[:at] + bytes(length) + data[at + length :]
 
 
 def _entries(data: bytes) -> list[int]:
-    """Return where the entries of a classic TIFF's first directory begin."""
+    """Return the offsets of the entries of a classic TIFF's first directory."""
     order = "<" if data[:2] == b"II" else ">"
     at = struct.unpack_from(f"{order}I", data, 4)[0]
     count = struct.unpack_from(f"{order}H", data, at)[0]
@@ -53,7 +53,7 @@ def _entries(data: bytes) -> list[int]:
 
 
 def tag_value(data: bytes, rng: random.Random) -> bytes:
-    """Give a tag another type, length or value: sizes, offsets, compression, anything."""
+    """Return a TIFF with another type, length or value of one to three tags."""
     changed = bytearray(data)
     for _ in range(rng.randint(1, 3)):
         at = rng.choice(_entries(data))
@@ -65,7 +65,7 @@ def tag_value(data: bytes, rng: random.Random) -> bytes:
 
 
 def header(data: bytes, rng: random.Random) -> bytes:
-    """Change bytes of the header and the directory."""
+    """Return a TIFF with changed bytes in the header and the directory."""
     changed = bytearray(data)
     places = [*range(8), *range(_entries(data)[0] - 2, _entries(data)[-1] + 16)]
     for _ in range(rng.randint(1, 4)):
@@ -131,7 +131,7 @@ def _frame(document: Any, rng: random.Random) -> Any:  # noqa: ANN401 - any JSON
 
 
 def deep(data: bytes, rng: random.Random) -> bytes:
-    """Nest as no reader that calls itself survives."""
+    """Return JSON nested too deeply for recursive parsers."""
     depth, (begin, end) = rng.choice(DEEP), rng.choice([(b"[", b"]"), (b'{"a":', b"}")])
     nest = begin * depth + b"0" + end * depth * rng.randint(0, 1)
     place = rng.choice([b'"coordinates":', b'"properties":', b'"features":'])
@@ -142,7 +142,7 @@ def deep(data: bytes, rng: random.Random) -> bytes:
 _ANY: Final[dict[str, Mutation]] = {
     "bytes changed": flip_bytes,
     "cut": cut,
-    "bytes put in": lengthen,
+    "bytes inserted": lengthen,
     "zeros": blank,
 }
 MUTATIONS: Final[dict[str, dict[str, Mutation]]] = {
@@ -151,8 +151,8 @@ MUTATIONS: Final[dict[str, dict[str, Mutation]]] = {
         **_ANY,
         "odd geometry": _document(_geometry),
         "odd properties": _document(_properties),
-        "odd frame": _document(_frame),
+        "odd root object": _document(_frame),
         "deep nesting": deep,
     },
 }
-"""Kind of file -> name -> what is done to its bytes."""
+"""Kind of file -> description -> function that damages its bytes."""

@@ -1,4 +1,4 @@
-"""Disks that fill up or may not be written to, sources that may not be read, or that change."""
+"""Full and read-only disks, forbidden folders, and unreadable or changing sources."""
 
 from __future__ import annotations
 
@@ -11,129 +11,141 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.faults import jobs
-from benchmarks.faults.children import Child, Ending, run
+from benchmarks.faults.children import Ending, ForkedProcess, run
 from benchmarks.faults.disks import NoDisk, enlarge, small_disk
-from benchmarks.faults.jobs import Work, World, differences, finished, sound
-from benchmarks.faults.report import Row
+from benchmarks.faults.jobs import (
+    FaultInputs,
+    WritingCommand,
+    differences,
+    finished,
+    require_finished,
+)
+from benchmarks.faults.report import FaultRow
 from geoprep.store import StoreReader
 
-ROOMY_KIB = 64 << 10
+ENOUGH_KIB = 64 << 10
 
 
-def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
-    """Try every command at every kind of place."""
+def rows(inputs: FaultInputs, seed: int, tries: int) -> Iterator[FaultRow]:
+    """Yield the results of every command with every kind of output folder and source."""
     rng = random.Random(f"{seed} places")
-    folder = world.folder / "places"
+    folder = inputs.folder / "places"
     folder.mkdir()
-    works = jobs.works(world).values()
-    held = "an error that says so; nothing half under its name; with more room it finishes"
-    with Row("disk full, at a random size, for each command that writes", held) as row:
-        for work in works:
-            _fill_up(work, folder, rng, max(1, tries // 5), row)
+    writing_commands = jobs.writing_commands(inputs).values()
+    held = (
+        "an error that says so; no partial output under its final name; with more space it finishes"
+    )
+    with FaultRow("disk full, at a random size, for each command that writes", held) as row:
+        for writer in writing_commands:
+            _fill_up(writer, folder, rng, max(1, tries // 5), row)
     yield row
-    with Row("a read-only disk as target of each command", "an error that names it") as row:
-        for work in works:
-            _on_disk(row, work, folder, 1024, partial(_refused, work), read_only=True)
+    with FaultRow("a read-only disk as target of each command", "an error that names it") as row:
+        for writer in writing_commands:
+            _on_disk(row, writer, folder, 1024, partial(_refused, writer), read_only=True)
     yield row
-    yield _forbidden(works, folder)
-    yield _unreadable(world, folder)
-    yield _changing(world, folder, rng, max(1, tries // 5))
+    yield _forbidden(writing_commands, folder)
+    yield _unreadable(inputs, folder)
+    yield _changing(inputs, folder, rng, max(1, tries // 5))
     shutil.rmtree(folder)
 
 
-def _refused(work: Work, place: Path, **how: bool) -> list[str]:
-    """Return a problem unless a command refuses to write to a place."""
-    return _not_told(work.start(place, **how))
+def _refused(writer: WritingCommand, place: Path, **how: bool) -> list[str]:
+    """Return a problem unless a command refuses to write to a folder."""
+    return _not_reported(writer.start(place, **how))
 
 
-def _not_told(ending: Ending) -> list[str]:
-    """Return a problem unless a command ended with one line, or a status that says it failed."""
-    if ending.how == "told" and "\n" not in ending.answer.strip():
+def _not_reported(ending: Ending) -> list[str]:
+    """Return a problem unless a command ended with a one-line error or exit status 1 or 2."""
+    if ending.how == "reported" and "\n" not in ending.answer.strip():
         return []
-    return [] if ending.how == "done" and ending.answer in (1, 2) else [f"not told: {ending}"]
+    return (
+        [] if ending.how == "done" and ending.answer in (1, 2) else [f"no error reported: {ending}"]
+    )
 
 
 def _on_disk(
-    row: Row,
-    work: Work,
+    row: FaultRow,
+    writer: WritingCommand,
     folder: Path,
     kib: int,
     check: Callable[[Path], list[str]],
     *,
     read_only: bool = False,
 ) -> None:
-    """Count what a check says of a small disk; where none can be mounted the row says so."""
+    """Count the result of a check on a small disk; if none can be mounted, mark the row skipped."""
     try:
         with small_disk(folder / "disk", kib, read_only=read_only) as disk:
-            row.count([f"{work.name} on {kib} KiB: {one}" for one in check(disk)])
+            row.count([f"{writer.name} on {kib} KiB: {one}" for one in check(disk)])
     except NoDisk as error:
         row.skipped = str(error)
     shutil.rmtree(folder / "disk", ignore_errors=True)
 
 
-def _fill_up(work: Work, folder: Path, rng: random.Random, tries: int, row: Row) -> None:
-    whole = folder / "room"
+def _fill_up(
+    writer: WritingCommand, folder: Path, rng: random.Random, tries: int, row: FaultRow
+) -> None:
+    whole = folder / "complete"
     whole.mkdir()
-    sound(work.start(whole))
+    require_finished(writer.start(whole))
     taken = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file()) // 1024
     for _ in range(tries):
         kib = rng.randrange(8, max(16, taken))
-        _on_disk(row, work, folder, kib, partial(_after_full, work, work.result(whole)))
+        _on_disk(row, writer, folder, kib, partial(_after_full, writer, writer.result(whole)))
     shutil.rmtree(whole)
 
 
-def _after_full(work: Work, expected: dict[str, str], disk: Path) -> list[str]:
-    ending = work.start(disk)
+def _after_full(writer: WritingCommand, expected: dict[str, str], disk: Path) -> list[str]:
+    ending = writer.start(disk)
     problems = []
     if not finished(ending):
-        problems += _not_told(ending)
-        if work.never_half and (disk / work.never_half).exists():
-            problems.append(f"{work.never_half} is there all the same")
-    enlarge(disk, ROOMY_KIB)
-    again = work.start(disk)
+        problems += _not_reported(ending)
+        if writer.atomic_output and (disk / writer.atomic_output).exists():
+            problems.append(f"{writer.atomic_output} exists after the error")
+    enlarge(disk, ENOUGH_KIB)
+    again = writer.start(disk)
     if not finished(again):
-        return [*problems, f"with more room: {again}"]
-    return problems + differences(work.result(disk), expected)
+        return [*problems, f"with more space: {again}"]
+    return problems + differences(writer.result(disk), expected)
 
 
-def _forbidden(works: Iterable[Work], folder: Path) -> Row:
+def _forbidden(writing_commands: Iterable[WritingCommand], folder: Path) -> FaultRow:
     place = folder / "forbidden"
     place.mkdir(mode=0o555)
-    with Row("a folder that may not be written to", "an error that names it") as row:
-        for work in works:
-            problems = _refused(work, place, powerless=True)
+    with FaultRow("a folder that may not be written to", "an error that names it") as row:
+        for writer in writing_commands:
+            problems = _refused(writer, place, unprivileged=True)
             problems += [str(path) for path in place.iterdir()]
-            row.count([f"{work.name}: {one}" for one in problems])
-    row.note = "without root's privileges, which no mode would stop"
+            row.count([f"{writer.name}: {one}" for one in problems])
+    row.note = "without root's privileges, which bypass file modes"
     return row
 
 
 def _broken_sources(image: Path) -> dict[str, Callable[[], object]]:
-    """Return ways in which an image cannot be read, by name; each puts itself in its place."""
+    """Return functions that replace an image by something unreadable, by description."""
     return {
         "a folder": image.mkdir,
-        "a link to nowhere": lambda: image.symlink_to(image.with_name("nowhere")),
+        "a broken link": lambda: image.symlink_to(image.with_name("absent")),
         "a link to itself": lambda: image.symlink_to(image),
-        "a pipe nobody writes to": lambda: os.mkfifo(image),
-        "a device without an end": lambda: image.symlink_to("/dev/zero"),
+        "a pipe without a writer": lambda: os.mkfifo(image),
+        "an endless device": lambda: image.symlink_to("/dev/zero"),
         "an empty file": image.touch,
         "forbidden to read": lambda: image.touch(mode=0),
     }
 
 
-def _unreadable(world: World, folder: Path) -> Row:
-    """Put what cannot be read in the place of an image, then of a label."""
-    held = "the scene is named with a reason, in bounded time; the others are built"
-    with Row("an image or label that cannot be read", held) as row:
+def _unreadable(inputs: FaultInputs, folder: Path) -> FaultRow:
+    """Replace an image, then a label, by something unreadable."""
+    held = "the scene is reported with a reason, in bounded time; the others are built"
+    with FaultRow("an image or label that cannot be read", held) as row:
         for pattern in ("PS-RGB/*.tif", "geojson_roads_speed/*.geojson"):
             for name in _broken_sources(Path()):
                 case = folder / "unreadable"
-                shutil.copytree(world.source, case / "AOI_7_Moscow")
+                shutil.copytree(inputs.source, case / "AOI_7_Moscow")
                 broken = sorted((case / "AOI_7_Moscow").glob(pattern))[1]
                 broken.unlink()
                 _broken_sources(broken)[name]()
                 out, how = case / "a.zarr", {"timeout": 60, "memory": 2 << 30}
-                ending = run(jobs.build_store, case, out, powerless=True, **how)
+                ending = run(jobs.build_store, case, out, unprivileged=True, **how)
                 problems = _named(ending, out, broken)
                 row.count([f"{broken.suffix} is {name}: {one}" for one in problems])
                 shutil.rmtree(case)
@@ -141,27 +153,27 @@ def _unreadable(world: World, folder: Path) -> Row:
 
 
 def _named(ending: Ending, out: Path, broken: Path) -> list[str]:
-    if ending.how == "told" and broken.name in ending.answer:
+    if ending.how == "reported" and broken.name in ending.answer:
         return []
     if ending.how != "done":
         return [str(ending)]
     store = StoreReader.open(out)
     odd = [i for i, status in enumerate(store.scenes.status) if status != "ok"]
-    told = [str(store.scenes.reason[i]) for i in odd]
+    reasons = [str(store.scenes.reason[i]) for i in odd]
     number = broken.stem.rpartition("chip")[2]
     gone = not any(str(one).endswith(f"chip{number}") for one in store.scenes.id)
-    named = len(odd) == 1 and bool(told[0])
-    return jobs.store_problems(out) + ([] if named or gone else [f"scenes not ok: {told}"])
+    named = len(odd) == 1 and bool(reasons[0])
+    return jobs.store_problems(out) + ([] if named or gone else [f"scenes not ok: {reasons}"])
 
 
-def _changing(world: World, folder: Path, rng: random.Random, tries: int) -> Row:
-    """Change, cut or remove a file of the source while a build runs."""
-    held = "a store that verifies, or an error and no store; the next run is as from the new files"
-    with Row("a source that changes while it is built", held) as row:
-        took = sound(run(jobs.build_store, world.source, folder / "timed.zarr")).seconds
+def _changing(inputs: FaultInputs, folder: Path, rng: random.Random, tries: int) -> FaultRow:
+    """Change, truncate or remove a file of the source while a build runs."""
+    held = "a valid store, or an error and no store; the next run equals a build from the new files"
+    with FaultRow("a source that changes while it is built", held) as row:
+        took = require_finished(run(jobs.build_store, inputs.source, folder / "timed.zarr")).seconds
         for _ in range(tries):
             case = folder / "changing"
-            shutil.copytree(world.source, case / "AOI_7_Moscow")
+            shutil.copytree(inputs.source, case / "AOI_7_Moscow")
             row.count(_changed(case, rng, took))
             shutil.rmtree(case)
     return row
@@ -178,7 +190,7 @@ def _changed(case: Path, rng: random.Random, took: float) -> list[str]:
         lambda: file.write_bytes(file.read_bytes()[: rng.randrange(2000)]),
     ]
     change = rng.choice(changes)
-    with Child(jobs.build_store, case, out) as child:
+    with ForkedProcess(jobs.build_store, case, out) as child:
         time.sleep(rng.uniform(0, took))
         change()
         ending = child.end()

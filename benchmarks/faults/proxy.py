@@ -1,9 +1,9 @@
-"""A proxy before an S3 endpoint that fails as networks and servers do, at random by a seed.
+"""A proxy for an S3 endpoint that injects network and server faults, seeded.
 
 with faulty_proxy("http://127.0.0.1:5000", seed=1, rate=0.3) as proxy:
-os.environ["AWS_ENDPOINT_URL"] = proxy.address
-...
-proxy.faults  # how often each kind happened
+    os.environ["AWS_ENDPOINT_URL"] = proxy.address
+    ...
+    proxy.faults  # kind of fault to its count
 """
 
 from __future__ import annotations
@@ -24,24 +24,27 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 KINDS = ("drop", "stall", "truncate", "short", "503", "flip", "reset", "pause")
-"""Hang up before an answer; say nothing for a while, then hang up; hang up in mid-body; send less
-and say so; answer 503; change a byte of the body (both of GET alone); reset the connection; stand
-still in mid-body and go on."""
+"""Kinds of faults.
+
+drop: close before responding; stall: wait, then close; truncate: close in mid-body; short: send
+half of the body with a matching Content-Length (GET only); 503: respond 503; flip: change a byte of
+the body (GET only); reset: reset the connection; pause: wait in mid-body, then send the rest.
+"""
 _HOP = ("connection", "transfer-encoding", "content-length", "server", "date")
 
 
 @dataclass
 class Proxy:
-    """What the proxy does, and did.
+    """Settings and counters of a proxy.
 
     Attributes
     ----------
     rate
-        Share of the requests that fail.
+        Share of the requests with a fault, 0 to 1.
     stall
-        Seconds of silence.
+        Seconds of a stall or a pause.
     once
-        Whether a request (its method, path and range; of any upload) fails no more than one time.
+        If True, the same request (method, path and range, any upload id) fails at most once.
     """
 
     upstream: str
@@ -59,8 +62,8 @@ class Proxy:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
-    def fate(self, method: str, what: str) -> str:
-        """Return how a request fails, "" where it does not."""
+    def choose_fault(self, method: str, what: str) -> str:
+        """Return the fault of a request, or "" for none."""
         with self._lock:
             self.requests[method] += 1
             if self._random.random() >= self.rate or (self.once and what in self._seen):
@@ -84,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length) if length else None
         path = re.sub("uploadId=[^&]*", "", self.path)
         what = f"{self.command} {path} {self.headers.get('Range')}"
-        kind = self.proxy.fate(self.command, what)
+        kind = self.proxy.choose_fault(self.command, what)
         if kind == "503":
             self._answer(503, [], b"", "")
             return
@@ -120,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         half = len(data) // 2
-        with suppress(OSError):  # whoever asked may have left
+        with suppress(OSError):  # the client may have disconnected
             if kind == "truncate":
                 data, self.close_connection = data[:half], True
             if kind == "pause":
@@ -131,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def _hang_up(self, *, reset: bool) -> None:
-        """Close before an answer; at once and without goodbye where that is asked for."""
+        """Close the connection before responding; with ``reset``, by a TCP reset."""
         self.close_connection = True
         if reset:
             at_once = struct.pack("ii", 1, 0)
@@ -143,14 +146,14 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that are gone: some are killed on purpose."""
+        """Ignore errors of clients that disconnected: some are killed on purpose."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # any socket
 
 
 @contextmanager
 def faulty_proxy(upstream: str, **how: object) -> Iterator[Proxy]:
-    """Serve a proxy on a free port; see :class:`Proxy` for how it fails."""
+    """Serve a proxy on a free port; the keyword arguments are fields of `Proxy`."""
     proxy = Proxy(upstream, **how)  # type: ignore[arg-type]  # by name
     answers = {f"do_{one}": _Handler.forward for one in ("GET", "PUT", "POST", "HEAD", "DELETE")}
     handler = type("Handler", (_Handler,), {"proxy": proxy, **answers})

@@ -1,4 +1,4 @@
-"""The table of what was tried, what survived and what was found."""
+"""The table of trials in docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from geoprep.storage import replaced
 
 PREFACE = """# Reliability
 
-What `python -m benchmarks.faults` tried, and what became of it. That command writes this page: run
-it again to see the same for another version or machine.
+Results of the fault injection tests, `python -m benchmarks.faults`. The command writes this page:
+run it again to test another version or machine.
 """
 MOST_SHOWN = 3
 
 
 @dataclass
-class Row:
-    """One kind of fault; in a with statement its seconds are counted.
+class FaultRow:
+    """The trials of one kind of fault; a with statement measures their seconds.
 
     Attributes
     ----------
     what
-        What was done in words.
+        Description of the fault.
     held
-        What had to hold each time.
+        Condition that must hold in every trial.
     tried
-        Number of times.
+        Number of trials.
     found
-        What did not hold, in words; one per time.
+        Descriptions of failures, one per failed trial.
     note
-        Counts that a reader needs to judge it.
+        Further counts.
     skipped
-        Why it could not be tried here; empty where it was.
+        Reason why it could not be tested; empty if it was.
     """
 
     what: str
@@ -49,11 +49,11 @@ class Row:
 
     @property
     def survived(self) -> int:
-        """Number of times that all held."""
+        """Number of trials in which the condition held."""
         return self.tried - len(self.found)
 
     def count(self, problems: Sequence[str]) -> None:
-        """Count one try and what is wrong with its outcome."""
+        """Count a trial with its problems; an empty list means success."""
         self.tried += 1
         if problems:
             self.found.append("; ".join(problems))
@@ -66,13 +66,13 @@ class Row:
         self.seconds = time.monotonic() - self._start
 
     def __str__(self) -> str:
-        last = f"not tried here: {self.skipped}" if self.skipped else self.note
+        last = f"not tested: {self.skipped}" if self.skipped else self.note
         cells = (self.what, self.held, f"{self.tried:,}", f"{self.survived:,}", last)
         return "| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in cells) + " |"
 
 
-def write_report(path: Path, rows: Iterable[Row], seed: int, scale: float) -> None:
-    """Write the table as Markdown; it appears at once."""
+def write_report(path: Path, rows: Iterable[FaultRow], seed: int, scale: float) -> None:
+    """Write the table as Markdown, atomically."""
     facts, rows = machine(), list(rows)
     libraries = ", ".join(f"{name} {version}" for name, version in facts["libraries"].items())
     lines = [
@@ -80,21 +80,21 @@ def write_report(path: Path, rows: Iterable[Row], seed: int, scale: float) -> No
         f"Run on {time.strftime('%Y-%m-%d')}, seed {seed}, scale {scale}: "
         f"{sum(row.tried for row in rows):,} faults in "
         f"{sum(row.seconds for row in rows) / 60:.1f} minutes, "
-        f"{sum(len(row.found) for row in rows)} of them not survived.",
+        f"{sum(len(row.found) for row in rows)} of them failed.",
         f"{facts['processor']}, {facts['cores']} cores, {facts['system']}, Python "
         f"{facts['python']}; {libraries}.",
         "",
-        "| what was done | what had to hold | tried | survived | |",
+        "| fault | requirement | trials | passed | |",
         "|---|---|---|---|---|",
         *map(str, rows),
     ]
     if scale != 1.0:
         lines[2:2] = [
-            f"**Not a whole campaign**: about {scale:.0%} of its tries, and at least one of each "
-            "kind; `--scale 1` tries all."
+            f"**Not a complete run**: about {scale:.0%} of the trials, and at least one of each "
+            "kind; `--scale 1` runs all."
         ]
     if any(row.found for row in rows):
-        lines += ["", "## Found", ""]
+        lines += ["", "## Failures", ""]
         lines += [f"- **{row.what}**: {one}" for row in rows for one in row.found[:MOST_SHOWN]]
     with replaced(path) as partial:
         partial.write_text("\n".join(lines) + "\n", encoding="utf-8")

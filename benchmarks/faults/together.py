@@ -1,4 +1,4 @@
-"""Several commands at once on one store, map or page."""
+"""Several commands at the same time on one store, prediction or page."""
 
 from __future__ import annotations
 
@@ -12,77 +12,89 @@ from typing import Any
 import numpy as np
 
 from benchmarks.faults import jobs
-from benchmarks.faults.children import Child
-from benchmarks.faults.jobs import READERS, Work, World, differences, finished, sound
-from benchmarks.faults.report import Row
+from benchmarks.faults.children import ForkedProcess
+from benchmarks.faults.jobs import (
+    READERS,
+    FaultInputs,
+    WritingCommand,
+    differences,
+    finished,
+    require_finished,
+)
+from benchmarks.faults.report import FaultRow
 from geoprep.errors import StoreError
 from geoprep.store import StoreReader
 
-HELD = "each ends well or says that another is at work; the result is whole"
+HELD = "each succeeds or reports that another process is writing; the result is complete"
 PAIRS = {"build-zarr": "builds", "predict": "predictions", "page": "pages"}
 
 
-def rows(world: World, seed: int, tries: int) -> Iterator[Row]:
-    """Start pairs a random moment apart."""
-    rng, folder = random.Random(f"{seed} together"), world.folder / "together"
-    works = jobs.works(world)
+def rows(inputs: FaultInputs, seed: int, tries: int) -> Iterator[FaultRow]:
+    """Yield the results of pairs of commands, started a random moment apart."""
+    rng, folder = random.Random(f"{seed} together"), inputs.folder / "together"
+    writing_commands = jobs.writing_commands(inputs)
     for name, what in PAIRS.items():
-        with Row(f"two {what} of one name at once", HELD) as row:
-            expected = alone(works[name], folder)
+        with FaultRow(f"two {what} with the same output at once", HELD) as row:
+            expected = alone(writing_commands[name], folder)
             for _ in range(tries):
-                row.count(race(works[name], folder, expected, rng))
+                row.count(race(writing_commands[name], folder, expected, rng))
         yield row
-    held = "every reading gives the pixels of one whole store, or an error; never a mixture"
-    with Row("a reader while the store is built anew", held) as row:
+    held = "every read returns the pixels of one store, or an error; never a mixture"
+    with FaultRow("reading while the store is rebuilt", held) as row:
         for _ in range(tries):
-            row.count(_read_while_built(world, folder, row))
+            row.count(_read_while_built(inputs, folder, row))
     yield row
 
 
-def alone(work: Work, folder: Path) -> dict[str, str]:
-    """Return what a command makes where nobody disturbs it."""
+def alone(writer: WritingCommand, folder: Path) -> dict[str, str]:
+    """Return the hashes of a command's output without faults."""
     folder.mkdir()
-    sound(work.start(folder))
-    expected = work.result(folder)
+    require_finished(writer.start(folder))
+    expected = writer.result(folder)
     shutil.rmtree(folder)
     return expected
 
 
-def race(work: Work, folder: Path, expected: dict[str, str], rng: random.Random) -> list[str]:
-    """Start a command twice, and return what is wrong with how they ended or what they made."""
+def race(
+    writer: WritingCommand, folder: Path, expected: dict[str, str], rng: random.Random
+) -> list[str]:
+    """Start a command twice; return problems of the two ends and of the output."""
     folder.mkdir()
-    with Child(*work.call(folder)) as first:
+    with ForkedProcess(*writer.call(folder)) as first:
         time.sleep(rng.uniform(0, 0.4))
-        with Child(*work.call(folder)) as second:
+        with ForkedProcess(*writer.call(folder)) as second:
             endings = [first.end(), second.end()]
-    wrong = [str(ending) for ending in endings if ending.how not in ("done", "told")]
+    wrong = [str(ending) for ending in endings if ending.how not in ("done", "reported")]
     if not any(finished(ending) for ending in endings):
         wrong.append(f"neither finished: {endings[0]}; {endings[1]}")
-    found = work.result(folder)
+    found = writer.result(folder)
     shutil.rmtree(folder)
     return wrong + differences(found, expected)
 
 
-def _read_while_built(world: World, out: Path, row: Row) -> list[str]:
-    """Read over and over while the same pixels are built anew with another codec and shards."""
-    shutil.copytree(world.store, out)
+def _read_while_built(inputs: FaultInputs, out: Path, row: FaultRow) -> list[str]:
+    """Read repeatedly while the store is rebuilt with another codec and shard size."""
+    shutil.copytree(inputs.store, out)
     right = jobs.delivered(out, READERS)
-    with Child(_build_anew, world.source, out) as builder, Child(_reading, out, right) as reader:
+    with (
+        ForkedProcess(_rebuild, inputs.source, out) as builder,
+        ForkedProcess(_reading, out, right) as reader,
+    ):
         built, read = builder.end(), reader.end()
     shutil.rmtree(out)
     if built.how != "done" or read.how != "done":
         return [f"{built}; {read}"]
     wrong, whole, refused = read.answer
-    row.note = f"last: {whole} readings whole, {refused} refused"
+    row.note = f"last: {whole} reads correct, {refused} refused"
     return [f"{', '.join(wrong)} differ"] if wrong else []
 
 
-def _build_anew(source: Path, out: Path) -> str:
+def _rebuild(source: Path, out: Path) -> str:
     return jobs.build_store(source, out, overwrite=True, codec="zstd", shard_tiles=8)
 
 
 def _reading(out: Path, right: dict[str, Any]) -> tuple[list[str], int, int]:
-    """Return what was read wrong, how many readings were whole, and how many refused."""
+    """Return the names of wrong arrays, and the numbers of correct and refused reads."""
     wrong: set[str] = set()
     whole = refused = 0
     until = time.monotonic() + 60

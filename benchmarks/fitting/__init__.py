@@ -1,5 +1,5 @@
-"""The parts of `benchmarks.training`, all of them runs of `training.fit` itself.
+"""Parts of `benchmarks.training`, which all run `training.fit`.
 
-`runs` starts them; `ladder` compares settings and ranks, beside the `convolutions` alone;
-`learning` says what comes of whole runs.
+`runs` starts the runs; `ladder` compares settings and numbers of processes with the rate of the
+`convolutions` alone; `learning` measures the accuracy of complete runs.
 """

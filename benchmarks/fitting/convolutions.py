@@ -1,7 +1,7 @@
-"""The bound of a training step: its convolutions alone, forward and backward, nothing else.
+"""The upper bound of the training rate: the convolutions of a step, forward and backward, alone.
 
-The network is watched for the convolutions that reach the dispatcher, with the shapes, layouts
-and dtypes that they have there, so this is the bound of whatever network is trained.
+A dispatch mode records the convolutions of a model with their shapes, layouts and dtypes, so the
+bound applies to any model.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from training.settings import Config
 FORWARD = torch.ops.aten.convolution.default
 BACKWARD = torch.ops.aten.convolution_backward.default
 CHANNELS = 8
-"""What a network for speed bins gives: seven bins and any road."""
+"""Output channels of a model for speed bins: seven bins and any road."""
 
 Convolution = tuple[Any, tuple[Any, ...]]
-"""One call of a convolution or of its gradient, and tensors of its own."""
+"""Operator (convolution or its gradient) and random arguments."""
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """Notes every convolution, with stand-ins for its tensors."""
+class _ConvolutionRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """Records every convolution with random tensors as arguments."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
         self.found: list[Convolution] = []
 
     def __torch_dispatch__(
         self,
-        func: Any,  # noqa: ANN401 - torch's
+        func: Any,  # noqa: ANN401 - as in torch
         types: Any,  # noqa: ANN401
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -51,8 +51,8 @@ def _stand_in(value: Any) -> Any:  # noqa: ANN401 - an argument of an operator
     return list(value) if isinstance(value, list) else value
 
 
-def record(network: nn.Module, image: Tensor) -> list[Convolution]:
-    """Return the convolutions of a step in bf16 and channels last, in their order.
+def record(model: nn.Module, image: Tensor) -> list[Convolution]:
+    """Return the convolutions of a step in bf16 and channels last, in order.
 
     Parameters
     ----------
@@ -60,19 +60,19 @@ def record(network: nn.Module, image: Tensor) -> list[Convolution]:
         float32 (n, band, y, x).
     """
     last = torch.channels_last
-    network.train().to(memory_format=last)  # type: ignore[call-overload]  # as in training.engine.native
-    watch = _Watch()
-    with watch:
+    model.train().to(memory_format=last)  # type: ignore[call-overload]  # as in training.engine.native
+    recorder = _ConvolutionRecorder()
+    with recorder:
         with torch.autocast("cpu", torch.bfloat16):
-            made = network(image.contiguous(memory_format=last))
+            made = model(image.contiguous(memory_format=last))
         made.float().mean().backward()
-    return watch.found
+    return recorder.found
 
 
 def ceiling(batch_size: int, crop: int, bands: int, seconds: float) -> dict[str, Any]:
-    """Return the images per second that the convolutions of `training.fit` alone allow."""
-    network = build_model(Config().model, bands=bands, channels=CHANNELS)
-    found = record(network, torch.rand(batch_size, bands, crop, crop))
+    """Return the images per second of the convolutions of `training.fit` alone."""
+    model = build_model(Config().model, bands=bands, channels=CHANNELS)
+    found = record(model, torch.rand(batch_size, bands, crop, crop))
     _replay(found)
     steps, start = 0, time.perf_counter()
     while steps < 3 or time.perf_counter() - start < seconds:

@@ -1,4 +1,4 @@
-"""The step's rates: settings from rung to rung, two ranks beside one."""
+"""Training rates: settings added one by one, and two processes against one."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Any
 
 from benchmarks.child import ask
 from benchmarks.common import Result, ratios
-from benchmarks.fitting.runs import IPEX_PYTHON, Rows, column, fit, read_rows, steady, words_of
+from benchmarks.fitting.runs import IPEX_PYTHON, Rows, column, command_line, fit, read_rows, steady
 from geoprep.store import StoreReader
 
 STEADY = (
     *("--epochs", "3", "--val-every", "3", "--crops-per-tile", "1", "--pictures", "0"),
-    # Learning slowly, or rounding alone would soon have led two ranks apart.
+    # A low learning rate: otherwise rounding alone makes the losses of one and two ranks differ.
     *("--save-every", "1h", "--schedule", "constant", "--lr", "1e-4"),
 )
-"""Of all runs that are timed: the first epoch compiles, and the last validates after its steps."""
+"""Options of all timed runs: the first epoch compiles, the last one validates after its steps."""
 
 RANKS = 2
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
 DIFFERENCE = 0.05
-"""Most by which the loss of an epoch may differ: BatchNorm sees half the batch in each rank."""
+"""Upper bound of the relative difference of losses: BatchNorm sees half a batch per rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One way to set up the step.
+    """A set of training options to compare.
 
     Attributes
     ----------
     name, title
-        In records and for people.
+        Name in figures and title in tables.
     options
-        Of `training.fit`.
+        Options of `training.fit`.
     keep_memory
-        Whether glibc's allocator is told to keep what is freed.
+        True to make glibc's allocator keep freed memory.
     python
-        The interpreter.
+        Python interpreter.
     """
 
     name: str
@@ -51,51 +51,53 @@ class Rung:
 
 
 _FP32 = ("--engine", "native", "--precision", "fp32", "--compile", "off")
-PLAIN = Rung("plain", "fp32, nothing compiled, the system's allocator", _FP32, keep_memory=False)
-KEPT = Rung("kept", "+ memory kept", _FP32)
+PLAIN = Rung("plain", "fp32, not compiled, default allocator", _FP32, keep_memory=False)
+KEPT = Rung("kept", "+ freed memory kept", _FP32)
 FIT = Rung("fit", "+ bf16, loss compiled = fit", ("--engine", "native"))
 IPEX = Rung("ipex", "fit on IPEX", ("--engine", "ipex"), python=IPEX_PYTHON)
 RUNGS = (PLAIN, KEPT, FIT, IPEX)
-"""The first three are a ladder; IPEX stands beside the third. What made no difference that could be
-measured has no rung: layout, fused optimizer, compiled loss (docs/benchmarks.md)."""
+"""The first three add one setting each; IPEX is compared with the third. Settings without a
+measurable effect are left out: layout, fused optimizer, compiled loss (docs/benchmarks.md)."""
 
 CEILING = "convolutions"
-"""Name of the bound: the convolutions of the step, forward and backward, and nothing else."""
+"""Name of the upper bound: only the convolutions of a step, forward and backward."""
 
 OVER = {
     "over_fp32": (KEPT.name, 2.0, "fit over fp32 with the same allocator"),
-    "over_plain": (PLAIN.name, None, "fit over fp32 with the system's allocator"),
+    "over_plain": (PLAIN.name, None, "fit over fp32 with the default allocator"),
     "over_ipex": (IPEX.name, 1.0, "the native engine over Intel's extension"),
-    "share": (CEILING, 0.8, "of the rate of the step's convolutions alone"),
+    "share": (CEILING, 0.8, "of the rate of the convolutions alone"),
 }
-"""Figure to the rung that fit is put over, what is promised, and a note."""
+"""Figure to the rung that fit is compared with, its lower bound, and a note."""
 
 
-def climb(rung: Rung, store: Path, work: Path, options: Sequence[str]) -> dict[str, float]:
-    """Return images/s, the share of the time waited for batches, and peak MiB of a run."""
+def measure_rung(rung: Rung, store: Path, work: Path, options: Sequence[str]) -> dict[str, float]:
+    """Return images/s, share of time spent waiting for batches, and peak memory in MiB of a run."""
     out = work / "run"
-    task = {"words": words_of(store, out, [*STEADY, *options, *rung.options])}
+    task = {"words": command_line(store, out, [*STEADY, *options, *rung.options])}
     target = "benchmarks.fitting.runs:fit_here"
-    told = ask(target, task | {"keep_memory": rung.keep_memory}, rung.python)
+    answer = ask(target, task | {"keep_memory": rung.keep_memory}, rung.python)
     rows = read_rows(out)
     rates = {"rate": steady(rows, "images_per_s"), "waited": steady(rows, "data_wait")}
-    return rates | {"peak": told["peak"] / 2**20}
+    return rates | {"peak": answer["peak"] / 2**20}
 
 
 def measure_ladder(
     result: Result, store: Path, work: Path, rungs: Sequence[Rung] = RUNGS, seconds: float = 3.0
 ) -> None:
-    """Record every rung that there is here, the bound, and their ratios."""
+    """Record every available rung, the upper bound, and their ratios."""
     of = result.settings
     step = ["--batch-size", str(of["batch_size"]), "--crop", str(of["crop"])]
     bound = {name: of[name] for name in ("batch_size", "crop")}
     bound |= {"bands": len(StoreReader.open(store).meta.bands), "seconds": seconds}
     cases: dict[str, Callable[[], dict[str, Any]]] = {
-        rung.name: partial(climb, rung, store, work, step) for rung in rungs if rung.python.exists()
+        rung.name: partial(measure_rung, rung, store, work, step)
+        for rung in rungs
+        if rung.python.exists()
     }
     cases[CEILING] = partial(ask, "benchmarks.fitting.convolutions:ceiling", bound)
     if IPEX in rungs and IPEX.name not in cases:
-        result.notes.append("no comparison with IPEX: `make ipex` makes its environment")
+        result.notes.append("no comparison with IPEX: `make ipex` creates its environment")
     found = result.turns(cases)
     rates = {name: [one["rate"] for one in answers] for name, answers in found.items()}
     for name, answers in found.items():
@@ -112,7 +114,7 @@ def measure_ladder(
 
 
 def measure_ranks(result: Result, store: Path, work: Path) -> None:
-    """Record the rates of one process and of two, and by how much their losses differ."""
+    """Record the rates of one and of two processes, and the difference of their losses."""
     of = result.settings
 
     def rows(ranks: int, launcher: Sequence[str] = ()) -> Rows:
@@ -127,7 +129,9 @@ def measure_ranks(result: Result, store: Path, work: Path) -> None:
     if len(found) < len(cases):
         return
     over = ratios(result["ranks.two.rate"].values, result["ranks.one.rate"].values)
-    note = f"{RANKS} processes over one, on the same cores, for the same global batch"
+    note = (
+        f"rate of {RANKS} processes over that of one, on the same cores, with the same global batch"
+    )
     result.add("ranks.over_one", "", over, note=note)
     differences = [difference(*pair) for pair in zip(found["one"], found["two"], strict=True)]
     note = "largest relative difference of an epoch's loss"

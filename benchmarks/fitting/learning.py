@@ -1,4 +1,4 @@
-"""What a run learns, with the commands themselves: recipes on a synthetic city."""
+"""Accuracy of training runs on a synthetic city, trained and evaluated with the commands."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from loaders import RamTiles
 
 SCENES, SIZE = 48, 1300
 DEMO = "demo"
-"""Name of the recipe of `make demo`, of which something is promised."""
+"""Name of the recipe of `make demo`, whose figures have bounds."""
 BUILD, FIT = "--source $(DEMO)/data", "-m training.fit $(DEMO)/moscow.zarr"
-"""What the options of its commands follow in the Makefile."""
+"""Text before the options of its commands in the Makefile."""
 
 MINUTES = 5.0
 ROAD_IOU, BIN_IOU = 0.70, 0.40
 OVER_PRIOR = 2.0
-"""What "well above the prior" means for the mean IoU of speed bins."""
+"""Lower bound of the mean IoU of speed bins over that of the prior."""
 
 
 def demo_options(after: str = FIT, makefile: Path = ROOT / "Makefile") -> list[str]:
@@ -40,12 +40,12 @@ def demo_options(after: str = FIT, makefile: Path = ROOT / "Makefile") -> list[s
     Parameters
     ----------
     after
-        Words of the command that they follow: `FIT` or `BUILD`.
+        Text before the options: `FIT` or `BUILD`.
 
     Raises
     ------
     ChildError
-        The file has no such command.
+        The Makefile has no such command.
     """
     text = makefile.read_text(encoding="utf-8")
     variables = dict(re.findall(r"^(\w+) \??= (.*)$", text, re.MULTILINE))
@@ -56,12 +56,12 @@ def demo_options(after: str = FIT, makefile: Path = ROOT / "Makefile") -> list[s
 
 
 def parse_recipe(text: str) -> tuple[str, list[str]]:
-    """Return name and options of ``NAME=--batch-size 4 --ema 0.99``; no options are the defaults.
+    """Return name and options of ``NAME=--batch-size 4 --ema 0.99``; options may be empty.
 
     Raises
     ------
     ValueError
-        It has no such name.
+        The text has no name.
     """
     name, equals, options = text.partition("=")
     if not equals or not re.fullmatch(r"[\w-]+", name):
@@ -70,14 +70,14 @@ def parse_recipe(text: str) -> tuple[str, list[str]]:
 
 
 def build_city(folder: Path, scenes: int, size: int) -> Path:
-    """Draw the demo's city and build its store with the commands that a user has.
+    """Create the demo's city and its store with the commands; return the store.
 
     Parameters
     ----------
     scenes, size
-        Of the city, and their side in pixels.
+        Number of scenes, and their side in pixels.
     """
-    announce("drawing a city")
+    announce("creating a city")
     source, store = str(folder / "city"), folder / "moscow.zarr"
     drawn = ["--city", "moscow", "--scenes", str(scenes), "--size", str(size), "--out", source]
     run([*GEOPREP, "synth", *drawn])
@@ -89,12 +89,12 @@ def build_city(folder: Path, scenes: int, size: int) -> Path:
 def measure_city(
     result: Result, store: Path, work: Path, recipes: Mapping[str, Sequence[str]]
 ) -> None:
-    """Record how well recipes do on the validation scenes, in turns, one run per seed.
+    """Record the validation accuracy of recipes, with one run per seed.
 
     Parameters
     ----------
     recipes
-        Name to options of `training.fit` beside its defaults and the seed.
+        Name to options of `training.fit` except the seed.
     """
 
     def learnt(name: str, seeds: count[int]) -> dict[str, Any]:
@@ -104,21 +104,21 @@ def measure_city(
     cases = {name: partial(learnt, name, count()) for name in recipes}
     found = result.turns(cases, result.settings["seeds"])
     prior = prior_bin_iou(StoreReader.open(store))
-    note = "all roads known, all in the commonest bin of training"
+    note = "all roads found, all in the most frequent speed bin of training"
     result.add("city.prior", "", [prior], note=note)
     for name, runs in found.items():
         _record(result, name, runs, prior)
 
 
 def _record(result: Result, recipe: str, runs: Sequence[dict[str, Any]], prior: float) -> None:
-    """Record the runs of a recipe, one per seed; and the course of each that was validated."""
+    """Record the runs of a recipe, one per seed, and the metrics of every validated epoch."""
     road, bins, error = (
         [one["metrics"][name] for one in runs] for name in ("road_iou", "bin_iou", "speed_mae_mph")
     )
 
-    def add(name: str, unit: str, values: Sequence[float], **promise: float) -> None:
-        bound = promise if recipe == DEMO else {}
-        result.add(f"city.{recipe}.{name}", unit, values, **bound)  # type: ignore[arg-type]  # bounds alone
+    def add(name: str, unit: str, values: Sequence[float], **bounds: float) -> None:
+        used = bounds if recipe == DEMO else {}
+        result.add(f"city.{recipe}.{name}", unit, values, **used)  # type: ignore[arg-type]  # bounds alone
 
     add("minutes", "min", [one["minutes"] for one in runs], at_most=MINUTES)
     add("road_iou", "", road, at_least=ROAD_IOU)
@@ -136,20 +136,20 @@ def _record(result: Result, recipe: str, runs: Sequence[dict[str, Any]], prior: 
 
 
 def learn(store: Path, out: Path, options: Sequence[str]) -> dict[str, Any]:
-    """Train and evaluate with the commands themselves.
+    """Train and evaluate with the commands.
 
     Returns
     -------
     dict
-        ``metrics`` of the best checkpoint, ``minutes`` of the whole training, and its ``course``.
+        ``metrics`` of the best checkpoint, ``minutes`` of training, and ``course``: see `course`.
     """
     start = time.perf_counter()
     rows = fit(store, out, options)
     minutes = (time.perf_counter() - start) / 60
     weights = next(out / name for name in ("best.pt", "last.pt") if (out / name).exists())
     figures = out / "figures.json"
-    judged = ["-m", "training.evaluate", str(weights), str(store), "--split", "val"]
-    run([sys.executable, *judged, "--json", str(figures), "--quiet"])
+    evaluation = ["-m", "training.evaluate", str(weights), str(store), "--split", "val"]
+    run([sys.executable, *evaluation, "--json", str(figures), "--quiet"])
     metrics = json.loads(figures.read_text(encoding="utf-8"))["metrics"]
     metrics = {name: math.nan if value is None else value for name, value in metrics.items()}
     return {"metrics": metrics, "minutes": minutes, "course": course(rows)}
@@ -158,7 +158,7 @@ def learn(store: Path, out: Path, options: Sequence[str]) -> dict[str, Any]:
 def course(rows: Rows) -> list[dict[str, Any]]:
     """Return epoch, minutes of training, road IoU and bin IoU of every epoch with validation.
 
-    Roads are as a map has them, from the threshold on that validation finds best; bins from 0.5.
+    Road IoU is at the best threshold found by validation; bin IoU at 0.5.
     """
     validated = [row for row in rows if row.get("best_road_iou")]
     return [
@@ -173,15 +173,15 @@ def course(rows: Rows) -> list[dict[str, Any]]:
 
 
 def prior_bin_iou(store: StoreReader) -> float:
-    """Return the mean bin IoU of one guess for all: the commonest speed bin of the train split.
+    """Return the mean bin IoU of the most frequent speed bin of the train split, for all roads.
 
-    Every road of the validation scenes is taken as found, and nothing else as road: with a worse
-    mask the guess would score less. Its IoU is then the share of that bin, and 0 for all others.
+    The road mask is assumed to be correct; with a worse mask the score would be lower. The IoU of
+    that bin is then its share of the road pixels, and 0 for all other bins.
 
     Parameters
     ----------
     store
-        Whose validation scenes are judged.
+        Store whose validation scenes are used.
     """
     speeds = RamTiles.load(store, split="val", progress=False).speed
     common = int(np.argmax(_bin_counts(np.asarray(store.histogram_speed))))
@@ -190,5 +190,5 @@ def prior_bin_iou(store: StoreReader) -> float:
 
 
 def _bin_counts(histogram: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return pixels in each speed bin, of pixels of each mph."""
+    """Return the number of pixels per speed bin from the number per mph."""
     return np.bincount(BIN_TABLE, weights=histogram, minlength=BIN_COUNT + 1)[1:]

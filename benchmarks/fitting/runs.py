@@ -1,4 +1,4 @@
-"""Runs of `training.fit`: the command itself, or in a child that tells how much memory it took."""
+"""Run `training.fit` as a command, or in a process that reports its peak memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ IPEX_PYTHON = ROOT / ".venv-ipex" / "bin" / "python"
 Rows = list[dict[str, str]]
 
 
-def words_of(store: Path, out: Path, options: Sequence[str]) -> list[str]:
-    """Return the command line of a run."""
+def command_line(store: Path, out: Path, options: Sequence[str]) -> list[str]:
+    """Return the arguments of `training.fit` for a run."""
     return [str(store), "--out", str(out), "--overwrite", "--quiet", *options]
 
 
 def fit(store: Path, out: Path, options: Sequence[str], launcher: Sequence[str] = ()) -> Rows:
     """Train with the command; return the rows of metrics.csv, one per epoch."""
-    run([sys.executable, *launcher, "-m", "training.fit", *words_of(store, out, options)])
+    run([sys.executable, *launcher, "-m", "training.fit", *command_line(store, out, options)])
     return read_rows(out)
 
 
@@ -34,31 +34,31 @@ def read_rows(out: Path) -> Rows:
 
 
 def fit_here(words: Sequence[str], *, keep_memory: bool) -> dict[str, Any]:
-    """Train in this process; return the peak of its memory in bytes.
+    """Train in this process; return its peak memory in bytes.
 
     Parameters
     ----------
     words
-        The command line.
+        Arguments of `training.fit`.
     keep_memory
-        Whether the allocator is told to keep what is freed, as `training.fit` has it.
+        True to make the allocator keep freed memory, as `training.fit` does.
     """
     from benchmarks.machine import resident
     from training import start
     from training.fit import main
 
     if not keep_memory:
-        setattr(start, "keep_memory", lambda: "as the system has it")  # noqa: B010 - for mypy
+        setattr(start, "keep_memory", lambda: "system default")  # noqa: B010 - for mypy
     if status := main(words):
         raise SystemExit(status)
     return {"peak": resident()}
 
 
 def column(rows: Rows, name: str) -> list[float]:
-    """Return a figure of every epoch; not a number where it was not taken."""
+    """Return a column as floats, one per epoch; NaN where it is empty."""
     return [float(row[name] or "nan") for row in rows]
 
 
 def steady(rows: Rows, name: str) -> float:
-    """Return the median of a figure over all epochs but the first, which compiles."""
+    """Return the median of a column over all epochs except the first, which compiles."""
     return statistics.median(column(rows, name)[1:])

@@ -1,12 +1,12 @@
-"""The parts of `python -m benchmarks.loaders`.
+"""Parts of `python -m benchmarks.loaders`.
 
-========== =====================================================================================
-data       the tiles everything is measured on: a store, bytes in memory, files for the peers
-throughput batches per second, next to copying the same bytes; where tiles live; what loading
-           costs a training step
-load       from the store into memory, next to what zarrs alone delivers
-held       what processes hold, down to batches that are between two of them
-memory     memory per worker, next to the usual Dataset and to arithmetic
-others     other loaders on the same tiles (see `benchmarks.peers`)
-========== =====================================================================================
+=============== ================================================================================
+data            the measured tiles: a store, arrays in memory, files for other loaders
+throughput      batches per second against copying the same bytes; storage of tiles; share of
+                loading in a training step
+load_rate       rate of loading a store into memory, against zarrs alone
+process_memory  memory held by processes, including batches in transit between them
+worker_memory   memory per worker, against a common Dataset and the computed size of batches
+other_loaders   other loaders on the same tiles (see `benchmarks.peers`)
+=============== ================================================================================
 """

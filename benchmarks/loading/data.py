@@ -1,4 +1,4 @@
-"""The tiles everything is measured on: a store, bytes in memory, and files for other loaders."""
+"""The measured tiles: a store, arrays in memory, and files for other loaders."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ SEED = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is measured.
+class LoadingSizes:
+    """Sizes of the benchmark.
 
     Attributes
     ----------
     scenes, scene_side
-        Synthetic scenes, and pixels per side of each: two tiles by two.
+        Number of synthetic scenes, and their side in pixels: two tiles by two.
     other_tiles
-        Tiles of random bytes of each further shape.
+        Number of random tiles of each further shape.
     batch_size
-        Tiles or windows per batch.
+        Tiles or crops per batch.
     crop
-        Side of the windows in pixels.
+        Side of a crop in pixels.
     epoch
-        Samples that an epoch has at least, where epochs are ours to choose: Moscow has 5,400 tiles,
-        the tiles measured on are fewer.
+        Smallest number of samples per epoch; Moscow has 5,400 tiles, the measured store has
+        fewer.
     step_batch
-        Windows in a training step.
+        Crops per training step.
     """
 
     scenes: int = 128
@@ -56,36 +56,36 @@ class Sizes:
         return self.scene_side // 2
 
 
-QUICK = Sizes(
+QUICK = LoadingSizes(
     scenes=6, scene_side=256, other_tiles=12, batch_size=4, crop=64, epoch=64, step_batch=2
 )
 
 
-def synthetic_store(work: Path, sizes: Sizes, workers: int) -> Path:
-    """Draw a city and build its store, as a user would; return the store.
+def synthetic_store(work: Path, sizes: LoadingSizes, workers: int) -> Path:
+    """Create a city and build its store; return the store.
 
     Parameters
     ----------
     work
         Folder for both.
     sizes
-        How many scenes of which size.
+        Number and size of scenes.
     workers
-        Threads.
+        Number of threads.
     """
     city = get_city(CITY)
     scenes, size = sizes.scenes, sizes.scene_side
     synthesise(work / "city", city, scenes=scenes, seed=SEED, size=size, workers=workers)
-    return built(work / "city", work / f"{CITY}.zarr", workers, tile=sizes.tile)
+    return build_city_store(work / "city", work / f"{CITY}.zarr", workers, tile=sizes.tile)
 
 
-def built(source: Path, store: Path, workers: int | None = None, **options: Any) -> Path:  # noqa: ANN401
-    """Build the store of a whole city; ``options`` are those of a build.
+def build_city_store(source: Path, store: Path, workers: int | None = None, **options: Any) -> Path:  # noqa: ANN401
+    """Build the store of a city with the given build options; return its path.
 
     Raises
     ------
     RuntimeError
-        Not all of its scenes are in it.
+        A scene is not in the store.
     """
     executor, city = Threads(workers), get_city(CITY)
     plan = make_plan([find_scenes(city, source)], [CITY], BuildOptions(**options), executor)
@@ -96,7 +96,7 @@ def built(source: Path, store: Path, workers: int | None = None, **options: Any)
 
 
 def random_tiles(tiles: int, side: int, bands: int) -> RamTiles:
-    """Return tiles of random bytes: their values change nothing in how fast they are moved."""
+    """Return tiles of random bytes, whose values do not affect the speed of loading."""
     random = np.random.default_rng(SEED)
     image = random.integers(0, 256, (tiles, side, side, bands), np.uint8)
     speed = random.integers(0, 80, (tiles, side, side), np.uint8)
@@ -109,9 +109,10 @@ def write_files(tiles: RamTiles, folder: Path) -> None:
     Parameters
     ----------
     tiles
-        In memory.
+        Tiles in memory.
     folder
-        Gets ``image.npy``, ``speed.npy``, ``tiff/image/00000.tif``, ``tiff/speed/00000.tif``, ...
+        Folder to write to: ``image.npy``, ``speed.npy``,
+        ``tiff/image/00000.tif``, ``tiff/speed/00000.tif``, ...
     """
     folder.mkdir(parents=True, exist_ok=True)
     for kind in ("image", "speed"):

@@ -1,7 +1,7 @@
-"""Batches per second, next to copying the same bytes between buffers with the same threads.
+"""Batches per second, compared with copying the same bytes with the same threads.
 
-Beside them: where tiles live (as pixels in memory, as stored in memory, in the store), and what
-loading costs a training step. Files come from a warm page cache.
+Also measured: the storage of tiles (decoded in memory, compressed in memory, in the store), and the
+share of loading in a training step. Files are in the page cache.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ WHOLE_OVER_COPY = 0.8
 RESIDENCIES = {"ram": "RamTiles", "compressed": 'RamTiles, keep="compressed"'}
 RESIDENCIES |= {"stream": "StreamTiles"}
 _LEAST = 32
-"""Tiles that a stream's memory has room for at least."""
+"""Smallest number of tiles that fit into the memory limit of a stream."""
 
 STEP_SHARE = 0.01
-"""Most that loading may take of the processor time of a training step."""
+"""Upper bound of the share of loading in the processor time of a training step."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
-    """What was handed over in a while.
+class LoaderRate:
+    """Amount of data that a loader returned, and the time it took.
 
     Attributes
     ----------
     samples
-        Tiles or windows.
+        Number of tiles or crops.
     nbytes
-        Of images and masks.
+        Bytes of images and masks.
     seconds, cpu_seconds
         Wall time, and processor time of all threads.
     batches
-        Seconds between one batch and the next, in mid-epoch.
+        Seconds between consecutive batches of an epoch.
     """
 
     samples: int
@@ -71,8 +71,8 @@ class Rate:
         return float(np.quantile(self.batches, share)) * 1e3 if self.batches else float("nan")
 
 
-def drain(loader: Iterable[Batch], seconds: float) -> Rate:
-    """Take batches and drop them, whole epochs, for at least so many seconds."""
+def drain(loader: Iterable[Batch], seconds: float) -> LoaderRate:
+    """Iterate complete epochs for at least ``seconds`` and return the rate."""
     samples, nbytes = 0, 0
     times: list[float] = []
     cpu = time.process_time()
@@ -84,13 +84,13 @@ def drain(loader: Iterable[Batch], seconds: float) -> Rate:
             times.append(now - before)
             samples += len(batch)
             nbytes += batch.image.nbytes + batch.speed.nbytes
-        del times[first]  # an epoch's first batch waits for its threads: that is its start
+        del times[first]  # the first batch of an epoch includes starting the threads
         del batch
-    return Rate(samples, nbytes, now - start, time.process_time() - cpu, tuple(times))
+    return LoaderRate(samples, nbytes, now - start, time.process_time() - cpu, tuple(times))
 
 
 def first_batch(loader: BatchLoader) -> float:
-    """Return the milliseconds to the first batch of an epoch, which is left there."""
+    """Return the milliseconds to the first batch of an epoch; the epoch is then abandoned."""
     start = time.perf_counter()
     batches = iter(loader)
     batch = next(batches)
@@ -100,21 +100,21 @@ def first_batch(loader: BatchLoader) -> float:
     return seconds * 1e3
 
 
-def copy(tiles: RamTiles, samples: int, side: int, threads: int, seconds: float) -> Rate:
-    """Copy as many bytes as a batch has, over and over, from the tiles into buffers used in turn.
+def copy(tiles: RamTiles, samples: int, side: int, threads: int, seconds: float) -> LoaderRate:
+    """Return the rate of copying batches of bytes from tiles into alternating buffers.
 
     Parameters
     ----------
     tiles
-        Where the bytes come from: image and mask, one stretch after another.
+        Source of the bytes: consecutive ranges of images and masks.
     samples, side
-        Of a batch: windows, and the side of each in pixels.
+        Crops per batch, and their side in pixels.
     threads
-        That copy, each a stretch of its own, for so many ``seconds`` and once at least.
+        Number of threads, each of which copies for ``seconds`` and at least once.
     """
     sources = [tiles.image.reshape(-1), tiles.speed.reshape(-1)]
     sizes = [samples * side * side * len(tiles.bands), samples * side * side]
-    # As many buffers as the loader has: those in work, and two with the loop.
+    # As many buffers as the loader has: one per thread, and two in the loop.
     slots = [[np.zeros(size, np.uint8) for size in sizes] for _ in range(threads + 2)]
     turns = itertools.count()
 
@@ -132,24 +132,24 @@ def copy(tiles: RamTiles, samples: int, side: int, threads: int, seconds: float)
     with ThreadPoolExecutor(threads) as pool:
         batches = sum(pool.map(work, range(threads)))
     took = time.perf_counter() - start
-    return Rate(batches * samples, batches * sum(sizes), took, time.process_time() - cpu)
+    return LoaderRate(batches * samples, batches * sum(sizes), took, time.process_time() - cpu)
 
 
 def measure_throughput(result: Result, sets: dict[str, RamTiles], *, epoch: int) -> None:
-    """Record whole tiles and windows of every set of tiles, and the copies beside them.
+    """Record the rates of whole tiles and of crops of every set of tiles, and of copying.
 
     Parameters
     ----------
     sets
         Tiles by name, ``512x3``.
     epoch
-        Samples that an epoch has at least.
+        Smallest number of samples per epoch.
     """
     of = result.settings
     batch_size, crop, threads, seconds = (
         of[name] for name in ("batch_size", "crop", "threads", "seconds")
     )
-    cases: dict[str, Callable[[], Rate]] = {}
+    cases: dict[str, Callable[[], LoaderRate]] = {}
     for name, tiles in sets.items():
         times = -(-epoch // len(tiles))
         make = partial(BatchLoader, tiles, batch_size, threads=threads)
@@ -178,14 +178,14 @@ def measure_throughput(result: Result, sets: dict[str, RamTiles], *, epoch: int)
 
 
 def measure_residency(result: Result, store: Path, pixels: RamTiles) -> None:
-    """Record memory, and the rate of whole tiles and of windows, by where the tiles live.
+    """Record memory and rates of whole tiles and of crops for each storage of tiles.
 
     Parameters
     ----------
     store
-        Where the tiles are.
+        Path of the store.
     pixels
-        All of them in memory.
+        All its tiles in memory.
     """
     of = result.settings
     batch = of["batch_size"] * pixels.tile_bytes
@@ -195,7 +195,7 @@ def measure_residency(result: Result, store: Path, pixels: RamTiles) -> None:
     held = {f"residency.{kind}": tiles.handle.nbytes for kind, tiles in kinds.items()}
     stream = StreamTiles.open(store, "all", ram_limit=limit)
     held["residency.stream"] = stream.ram_limit
-    cases: dict[str, Callable[[], Rate]] = {}
+    cases: dict[str, Callable[[], LoaderRate]] = {}
     for kind, tiles in {**kinds, "stream": stream}.items():
         make = partial(BatchLoader, tiles, of["batch_size"], threads=of["threads"])
         crops = make(crop=of["crop"], augment="d4", crops_per_tile=4)
@@ -208,19 +208,21 @@ def measure_residency(result: Result, store: Path, pixels: RamTiles) -> None:
         result.add(f"{at}.cpu", "us of one core per image", [rate.cpu_us for rate in rates])
 
 
-def measure_tax(result: Result, store: Path, tiles: RamTiles, work: Path, batch_size: int) -> None:
-    """Record the processor time of filling a batch, beside that of a step of `training.fit`.
+def measure_step_share(
+    result: Result, store: Path, tiles: RamTiles, work: Path, batch_size: int
+) -> None:
+    """Record the processor time of filling a batch over that of a step of `training.fit`.
 
     Parameters
     ----------
     store
-        What steps learn from; ``tiles`` are its.
+        Store of the training run; ``tiles`` are its tiles.
     work
         Folder for runs.
     batch_size
-        Windows per step.
+        Crops per step.
     """
-    from benchmarks.fitting.ladder import FIT, climb
+    from benchmarks.fitting.ladder import FIT, measure_rung
 
     of = result.settings
     loader = BatchLoader(tiles, batch_size, crop=of["crop"], augment="d4", crops_per_tile=16)
@@ -229,7 +231,7 @@ def measure_tax(result: Result, store: Path, tiles: RamTiles, work: Path, batch_
     runs = result.turns(
         {
             "filling": lambda: {"ms": drain(loader, of["seconds"]).cpu_us * batch_size / 1e3},
-            "step": lambda: climb(FIT, store, work, options),
+            "step": lambda: measure_rung(FIT, store, work, options),
         }
     )
     if "step" not in runs:
@@ -238,8 +240,8 @@ def measure_tax(result: Result, store: Path, tiles: RamTiles, work: Path, batch_
     steps = [batch_size / one["rate"] * 1e3 for one in runs["step"]]
     result.add("tax.filling.cpu", "ms of one core per batch", filling)
     result.add("tax.step", "ms", steps)
-    note = "share of a step's time that it waited for its batch"
+    note = "share of a step spent waiting for its batch"
     result.add("tax.waited", "", [one["waited"] for one in runs["step"]], note=note)
-    note = f"filling a batch over all that {of['threads']} threads can do during a step"
+    note = f"processor time of filling a batch over that of {of['threads']} threads during a step"
     share = ratios(filling, [of["threads"] * step for step in steps])
     result.add("tax.share", "", share, at_most=STEP_SHARE, note=note)

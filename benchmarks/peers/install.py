@@ -1,10 +1,10 @@
-"""Installs the other loaders into the environment that runs this, one after another.
+"""Install the other loaders into the current environment, one by one.
 
     .venv-peers/bin/python -m benchmarks.peers.install [OPTIONS FOR PIP]
 
-What to install is the extra ``peers`` in pyproject.toml, in its order, in the versions of
-constraints-peers.txt. A loader that cannot be installed is named and left out; the benchmark skips
-it. FFCV is compiled, against libraries that come with the system, and named where they lack.
+The packages are those of the extra ``peers`` in pyproject.toml, in that order, in the versions of
+constraints-peers.txt. A loader that cannot be installed is reported and left out; the benchmark
+skips it. FFCV is compiled against system libraries; missing ones are reported.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints-peers.txt"
 
 BASE = ("torch", "numpy")
-"""What all of them stand on; without these there is nothing to run."""
+"""Packages that all loaders need."""
 
 NATIVE = {
     "ffcv": (("opencv4", "libturbojpeg"), ("pkg-config", "libturbojpeg0-dev", "libopencv-dev")),
 }
-"""Peer to libraries as pkg-config names them, and to the Debian packages they come in."""
+"""Loader to names of libraries in pkg-config, and to their Debian packages."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Install what can be; 1 where not even torch could be.
+    """Install all loaders that can be installed; return 1 if torch cannot, else 0.
 
     Parameters
     ----------
     arguments
-        Handed to every ``pip install``, such as ``--extra-index-url``.
+        Further arguments of every ``pip install``, such as ``--extra-index-url``.
     """
     if not _pip([*BASE, *arguments]):
-        print("torch could not be installed: see above", file=sys.stderr)
+        print("torch could not be installed: see the messages above", file=sys.stderr)
         return 1
     left_out = [peer for peer in peers() if not _install(peer, arguments)]
     if left_out:
-        print(f"left out, see above: {', '.join(left_out)}", file=sys.stderr)
+        print(f"left out, see the messages above: {', '.join(left_out)}", file=sys.stderr)
     return 0
 
 
 def peers(project: Path = ROOT / "pyproject.toml") -> list[str]:
-    """Return the requirements of the extra, in its order."""
+    """Return the requirements of the extra ``peers``, in order."""
     with project.open("rb") as file:
         found: list[str] = tomllib.load(file)["project"]["optional-dependencies"]["peers"]
     return found
@@ -58,24 +58,24 @@ def _install(peer: str, arguments: Sequence[str]) -> bool:
     if libraries and not _found(libraries):
         print(
             f"{peer} is compiled against {' and '.join(libraries)}, which pkg-config does not "
-            f"find. On Debian or Ubuntu: sudo apt-get install {' '.join(packages)}; then make "
+            f"find. On Debian or Ubuntu: sudo apt-get install {' '.join(packages)}; then run make "
             "bench-peers again",
             file=sys.stderr,
         )
         return False
-    # The base is named each time, so that no peer brings another torch.
+    # The base is named each time, so that no package installs another torch.
     return _pip([*BASE, peer, *arguments])
 
 
 def _pip(arguments: Sequence[str]) -> bool:
-    """Run ``pip install``, and return whether it went well."""
+    """Run ``pip install``; return True if it succeeded."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     done = subprocess.run([*command, "-c", str(CONSTRAINTS), *arguments], check=False)
     return done.returncode == 0
 
 
 def _found(libraries: Sequence[str]) -> bool:
-    """Return whether pkg-config is there and knows these libraries."""
+    """Return True if pkg-config finds these libraries."""
     if not shutil.which("pkg-config"):
         return False
     return subprocess.run(["pkg-config", "--exists", *libraries], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Loaders that come in packages; each imports its own where it is used."""
+"""Loaders of other packages; each package is imported only when used."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from torch.utils.data import DataLoader
 from benchmarks.peers.task import Loader, Pairs, Peer, Task
 
 WEBDATASET_SHARDS = 8
-"""At least one for each worker; shards are dealt out whole."""
+"""At least one shard per worker: workers read complete shards."""
 
-SPDL_AHEAD = 3
+SPDL_PREFETCH = 3
 """Batches in SPDL's buffer, as with FFCV."""
 
 
 def import_torchvision() -> None:
-    """Import torchvision beside a torch that it was not built for.
+    """Import torchvision with a torch that it was not built for.
 
-    Some peers import it, and use none of its compiled operators. On the package index it comes
-    built for CUDA; beside a CPU build of torch the import ends in "operator torchvision::nms does
-    not exist", and declaring what it looks up is enough.
+    Some loaders import it without using its compiled operators. The package index has a build for
+    CUDA. With a CPU build of torch its import fails: "operator torchvision::nms does not exist",
+    and declaring the missing operators is enough.
     """
     try:
         importlib.import_module("torchvision")
@@ -58,9 +58,9 @@ class _Rows:
 
 
 def _write_ffcv(task: Task, out: Path) -> None:
-    """Write a .beton file; pages of 16 MiB hold several tiles of any size here.
+    """Write a .beton file; a page of 16 MiB holds several tiles of any measured size.
 
-    Its image field has three bands and JPEG; its array field takes any shape.
+    FFCV's image field has three bands and JPEG; its array field has any shape.
     """
     from ffcv.fields import NDArrayField
     from ffcv.writer import DatasetWriter
@@ -72,9 +72,9 @@ def _write_ffcv(task: Task, out: Path) -> None:
 
 
 def _open_ffcv(task: Task, source: Path) -> Loader:
-    """Return its loader, with its default of three batches ahead.
+    """Return FFCV's loader, with its default of three prefetched batches.
 
-    As its tuning guide advises where the data fit into memory: ``os_cache=True``, order ``RANDOM``.
+    For data that fit into memory its tuning guide recommends ``os_cache=True``, order ``RANDOM``.
     """
     from ffcv.fields.decoders import NDArrayDecoder
     from ffcv.loader import Loader as FFCVLoader
@@ -99,7 +99,7 @@ def _row(task: Task, tile: int) -> dict[str, Tensor]:
 
 
 def _write_litdata(task: Task, out: Path) -> None:
-    """Write chunks of 64 MB, the size its documentation uses; it maps them where they are local."""
+    """Write chunks of 64 MB, the size in LitData's documentation; local chunks are mapped."""
     import_torchvision()
     import litdata
 
@@ -118,7 +118,7 @@ def _open_litdata(task: Task, source: Path) -> Loader:
 
 
 def _write_streaming(task: Task, out: Path) -> None:
-    """Write MDS shards of raw arrays of fixed shape, uncompressed: its fastest encoding."""
+    """Write uncompressed MDS shards of arrays of fixed shape, the fastest encoding."""
     import_torchvision()
     from streaming import MDSWriter
 
@@ -130,7 +130,7 @@ def _write_streaming(task: Task, out: Path) -> None:
 
 
 def _open_streaming(task: Task, source: Path) -> Loader:
-    """Return its loader over its shuffled dataset, which is told the batch size as it asks."""
+    """Return the loader of a shuffled StreamingDataset, which needs the batch size too."""
     import_torchvision()
     from streaming import StreamingDataLoader, StreamingDataset
 
@@ -150,7 +150,7 @@ def _write_webdataset(task: Task, out: Path) -> None:
 
 
 def _open_webdataset(task: Task, source: Path) -> Loader:
-    """Return a WebLoader that takes whole batches from its workers, as its documentation says.
+    """Return a WebLoader whose workers make complete batches, as its documentation recommends.
 
     Tar shards are read in order and shuffled in a buffer.
     """
@@ -176,7 +176,7 @@ def _write_spdl(task: Task, out: Path) -> None:
 
 
 def _load_spdl(stem: str) -> tuple[Any, ...]:
-    """Read one tile; its parser takes bytes and copies nothing."""
+    """Return the arrays of one tile; SPDL's parser does not copy the bytes."""
     import spdl.io
 
     files = (Path(f"{stem}.{kind}.npy") for kind in ("image", "speed"))
@@ -188,7 +188,7 @@ def _collate_spdl(rows: list[tuple[Any, ...]]) -> tuple[Tensor, ...]:
 
 
 class _Pipelines:
-    """A new pipeline of thread stages each epoch, over newly shuffled names, as SPDL advises."""
+    """A new threaded pipeline per epoch over shuffled file names, as SPDL recommends."""
 
     def __init__(self, task: Task, source: Path) -> None:
         self.task = task
@@ -206,7 +206,7 @@ class _Pipelines:
             .pipe(_load_spdl, concurrency=workers)
             .aggregate(self.task.batch_size)
             .pipe(_collate_spdl, concurrency=workers)
-            .add_sink(SPDL_AHEAD)
+            .add_sink(SPDL_PREFETCH)
             .build(num_threads=workers)
         )
         with pipeline.auto_stop():
@@ -214,7 +214,7 @@ class _Pipelines:
 
 
 def _write_torchgeo(task: Task, out: Path) -> None:
-    """Write each tile again, uncompressed, a gap away from its neighbours: no query meets two."""
+    """Write each tile uncompressed, with a gap between tiles: a query never covers two tiles."""
     import rasterio
 
     gap = 100.0
@@ -231,16 +231,16 @@ def _write_torchgeo(task: Task, out: Path) -> None:
 
 
 def _open_torchgeo(task: Task, source: Path) -> Loader:
-    """Return a DataLoader over the intersection of imagery and masks, as its tutorials do.
+    """Return a DataLoader of the intersection of imagery and masks, as in TorchGeo's tutorials.
 
-    Its fastest way for tiles cut beforehand: one CRS and resolution, uncompressed files, cached
-    file handles, and the sampler for chips. Images are float32, masks int64, its own choice.
+    The fastest setup for tiles: one CRS and resolution, uncompressed files, cached file handles,
+    the sampler for chips. TorchGeo returns float32 images and int64 masks.
     """
     import_torchvision()
     from torchgeo.datasets import RasterDataset, stack_samples
     from torchgeo.samplers import PreChippedGeoSampler
 
-    class Images(RasterDataset):  # type: ignore[misc] # it has no types where it is not installed
+    class Images(RasterDataset):  # type: ignore[misc] # no types if it is not installed
         filename_glob = "*.tif"
         is_image = True
 

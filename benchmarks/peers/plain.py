@@ -1,4 +1,4 @@
-"""torch's DataLoader as people use it, and our own loaders under the same rules."""
+"""Common uses of torch's DataLoader, and our loaders, on the same task."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.peers.task import Loader, Pairs, Peer, Task
 
 
-class Tiles(Dataset[tuple[Tensor, Tensor]]):
-    """Bytes in memory: images uint8 (y, x, band) and masks uint8 (y, x), without a copy.
+class ByteTiles(Dataset[tuple[Tensor, Tensor]]):
+    """A Dataset of tiles in memory: images uint8 (y, x, band), masks uint8 (y, x), not copied.
 
-    What careful people write by hand: one array for all workers, shared by fork; nothing is
-    widened; batches come through ``/dev/shm``.
+    A careful implementation: all workers share one array by fork, dtypes stay uint8, and batches go
+    through ``/dev/shm``.
     """
 
     def __init__(self, task: Task) -> None:
@@ -31,8 +31,8 @@ class Tiles(Dataset[tuple[Tensor, Tensor]]):
         return self.image[tile], self.speed[tile]
 
 
-class Wide(Tiles):
-    """What most training code has: images float32 (band, y, x) of 0..1, masks int64 (y, x).
+class FloatTiles(ByteTiles):
+    """A Dataset with the usual dtypes: images float32 (band, y, x), 0 to 1; masks int64 (y, x).
 
     Four and eight times the bytes go through collation and ``/dev/shm``.
     """
@@ -46,11 +46,11 @@ def widened(image: Tensor, speed: Tensor) -> tuple[Tensor, Tensor]:
     return image.permute(2, 0, 1).to(torch.float32).div_(255.0), speed.to(torch.int64)
 
 
-class Files(Dataset[tuple[Tensor, Tensor]]):
-    """Images uint8 (band, y, x) and masks uint8 (y, x), straight from their files."""
+class TiffTiles(Dataset[tuple[Tensor, Tensor]]):
+    """A Dataset that reads images uint8 (band, y, x) and masks uint8 (y, x) from TIFF files."""
 
     def __init__(self, task: Task) -> None:
-        # Arrays of strings: a list of paths is copied by every worker that counts references.
+        # Arrays of strings: reference counts make every worker copy a list of paths.
         self.images = np.array([str(path) for path in task.tiffs("image")])
         self.speeds = np.array([str(path) for path in task.tiffs("speed")])
 
@@ -68,19 +68,19 @@ class Files(Dataset[tuple[Tensor, Tensor]]):
 
 
 def _uint8(task: Task, source: Path) -> Loader:
-    return DataLoader(Tiles(task), shuffle=True, **task.loading)
+    return DataLoader(ByteTiles(task), shuffle=True, **task.loading)
 
 
 def _classic(task: Task, source: Path) -> Loader:
-    return DataLoader(Wide(task), shuffle=True, **task.loading)
+    return DataLoader(FloatTiles(task), shuffle=True, **task.loading)
 
 
 def _files(task: Task, source: Path) -> Loader:
-    return DataLoader(Files(task), shuffle=True, **task.loading)
+    return DataLoader(TiffTiles(task), shuffle=True, **task.loading)
 
 
 def _ours(task: Task, source: Path) -> Loader:
-    """Return batches of whole tiles or of windows; an epoch of either has as many bytes."""
+    """Return batches of whole tiles or of crops; both have the same bytes per epoch."""
     from loaders import BatchLoader, RamTiles
 
     tiles = RamTiles.load(task.store, split="all", progress=False)

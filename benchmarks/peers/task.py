@@ -1,4 +1,4 @@
-"""What every peer is given, and what it gives."""
+"""The task that every loader gets, and the interface of a loader."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Loader = Iterable["tuple[Tensor, Tensor]"]
-"""Batches of images and masks, in an order of the peer's own; iterated once per epoch."""
+"""Batches of images and masks in any order; iterated once per epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to read, and how.
+    """The data to load, and the settings.
 
     Attributes
     ----------
     folder
-        Holds ``image.npy`` uint8 (tile, y, x, band), ``speed.npy`` uint8 (tile, y, x), and the
-        same as GeoTIFFs ``tiff/image/00000.tif`` and ``tiff/speed/00000.tif``.
+        Folder with ``image.npy`` uint8 (tile, y, x, band), ``speed.npy`` uint8 (tile, y, x), and
+        the same as GeoTIFFs ``tiff/image/00000.tif`` and ``tiff/speed/00000.tif``.
     batch_size
         Tiles per batch.
     workers
-        Processes or threads that may read; 0 reads in the loop itself.
+        Number of processes or threads; 0 to load in the loop.
     store
-        The same tiles as a store of this project.
+        Store with the same tiles.
     crop
-        Side of random windows with random symmetries; None for whole tiles. No peer but this
-        project's own loaders has them.
+        Side of random crops with random symmetries; None for whole tiles. Only the loaders of
+        this project support crops.
     """
 
     folder: str
@@ -45,63 +45,63 @@ class Task:
 
     @property
     def image(self) -> NDArray[np.uint8]:
-        """The images, mapped from their file."""
+        """The images, memory-mapped."""
         pixels: NDArray[np.uint8] = np.load(f"{self.folder}/image.npy", mmap_mode="r")
         return pixels
 
     @property
     def speed(self) -> NDArray[np.uint8]:
-        """The masks, mapped from their file."""
+        """The masks, memory-mapped."""
         pixels: NDArray[np.uint8] = np.load(f"{self.folder}/speed.npy", mmap_mode="r")
         return pixels
 
     def tiffs(self, kind: str) -> list[Path]:
-        """Return the files of the images or of the masks, tile by tile."""
+        """Return the TIFF files of kind ``image`` or ``speed``, in order of tiles."""
         return sorted(Path(self.folder, "tiff", kind).iterdir())
 
     @property
     def loading(self) -> dict[str, Any]:
-        """Arguments of a DataLoader whose workers live on between epochs, as torch advises."""
+        """Arguments of a DataLoader whose workers persist between epochs, as torch recommends."""
         processes = {"num_workers": self.workers, "persistent_workers": self.workers > 0}
         return {"batch_size": self.batch_size, **processes}
 
 
-def nothing(task: Task, out: Path) -> None:
-    """Prepare nothing: the peer reads the arrays, the TIFFs or the store as they are."""
+def prepare_nothing(task: Task, out: Path) -> None:
+    """Do nothing: the loader reads the arrays, the TIFFs or the store directly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A way of loading.
+    """A loader to compare.
 
     Attributes
     ----------
     open
-        Returns the loader over what ``prepare`` wrote into a folder: what can be iterated epoch
-        after epoch, shuffled.
+        Function that returns the loader of the folder that ``prepare`` wrote; it is iterated
+        once per epoch, shuffled.
     packages
-        What it needs beyond NumPy and torch.
+        Required packages except NumPy and torch.
     prepare
-        Writes the tiles in the peer's own format into a new folder, once and untimed.
+        Function that writes the tiles in the loader's format to a new folder; not timed.
     grey
-        What an image has to be multiplied with to get its bytes back.
+        Factor that converts image values to 0 to 255.
     """
 
     open: Callable[[Task, Path], Loader]
     packages: tuple[str, ...] = ()
-    prepare: Callable[[Task, Path], object] = nothing
+    prepare: Callable[[Task, Path], object] = prepare_nothing
     grey: float = 1.0
 
 
 class Pairs:
-    """Pairs out of a loader's own kind of batches, which it does not hold on to.
+    """(image, mask) pairs from batches of another type, which are not kept.
 
     Parameters
     ----------
     loader
-        Iterated once per epoch.
+        Loader, iterated once per epoch.
     pair
-        Batch to image and mask, such as ``itemgetter("image", "speed")``.
+        Function of a batch that returns image and mask, such as ``itemgetter("image", "speed")``.
     """
 
     def __init__(self, loader: Iterable[Any], pair: Callable[[Any], tuple[Tensor, Tensor]]) -> None:

@@ -1,1 +1,1 @@
-"""Rasters whose roads are known: perfect masks, and maps with the errors that networks make."""
+"""Rasters with known roads: perfect masks, and predictions with simulated errors."""

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import common
-from benchmarks.child import Child, ChildError, ask, run
-from benchmarks.common import Figure, Result, parser, ratios, run_parts
-from benchmarks.report import Table, draw, print_report
+from benchmarks import common, inference, loaders, preprocess, roads, training
+from benchmarks.child import ChildError, ChildProcess, ask, run
+from benchmarks.common import BenchmarkError, Figure, Result, parser, ratios, run_parts
+from benchmarks.tables import Table, draw, print_report
 
 VALUES = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=9)
 
@@ -51,7 +51,7 @@ def test_allocators_of_the_environment_do_not_reach_a_child(monkeypatch: pytest.
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
     code = "import os; print([k for k in os.environ if 'MALLOC' in k or 'GLIBC' in k])"
     assert run([sys.executable, "-c", code]).strip() == "[]"
-    with Child("builtins:dict", {}) as child:
+    with ChildProcess("builtins:dict", {}) as child:
         assert b"MALLOC_MMAP_MAX_" not in Path(f"/proc/{child.process.pid}/environ").read_bytes()
 
 
@@ -63,7 +63,7 @@ def test_a_function_answers_and_one_that_fails_says_why():
 
 def test_a_silent_child_is_ended(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("benchmarks.child.TIMEOUT", 1.0)
-    silent = Child("subprocess:call", {"args": ["sleep", "60"]})
+    silent = ChildProcess("subprocess:call", {"args": ["sleep", "60"]})
     with silent, pytest.raises(ChildError, match="status -9"):
         silent.answer()
 
@@ -149,7 +149,7 @@ def test_promises_are_printed(capsys: pytest.CaptureFixture[str]):
     print_report(result, [Table("One", {"rate": "the"}, {"x": "rate"})])
     said = capsys.readouterr().out
     assert "at least 2.00: missed" in said
-    assert said.index("Promised") < said.index("Also") < said.index("unpromised")
+    assert said.index("Bounds") < said.index("Other figures") < said.index("unpromised")
     assert "One" not in said
     assert "a note" in said
 
@@ -164,6 +164,38 @@ def test_rounds_are_at_least_one(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         parser("x").parse_args(["--repeats", "0"])
     assert "not 1 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("benchmark", [inference, loaders, preprocess, roads, training])
+def test_folder_for_scratch_files_is_created(benchmark, tmp_path: Path, monkeypatch):
+    """The folder is given relative to the current one; child processes run in another."""
+    monkeypatch.chdir(tmp_path)
+    used: list[Path] = []
+
+    def stop(work: Path, name: str):
+        with scratch(work, name) as folder:
+            used.append(Path(folder))
+        raise BenchmarkError("stopped")
+
+    scratch = common.scratch_folder
+    monkeypatch.setattr(benchmark, "scratch_folder", stop)
+    assert benchmark.main(["--quick", "--work", "new/work"]) == 1
+    assert used[0].parent == tmp_path / "new" / "work"
+    assert list((tmp_path / "new" / "work").iterdir()) == []
+
+
+def test_folder_for_scratch_files_that_cannot_be_created_is_reported(tmp_path: Path, capsys):
+    (tmp_path / "file").touch()
+    for work in ("file", "file/below"):
+        assert loaders.main(["--quick", "--work", str(tmp_path / work)]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: --work {tmp_path / work}: ")
+        assert error.count("\n") == 1
+
+
+def test_missing_store_is_reported_without_a_traceback(tmp_path: Path, capsys):
+    assert loaders.main([str(tmp_path / "absent.zarr"), "--quick", "--only", "load"]) == 1
+    assert "absent.zarr" in capsys.readouterr().err
 
 
 def test_a_quick_look_promises_nothing():
@@ -189,7 +221,7 @@ def test_a_table_has_the_rows_and_columns_that_were_measured(capsys: pytest.Capt
     print_report(result, [Table("Rates", rows, columns, head="chips", medians=["cpu"])])
     said = capsys.readouterr().out.split()
     assert {"Rates", "chips", "chips/s", "cpu", "bits", "(1.00-3.00)", "8.00", "-"} <= set(said)
-    assert not {"real", "MB", "(7.00-9.00)", "Also"} & set(said)
+    assert not {"real", "MB", "(7.00-9.00)", "Other"} & set(said)
     Table("Nothing", {"real": "real.build"}, columns).show(result)
     assert capsys.readouterr().out == ""
 

@@ -1,4 +1,4 @@
-"""A short campaign of faults: a few of each kind, and what the table says of what is lost."""
+"""Short fault injection tests: a few of each kind, and the table of results."""
 
 import random
 import signal
@@ -8,16 +8,16 @@ import pytest
 
 from benchmarks.faults import endpoint, flipped, jobs, killed, mutated, objects, places, together
 from benchmarks.faults.children import run
-from benchmarks.faults.jobs import World
+from benchmarks.faults.jobs import FaultInputs
 from benchmarks.faults.mutations import MUTATIONS
-from benchmarks.faults.report import Row, write_report
+from benchmarks.faults.report import FaultRow, write_report
 from geoprep.errors import StoreError
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def inputs(tmp_path_factory):
     """Return the inputs of a campaign, small."""
-    return World.make(tmp_path_factory.mktemp("faults"), 3)
+    return FaultInputs.make(tmp_path_factory.mktemp("faults"), 3)
 
 
 def assert_survived(rows):
@@ -54,42 +54,42 @@ def test_a_child_tells_how_it_ends():
 
 
 def test_the_table_names_what_was_lost(tmp_path):
-    good, bad = Row("one | two", "all is well"), Row("three", "all is well", note="odd")
+    good, bad = FaultRow("one | two", "all is well"), FaultRow("three", "all is well", note="odd")
     good.count([])
     bad.count([])
     bad.count(["x.zarr: gone", "and more"])
-    rows = [good, bad, Row("four", "", skipped="no root")]
+    rows = [good, bad, FaultRow("four", "", skipped="no root")]
     write_report(tmp_path / "r.md", rows, seed=3, scale=0.25)
     text = (tmp_path / "r.md").read_text()
     assert "| one / two | all is well | 1 | 1 |  |" in text
     assert "| three | all is well | 2 | 1 | odd |" in text
-    assert "not tried here: no root" in text
+    assert "not tested: no root" in text
     assert "- **three**: x.zarr: gone; and more" in text
     assert "seed 3" in text
-    assert "**Not a whole campaign**: about 25%" in text
+    assert "**Not a complete run**: about 25%" in text
 
 
 @pytest.mark.parametrize("kind", ["image", "label"])
-def test_every_mutation_changes_a_file(world, kind):
+def test_every_mutation_changes_a_file(inputs, kind):
     pattern = "PS-RGB/*.tif" if kind == "image" else "geojson_roads_speed/*.geojson"
-    data = max((path.read_bytes() for path in world.source.glob(pattern)), key=len)
+    data = max((path.read_bytes() for path in inputs.source.glob(pattern)), key=len)
     for name, mutate in MUTATIONS[kind].items():
         changed = [mutate(data, random.Random(seed)) for seed in range(8)]
         assert sum(one != data for one in changed) >= 6, name
 
 
-def test_mutated_inputs_cost_no_more_than_their_scene(world):
-    assert_survived(mutated.rows(world, 1, 12))
+def test_mutated_inputs_cost_no_more_than_their_scene(inputs):
+    assert_survived(mutated.rows(inputs, 1, 12))
 
 
-def test_flipped_bits_are_found_and_never_delivered(world):
-    found, kept = flipped.rows(world, 1, 6)
+def test_flipped_bits_are_found_and_never_delivered(inputs):
+    found, kept = flipped.rows(inputs, 1, 6)
     assert_survived([found, kept])
     assert found.tried == kept.tried == 6
 
 
-def test_a_pixel_that_nobody_vouches_for_would_be_seen(world, tmp_path, monkeypatch):
-    """The check itself: a reader that gives other pixels is named."""
+def test_wrong_pixels_are_reported(inputs, tmp_path, monkeypatch):
+    """A reader that returns other pixels is named."""
     calls = []
 
     def careless(store):
@@ -97,18 +97,18 @@ def test_a_pixel_that_nobody_vouches_for_would_be_seen(world, tmp_path, monkeypa
         return {"careless": bytes([len(calls)])}
 
     monkeypatch.setattr(flipped, "READERS", (careless,))
-    (_, _, wrong, _), *_ = flipped.flip_some(world.store, tmp_path / "copy", "1", 1)
+    (_, _, wrong, _), *_ = flipped.flip_some(inputs.store, tmp_path / "copy", "1", 1)
     assert wrong == ["careless"]
 
 
-def test_a_killed_build_is_finished(world, tmp_path):
-    row, build = Row("", ""), jobs.works(world)["build-zarr"]
+def test_a_killed_build_is_finished(inputs, tmp_path):
+    row, build = FaultRow("", ""), jobs.writing_commands(inputs)["build-zarr"]
     killed.killed_rows(build, tmp_path / "killed", random.Random(1), 1, row)
     assert_survived([row])
 
 
-def test_two_builds_at_once_leave_one_store(world, tmp_path):
-    row, build = Row("", ""), jobs.works(world)["build-zarr"]
+def test_two_builds_at_once_leave_one_store(inputs, tmp_path):
+    row, build = FaultRow("", ""), jobs.writing_commands(inputs)["build-zarr"]
     expected = together.alone(build, tmp_path / "out")
     row.count(together.race(build, tmp_path / "out", expected, random.Random(2)))
     assert_survived([row])
@@ -116,6 +116,6 @@ def test_two_builds_at_once_leave_one_store(world, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [killed, places, objects, together], ids=lambda p: p.__name__[18:])
-def test_a_few_of_each_part(world, part, monkeypatch):
+def test_a_few_of_each_part(inputs, part, monkeypatch):
     monkeypatch.setattr(endpoint, "STALL", 0.3)  # seconds that add up, and no client gives up in
-    assert_survived(part.rows(world, 2, 1))
+    assert_survived(part.rows(inputs, 2, 1))

@@ -11,8 +11,8 @@ import torch
 from helpers.export_cases import FACTS
 from helpers.stores import write_store
 
+from benchmarks import form_server
 from benchmarks import inference as benchmark
-from benchmarks import mapping
 from benchmarks.child import ChildError
 from benchmarks.common import Result
 from benchmarks.inference import BASE, FORMS
@@ -43,25 +43,25 @@ class Talk:
     def ask(self, do, **arguments):
         if do == "latency":
             return {"seconds": [k / self.speed for k in range(1, 101)]}
-        if do == "map":
+        if do == "predict":
             self.maps += 1
             return {"network_mpx_s": 3 * self.speed, "image_mpx_s": 2 * self.speed}
         return {"mpx_s": self.speed * arguments["count"], "peak": 2**30 * (1 + self.maps)}
 
 
 def test_a_rate_counts_every_pixel_and_takes_two_batches_at_least():
-    form = object.__new__(mapping.Session)
-    form.job = SimpleNamespace(mapper=SimpleNamespace(facts=SimpleNamespace(bands=(1, 2, 3))))
-    form.runner, form.soon = Doubler(), Doubler()
+    form = object.__new__(form_server.FormServer)
+    form.job = SimpleNamespace(predictor=SimpleNamespace(info=SimpleNamespace(bands=(1, 2, 3))))
+    form.runner, form.single_runner = Doubler(), Doubler()
     assert form.batch(2, 32).is_contiguous(memory_format=torch.channels_last)
     assert form.rate(2, 32, 0)["mpx_s"] > 0
     assert form.runner.seen == [(2, 3, 32, 32)] * 2
-    assert len(form.latency(1, 32, 3)["seconds"]) == len(form.soon.seen) == 3
+    assert len(form.latency(1, 32, 3)["seconds"]) == len(form.single_runner.seen) == 3
 
 
 def test_latencies_are_percentiles_areas_those_of_batches_and_a_share_is_of_the_bare_rate():
     result = Result("inference", {"quick": False})
-    scale, talk = benchmark.Scale(), Talk(10.0)
+    scale, talk = benchmark.InferenceScale(), Talk(10.0)
     benchmark.record(result, "fp32", [benchmark.one_round(talk, scale) for _ in range(2)], scale)
     assert result["fp32.p50"].median == pytest.approx(50.5 / 10 * 1e3)
     assert result["fp32.p99"].median == pytest.approx(np.percentile(range(1, 101), 99) * 100)
@@ -73,7 +73,7 @@ def test_latencies_are_percentiles_areas_those_of_batches_and_a_share_is_of_the_
     assert result["fp32.memory"].values == (1.0,)  # of the network, not of making maps
 
 
-@pytest.mark.parametrize("scale", [benchmark.Scale(), benchmark.QUICK])
+@pytest.mark.parametrize("scale", [benchmark.InferenceScale(), benchmark.QUICK])
 def test_windows_of_the_image_that_is_mapped_fill_the_batches_that_are_timed(scale):
     grid = WindowGrid.over(scale.image, scale.image, scale.side, benchmark.OVERLAP, scale.count)
     assert grid.shape == (scale.count, scale.side, scale.side)
@@ -84,12 +84,12 @@ def test_a_form_is_exported_by_the_command_into_the_folder(tmp_path, monkeypatch
     made = []
     monkeypatch.setattr(benchmark, "run", made.append)
     form = FORMS["onnx-int8"]
-    file = benchmark.file_of(form, tmp_path / "best.pt", "x.zarr", tmp_path, 4)
+    file = benchmark.export_form(form, tmp_path / "best.pt", "x.zarr", tmp_path, 4)
     assert file == tmp_path / "int8.onnx"
     assert made[0][1:5] == ["-m", "training.export", str(tmp_path / "best.pt"), "--format"]
     assert made[0][-6:] == ["--calibrate", "x.zarr", "--tiles", "4", "--out", str(file)]
     assert (
-        benchmark.file_of(FORMS["fp32"], tmp_path / "best.pt", "x.zarr", tmp_path, 4).name
+        benchmark.export_form(FORMS["fp32"], tmp_path / "best.pt", "x.zarr", tmp_path, 4).name
         == "best.pt"
     )
     assert len(made) == 1
@@ -98,13 +98,13 @@ def test_a_form_is_exported_by_the_command_into_the_folder(tmp_path, monkeypatch
 def test_a_form_that_fails_on_the_way_leaves_a_note_and_the_others_their_figures():
     class Dying(Talk):
         def ask(self, do, **arguments):
-            if do == "map" and self.maps:
+            if do == "predict" and self.maps:
                 raise ChildError("no space left")
             return super().ask(do, **arguments)
 
     result = Result("inference", {"quick": False, "repeats": 2})
     talks = {BASE: Talk(2.0), "pt2-int8": Talk(5.0), "openvino-int8": Dying(1.0)}
-    benchmark._measure(result, talks, benchmark.Scale())
+    benchmark._measure(result, talks, benchmark.InferenceScale())
     assert result.notes == ["openvino-int8 is left out: no space left"]
     assert result["pt2-int8.gain"].values == (2.5, 2.5)
     assert result["pt2-int8.gain"].met
@@ -117,14 +117,14 @@ def test_forms_are_chosen_by_name(capsys):
     assert benchmark._arguments([]).only == list(FORMS)
     with pytest.raises(SystemExit):
         benchmark._arguments(["--only", "int9"])
-    assert "--only int9: there are fp32, bf16," in capsys.readouterr().err
+    assert "--only int9: choose from fp32, bf16," in capsys.readouterr().err
 
 
 def test_forms_of_the_extension_run_where_it_is(monkeypatch, tmp_path):
     monkeypatch.setattr(benchmark, "IPEX_PYTHON", tmp_path / "python")
     assert {name for name, form in FORMS.items() if form.python != sys.executable} == IPEX
     with pytest.raises(ChildError, match="make ipex"):
-        benchmark.file_of(FORMS["ipex-int8"], Path("best.pt"), "x.zarr", tmp_path, 4)
+        benchmark.export_form(FORMS["ipex-int8"], Path("best.pt"), "x.zarr", tmp_path, 4)
 
 
 def test_every_form_is_a_format_of_export():

@@ -9,17 +9,17 @@ import torch
 from benchmarks import loaders as benchmark
 from benchmarks.child import ChildError, ask
 from benchmarks.common import Result
-from benchmarks.loading import memory, others, throughput
-from benchmarks.loading.data import Sizes, random_tiles, synthetic_store, write_files
-from benchmarks.loading.held import tree_held
-from benchmarks.loading.load import measure_load
-from benchmarks.loading.memory import batch_bytes, expected_bytes
+from benchmarks.loading import other_loaders, throughput, worker_memory
+from benchmarks.loading.data import LoadingSizes, random_tiles, synthetic_store, write_files
+from benchmarks.loading.load_rate import measure_load
+from benchmarks.loading.process_memory import tree_memory
 from benchmarks.loading.throughput import RESIDENCIES, copy, drain, measure_residency
+from benchmarks.loading.worker_memory import batch_bytes, expected_bytes
 from benchmarks.peers.task import Task
-from benchmarks.report import draw, print_report
+from benchmarks.tables import draw, print_report
 from loaders import BatchLoader, RamTiles
 
-SIZES = Sizes(scenes=4, scene_side=192, batch_size=4, crop=64)
+SIZES = LoadingSizes(scenes=4, scene_side=192, batch_size=4, crop=64)
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +64,10 @@ def test_memory_is_told_in_all_beside_its_arithmetic(monkeypatch, tmp_path, caps
         asked.append((task["kind"], task["start"], task["workers"]))
         return {"held": 20_000_000 * (1 + task["workers"])}
 
-    monkeypatch.setattr(memory, "ask", found)
+    monkeypatch.setattr(worker_memory, "ask", found)
     settings = {"batch_size": 4, "threads": 1, "crop": 8, "quick": True}
     result = Result("loaders", settings)
-    memory.measure_memory(result, tmp_path, random_tiles(3, 32, 3))
+    worker_memory.measure_memory(result, tmp_path, random_tiles(3, 32, 3))
     assert ("classic", "fork", 1) in asked
     assert ("tiles", "spawn", 0) not in asked
     assert result["memory.threads.1.total"].median == 40
@@ -82,22 +82,22 @@ def test_memory_is_told_in_all_beside_its_arithmetic(monkeypatch, tmp_path, caps
 
 
 def test_shared_memory_that_nobody_maps_is_held():
-    before = tree_held()
+    before = tree_memory()
     fd = os.memfd_create("batch")
     try:
         os.write(fd, bytes(32 << 20))
-        assert tree_held() - before >= 32 << 20
+        assert tree_memory() - before >= 32 << 20
     finally:
         os.close(fd)
-    assert tree_held() - before < 16 << 20
+    assert tree_memory() - before < 16 << 20
 
 
 def test_shared_memory_is_held_once_however_many_descriptors_there_are():
     fd = os.memfd_create("batch")
     os.write(fd, bytes(32 << 20))
-    before = tree_held()
+    before = tree_memory()
     again = os.dup(fd)
-    assert abs(tree_held() - before) < 16 << 20
+    assert abs(tree_memory() - before) < 16 << 20
     os.close(fd)
     os.close(again)
 
@@ -125,21 +125,21 @@ def test_drain_counts_every_sample_of_whole_epochs():
 
 
 def test_peak_is_counted_beyond_the_split(store):
-    found = ask("benchmarks.loading.load:peak_over_split", {"path": str(store)})
+    found = ask("benchmarks.loading.load_rate:peak_over_split", {"path": str(store)})
     assert -(1 << 20) < found["peak"] < 150_000_000
 
 
 def test_the_loader_is_judged_by_its_share_of_a_step(monkeypatch, tmp_path):
     asked = []
 
-    def climb(rung, store, work, options):
+    def measure_rung(rung, store, work, options):
         asked.append(options)
         return {"rate": 3 / 0.1, "waited": 0.02, "peak": 1.0}
 
-    monkeypatch.setattr("benchmarks.fitting.ladder.climb", climb)
+    monkeypatch.setattr("benchmarks.fitting.ladder.measure_rung", measure_rung)
     settings = {"crop": 32, "seconds": 0.01, "repeats": 2, "threads": 2, "batch_size": 4}
     result = Result("loaders", settings)
-    throughput.measure_tax(result, "a.zarr", random_tiles(6, 48, 3), tmp_path, 3)
+    throughput.measure_step_share(result, "a.zarr", random_tiles(6, 48, 3), tmp_path, 3)
     assert asked[0] == ["--batch-size", "3", "--crop", "32", "--threads", "2"]
     assert result["tax.step"].median == pytest.approx(100)
     assert result["tax.waited"].median == 0.02
@@ -149,17 +149,17 @@ def test_the_loader_is_judged_by_its_share_of_a_step(monkeypatch, tmp_path):
 
 
 def entry_of(name):
-    return next(entry for entry in others.ENTRIES if entry.name == name)
+    return next(entry for entry in other_loaders.ENTRIES if entry.name == name)
 
 
 def test_peer_delivers_every_pixel_and_says_how_fast(task):
-    with others.start(entry_of("uint8"), task) as conversation:
+    with other_loaders.start(entry_of("uint8"), task) as conversation:
         assert conversation.answer()["torch"] == torch.__version__
         assert conversation.ask("prepare") == {}
         assert conversation.ask("open")["seconds"] >= 0
         first = conversation.ask("first")
         assert first.pop("seconds") > 0
-        assert first == others.sums(task)
+        assert first == other_loaders.sums(task)
         assert conversation.ask("hold") == conversation.ask("release") == {}
         rate = conversation.ask("rate", seconds=0.01)
         assert rate["tiles"] % len(task.image) == 0 < rate["tiles"]
@@ -170,7 +170,7 @@ def test_peer_delivers_every_pixel_and_says_how_fast(task):
 
 def test_failing_peer_says_why(task):
     lost = Task(f"{task.folder}/nowhere", 4, 0)
-    with others.start(entry_of("uint8"), lost) as conversation:
+    with other_loaders.start(entry_of("uint8"), lost) as conversation:
         conversation.answer()
         with pytest.raises(ChildError, match="nowhere"):
             conversation.ask("open")
@@ -178,20 +178,20 @@ def test_failing_peer_says_why(task):
 
 def test_loader_that_loses_pixels_is_refused():
     truth = {"tiles": 4, "image_sum": 1e6, "speed_sum": 500}
-    others.compare(dict(truth, image_sum=1e6 + 0.5), truth)
+    other_loaders.compare(dict(truth, image_sum=1e6 + 0.5), truth)
     for name, value in (("tiles", 3), ("image_sum", 1.001e6), ("speed_sum", 499)):
         with pytest.raises(ChildError, match=name):
-            others.compare(dict(truth, **{name: value}), truth)
+            other_loaders.compare(dict(truth, **{name: value}), truth)
 
 
 @pytest.mark.slow
 def test_peers_are_put_next_to_ours_and_missing_ones_skipped(task, monkeypatch):
-    monkeypatch.setattr(others, "PEERS_PYTHON", Path("/nowhere"))
+    monkeypatch.setattr(other_loaders, "PEERS_PYTHON", Path("/nowhere"))
     names = ("ours", "ours_crops", "uint8_inline", "classic")
     entries = [entry_of(name) for name in (*names, "litdata")]
     settings = {"quick": True, "crop": 64, "seconds": 0.01, "repeats": 1}
     result = Result("loaders", settings, {"cores": 2})
-    others.measure_peers(result, task, entries)
+    other_loaders.measure_peers(result, task, entries)
     for name in names:
         assert result[f"peers.{name}.rate"].median > 0
         assert result[f"peers.{name}.start"].median > 0 < result[f"peers.{name}.first"].median
@@ -208,7 +208,7 @@ def test_worker_holds_the_batches_of_its_kind(store):
     batch = batch_bytes("classic", 16, tiles.side, 3)
     for kind, start, least in (("threads", "", batch / 10), ("classic", "fork", 2 * batch)):
         case = {"kind": kind, "start": start, "workers": 1, "batch_size": 16}
-        found = ask("benchmarks.loading.memory:held_by", case | {"store": str(store)})
+        found = ask("benchmarks.loading.worker_memory:loader_memory", case | {"store": str(store)})
         assert found["held"] >= least
 
 
@@ -256,12 +256,12 @@ def test_random_tiles_and_files_hold_the_same_pixels(tmp_path):
 
 def test_loading_is_measured_without_zarrs_and_says_so(store, monkeypatch):
     """As in the environment that `make demo` makes."""
-    monkeypatch.setattr("benchmarks.loading.load.find_spec", lambda name: None)
+    monkeypatch.setattr("benchmarks.loading.load_rate.find_spec", lambda name: None)
     result = Result("loaders", {"quick": True, "repeats": 1}, {"cores": 2})
     measure_load(result, store)
     assert result["load.ours.rate"].median > 0
     assert not any("zarrs" in name for name in result.figures)
-    assert result.notes == ["load: zarrs is not installed, so left out: pip install zarrs"]
+    assert result.notes == ["load: zarrs is not installed and left out: pip install zarrs"]
 
 
 def test_residencies_are_put_next_to_each_other(store, capsys):

@@ -20,7 +20,7 @@ def test_peer_that_fails_is_named_and_the_others_are_installed(monkeypatch, caps
     assert install.main(["--extra-index-url", "there"]) == 0
     assert [arguments[2] for arguments in asked[1:]] == ["spdl", "litdata", "webdataset"]
     assert all(arguments[-1] == "there" for arguments in asked)
-    assert "left out, see above: litdata\n" in capsys.readouterr().err
+    assert "left out, see the messages above: litdata\n" in capsys.readouterr().err
 
 
 def test_without_torch_nothing_else_is_tried(monkeypatch):

@@ -9,12 +9,12 @@ import pytest
 import rasterio
 from rasterio.enums import Compression
 
-from benchmarks.builds import MIB, build_store, decode, watched
+from benchmarks.builds import MIB, build_store, decode, measure_command
 from benchmarks.child import ChildError
-from benchmarks.chips import KINDS, Chips, linked, real, synthetic
+from benchmarks.chips import KINDS, Chips, draw_chips, find_real_chips, link_chips
 from benchmarks.mosaics import draw_mosaic
 from benchmarks.preprocess import main
-from benchmarks.reference import build_reference, missing, prepare_chip
+from benchmarks.reference import build_reference, missing_library, prepare_chip
 from geoprep.building.run import build
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
@@ -23,12 +23,14 @@ from geoprep.sources import find_scenes
 from geoprep.store import StoreReader
 
 SIZE = 128
-needs_reference = pytest.mark.skipif(bool(missing()), reason=f"{missing()} is not installed")
+needs_reference = pytest.mark.skipif(
+    bool(missing_library()), reason=f"{missing_library()} is not installed"
+)
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def chips(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Chips:
-    return synthetic(tmp_path_factory.mktemp("chips"), request.param, 3, SIZE, workers=1)
+    return draw_chips(tmp_path_factory.mktemp("chips"), request.param, 3, SIZE, workers=1)
 
 
 def test_decoding_reads_every_pixel(chips: Chips):
@@ -44,12 +46,12 @@ def test_a_timed_build_is_whole_and_leaves_nothing(chips: Chips, codec: str, tmp
     assert list(tmp_path.iterdir()) == []
     assert run.source_bytes == decode(chips.scenes(), 1).source_bytes
     assert 0 < run.store_bytes < 3 * (SIZE**2 + (SIZE // 2) ** 2) * 4
-    assert 0 < run.before_seconds < run.seconds
+    assert 0 < run.planning_seconds < run.seconds
     assert {"decode", "labels", "burn", "render"} <= set(run.stages)
 
 
 def test_a_build_with_failed_scenes_is_not_timed(chips: Chips, tmp_path: Path):
-    broken = linked(chips, tmp_path / "broken", 4)
+    broken = link_chips(chips, tmp_path / "broken", 4)
     image = Path(broken.scenes()[2].image)
     image.unlink()
     image.write_bytes(b"not an image")
@@ -58,7 +60,7 @@ def test_a_build_with_failed_scenes_is_not_timed(chips: Chips, tmp_path: Path):
 
 
 def test_a_city_of_links_has_every_number(chips: Chips, tmp_path: Path):
-    city = linked(chips, tmp_path, 7)
+    city = link_chips(chips, tmp_path, 7)
     scenes = city.scenes()
     assert len(scenes) == 7
     assert all(scene.label for scene in scenes)
@@ -68,10 +70,10 @@ def test_a_city_of_links_has_every_number(chips: Chips, tmp_path: Path):
 
 
 def test_real_chips_are_found_or_not(shared_data: Path, tmp_path: Path):
-    found = real(tmp_path, shared_data, 5)
+    found = find_real_chips(tmp_path, shared_data, 5)
     assert found is not None
     assert (found.city.name, found.count, len(found.scenes())) == ("vegas", 5, 5)
-    assert real(tmp_path, tmp_path / "empty", 5) is None
+    assert find_real_chips(tmp_path, tmp_path / "empty", 5) is None
 
 
 @needs_reference
@@ -117,7 +119,7 @@ def test_a_mosaic_is_one_image_with_streets(tmp_path: Path):
 def test_memory_is_the_commands_own():
     held = bytearray(300 * MIB)  # of this process: none of the command's business
     code = "import time; held = bytearray(100 << 20); time.sleep(0.5)"
-    seconds, pss = watched([sys.executable, "-c", code])
+    seconds, pss = measure_command([sys.executable, "-c", code])
     assert len(held) == 300 * MIB
     assert seconds >= 0.5
     assert 100 * MIB < pss < 200 * MIB
@@ -125,7 +127,7 @@ def test_memory_is_the_commands_own():
 
 def test_a_failing_command_says_why():
     with pytest.raises(ChildError, match="no such luck"):
-        watched([sys.executable, "-c", "raise SystemExit('no such luck')"])
+        measure_command([sys.executable, "-c", "raise SystemExit('no such luck')"])
 
 
 @pytest.mark.slow
@@ -146,7 +148,7 @@ def test_a_quick_run_records_prints_and_draws_everything(
             assert figures[f"{kind}.{name}"]["median"] > 0
         assert figures[f"stage.decode.{kind}"]["unit"] == "ms per chip"
         assert figures[f"{kind}.pss.10"]["median"] > 50
-        assert (f"{kind}.over_reference" in figures) == (not missing())
+        assert (f"{kind}.over_reference" in figures) == (not missing_library())
     assert figures["moscow.lz4.gb_as_uint8"]["median"] > 0
     for name in ("labels_cost", "plain.pss", "labelled.pss", "labelled.rate"):
         assert figures[f"mosaic.{name}"]["median"] > 0

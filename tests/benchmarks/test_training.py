@@ -17,8 +17,8 @@ from benchmarks.common import Result
 from benchmarks.fitting import ladder, learning, runs
 from benchmarks.fitting.convolutions import record
 from benchmarks.fitting.ladder import CEILING, FIT, IPEX, KEPT, PLAIN, RUNGS
-from benchmarks.loading.data import Sizes, synthetic_store
-from benchmarks.report import draw, print_report
+from benchmarks.loading.data import LoadingSizes, synthetic_store
+from benchmarks.tables import draw, print_report
 from geoprep.speed import BIN_TABLE
 from geoprep.store import StoreReader
 from loaders import RamTiles
@@ -30,7 +30,7 @@ BATCH, CROP = 2, 32
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    sizes = Sizes(scenes=4, scene_side=128)
+    sizes = LoadingSizes(scenes=4, scene_side=128)
     return synthetic_store(tmp_path_factory.mktemp("city"), sizes, 1)
 
 
@@ -86,12 +86,12 @@ def test_the_bound_is_every_convolution_of_a_step_and_nothing_else():
 def fake_rates(monkeypatch, rates):
     """Let runs answer at once, with these images per second."""
 
-    def climb(rung, store, work, options):
+    def measure_rung(rung, store, work, options):
         if rates[rung.name] is None:
             raise ChildError("no such luck")
         return {"rate": rates[rung.name], "waited": 0.01, "peak": 100.0}
 
-    monkeypatch.setattr(ladder, "climb", climb)
+    monkeypatch.setattr(ladder, "measure_rung", measure_rung)
     monkeypatch.setattr(ladder, "ask", lambda target, task: {"rate": rates[CEILING]})
 
 
@@ -237,7 +237,7 @@ def test_every_part_is_printed_and_drawn(everything, tmp_path, capsys):
     for title in (
         "Training, ",
         "Ranks",
-        "a city",
+        "of a city",
         "demo, epoch 1",
         "city.prior",
     ):

@@ -1,8 +1,7 @@
-"""From the store into memory, next to what zarrs alone delivers into the same kind of memory.
+"""Rate of loading a store into memory, compared with zarrs alone.
 
-Files come from a warm page cache. The memory is a fresh memfd, whose pages are made as they are
-first written, as in `RamTiles.load`; how fast zarrs fills one that is there already is told
-beside it.
+Files are in the page cache. The target is a new memfd, whose pages are allocated at the first
+write, as in `RamTiles.load`; the rate of zarrs into allocated pages is measured too.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from loaders import RamTiles, SharedArrays
 LOAD_OVER_ZARRS = 0.9
 PEAK_MB = 150.0
 _THREADS = 4
-"""Calls to zarrs at a time, where it gets one per shard: as many as the loader makes."""
+"""Concurrent calls to zarrs with one call per shard: the same number as the loader."""
 
 ZARRS = {
     "zarrs_whole": (False, False),
     "zarrs_by_shard": (True, False),
     "zarrs_touched": (True, True),
 }
-"""Ways of zarrs: one call per shard or one per array; into touched or into fresh memory."""
+"""Cases of zarrs: (one call per shard, else per array; into allocated, else new memory)."""
 
 
 def load_ours(store: StoreReader) -> float:
-    """Return GB/s of `RamTiles.load` of every tile; the store is open, and its tables are read."""
+    """Return GB/s of `RamTiles.load` of every tile of an open store."""
     start = time.perf_counter()
     tiles = RamTiles.load(store, split="all", progress=False)
     seconds = time.perf_counter() - start
@@ -52,14 +51,14 @@ def load_zarrs(store: StoreReader, *, by_shard: bool, touched: bool) -> float:
     Parameters
     ----------
     store
-        The store.
+        Open store.
     by_shard
-        One call per shard from several threads, or one call for a whole array.
+        True for one call per shard from several threads, False for one call per array.
     touched
-        Into memory whose pages exist, or into fresh memory.
+        True to read into allocated pages, False into new memory.
     """
     with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
-        # Opened anew: zarrs knows Zarr's own kinds of stores only, by the name of their class.
+        # Opened again: zarrs supports only Zarr's own store classes.
         finest = f"{store.location}/{store.meta.levels[0]}"
         arrays = [zarr.open_array(f"{finest}/{name}", mode="r") for name in PIXEL_ARRAYS]
     named = zip(PIXEL_ARRAYS, arrays, strict=True)
@@ -87,33 +86,33 @@ def load_zarrs(store: StoreReader, *, by_shard: bool, touched: bool) -> float:
 
 
 def measure_load(result: Result, path: Path) -> None:
-    """Record rates and peak."""
+    """Record rates and peak memory."""
     store = StoreReader.open(path)
     cases: dict[str, Callable[[], float]] = {"ours": partial(load_ours, store)}
     if find_spec("zarrs") is None:
-        result.notes.append("load: zarrs is not installed, so left out: pip install zarrs")
+        result.notes.append("load: zarrs is not installed and left out: pip install zarrs")
     else:
         for name, (by_shard, touched) in ZARRS.items():
             cases[name] = partial(load_zarrs, store, by_shard=by_shard, touched=touched)
-    cases["ours"]()  # warms the page cache, and reads the tables
+    cases["ours"]()  # warms the page cache and reads the tables
     runs = result.turns(cases)
     for name, rates in runs.items():
         result.add(f"load.{name}.rate", "GB/s", rates)
     if "zarrs_whole" in runs:
         best = [max(pair) for pair in zip(runs["zarrs_whole"], runs["zarrs_by_shard"], strict=True)]
         over = ratios(runs["ours"], best)
-        note = "over the better of its two ways in each round, into a fresh memfd"
+        note = "over the faster case of zarrs in each round, into a new memfd"
         result.add("load.over_zarrs", "", over, at_least=LOAD_OVER_ZARRS, note=note)
     announce("peak memory")
-    target = "benchmarks.loading.load:peak_over_split"
+    target = "benchmarks.loading.load_rate:peak_over_split"
     peaks = [ask(target, {"path": str(path)})["peak"] / 1e6 for _ in range(3)]
-    result.add("load.peak", "MB", peaks, at_most=PEAK_MB, note="over the split's own size")
+    result.add("load.peak", "MB", peaks, at_most=PEAK_MB, note="beyond the size of the split")
 
 
 def peak_over_split(path: str) -> dict[str, int]:
-    """Load in this process; return its peak over what it was before and over the split."""
+    """Load in this process; return the peak increase in bytes beyond the size of the split."""
     store = StoreReader.open(path)
-    Path("/proc/self/clear_refs").write_text("5")  # the kernel forgets the peak so far
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident("VmRSS")
     tiles = RamTiles.load(store, split="all", progress=False)
     return {"peak": resident() - before - tiles.nbytes}

@@ -1,4 +1,4 @@
-"""One form of a network in a process of its own, asked through `benchmarks.child`."""
+"""A form of a trained model in a separate process, called through `benchmarks.child`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from training.prediction import PredictionJob, PredictOptions, ProgressCallback
 from training.validation import evaluate_runner
 
 _ENOUGH = 10**12
-"""Pixels that pay for compiling."""
+"""Number of pixels that makes compiling worthwhile."""
 
 
 def _ignore_progress(*, completed: float) -> None:
     del completed
 
 
-class Silent:
-    """A watcher of maps that shows nothing."""
+class SilentProgress:
+    """A progress display of predictions that shows nothing."""
 
     def begin(self, target: Path, pixels: int) -> ProgressCallback:
         """Return a callback that does nothing."""
@@ -41,47 +41,47 @@ class Silent:
         """Do nothing."""
 
 
-def job_of(words: Sequence[str]) -> tuple[PredictionJob, tuple[str, ...]]:
-    """Return the job of a command line of `training.predict`, and its images."""
+def parse_job(words: Sequence[str]) -> tuple[PredictionJob, tuple[str, ...]]:
+    """Return the prediction job of arguments of `training.predict`, and its images."""
     options = PredictOptions(**COMMAND.parse(words))
     return make_job(options)[0], options.images
 
 
-class Session:
-    """A network, ready to run.
+class FormServer:
+    """A loaded model that answers requests.
 
     Parameters
     ----------
     words
-        Of the command line of `training.predict`: its network runs, its images can be mapped.
+        Arguments of `training.predict`: model, options and images.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         keep_memory(1 << 30, one_heap=True)
         start = time.perf_counter()
-        job, self.images = job_of(words)
-        self.soon, _ = job.runner.for_pixels(0)
+        job, self.images = parse_job(words)
+        self.single_runner, _ = job.runner.for_pixels(0)
         self.runner, _ = job.runner.for_pixels(_ENOUGH)
         self.job = replace(job, runner=self.runner)
         self.loaded = time.perf_counter() - start
 
-    def hello(self) -> dict[str, Any]:
-        """Return how long it took to load."""
+    def describe(self) -> dict[str, Any]:
+        """Return the seconds that loading took."""
         return {"seconds": self.loaded}
 
     def batch(self, count: int, side: int) -> Tensor:
-        """Return uint8 (n, band, y, x), channels last."""
+        """Return random uint8 (n, band, y, x), channels last."""
         shape = count, len(self.job.predictor.info.bands), side, side
         image = torch.randint(0, 256, shape, dtype=torch.uint8)
         return image.contiguous(memory_format=torch.channels_last)
 
     def latency(self, count: int, side: int, times: int) -> dict[str, Any]:
-        """Return how long each of so many batches takes."""
-        image, runner = self.batch(count, side), self.soon if count == 1 else self.runner
+        """Return the seconds of each of ``times`` batches."""
+        image, runner = self.batch(count, side), self.single_runner if count == 1 else self.runner
         return {"seconds": [_seconds(runner, image) for _ in range(times)]}
 
     def rate(self, count: int, side: int, seconds: float) -> dict[str, Any]:
-        """Return Mpx/s, over at least two batches and so many seconds; and peak bytes."""
+        """Return Mpx/s over at least two batches and ``seconds``, and peak memory in bytes."""
         image, start, done = self.batch(count, side), time.perf_counter(), 0
         while done < 2 or time.perf_counter() - start < seconds:
             self.runner(image)
@@ -89,16 +89,16 @@ class Session:
         pixels = done * count * side * side
         return {"mpx_s": pixels / 1e6 / (time.perf_counter() - start), "peak": resident()}
 
-    def map(self) -> dict[str, Any]:
-        """Return megapixels per second of making maps: through the network, and of the maps."""
-        stats = [outcome.stats for outcome in self.job.run(self.images, Silent())]
+    def predict(self) -> dict[str, Any]:
+        """Return Mpx/s of predicting the images: through the model, and of output pixels."""
+        stats = [outcome.stats for outcome in self.job.run(self.images, SilentProgress())]
         took = sum(one.seconds for one in stats if one)
         return {
             "network_mpx_s": sum(one.network_pixels for one in stats if one) / 1e6 / took,
             "image_mpx_s": sum(one.image_pixels for one in stats if one) / 1e6 / took,
         }
 
-    def judge(self, store: str) -> dict[str, Any]:
+    def evaluate(self, store: str) -> dict[str, Any]:
         """Return the metrics of `training.evaluate` on the validation tiles of a store."""
         predictor = self.job.predictor
         found = evaluate_runner(

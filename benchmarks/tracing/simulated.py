@@ -1,17 +1,15 @@
-"""Chips whose roads are known, as perfect speed masks, and as a network would map them.
+"""SpaceNet chips with known roads: as perfect masks, and as predictions with simulated errors.
 
-A model of the errors of a segmentation network: what is missed, invented and frayed.
-Everything happens to the log odds of a road, so that a map comes out as a network writes it:
+A simulation of the errors of a segmentation model: missed roads, false roads and ragged edges. All
+errors change the log odds of a road:
 
-- along the edge of a road they rise by `SLOPE` per metre of distance to the edge, from -6 m outside
-  to 2 m inside;
-- ragged edges: smooth noise of 1.2, correlated over 1.5 m, and of 0.6 over 15 m;
-- gaps: what trees and shadows hide, discs of 3 to 12 m radius on roads, `GAPS_PER_KM`, that take
-  away 2 to 8, so that some leave a hint of the road and some nothing;
-- blobs: car parks and roofs that look like roads, ellipses of 2 to 9 m, `BLOBS_PER_KM2`, that add 5
-  to 9;
-- speeds: in patches of some 40 m the odds of the right bin are 4 to 1 against its neighbours, but
-  for a tenth of the ground, where a neighbour is ahead.
+- across the edge of a road the log odds rise by `SLOPE` per metre, from 6 m outside to 2 m inside;
+- ragged edges: smooth noise of standard deviation 1.2 correlated over 1.5 m, and of 0.6 over 15 m;
+- gaps, as from trees and shadows: ellipses of 3 to 12 m radius on roads, `GAPS_PER_KM`, reduce the
+  log odds by 2 to 8, so that some gaps keep a low probability and some none;
+- blobs, as from car parks and roofs: ellipses of 2 to 9 m, `BLOBS_PER_KM2`, add 5 to 9;
+- speeds: the odds of the correct bin are 4 to 1 against its neighbours; in a tenth of the area, in
+  patches of about 40 m, a neighbouring bin is more probable.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
 _SIDE: Final = 1300
 _DEGREES: Final = 2.7e-6
 _VEGAS: Final = (-115.1706276, 36.2406177)
-"""Upper left corner of img0: all chips of Vegas lie on one lattice."""
+"""Upper left corner of img0: all chips of Vegas lie on one grid."""
 
 
 SLOPE: Final = 2.0
@@ -57,13 +55,13 @@ class Chip:
     Attributes
     ----------
     name
-        As in ``img0``.
+        Name such as ``img0``.
     speed
-        uint8 (y, x): mph burned from the labels, 0 no road.
+        uint8 (y, x): mph burned from the labels; 0 is background.
     grid
-        Where it lies.
+        Grid of the chip.
     truth
-        The labels' network.
+        Road network of the label.
     """
 
     name: str
@@ -81,16 +79,16 @@ class Chip:
 
     @property
     def area_km2(self) -> float:
-        """Ground that the chip covers."""
+        """Area of the chip in square kilometres."""
         across, down = self.grid.gsd_m()
         return across * down * self.speed.size / 1e6
 
 
 def chips(area: Path) -> Iterator[Chip]:
-    """Yield the labelled chips of a folder in SpaceNet's layout, empty ones left out."""
+    """Yield the labelled chips of a folder in SpaceNet's layout, except those without roads."""
     for label in sorted((area / "geojson_roads_speed").glob("*.geojson")):
         image = area / "PS-RGB" / f"{label.stem.replace('geojson_roads_speed', 'PS-RGB')}.tif"
-        grid = _grid(image) if image.exists() else _on_lattice(label)
+        grid = _grid(image) if image.exists() else _grid_of_label(label)
         truth = read_labels(label)
         if len(truth.lines):
             name = re.sub(r".*_(\w+\d+)", r"\1", label.stem)
@@ -105,8 +103,8 @@ def _grid(image: Path) -> Grid:
         return Grid(dataset.height, dataset.width, dataset.transform, dataset.crs.to_string())
 
 
-def _on_lattice(label: Path) -> Grid:
-    """Return the grid of a chip of Vegas whose image is not at hand: the cell its roads lie in."""
+def _grid_of_label(label: Path) -> Grid:
+    """Return the grid of a Vegas chip without an image, from the bounds of its roads."""
     features = json.loads(label.read_text())["features"]
     lines = [shapely.geometry.shape(feature["geometry"]) for feature in features]
     west, south, east, north = shapely.total_bounds(lines).tolist()
@@ -117,8 +115,8 @@ def _on_lattice(label: Path) -> Grid:
     return Grid(_SIDE, _SIDE, transform, "EPSG:4326")
 
 
-def erroneous_map(chip: Chip, seed: int) -> RoadRaster:
-    """Return a map of a chip as a network with these errors would write it: bins and any road."""
+def simulate_prediction(chip: Chip, seed: int) -> RoadRaster:
+    """Return a simulated prediction of a chip with errors: speed bins and any road."""
     rng = np.random.default_rng(seed)
     gsd = chip.grid.gsd_m()
     odds = _edges(chip.speed > 0, gsd)
@@ -126,19 +124,19 @@ def erroneous_map(chip: Chip, seed: int) -> RoadRaster:
     road = np.argwhere(chip.speed > 0)
     kilometres = len(road) * gsd[0] * gsd[1] / _ROAD_WIDTH_M / 1000
     for row, col in road[rng.integers(0, len(road), rng.poisson(GAPS_PER_KM * kilometres))]:
-        _stamp(odds, (row, col), gsd, rng, radius=(3.0, 12.0), change=(-8.0, -2.0))
+        _change_ellipse(odds, (row, col), gsd, rng, radius=(3.0, 12.0), change=(-8.0, -2.0))
     for _ in range(rng.poisson(BLOBS_PER_KM2 * chip.area_km2)):
         place = tuple(rng.integers(0, odds.shape))
-        _stamp(odds, place, gsd, rng, radius=(2.0, 9.0), change=(5.0, 9.0))
-    road_share = 1 / (1 + np.exp(-odds))
-    bands = np.concatenate([_bins(chip, rng, gsd) * road_share, road_share[None]])
+        _change_ellipse(odds, place, gsd, rng, radius=(2.0, 9.0), change=(5.0, 9.0))
+    road_probability = 1 / (1 + np.exp(-odds))
+    bands = np.concatenate([_bins(chip, rng, gsd) * road_probability, road_probability[None]])
     written = ArrayBands(np.clip(bands * 255 + 0.5, 0, 254).astype(np.uint8))
     road_band, classes = (BIN_COUNT + 1,), tuple(enumerate(_BIN_MPH, 1))
     return RoadRaster(chip.name, written, gsd, chip.grid, "probability", road_band, classes)
 
 
 def _edges(road: NDArray[np.bool_], gsd: tuple[float, float]) -> Floats:
-    """Return log odds by the distance to the edge of the road."""
+    """Return log odds from the distance to the edge of the road."""
     sampling = gsd[::-1]
     inside = distance_transform_edt(road, sampling)
     outside = distance_transform_edt(~road, sampling)
@@ -153,8 +151,8 @@ def _smooth(
     length_m: float,
     size: float,
 ) -> Floats:
-    """Return smooth noise of a standard deviation."""
-    coarse = max(1, int(length_m / max(gsd) / 3))  # drawn coarsely where it is smooth
+    """Return smooth noise with standard deviation ``size``, correlated over ``length_m``."""
+    coarse = max(1, int(length_m / max(gsd) / 3))  # smooth noise needs only a coarse grid
     small = [side // coarse + 2 for side in shape]
     noise = gaussian_filter(rng.normal(size=small), length_m / np.array(gsd[::-1]) / coarse)
     noise *= size / noise.std()
@@ -162,7 +160,7 @@ def _smooth(
     return np.asarray(whole, np.float32)
 
 
-def _stamp(
+def _change_ellipse(
     odds: Floats,
     place: tuple[int, ...],
     gsd: tuple[float, float],
@@ -171,7 +169,7 @@ def _stamp(
     radius: tuple[float, float],
     change: tuple[float, float],
 ) -> None:
-    """Change the odds within an ellipse."""
+    """Change the log odds within a random ellipse, in place."""
     high, wide = rng.uniform(*radius, 2)
     reach = int(high / gsd[1]) + 1, int(wide / gsd[0]) + 1
     rows = slice(max(place[0] - reach[0], 0), place[0] + reach[0] + 1)
@@ -183,14 +181,14 @@ def _stamp(
 
 
 def _bins(chip: Chip, rng: np.random.Generator, gsd: tuple[float, float]) -> Floats:
-    """Return the share of every bin, float32 (bin, y, x): the right one mostly ahead."""
+    """Return the probability of every bin, float32 (bin, y, x): mostly highest in the right one."""
     nearest = distance_transform_edt(chip.speed == 0, return_distances=False, return_indices=True)
     right = BIN_TABLE[chip.speed[tuple(nearest)]].astype(np.int64) - 1
     doubt = _smooth(rng, right.shape, gsd, 40.0, 1.0)
     wrong = np.where(doubt > 0, 1, -1)
-    ahead = np.clip(np.where(np.abs(doubt) > 1.64, right + wrong, right), 0, BIN_COUNT - 1)
+    likely = np.clip(np.where(np.abs(doubt) > 1.64, right + wrong, right), 0, BIN_COUNT - 1)
     shares = np.full((BIN_COUNT, *right.shape), 0.02, np.float32)
     for step, share in ((-1, 0.2), (1, 0.2), (0, 0.8)):
-        bins = np.clip(ahead + step, 0, BIN_COUNT - 1)[None]
+        bins = np.clip(likely + step, 0, BIN_COUNT - 1)[None]
         np.put_along_axis(shares, bins, np.float32(share), axis=0)
     return shares

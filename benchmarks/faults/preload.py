@@ -1,6 +1,6 @@
-"""What the server of children imports once, so that each of them costs a fraction of a second.
+"""Modules that the fork server imports once, so that child processes start quickly.
 
-Imports alone: whoever forks a process that has worked gets threads that do not run.
+Only imports: threads started before a fork do not run in the child process.
 """
 
 from importlib import import_module
@@ -12,14 +12,14 @@ LIBRARIES = (
     *("pyogrio", "rich.progress", "torch.utils.tensorboard", "zarr", "zarrs"),
     "torch._dynamo",  # the first optimizer imports it
 )
-OURS = (
+PROJECT = (
     *("geoprep.building.run", "geoprep.cli.commands", "geoprep.verify", "geoprep.views.page"),
     *("geoprep.views.overview", "loaders.stream", "training.fit", "training.start"),
     *("training.predict", "training.prediction.job", "training.prediction.screen"),
 )
 
-for name in (*LIBRARIES, *OURS):
+for name in (*LIBRARIES, *PROJECT):
     import_module(name)
-# What numba imports when a function of its own is first called.
+# Imports that numba makes at the first call of a compiled function.
 cpu_target.typing_context.refresh()
 cpu_target.target_context.refresh()

@@ -1,4 +1,4 @@
-"""What a run measured, for people: tables of figures' names, and the same as one picture."""
+"""Printed tables and plots of the figures of a benchmark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table as Drawn
+from rich.table import Table as RichTable
 
 from benchmarks.common import Figure, Result, console, rounded
 
@@ -27,18 +27,18 @@ STYLE: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Figures named ``ROW.COLUMN``; rows and columns without any are left out.
+    """A table of figures named ``ROW.COLUMN``; rows and columns without figures are left out.
 
     Attributes
     ----------
     rows, columns
-        What a reader sees, to what the names of figures begin and end with.
+        Titles, to the start (rows) and the end (columns) of the names of figures.
     head
-        Above the rows.
+        Title of the first column.
     medians
-        Ends of names whose spread is not shown, so that a line fits a terminal.
+        Columns that show the median without the range, so that a line fits a terminal.
     drawn
-        Title of the column that the picture shows as bars; empty for none.
+        Title of the column that the plot shows as bars; empty for none.
     """
 
     title: str
@@ -49,13 +49,13 @@ class Table:
     drawn: str = ""
 
     def names(self) -> Iterator[str]:
-        """Yield the names that its figures have."""
+        """Yield the names of its figures."""
         for row in self.rows.values():
             for column in self.columns.values():
                 yield f"{row}.{column}"
 
     def show(self, result: Result) -> None:
-        """Print what was measured of it."""
+        """Print the table with the measured figures."""
         cells = {
             text: [self._cell(result, row, column) for column in self.columns.values()]
             for text, row in self.rows.items()
@@ -75,14 +75,14 @@ class Table:
         return rounded(figure.median) if column in self.medians else str(figure)
 
     def bars(self, result: Result) -> dict[str, Figure]:
-        """Return row to the figure that is drawn, of those measured."""
+        """Return row title to the figure to draw, for measured figures."""
         column = self.columns.get(self.drawn)
         names = {text: f"{row}.{column}" for text, row in self.rows.items()}
         return {text: result[name] for text, name in names.items() if name in result.figures}
 
 
 def print_machine(result: Result) -> None:
-    """Print what the benchmark runs on, as one paragraph."""
+    """Print the machine and the library versions as one paragraph."""
     m = result.machine
     console.print(
         f"[bold]{result.benchmark}[/] on {m['processor']}, {m['cores']} cores "
@@ -92,15 +92,15 @@ def print_machine(result: Result) -> None:
         highlight=False,
     )
     if m["load_before"] > 0.5:
-        console.print("[yellow]The machine is busy: trust ratios, not rates.[/]")
+        console.print("[yellow]The machine is busy: ratios are reliable, rates are not.[/]")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, unless it is empty; the first column is text, the others are figures."""
+    """Print a table unless it is empty; the first column is text, the others are figures."""
     if not rows:
         return
     console.print(f"\n[bold]{title}[/]")
-    table = Drawn()
+    table = RichTable()
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
     for row in rows:
@@ -109,35 +109,35 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def print_report(result: Result, tables: Iterable[Table]) -> None:
-    """Print the tables, then what was promised, then all that stands in neither."""
-    told: set[str] = set()
+    """Print the tables, then figures with bounds, then all other figures and the notes."""
+    shown: set[str] = set()
     for table in tables:
         table.show(result)
-        told.update(table.names())
+        shown.update(table.names())
     figures = result.figures.items()
     promised = [
         (name, f"{figure} {figure.unit}".strip(), figure.promise, figure.note)
         for name, figure in figures
         if figure.met is not None
     ]
-    print_table("Promised", ("figure", "median (range)", "", ""), promised)
+    print_table("Bounds", ("figure", "median (range)", "", ""), promised)
     others = [
         (name, f"{figure} {figure.unit}", figure.note)
         for name, figure in figures
-        if figure.met is None and name not in told
+        if figure.met is None and name not in shown
     ]
-    print_table("Also", ("figure", "median (range)", ""), others)
+    print_table("Other figures", ("figure", "median (range)", ""), others)
     for note in result.notes:
         console.print(f"[yellow]{note}[/]", highlight=False)
 
 
 def draw(result: Result, path: Path, tables: Iterable[Table]) -> None:
-    """Draw a panel of bars for every table that names a column to draw, two in a row.
+    """Draw a bar chart for every table that names a column to draw, two per row.
 
     Parameters
     ----------
     path
-        Written in the format that its suffix names.
+        File to write; its suffix sets the format.
     """
     from matplotlib import style
     from matplotlib.figure import Figure as Canvas
@@ -159,7 +159,7 @@ def draw(result: Result, path: Path, tables: Iterable[Table]) -> None:
 
 
 def _draw_bars(axis: Axes, title: str, figures: Mapping[str, Figure]) -> None:
-    """Draw medians from the top down, the spread as whiskers, the number beside them."""
+    """Draw medians as bars from top to bottom, with the range as whiskers and the value as text."""
     medians = [figure.median for figure in figures.values()]
     spreads = [figure.spread for figure in figures.values()]
     low = [median - spread[0] for median, spread in zip(medians, spreads, strict=True)]
@@ -172,7 +172,7 @@ def _draw_bars(axis: Axes, title: str, figures: Mapping[str, Figure]) -> None:
 
 
 def conclude(result: Result, given: argparse.Namespace, tables: Sequence[Table]) -> int:
-    """Print, write and draw what was measured, as the options say; return the exit status."""
+    """Print the report, write and draw it if the options say so; return the exit status."""
     print_report(result, tables)
     if given.json:
         result.write(given.json)

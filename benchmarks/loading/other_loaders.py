@@ -1,7 +1,7 @@
-"""Other loaders on the same tiles: started, asked in turns, and put next to ours.
+"""Measure other loaders on the same tiles, and compare them with ours.
 
-Each runs in a process of its own, see :mod:`benchmarks.peers.session`. All are kept alive, idle, so
-that rates can be taken in turns; what a loader holds is looked at while the others rest.
+Each runs in a separate process, see `benchmarks.peers.peer_server`. All stay alive, so that rates
+can be measured alternately; memory is measured while the other processes are idle.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.child import ROOT, Child, ChildError
+from benchmarks.child import ROOT, ChildError, ChildProcess
 from benchmarks.common import Result, announce, ratios
-from benchmarks.loading.held import settled
+from benchmarks.loading.process_memory import settled_memory
 from benchmarks.peers.task import Task
 
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
-"""Made by `make bench-peers`; this interpreter runs the peers it can where that is not there."""
+"""Interpreter installed by `make bench-peers`; if missing, this interpreter is used."""
 
 WHOLE_OVER_BEST = 8.0
 CROPS_OVER_BEST = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A loader to run.
+class PeerEntry:
+    """A loader to measure.
 
     Attributes
     ----------
     peer
-        Its name in `benchmarks.peers`.
+        Name in `benchmarks.peers`.
     title
-        In tables and pictures.
+        Title in tables and plots.
     workers
-        0 for the loop itself; None for as many as there are cores.
+        Number of workers; 0 to load in the loop, None for one per core.
     crops
-        Whether it hands out windows with random symmetries.
+        True to load crops with random symmetries.
     """
 
     peer: str
@@ -58,37 +58,37 @@ class Entry:
 
     @property
     def ours(self) -> bool:
-        """Whether it is this project's, and runs with this interpreter."""
+        """True for a loader of this project, which runs with this interpreter."""
         return self.peer.startswith("ours")
 
 
 ENTRIES = (
-    Entry("ours", "ours: BatchLoader"),
-    Entry("ours", "ours: BatchLoader, crops + D4", crops=True),
-    Entry("ours_dataset", "ours: TileDataset in DataLoader"),
-    Entry("ffcv", "FFCV"),
-    Entry("uint8", "DataLoader, uint8 in memory"),
-    Entry("uint8", "DataLoader, uint8, no workers", workers=0),
-    Entry("spdl", "SPDL"),
-    Entry("litdata", "LitData"),
-    Entry("streaming", "MosaicML Streaming"),
-    Entry("webdataset", "WebDataset"),
-    Entry("classic", "DataLoader, float32 + int64"),
-    Entry("files", "TIFFs in __getitem__"),
-    Entry("torchgeo", "TorchGeo"),
+    PeerEntry("ours", "ours: BatchLoader"),
+    PeerEntry("ours", "ours: BatchLoader, crops + D4", crops=True),
+    PeerEntry("ours_dataset", "ours: TileDataset in DataLoader"),
+    PeerEntry("ffcv", "FFCV"),
+    PeerEntry("uint8", "DataLoader, uint8 in memory"),
+    PeerEntry("uint8", "DataLoader, uint8, no workers", workers=0),
+    PeerEntry("spdl", "SPDL"),
+    PeerEntry("litdata", "LitData"),
+    PeerEntry("streaming", "MosaicML Streaming"),
+    PeerEntry("webdataset", "WebDataset"),
+    PeerEntry("classic", "DataLoader, float32 + int64"),
+    PeerEntry("files", "TIFFs in __getitem__"),
+    PeerEntry("torchgeo", "TorchGeo"),
 )
 
 
-def start(entry: Entry, task: Task) -> Child:
-    """Return the child that runs a peer on a task."""
+def start(entry: PeerEntry, task: Task) -> ChildProcess:
+    """Return a process that runs a loader on a task."""
     theirs = PEERS_PYTHON.exists() and not entry.ours
     python = PEERS_PYTHON if theirs else Path(sys.executable)
     given = {"peer": entry.peer, "task": asdict(task)}
-    return Child("benchmarks.peers.session:Session", given, python)
+    return ChildProcess("benchmarks.peers.peer_server:PeerServer", given, python)
 
 
 def sums(task: Task) -> dict[str, float]:
-    """Return what an epoch of whole tiles must add up to."""
+    """Return number of tiles and sums of pixels of an epoch of whole tiles."""
     image, speed = task.image, task.speed
     return {
         "tiles": len(image),
@@ -97,21 +97,21 @@ def sums(task: Task) -> dict[str, float]:
     }
 
 
-def measure_peers(result: Result, task: Task, entries: Sequence[Entry] = ENTRIES) -> None:
-    """Record start, rate, latency and memory of every loader that is installed."""
+def measure_peers(result: Result, task: Task, entries: Sequence[PeerEntry] = ENTRIES) -> None:
+    """Record start-up time, rate, latency and memory of every installed loader."""
     of, truth = result.settings, sums(task)
-    children: dict[str, Child] = {}
+    children: dict[str, ChildProcess] = {}
     with ExitStack() as stack:
         for entry in entries:
             announce(entry.title)
             workers = task.workers if entry.workers is None else entry.workers
             its = replace(task, workers=workers, crop=of["crop"] if entry.crops else None)
             try:
-                with start(entry, its) as writer:  # the import of what it needs is timed later
+                with start(entry, its) as writer:  # a second process times its import
                     result.settings.setdefault("versions", {}).update(writer.answer())
                     writer.ask("prepare")
                 child = stack.enter_context(start(entry, its))
-                _meet(result, entry, child, its, truth)
+                _start_up(result, entry, child, its, truth)
             except ChildError as error:
                 hint = " (`make bench-peers` installs it)" if "NotFound" in str(error) else ""
                 result.notes.append(f"{entry.title}: left out, {error}{hint}")
@@ -124,32 +124,34 @@ def measure_peers(result: Result, task: Task, entries: Sequence[Entry] = ENTRIES
     _record_goals(result, [entry for entry in entries if entry.name in runs])
 
 
-def _meet(result: Result, entry: Entry, child: Child, task: Task, truth: dict[str, float]) -> None:
-    """Start a loader, check that it delivers the pixels, and look at its memory."""
+def _start_up(
+    result: Result, entry: PeerEntry, child: ChildProcess, task: Task, truth: dict[str, float]
+) -> None:
+    """Open a loader, check its pixels, and record its start-up time and memory."""
     child.answer()
     opened = child.ask("open")["seconds"]
-    before = settled(child.process.pid)
+    before = settled_memory(child.process.pid)
     first = child.ask("first")
     if task.crop is None:
         compare(first, truth)
     child.ask("hold")
-    added = settled(child.process.pid) - before
+    added = settled_memory(child.process.pid) - before
     child.ask("release")
     at = f"peers.{entry.name}"
-    result.add(f"{at}.start", "s", [opened], note="its import and its making")
+    result.add(f"{at}.start", "s", [opened], note="importing and opening the loader")
     result.add(f"{at}.first", "s", [first["seconds"]])
     result.add(f"{at}.memory", "MB per worker", [added / max(1, task.workers) / 1e6])
 
 
 def compare(found: dict[str, float], truth: dict[str, float]) -> None:
-    """Refuse a loader that does not deliver every pixel of every tile once."""
+    """Raise an error unless a loader returned every pixel of every tile once."""
     for name, value in truth.items():
         if abs(found[name] - value) > 1e-6 * value:  # float32 pixels do not add up exactly
             raise ChildError(f"an epoch has {name} {found[name]}, not {value}")
 
 
-def _rate(child: Child, seconds: float) -> dict[str, Any]:
-    """Let a loader run whole epochs for a while; return its answer, and its processor seconds."""
+def _rate(child: ChildProcess, seconds: float) -> dict[str, Any]:
+    """Run complete epochs of a loader for some seconds; return its answer and processor seconds."""
     before = _tree_cpu(child.process.pid)
     answer = child.ask("rate", seconds=seconds)
     return {**answer, "cpu": _tree_cpu(child.process.pid) - before}
@@ -176,32 +178,35 @@ def _record(result: Result, at: str, runs: Sequence[dict[str, Any]]) -> None:
             result.add(f"{at}.{label}", "ms", [seconds * 1e3 for seconds in values])
 
 
-def _record_goals(result: Result, entries: Sequence[Entry]) -> None:
-    """Record how far ours are ahead of the best of the others, round by round."""
+def _record_goals(result: Result, entries: Sequence[PeerEntry]) -> None:
+    """Record the rates of our loaders over the best other loader, per round."""
     others = [entry for entry in entries if not entry.ours]
-    ahead = [entry for entry in others if entry.workers != 0]
+    prefetching = [entry for entry in others if entry.workers != 0]
     if not others:
-        result.notes.append("no other loader could be run: `make bench-peers` installs them")
+        result.notes.append("no other loader is installed: run `make bench-peers`")
     _record_over(result, "over_best", others, (WHOLE_OVER_BEST, CROPS_OVER_BEST))
-    _record_over(result, "over_best_ahead", ahead, (None, None))
-    memory = {entry.title: result[f"peers.{entry.name}.memory"].median for entry in ahead}
+    _record_over(result, "over_best_ahead", prefetching, (None, None))
+    memory = {entry.title: result[f"peers.{entry.name}.memory"].median for entry in prefetching}
     if memory and "peers.ours.rate" in result.figures:
         least = min(memory, key=lambda title: memory[title])
         over = memory[least] / result["peers.ours.memory"].median
-        note = f"the leanest other loader with workers, {least}, over ours"
+        note = f"least memory of other loaders with workers, {least}, over ours"
         result.add("peers.ours.least_memory", "", [over], at_least=1.0, note=note)
 
 
 def _record_over(
-    result: Result, figure: str, others: Sequence[Entry], goals: tuple[float | None, float | None]
+    result: Result,
+    figure: str,
+    others: Sequence[PeerEntry],
+    goals: tuple[float | None, float | None],
 ) -> None:
-    """Record ours over the fastest of some others in each round."""
+    """Record the rates of our loaders over the fastest of some others, per round."""
     if not others:
         return
     rates = {entry.title: result[f"peers.{entry.name}.rate"] for entry in others}
     best = [max(values) for values in zip(*(rate.values for rate in rates.values()), strict=True)]
     fastest = max(rates, key=lambda title: rates[title].median)
-    beside = "" if any(entry.workers == 0 for entry in others) else " that works beside the loop"
+    beside = "" if any(entry.workers == 0 for entry in others) else " with workers"
     note = f"over the fastest other loader{beside}, whole tiles: {fastest}"
     for name, goal in zip(("ours", "ours_crops"), goals, strict=True):
         if (ours := result.figures.get(f"peers.{name}.rate")) is not None:

@@ -1,4 +1,4 @@
-"""One peer in a process of its own, asked through `benchmarks.child`."""
+"""A loader in a separate process, called through `benchmarks.child`."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from benchmarks.peers import packaged, plain
 from benchmarks.peers.task import Loader, Task
 
 HOLD_AT = 3
-"""Batches taken before a loop is held: the buffers of any loader are full by then."""
+"""Batches taken before memory is measured: all buffers are full by then."""
 
 Answer = dict[str, Any]
 
 
-class Session:
-    """A peer, and what has been done with it.
+class PeerServer:
+    """A loader that answers requests.
 
     Parameters
     ----------
     peer
-        Its name in `plain` or `packaged`.
+        Name in `plain` or `packaged`.
     task
-        What it reads: the fields of a `Task`.
+        Fields of a `Task`.
     """
 
     loader: Loader
@@ -40,12 +40,12 @@ class Session:
         self.peer = (plain.PEERS | packaged.PEERS)[peer]
         self._held: tuple[Iterator[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]] | None = None
 
-    def hello(self) -> Answer:
-        """Return the versions of its packages; `PackageNotFoundError` where one is not there."""
+    def describe(self) -> Answer:
+        """Return the versions of its packages; raise `PackageNotFoundError` if one is missing."""
         return {name: version(name) for name in ("torch", *self.peer.packages)}
 
     def prepare(self) -> Answer:
-        """Write the peer's own format; a folder that is there was finished."""
+        """Write the loader's own format, unless its folder exists already."""
         if not self.source.exists():
             partial = self.source.with_name(f"{self.source.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
@@ -55,19 +55,19 @@ class Session:
         return {}
 
     def open(self) -> Answer:
-        """Make the loader; return the seconds that took, with the import of what it needs."""
+        """Create the loader; return the seconds this took, with importing its packages."""
         start = time.perf_counter()
         self.loader = self.peer.open(self.task, self.source)
         return {"seconds": time.perf_counter() - start}
 
     def first(self) -> Answer:
-        """Begin an epoch, and add up every pixel of it; return seconds to the first batch too."""
+        """Run an epoch; return seconds to the first batch, number of tiles and sums of pixels."""
         start = time.perf_counter()
         batches = iter(self.loader)
         batch: tuple[Tensor, Tensor] | None = next(batches)
         seconds = time.perf_counter() - start
         tiles, image_sum, speed_sum = 0, 0.0, 0
-        while batch is not None:  # no other batch is held, or buffers would be more than usual
+        while batch is not None:  # keeps one batch only, as a training loop does
             image, speed = batch
             tiles += len(image)
             image_sum += float(image.sum(dtype=torch.float64)) * self.peer.grey
@@ -77,7 +77,7 @@ class Session:
         return {"seconds": seconds, **sums}
 
     def rate(self, seconds: float) -> Answer:
-        """Take whole epochs and drop them: tiles, seconds, and the times between their batches."""
+        """Run complete epochs; return tiles, seconds, and seconds between batches."""
         tiles = 0
         times: list[float] = []
         start = now = time.perf_counter()
@@ -88,11 +88,11 @@ class Session:
                 tiles += len(image)
                 times.append(now - before)
             now = time.perf_counter()
-            del times[first]  # an epoch's first batch waits for its workers: that is its start
+            del times[first]  # the first batch of an epoch includes starting the workers
         return {"tiles": tiles, "seconds": now - start, "batches": times}
 
     def hold(self) -> Answer:
-        """Stop where a training loop would compute; buffers fill up meanwhile."""
+        """Take some batches and keep the last one, while the buffers fill."""
         batches = iter(self.loader)
         for _ in range(HOLD_AT):
             batch = next(batches)
@@ -100,7 +100,7 @@ class Session:
         return {}
 
     def release(self) -> Answer:
-        """Go on to the end of the epoch that was held."""
+        """Finish the epoch that `hold` interrupted."""
         assert self._held is not None, "asked to release before hold"
         batches, _ = self._held
         self._held = None

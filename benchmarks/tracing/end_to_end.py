@@ -1,4 +1,4 @@
-"""From images to scored road networks, on scenes that the network was not trained on."""
+"""Measure predicting, vectorizing and scoring of scenes that the model was not trained on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.common import Result, announce
 from benchmarks.fitting.runs import fit
-from benchmarks.loading.data import CITY, built
-from benchmarks.mapping import Silent, job_of
+from benchmarks.form_server import SilentProgress, parse_job
+from benchmarks.loading.data import CITY, build_city_store
 from geoprep.roads import (
     ScoreSettings,
     mean_scores,
@@ -29,17 +29,16 @@ from training.checkpoint import BEST
 SCENES = 48
 EPOCHS = 3
 OPTIONS = ("--batch-size", "4")
-"""Of training; scenes and split are those of ``make demo``."""
+"""Options of training; scenes and split are those of ``make demo``."""
 _TIMED = 2
 
 
-def measure_whole(result: Result, work: Path) -> None:
-    """Map, vectorize and score held-out scenes, as the settings of the result say.
+def measure_end_to_end(result: Result, work: Path) -> None:
+    """Record rates and scores of held-out scenes, for the settings of the result.
 
     ``level`` is the side of the tiles to train on: 650 is 0.3 m, 325 is 0.6 m. ``model`` is a
-    checkpoint or run; without one it is trained here. ``area`` is the folder of a city in
-    SpaceNet's layout, which the model was trained on with the default split; without one the
-    demo's is drawn.
+    checkpoint or run; None trains one. ``area`` is the folder of a city in SpaceNet's layout, on
+    which the model was trained with the default split; None creates the city of the demo.
 
     Parameters
     ----------
@@ -52,16 +51,16 @@ def measure_whole(result: Result, work: Path) -> None:
         size = 512 if quick else 1300
         area = synthesise(work, get_city(CITY), scenes=4 if quick else SCENES, seed=0, size=size)
     announce("building the store")
-    store = built(area, work / "city.zarr")
+    store = build_city_store(area, work / "city.zarr")
     checkpoint = of["model"] or _train(store, work / "run", level, quick=quick)
     images = _held_out(StoreReader.open(store), area)
     prefix = f"end_to_end.{level}"
-    seconds, square_km, gsd_m = _map(checkpoint, images, work / "maps")
+    seconds, square_km, gsd_m = _predict(checkpoint, images, work / "predictions")
     announce("vectorizing")
-    maps = sorted((work / "maps").glob("*.tif"))
-    write_network(vectorize(maps[:1]), work / "one.gpkg")  # loads libraries
+    predictions = sorted((work / "predictions").glob("*.tif"))
+    write_network(vectorize(predictions[:1]), work / "one.gpkg")  # imports libraries
     start = time.perf_counter()
-    write_network(vectorize(maps), work / "city.gpkg")
+    write_network(vectorize(predictions), work / "city.gpkg")
     traced = time.perf_counter() - start
     note = f"at {gsd_m:.2f} m"
     result.add(f"{prefix}.mapping", "km2/h", [square_km / seconds * 3600], note=note)
@@ -72,7 +71,7 @@ def measure_whole(result: Result, work: Path) -> None:
 
 
 def _train(store: Path, out: Path, level: int, *, quick: bool) -> Path:
-    """Train at a level; return the best checkpoint."""
+    """Train on a level; return the best checkpoint."""
     announce(f"training at level {level}")
     few = ["--epochs", "1", "--crop", "64", "--compile", "off"]
     length = few if quick else ["--epochs", str(EPOCHS)]
@@ -81,7 +80,7 @@ def _train(store: Path, out: Path, level: int, *, quick: bool) -> Path:
 
 
 def _held_out(store: StoreReader, area: Path) -> list[Path]:
-    """Return the images of the scenes that training does not see."""
+    """Return the images of the scenes outside the train split."""
     table = store.tiles
     held = np.unique(table.scene[table.split != SPLITS.index("train")])
     images = {path.stem.replace("PS-RGB_", ""): path for path in area.glob("PS-RGB/*.tif")}
@@ -89,18 +88,18 @@ def _held_out(store: StoreReader, area: Path) -> list[Path]:
     return [path for stem, path in sorted(images.items()) if stem.endswith(tuple(names))]
 
 
-def _map(checkpoint: Path, images: Sequence[Path], out: Path) -> tuple[float, float, float]:
-    """Map images; return seconds and square kilometres of those timed in all, and metres a pixel.
+def _predict(checkpoint: Path, images: Sequence[Path], out: Path) -> tuple[float, float, float]:
+    """Predict images; return seconds, square kilometres, and the pixel size in metres.
 
-    The first images are mapped once before, so that compiling and loading are not counted.
+    The first images are predicted once before, to exclude compiling and loading.
     """
-    announce("mapping")
+    announce("predicting")
     words = [str(checkpoint), *map(str, images), "--out", str(out), "--overwrite"]
-    job, _ = job_of(words)
-    job.run([str(image) for image in images[:_TIMED]], Silent())
+    job, _ = parse_job(words)
+    job.run([str(image) for image in images[:_TIMED]], SilentProgress())
     for made in out.glob("*.tif"):
         made.unlink()
-    outcomes = job.run([str(image) for image in images], Silent())
+    outcomes = job.run([str(image) for image in images], SilentProgress())
     stats = [outcome.stats for outcome in outcomes if outcome.stats is not None]
     if len(stats) < len(images):
         raise RuntimeError(next(outcome.error for outcome in outcomes if outcome.error))
@@ -113,7 +112,7 @@ def _map(checkpoint: Path, images: Sequence[Path], out: Path) -> tuple[float, fl
 
 
 def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work: Path) -> None:
-    """Score the city scene by scene, the held-out ones alone."""
+    """Record the mean scores of the held-out scenes."""
     announce("scoring")
     truth = work / "truth"
     truth.mkdir()

@@ -1,0 +1,76 @@
+"""Memory held by processes, including batches in transit between them.
+
+PSS counts only pages that processes have touched. A batch that a worker of torch's DataLoader has
+sent lies in shared memory of which the receiver has only a descriptor, and PSS also counts pages of
+ordinary files, which the kernel can drop. Held memory is therefore the anonymous part of PSS of all
+processes, plus the shared memory that any of them has open, counted once and in full.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+_SHARED = ("/dev/shm/", "/memfd:", "/dev/zero")
+"""Targets of descriptors of shared memory in /proc."""
+
+_NO_CHANGE = 1 << 20
+"""Largest change in bytes that counts as none."""
+_STILL = 10
+"""Consecutive measurements, 0.1 s apart, without change."""
+
+
+def tree_memory(pid: int | None = None) -> int:
+    """Return the bytes held by a process (default: this one) and its descendants."""
+    root = psutil.Process(pid)
+    private = 0
+    shared: dict[tuple[int, int], int] = {}
+    for process in [root, *root.children(recursive=True)]:
+        folder = Path("/proc", str(process.pid))
+        with suppress(OSError):  # the process has ended
+            private += _anonymous(folder)
+            shared.update(_opened(folder))
+    return private + sum(shared.values())
+
+
+def _anonymous(folder: Path) -> int:
+    """Return the anonymous part of PSS of a process in bytes."""
+    rows = (folder / "smaps_rollup").read_text().splitlines()[1:]
+    kib = {name: int(rest.split()[0]) for name, _, rest in (row.partition(":") for row in rows)}
+    return kib["Pss_Anon"] * 1024
+
+
+def _opened(folder: Path) -> dict[tuple[int, int], int]:
+    """Return (device, inode) to allocated bytes of the shared memory a process has open."""
+    found = {}
+    for link in (folder / "fd").iterdir():
+        with suppress(OSError):
+            if os.readlink(link).startswith(_SHARED):  # noqa: PTH115 - compared as text
+                stat = link.stat()
+                found[stat.st_dev, stat.st_ino] = stat.st_blocks * 512
+    return found
+
+
+def settled_memory(pid: int | None = None, within: float = 30.0) -> int:
+    """Return the held bytes once they no longer change.
+
+    Parameters
+    ----------
+    pid
+        Root of the process tree; None for this process.
+    within
+        Longest time to wait in seconds.
+    """
+    end = time.monotonic() + within
+    before = tree_memory(pid)
+    still = 0
+    while still < _STILL and time.monotonic() < end:
+        time.sleep(0.1)
+        now = tree_memory(pid)
+        still = 0 if abs(now - before) > _NO_CHANGE else still + 1
+        before = now
+    return before
