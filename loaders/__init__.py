@@ -8,11 +8,11 @@ for batch in loader:
 """
 
 from geoprep.cpus import usable_cpus
-from loaders.buffers import Batch
 from loaders.dataset import TileDataset, collate
 from loaders.device_tiles import DeviceTiles
-from loaders.loader import BatchLoader
+from loaders.loader import BatchLoader, this_rank
 from loaders.memory import MemorySampler, Usage, available_memory, process_usage
+from loaders.prefetch import Batch
 from loaders.prep import (
     PAD_TO,
     DevicePrep,
@@ -25,7 +25,7 @@ from loaders.prep import (
 )
 from loaders.ram import RamTiles
 from loaders.selection import Folds, Split, open_stores, select
-from loaders.shared import SharedArrays, is_distributed, this_rank
+from loaders.shared import SharedArrays, is_distributed
 from loaders.stream import StreamTiles
 
 __all__ = [

@@ -10,25 +10,32 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import distributed as dist
 
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
-from loaders.buffers import Batch, BufferPool
-from loaders.prefetch import Prefetcher
+from loaders.prefetch import Batch, BufferPool, Prefetcher
 from loaders.road_sampling import WeightRule, tile_weights, tiles_with_road
-from loaders.sampling import Augment, Sampling, Schedule, Step, StepCrops
-from loaders.shared import this_rank
+from loaders.sampling import STEPS_DRAWN, Augment, Sampling, Schedule, Step, StepCrops
 from loaders.tiles import CropReader, Tiles
 
 MAX_THREADS = 4
 """Maximum of the default number of threads: more of them only wait for memory."""
 
 STATE_VERSION = 1
+
+
+def this_rank() -> tuple[int, int]:
+    """Return rank and world size: (0, 1) if torch.distributed is not initialised."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
 
 
 @dataclass
@@ -310,9 +317,11 @@ class BatchLoader:
         crops = StepCrops(self.sampling, self._place.epoch, steps)
         pool, reader = self._pool, self._reader
         side = reader.announce(crops) if steps else None
+        drawn = lru_cache(maxsize=2)(crops.draw)  # two: threads may be on either side of a border
 
         def fill(step: int) -> Batch:
-            rows = crops(step)
+            part, within = divmod(step, STEPS_DRAWN)
+            rows = drawn(part)[within]
             batch = pool.batch(rows)
             reader.copy(rows, batch.image.permute(0, 2, 3, 1), batch.speed)
             return batch

@@ -26,7 +26,7 @@ from geoprep.speed import (
     UNKNOWN_SPEED,
 )
 from geoprep.store import StoreReader
-from loaders.buffers import Batch
+from loaders.prefetch import Batch
 from loaders.selection import Stores, band_places, open_stores
 
 Targets = Literal["bins", "continuous", "binary", "class"]

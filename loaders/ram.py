@@ -13,7 +13,7 @@ from torch import Tensor
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import REPAIR, StoreReader
 from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all
-from loaders.crops import Crops, copy_crops
+from loaders.crops import Crops
 from loaders.memory import format_bytes
 from loaders.selection import (
     ROW,
@@ -177,6 +177,8 @@ class RamTiles(Tiles):
 
     def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
         """Copy crops, in any thread; see `CropReader.copy`."""
+        from loaders.copying import copy_crops  # numba is slow to import
+
         copy_crops(self.image, self.speed, crops, image.numpy(), label.numpy())
 
     def decode(

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -36,8 +36,8 @@ SYMMETRIES: dict[Augment | None, int] = {None: 1, "flips": 4, "d4": 8}
 ROAD_TRIES = 8
 """Crops drawn for a sample under ``min_road`` before the one with most road is taken."""
 
-_STEPS_DRAWN = 16
-"""Steps whose crops are drawn at once."""
+STEPS_DRAWN = 16
+"""Steps whose crops are drawn at once, see `StepCrops.draw`."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -334,16 +334,6 @@ class StepCrops:
         self.steps = steps
         self._sampling = sampling
         self._order = sampling.order(epoch)
-        self._last: tuple[int, Crops, list[int]] | None = None
-
-    def __call__(self, i: int) -> Crops:
-        """Return the crops of step number ``i``; safe in any thread."""
-        part, within = divmod(i, _STEPS_DRAWN)
-        last = self._last  # read once: another thread may replace it
-        if last is None or last[0] != part:
-            last = self._last = self._draw(part)
-        _, crops, bounds = last
-        return crops.rows(slice(bounds[within], bounds[within + 1]))
 
     def positions(self) -> NDArray[np.int64]:
         """Return the positions of all steps in the epoch, int64 (n,), ascending."""
@@ -353,8 +343,16 @@ class StepCrops:
         """Return the samples of all steps, int64 (n,)."""
         return self._order[self.positions()]
 
-    def _draw(self, part: int) -> tuple[int, Crops, list[int]]:
-        steps = self.steps[part * _STEPS_DRAWN :][:_STEPS_DRAWN]
+    def draw(self, part: int) -> list[Crops]:
+        """Return the crops of up to `STEPS_DRAWN` steps, one item per step; safe in any thread.
+
+        Parameters
+        ----------
+        part
+            The steps begin with number ``part * STEPS_DRAWN``.
+        """
+        steps = self.steps[part * STEPS_DRAWN :][:STEPS_DRAWN]
         samples = np.concatenate([self._order[step.positions] for step in steps])
-        bounds = list(accumulate((step.size for step in steps), initial=0))
-        return part, self._sampling.crops(self.epoch, samples), bounds
+        crops = self._sampling.crops(self.epoch, samples)
+        bounds = accumulate((step.size for step in steps), initial=0)
+        return [crops.rows(slice(*ends)) for ends in pairwise(bounds)]

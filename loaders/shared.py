@@ -159,11 +159,6 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def this_rank() -> tuple[int, int]:
-    """Return rank and world size: (0, 1) if torch.distributed is not initialised."""
-    return (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)
-
-
 def _machine() -> tuple[str, int, int]:
     """Return the boot id, PID namespace and user: equal for processes that can share memory."""
     boot = Path("/proc/sys/kernel/random/boot_id")

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.errors import UsageError
-from loaders.buffers import BufferPool
 from loaders.chunks import Arrays
 from loaders.crops import Crops
 from loaders.memory import available_memory, format_bytes, memory_limit
-from loaders.prefetch import SideThreads
+from loaders.prefetch import BufferPool, SideThreads
 from loaders.sampling import Sampling, StepCrops
 from loaders.selection import LoadPlan, Split, Stores, plan_load
 from loaders.shuffle_order import LEAST_LANE, ShuffleWindow, StreamSampling, plan_reads

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from loaders.buffers import BufferPool
-from loaders.crops import Crops, copy_crops
-from loaders.prefetch import SideThreads
+from loaders.crops import Crops
+from loaders.prefetch import BufferPool, SideThreads
 from loaders.shuffle_order import ReadPlan
 
 ReadTiles = Callable[[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8]], None]
@@ -101,6 +100,8 @@ class PlannedReading(SideThreads):
             A tile cannot be read. All samples before it are available, in whatever order tiles
             were read.
         """
+        from loaders.copying import copy_crops  # numba is slow to import
+
         places = self._order[np.searchsorted(self._sorted, crops.sample)]
         visits, done = self._plan.visit[places], 0
         while done < len(visits):

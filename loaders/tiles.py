@@ -14,10 +14,9 @@ from torch import Tensor
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
-from loaders.buffers import BufferPool
-from loaders.crops import Crops, as_items, copy_crop, crop_affine
+from loaders.crops import Crops, crop_affine
 from loaders.memory import format_bytes
-from loaders.prefetch import SideThreads
+from loaders.prefetch import BufferPool, SideThreads
 from loaders.sampling import Sampling, StepCrops
 from loaders.selection import Origin, TileTable, open_stores
 
@@ -116,6 +115,8 @@ class Tiles(CropReader):
 
     def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
         """Copy crops, decoding each of their tiles once; see `CropReader.copy`."""
+        from loaders.copying import as_items, copy_crop  # numba is slow to import
+
         images, labels = image.numpy(), label.numpy()
         whole = images.shape[1] == self.side and not crops.op.any()
         pixels, mask = (None, None) if whole else self._empty()

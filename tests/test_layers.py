@@ -118,7 +118,7 @@ def test_no_private_name_is_imported(module):
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("loaders")])
 def test_loaders_import_the_store_and_small_modules_only(module):
-    small = ("speed", "errors", "compiled", "cpus")
+    small = ("speed", "errors", "cpus")
     allowed = ("geoprep.store", *(f"geoprep.{name}" for name in small))
     for other in ours(MODULES[module]):
         assert other.startswith("loaders") or other in allowed, f"{module} imports {other}"

@@ -8,9 +8,10 @@ for, so that a compiler can fuse it into one pass.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from geoprep.store import StoreReader
 from loaders import DevicePrep
 from training.checkpoint import ModelInfo
 from training.data import make_prep
-from training.engine import Compiled, CompileMode, Engine
+from training.engine import CompileMode, Engine
 from training.model import build_model, imported, set_prior
 from training.settings import Config
 
@@ -114,6 +115,42 @@ class RoadLoss(nn.Module):
         both, either = (weight * p * t).sum(), (weight * (p + t)).sum()
         dice = 1 - (2 * both + _SMOOTH) / (either + _SMOOTH)
         return LossParts((1 - self.dice) * main + self.dice * dice, main, dice)
+
+
+class Compiled:
+    """A callable that is compiled for each new input shape, or runs as it is if that fails.
+
+    There is one kernel per shape and none for dynamic shapes: otherwise the exact result of a step
+    would depend on the shapes of earlier steps, and a resumed run could differ.
+
+    Parameters
+    ----------
+    plain
+        Module or function.
+    what
+        Its name in the warning if compiling fails.
+    """
+
+    def __init__(self, plain: Callable[..., Any], what: str) -> None:
+        self._plain, self._what = plain, what
+        self._fast = torch.compile(plain, dynamic=False)
+
+    def __call__(self, *args: Tensor) -> Any:  # noqa: ANN401 - what the plain callable returns
+        """Return the result of the plain callable, up to rounding."""
+        # Imported here: the compiler takes seconds to import, and not every run uses it.
+        from torch._dynamo.exc import TorchDynamoException
+
+        try:
+            return self._fast(*args)
+        except TorchDynamoException as error:
+            self._fast = self._plain
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            warnings.warn(
+                f"{self._what} could not be compiled and runs slower, uncompiled: {reason}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return self._plain(*args)
 
 
 class Trainable(nn.Module):

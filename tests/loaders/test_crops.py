@@ -12,8 +12,9 @@ from helpers.painted import paint, painted_speed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loaders import crops as crops_module
-from loaders.crops import Crops, as_items, copy_crop, copy_crops, crop_affine, symmetry
+from loaders import copying
+from loaders.copying import as_items, copy_crop, copy_crops
+from loaders.crops import Crops, crop_affine, symmetry
 from loaders.sampling import Sampling
 
 
@@ -144,7 +145,7 @@ def test_without_a_compiled_loop_the_bytes_are_the_same(
         return out
 
     compiled = run()
-    monkeypatch.setattr(crops_module, "_kernel", lambda width: None)
+    monkeypatch.setattr(copying, "crop_kernel", lambda width: None)
     for one, other in zip(compiled, run(), strict=True):
         assert (one == other).all()
 

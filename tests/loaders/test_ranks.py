@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loaders.shared import is_distributed, this_rank
+from loaders import is_distributed, this_rank
 
 MakeStore = Callable[..., Path]
 

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.exc import TorchDynamoException
 
-from training.losses import RoadLoss, channel_share, channel_weights
+from geoprep.errors import UsageError
+from training.losses import Compiled, RoadLoss, channel_share, channel_weights
 
 
 @pytest.fixture
@@ -120,3 +122,27 @@ def test_rare_speeds_weigh_more_within_bounds():
 
 def test_channel_weights_without_labels_are_equal():
     assert channel_weights([_store(_255=100)]).tolist() == [1] * 8
+
+
+def test_a_failing_compiler_warns_once_and_the_plain_loss_is_used(monkeypatch):
+    def broken(*_args, **_options):
+        calls.append(1)
+        raise TorchDynamoException("cc1plus: out of memory\nand much more")
+
+    calls = []
+    monkeypatch.setattr(torch, "compile", lambda plain, **_: broken)
+    call = Compiled(lambda x: x + 1, "the loss")
+    with pytest.warns(RuntimeWarning, match=r"the loss could not be compiled.*cc1plus: out of"):
+        assert call(1) == 2
+    assert call(2) == 3
+    assert len(calls) == 1
+
+
+def test_an_error_of_the_callable_itself_is_not_hidden(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda plain, **_: plain)
+
+    def refuse(_):
+        raise UsageError("odd side")
+
+    with pytest.raises(UsageError, match="odd side"):
+        Compiled(refuse, "the model")(1)

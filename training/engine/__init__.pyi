@@ -13,7 +13,6 @@ from .host import keep_memory as keep_memory
 from .ipex import extension_problem as extension_problem
 from .ipex import optimize_inference as optimize_inference
 from .ipex import quantisers as quantisers
-from .native import Compiled as Compiled
 from .native import CompileMode as CompileMode
 from .native import Engine as Engine
 from .native import choose_device as choose_device

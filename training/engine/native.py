@@ -6,17 +6,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from geoprep.errors import UsageError
@@ -44,6 +44,8 @@ class Engine:
         Parts of a step to compile; ``off`` without a compiler.
     reason
         One line for the run's header: engine, reason for choosing it, missing compiler.
+    autocast
+        Returns the context for a forward pass; backward pass and optimizer run outside it.
     """
 
     name: EngineName
@@ -51,54 +53,21 @@ class Engine:
     dtype: torch.dtype
     compile_mode: CompileMode
     reason: str
+    autocast: Callable[[], AbstractContextManager[object]] = field(
+        init=False, repr=False, compare=False
+    )
 
-    def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """Return the context for a forward pass; backward pass and optimizer run outside it."""
-        if self.dtype == torch.float32:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=self.dtype)
+    def __post_init__(self) -> None:
+        autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+        if self.dtype != torch.float32:
+            autocast = partial(torch.autocast, self.device.type, dtype=self.dtype)
+        object.__setattr__(self, "autocast", autocast)  # the class is frozen
 
     def optimize(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Return model and optimizer as this engine runs them; the model may be changed."""
         if self.name == "ipex":
             return ipex.optimize(model, optimizer, self.dtype)
         return model, optimizer
-
-
-class Compiled:
-    """A callable that is compiled for each new input shape, or runs as it is if that fails.
-
-    There is one kernel per shape and none for dynamic shapes: otherwise the exact result of a step
-    would depend on the shapes of earlier steps, and a resumed run could differ.
-
-    Parameters
-    ----------
-    plain
-        Module or function.
-    what
-        Its name in the warning if compiling fails.
-    """
-
-    def __init__(self, plain: Callable[..., Any], what: str) -> None:
-        self._plain, self._what = plain, what
-        self._fast = torch.compile(plain, dynamic=False)
-
-    def __call__(self, *args: Tensor) -> Any:  # noqa: ANN401 - what the plain callable returns
-        """Return the result of the plain callable, up to rounding."""
-        # Imported here: the compiler takes seconds to import, and not every run uses it.
-        from torch._dynamo.exc import TorchDynamoException
-
-        try:
-            return self._fast(*args)
-        except TorchDynamoException as error:
-            self._fast = self._plain
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            warnings.warn(
-                f"{self._what} could not be compiled and runs slower, uncompiled: {reason}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            return self._plain(*args)
 
 
 def choose_device(name: DeviceName = "auto") -> torch.device:

@@ -4,13 +4,11 @@ import pytest
 import torch
 from helpers.steps import batch, losses
 from torch import nn
-from torch._dynamo.exc import TorchDynamoException
 
 from geoprep.errors import UsageError
 from loaders.prep import DevicePrep, Normalize, SpeedTarget
 from training.engine import ipex as engine_ipex
 from training.engine.native import (
-    Compiled,
     choose_engine,
     choose_precision,
     missing_compiler,
@@ -62,6 +60,16 @@ def test_only_scalars_come_back_and_they_are_fp32():
     with engine.autocast():
         parts = module(*batch())
     assert all(part.shape == () and part.dtype == torch.float32 for part in parts)
+
+
+def test_each_forward_pass_has_a_context_of_its_own():
+    engine = choose_engine("native", "cpu", "bf16", "off")
+    with engine.autocast(), engine.autocast():
+        assert torch.get_autocast_dtype("cpu") == torch.bfloat16
+        assert torch.is_autocast_enabled("cpu")
+    assert not torch.is_autocast_enabled("cpu")
+    with choose_engine("native", "cpu", "fp32", "off").autocast():
+        assert not torch.is_autocast_enabled("cpu")
 
 
 def test_parameters_stay_fp32_in_channels_last_under_the_same_names():
@@ -124,30 +132,6 @@ def test_a_missing_compiler_is_noted_and_nothing_compiled(monkeypatch):
     assert engine.compile_mode == "off"
     assert "no-such-compiler" in engine.reason
     assert _losses(engine)
-
-
-def test_a_failing_compiler_warns_once_and_the_plain_loss_is_used(monkeypatch):
-    def broken(*_args, **_options):
-        calls.append(1)
-        raise TorchDynamoException("cc1plus: out of memory\nand much more")
-
-    calls = []
-    monkeypatch.setattr(torch, "compile", lambda plain, **_: broken)
-    call = Compiled(lambda x: x + 1, "the loss")
-    with pytest.warns(RuntimeWarning, match=r"the loss could not be compiled.*cc1plus: out of"):
-        assert call(1) == 2
-    assert call(2) == 3
-    assert len(calls) == 1
-
-
-def test_an_error_of_the_callable_itself_is_not_hidden(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda plain, **_: plain)
-
-    def refuse(_):
-        raise UsageError("odd side")
-
-    with pytest.raises(UsageError, match="odd side"):
-        Compiled(refuse, "the model")(1)
 
 
 def test_auto_uses_native_without_the_extension_and_says_why(no_extension):

@@ -1,16 +1,30 @@
-"""Compiled loops that copy all crops of a batch in one call, without the interpreter's lock.
+"""Copies of crops of tiles into batches: one compiled loop per batch, or NumPy crop by crop.
 
-A pixel is moved by one load and one store of its bytes. Pixels of 3 bytes are moved 4 bytes at a
-time: the next pixel overwrites the extra byte. The first and the last pixel of a row are moved
-exactly, so nothing is read or written beyond an array. Rows of one-byte pixels are mirrored 8 at a
-time by reversing the bytes of a word, and transposed in blocks of 8 x 8 in eight words (three
-rounds of masked swaps; Warren, Hacker's Delight, 2nd ed., 7-3). Larger transposes go through strips
-of the source, which is read forwards, while the target stays in the cache. Memory is addressed
-directly: the loops do not check bounds, `loaders.crops` does.
+Both give the same bytes. NumPy copies whole tiles, pixels of many bands and crops of tiles that are
+decoded one at a time, and all crops in installations where numba cannot cache what it compiles.
+
+For NumPy a pixel is one item, whatever its number of bands. It moves items of 1, 2, 4 or 8 bytes
+at a time and releases the interpreter's lock meanwhile. A crop whose pixels change places within a
+row is first copied, row by row, into a scratch array that stays in the cache: memory is read
+forwards, and only the cache is read sideways. Two cases have code of their own. Items of 3 bytes,
+which NumPy moves by one call each, are mirrored band by band, in half the time. Whole tiles are
+copied by a ufunc: NumPy's own copy is ``memcpy``, for such lengths ``rep movsb``, which loses a
+quarter of its speed on some processors (AMD Zen) where only one end of the copy begins on a cache
+line.
+
+The compiled loops run without the interpreter's lock. A pixel is moved by one load and one store of
+its bytes. Pixels of 3 bytes are moved 4 bytes at a time: the next pixel overwrites the extra byte.
+The first and the last pixel of a row are moved exactly, so nothing is read or written beyond an
+array. Rows of one-byte pixels are mirrored 8 at a time by reversing the bytes of a word, and
+transposed in blocks of 8 x 8 in eight words (three rounds of masked swaps; Warren, Hacker's
+Delight, 2nd ed., 7-3). Larger transposes go through strips of the source, which is read forwards,
+while the target stays in the cache. Memory is addressed directly: the loops do not check bounds,
+their caller does.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
@@ -21,8 +35,148 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
-MOST_BYTES = 8
+from loaders.crops import FLIP_X, TRANSPOSE, Crops, symmetry
+
+_SCRATCH_PAD = 17
+"""Extra items in a row of scratch: a power of two as its length would crowd one cache set."""
+
+_RGB = 3
+"""Bytes of an item that is mirrored band by band."""
+
+_ZERO = np.uint8(0)
+
+
+class _Scratch(threading.local):
+    """One scratch array per thread for every (side, dtype) it has used."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[tuple[int, np.dtype[Any]], NDArray[Any]] = {}
+
+
+_scratches = _Scratch()
+
+
+def as_items(image: NDArray[np.uint8]) -> NDArray[Any]:
+    """Return uint8 (..., band), C-contiguous, as one item per pixel: shape (...)."""
+    bands = image.shape[-1]
+    dtype = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}.get(bands, f"V{bands}")
+    return image.view(dtype)[..., 0]
+
+
+def _scratch(side: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return this thread's (side, side) scratch array."""
+    arrays = _scratches.arrays
+    key = (side, dtype)
+    if key not in arrays:
+        arrays[key] = np.zeros((side, side + _SCRATCH_PAD), dtype)[:, :side]
+    return arrays[key]
+
+
+def copy_crop(tile: NDArray[Any], y: int, x: int, op: int, out: NDArray[Any]) -> None:
+    """Copy a square crop of one tile, under a symmetry.
+
+    Parameters
+    ----------
+    tile
+        Items (side, side).
+    y, x
+        Upper left corner of the crop, pixels.
+    op
+        Symmetry 0..7.
+    out
+        Items (crop, crop) of the same dtype; written.
+    """
+    side = len(out)
+    view = tile[y : y + side, x : x + side]
+    if not op and view.flags.c_contiguous and out.flags.c_contiguous:
+        _copy_bytes(_bytes(view), _bytes(out))
+    elif not op & (TRANSPOSE | FLIP_X):
+        out[...] = symmetry(view, op)
+    else:
+        scratch = _scratch(side, tile.dtype)
+        scratch[...] = view
+        source = symmetry(scratch, op)
+        if tile.dtype.itemsize == _RGB and not op & TRANSPOSE:
+            _copy_by_band(source, out)
+        else:
+            out[...] = source
+
+
+def _bytes(items: NDArray[Any], rows: int = 1) -> NDArray[np.uint8]:
+    """Return a view of contiguous items as bytes (rows, n)."""
+    flat: NDArray[np.uint8] = items.reshape(rows, -1).view(np.uint8)
+    return flat
+
+
+def _copy_bytes(source: NDArray[np.uint8], target: NDArray[np.uint8]) -> None:
+    np.bitwise_or(source, _ZERO, out=target)
+
+
+def _copy_by_band(items: NDArray[Any], out: NDArray[Any]) -> None:
+    """Copy items of a few bytes, in any order of rows and columns, one byte of each at a time."""
+    for band in range(out.dtype.itemsize):
+        out.getfield(np.uint8, band)[...] = items.getfield(np.uint8, band)
+
+
+def _copy_batch(tiles: NDArray[np.uint8], crops: Crops, out: NDArray[np.uint8]) -> None:
+    """Copy crops of many tiles.
+
+    Parameters
+    ----------
+    tiles
+        uint8 (tile, side, side, band).
+    crops
+        One row per sample.
+    out
+        uint8 (n, crop, crop, band); written.
+    """
+    (count, side, _, width), crop = tiles.shape, out.shape[1]
+    together = tiles.flags.c_contiguous and out.flags.c_contiguous
+    if together and crop == side and not crops.op.any():
+        sources, targets = (_bytes(array, rows=len(array)) for array in (tiles, out))
+        for tile, target in zip(crops.tile.tolist(), targets, strict=True):
+            _copy_bytes(sources[tile], target)
+        return
+    kernel = crop_kernel(width) if together and width <= _MOST_BYTES else None
+    columns = [np.ascontiguousarray(a) for a in (crops.tile, crops.y, crops.x, crops.op)]
+    if kernel is None:
+        items, result = as_items(tiles), as_items(out)
+        for i, (tile, y, x, op) in enumerate(zip(*(a.tolist() for a in columns), strict=True)):
+            copy_crop(items[tile], y, x, op, result[i])
+        return
+    if len(out) != len(columns[0]):
+        raise ValueError(f"{len(columns[0])} crops do not fit into a batch of {len(out)}")
+    for column, end in zip(columns, (count, side - crop + 1, side - crop + 1, 8), strict=True):
+        if len(column) and not 0 <= column.min() <= column.max() < end:
+            raise IndexError("a crop is outside of its tile")
+    kernel(tiles.ctypes.data, out.ctypes.data, *columns, side, crop)
+
+
+def copy_crops(
+    images: NDArray[np.uint8],
+    labels: NDArray[np.uint8],
+    crops: Crops,
+    image: NDArray[np.uint8],
+    label: NDArray[np.uint8],
+) -> None:
+    """Copy crops of tiles, images and labels.
+
+    Parameters
+    ----------
+    images, labels
+        uint8 (tile, y, x, band) and (tile, y, x), C-contiguous.
+    crops
+        One row per sample.
+    image, label
+        uint8 (n, y, x, band) and (n, y, x), C-contiguous; written.
+    """
+    _copy_batch(images, crops, image)
+    _copy_batch(labels[..., None], crops, label[..., None])
+
+
+_MOST_BYTES = 8
 """Pixels of more bytes are not faster than with NumPy."""
 
 _BLOCK = 16
@@ -169,7 +323,7 @@ def _transpose_bytes(source: Any, down: Any, along: Any, target: Any, side: Any)
 
 @cache
 def crop_kernel(width: int) -> CropKernel | None:
-    """Return the compiled copy of crops with pixels of ``width`` bytes, 1 to `MOST_BYTES`.
+    """Return the compiled copy of crops with pixels of ``width`` bytes, 1 to `_MOST_BYTES`.
 
     It compiles for seconds when it is first used on a machine, and is then loaded from numba's
     cache. None where numba finds no folder for its cache: every process would compile again.
