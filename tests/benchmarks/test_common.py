@@ -1,4 +1,4 @@
-"""Turns, figures, records, tables and plots: what every benchmark builds on."""
+"""Shared parts of the benchmarks: alternating runs, figures, records, tables and plots."""
 
 import json
 import sys
@@ -28,25 +28,25 @@ def test_every_second_round_runs_backwards():
     assert results == {"a": [1, 6, 7], "b": [2, 5, 8], "c": [3, 4, 9]}
 
 
-def test_announces_what_runs(monkeypatch: pytest.MonkeyPatch):
+def test_status_line_names_the_case(monkeypatch: pytest.MonkeyPatch):
     said: list[str] = []
     monkeypatch.setattr(common, "announce", said.append)
     Result("some", {"repeats": 5}).turns({"decode": lambda: 1}, 2)
     assert said == ["round 1 of 2: decode", "round 2 of 2: decode"]
 
 
-def test_a_case_that_fails_is_left_out_and_the_others_go_on():
+def test_failing_case_is_left_out_and_others_continue():
     result = Result("some", {"repeats": 2})
     assert result.turns({"a": fail, "b": lambda: 1}) == {"b": [1, 1]}
     assert result.notes == ["a is left out: no such luck"]
 
 
-def test_a_command_that_fails_says_why():
+def test_failing_command_reports_its_error():
     with pytest.raises(ChildError, match="no such luck"):
         run([sys.executable, "-c", "raise SystemExit('no such luck')"])
 
 
-def test_allocators_of_the_environment_do_not_reach_a_child(monkeypatch: pytest.MonkeyPatch):
+def test_allocator_variables_are_removed_for_child_processes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MALLOC_MMAP_MAX_", "0")
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
     code = "import os; print([k for k in os.environ if 'MALLOC' in k or 'GLIBC' in k])"
@@ -55,13 +55,13 @@ def test_allocators_of_the_environment_do_not_reach_a_child(monkeypatch: pytest.
         assert b"MALLOC_MMAP_MAX_" not in Path(f"/proc/{child.process.pid}/environ").read_bytes()
 
 
-def test_a_function_answers_and_one_that_fails_says_why():
+def test_function_answers_or_reports_its_error():
     assert ask("builtins:dict", {"a": 1}) == {"a": 1}
     with pytest.raises(ChildError, match="TypeError"):
         ask("math:sqrt", {})
 
 
-def test_a_silent_child_is_ended(monkeypatch: pytest.MonkeyPatch):
+def test_child_process_without_answer_is_killed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("benchmarks.child.TIMEOUT", 1.0)
     silent = ChildProcess("subprocess:call", {"args": ["sleep", "60"]})
     with silent, pytest.raises(ChildError, match="status -9"):
@@ -86,7 +86,7 @@ def test_median_lies_within_the_spread(values: list[float]):
         (Figure("MiB", (3.0,), at_least=1, at_most=4), True),
     ],
 )
-def test_the_median_keeps_or_breaks_a_promise(figure: Figure, met: bool):
+def test_median_meets_or_misses_its_bounds(figure: Figure, met: bool):
     assert figure.met is met
     assert ("met" in figure.promise) is met
 
@@ -141,7 +141,7 @@ def test_a_figure_is_recorded_once():
     assert result["rate"].values == (1.0,)
 
 
-def test_promises_are_printed(capsys: pytest.CaptureFixture[str]):
+def test_bounds_are_printed(capsys: pytest.CaptureFixture[str]):
     result = Result("some", {})
     result.add("rate", "chips/s", [1.0], at_least=2)
     result.add("unpromised", "s", [1.0])
@@ -198,12 +198,12 @@ def test_missing_store_is_reported_without_a_traceback(tmp_path: Path, capsys):
     assert "absent.zarr" in capsys.readouterr().err
 
 
-def test_a_quick_look_promises_nothing():
+def test_figures_of_a_quick_run_have_no_bounds():
     result = Result("some", {"quick": True})
     assert result.add("rate", "chips/s", [1.0], at_least=2).met is None
 
 
-def test_a_part_that_fails_leaves_the_others_their_figures():
+def test_failing_part_keeps_figures_of_others():
     result = Result("some", {})
     parts = {"a": fail, "b": lambda: result.add("b.rate", "", [1.0]), "c": fail}
     run_parts(result, parts, ["a", "b"])

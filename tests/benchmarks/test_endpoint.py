@@ -1,4 +1,4 @@
-"""S3 on this machine: each endpoint holds what was put into it, though they share a process."""
+"""Local S3 endpoints: each has only its own objects, although they share a process."""
 
 import pytest
 from helpers.buckets import client_of, s3_endpoint
@@ -6,7 +6,7 @@ from helpers.buckets import client_of, s3_endpoint
 from benchmarks.faults.endpoint import BUCKET, OWN, endpoint, objects_below
 
 
-def test_what_another_endpoint_held_is_gone(tmp_path):
+def test_objects_of_another_endpoint_are_removed(tmp_path):
     (tmp_path / "a.tif").write_bytes(b"a")
     with s3_endpoint(BUCKET, "others") as address:
         for bucket in (BUCKET, "others"):
@@ -18,7 +18,7 @@ def test_what_another_endpoint_held_is_gone(tmp_path):
         assert objects_below(client_of(address), BUCKET, "") == {}
 
 
-def test_an_endpoint_that_is_open_is_not_emptied():
+def test_open_endpoint_is_not_emptied():
     with s3_endpoint("one") as address:
         client_of(address).put_object(Bucket="one", Key="a", Body=b"a")
         with pytest.raises(RuntimeError, match="is open"), s3_endpoint("two"):

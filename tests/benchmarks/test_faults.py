@@ -43,7 +43,7 @@ def hoard():
     return len(bytearray(8 << 30))
 
 
-def test_a_child_tells_how_it_ends():
+def test_end_of_a_child_process():
     assert (ending := run(sleep, 0)).how == "done"
     assert ending.answer == "awake"
     assert run(sleep, 60, kill_after=0.05).how == "killed"
@@ -53,7 +53,7 @@ def test_a_child_tells_how_it_ends():
     assert "MemoryError" in run(hoard, memory=1 << 30).answer
 
 
-def test_the_table_names_what_was_lost(tmp_path):
+def test_table_lists_failures(tmp_path):
     good, bad = FaultRow("one | two", "all is well"), FaultRow("three", "all is well", note="odd")
     good.count([])
     bad.count([])
@@ -78,11 +78,11 @@ def test_every_mutation_changes_a_file(inputs, kind):
         assert sum(one != data for one in changed) >= 6, name
 
 
-def test_mutated_inputs_cost_no_more_than_their_scene(inputs):
+def test_damaged_input_fails_only_its_scene(inputs):
     assert_survived(mutated.rows(inputs, 1, 12))
 
 
-def test_flipped_bits_are_found_and_never_delivered(inputs):
+def test_flipped_bits_are_found_and_never_returned(inputs):
     found, kept = flipped.rows(inputs, 1, 6)
     assert_survived([found, kept])
     assert found.tried == kept.tried == 6

@@ -1,4 +1,4 @@
-"""The benchmark of inference: what it runs, what it says where a form is missing."""
+"""The benchmark of inference: its commands, figures, and notes on missing forms."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ IPEX = {"ipex-bf16", "ipex-int8"}
 
 
 class Doubler:
-    """A runner that notes what went through it."""
+    """A runner that records the shapes of its inputs."""
 
     def __init__(self):
         self.seen = []
@@ -35,7 +35,7 @@ class Doubler:
 
 
 class Talk:
-    """A child that answers as one would whose rates are known; it grows with every map."""
+    """A process with known rates, whose memory grows with every prediction."""
 
     def __init__(self, speed):
         self.speed, self.maps = speed, 0
@@ -70,11 +70,11 @@ def test_latencies_are_percentiles_areas_those_of_batches_and_a_share_is_of_the_
     assert result["fp32.maps"].median == pytest.approx(20 * 0.3**2 * 3600)
     assert result["fp32.share"].median == pytest.approx(0.75)
     assert result["fp32.share"].met is False
-    assert result["fp32.memory"].values == (1.0,)  # of the network, not of making maps
+    assert result["fp32.memory"].values == (1.0,)  # of the model, without predictions
 
 
 @pytest.mark.parametrize("scale", [benchmark.InferenceScale(), benchmark.QUICK])
-def test_windows_of_the_image_that_is_mapped_fill_the_batches_that_are_timed(scale):
+def test_windows_of_the_predicted_image_fill_complete_batches(scale):
     grid = WindowGrid.over(scale.image, scale.image, scale.side, benchmark.OVERLAP, scale.count)
     assert grid.shape == (scale.count, scale.side, scale.side)
     assert len(grid.rows.starts) == len(grid.columns.starts) == scale.across * scale.count
@@ -95,7 +95,7 @@ def test_a_form_is_exported_by_the_command_into_the_folder(tmp_path, monkeypatch
     assert len(made) == 1
 
 
-def test_a_form_that_fails_on_the_way_leaves_a_note_and_the_others_their_figures():
+def test_failing_form_adds_a_note_and_others_keep_their_figures():
     class Dying(Talk):
         def ask(self, do, **arguments):
             if do == "predict" and self.maps:
@@ -120,7 +120,7 @@ def test_forms_are_chosen_by_name(capsys):
     assert "--only int9: choose from fp32, bf16," in capsys.readouterr().err
 
 
-def test_forms_of_the_extension_run_where_it_is(monkeypatch, tmp_path):
+def test_forms_of_the_extension_use_its_interpreter(monkeypatch, tmp_path):
     monkeypatch.setattr(benchmark, "IPEX_PYTHON", tmp_path / "python")
     assert {name for name, form in FORMS.items() if form.python != sys.executable} == IPEX
     with pytest.raises(ChildError, match="make ipex"):
@@ -141,7 +141,7 @@ def test_every_form_is_a_format_of_export():
 
 @pytest.mark.slow
 def test_a_checkpoint_is_judged_and_timed_beside_its_exports(tmp_path):
-    """With a store, as a person would; a form that cannot be had leaves a note."""
+    """With a store, and with a form that is exported."""
     torch.manual_seed(0)
     from dataclasses import replace
 

@@ -34,7 +34,7 @@ def task(store, tmp_path_factory):
     return Task(str(folder), SIZES.batch_size, 1, str(store))
 
 
-def test_classic_batch_takes_what_the_arithmetic_says():
+def test_size_of_a_float32_batch():
     image, mask = 32 * 512 * 512 * 3 * 4, 32 * 512 * 512 * 8
     assert (image, mask) == (100_663_296, 67_108_864)
     assert batch_bytes("classic", 32, 512, 3) == image + mask
@@ -42,14 +42,14 @@ def test_classic_batch_takes_what_the_arithmetic_says():
     assert 64 * batch_bytes("classic", 32, 512, 3) == pytest.approx(11e9, rel=0.03)
 
 
-def test_arithmetic_is_that_of_the_tensors_themselves():
+def test_computed_batch_size_equals_that_of_tensors():
     image = torch.zeros(2, 3, 8, 8, dtype=torch.float32)
     mask = torch.zeros(2, 8, 8, dtype=torch.int64)
     assert batch_bytes("classic", 2, 8, 3) == image.nbytes + mask.nbytes
     assert batch_bytes("uint8", 2, 8, 3) == image.byte().nbytes + mask.byte().nbytes
 
 
-def test_each_worker_has_a_batch_beside_the_one_in_the_loop():
+def test_each_worker_prefetches_one_batch():
     one = batch_bytes("uint8", 32, 512, 3)
     assert one == pytest.approx(33.6e6, rel=0.01)
     assert expected_bytes("uint8", 0, 32, 512, 3) == one
@@ -57,7 +57,7 @@ def test_each_worker_has_a_batch_beside_the_one_in_the_loop():
     assert expected_bytes("threads", 8, 32, 512, 3) == 10 * one
 
 
-def test_memory_is_told_in_all_beside_its_arithmetic(monkeypatch, tmp_path, capsys):
+def test_memory_is_reported_with_its_computed_size(monkeypatch, tmp_path, capsys):
     asked = []
 
     def found(target, task):
@@ -81,7 +81,7 @@ def test_memory_is_told_in_all_beside_its_arithmetic(monkeypatch, tmp_path, caps
     assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_shared_memory_that_nobody_maps_is_held():
+def test_unmapped_shared_memory_is_counted():
     before = tree_memory()
     fd = os.memfd_create("batch")
     try:
@@ -92,7 +92,7 @@ def test_shared_memory_that_nobody_maps_is_held():
     assert tree_memory() - before < 16 << 20
 
 
-def test_shared_memory_is_held_once_however_many_descriptors_there_are():
+def test_shared_memory_is_counted_once_for_all_descriptors():
     fd = os.memfd_create("batch")
     os.write(fd, bytes(32 << 20))
     before = tree_memory()
@@ -152,7 +152,7 @@ def entry_of(name):
     return next(entry for entry in other_loaders.ENTRIES if entry.name == name)
 
 
-def test_peer_delivers_every_pixel_and_says_how_fast(task):
+def test_peer_returns_every_pixel_and_its_rate(task):
     with other_loaders.start(entry_of("uint8"), task) as conversation:
         assert conversation.answer()["torch"] == torch.__version__
         assert conversation.ask("prepare") == {}
@@ -168,7 +168,7 @@ def test_peer_delivers_every_pixel_and_says_how_fast(task):
         os.kill(pid, 0)
 
 
-def test_failing_peer_says_why(task):
+def test_failing_peer_reports_its_error(task):
     lost = Task(f"{task.folder}/nowhere", 4, 0)
     with other_loaders.start(entry_of("uint8"), lost) as conversation:
         conversation.answer()
@@ -176,7 +176,7 @@ def test_failing_peer_says_why(task):
             conversation.ask("open")
 
 
-def test_loader_that_loses_pixels_is_refused():
+def test_loader_that_loses_pixels_is_rejected():
     truth = {"tiles": 4, "image_sum": 1e6, "speed_sum": 500}
     other_loaders.compare(dict(truth, image_sum=1e6 + 0.5), truth)
     for name, value in (("tiles", 3), ("image_sum", 1.001e6), ("speed_sum", 499)):
@@ -185,7 +185,7 @@ def test_loader_that_loses_pixels_is_refused():
 
 
 @pytest.mark.slow
-def test_peers_are_put_next_to_ours_and_missing_ones_skipped(task, monkeypatch):
+def test_peers_are_compared_and_missing_ones_skipped(task, monkeypatch):
     monkeypatch.setattr(other_loaders, "PEERS_PYTHON", Path("/nowhere"))
     names = ("ours", "ours_crops", "uint8_inline", "classic")
     entries = [entry_of(name) for name in (*names, "litdata")]
@@ -212,7 +212,7 @@ def test_worker_holds_the_batches_of_its_kind(store):
         assert found["held"] >= least
 
 
-def test_quick_run_records_what_it_promises(store, tmp_path):
+def test_quick_run_records_its_figures(store, tmp_path):
     record, picture = tmp_path / "loaders.json", tmp_path / "loaders.png"
     options = ["--quick", "--repeats", "1", "--seconds", "0.02", "--threads", "1"]
     only = ["--only", "throughput", "--only", "load"]
@@ -254,8 +254,8 @@ def test_random_tiles_and_files_hold_the_same_pixels(tmp_path):
         assert np.array_equal(file.read(1), tiles.speed[0])
 
 
-def test_loading_is_measured_without_zarrs_and_says_so(store, monkeypatch):
-    """As in the environment that `make demo` makes."""
+def test_loading_is_measured_without_zarrs(store, monkeypatch):
+    """zarrs is missing in the environment of `make demo`."""
     monkeypatch.setattr("benchmarks.loading.load_rate.find_spec", lambda name: None)
     result = Result("loaders", {"quick": True, "repeats": 1}, {"cores": 2})
     measure_load(result, store)
@@ -264,7 +264,7 @@ def test_loading_is_measured_without_zarrs_and_says_so(store, monkeypatch):
     assert result.notes == ["load: zarrs is not installed and left out: pip install zarrs"]
 
 
-def test_residencies_are_put_next_to_each_other(store, capsys):
+def test_storage_of_tiles_is_compared(store, capsys):
     settings = {"batch_size": 4, "crop": 64, "threads": 1, "seconds": 0.01, "repeats": 1}
     result = Result("loaders", {**settings, "quick": True})
     tiles = RamTiles.load(store, split="all", progress=False)

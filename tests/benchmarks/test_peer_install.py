@@ -30,7 +30,7 @@ def test_without_torch_nothing_else_is_tried(monkeypatch):
     assert asked == [["torch", "numpy"]]
 
 
-def test_what_a_peer_is_compiled_against_is_named_to_who_cannot_install_it(monkeypatch, capsys):
+def test_missing_system_libraries_are_named(monkeypatch, capsys):
     monkeypatch.setattr(install, "_found", lambda libraries: False)
     monkeypatch.setattr(install, "_pip", lambda arguments: True)
     assert not install._install("ffcv>=1.0.2", [])

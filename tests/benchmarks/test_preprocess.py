@@ -77,7 +77,7 @@ def test_real_chips_are_found_or_not(shared_data: Path, tmp_path: Path):
 
 
 @needs_reference
-def test_the_usual_way_makes_the_same_pixels(chips: Chips, tmp_path: Path):
+def test_reference_pipeline_makes_the_same_pixels(chips: Chips, tmp_path: Path):
     found = find_scenes(chips.city, chips.folder)
     plan = make_plan([found], [chips.city.name], BuildOptions(), Threads(1))
     build(plan, tmp_path / "o.zarr", Threads(1))
@@ -86,13 +86,13 @@ def test_the_usual_way_makes_the_same_pixels(chips: Chips, tmp_path: Path):
         (image, speed), _ = prepare_chip(scene)
         ours, mask = store.image(SIZE)[number], store.speed(SIZE)[number]
         valid = ours.any(axis=-1)
-        # A build keeps 0 for nodata; the usual way lets the darkest valid pixels be 0 too.
+        # A build keeps 0 for nodata; in the reference the darkest valid pixels may be 0.
         assert np.array_equal(ours[valid], np.maximum(image, 1)[valid])
         assert np.array_equal(mask[valid], speed[valid])
 
 
 @needs_reference
-def test_the_usual_way_writes_what_it_prepared(chips: Chips, tmp_path: Path):
+def test_reference_pipeline_writes_its_pixels(chips: Chips, tmp_path: Path):
     import zarr
 
     scenes = chips.scenes()
@@ -116,8 +116,8 @@ def test_a_mosaic_is_one_image_with_streets(tmp_path: Path):
     assert len(document["features"]) == 700 * 700 // 20_000
 
 
-def test_memory_is_the_commands_own():
-    held = bytearray(300 * MIB)  # of this process: none of the command's business
+def test_memory_is_that_of_the_command():
+    held = bytearray(300 * MIB)  # of this process, not of the command
     code = "import time; held = bytearray(100 << 20); time.sleep(0.5)"
     seconds, pss = measure_command([sys.executable, "-c", code])
     assert len(held) == 300 * MIB
@@ -125,7 +125,7 @@ def test_memory_is_the_commands_own():
     assert 100 * MIB < pss < 200 * MIB
 
 
-def test_a_failing_command_says_why():
+def test_failing_command_reports_its_error():
     with pytest.raises(ChildError, match="no such luck"):
         measure_command([sys.executable, "-c", "raise SystemExit('no such luck')"])
 
@@ -134,7 +134,7 @@ def test_a_failing_command_says_why():
 def test_a_quick_run_records_prints_and_draws_everything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    # Looking at a process's pages stops it: fifty times a second doubles what it takes.
+    # Reading the page table of a process stops it: 50 times per second doubles its time.
     monkeypatch.setattr("benchmarks.builds.INTERVAL", 0.2)
     record, plot = tmp_path / "p.json", tmp_path / "p.png"
     given = ["--quick", "--size", str(SIZE), "--chips", "2", "--repeats", "1"]

@@ -1,4 +1,4 @@
-"""From images to scored networks: the part of the roads' benchmark that needs a network."""
+"""The part of the benchmark of roads from images to scored road networks."""
 
 import json
 
@@ -9,7 +9,7 @@ from benchmarks.roads import main
 
 @pytest.mark.slow
 def test_images_become_scored_networks_by_one_command(tmp_path):
-    """A network of a few steps finds no roads; what is recorded is what a real run records."""
+    """A model trained for a few steps finds no roads, but all figures are recorded."""
     report = tmp_path / "roads.json"
     assert main(["--end-to-end", "--quick", "--level", "256", "--json", str(report)]) == 0
     recorded = json.loads(report.read_text())["figures"]

@@ -1,4 +1,4 @@
-"""The trainer's benchmark: what it runs, how it judges it, and whole runs of its parts."""
+"""The benchmark of training: its commands, figures and complete runs of its parts."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def a_result(**settings):
 
 
 def test_the_top_of_the_ladder_is_what_fit_does_by_default():
-    """But for the engine: where the extension is installed the default would be that one."""
+    """Except for the engine: if the extension is installed, it is the default."""
     assert FIT.options == ("--engine", "native")
     assert FIT.keep_memory
     assert KEPT.options == PLAIN.options
@@ -78,13 +78,13 @@ def test_the_bound_is_every_convolution_of_a_step_and_nothing_else():
     ]
     assert all(image.dtype == torch.bfloat16 for image in images)
     assert all(image.is_contiguous(memory_format=torch.channels_last) for image in images)
-    # The image itself needs no gradient, which the backward pass is not charged for.
+    # The image needs no gradient, so the backward pass computes none.
     masks = [given[-1] for _, given in found[2:]]
     assert [mask[0] for mask in masks] == [True, False]
 
 
 def fake_rates(monkeypatch, rates):
-    """Let runs answer at once, with these images per second."""
+    """Replace runs by answers with these images per second."""
 
     def measure_rung(rung, store, work, options):
         if rates[rung.name] is None:
@@ -96,7 +96,7 @@ def fake_rates(monkeypatch, rates):
 
 
 def everywhere(rungs):
-    """Return rungs whose interpreters are there."""
+    """Return rungs with an interpreter that exists."""
     return [replace(rung, python=Path("/")) for rung in rungs]
 
 
@@ -111,7 +111,7 @@ def test_the_ladder_is_judged_by_its_ratios(monkeypatch, store, tmp_path):
     assert [figure.met for figure in found.values()] == [True, False, False]
 
 
-def test_a_rung_that_does_not_start_is_left_out_with_a_word(monkeypatch, store, tmp_path):
+def test_a_rung_that_does_not_start_is_left_out_with_a_note(monkeypatch, store, tmp_path):
     fake_rates(monkeypatch, {"fit": 2.0, "ipex": None, CEILING: 16.0})
     result = a_result()
     ladder.measure_ladder(result, store, tmp_path, everywhere([FIT, IPEX]))
@@ -120,7 +120,7 @@ def test_a_rung_that_does_not_start_is_left_out_with_a_word(monkeypatch, store, 
     assert any("no such luck" in note for note in result.notes)
 
 
-def test_what_is_not_installed_is_left_out_with_a_word(monkeypatch, store, tmp_path):
+def test_missing_interpreter_is_left_out_with_a_note(monkeypatch, store, tmp_path):
     fake_rates(monkeypatch, {"fit": 2.0, CEILING: 16.0})
     monkeypatch.setattr(ladder, "IPEX", replace(IPEX, python=Path("/nowhere")))
     result = a_result()
@@ -145,7 +145,7 @@ def test_the_prior_is_one_guess_for_every_road(store):
 
 @pytest.fixture
 def learnt(monkeypatch):
-    """Let commands answer at once, writing what theirs would; return those that were run."""
+    """Replace commands by functions that write their outputs; return the calls."""
     asked = []
 
     def trained(store, out, options):

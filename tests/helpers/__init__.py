@@ -1,1 +1,1 @@
-"""What tests of several rooms are made with."""
+"""Helpers of tests of several packages."""

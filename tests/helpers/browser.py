@@ -39,7 +39,7 @@ class Browser:
         )
         said = done.stderr.decode(errors="replace").splitlines()
         self.complaints = [line for line in said if "CONSOLE" in line]
-        # A page of a file has the origin "null"; what the browser asks for by itself has another.
+        # A page of a file has the origin "null"; requests of the browser itself have another.
         events = [one.get("params", {}) for one in json.loads(self._net.read_text())["events"]]
         own = [one for one in events if one.get("initiator") == "null" and "url" in one]
         self.asked = [one["url"] for one in own if not one["url"].startswith("file:")]

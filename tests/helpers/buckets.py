@@ -20,7 +20,7 @@ def s3_endpoint(*buckets: str) -> Iterator[str]:
     """Serve S3 with some empty buckets and no others, one at a time; yield the address."""
     with s3_server(*buckets) as address:
         yield address
-    remote._client.cache_clear()  # their connections are dead, and the port may come again
+    remote._client.cache_clear()  # their connections are closed, and the port may be used again
 
 
 def use_endpoint(patch: pytest.MonkeyPatch, endpoint: str, **more: str) -> None:
@@ -43,7 +43,7 @@ def object_digests(endpoint: str, bucket: str, prefix: str) -> dict[str, str]:
 
 
 class Bucket:
-    """A bucket that notes what is asked of it.
+    """A bucket that records its requests.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Bucket:
         self._client, self._name = client_of(endpoint), name
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
-        """Note every request from now on."""
+        """Record every request from now on."""
 
         def note(handler: WSGIRequestHandler, *_: object) -> None:
             if handler.command in ("GET", "HEAD"):

@@ -1,4 +1,4 @@
-"""Builds in processes of their own, which end at a moment of the test's choice.
+"""Builds in processes of their own, which end at a chosen moment.
 
 Run as a program this is a server: it imports everything once, then forks a child for every request
 (a line of JSON), so that a build that is to be killed costs a third of a second and not three.
@@ -151,7 +151,7 @@ def _build(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _watch(out: str, die_at: int, full_at: int) -> itertools.count[int]:
-    """Count changes of files under ``out`` and act on the one that is asked for."""
+    """Count changes of files under ``out`` and act at the requested one."""
     counter = itertools.count(1)
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:

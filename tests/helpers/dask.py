@@ -1,4 +1,4 @@
-"""A Dask cluster in processes of its own on this machine."""
+"""A local Dask cluster in separate processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Cluster:
 
 
 def waited_for(log: Path, pattern: str, seconds: float = 60) -> str:
-    """Return what a process says of itself, once it does."""
+    """Return the first report of a process."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if match := re.search(pattern, log.read_text()):
@@ -63,7 +63,7 @@ def waited_for(log: Path, pattern: str, seconds: float = 60) -> str:
 def dask_cluster(
     folder: Path, workers: int = 2, *more: str, failures: int = 3
 ) -> Iterator[Cluster]:
-    """Start a scheduler and workers; ``failures`` of a task's workers may die before it is lost."""
+    """Start a scheduler and workers; ``failures`` of a task's workers may die before it fails."""
     path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
     environment = {
         **os.environ,

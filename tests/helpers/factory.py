@@ -1,4 +1,4 @@
-"""Small scenes on disk, of every kind that a build has to take or to refuse."""
+"""Small scenes on disk, of every kind that a build accepts or rejects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Line = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where an image lies: CRS and affine."""
+    """CRS and affine transform of an image."""
 
     crs: str | None
     transform: Affine
@@ -105,7 +105,7 @@ def write_image(
             transform=place.transform,
             nodata=nodata,
             compress=compress,
-            # GDAL takes the fourth of four bands for alpha unless it is told otherwise.
+            # GDAL takes the fourth of four bands for alpha by default.
             photometric="rgb" if values.shape[-1] == 3 else "minisblack",
             alpha="no" if alpha is None else "yes",
         ) as file,
@@ -154,7 +154,7 @@ def write_scene(
     roads: Sequence[tuple[Line, dict[str, str]]] = ROADS,
     **image: Any,
 ) -> Scene:
-    """Write an image and, unless told otherwise, its label."""
+    """Write an image and, by default, its label."""
     tif = write_image(folder / f"{name}.tif", values, place, **image)
     label = None
     if labelled:

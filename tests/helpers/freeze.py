@@ -264,7 +264,7 @@ def _draw_masks(folder: Path) -> None:
 
 
 def _draw_strip(folder: Path) -> None:
-    """Draw a strip of 1200 x 96 pixels: its map has three rows of tiles."""
+    """Draw a strip of 1200 x 96 pixels: its prediction has three rows of tiles."""
     values = _ground(1200, 96)
     values[:, :, 40:48] = 200
     values[:, 100:1200:220] = 160
@@ -274,7 +274,7 @@ def _draw_strip(folder: Path) -> None:
 
 
 def draw_network(folder: Path) -> None:
-    """Draw a map of speeds of 400 x 400 pixels, and its roads as lines a little beside."""
+    """Draw a mask of speeds of 400 x 400 pixels, and its roads as slightly shifted lines."""
     speed = np.zeros((400, 400), np.uint8)
     for at in (60, 200, 330):
         speed[at : at + 8], speed[:, at + 20 : at + 28] = 25, 45

@@ -160,7 +160,7 @@ def map_of(path: Path) -> tuple[str, list[float]]:
 
 
 def copied(fixtures: Path, work: Path) -> None:
-    """Unpack and copy all frozen files, so that commands may write beside them."""
+    """Unpack and copy all frozen files, so that commands may write next to them."""
     for name in ("sources.zip", "stores.zip"):
         with zipfile.ZipFile(fixtures / name) as archive:
             archive.extractall(work)
@@ -233,7 +233,7 @@ def build_again(work: Path) -> Values:
 
 
 def predict(work: Path, network: str, *options: str) -> tuple[str, list[float]]:
-    """Return digest and means of the map of an image."""
+    """Return digest and means of the prediction of an image."""
     out = work / "maps" / re.sub(r"\W", "-", " ".join((network, *options)))
     words = ("training.predict", network, "strip/strip.tif", *PREDICT, *options)
     command(*words, "--out", out)
@@ -324,7 +324,7 @@ def resume_prediction(work: Path) -> Values:
 
 
 def read_networks(work: Path) -> Values:
-    """Score and route on the networks of every format; vectorise the drawn speeds again."""
+    """Score and route on the road networks of every format; vectorise the drawn speeds again."""
     close: dict[str, Any] = {}
     for suffix in NETWORKS:
         file = f"networks/roads.{suffix}"

@@ -1,4 +1,4 @@
-"""Small stores whose pixels say where they are: any mix-up of tiles, rows or bands shows."""
+"""Small stores whose pixels encode their position, to detect swapped tiles, rows or bands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from geoprep.store.writer import create_store, finish_store
 
 
 def paint(tiles: int, side: int, bands: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return image and speed whose pixels tell tile, row, column; valid pixels are never 0."""
+    """Return image and speed whose pixels encode tile, row, column; valid pixels are never 0."""
     tile, y, x = np.meshgrid(np.arange(tiles), np.arange(side), np.arange(side), indexing="ij")
     told = (1 + y % 255, 1 + x % 255, 1 + tile % 255)
     image = np.stack([told[band % 3] for band in range(bands)], axis=-1).astype(np.uint8)
@@ -23,7 +23,7 @@ def paint(tiles: int, side: int, bands: int) -> tuple[NDArray[np.uint8], NDArray
 
 
 def painted_speed(tile: Any, y: Any, x: Any) -> NDArray[np.uint8]:
-    """Return the mask byte of a painted pixel: every byte occurs, no data and no road too."""
+    """Return the mask byte of a painted pixel: all bytes occur, with nodata and background."""
     return ((31 * tile + 7 * y + 13 * x + y * x) % 256).astype(np.uint8)
 
 

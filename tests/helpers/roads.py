@@ -21,13 +21,13 @@ def drawn(lines, shape, *, width=4.0, pixel=1.0, value=1):
 
 
 def traced(lines, shape=(200, 200), *, pixel=1.0, width=4.0, **options) -> RoadGraph:
-    """Return the network of drawn lines."""
+    """Return the road network of drawn lines."""
     mask = drawn(lines, shape, width=width, pixel=pixel)
     return trace(array_raster(mask, pixel_size_m=pixel, kind="mask"), Tracing(**options))
 
 
 def network(*lines, speeds=None, crs=None) -> RoadGraph:
-    """Return the network of lines that meet where their ends are equal."""
+    """Return the road network of lines that meet where their ends are equal."""
     made = np.empty(len(lines), object)
     made[:] = [shapely.LineString(line) for line in lines]
     ends = [tuple(map(float, line[end])) for line in lines for end in (0, -1)]

@@ -1,4 +1,4 @@
-"""A small store with something to learn: bright lines are roads, the brighter the faster."""
+"""A small store to train on: bright lines are roads, and brightness is speed."""
 
 import numpy as np
 

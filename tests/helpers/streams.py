@@ -1,4 +1,4 @@
-"""What the tests of streams share."""
+"""Shared helpers of the tests of streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loaders import Batch, BatchLoader
 TILE = 32 * 32 * 4
 TRAIN: dict[str, Any] = {"crop": 16, "augment": "d4", "crops_per_tile": 3, "seed": 5}
 SMALL: dict[str, Any] = {"lanes": 2, "ram_limit": 40 * TILE}
-"""A limit that 200 tiles do not fit into by far."""
+"""A memory limit far below the size of 200 tiles."""
 
 LARGE: dict[str, Any] = {"scenes": 50, "shard_tiles": 7, "levels": (32,)}
 """A store of 200 tiles, 160 of them for training; shards do not end with scenes."""
@@ -26,7 +26,7 @@ def digest(batch: Batch) -> tuple[int, ...]:
 
 
 def samples(loader: BatchLoader) -> list[tuple[int, ...]]:
-    """Return tile, window, key and bytes of every sample, batch borders forgotten."""
+    """Return tile, window, key and bytes of every sample, batch borders ignored."""
     found = []
     for batch in loader:
         for i in range(len(batch)):
@@ -41,7 +41,7 @@ def loader_threads() -> list[str]:
 
 
 def threads_end(seconds: float = 20.0) -> bool:
-    """Return whether the threads of a loop that was left end soon: nobody waits for them."""
+    """Return True if the threads of an abandoned loop end soon."""
     end = time.monotonic() + seconds
     while loader_threads() and time.monotonic() < end:
         time.sleep(0.001)
@@ -49,7 +49,7 @@ def threads_end(seconds: float = 20.0) -> bool:
 
 
 def assert_leaves_no_thread(loader: BatchLoader) -> None:
-    """Leave a loop over a loader by a break and by errors: its threads end, and it goes on."""
+    """Leave a loop over a loader by a break and by errors: threads end, the loader still works."""
     for _ in loader:
         break
     assert threads_end()

@@ -1,4 +1,4 @@
-"""Networks small enough for tests, as a user's own factories: ``--model tiny:build``."""
+"""Small models for tests, as user-defined factories: ``--model tiny:build``."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ def build(bands, channels):
 
 
 def normed(bands, channels):
-    """With running statistics and dropout: everything that has state."""
+    """A model with all kinds of state: running statistics and dropout."""
     return nn.Sequential(
         nn.Conv2d(bands, 8, 5, padding=2, bias=False),
         nn.BatchNorm2d(8),
@@ -41,7 +41,7 @@ class _Doomed(nn.Module):
         self.at = int(os.environ["DOOM_AT"])
 
     def forward(self, image):
-        # What plans memory puts single images through.
+        # The memory planner passes single images.
         self.calls += self.training and len(image) > 1
         if 0 < self.at == self.calls:
             self.calls += 1
@@ -50,7 +50,7 @@ class _Doomed(nn.Module):
 
 
 def killed(bands, channels):
-    """As `normed`; the process is killed without a warning at call DOOM_AT."""
+    """As `normed`; the process is killed by SIGKILL at call DOOM_AT."""
     return _Doomed(normed(bands, channels), signal.SIGKILL)
 
 
@@ -143,7 +143,7 @@ def steep(bands, channels):
 
 
 def no_arguments():
-    """Not how a factory is called."""
+    """A factory with wrong parameters."""
 
 
 def half_size(bands, channels):
@@ -157,12 +157,12 @@ class _Tuple(nn.Module):
 
 
 def tuple_out(bands, channels):
-    """More than logits."""
+    """Returns more than logits."""
     return _Tuple()
 
 
 def broken(bands, channels):
-    """Cannot be made."""
+    """A factory that fails."""
     raise RuntimeError("out of ideas")
 
 
@@ -171,7 +171,7 @@ DARKENED = []
 
 
 def darken(image, speed, key):
-    """An augmentation of one's own."""
+    """A user-defined augmentation."""
     assert speed.dtype == torch.uint8
     assert key.dtype == torch.int64
     DARKENED.append((tuple(image.shape), image.dtype))
@@ -191,7 +191,7 @@ class _Explosive(nn.Module):
         self.calls = 0
 
     def forward(self, image):
-        self.calls += len(image) > 1  # what plans memory puts single images through
+        self.calls += len(image) > 1  # the memory planner passes single images
         return self.inner(image) * (torch.nan if self.calls == 5 else 1.0)
 
 

@@ -1,4 +1,4 @@
-"""A town of three scenes: labels, images, and one road network over all of them."""
+"""A town of three scenes: labels, images, and one road network of all of them."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def write_labels(path: Path, *lines, **properties) -> Path:
 
 
 def write_image(path: Path, column: int) -> None:
-    """Write an image of 300 m, so many sides east of the corner."""
+    """Write an image of 300 m, shifted east by whole widths."""
     path.parent.mkdir(exist_ok=True)
     transform = Affine(1, 0, CORNER[0] + SIDE * column, 0, -1, CORNER[1] + SIDE)
     profile = {"width": SIDE, "height": SIDE, "count": 1, "dtype": "uint8", "crs": CRS}
@@ -52,7 +52,7 @@ def write_image(path: Path, column: int) -> None:
 
 
 def make_town(folder: Path) -> Path:
-    """Write three scenes side by side, the last without roads, and a network over all of them."""
+    """Write three scenes side by side, the last without roads, and their road network."""
     main = [(10, 150), (150, 150), (290, 150)], [(150, 150), (150, 280)]
     east = [[(x + SIDE, y) for x, y in line] for line in main]
     write_labels(folder / "labels" / "AOI_7_Moscow_chip2.geojson", *main)
@@ -61,7 +61,7 @@ def make_town(folder: Path) -> Path:
     for column, number in ((0, 2), (1, 10), (2, 11)):
         name = f"SN5_roads_train_AOI_7_Moscow_PS-RGB_chip{number}.tif"
         write_image(folder / "images" / name, column)
-    # All roads, and one that nobody labelled along the border of the first scene.
+    # All roads, and an unlabelled one along the border of the first scene.
     city = write_labels(
         folder / "all.geojson",
         [(10, 150), (150, 150), (450, 150), (590, 150)],

@@ -1,4 +1,4 @@
-"""The ground that roads cover by a union of all of them: slow, and what masks are held against."""
+"""Reference masks of roads by a union of all polygons: slow."""
 
 from __future__ import annotations
 
