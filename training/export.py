@@ -226,7 +226,7 @@ def agreement(
     tiles
         uint8 (n, band, y, x) each.
     threshold
-        Least probability of a road.
+        Minimum probability of a road.
     """
     import torch
 

@@ -178,7 +178,7 @@ def print_cities(as_json: bool) -> None:
     if as_json:
         console.print_json(json.dumps({name: asdict(city) for name, city in CITIES.items()}))
         return
-    table = Table("city", "area", "data set", "labelled chips", "road km", "archives")
+    table = Table("city", "area", "data set", "labelled scenes", "road km", "archives")
     for name, city in CITIES.items():
         sizes = [f"{a.name}" + (f" ({a.gib} GiB)" if a.gib else "") for a in city.archives]
         table.add_row(

@@ -288,7 +288,7 @@ def directions(city: City, product: str = "PS-RGB") -> str:
         f"  a synthetic city: geoprep synth --city {city.name} --out data/",
         "  archives of the public SpaceNet bucket (put them into data/):",
         *(_archive_line(archive) for archive in city.archives),
-        "  one chip of it:",
+        "  one scene:",
         *copies,
         f"  or read the bucket in place, with this `source`: s3://{BUCKET}/{city.folder}",
     ])  # fmt: skip

@@ -147,7 +147,7 @@ def _require_room(path: Path, size: int) -> None:
     if free < size:
         raise OutputError(
             f"{path} cannot be written: it needs up to {size / 1e9:.1f} GB of temporary space "
-            f"beside it, and {free / 1e9:.1f} GB are free. Free disk space or use another folder"
+            f"there, and {free / 1e9:.1f} GB are free. Free disk space or use another folder"
         )
 
 

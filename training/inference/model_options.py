@@ -36,8 +36,8 @@ class ModelOptions(CheckpointOptions):
     )
     threshold: float | None = option(
         None,
-        "Least probability of a road. By default the value in the checkpoint, found on validation "
-        "tiles, else 0.5.",
+        "Minimum probability of a road. By default the value in the checkpoint, found on "
+        "validation tiles, else 0.5.",
         "PROBABILITY",
         above=0,
         most=1,

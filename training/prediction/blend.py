@@ -37,7 +37,7 @@ class RowBlender:
     info
         What the model was trained for: number of channels, speed per bin (the first channels).
     threshold
-        Least probability of a road, for the speed band.
+        Minimum probability of a road, for the speed band.
     threads
         Number of threads.
 
@@ -200,7 +200,7 @@ def to_bytes(
     class_mph
         float32 (class), the speeds of the first channels in mph; empty for no speed band.
     threshold
-        Least probability of a road, for the speed band.
+        Minimum probability of a road, for the speed band.
     out
         uint8 (band, y, x), written: the probability of any road times 255, rounded half up, at most
         254; the speed of the most likely class, 1..253, or 0 for background; the other channels

@@ -57,7 +57,7 @@ def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold:
     info
         What the model was trained for: its bands, and whether it predicts speeds.
     threshold
-        Least probability of a road, for predictions without speeds.
+        Minimum probability of a road, for predictions without speeds.
     """
     has_speed = bool(info.class_mph)
     speed = _speeds(target, has_speed, threshold)
@@ -85,7 +85,7 @@ def write_style(path: Path, has_speed: bool, threshold: float) -> None:
     has_speed
         Whether the prediction has a speed band, which is shown then; else the probability is.
     threshold
-        Least probability of a road, for predictions without speeds.
+        Minimum probability of a road, for predictions without speeds.
     """
     if has_speed:
         steps = [(0.0, "no road", BACKGROUND_COLOUR)]

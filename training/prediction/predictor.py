@@ -92,7 +92,7 @@ class Predictor:
     options
         How images are read and predicted.
     threshold
-        Least probability of a road, for the speed band.
+        Minimum probability of a road, for the speed band.
     checkpoint
         Hash of the checkpoint or model file, and which of its weights are used.
     """
