@@ -26,7 +26,8 @@ HELP = """Turn predictions or masks of roads into a road network.
 
 RASTERS are predictions of training.predict, masks or probabilities of roads, or folders of them.
 Several rasters give one network, connected across their borders. The network has nodes, edges with
-their lines, speeds and travel times, in longitude and latitude.
+their lines, speeds and travel times. GeoJSON is in longitude and latitude; GeoPackage, GraphML and
+GeoParquet are in metres of a UTM zone.
 
 \b
 geoprep vectorize predictions/ --out city.gpkg                 QGIS opens it coloured by speed

@@ -119,8 +119,8 @@ def check_shared_roads(
     if any(failures):
         notes.append(
             f"{roads.name} is the label of all {len(usable)} scenes; "
-            f"{sum(map(bool, failures))} are outside its extent and stay unlabelled. For one file "
-            "per scene give `labels` a folder or a quoted pattern"
+            f"{sum(map(bool, failures))} are outside its extent and fail. For one file per scene "
+            "give `labels` a folder or a quoted pattern"
         )
     notes += [f"{roads.name}: {note}" for note in roads.table.file_notes]
     if left_out := roads.table.lineless():

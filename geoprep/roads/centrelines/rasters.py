@@ -354,6 +354,11 @@ def _speeds_or_codes(raster: RoadRaster, values: NDArray[Any], has_zero: bool) -
             f"{raster.name}: its only value besides 0 is 255, which means nodata in a raster of "
             "speeds, so it has no roads. Set `kind` to mask if 255 marks roads."
         )
+    elif has_zero and values.tolist() == [1]:
+        warning = (
+            f"{raster.name}: its only value besides 0 is 1, so all roads have 1 mph. Set `kind` to "
+            "mask if 1 marks roads."
+        )
     elif speeds.max(initial=0) > MOST_MPH:
         warning = (
             f"{raster.name}: has values up to {speeds.max():g}, too many for speeds in mph. Set "

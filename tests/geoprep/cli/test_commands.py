@@ -49,29 +49,29 @@ def own(scenes, *more):
     ("more", "says"),
     [
         (["--speed-from", "attributes", "--speed-field", "limit"], "leave out --speed-from"),
-        (["--speed-unit", "kmh"], "name the field"),
-        (["--speed-from", "field", "--speed-unit", "mph"], "name the field"),
+        (["--speed-unit", "kmh"], "give the field too"),
+        (["--speed-from", "field", "--speed-unit", "mph"], "give the field too"),
         (["--block-km", "3"], "--split-by block"),
         (["--block-km", "nan", "--split-by", "block"], "--block-km nan"),
-        (["--source", "data"], "--source is of a --city"),
-        (["--product", "PAN"], "--product is of a --city"),
+        (["--source", "data"], "--source needs --city"),
+        (["--product", "PAN"], "--product needs --city"),
         (["--labels", ""], "is empty"),
         (["--labels", " "], "is empty"),
         (["--images", ""], "is empty"),
         (["--out", ""], "is empty"),
         (["--out", "gs://bucket/a.zarr"], "local folders only"),
-        (["--tile", "100000"], "256 MiB are the most"),
-        (["--resize", "100000"], "256 MiB are the most"),
+        (["--tile", "100000"], "more than 256 MiB"),
+        (["--resize", "100000"], "more than 256 MiB"),
         (["--levels", "20"], "at most 10"),
-        (["--shard-tiles", "1000000000"], "10000 at most"),
+        (["--shard-tiles", "1000000000"], "use at most 10000"),
         (["--gsd", "1e-9"], "--gsd 1e-09"),
         (["--bands", "red"], "5,3,2"),
         (["--split-file", "a.geojson", "--val", "0.1"], "leave out --val"),
         (["--pixel-size", "-1"], "--pixel-size -1"),
-        (["--label-values", "255", "--buffer", "3"], "--buffer is of roads drawn as lines"),
+        (["--label-values", "255", "--buffer", "3"], "--buffer is for vector labels"),
         (["--label-values", "255", "--width-field", "w"], "leave out one of them"),
-        (["--label-speeds", "bins", "--speed-from", "field"], "--label-speeds says that labels"),
-        (["--label-values", "1", "--schema", "osm"], "--schema is of roads drawn as lines"),
+        (["--label-speeds", "bins", "--speed-from", "field"], "--label-speeds for raster labels"),
+        (["--label-values", "1", "--schema", "osm"], "--schema is for vector labels"),
     ],
 )
 def test_what_has_no_effect_or_cannot_be_held_is_refused(geoprep, scenes, tmp_path, more, says):
@@ -152,7 +152,7 @@ def test_one_label_taken_for_all_scenes_is_said_and_ends_with_1(geoprep, scenes)
     command = ["build-zarr", "--images", scenes, "--labels", scenes / "quay_0.geojson"]
     status, out, _ = geoprep(*command, "--out", "a.zarr")
     assert status == 1
-    assert "was read as the roads of all 3 scenes; 1 lie outside its extent" in out
+    assert "is the label of all 3 scenes; 1 are outside its extent and fail" in out
     assert "far: failed" in out
 
 

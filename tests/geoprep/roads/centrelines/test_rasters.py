@@ -229,6 +229,9 @@ def test_values_that_do_not_fit_their_kind_are_warned_of(tmp_path):
     path = write_raster(tmp_path / "m.tif", mask)
     with open_raster(path, kind="speed", pixel_size_m=None) as raster:
         assert "besides 0 is 255, which means nodata in a raster of speeds" in raster.warning
+    ones = write_raster(tmp_path / "ones.tif", mask // 255)
+    with open_raster(ones, kind="speed", pixel_size_m=None) as raster:
+        assert "besides 0 is 1, so all roads have 1 mph. Set `kind` to mask" in raster.warning
     tagged = write_raster(tmp_path / "t.tif", mask, nodata=255)
     for kind in (None, "mask"):
         with open_raster(tagged, kind=kind, pixel_size_m=None) as raster:
