@@ -271,8 +271,9 @@ def test_errors_are_one_line_with_the_fix(endpoint, monkeypatch):
 def test_a_source_that_is_not_here_is_named_before_a_bucket_is_asked(
     endpoint, bucket, tmp_path, monkeypatch
 ):
+    monkeypatch.chdir(tmp_path)  # where copies of inputs would be kept
     asked = []
-    monkeypatch.setattr("geoprep.storage.check_reachable", asked.append)
+    monkeypatch.setattr("geoprep.api.building.check_reachable", asked.append)
     packed = tmp_path / "a.zip"
     for source in (
         ["--city", "moscow", "--source", str(tmp_path / "nope")],
