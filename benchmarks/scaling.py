@@ -33,7 +33,7 @@ from geoprep.building import (
 from geoprep.executors import Dask, Threads
 from geoprep.grid import Grid
 from geoprep.plan import BuildOptions, Plan, Probe, make_plan
-from geoprep.sources import Found, Scene
+from geoprep.sources import Scene, SourceScenes
 from geoprep.store import create_store
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def plan_of(scenes: int) -> Plan:
     chips = [(f"AOI_0_Nowhere_chip{i}", f"/data/chip{i}") for i in range(scenes)]
     found = tuple(Scene(name, f"{file}.tif", f"{file}.geojson") for name, file in chips)
     return make_plan(
-        [Found(found, origin="nowhere")], ["custom"], BuildOptions(), InventedHeaders(1)
+        [SourceScenes(found, origin="nowhere")], ["custom"], BuildOptions(), InventedHeaders(1)
     )
 
 

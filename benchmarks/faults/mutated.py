@@ -25,7 +25,7 @@ from geoprep.building import build
 from geoprep.cpus import usable_cpus
 from geoprep.executors import Threads
 from geoprep.plan import BuildOptions, make_plan
-from geoprep.sources import CITIES, Found, Scene, find_scenes
+from geoprep.sources import CITIES, Scene, SourceScenes, find_scenes
 from geoprep.store import StoreReader, read_image, read_speed
 
 PER_BUILD = 50
@@ -137,7 +137,7 @@ def build_mutants(
     scenes = [_written(folder, number, one) for number, one in enumerate(some)]
     whole = replace(some[0].scene, id="whole")
     options = BuildOptions(**OPTIONS)
-    found = Found((*scenes, whole), origin="mutants", product="PS-RGB")
+    found = SourceScenes((*scenes, whole), origin="mutants", product="PS-RGB")
     out = folder / "out.zarr"
     build(make_plan([found], ["moscow"], options, Threads(1)), out, Threads(1))
     store = StoreReader.open(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from geoprep.plan import BuildOptions, Plan, make_plan
 from geoprep.sources import (
     INSIDE,
     SUFFIXES,
-    Found,
+    SourceScenes,
     copies_folder,
     download_scenes,
     drop_copies,
@@ -243,8 +244,10 @@ def build_zarr(
         observer=observer,
         **options,
     )
-    for note in (*notes, *summary.warnings):
+    for note in notes:
         observer.message(f"note: {note}")
+    for warning in summary.warnings:  # as warnings, which are seen without progress bars too
+        warnings.warn(warning, stacklevel=2)
     return Store(open_store(summary.store).reader, summary)
 
 
@@ -360,7 +363,7 @@ class _Request:
         if self._out is not None and any(map(_takes_long, named)):
             check_reachable(self._out)
 
-    def find(self, observer: BuildObserver) -> tuple[list[Found], list[str], str | Path]:
+    def find(self, observer: BuildObserver) -> tuple[list[SourceScenes], list[str], str | Path]:
         """Return the scenes by source, the name of every source, and where the store goes."""
         if self._images:
             assert self._out is not None  # checked
@@ -398,7 +401,9 @@ def _takes_long(source: str) -> bool:
     return "://" in place or (place.lower().endswith(SUFFIXES) and Path(place).is_file())
 
 
-def _downloaded(found: list[Found], out: str | Path, observer: BuildObserver) -> list[Found]:
+def _downloaded(
+    found: list[SourceScenes], out: str | Path, observer: BuildObserver
+) -> list[SourceScenes]:
     """Return the scenes with remote images and labels downloaded."""
     if not any(remote_scenes(one) for one in found):
         return found
@@ -426,5 +431,5 @@ def _executor(
     return executor
 
 
-def _notes(found: Sequence[Found], plan: Plan) -> Notes:
+def _notes(found: Sequence[SourceScenes], plan: Plan) -> Notes:
     return (*(note for one in found for note in one.notes), *plan.notes)

@@ -82,7 +82,8 @@ class GroupedCommand(click.Command):
             if record is not None and isinstance(parameter, click.Option):
                 default = RUN if "--help" in parameter.opts else "Options"
                 section = parameter.section if isinstance(parameter, GroupedOption) else default
-                sections.setdefault(section, []).append(record)
+                names, text = record
+                sections.setdefault(section, []).append((names, name_options(text, ctx)))
         if len(sections) == 1:
             sections = {"Options": next(iter(sections.values()))}
         elif RUN in sections:

@@ -15,11 +15,11 @@ from geoprep.labels import (
     open_road_file,
 )
 from geoprep.plan.options import BuildOptions
-from geoprep.sources import IMAGE_SUFFIXES, Found
+from geoprep.sources import IMAGE_SUFFIXES, SourceScenes
 from geoprep.storage import split_address
 
 
-def check_kinds(found: Sequence[Found], options: BuildOptions) -> None:
+def check_kinds(found: Sequence[SourceScenes], options: BuildOptions) -> None:
     """Check that the options fit the kind of labels, vectors or rasters.
 
     Raises
@@ -57,7 +57,7 @@ def _suffix(label: str) -> str:
     return PurePosixPath(label).suffix.lower()
 
 
-def open_shared_roads(found: Sequence[Found], options: BuildOptions) -> RoadFile | None:
+def open_shared_roads(found: Sequence[SourceScenes], options: BuildOptions) -> RoadFile | None:
     """Return the road file that all scenes share; None if scenes have labels of their own.
 
     It is read once, so that an unusable file is one error and not one per scene.

@@ -202,7 +202,7 @@ class BuildOptions:
         metadata=_choice(
             _LINES,
             "Source of speeds: attributes computes them from road type, lanes and surface; field "
-            "reads --speed-field; auto reads a speed field where the file has one.",
+            "reads `speed_field`; auto reads a speed field where the file has one.",
             choices=get_args(SpeedFrom),
         ),
     )
@@ -210,14 +210,14 @@ class BuildOptions:
         default=None,
         metadata=_choice(
             _LINES,
-            "Attribute that holds the speed, in --speed-unit.",
+            "Attribute that holds the speed, in `speed_unit`.",
             kind=str,
             metavar="NAME",
         ),
     )
     speed_unit: SpeedUnit = field(
         default="mph",
-        metadata=_choice(_LINES, "Unit of --speed-field.", choices=get_args(SpeedUnit)),
+        metadata=_choice(_LINES, "Unit of `speed_field`.", choices=get_args(SpeedUnit)),
     )
     schema: Schema = field(
         default="auto",
@@ -240,7 +240,7 @@ class BuildOptions:
         metadata=_choice(
             _LINES,
             "Attribute that holds the full road width in metres. Lines without a value get "
-            "--buffer.",
+            "`buffer`.",
             kind=str,
             metavar="NAME",
         ),
@@ -269,7 +269,7 @@ class BuildOptions:
         default="auto",
         metadata=_choice(
             _LINES,
-            "Polygons in labels; auto: roads if the file has road attributes or --where selects "
+            "Polygons in labels; auto: roads if the file has road attributes or `where` selects "
             "them, refused otherwise; road: all are roads; ignore: all are left out.",
             choices=get_args(Areas),
             later=True,
@@ -298,7 +298,7 @@ class BuildOptions:
         default=None,
         metadata=_choice(
             _MASKS,
-            "Values that are unlabelled (nodata), written like --label-values.  [default: the "
+            "Values that are unlabelled (nodata), written like `label_values`.  [default: the "
             "nodata tag, unless it is 0]",
             kind=str,
             metavar="VALUES",
@@ -324,7 +324,7 @@ class BuildOptions:
         default="scene",
         metadata=_choice(
             "Splits",
-            "Unit that is assigned to a split: scene; block, a square of ground of --block-km, "
+            "Unit that is assigned to a split: scene; block, a square of ground of `block_km`, "
             "which also divides larger scenes by tile; or folder, where train, val or test in an "
             "image's path names its split.",
             choices=get_args(SplitBy),

@@ -23,7 +23,7 @@ from geoprep.plan.options import BuildOptions, Schema
 from geoprep.plan.overlaps import first_equal
 from geoprep.plan.planned_scene import PlannedScene
 from geoprep.plan.probe import Probe, inputs_digest, label_files, probe_scenes, same_bands
-from geoprep.sources import CITIES, Found
+from geoprep.sources import CITIES, SourceScenes
 from geoprep.store import NO_SPEEDS, StoreMeta
 
 
@@ -88,7 +88,7 @@ class Plan:
 
 
 def make_plan(
-    found: Sequence[Found],
+    found: Sequence[SourceScenes],
     cities: Sequence[str],
     options: BuildOptions,
     executor: Executor,
@@ -195,7 +195,7 @@ def make_plan(
 
 
 def _lay_out(
-    found: Sequence[Found],
+    found: Sequence[SourceScenes],
     cities: Sequence[str],
     probes: Sequence[Probe],
     layout: Layout,

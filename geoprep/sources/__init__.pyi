@@ -18,8 +18,8 @@ from .local_copies import drop_copies as drop_copies
 from .local_copies import folder_bytes as folder_bytes
 from .local_copies import remote_scenes as remote_scenes
 from .own_images import images_and_labels as images_and_labels
-from .scene import Found as Found
 from .scene import Scene as Scene
+from .scene import SourceScenes as SourceScenes
 from .scene import natural_key as natural_key
 from .synthetic import MANIFEST as MANIFEST
 from .synthetic import refuse_real as refuse_real

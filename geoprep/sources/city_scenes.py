@@ -22,7 +22,7 @@ from geoprep.sources.cities import (
 )
 from geoprep.sources.city_folders import TooManyFoldersError, city_files
 from geoprep.sources.extraction import extract
-from geoprep.sources.scene import Found, Scene
+from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.sources.synthetic import synthetic_notes
 from geoprep.sources.tar import index_tar, is_archive, is_compressed
 from geoprep.storage import is_remote, list_objects, member_address, s3_address
@@ -63,7 +63,7 @@ def find_scenes(
     *,
     cache: Path | None = None,
     report: Callable[[int, int], None] | None = None,
-) -> Found:
+) -> SourceScenes:
     """Find a city's images of one product, and the road label of each.
 
     Parameters
@@ -108,7 +108,7 @@ def find_scenes(
     raise SourceError(_no_data(city, product, looked))
 
 
-def _pair_up(city: City, listing: _Listing, product: str) -> Found:
+def _pair_up(city: City, listing: _Listing, product: str) -> SourceScenes:
     """Match files by number: one image per scene, and its best label."""
     images = _by_number(f for f in listing.files if f.role.kind == "image")
     labels = _by_number(f for f in listing.files if f.role.kind == "label")
@@ -129,7 +129,7 @@ def _pair_up(city: City, listing: _Listing, product: str) -> Found:
     ]
     orphans = [min(labels[n], key=_preference).address for n in sorted(labels) if n not in chosen]
     notes = (*listing.notes, *synthetic_notes(scenes, listing.origin))
-    return Found(tuple(scenes), listing.origin, product, tuple(orphans), notes=notes)
+    return SourceScenes(tuple(scenes), listing.origin, product, tuple(orphans), notes=notes)
 
 
 def _by_number(files: Iterable[_File]) -> dict[int, list[_File]]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from geoprep.errors import SourceError, UsageError
 from geoprep.executors import Threads
-from geoprep.sources.scene import Found, Scene
+from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.storage import download, is_remote, make_folder, remote_file
 
 CONNECTIONS = 8
@@ -87,12 +87,14 @@ def _safe(part: str) -> str:
     return part
 
 
-def remote_scenes(found: Found) -> int:
+def remote_scenes(found: SourceScenes) -> int:
     """Return how many scenes have their image or label on a server."""
     return sum(_is_remote(scene) for scene in found.scenes)
 
 
-def download_scenes(found: Found, folder: Path, report: Callable[[int, int], None]) -> Found:
+def download_scenes(
+    found: SourceScenes, folder: Path, report: Callable[[int, int], None]
+) -> SourceScenes:
     """Download remote images and labels; return the same scenes with local addresses.
 
     Copies of an earlier run are kept while the remote file is the same, so an interrupted download

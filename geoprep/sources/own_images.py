@@ -14,7 +14,7 @@ from geoprep.sources.label_matching import (
     assigned,
     is_called_label,
 )
-from geoprep.sources.scene import Found, Scene, natural_key
+from geoprep.sources.scene import Scene, SourceScenes, natural_key
 from geoprep.sources.synthetic import synthetic_notes
 from geoprep.storage import is_remote, joined, match_objects, open_image, s3_address
 
@@ -23,7 +23,7 @@ _WILD = re.compile(r"[*?\[]")
 
 def images_and_labels(
     images: Sequence[str], labels: str | None = None, *, masks: bool = False
-) -> Found:
+) -> SourceScenes:
     """Match images and labels of a user's own files.
 
     Parameters
@@ -61,7 +61,7 @@ def images_and_labels(
     road_file, owned, orphans = _labels_for(found, labels, files, masks=masks)
     scenes = tuple(Scene(image.id, image.address, owned.get(image.id)) for image in found)
     origin = ", ".join(images)
-    return Found(
+    return SourceScenes(
         scenes,
         origin,
         orphan_labels=tuple(orphans),

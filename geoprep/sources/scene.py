@@ -26,7 +26,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SourceScenes:
     """The scenes found in one source, in natural order, with notes for the user.
 
     Attributes
@@ -52,7 +52,7 @@ class Found:
     road_file: str | None = None
     notes: tuple[str, ...] = ()
 
-    def absolute(self) -> "Found":
+    def absolute(self) -> "SourceScenes":
         """Return the same scenes with absolute paths, for workers in other folders."""
         scenes = tuple(
             replace(one, image=_absolute(one.image), label=one.label and _absolute(one.label))

@@ -306,7 +306,10 @@ def _issues_list(issues: list[dict[str, Any]], capped: bool) -> RenderableType:
     for issue in shown:
         text.append(f"\n  {issue['scene']}: {issue['status']}: {issue['reason']}", "not bold")
     if len(shown) < len(issues):
-        text.append(f"\n  and {len(issues) - len(shown)} more: --scenes lists all", "not bold")
+        text.append(
+            f"\n  and {len(issues) - len(shown)} more: `geoprep info --scenes` lists all",
+            "not bold",
+        )
     return text
 
 

@@ -20,7 +20,7 @@ from geoprep.building.run import build
 from geoprep.executors import Executor, Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import Plan, make_plan
-from geoprep.sources.scene import Found, Scene
+from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.store import StoreReader
 
 # Kernels are compiled, and files written, on the first example of a property.
@@ -200,7 +200,7 @@ def plan_of(
     **options: Any,
 ) -> Plan:
     """Return the plan of a build of these scenes."""
-    found = Found(tuple(scenes), origin="factory", product=product)
+    found = SourceScenes(tuple(scenes), origin="factory", product=product)
     return make_plan([found], ["custom"], BuildOptions(**options), executor or Threads(2))
 
 

@@ -19,7 +19,7 @@ from geoprep.executors import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources.own_images import images_and_labels
-from geoprep.sources.scene import Found, Scene
+from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.speed import UNKNOWN_SPEED
 from geoprep.store import StoreReader
 
@@ -54,7 +54,7 @@ def test_land_cover_is_not_taken_for_roads(tmp_path, image):
     summary, store = built(tmp_path, [Scene("a", image, cover)])
     assert summary.statuses == {"failed": 1}
     assert "1 areas, and no road attributes" in store.scenes.reason[0]
-    found = Found((Scene("a", image, None),), "x", road_file=cover)
+    found = SourceScenes((Scene("a", image, None),), "x", road_file=cover)
     with pytest.raises(LabelError, match=r"cover\.gpkg.*`where`"):
         make_plan([found], ["custom"], BuildOptions(), Threads(1))
 

@@ -27,7 +27,7 @@ from geoprep.errors import UsageError
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
-from geoprep.sources.scene import Found, Scene
+from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.sources.tar import index_tar
 from geoprep.storage.addresses import member_address
 from geoprep.store import StoreReader
@@ -235,7 +235,7 @@ def test_statistics_are_those_of_the_pixels(tmp_path, options):
 
 
 def test_the_summary_is_that_of_the_store(tmp_path):
-    found = Found(tuple(mixed_scenes(tmp_path)), "x", orphan_labels=("chip77.geojson",))
+    found = SourceScenes(tuple(mixed_scenes(tmp_path)), "x", orphan_labels=("chip77.geojson",))
     plan = make_plan([found], ["custom"], BuildOptions(tile=48), Threads(2))
     summary = build(plan, tmp_path / "a.zarr", Threads(2))
     store = StoreReader.open(tmp_path / "a.zarr")
@@ -300,7 +300,7 @@ def test_one_road_file_gives_every_scene_its_share(tmp_path):
     roads = tmp_path / "roads.geojson"
     roads.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
     bare = tuple(Scene(scene.id, scene.image, None) for scene in scenes)
-    found = Found(bare, "x", road_file=str(roads))
+    found = SourceScenes(bare, "x", road_file=str(roads))
     plan = make_plan([found], ["custom"], BuildOptions(tile=48), Threads(2))
     build(plan, tmp_path / "a.zarr", Threads(2))
     store = StoreReader.open(tmp_path / "a.zarr")
@@ -315,7 +315,7 @@ def test_one_road_file_gives_every_scene_its_share(tmp_path):
 def test_padding_and_missing_labels_are_not_held_against_imagery_alone(tmp_path):
     """A scene of 40 pixels fills 39 % of its tile of 64; nobody asked for labels."""
     scene = write_scene(tmp_path, "a", texture(40, 40), labelled=False)
-    plan = make_plan([Found((scene,), "x")], ["custom"], BuildOptions(tile=64), Threads(1))
+    plan = make_plan([SourceScenes((scene,), "x")], ["custom"], BuildOptions(tile=64), Threads(1))
     summary = build(plan, tmp_path / "a.zarr", Threads(1))
     assert summary.valid_fraction == 1
     assert summary.statuses == {"unlabelled": 1}
@@ -326,7 +326,7 @@ def test_padding_and_missing_labels_are_not_held_against_imagery_alone(tmp_path)
 def test_a_store_is_not_built_in_a_folder_called_like_an_address(tmp_path, monkeypatch, address):
     monkeypatch.chdir(tmp_path)
     scene = write_scene(tmp_path / "in", "a", texture(40, 40))
-    plan = make_plan([Found((scene,), "x")], ["custom"], BuildOptions(tile=40), Threads(1))
+    plan = make_plan([SourceScenes((scene,), "x")], ["custom"], BuildOptions(tile=40), Threads(1))
     with pytest.raises(UsageError, match="local folder"):
         build(plan, Path(address), Threads(1))
     assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -30,7 +30,7 @@ from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources import find_scenes
 from geoprep.sources.cities import get_city
-from geoprep.sources.scene import Found
+from geoprep.sources.scene import SourceScenes
 from geoprep.speed import CONTINUOUS_TABLE
 from geoprep.store import StoreReader
 
@@ -360,7 +360,7 @@ def test_each_city_has_its_own_limits(tmp_path, dtype):
         values, _ = source_of(scene, [1, 2, 3])
         write_image(Path(scene.image), values // 2 + 1)
         second.append(replace(scene, id=f"b_{scene.id}"))
-    found = [Found(tuple(first), "a"), Found(tuple(second), "b")]
+    found = [SourceScenes(tuple(first), "a"), SourceScenes(tuple(second), "b")]
     options = BuildOptions(rescale="city", tile=32)
     plan = make_plan(found, ["one", "two"], options, Threads(2))
     build(plan, tmp_path / "a.zarr", Threads(2))

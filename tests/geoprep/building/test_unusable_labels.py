@@ -21,7 +21,7 @@ from geoprep.errors import LabelError
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
-from geoprep.sources.scene import Found, Scene
+from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.store import StoreReader
 
 SIDE = 96
@@ -183,7 +183,7 @@ def build_with_roads(out, scenes, features):
     roads = out.with_name("roads.geojson")
     roads.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
     bare = tuple(Scene(scene.id, scene.image, None) for scene in scenes)
-    found = Found(bare, "x", road_file=str(roads))
+    found = SourceScenes(bare, "x", road_file=str(roads))
     plan = make_plan([found], ["custom"], BuildOptions(), Threads(1))
     return plan, build(plan, out, Threads(1))
 

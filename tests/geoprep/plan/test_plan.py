@@ -31,7 +31,7 @@ from geoprep.grid import Grid
 from geoprep.plan import probe
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
-from geoprep.sources.scene import Found, Scene
+from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.sources.tar import index_tar
 from geoprep.storage.addresses import member_address
 
@@ -298,9 +298,11 @@ def test_another_seed_is_another_split(tmp_path):
 
 
 def test_two_cities_are_one_store(tmp_path):
-    first = Found(tuple(row_of_scenes(tmp_path / "a", 2)), "a", "PS-RGB", ("orphan_a.geojson",))
+    first = SourceScenes(
+        tuple(row_of_scenes(tmp_path / "a", 2)), "a", "PS-RGB", ("orphan_a.geojson",)
+    )
     scenes = tuple(replace(s, id=f"b_{s.id}") for s in row_of_scenes(tmp_path / "b", 3))
-    second = Found(scenes, "b", "PS-RGB", ("orphan_b.geojson",))
+    second = SourceScenes(scenes, "b", "PS-RGB", ("orphan_b.geojson",))
     plan = make_plan([first, second], ["moscow", "mumbai"], BuildOptions(), Threads(1))
     assert plan.meta.cities == ("moscow", "mumbai")
     assert [scene.city for scene in plan.scenes] == [0, 0, 1, 1, 1]
@@ -310,10 +312,15 @@ def test_two_cities_are_one_store(tmp_path):
 def test_one_road_file_serves_all_scenes(tmp_path):
     scenes = tuple(Scene(s.id, s.image, None) for s in row_of_scenes(tmp_path, 3))
     roads = str(tmp_path / "quay_0.geojson")
-    plan = make_plan([Found(scenes, "x", road_file=roads)], ["custom"], BuildOptions(), Threads(1))
+    plan = make_plan(
+        [SourceScenes(scenes, "x", road_file=roads)], ["custom"], BuildOptions(), Threads(1)
+    )
     assert plan.road_file == roads
     assert {scene.label for scene in plan.scenes} == {roads}
-    two = [Found(scenes, "x", road_file=roads), Found(scenes, "y", road_file="other.gpkg")]
+    two = [
+        SourceScenes(scenes, "x", road_file=roads),
+        SourceScenes(scenes, "y", road_file="other.gpkg"),
+    ]
     with pytest.raises(UsageError, match="several road files for all scenes"):
         make_plan(two, ["a", "b"], BuildOptions(), Threads(1))
 

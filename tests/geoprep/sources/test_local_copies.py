@@ -15,7 +15,7 @@ from geoprep.sources.local_copies import (
     prepare_copies,
     remote_scenes,
 )
-from geoprep.sources.scene import Found, Scene
+from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.storage import transfer
 
 
@@ -35,7 +35,7 @@ def put(client, **objects):
         client.put_object(Bucket="imagery", Key=key, Body=body, ACL="public-read")
 
 
-FOUND = Found((Scene("a", "s3://imagery/a.tif", "s3://imagery/a.geojson"),), "s3://imagery")
+FOUND = SourceScenes((Scene("a", "s3://imagery/a.tif", "s3://imagery/a.geojson"),), "s3://imagery")
 
 
 def fetched(found, folder):
@@ -54,7 +54,7 @@ def test_images_and_labels_are_downloaded_and_counted(bucket, tmp_path):
 
 def test_a_remote_label_of_a_local_image_is_downloaded_too(bucket, tmp_path):
     put(bucket, a_geojson=b"roads")
-    found = Found((Scene("a", "/data/a.tif", "s3://imagery/a.geojson"),), "x")
+    found = SourceScenes((Scene("a", "/data/a.tif", "s3://imagery/a.geojson"),), "x")
     assert remote_scenes(found) == 1
     (scene,) = fetched(found, tmp_path).scenes
     assert (scene.image, scene.label) == ("/data/a.tif", f"{tmp_path}/s3/imagery/a.geojson")
@@ -103,7 +103,7 @@ def test_images_and_masks_of_equal_names_have_copies_of_their_own(bucket, tmp_pa
     put(bucket, img__a_tif=b"pixels", mask__a_tif=b"labels")
     scene = Scene("a", "s3://imagery/img/a.tif", "s3://imagery/mask/a.tif")
     for _ in range(2):
-        (local,) = fetched(Found((scene,), "x"), tmp_path).scenes
+        (local,) = fetched(SourceScenes((scene,), "x"), tmp_path).scenes
         with open(local.image, "rb") as image, open(local.label, "rb") as label:  # noqa: PTH123 - texts
             assert (image.read(), label.read()) == (b"pixels", b"labels")
 

@@ -129,7 +129,7 @@ def test_many_issues_are_cut_short_unless_all_are_asked_for(facts):
     del short["scene_table"]
     assert "s_29: failed" in everything
     assert "s_29: failed" not in _printed(short)
-    assert "and 22 more: --scenes lists all" in _printed(short)
+    assert "and 22 more: `geoprep info --scenes` lists all" in _printed(short)
 
 
 def test_many_speeds_become_bins(facts):
