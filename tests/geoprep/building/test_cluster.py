@@ -141,7 +141,7 @@ def test_a_scene_that_kills_its_worker_fails_alone(world, fragile, tmp_path, mon
         if status != "ok"
     }
     assert set(failed) == {"quay_3", "torn"}
-    assert "ends the process" in failed["quay_3"]
+    assert "crashes the process" in failed["quay_3"]
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_a_header_that_kills_its_worker_fails_alone(world, fragile, tmp_path, mo
     table = StoreReader.open(tmp_path / "a.zarr").scenes
     failed = {name: why for name, why in zip(table.id, table.reason, strict=True) if why}
     assert set(failed) == {"quay_3", "torn"}
-    assert "opening it ends the process" in failed["quay_3"]
+    assert "opening it crashes the process" in failed["quay_3"]
 
 
 def test_no_scheduler_and_no_workers_are_one_line(monkeypatch, tmp_path):
