@@ -11,6 +11,7 @@ SCENES = 48
 SIZE = 1300
 TILE = 652
 EPOCHS = 6
+FIT = --level 163 --crop 160 --lr 2e-3
 # A scene that is not used for training.
 CHIP = chip55
 # Tests run in one process per core, each file in one process, so that its fixtures are built once.
@@ -30,7 +31,7 @@ demo: .venv/.core
 	.venv/bin/geoprep verify $(DEMO)/moscow.zarr
 	.venv/bin/geoprep info $(DEMO)/moscow.zarr
 	.venv/bin/geoprep preview $(DEMO)/moscow.zarr --out $(DEMO)/preview.png
-	.venv/bin/python -m training.fit $(DEMO)/moscow.zarr --level 163 --crop 160 --lr 2e-3 --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
+	.venv/bin/python -m training.fit $(DEMO)/moscow.zarr $(FIT) --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
 	.venv/bin/python -m training.evaluate $(DEMO)/run/best.pt $(DEMO)/moscow.zarr --split val
 	.venv/bin/python -m training.predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/predictions --overlay
 	.venv/bin/geoprep vectorize $(DEMO)/predictions --out $(DEMO)/roads.gpkg

@@ -15,7 +15,9 @@ def test_make_demo_makes_what_it_says(tmp_path):
     if not (REPO / ".venv" / ".core").exists():
         pytest.skip("the tests do not run in the environment that `make` sets up")
     env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    make = ["make", "-C", REPO, "demo", "EPOCHS=1", "SCENES=12", "SIZE=650", "CHIP=chip8"]
+    make = ["make", "-C", REPO, "demo", "EPOCHS=2", "SCENES=12", "SIZE=650", "CHIP=chip8"]
+    # 80 small steps: after a few large ones the model predicts roads everywhere on some processors.
+    make += ["FIT=--level 163 --crop 64 --crops-per-tile 16 --batch-size 4 --lr 1e-3"]
     done = subprocess.run(
         [*make, f"DEMO={tmp_path}/demo"], env=env, capture_output=True, text=True, timeout=900
     )
