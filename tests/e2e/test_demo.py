@@ -1,4 +1,4 @@
-"""Test `make demo` with twelve scenes of a quarter of the size, and one epoch."""
+"""Test `make demo` with twelve scenes of a quarter of the size, and a few small steps."""
 
 import os
 import subprocess
