@@ -126,7 +126,7 @@ def test_rules_that_do_not_fit_name_the_dtypes(tmp_path):
         UsageError, match="city needs images of one data type; these are int16 and float32"
     ):
         plan_of(scenes, rescale="city")
-    with pytest.raises(UsageError, match="none needs uint8 images; here are int16"):
+    with pytest.raises(UsageError, match="none needs uint8 images; these are int16"):
         plan_of(scenes[:1], rescale="none")
 
 
