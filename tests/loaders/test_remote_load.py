@@ -89,7 +89,7 @@ def test_an_unreliable_endpoint_gives_the_right_pixels(
     here = RamTiles.load(remote, "train")
     kinds = ("drop", "reset", "truncate", "short", "503", "stall")
     monkeypatch.setattr(clients, "BACKOFF", 0.01)
-    monkeypatch.setattr(Proxy, "fate", partialmethod(of_ranges, Proxy.fate))
+    monkeypatch.setattr(Proxy, "choose_fault", partialmethod(of_ranges, Proxy.choose_fault))
     server = os.environ["AWS_ENDPOINT_URL"]
     with faulty_proxy(server, seed=load, rate=0.5, kinds=kinds, stall=0.1) as proxy:
         use_endpoint(monkeypatch, proxy.address)
