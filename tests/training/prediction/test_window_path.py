@@ -13,12 +13,15 @@ from helpers.predict_cases import (
     write_image,
 )
 
+import training
 from training.inference.model_files import open_model
 from training.inference.runner import ModuleRunner
 from training.prediction.images import inspect_image
 from training.prediction.predictor import Predictor
 
-REPO = Path(__file__).resolve().parents[3]
+ROOT = Path(training.__file__).resolve().parents[1]
+"""Folder of the packages: this repository, or where a wheel is installed."""
+PACKAGES = ("geoprep", "loaders", "training")
 
 WINDOW = {
     "training/prediction/predictor.py",  # batches of windows, from reading to writing
@@ -53,8 +56,9 @@ def executed(tmp_path, monkeypatch, first, last):
 
     def trace(frame, event, argument):
         path = Path(frame.f_code.co_filename)
-        if first <= len(calls) < last and path.is_relative_to(REPO):
-            found.add(str(path.relative_to(REPO)))
+        inside = path.relative_to(ROOT) if path.is_relative_to(ROOT) else Path()
+        if first <= len(calls) < last and inside.parts[:1] and inside.parts[0] in PACKAGES:
+            found.add(inside.as_posix())
 
     call = ModuleRunner.__call__
 
