@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from geoprep.errors import GeoprepError, StoreError
-from geoprep.storage import Bucket
+from geoprep.storage import Bucket, machine_id
 
 BEAT = 10.0
 """Seconds between renewals."""
@@ -103,7 +103,9 @@ class Lease:
     def _body(self) -> bytes:
         owner = f"process {os.getpid()} on {socket.gethostname()}"
         identity = {"token": self.token, "beat": self._beats, "owner": owner, "pid": os.getpid()}
-        return json.dumps(identity | {"machine": _machine(), "began": _began(os.getpid())}).encode()
+        return json.dumps(
+            identity | {"machine": machine_id(), "began": _began(os.getpid())}
+        ).encode()
 
     def _wait_for_a_beat(self, found: tuple[bytes, str]) -> None:
         """Return when the lock was not renewed for long enough; else raise StoreError."""
@@ -129,19 +131,10 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 def _is_gone(owner: dict[str, Any]) -> bool:
     """Return whether the owner was a process of this machine that has ended."""
-    if owner.get("machine") != _machine():
+    if owner.get("machine") != machine_id():
         return False
     began = _began(int(owner.get("pid", 0)))
     return not began or began != owner.get("began")
-
-
-def _machine() -> str:
-    """Return an identifier of this machine since its start, and of its process namespace."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return f"{socket.gethostname()} {uuid.getnode()}"
 
 
 def _began(pid: int) -> str:
