@@ -159,8 +159,15 @@ class Folder:
             raise
 
     def settle(self, names: Iterable[str]) -> None:
-        """Flush files and the folders between them and their array."""
-        flush_shards(self.path / name for name in names)
+        """Flush files and the folders between them and their array.
+
+        What a killed process has half written beside them is removed.
+        """
+        paths = [self.path / name for name in names]
+        for path in paths:
+            for left_over in path.parent.glob(f".{path.name}.*{PARTIAL_SUFFIX}"):
+                left_over.unlink(missing_ok=True)
+        flush_shards(paths)
 
 
 class _Object:

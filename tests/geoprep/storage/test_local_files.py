@@ -17,6 +17,7 @@ from helpers.disks import small_disk
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.sources.cities import get_city
 from geoprep.storage import StoreFiles, local_files, local_path, make_folder, replaced
+from geoprep.storage.sinks import Folder
 from geoprep.store import StoreReader
 from geoprep.synth import synthesise
 from geoprep.views.footprints import export_footprints
@@ -196,3 +197,14 @@ def test_parts_of_a_file_are_read(tmp_path):
     assert files.read_end("empty", 5) == b""
     with pytest.raises(StoreError, match="b is missing"):
         files.read_end("b", 5)
+
+
+def test_settling_a_file_removes_what_a_killed_writer_left_beside_it(tmp_path):
+    folder = Folder(tmp_path)
+    folder.create("a/c/0/0").write(b"killed here")
+    folder.create("a/c/0/1").write(b"in use")
+    folder.put("a/c/0/0", b"whole")
+    folder.settle(["a/c/0/0"])
+    left = sorted(path.name for path in (tmp_path / "a/c/0").iterdir())
+    assert left[1:] == ["0"], "the file, and the other's temporary one"
+    assert left[0].startswith(".1."), left
