@@ -22,7 +22,7 @@ test test-wheel-%: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
 
-.PHONY: demo test lint install ipex test-ipex bench-peers clean
+.PHONY: demo test lint docs install ipex test-ipex bench-peers clean
 .SECONDARY:
 
 demo: .venv/.core
@@ -56,6 +56,11 @@ lint: .venv/.dev
 	.venv/bin/codespell
 	.venv/bin/mypy
 
+# The documentation site, in build/docs. Its build runs the notebooks; build/docs-cache keeps their
+# results until the code changes. A warning is an error.
+docs: .venv/.docs
+	.venv/bin/sphinx-build -W --keep-going -q -b html docs build/docs
+
 install: .venv/.dev
 
 # Intel's extension, in an environment of its own: it binds to a torch of its own, which brings its
@@ -88,6 +93,10 @@ bench-peers: .venv/.dev .venv-peers/.installed
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	$(PIP_INSTALL) -e '.[train,deploy,cluster,dev]'
 	@touch $@ .venv/.core
+
+.venv/.docs: .venv/.dev
+	$(PIP_INSTALL) -e '.[docs]'
+	@touch $@
 
 .venv-ipex/.installed: pyproject.toml constraints-ipex.txt
 	test -x .venv-ipex/bin/python || $(PYTHON) -m venv .venv-ipex

@@ -18,7 +18,7 @@ from geoprep.cli import cli
 REPO = Path(__file__).resolve().parents[1]
 PACKAGES = ("geoprep", "loaders", "training", "benchmarks")
 FILES = sorted(path for package in PACKAGES for path in (REPO / package).rglob("*.py"))
-DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
 
 # First words of texts that name no action or thing.
 EMPTY_STARTS = ("Which", "How many", "How much", "Decides", "Of ", "Where ", "Whether it", "What ")

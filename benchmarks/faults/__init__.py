@@ -6,5 +6,5 @@ Each part is a module: ``killed`` (SIGKILL at random moments), ``places`` (full 
 forbidden folders, changing sources), ``mutated`` (damaged images and labels), ``flipped`` (bits of
 stores), ``objects`` (an S3 endpoint that drops, stalls, truncates and refuses requests),
 ``together`` (several commands on one store). All work runs in child processes (``children``);
-``report`` writes docs/reliability.md.
+``report`` writes docs/performance/reliability.md.
 """

@@ -1,4 +1,4 @@
-"""Run the fault injection tests and write the table of results to docs/reliability.md."""
+"""Run the fault injection tests and write their table to docs/performance/reliability.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-REPORT = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+REPORT = Path(__file__).resolve().parents[2] / "docs" / "performance" / "reliability.md"
 SCENES = 6
 PARTS = {"killed": 50, "places": 50, "mutated": 2000, "flipped": 1000, "objects": 20}
 PARTS |= {"together": 10}
@@ -63,7 +63,7 @@ def _options() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         default=REPORT,
-        help="file to write the table to (default: docs/reliability.md)",
+        help="file to write the table to (default: docs/performance/reliability.md)",
     )
     return parser
 

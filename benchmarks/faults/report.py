@@ -1,4 +1,4 @@
-"""The table of trials in docs/reliability.md."""
+"""The table of trials in docs/performance/reliability.md."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ FIT = Rung("fit", "+ bf16, loss compiled = fit", ("--engine", "native"))
 IPEX = Rung("ipex", "fit on IPEX", ("--engine", "ipex"), python=IPEX_PYTHON)
 RUNGS = (PLAIN, KEPT, FIT, IPEX)
 """The first three add one setting each; IPEX is compared with the third. Settings without a
-measurable effect are left out: layout, fused optimizer, compiled loss (docs/benchmarks.md)."""
+measurable effect are left out: layout, fused optimizer, compiled loss."""
 
 CEILING = "convolutions"
 """Name of the upper bound: only the convolutions of a step, forward and backward."""

@@ -1,6 +1,6 @@
 """The store format, schema 1: its constants, its root attribute, its tables.
 
-The format is described in ``docs/store-format.md``.
+The format is described in ``docs/reference/store-format.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test that the commands of docs/recipes.md run, on small files of the layouts they are for."""
+"""Test that the commands of docs/how-to/recipes.md run, on small files."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from PIL import Image
 from geoprep.store import StoreReader
 
 REPO = Path(__file__).resolve().parents[2]
-RECIPES = (REPO / "docs" / "recipes.md").read_text(encoding="utf-8")
+RECIPES = (REPO / "docs" / "how-to" / "recipes.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"```console (\w+)\n(.*?)```", RECIPES, flags=re.DOTALL))
 # A model and a run small enough for a test; everything else is as in the recipe.
 SMALL = (

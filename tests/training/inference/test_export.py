@@ -200,8 +200,8 @@ def test_openvino_splits_a_batch_between_threads(monkeypatch):
 
 
 def documented(suffix):
-    """Return the code of docs/model-files.md for a format."""
-    text = (REPO / "docs" / "model-files.md").read_text()
+    """Return the code of docs/reference/model-files.md for a format."""
+    text = (REPO / "docs" / "reference" / "model-files.md").read_text()
     section = text[text.index(f"## {suffix}") :]
     return section.split("```python\n")[1].split("```")[0]
 

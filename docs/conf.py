@@ -1,0 +1,71 @@
+"""Settings of the documentation site: ``make docs`` builds it into build/docs."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import geoprep
+
+HERE = Path(__file__).resolve().parent
+REPO = HERE.parent
+sys.path.insert(0, str(HERE / "_ext"))
+
+
+def digest_of_packages() -> str:
+    """Return a digest of the code that the notebooks run, so that a change runs them again."""
+    digest = hashlib.sha256()
+    for package in ("geoprep", "loaders", "training", "benchmarks"):
+        for path in sorted((REPO / package).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+project = "geoprep"
+author = "The geoprep developers"
+release = version = geoprep.__version__
+
+extensions = [
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx_click",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["_ext", "_static"]
+templates_path = ["_templates"]
+nitpicky = False
+
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
+myst_heading_anchors = 4
+
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(REPO / "build" / "docs-cache" / digest_of_packages())
+nb_execution_timeout = 120
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_merge_streams = True
+
+autosummary_generate = True
+autodoc_typehints = "none"
+numpydoc_show_class_members = False
+numpydoc_class_members_toctree = False
+
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"geoprep {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "navigation_with_keys": False,
+    "show_nav_level": 1,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
