@@ -32,12 +32,15 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx_click",
+    "option_tables",
+    "public_names",
     "sphinx_copybutton",
     "sphinx_design",
 ]
 exclude_patterns = ["_ext", "_static"]
 templates_path = ["_templates"]
-nitpicky = False
+smartquotes = False  # options begin with two hyphens
+default_role = "py:obj"
 
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 4
