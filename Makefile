@@ -22,7 +22,7 @@ test test-wheel-%: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
 
-.PHONY: demo test lint docs install ipex test-ipex bench-peers clean
+.PHONY: demo test lint api docs install ipex test-ipex bench-peers clean
 .SECONDARY:
 
 demo: .venv/.core
@@ -60,6 +60,10 @@ lint: .venv/.dev
 # results until the code changes. A warning is an error.
 docs: .venv/.docs
 	.venv/bin/sphinx-build -W --keep-going -q -b html docs build/docs
+
+# The list of public names, which a test compares with the code.
+api: .venv/.dev
+	.venv/bin/python tests/test_public_api.py
 
 install: .venv/.dev
 

@@ -1,5 +1,15 @@
 """Errors that a user can act on: each message names the file and the fix."""
 
+__all__ = [
+    "GeoprepError",
+    "ImageError",
+    "LabelError",
+    "OutputError",
+    "SourceError",
+    "StoreError",
+    "UsageError",
+]
+
 
 class GeoprepError(Exception):
     """Base of all errors that this package raises on purpose.

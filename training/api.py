@@ -110,7 +110,8 @@ class Model:
     """
 
     def __init__(self, path: Path, runner: Runner, info: ModelInfo) -> None:
-        self.path, self.info = path, info
+        self.path = path
+        self.info = info
         self._runner = runner
 
     def __call__(self, image: NDArray[np.uint8] | Tensor) -> NDArray[np.float32]:
