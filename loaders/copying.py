@@ -1,7 +1,7 @@
 """Copies of crops of tiles into batches: one compiled loop per batch, or NumPy crop by crop.
 
-Both give the same bytes. NumPy copies whole tiles, pixels of many bands and crops of tiles that are
-decoded one at a time, and all crops in installations where numba cannot cache what it compiles.
+Both give the same bytes. NumPy copies pixels of many bands and crops of tiles that are decoded one
+at a time, and all crops in installations where numba cannot cache what it compiles.
 
 For NumPy a pixel is one item, whatever its number of bands. It moves items of 1, 2, 4 or 8 bytes
 at a time and releases the interpreter's lock meanwhile. A crop whose pixels change places within a
@@ -12,14 +12,13 @@ copied by a ufunc: NumPy's own copy is ``memcpy``, for such lengths ``rep movsb`
 quarter of its speed on some processors (AMD Zen) where only one end of the copy begins on a cache
 line.
 
-The compiled loops run without the interpreter's lock. A pixel is moved by one load and one store of
-its bytes. Pixels of 3 bytes are moved 4 bytes at a time: the next pixel overwrites the extra byte.
-The first and the last pixel of a row are moved exactly, so nothing is read or written beyond an
-array. Rows of one-byte pixels are mirrored 8 at a time by reversing the bytes of a word, and
-transposed in blocks of 8 x 8 in eight words (three rounds of masked swaps; Warren, Hacker's
-Delight, 2nd ed., 7-3). Larger transposes go through strips of the source, which is read forwards,
-while the target stays in the cache. Memory is addressed directly: the loops do not check bounds,
-their caller does.
+The compiled loops run without the interpreter's lock and serve pixels of up to 16 bytes. They move
+vectors of 16 bytes, which every supported processor has. A row is mirrored by reversing the pixels
+of a vector. Blocks of pixels are transposed by interleaving vectors: 16 x 16 pixels of one byte,
+8 x 8 of two, 4 x 4 of three or four, 2 x 2 of up to eight. Where pixels do not fill a vector, its
+remaining bytes are written too, and then overwritten by the next pixels; the last pixels of a row
+are moved one by one, so nothing is read or written beyond a row. Memory is addressed directly: a
+call checks that all its crops are within their tiles, and its caller checks the arrays.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -133,25 +131,19 @@ def _copy_batch(tiles: NDArray[np.uint8], crops: Crops, out: NDArray[np.uint8]) 
         uint8 (n, crop, crop, band); written.
     """
     (count, side, _, width), crop = tiles.shape, out.shape[1]
+    if len(out) != len(crops.tile):
+        raise ValueError(f"{len(crops.tile)} crops do not fit into a batch of {len(out)}")
     together = tiles.flags.c_contiguous and out.flags.c_contiguous
-    if together and crop == side and not crops.op.any():
-        sources, targets = (_bytes(array, rows=len(array)) for array in (tiles, out))
-        for tile, target in zip(crops.tile.tolist(), targets, strict=True):
-            _copy_bytes(sources[tile], target)
-        return
-    kernel = crop_kernel(width) if together and width <= _MOST_BYTES else None
-    columns = [np.ascontiguousarray(a) for a in (crops.tile, crops.y, crops.x, crops.op)]
+    kernel = crop_kernel(width) if together and width <= _VECTOR else None
     if kernel is None:
         items, result = as_items(tiles), as_items(out)
-        for i, (tile, y, x, op) in enumerate(zip(*(a.tolist() for a in columns), strict=True)):
+        places = (column.tolist() for column in crops[:4])
+        for i, (tile, y, x, op) in enumerate(zip(*places, strict=True)):
             copy_crop(items[tile], y, x, op, result[i])
         return
-    if len(out) != len(columns[0]):
-        raise ValueError(f"{len(columns[0])} crops do not fit into a batch of {len(out)}")
-    for column, end in zip(columns, (count, side - crop + 1, side - crop + 1, 8), strict=True):
-        if len(column) and not 0 <= column.min() <= column.max() < end:
-            raise IndexError("a crop is outside of its tile")
-    kernel(tiles.ctypes.data, out.ctypes.data, *columns, side, crop)
+    columns = (np.ascontiguousarray(column, np.int64) for column in crops[:4])
+    if not kernel(tiles.ctypes.data, out.ctypes.data, *columns, count, side, crop):
+        raise IndexError("a crop is outside of its tile")
 
 
 def copy_crops(
@@ -176,17 +168,17 @@ def copy_crops(
     _copy_batch(labels[..., None], crops, label[..., None])
 
 
-_MOST_BYTES = 8
-"""Pixels of more bytes are not faster than with NumPy."""
+_VECTOR = 16
+"""Bytes of a vector. Wider pixels are not faster than with NumPy."""
 
-_BLOCK = 16
-_STRIP = 64
-"""Pixels of the side of a block, and source rows of one-byte pixels read together."""
+_ROWS, _COLUMNS = 64, 32
+"""Pixels of the sides of a block of the result that is transposed at once."""
 
-_WORD = ir.IntType(64)
+CropKernel = Callable[..., bool]
+"""Called with addresses of tiles and crops; tile, y, x, op, int64 (n,); number of tiles, sides of
+tile and crop. Returns whether all crops are within their tiles; otherwise nothing is copied."""
 
-CropKernel = Callable[..., None]
-"""Called with addresses of tiles and crops; tile, y, x, op, int64 (n,); sides of tile and crop."""
+_WORD, _BYTES = ir.IntType(64), ir.VectorType(ir.IntType(8), _VECTOR)
 
 
 def _instructions(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,129 +199,136 @@ def _move(_: Any, target: Any, source: Any, width: Any) -> Any:  # noqa: ANN401 
     return types.void(target, source, width), generate
 
 
-@_instructions
-def _move_row(_: Any, target: Any, source: Any, nbytes: Any) -> Any:  # noqa: ANN401 - types of numba
-    """Move a row of bytes from address to address."""
-
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
-        to, at = (builder.inttoptr(arguments[i], cgutils.voidptr_t) for i in range(2))
-        cast(Any, cgutils).raw_memcpy(builder, to, at, arguments[2], 1, align=1)
-        return context.get_dummy_value()
-
-    return types.void(target, source, nbytes), generate
+def _load(builder: Any, address: Any) -> Any:  # noqa: ANN401 - of numba
+    """Generate the load of a vector."""
+    return builder.load(builder.inttoptr(address, _BYTES.as_pointer()), align=1)
 
 
-@_instructions
-def _load(_: Any, source: Any) -> Any:  # noqa: ANN401 - types of numba
-    """Return the word at an address."""
-
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
-        return builder.load(builder.inttoptr(arguments[0], _WORD.as_pointer()), align=1)
-
-    return types.uint64(source), generate
+def _store(builder: Any, vector: Any, address: Any) -> None:  # noqa: ANN401 - of numba
+    """Generate the store of a vector."""
+    builder.store(vector, builder.inttoptr(address, _BYTES.as_pointer()), align=1)
 
 
-@_instructions
-def _store(_: Any, target: Any, value: Any) -> Any:  # noqa: ANN401 - types of numba
-    """Write a word to an address."""
-
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
-        to = builder.inttoptr(arguments[0], _WORD.as_pointer())
-        builder.store(arguments[1], to, align=1)
-        return context.get_dummy_value()
-
-    return types.void(target, value), generate
+def _shuffle(builder: Any, one: Any, other: Any, lanes: list[int]) -> Any:  # noqa: ANN401 - of numba
+    """Generate the vector of some lanes of two vectors, counted through both."""
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
+    return builder.shuffle_vector(one, other, mask)
 
 
-@_instructions
-def _reversed_bytes(_: Any, value: Any) -> Any:  # noqa: ANN401 - types of numba
-    """Return a word with its bytes in reverse order."""
+def _pixel_bytes(width: int, lane: int, *, backwards: bool) -> list[int]:
+    """Return which bytes of a vector form lanes of one pixel each.
 
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
-        return builder.bswap(arguments[0])
-
-    return types.uint64(value), generate
-
-
-@numba.njit(inline="always")
-def _swap(low: Any, high: Any, bits: Any, mask: Any) -> Any:  # noqa: ANN401 - compiled
-    """Exchange the upper parts of one word with the lower parts of another, under a mask."""
-    difference = ((low >> bits) ^ high) & mask
-    return low ^ (difference << bits), high ^ difference
-
-
-@numba.njit(inline="always")
-def _transpose_block(source: Any, along: Any, target: Any, down: Any) -> None:  # noqa: ANN401 - compiled
-    """Transpose 8 x 8 bytes: source rows ``along`` apart to target rows ``down`` apart.
-
-    The swaps assume little-endian words, as all supported processors have.
+    Parameters
+    ----------
+    width, lane
+        Bytes of a pixel and of a lane, which may be wider.
+    backwards
+        The first lane holds the last pixel, at the end of the vector.
     """
-    r0, r1 = _load(source), _load(source + along)
-    r2, r3 = _load(source + 2 * along), _load(source + 3 * along)
-    r4, r5 = _load(source + 4 * along), _load(source + 5 * along)
-    r6, r7 = _load(source + 6 * along), _load(source + 7 * along)
-    bits, mask = np.uint64(8), np.uint64(0x00FF00FF00FF00FF)
-    r0, r1 = _swap(r0, r1, bits, mask)
-    r2, r3 = _swap(r2, r3, bits, mask)
-    r4, r5 = _swap(r4, r5, bits, mask)
-    r6, r7 = _swap(r6, r7, bits, mask)
-    bits, mask = np.uint64(16), np.uint64(0x0000FFFF0000FFFF)
-    r0, r2 = _swap(r0, r2, bits, mask)
-    r1, r3 = _swap(r1, r3, bits, mask)
-    r4, r6 = _swap(r4, r6, bits, mask)
-    r5, r7 = _swap(r5, r7, bits, mask)
-    bits, mask = np.uint64(32), np.uint64(0x00000000FFFFFFFF)
-    r0, r4 = _swap(r0, r4, bits, mask)
-    r1, r5 = _swap(r1, r5, bits, mask)
-    r2, r6 = _swap(r2, r6, bits, mask)
-    r3, r7 = _swap(r3, r7, bits, mask)
-    _store(target, r0)
-    _store(target + down, r1)
-    _store(target + 2 * down, r2)
-    _store(target + 3 * down, r3)
-    _store(target + 4 * down, r4)
-    _store(target + 5 * down, r5)
-    _store(target + 6 * down, r6)
-    _store(target + 7 * down, r7)
+    starts = [_VECTOR - (i + 1) * width if backwards else i * width for i in range(_VECTOR // lane)]
+    found = [start + min(byte, width - 1) for start in starts for byte in range(lane)]
+    return found + [0] * (_VECTOR - len(found))
+
+
+@_instructions
+def _mirror(_: Any, target: Any, source: Any, width: Any) -> Any:  # noqa: ANN401 - types of numba
+    """Move the pixels of a vector in reverse order, given the address of the last one."""
+    pixel = width.literal_value
+
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
+        vector = _load(builder, builder.sub(arguments[1], _WORD(_VECTOR - pixel)))
+        lanes = _pixel_bytes(pixel, pixel, backwards=True)
+        _store(builder, _shuffle(builder, vector, vector, lanes), arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(target, source, width), generate
+
+
+def _lane(width: int) -> int:
+    """Return the bytes that hold a pixel in a transpose: the next power of two."""
+    return 1 << (width - 1).bit_length()
+
+
+@_instructions
+def _transpose(
+    _: Any,  # noqa: ANN401 - types of numba
+    target: Any,  # noqa: ANN401 - types of numba
+    down: Any,  # noqa: ANN401 - types of numba
+    source: Any,  # noqa: ANN401 - types of numba
+    along: Any,  # noqa: ANN401 - types of numba
+    width: Any,  # noqa: ANN401 - types of numba
+    backwards: Any,  # noqa: ANN401 - types of numba
+) -> Any:  # noqa: ANN401 - types of numba
+    """Transpose a block: source rows ``along`` apart to target rows ``down`` apart.
+
+    Source rows are read forwards from their first pixel, or backwards from their last.
+    """
+    pixel, reverse = width.literal_value, bool(backwards.literal_value)
+    lane = _lane(pixel)
+    side = _VECTOR // lane
+    lanes = ir.VectorType(ir.IntType(8 * lane), side)
+    spread = _pixel_bytes(pixel, lane, backwards=reverse)
+    packed = [i * lane + byte for i in range(side) for byte in range(pixel)]
+    packed += [0] * (_VECTOR - len(packed))
+    pairs = [(i, side + i) for i in range(side)]
+    halves = [sum(half, ()) for half in (pairs[: side // 2], pairs[side // 2 :])]
+
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
+        to, step, at, apart = arguments[:4]
+        if reverse:
+            at = builder.sub(at, _WORD(_VECTOR - pixel))
+        rows = []
+        for _row in range(side):
+            row = _load(builder, at)
+            rows.append(builder.bitcast(_shuffle(builder, row, row, spread), lanes))
+            at = builder.add(at, apart)
+        for _round in range(side.bit_length() - 1):
+            couples = zip(rows[: side // 2], rows[side // 2 :], strict=True)
+            rows = [_shuffle(builder, *two, list(half)) for two in couples for half in halves]
+        for row in rows:
+            row = builder.bitcast(row, _BYTES)
+            _store(builder, _shuffle(builder, row, row, packed), to)
+            to = builder.add(to, step)
+        return context.get_dummy_value()
+
+    return types.void(target, down, source, along, width, backwards), generate
 
 
 @numba.njit
-def _mirror_bytes(source: Any, target: Any, side: Any) -> None:  # noqa: ANN401 - compiled
-    """Copy a row of one-byte pixels, given its last one, in reverse order."""
+def _move_row(target: Any, source: Any, nbytes: Any) -> None:  # noqa: ANN401 - compiled
+    """Move a row of bytes from address to address."""
     done = 0
-    while done + 8 <= side:
-        _store(target + done, _reversed_bytes(_load(source - done - 7)))
+    while done + 128 <= nbytes:
+        _move(target + done, source + done, 32)
+        _move(target + done + 32, source + done + 32, 32)
+        _move(target + done + 64, source + done + 64, 32)
+        _move(target + done + 96, source + done + 96, 32)
+        done += 128
+    while done + 8 <= nbytes:
+        _move(target + done, source + done, 8)
         done += 8
-    for i in range(done, side):
-        _move(target + i, source - i, 1)
+    while done < nbytes:
+        _move(target + done, source + done, 1)
+        done += 1
 
 
 @numba.njit
-def _transpose_bytes(source: Any, down: Any, along: Any, target: Any, side: Any) -> None:  # noqa: ANN401 - compiled
-    """Copy a crop of one-byte pixels, whose row i, column j is at ``source + i*down + j*along``."""
-    even = side - side % 8
-    for strip in range(0, even, _STRIP):
-        for i in range(0, even, 8):
-            for j in range(strip, min(strip + _STRIP, even), 8):
-                first, out = source + i * down + j * along, target + i * side + j
-                if down > 0:
-                    _transpose_block(first, along, out, side)
-                else:  # a word is read forwards: its bytes are the rows from the last up
-                    _transpose_block(first - 7, along, out + 7 * side, -side)
-    for i in range(side):
-        for j in range(even if i < even else 0, side):
-            _move(target + i * side + j, source + i * down + j * along, 1)
+def _within(values: Any, end: Any) -> bool:  # noqa: ANN401 - compiled
+    """Return whether all values are at least 0 and less than an end."""
+    outside = 0
+    for value in values:
+        outside |= (value < 0) | (value >= end)
+    return outside == 0
 
 
 @cache
 def crop_kernel(width: int) -> CropKernel | None:
-    """Return the compiled copy of crops with pixels of ``width`` bytes, 1 to `_MOST_BYTES`.
+    """Return the compiled copy of crops with pixels of ``width`` bytes, 1 to `_VECTOR`.
 
     It compiles for seconds when it is first used on a machine, and is then loaded from numba's
     cache. None where numba finds no folder for its cache: every process would compile again.
     """
-    wide = 4 if width == 3 else width
-    one = width == 1
+    mirrored, block = _VECTOR // width, _VECTOR // _lane(width)
 
     def copy(
         source: Any,  # noqa: ANN401 - compiled
@@ -338,10 +337,19 @@ def crop_kernel(width: int) -> CropKernel | None:
         y: Any,  # noqa: ANN401 - compiled
         x: Any,  # noqa: ANN401 - compiled
         op: Any,  # noqa: ANN401 - compiled
+        tiles: Any,  # noqa: ANN401 - compiled
         tile_side: Any,  # noqa: ANN401 - compiled
         side: Any,  # noqa: ANN401 - compiled
-    ) -> None:
+    ) -> bool:
+        places = tile_side - side + 1
+        within = _within(tile, tiles) & _within(op, 8)
+        if not within & _within(y, places) & _within(x, places):
+            return False
         row, out_row, last = tile_side * width, side * width, side - 1
+        # Pixels of a row that whole vectors move: a vector from any of them ends within the row.
+        room = out_row - _VECTOR
+        even = (room // (mirrored * width) + 1) * mirrored if room >= 0 else 0
+        square = (room // (block * width) + 1) * block if room >= 0 else 0
         for n in range(len(tile)):
             first = source + ((tile[n] * tile_side + y[n]) * tile_side + x[n]) * width
             out = target + n * side * out_row
@@ -352,36 +360,35 @@ def crop_kernel(width: int) -> CropKernel | None:
                 first, down = first + last * down, -down
             if op[n] & 1:
                 first, along = first + last * along, -along
-            if along == width:
+            if along == width and down == out_row:
+                _move_row(out, first, side * out_row)
+            elif along == width:
                 for i in range(side):
                     _move_row(out + i * out_row, first + i * down, out_row)
-            elif one and along == -1:
-                for i in range(side):
-                    _mirror_bytes(first + i * down, out + i * out_row, side)
-            elif one:
-                _transpose_bytes(first, down, along, out, side)
             elif along == -width:
                 for i in range(side):
                     at, to = first + i * down, out + i * out_row
-                    _move(to, at, width)
-                    for j in range(1, last):
-                        _move(to + j * width, at + j * along, wide)
-                    _move(to + last * width, at + last * along, width)
+                    for j in range(0, even, mirrored):
+                        _mirror(to + j * width, at + j * along, width)
+                    for j in range(even, side):
+                        _move(to + j * width, at + j * along, width)
             else:
-                for strip in range(0, side, _BLOCK):
-                    begin, end = max(strip, 1), min(strip + _BLOCK, last)
-                    for block in range(0, side, _BLOCK):
-                        for i in range(block, min(block + _BLOCK, side)):
-                            at, to = first + i * down, out + i * out_row
-                            if strip == 0:
-                                _move(to, at, width)
-                            for j in range(begin, end):
-                                _move(to + j * width, at + j * along, wide)
-                            if strip + _BLOCK >= side:
-                                _move(to + last * width, at + last * along, width)
+                for rows in range(0, square, _ROWS):
+                    for columns in range(0, square, _COLUMNS):
+                        for i in range(rows, min(rows + _ROWS, square), block):
+                            for j in range(columns, min(columns + _COLUMNS, square), block):
+                                at, to = first + i * down + j * along, out + i * out_row + j * width
+                                if down > 0:
+                                    _transpose(to, out_row, at, along, width, 0)
+                                else:
+                                    _transpose(to, out_row, at, along, width, 1)
+                for i in range(side):
+                    for j in range(square if i < square else 0, side):
+                        _move(out + i * out_row + j * width, first + i * down + j * along, width)
+        return True
 
     column = types.Array(types.int64, 1, "C")
-    signature = types.void(*[types.int64] * 2, *[column] * 4, *[types.int64] * 2)
+    signature = types.boolean(*[types.int64] * 2, *[column] * 4, *[types.int64] * 3)
     try:
         compiled = numba.njit(signature, nogil=True, cache=True)(copy)
     except RuntimeError:  # "no locator": neither next to the source nor in the user's cache folder

@@ -150,19 +150,21 @@ def test_without_a_compiled_loop_the_bytes_are_the_same(
         assert (one == other).all()
 
 
-@pytest.mark.parametrize("bands", [1, 2, 3, 5, 8])
-def test_nothing_beyond_the_tiles_is_read(bands: int):
-    """The tiles end where a page begins that must not be read."""
+@pytest.mark.parametrize("end", [False, True])
+@pytest.mark.parametrize("bands", [1, 2, 3, 5, 8, 13])
+def test_nothing_beyond_the_tiles_is_read(bands: int, end: bool):
+    """The tiles begin after, or end before, a page that must not be read."""
     page, side = mmap.PAGESIZE, 16
     memory = mmap.mmap(-1, 4 * page)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + 3 * page), page, 0) == 0
+    closed = ctypes.c_void_p(start + (3 * page if end else 0))
+    assert ctypes.CDLL(None).mprotect(closed, page, 0) == 0
     nbytes = side * side * bands
-    images = np.frombuffer(memory, np.uint8, nbytes, 3 * page - nbytes)
+    images = np.frombuffer(memory, np.uint8, nbytes, 3 * page - nbytes if end else page)
     images = images.reshape(1, side, side, bands)
     labels = np.zeros((1, side, side), np.uint8)
     for crop in (1, 3, 8, 15, 16):
-        corner = np.full(8, side - crop)
+        corner = np.full(8, (side - crop) * end)
         zero = np.zeros(8, np.int64)
         crops = Crops(zero, corner, corner, np.arange(8), zero, zero)
         out = np.ones((8, crop, crop, bands), np.uint8), np.ones((8, crop, crop), np.uint8)
