@@ -124,7 +124,7 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
           --block-km 0.5 --out mosaic.zarr
 
     An interrupted build is resumed by the same command, with the same result to the last byte.
-    docs/how-to/recipes.md lists the options for common data sets.
+    docs/how-to/data-sets.md lists the options for common data sets.
     """  # noqa: D301 - click's own mark, which keeps lines as they are
     request = _request(context, given)
     quiet = given["quiet"] or given["as_json"]

@@ -19,10 +19,12 @@ def here(monkeypatch, capfd) -> Callable[..., CompletedProcess[str]]:
     """
     from geoprep.cli.running import run as run_geoprep
     from training.evaluate import main as evaluate
+    from training.export import main as export
     from training.fit import main as fit
     from training.predict import main as predict
 
     trainers = {"training.fit": fit, "training.evaluate": evaluate, "training.predict": predict}
+    trainers["training.export"] = export
     threads, random = torch.get_num_threads(), torch.get_rng_state()
     monkeypatch.syspath_prepend(str(TESTS))
     for place in ("training.start", "training.engine.host"):  # how this process allocates

@@ -1,8 +1,10 @@
-"""Test that the commands of docs/how-to/recipes.md run, on small files."""
+"""Test that the commands of docs/how-to run, on small files of the layouts they are for."""
 
+import ast
 import json
 import re
 import shlex
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -12,30 +14,41 @@ from affine import Affine
 from helpers.factory import PLACES, ROADS, Place, write_image, write_roads
 from PIL import Image
 
-from geoprep.store import StoreReader
+from geoprep.store import SPLIT_NAMES, StoreReader
 
 REPO = Path(__file__).resolve().parents[2]
-RECIPES = (REPO / "docs" / "how-to" / "recipes.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"```console (\w+)\n(.*?)```", RECIPES, flags=re.DOTALL))
-# A model and a run small enough for a test; everything else is as in the recipe.
-SMALL = (
-    "--model helpers.tiny:build --epochs 6 --crop 64 --lr 0.02 --device cpu --compile off --quiet "
-    "--pictures 0"
-)
-MODEL = "--model helpers.tiny:build --device cpu"
+PAGES = {
+    path.stem: path.read_text(encoding="utf-8") for path in (REPO / "docs" / "how-to").glob("*.md")
+}
+FOUND = [
+    (name, body)
+    for text in PAGES.values()
+    for name, body in re.findall(r"```console *(\w[\w-]*)?\n(.*?)```", text, flags=re.DOTALL)
+]
+BLOCKS = dict(FOUND)
+# A model and a run small enough for a test; a page may set these options itself.
+SMALL = {"--model": "helpers.tiny:build", "--epochs": "6", "--crop": "64", "--lr": "0.02"}
+QUICK = "--device cpu --compile off --quiet --pictures 0"
 SIDE = 128
 
 
 @pytest.fixture
 def run(here, tmp_path, monkeypatch):
-    """Return a function that runs a line of a recipe; every line is one command and no more."""
+    """Return a function that runs a line of a page; every line is one command and no more."""
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.syspath_prepend(str(tmp_path))
 
     def run(line):
         program, *words = shlex.split(line, comments=True)
         if program == "python":
             assert words.pop(0) == "-m"
             program = words.pop(0)
+        if program == "training.fit":
+            words += [word for pair in SMALL.items() if pair[0] not in words for word in pair]
+            words += QUICK.split()
+        elif program in ("training.predict", "training.evaluate", "training.export"):
+            words += [] if "--model" in words else ["--model", SMALL["--model"]]
+            words += [] if program == "training.export" else ["--device", "cpu"]
         done = here(program, *words, folder=tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         return done.stdout
@@ -45,18 +58,8 @@ def run(here, tmp_path, monkeypatch):
 
 @pytest.fixture
 def follow(run):
-    """Return a function that runs the lines of a recipe."""
-
-    def follow(recipe):
-        for line in BLOCKS[recipe].splitlines():
-            command = line.removeprefix("$ ")
-            if "training.fit" in command:
-                command += f" {SMALL}"
-            if "training.predict" in command:
-                command += f" {MODEL}"
-            run(command)
-
-    return follow
+    """Return a function that runs the lines of a block and returns what the last one printed."""
+    return lambda block: [run(line.removeprefix("$ ")) for line in BLOCKS[block].splitlines()][-1]
 
 
 def bars(seed, side=SIDE):
@@ -102,24 +105,59 @@ def road_iou(found, truth):
     return (found & truth).sum() / (found | truth).sum()
 
 
-def test_every_recipe_is_run_here():
-    assert set(BLOCKS) == {"deepglobe", "massachusetts", "spacenet", "masks", "mosaic"}
-    assert all(
-        line.startswith("$ ") for body in BLOCKS.values() for line in body.splitlines() if line
+def test_every_block_is_run_here():
+    tests = Path(__file__).read_text(encoding="utf-8")
+    assert len(FOUND) == len(BLOCKS) > 12
+    for name, body in FOUND:
+        assert f'follow("{name}")' in tests, f"docs/how-to: no test runs the block {name!r}"
+        assert all(line.startswith("$ ") for line in body.splitlines()), name
+
+
+def texts_of_the_code():
+    """Return every text of the packages with … for values, and options as the command line has."""
+
+    def text(node):
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str) else "…"
+        if isinstance(node, ast.JoinedStr):
+            return "".join(map(text, node.values))
+        return "…"
+
+    files = (
+        path for name in ("geoprep", "loaders", "training") for path in (REPO / name).rglob("*.py")
     )
+    nodes = (node for path in files for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+    found = "\n".join(
+        text(node) for node in nodes if isinstance(node, ast.Constant | ast.JoinedStr)
+    )
+    return re.sub(r"`(\w+)`", lambda name: "--" + name[1].replace("_", "-"), found)
+
+
+def test_every_message_of_the_troubleshooting_page_is_one_of_the_code():
+    found = texts_of_the_code()
+    messages = re.findall(r"^`(.+)`\n: ", PAGES["troubleshooting"], flags=re.MULTILINE)
+    assert len(messages) > 40
+    strange = [one for one in messages if one.strip("… ") not in found]
+    assert not strange
+
+
+def write_pairs(folder, numbers, masks=True):
+    """Write photographs and masks without georeference, as DeepGlobe has them."""
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        road = bars(number)
+        picture = Image.fromarray(photograph(road, number))
+        picture.save(folder / f"{number}_sat.jpg", quality=95)
+        if masks:
+            grey = np.where(road, 250, 4).astype(np.uint8)  # as after lossy compression
+            write_mask(folder / f"{number}_mask.png", np.repeat(grey[None], 3, axis=0))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 def test_deepglobe_from_masks_to_a_prediction(tmp_path, follow):
-    for number in range(7):
-        road, folder = bars(number), tmp_path / ("train" if number < 6 else "valid")
-        folder.mkdir(exist_ok=True)
-        picture = Image.fromarray(photograph(road, number))
-        picture.save(folder / f"{number}_sat.jpg", quality=95)
-        if number < 6:
-            grey = np.where(road, 250, 4).astype(np.uint8)  # as after lossy compression
-            write_mask(folder / f"{number}_mask.png", np.repeat(grey[None], 3, axis=0))
+    write_pairs(tmp_path / "train", range(6))
+    write_pairs(tmp_path / "valid", [6], masks=False)
     follow("deepglobe")
     store = StoreReader.open(tmp_path / "deepglobe.zarr")
     assert store.scenes.status.tolist() == ["ok"] * 6
@@ -135,23 +173,40 @@ def log_of(folder):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-def test_massachusetts_from_masks_to_a_prediction(tmp_path, follow):
-    for number in range(7):
+def test_pairs_of_images_and_masks_and_what_is_trained_on_them(tmp_path, follow):
+    write_pairs(tmp_path / "pairs", range(3))
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+        for path in (tmp_path / "pairs").iterdir():
+            archive.write(path, path.name)
+    assert "3 scenes (3 ok)" in follow("pairs")
+    follow("archive")
+    assert not (tmp_path / "set.zarr.source").exists()
+    a, b = (StoreReader.open(tmp_path / name) for name in ("pairs.zarr", "set.zarr"))
+    np.testing.assert_array_equal(a.image()[...], b.image()[...])
+    follow("residency")
+    assert "RamTiles" not in log_of(tmp_path / "runs/streamed")
+    (source,) = re.findall(r"```python\n(.*?)```", PAGES["own-model"], flags=re.DOTALL)
+    (tmp_path / "mymodels.py").write_text(source, encoding="utf-8")
+    follow("own-model")
+    assert len(list((tmp_path / "predictions").glob("*.tif"))) == 3
+    follow("export")
+    assert (tmp_path / "own.pt2").stat().st_size > 1000
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_massachusetts_from_masks(tmp_path, follow):
+    for number in range(2):
         road, name = bars(number), f"1037878{number}_15"
         pixels = photograph(road, number)
         pixels[:12] = 255  # not photographed
-        folder = tmp_path / ("train" if number < 6 else "test") / "sat"
-        write_image(folder / f"{name}.tiff", pixels, place_of(number, 1.0))
-        if number < 6:
-            write_mask(folder.parent / "map" / f"{name}.tif", road * np.uint8(255))
+        write_image(tmp_path / "train" / "sat" / f"{name}.tiff", pixels, place_of(number, 1.0))
+        write_mask(tmp_path / "train" / "map" / f"{name}.tif", road * np.uint8(255))
     follow("massachusetts")
     store = StoreReader.open(tmp_path / "massachusetts.zarr")
-    assert store.scenes.status.tolist() == ["ok"] * 6
+    assert store.scenes.status.tolist() == ["ok"] * 2
     speed = store.speed()[...]
     assert (speed[:, :12] == 255).all()
     assert set(np.unique(speed[:, 12:]).tolist()) == {0, 254}
-    found = road_pixels(tmp_path / "predictions" / "10378786_15.tif")
-    assert road_iou(found[16:], bars(6)[16:]) > 0.7
 
 
 @pytest.mark.slow
@@ -222,3 +277,47 @@ def test_one_mosaic_and_a_geopackage(tmp_path, follow, run):
     assert counts[[45, 25]].tolist() == [24, 10]  # 12 m and twice 2.5 m of half a metre
     facts = json.loads(run("geoprep info mosaic.zarr --json"))
     assert facts["notes"]["width missing"] == 1
+    assert "split" in follow("blocks")
+    assert set(StoreReader.open(tmp_path / "blocks.zarr").tiles.split.tolist()) == {0, 1}
+    follow("dry")
+    assert not (tmp_path / "dry.zarr").exists()
+    follow("memory")
+
+
+def test_splits_by_share_list_and_block(tmp_path, follow):
+    for number in range(6):
+        image = tmp_path / "scenes" / f"scene_{number}.tif"
+        write_image(image, photograph(bars(number), number), place_of(number))
+    (listed,) = re.findall(r"```text\n(scene,split.*?)```", PAGES["splits"], flags=re.DOTALL)
+    (tmp_path / "scenes.csv").write_text(listed, encoding="utf-8")
+    assert "scene_2" in follow("splits")
+    store = StoreReader.open(tmp_path / "listed.zarr")
+    names = [SPLIT_NAMES[n] for n in store.tiles.split[np.argsort(store.tiles.scene)]]
+    assert names == ["train", "train", "val", "test", "test", "test"]
+
+
+def test_many_bands_and_heights(tmp_path, follow):
+    rng = np.random.default_rng(0)
+    values = rng.integers(100, 2000, (SIDE, SIDE, 8)).astype(np.uint16)
+    write_image(tmp_path / "ms.tif", values, place_of(0))
+    write_image(
+        tmp_path / "dem.tif", rng.uniform(0, 999, (SIDE, SIDE, 1)).astype("f4"), place_of(0)
+    )
+    follow("bands")
+    bands = [
+        len(StoreReader.open(tmp_path / f"{n}.zarr").meta.bands) for n in ("eight", "three", "dem")
+    ]
+    assert bands == [8, 3, 1]
+
+
+def test_a_mask_becomes_a_network_with_a_score(tmp_path, follow):
+    shapely = pytest.importorskip("shapely")
+    geopandas = pytest.importorskip("geopandas")
+    road = np.zeros((SIDE, SIDE, 1), np.uint8)
+    road[60:70] = 255
+    write_image(tmp_path / "mask.tif", road, place_of(0))
+    line = shapely.LineString([place_of(0).transform * (x, 65) for x in (0, SIDE)])
+    frame = geopandas.GeoDataFrame({"highway": ["primary"]}, geometry=[line], crs=place_of(0).crs)
+    frame.to_crs("OGC:CRS84").to_file(tmp_path / "truth.geojson")
+    assert "APLS" in follow("network")
+    assert len(geopandas.read_file(tmp_path / "roads.gpkg", layer="edges")) == 1
