@@ -6,6 +6,7 @@ from .api import check_store as check_store
 from .api import download as download
 from .api import export_footprints as export_footprints
 from .api import export_scenes as export_scenes
+from .api import list_cities as list_cities
 from .api import open_store as open_store
 from .api import preview as preview
 from .api import read_network as read_network
@@ -14,5 +15,6 @@ from .api import score as score
 from .api import store_info as store_info
 from .api import synthesize as synthesize
 from .api import vectorize as vectorize
+from .api import write_road_table as write_road_table
 
 __version__: str

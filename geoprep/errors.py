@@ -21,6 +21,10 @@ class GeoprepError(Exception):
         super().__init__(message.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
+class GeoprepWarning(UserWarning):
+    """A result that is probably not intended; the message names the file and the fix."""
+
+
 class UsageError(GeoprepError):
     """The request contradicts itself or has an invalid value (exit code 2)."""
 

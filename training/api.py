@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from geoprep.storage import StrPath
     from training.checkpoint import ModelInfo
     from training.inference import Runner
 
-StrPath = str | os.PathLike[str]
 
 _MULTIPLE = 32
 """Sides of the images that models take are multiples of this number of pixels."""

@@ -1,10 +1,9 @@
 from .building import BuildObserver as BuildObserver
 from .building import ProgressBars as ProgressBars
-from .building import build_store as build_store
 from .building import build_zarr as build_zarr
-from .building import plan_build as plan_build
 from .cities import Download as Download
 from .cities import download as download
+from .cities import list_cities as list_cities
 from .cities import synthesize as synthesize
 from .networks import RoadNetwork as RoadNetwork
 from .networks import read_network as read_network
@@ -13,6 +12,7 @@ from .progress import counting_bar as counting_bar
 from .road_functions import route as route
 from .road_functions import score as score
 from .road_functions import vectorize as vectorize
+from .road_functions import write_road_table as write_road_table
 from .store_functions import check_store as check_store
 from .store_functions import export_footprints as export_footprints
 from .store_functions import export_scenes as export_scenes

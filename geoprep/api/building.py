@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from geoprep.api.progress import build_bar, counting_bar
-from geoprep.building import DryRun, Progress, Summary, build, dry_run
-from geoprep.errors import UsageError
+from geoprep.building import DryRun, Progress, Summary, build
+from geoprep.building import dry_run as estimate
+from geoprep.errors import GeoprepWarning, UsageError
 from geoprep.executors import Dask, Executor, Threads
 from geoprep.plan import BuildOptions, Plan, make_plan
 from geoprep.sources import (
@@ -33,8 +34,8 @@ from geoprep.storage import check_reachable
 
 if TYPE_CHECKING:
     from geoprep.api.stores import Store
+    from geoprep.storage import StrPath
 
-StrPath = str | os.PathLike[str]
 
 PRODUCT: Final = "PS-RGB"
 """Imagery product of a city where none is given."""
@@ -47,7 +48,6 @@ _OF_SHARES: Final = ("split_by", "val", "test", "split_seed")
 
 Stage = Literal["unpacking", "extracting", "downloading", "reading"]
 """What is counted before a build: bytes while unpacking and extracting, else scenes."""
-Notes = tuple[str, ...]
 _TITLES: Final[dict[Stage, tuple[str, int]]] = {
     "unpacking": ("unpacking, MB", 10**6),
     "extracting": ("extracting, MB", 10**6),
@@ -73,6 +73,9 @@ class BuildObserver:
     def message(self, line: str) -> None:
         """Take a line for the user, such as where files were downloaded to."""
 
+    def note(self, line: str) -> None:
+        """Take a remark on the inputs, at the end."""
+
 
 class ProgressBars(BuildObserver):
     """Shows progress bars and messages on standard error; ``quiet`` shows messages only."""
@@ -97,34 +100,53 @@ class ProgressBars(BuildObserver):
         """Print the line."""
         print(line, file=sys.stderr)
 
+    def note(self, line: str) -> None:
+        """Print the remark."""
+        print(f"note: {line}", file=sys.stderr)
 
-def build_store(
+
+@overload
+def build_zarr(
+    city: str | Sequence[str] = ...,
     *,
-    cities: Sequence[str] = (),
-    source: str | None = None,
+    dry_run: Literal[False] = ...,
+    **given: Any,  # noqa: ANN401
+) -> Store: ...
+@overload
+def build_zarr(
+    city: str | Sequence[str] = ...,
+    *,
+    dry_run: Literal[True],
+    **given: Any,  # noqa: ANN401
+) -> DryRun: ...
+def build_zarr(
+    city: str | Sequence[str] = (),
+    *,
+    source: StrPath | None = None,
     product: str | None = None,
-    images: Sequence[str] = (),
-    labels: str | None = None,
-    out: str | Path | None = None,
+    images: StrPath | Sequence[StrPath] = (),
+    labels: StrPath | None = None,
+    out: StrPath | None = None,
     overwrite: bool = False,
     drop_source: bool = False,
     workers: int | None = None,
-    scheduler: Any = None,  # noqa: ANN401 - an address or a Dask client
-    observer: BuildObserver | None = None,
-    **options: Any,  # noqa: ANN401 - the fields of BuildOptions
-) -> tuple[Summary, Notes]:
+    scheduler: Any = None,
+    dry_run: bool = False,
+    progress: bool | BuildObserver = True,
+    **options: Any,
+) -> Store | DryRun:
     """Build a store; resume an interrupted build, or find that the store is complete.
 
     Parameters
     ----------
-    cities
-        SpaceNet cities; give either these or ``images``.
+    city
+        SpaceNet city, or several; give either this or ``images``.
     source
         Folder, archive or ``s3://`` address of the cities; None looks in the usual places.
     product
         Imagery product of the cities; None for ``PS-RGB``.
     images
-        Patterns, folders or archives of other imagery.
+        Pattern, folder or archive of other imagery, or several.
     labels
         Road file for all ``images``, or a folder or pattern of one label per image; None for none.
     out
@@ -134,21 +156,23 @@ def build_store(
     drop_source
         Delete local copies of the inputs after the build.
     workers
-        Worker threads; None for one per core.
+        Number of worker threads. None: one per core.
     scheduler
-        Address of a Dask scheduler, or a ``distributed.Client``, whose workers build the store;
-        None builds it here.
-    observer
-        Receives progress and messages.
+        Address of a Dask scheduler, or a ``distributed.Client``, whose workers build the store.
+        None: builds on this machine.
+    dry_run
+        Whether to build nothing, and return an estimate.
+    progress
+        Whether to show progress bars and notes; or an observer that receives them.
     **options
-        Fields of `geoprep.plan.BuildOptions`.
+        Fields of `geoprep.plan.BuildOptions`: the other options of ``geoprep build-zarr``.
 
     Returns
     -------
-    Summary
-        Summary of the build.
-    tuple of str
-        Notes for the user.
+    Store
+        Its ``summary`` lists the scenes that failed, with reasons.
+    DryRun
+        Of a dry run: tiles, size, duration, and scenes that would fail.
 
     Raises
     ------
@@ -157,11 +181,48 @@ def build_store(
     GeoprepError
         There is no complete store: no usable scene, another build is running, or the target
         cannot be written. The subclass and the message say which.
+
+    Warns
+    -----
+    GeoprepWarning
+        The store is probably not what was intended, for example has no roads.
     """
-    given = _Request(tuple(cities), source, product, tuple(images), labels, out, options)
+    from geoprep.api.stores import Store, open_store
+
+    several: Sequence[Any] = [images] if isinstance(images, str | os.PathLike) else images
+    place = None if out is None else os.fspath(out)
+    given = _Request(
+        (city,) if isinstance(city, str) else tuple(city),
+        None if source is None else os.fspath(source),
+        product,
+        tuple(os.fspath(one) for one in several),
+        None if labels is None else os.fspath(labels),
+        place if place is None or "://" in place else Path(place),
+        options,
+    )
+    if isinstance(progress, bool):
+        observer = ProgressBars() if progress else BuildObserver()
+    else:
+        observer = progress
+    if dry_run:
+        return _estimate(given, workers, observer)
+    summary = _build(given, workers, scheduler, observer, overwrite, drop_source)
+    for warning in summary.warnings:
+        warnings.warn(warning, GeoprepWarning, stacklevel=2)
+    return Store(open_store(summary.store).reader, summary)
+
+
+def _build(
+    given: _Request,
+    workers: int | None,
+    scheduler: Any,  # noqa: ANN401 - an address or a Dask client
+    observer: BuildObserver,
+    overwrite: bool,
+    drop_source: bool,
+) -> Summary:
+    """Build the store of a request and return the summary."""
     given.check(workers=workers, scheduler=scheduler)
-    observer = observer or BuildObserver()
-    checked = BuildOptions(**options)
+    checked = BuildOptions(**given.options)
     given.check_target()
     found, names, place = given.find(observer)
     check_reachable(place)
@@ -175,117 +236,26 @@ def build_store(
             plan = make_plan(found, names, checked, executor, report)
         with observer.building() as show:
             summary = build(plan, place, executor, overwrite=overwrite, report=show)
-    notes = _notes(found, plan)
+    _note(found, plan, observer)
     copies = copies_folder(place)
     if drop_source:
         try:
             drop_copies(copies)
         except UsageError as error:  # the store is complete all the same
-            notes = (*notes, str(error))
-    return replace(summary, source_copy=str(copies) if copies.is_dir() else None), notes
+            observer.note(str(error))
+    return replace(summary, source_copy=str(copies) if copies.is_dir() else None)
 
 
-def build_zarr(
-    city: str | Sequence[str] = (),
-    *,
-    source: StrPath | None = None,
-    product: str | None = None,
-    images: StrPath | Sequence[StrPath] = (),
-    labels: StrPath | None = None,
-    out: StrPath | None = None,
-    overwrite: bool = False,
-    drop_source: bool = False,
-    workers: int | None = None,
-    scheduler: Any = None,  # noqa: ANN401 - an address or a Dask client
-    progress: bool = True,
-    **options: Any,  # noqa: ANN401 - the fields of BuildOptions
-) -> Store:
-    """Build a store, or resume an interrupted build, and return the store.
-
-    Parameters
-    ----------
-    city
-        SpaceNet city, or several; give either this or ``images``.
-    images
-        Pattern, folder or archive of other imagery, or several.
-    scheduler
-        Address of a Dask scheduler, or a ``distributed.Client``. None: builds on this machine.
-    progress
-        Whether to show progress bars and notes.
-    source, product, labels, out, overwrite, drop_source, workers, **options
-        As of `build_store`.
-
-    Returns
-    -------
-    Store
-        Its ``summary`` lists the scenes that failed, with reasons.
-
-    Raises
-    ------
-    GeoprepError
-        As `build_store`.
-    """
-    from geoprep.api.stores import Store, open_store
-
-    several: Sequence[Any] = [images] if isinstance(images, str | os.PathLike) else images
-    place = None if out is None else os.fspath(out)
-    observer = ProgressBars() if progress else BuildObserver()
-    summary, notes = build_store(
-        cities=[city] if isinstance(city, str) else city,
-        source=None if source is None else os.fspath(source),
-        product=product,
-        images=[os.fspath(one) for one in several],
-        labels=None if labels is None else os.fspath(labels),
-        out=place if place is None or "://" in place else Path(place),
-        overwrite=overwrite,
-        drop_source=drop_source,
-        workers=workers,
-        scheduler=scheduler,
-        observer=observer,
-        **options,
-    )
-    for note in notes:
-        observer.message(f"note: {note}")
-    for warning in summary.warnings:  # as warnings, which are seen without progress bars too
-        warnings.warn(warning, stacklevel=2)
-    return Store(open_store(summary.store).reader, summary)
-
-
-def plan_build(
-    *,
-    cities: Sequence[str] = (),
-    source: str | None = None,
-    product: str | None = None,
-    images: Sequence[str] = (),
-    labels: str | None = None,
-    out: str | Path | None = None,
-    workers: int | None = None,
-    observer: BuildObserver | None = None,
-    **options: Any,  # noqa: ANN401 - the fields of BuildOptions
-) -> tuple[DryRun, Notes]:
-    """Estimate a build without running it: its tiles, size, duration and failing scenes.
-
-    Parameters are those of `build_store`.
-
-    Returns
-    -------
-    DryRun
-        The estimate.
-    tuple of str
-        Notes for the user.
-
-    Raises
-    ------
-    GeoprepError
-        As `build_store`.
-    """
-    given = _Request(tuple(cities), source, product, tuple(images), labels, out, options)
+def _estimate(given: _Request, workers: int | None, observer: BuildObserver) -> DryRun:
+    """Return the estimate of a build."""
     given.check(workers=workers, scheduler=None)
-    checked = BuildOptions(**options)
-    found, names, place = given.find(observer or BuildObserver())
+    checked = BuildOptions(**given.options)
+    found, names, place = given.find(observer)
     executor = Threads(workers)
     plan = make_plan(found, names, checked, executor, read_inputs=False)
-    return dry_run(plan, place, executor.workers), _notes(found, plan)
+    result = estimate(plan, place, executor.workers)
+    _note(found, plan, observer)
+    return result
 
 
 class _Request:
@@ -307,7 +277,7 @@ class _Request:
         self._images = images
         self._labels = labels
         self._out = out
-        self._options = options
+        self.options = options
 
     def check(self, *, workers: int | None, scheduler: object) -> None:
         """Check that no parameter is without effect because of another.
@@ -317,16 +287,16 @@ class _Request:
         UsageError
             Naming both.
         """
-        options = self._options
+        options = self.options
         if bool(self._cities) == bool(self._images):
-            raise UsageError("give either `cities` or `images` (with or without `labels`)")
+            raise UsageError("give either `city` or `images` (with or without `labels`)")
         for name, value in (("source", self._source), ("product", self._product)):
             if self._images and value is not None:
-                raise UsageError(f"`{name}` needs `cities`; `images` are found by their own paths")
+                raise UsageError(f"`{name}` needs `city`; `images` are found by their own paths")
         if scheduler and workers:
             raise UsageError("`workers` are threads of this machine: leave it out with `scheduler`")
         if self._labels and not self._images:
-            raise UsageError("`labels` needs `images`; labels of `cities` are found by their names")
+            raise UsageError("`labels` needs `images`; labels of `city` are found by their names")
         if self._images and self._out is None:
             raise UsageError("`images` needs `out`, the name of the store")
         if options.get("speed_field") and options.get("speed_from") == "attributes":
@@ -367,7 +337,7 @@ class _Request:
         """Return the scenes by source, the name of every source, and where the store goes."""
         if self._images:
             assert self._out is not None  # checked
-            rasters = any(self._options.get(name) for name in _OF_RASTERS)
+            rasters = any(self.options.get(name) for name in _OF_RASTERS)
             images, labels = self._local_patterns(self._out, observer)
             return [images_and_labels(images, labels, masks=rasters)], ["custom"], self._out
         cities = list(dict.fromkeys(get_city(name) for name in self._cities))
@@ -431,5 +401,7 @@ def _executor(
     return executor
 
 
-def _notes(found: Sequence[SourceScenes], plan: Plan) -> Notes:
-    return (*(note for one in found for note in one.notes), *plan.notes)
+def _note(found: Sequence[SourceScenes], plan: Plan, observer: BuildObserver) -> None:
+    """Give the observer all remarks on the inputs."""
+    for line in (*(note for one in found for note in one.notes), *plan.notes):
+        observer.note(line)

@@ -1,15 +1,24 @@
-"""SpaceNet cities: make a synthetic one, or download a real one."""
+"""SpaceNet cities: list them, make a synthetic one, or download a real one."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from geoprep.errors import UsageError
 
-StrPath = str | os.PathLike[str]
+if TYPE_CHECKING:
+    from geoprep.sources import City
+    from geoprep.storage import StrPath
+
+
+def list_cities() -> dict[str, City]:
+    """Return the SpaceNet cities by name, with their products and archives."""
+    from geoprep.sources import CITIES
+
+    return dict(CITIES)
 
 
 def synthesize(

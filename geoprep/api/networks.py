@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +17,11 @@ if TYPE_CHECKING:
     import networkx as nx
     from matplotlib.axes import Axes
 
+    from geoprep.storage import StrPath
 
-StrPath = str | os.PathLike[str]
 
+NETWORK_SUFFIXES = (".gpkg", ".geojson", ".graphml", ".parquet", ".csv")
+"""Suffixes of the files that `draw_network` draws."""
 _EDGE_COLUMNS = ("length", "speed_mph", "speed_kph", "travel_time")
 
 
@@ -242,3 +243,61 @@ def read_network(path: StrPath, *, layer: str | None = None) -> RoadNetwork:
     from geoprep.roads import read_network as read
 
     return RoadNetwork(read(path, layer=layer))
+
+
+def draw_network(
+    source: RoadNetwork | StrPath,
+    out: Path,
+    *,
+    over: StrPath | None = None,
+    pixel_size: float | None = None,
+) -> Path:
+    """Draw a road network into a picture, or the roads of one image of a SpaceNet table (.csv).
+
+    Parameters
+    ----------
+    source
+        A road network, or its file.
+    out
+        Picture (.png, .pdf, .svg, .jpg) to write.
+    over
+        Image below the roads; of a table, the image whose roads are drawn.
+    pixel_size
+        Pixel size of the image in metres, if the network is not georeferenced.
+
+    Raises
+    ------
+    UsageError
+        The image does not exist, does not overlap the roads, or is not in the table.
+    SourceError
+        The file cannot be read or is not a road network.
+    """
+    from geoprep.views import preview_network
+
+    image = None if over is None else Path(over)
+    if image is not None and not image.exists():
+        raise UsageError(f"`over` {image}: no such file")
+    size: float | tuple[float, float] | None = pixel_size
+    if isinstance(source, RoadNetwork):
+        graph = source.graph
+    elif str(source).lower().endswith(".csv"):
+        graph, size = _roads_of_image(Path(source), image, pixel_size)
+    else:
+        graph = read_network(source).graph
+    return preview_network(graph, out, over=image, pixel_size_m=size)
+
+
+def _roads_of_image(
+    table: Path, over: Path | None, pixel_size: float | None
+) -> tuple[RoadGraph, tuple[float, float]]:
+    """Return the roads of one image of a table, and its pixel size in metres (x, y)."""
+    from geoprep.roads import pixel_size_of, read_csv, scene_key
+
+    if over is None:
+        raise UsageError(f"{table}: its coordinates are pixels of images. Name the image by `over`")
+    size = pixel_size_of(over, pixel_size)
+    networks = read_csv(table, pixel_size_m=size)
+    if scene_key(over.name) not in networks:
+        some = ", ".join(list(networks)[:3])
+        raise UsageError(f"{table}: has no image {scene_key(over.name)}; it has {some}")
+    return networks[scene_key(over.name)], size

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,23 +20,31 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from geoprep.labels import SpeedFrom, SpeedUnit
-    from geoprep.roads import Kind, ScenePair, TopoVariant
+    from geoprep.roads import Kind, ScenePair, SceneScore, TopoVariant
+    from geoprep.storage import StrPath
 
-StrPath = str | os.PathLike[str]
 LonLat = tuple[float, float]
+_TITLE = "vectorizing"
 
 
 def vectorize(
     source: Any,  # noqa: ANN401 - paths, datasets or arrays
     *,
+    out: StrPath | None = None,
     kind: Kind | None = None,
     band: int | None = None,
     pixel_size: float | None = None,
     transform: Any = None,  # noqa: ANN401 - affine
     crs: Any = None,  # noqa: ANN401 - anything that rasterio understands
+    threshold: float = 0.3,
+    high_threshold: float = 0.5,
+    spur_m: float = 10.0,
+    min_length_m: float = 12.0,
+    smoothing_m: float | None = None,
+    close_gaps: bool = True,
+    motorway_mph: float = 60.0,
     workers: int | None = None,
     progress: bool = True,
-    **options: float | bool,
 ) -> RoadNetwork:
     """Return the road network of predictions, masks or probabilities.
 
@@ -45,6 +54,8 @@ def vectorize(
         A file or folder, or several; an open rasterio dataset; an ``xarray.DataArray`` with
         ``rio.crs``, or with ``crs`` and ``transform`` given here; or an array (y, x) or
         (band, y, x) with ``crs`` and ``transform``, or with ``pixel_size``.
+    out
+        File to write as well; see `RoadNetwork.to_file`.
     kind
         ``probability``, ``speed`` or ``mask``. None: as the raster says, or by its values.
     band
@@ -53,12 +64,26 @@ def vectorize(
         Pixel size in metres of rasters that are not georeferenced.
     transform, crs
         Affine (pixel to CRS) and CRS of an array.
+    threshold
+        Minimum probability of road pixels.
+    high_threshold
+        Probability that every connected component must reach at some pixel.
+    spur_m
+        Minimum length in metres of a dead end at a junction. Shorter ones are removed, except at
+        the border of the rasters.
+    min_length_m
+        Minimum total length in metres of a connected component. Shorter ones are removed.
+    smoothing_m
+        Standard deviation in metres of the Gaussian that smooths lines; 0: none. None: by the
+        pixel size.
+    close_gaps
+        Whether interrupted roads are joined.
+    motorway_mph
+        Speed in mph above which a road has no level crossings: slower roads cross it on a bridge.
     workers
         Number of worker threads. None: one per core.
     progress
         Whether to show a progress bar.
-    options
-        Fields of `geoprep.roads.Tracing`, such as ``threshold=0.4``.
 
     Raises
     ------
@@ -68,25 +93,104 @@ def vectorize(
         A raster cannot be found or read.
     """
     from geoprep.api.progress import counting_bar
-    from geoprep.roads import Tracing, rasters_in
+    from geoprep.roads import Tracing, check_target
     from geoprep.roads import vectorize as trace_rasters
 
-    with tempfile.TemporaryDirectory() as folder:
-        given = _paths_of(source, Path(folder), transform, crs)
-        paths = [path for one in given for path in rasters_in(one)]
-        if not paths:
-            raise UsageError("`source` is empty: give at least one raster")
-        with counting_bar("vectorizing", quiet=not progress) as advance:
+    if out is not None:
+        check_target(Path(out))
+        if Path(out).suffix.lower() == ".csv":
+            raise UsageError(f"{out}: a table has no network. Use `write_road_table`")
+    with _rasters(source, transform, crs) as paths:
+        options = Tracing(
+            threshold=threshold,
+            high_threshold=high_threshold,
+            spur_m=spur_m,
+            min_length_m=min_length_m,
+            smoothing_m=smoothing_m,
+            motorway_mph=motorway_mph,
+            close_gaps=close_gaps,
+        )
+        with counting_bar(_TITLE, quiet=not progress) as advance:
             graph = trace_rasters(
                 paths,
-                Tracing(**options),  # type: ignore[arg-type]  # fields by name
+                options,
                 kind=kind,
                 band=band,
                 pixel_size_m=pixel_size,
                 workers=workers,
                 advance=advance,
             )
-    return RoadNetwork(graph)
+    network = RoadNetwork(graph)
+    if out is not None:
+        network.to_file(out)
+    return network
+
+
+def write_road_table(
+    source: StrPath | Sequence[StrPath],
+    out: StrPath,
+    *,
+    kind: Kind | None = None,
+    band: int | None = None,
+    pixel_size: float | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+    **options: Any,  # noqa: ANN401 - numbers and a switch
+) -> dict[str, int]:
+    """Write the roads of every raster as SpaceNet's table (.csv), in pixels of its image.
+
+    Parameters
+    ----------
+    source
+        A file or folder, or several.
+    out
+        Table to write, NAME.csv.
+    kind, band, pixel_size, workers, progress, **options
+        As of `vectorize`.
+
+    Returns
+    -------
+    dict
+        Number of ``images`` and of ``edges``.
+
+    Raises
+    ------
+    UsageError
+        Options do not fit the rasters, or two rasters are of the same image.
+    SourceError, ImageError
+        A raster cannot be found or read.
+    """
+    from geoprep.api.progress import counting_bar
+    from geoprep.roads import Tracing, check_target, vectorize_each, write_csv
+
+    table = Path(out)
+    check_target(table)
+    if table.suffix.lower() != ".csv":
+        raise UsageError(f"{out}: the name of a table ends in .csv")
+    with _rasters(source) as paths, counting_bar(_TITLE, quiet=not progress) as advance:
+        roads = vectorize_each(
+            paths,
+            Tracing(**options),
+            kind=kind,
+            band=band,
+            pixel_size_m=pixel_size,
+            workers=workers,
+            advance=advance,
+        )
+        return {"images": len(paths), "edges": write_csv(roads, table)}
+
+
+@contextmanager
+def _rasters(source: Any, transform: Any = None, crs: Any = None) -> Iterator[list[Path]]:  # noqa: ANN401
+    """Yield the rasters of a source as files, which exist as long as the context."""
+    from geoprep.roads import rasters_in
+
+    with tempfile.TemporaryDirectory() as folder:
+        given = _paths_of(source, Path(folder), transform, crs)
+        paths = [path for one in given for path in rasters_in(one)]
+        if not paths:
+            raise UsageError("`source` is empty: give at least one raster")
+        yield paths
 
 
 def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]:  # noqa: ANN401
@@ -206,7 +310,8 @@ def score(
     pandas.DataFrame
         One row per scene: ``apls``, ``apls_truth_to_proposal``, ``apls_proposal_to_truth``,
         ``apls_time``, ``topo``, ``topo_precision``, ``topo_recall`` (0..1, NaN where undefined),
-        ``truth_km``, ``proposal_km`` and ``note``.
+        ``truth_km``, ``proposal_km`` and ``note``. Its ``attrs`` are what ``geoprep score --json``
+        prints: ``mean`` of all scenes, ``scenes_in_mean``, ``scenes`` and ``settings``.
 
     Raises
     ------
@@ -215,12 +320,12 @@ def score(
     UsageError
         The two have no scene in common, or only one is georeferenced.
     """
-    import pandas as pd
-
     from geoprep.api.progress import counting_bar
     from geoprep.labels import SpeedRule
-    from geoprep.roads import ScoreSettings, score_scenes
+    from geoprep.roads import ScoreSettings, mean_scores, score_scenes
 
+    if speed_field is None and speed_unit != "mph":
+        raise UsageError("`speed_unit` is the unit of `speed_field`: name the field as well")
     rule = SpeedRule(
         speed_from=speed_from,
         speed_field=speed_field,
@@ -246,6 +351,23 @@ def score(
         pairs = _pairs(truth, proposal, Path(folder), given)
         with counting_bar("scoring", quiet=not progress) as advance:
             scores = score_scenes(pairs, settings, threads=threads, advance=advance)
+    frame = _score_frame(scores)
+    frame.attrs = {
+        "mean": mean_scores(scores),
+        "scenes_in_mean": {  # with roads; and of these, with all speeds
+            "apls": sum(one.apls is not None for one in scores),
+            "apls_time": sum(one.apls_time is not None for one in scores),
+        },
+        "scenes": [asdict(one) for one in scores],
+        "settings": asdict(settings) | {"published": published},
+    }
+    return frame
+
+
+def _score_frame(scores: Sequence[SceneScore]) -> pd.DataFrame:
+    """Return one row per scene."""
+    import pandas as pd
+
     rows = []
     for one in scores:
         found = asdict(one)
@@ -299,6 +421,7 @@ def route(
     *,
     by: Literal["time", "length"] = "time",
     within: float = 100.0,
+    out: StrPath | None = None,
 ) -> gpd.GeoDataFrame:
     """Return the fastest or the shortest route between two points.
 
@@ -312,12 +435,15 @@ def route(
         ``time``: the fastest route; ``length``: the shortest.
     within
         Largest distance in metres of a point from the nearest road.
+    out
+        GeoJSON file to write as well.
 
     Returns
     -------
     geopandas.GeoDataFrame
         One row: ``length`` (metres), ``travel_time`` (seconds, NaN if a speed is unknown),
-        ``off_road`` (metres from start and goal to the route) and ``geometry`` in EPSG:4326.
+        ``off_road_start`` and ``off_road_goal`` (metres from the route) and ``geometry`` in
+        EPSG:4326.
 
     Raises
     ------
@@ -326,14 +452,19 @@ def route(
     """
     import geopandas as gpd
 
-    from geoprep.roads import find_route
+    from geoprep.roads import check_route, find_route, write_route
 
+    if out is not None:
+        check_route(Path(out))
     network = roads if isinstance(roads, RoadNetwork) else read_network(roads)
     found = find_route(network.graph, start, goal, by=by, within_m=within)
+    if out is not None:
+        write_route(found, Path(out))
     columns = {
         "length": [found.length_m],
         "travel_time": [found.travel_time_s],
-        "off_road": [sum(found.off_road_m)],
+        "off_road_start": [found.off_road_m[0]],
+        "off_road_goal": [found.off_road_m[1]],
     }
     frame = gpd.GeoDataFrame(columns, geometry=[found.line], crs=found.crs)
     return frame.to_crs("EPSG:4326") if found.crs is not None else frame

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from geoprep.api.networks import NETWORK_SUFFIXES, RoadNetwork, draw_network
 from geoprep.api.stores import Store
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 
 if TYPE_CHECKING:
+    from geoprep.storage import StrPath
     from geoprep.verify import VerifyReport
     from geoprep.views import Coding, What
-
-StrPath = str | PathLike[str]
 
 
 def _opened(store: Store | StrPath) -> StoreReader:
@@ -76,20 +76,23 @@ def check_store(
 
 
 def preview(
-    store: Store | StrPath,
+    source: Store | RoadNetwork | StrPath,
     out: StrPath = "preview.png",
     *,
     scenes: Sequence[str] = (),
     count: int = 6,
     level: int | None = None,
+    over: StrPath | None = None,
+    pixel_size: float | None = None,
     progress: bool = True,
 ) -> Path:
-    """Draw scenes of a store into a picture, or write an HTML page of all scenes.
+    """Draw scenes of a store or a road network into a picture, or write an HTML page of a store.
 
     Parameters
     ----------
-    store
-        A store, or its path or address.
+    source
+        A store, or its path or address; or a road network, or its file (.gpkg, .geojson, .graphml,
+        .parquet, or a SpaceNet table .csv).
     out
         Picture (.png, .pdf, .svg, .jpg) or page (.html) to write.
     scenes
@@ -98,6 +101,10 @@ def preview(
         Number of scenes to draw if ``scenes`` is empty.
     level
         Tile side in pixels. None: as fine as the picture; for a page, the finest.
+    over
+        Image below a road network; of a table, the image whose roads are drawn.
+    pixel_size
+        Pixel size in metres of the image, for a road network that is not georeferenced.
     progress
         Whether to show a progress bar for a page.
 
@@ -109,15 +116,27 @@ def preview(
     Raises
     ------
     UsageError
-        There is no such scene or level, or the suffix is another one.
+        There is no such scene, level or image, or the suffix is another one.
     StoreError
         The store cannot be opened, or a tile is damaged.
+    SourceError
+        The road network cannot be read.
     """
+    path = Path(out)
+    if isinstance(source, RoadNetwork) or (
+        not isinstance(source, Store) and os.fspath(source).endswith(NETWORK_SUFFIXES)
+    ):
+        if scenes or level is not None:
+            raise UsageError("`scenes` and `level` are for stores. Omit them for a road network")
+        return draw_network(source, path, over=over, pixel_size=pixel_size)
+    if over is not None:
+        formats = ", ".join(NETWORK_SUFFIXES)
+        raise UsageError(f"`over` {over} is for road networks ({formats}). Omit it")
     from geoprep.api.progress import counting_bar
     from geoprep.views import make_page
     from geoprep.views import preview as draw
 
-    opened, path = _opened(store), Path(out)
+    opened = _opened(source)
     if path.suffix.lower() not in (".html", ".htm"):
         return draw(opened, path, scenes=list(scenes) or None, count=count, level=level)
     if scenes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from functools import cached_property
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from geoprep.building import Summary
+    from geoprep.storage import StrPath
 
-StrPath = str | PathLike[str]
 _LONLAT = "EPSG:4326"
 
 

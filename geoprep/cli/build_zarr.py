@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import asdict, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -19,8 +20,12 @@ from geoprep.cli.help import (
     name_options,
     options_of,
 )
-from geoprep.errors import GeoprepError, UsageError
+from geoprep.errors import GeoprepError, GeoprepWarning, UsageError
 from geoprep.plan import BuildOptions
+
+if TYPE_CHECKING:
+    from geoprep.api import BuildObserver, Store
+    from geoprep.building import DryRun
 
 
 @click.command(
@@ -52,10 +57,8 @@ Exit status:
 @grouped_option(
     "Source",
     "--product",
-    default="PS-RGB",
-    show_default=True,
     callback=filled,
-    help="Imagery product of --city.",
+    help="Imagery product of --city.  [default: PS-RGB]",
 )
 @grouped_option(
     "Source",
@@ -126,49 +129,56 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
     An interrupted build is resumed by the same command, with the same result to the last byte.
     docs/how-to/data-sets.md lists the options for common data sets.
     """  # noqa: D301 - click's own mark, which keeps lines as they are
-    request = _request(context, given)
-    quiet = given["quiet"] or given["as_json"]
+    from geoprep.api import build_zarr as build
+
+    as_json = given["as_json"]
+    notes: list[str] = []
+    observer = _observer(given["quiet"] or as_json, notes)
     try:
-        if given["dry_run"]:
-            return _dry_run(request, as_json=given["as_json"], quiet=quiet)
-        return _build(request, as_json=given["as_json"], quiet=quiet)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GeoprepWarning)  # the summary lists them
+            result = build(**_keywords(context, given), progress=observer)
     except GeoprepError as error:  # there is no complete store: status 2
         raise UsageError(str(error)) from error
+    return _print(result, notes, as_json=as_json)
 
 
-def _request(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the keywords of `geoprep.api.build_store`; options of a build only if typed."""
+def _keywords(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords of `geoprep.build_zarr`; options of a build only if typed."""
 
     def typed(name: str) -> bool:
         return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
-    names = ("cities", "source", "images", "labels", "out", "overwrite", "drop_source")
-    request = {name: given[name] for name in (*names, "workers", "scheduler")}
-    typed_options = {one.name: given[one.name] for one in fields(BuildOptions) if typed(one.name)}
-    return request | typed_options | ({"product": given["product"]} if typed("product") else {})
+    of_build = {one.name for one in fields(BuildOptions)}
+    left_out = {"cities", "as_json", "quiet", *(name for name in of_build if not typed(name))}
+    keywords = {name: value for name, value in given.items() if name not in left_out}
+    return keywords | {"city": given["cities"]}
 
 
-def _dry_run(request: dict[str, Any], *, as_json: bool, quiet: bool) -> int:
-    """Print the estimate of a build; return the exit status that the build would probably have."""
-    from geoprep.api import ProgressBars, plan_build
-    from geoprep.cli.progress import print_dry_run
+def _observer(quiet: bool, notes: list[str]) -> BuildObserver:
+    """Return progress bars that collect the notes, which are printed with the result."""
+    from geoprep.api import ProgressBars
 
-    unused = ("overwrite", "drop_source", "scheduler")
-    request = {name: value for name, value in request.items() if name not in unused}
-    result, notes = plan_build(**request, observer=ProgressBars(quiet))
-    if as_json:
-        _print_json(result.to_json(), notes)
-    else:
-        print_dry_run(result, notes)
-    return 1 if result.failures else 0
+    class Bars(ProgressBars):
+        def note(self, line: str) -> None:
+            notes.append(line)
+
+    return Bars(quiet)
 
 
-def _build(request: dict[str, Any], *, as_json: bool, quiet: bool) -> int:
-    """Build the store and print the summary; return the exit status."""
-    from geoprep.api import ProgressBars, build_store
-    from geoprep.cli.progress import print_summary
+def _print(result: Store | DryRun, notes: list[str], *, as_json: bool) -> int:
+    """Print the result of a build or of a dry run; return the exit status."""
+    from geoprep.api import Store
+    from geoprep.cli.progress import print_dry_run, print_summary
 
-    summary, notes = build_store(**request, observer=ProgressBars(quiet))
+    if not isinstance(result, Store):
+        if as_json:
+            _print_json(result.to_json(), notes)
+        else:
+            print_dry_run(result, notes)
+        return 1 if result.failures else 0
+    summary = result.summary
+    assert summary is not None  # of a store that has just been built
     if as_json:
         _print_json(asdict(summary), notes)
     else:
@@ -177,7 +187,7 @@ def _build(request: dict[str, Any], *, as_json: bool, quiet: bool) -> int:
     return 1 if summary.statuses.get("failed") or not built else 0
 
 
-def _print_json(document: dict[str, Any], notes: tuple[str, ...]) -> None:
+def _print_json(document: dict[str, Any], notes: list[str]) -> None:
     click.echo(json.dumps(document, indent=2))
     for note in notes:
         click.echo(f"note: {name_options(note)}", err=True)

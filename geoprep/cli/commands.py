@@ -16,13 +16,12 @@ from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
 from geoprep.cli.graphs import route, score
 from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, GroupedCommand, OutputPath
-from geoprep.cli.roads import preview_network, vectorize
+from geoprep.cli.roads import vectorize
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
     from geoprep.views import By, Coding, What
 
-NETWORKS = (".gpkg", ".geojson", ".graphml", ".parquet", ".csv")
 STORE = click.argument("store", metavar="STORE")
 
 
@@ -208,16 +207,18 @@ def preview(
     (.gpkg, .geojson, .graphml, .parquet), the picture shows its edges coloured by speed, over the
     --over image if given. For a SpaceNet table (.csv), it shows the roads of the --over image.
     """
-    if source.endswith(NETWORKS):
-        if scenes or level is not None:
-            raise UsageError("--scene and --level are for stores. Omit them for a road network")
-        preview_network(Path(source), out, over, pixel_size)
-        return
-    if over is not None:
-        raise UsageError(f"--over {over} is for road networks ({', '.join(NETWORKS)}). Omit it")
     from geoprep.api import preview as draw
 
-    written = draw(source, out, scenes=scenes, count=count, level=level, progress=not quiet)
+    written = draw(
+        source,
+        out,
+        scenes=scenes,
+        count=count,
+        level=level,
+        over=over,
+        pixel_size=pixel_size,
+        progress=not quiet,
+    )
     click.echo(f"wrote {written}")
 
 

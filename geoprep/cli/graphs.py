@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -15,9 +14,6 @@ from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from geoprep.labels import SpeedRule
-    from geoprep.roads import SceneScore
 
 SCORE_HELP = """Score a road network against ground truth: APLS, APLS_time and TOPO.
 
@@ -170,64 +166,18 @@ _PATH = click.Path(path_type=Path)
 @JSON
 def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
     """Score networks scene by scene."""
-    from geoprep.cli.progress import counting_bar
-    from geoprep.roads import ScoreSettings, mean_scores, pair_scenes, score_scenes
+    from geoprep.api import score as score_networks
 
-    pairs = pair_scenes(
-        given["truth"],
-        given["proposal"],
-        images=given["images"],
-        pixel_size_m=given["pixel_size"],
-        as_published=given["published"],
-        rule=_speed_rule(given),
-    )
-    settings = ScoreSettings(
-        snap_m=given["snap"],
-        control_point_spacing_m=given["control_point_spacing"] or None,
-        topo_radius_m=given["topo_radius"],
-        topo_starts=given["topo_starts"],
-        seed=given["seed"],
-        topo_variant=given["topo_variant"],
-    )
-    with counting_bar("scoring", given["quiet"] or given["as_json"]) as advance:
-        scores = score_scenes(pairs, settings, threads=given["threads"], advance=advance)
-    mean = mean_scores(scores)
-    if given["as_json"]:
-        document = {
-            "mean": mean,
-            "scenes_in_mean": _scenes_in_mean(scores),
-            "scenes": [asdict(one) for one in scores],
-            "settings": asdict(settings) | {"published": given["published"]},
-        }
-        click.echo(json.dumps(document, indent=2))
-    else:
-        _print_scores(scores, mean)
-
-
-def _speed_rule(given: dict[str, Any]) -> SpeedRule:
-    from geoprep.labels import SpeedRule
-
+    as_json, quiet = given.pop("as_json"), given.pop("quiet")
     source = click.get_current_context().get_parameter_source("speed_from")
     typed = source is click.core.ParameterSource.COMMANDLINE
     if given["speed_field"] and typed and given["speed_from"] == "attributes":
         raise UsageError("--speed-field contradicts --speed-from attributes: leave out one of them")
-    if given["speed_field"] is None and given["speed_unit"] != "mph":
-        raise UsageError("--speed-unit is the unit of --speed-field: name the field as well")
-    return SpeedRule(
-        speed_from=given["speed_from"],
-        speed_field=given["speed_field"],
-        speed_unit=given["speed_unit"],
-        layer=given["layer"],
-        where=given["where"],
-    )
-
-
-def _scenes_in_mean(scores: Sequence[SceneScore]) -> dict[str, int]:
-    """Return how many scenes have roads, and how many of these have all speeds."""
-    return {
-        "apls": sum(one.apls is not None for one in scores),
-        "apls_time": sum(one.apls_time is not None for one in scores),
-    }
+    found = score_networks(**given, progress=not (quiet or as_json)).attrs
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        _print_scores(found)
 
 
 _COLUMNS = ("APLS", "recall", "prec.", "time", "TOPO", "prec.", "recall")
@@ -239,7 +189,8 @@ _LEGEND = (
 _FEW_SCENES = 3
 
 
-def _print_scores(scores: Sequence[SceneScore], mean: Mapping[str, float | None]) -> None:
+def _print_scores(found: Mapping[Any, Any]) -> None:
+    """Print the scores of all scenes, as `geoprep.score` has them in ``attrs``."""
     from rich.console import Console
     from rich.table import Table
 
@@ -247,32 +198,32 @@ def _print_scores(scores: Sequence[SceneScore], mean: Mapping[str, float | None]
     table.add_column("scene", overflow="fold")
     for title in (*_COLUMNS, "km", ""):
         table.add_column(title, justify="right")
-    for one in scores:
-        km = (f"{one.proposal_km:.2f}", f"{one.truth_km:.2f}")
-        table.add_row(one.scene, *map(_number, _figures(one)), *km)
-    scored, timed = _scenes_in_mean(scores).values()
-    table.add_row(f"mean of {scored}", *map(_number, mean.values()), style="bold")
+    for one in found["scenes"]:
+        km = (f"{one['proposal_km']:.2f}", f"{one['truth_km']:.2f}")
+        table.add_row(one["scene"], *map(_number, _figures(one)), *km)
+    scored, timed = found["scenes_in_mean"].values()
+    table.add_row(f"mean of {scored}", *map(_number, found["mean"].values()), style="bold")
     console = Console()
     console.print(table)
-    for line in _notes(scores):
+    for line in _notes(found["scenes"]):
         console.print(name_options(line), highlight=False, markup=False)
     if 0 < timed < scored:
         console.print(f"time: mean of the {timed} scenes whose speeds are known", highlight=False)
     console.print(_LEGEND, style="dim")
 
 
-def _notes(scores: Sequence[SceneScore]) -> list[str]:
+def _notes(scores: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return one line per scene with remarks; a remark on many scenes is one line in all."""
-    parts = [(one.scene, part) for one in scores for part in one.note.split("; ") if part]
-    counts = Counter(part for _, part in parts)
+    remarks = {one["scene"]: [part for part in one["note"].split("; ") if part] for one in scores}
+    counts = Counter(part for parts in remarks.values() for part in parts)
     common = [part for part, count in counts.items() if count > _FEW_SCENES]
     rare = {
-        one.scene: "; ".join(part for part in one.note.split("; ") if part and part not in common)
-        for one in scores
+        scene: "; ".join(part for part in parts if part not in common)
+        for scene, parts in remarks.items()
     }
     lines = [f"{scene}: {text}" for scene, text in rare.items() if text]
     lines += [f"{counts[part]} scenes: {part}" for part in common]
-    boxed = sum(one.border == "ground truth" for one in scores)
+    boxed = sum(one["border"] == "ground truth" for one in scores)
     if boxed:
         lines.append(
             f"{boxed} scenes are scored within the bounding box of their ground truth: false roads "
@@ -281,11 +232,11 @@ def _notes(scores: Sequence[SceneScore]) -> list[str]:
     return lines
 
 
-def _figures(one: SceneScore) -> tuple[float | None, ...]:
-    apls, time, topo = one.apls, one.apls_time, one.topo
-    by_path = (apls.score, apls.truth_to_proposal, apls.proposal_to_truth) if apls else (None,) * 3
-    sampled = (topo.f1, topo.precision, topo.recall) if topo else (None,) * 3
-    return (*by_path, time.score if time else None, *sampled)
+def _figures(one: Mapping[str, Any]) -> tuple[float | None, ...]:
+    apls, time, topo = (one[name] or {} for name in ("apls", "apls_time", "topo"))
+    by_path = (apls.get(name) for name in ("score", "truth_to_proposal", "proposal_to_truth"))
+    sampled = (topo.get(name) for name in ("f1", "precision", "recall"))
+    return (*by_path, time.get("score"), *sampled)
 
 
 def _number(value: float | None) -> str:
@@ -363,22 +314,20 @@ def route(
     NETWORK is a road network of `geoprep vectorize`, or any file of lines with a field speed_mph.
     Every road can be driven both ways.
     """
-    from geoprep.roads import check_route, find_route, read_network, write_route
+    from geoprep.api import route as find_route
 
-    by = "length" if shortest else "time"
-    check_route(out)
-    path = find_route(read_network(network), start, goal, by=by, within_m=within)  # type: ignore[arg-type]  # one of two literals
-    write_route(path, out)
-    seconds = path.travel_time_s
+    by: Literal["time", "length"] = "length" if shortest else "time"
+    (found,) = find_route(network, start, goal, by=by, within=within, out=out).itertuples()
+    seconds = float(found.travel_time)
     known = seconds == seconds  # false for NaN
     if as_json:
         facts = {
             "out": str(out),
-            "length_m": round(path.length_m, 3),
+            "length_m": round(found.length, 3),
             "travel_time_s": round(seconds, 3) if known else None,
-            "off_road_m": [round(metres, 3) for metres in path.off_road_m],
+            "off_road_m": [round(found.off_road_start, 3), round(found.off_road_goal, 3)],
         }
         click.echo(json.dumps(facts, indent=2))
         return
     time = f"{int(seconds // 60)} min {seconds % 60:.0f} s" if known else "unknown time"
-    click.echo(f"wrote {out}: {path.length_m / 1000:.3f} km, {time}")
+    click.echo(f"wrote {out}: {found.length / 1000:.3f} km, {time}")

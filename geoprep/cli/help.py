@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from geoprep.errors import GeoprepError
+from geoprep.errors import GeoprepError, GeoprepWarning
 
 if TYPE_CHECKING:
     from geoprep.plan import Choice
@@ -67,12 +68,30 @@ class GroupedCommand(click.Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - whatever the command returns
-        """Run the command; name options instead of parameters in its errors."""
-        try:
-            return super().invoke(ctx)
-        except GeoprepError as error:
-            error.args = (name_options(str(error), ctx),)
-            raise
+        """Run the command; name options instead of parameters in its warnings and errors."""
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, GeoprepWarning):
+                click.echo(f"warning: {name_options(str(message), ctx)}", err=True)
+            else:
+                others(message, category, filename, lineno, file, line)
+
+        with warnings.catch_warnings():
+            others = warnings.showwarning
+            warnings.simplefilter("always", GeoprepWarning)
+            warnings.showwarning = show
+            try:
+                return super().invoke(ctx)
+            except GeoprepError as error:
+                error.args = (name_options(str(error), ctx),)
+                raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections in the order of their first option, those for running at the end."""

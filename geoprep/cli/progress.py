@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from geoprep.api import counting_bar
 from geoprep.cli.help import name_options
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from geoprep.verify import VerifyReport
 
 __all__ = [
-    "counting_bar",
     "print_cities",
     "print_dry_run",
     "print_info",
@@ -172,14 +170,15 @@ def print_verification(result: VerifyReport) -> None:
 
 def print_cities(as_json: bool) -> None:
     """Print the cities with their archives."""
-    from geoprep.sources import CITIES
+    from geoprep.api import list_cities
 
+    cities = list_cities()
     console = Console(highlight=False)
     if as_json:
-        console.print_json(json.dumps({name: asdict(city) for name, city in CITIES.items()}))
+        console.print_json(json.dumps({name: asdict(city) for name, city in cities.items()}))
         return
     table = Table("city", "area", "data set", "labelled scenes", "road km", "archives")
-    for name, city in CITIES.items():
+    for name, city in cities.items():
         sizes = [f"{a.name}" + (f" ({a.gib} GiB)" if a.gib else "") for a in city.archives]
         table.add_row(
             name,

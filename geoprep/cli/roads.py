@@ -1,10 +1,10 @@
-"""The command `vectorize` (rasters of roads to a road network), and previews of networks."""
+"""The command `vectorize`: rasters of roads to a road network."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,12 +15,7 @@ from geoprep.cli.help import (
     WORKERS,
     GroupedCommand,
     grouped_option,
-    name_options,
 )
-from geoprep.errors import UsageError
-
-if TYPE_CHECKING:
-    from geoprep.roads import Kind, RoadGraph
 
 HELP = """Turn predictions or masks of roads into a road network.
 
@@ -66,7 +61,6 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
 @grouped_option(
     _INPUT,
     "--pixel-size",
-    "pixel_size_m",
     type=POSITIVE,
     help="Pixel width in metres of rasters that are not georeferenced. Default: none.",
 )
@@ -134,104 +128,24 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
 @WORKERS
 @QUIET
 @JSON
-def vectorize(
-    rasters: tuple[Path, ...],
-    out: Path,
-    kind: Kind | None,
-    band: int | None,
-    pixel_size_m: float | None,
-    threshold: float,
-    high_threshold: float,
-    spur_m: float,
-    min_length_m: float,
-    smoothing_m: float | None,
-    motorway_mph: float,
-    no_gap_closing: bool,
-    workers: int | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Trace rasters, join their networks, and write the result."""
-    from geoprep.cli.progress import counting_bar
-    from geoprep.roads import (
-        Tracing,
-        check_target,
-        rasters_in,
-        vectorize,
-        vectorize_each,
-        write_csv,
-        write_network,
-    )
+    from geoprep.api import vectorize, write_road_table
 
-    check_target(out)
-    paths = [path for given in rasters for path in rasters_in(given)]
-    options = Tracing(
-        threshold=threshold,
-        high_threshold=high_threshold,
-        spur_m=spur_m,
-        min_length_m=min_length_m,
-        smoothing_m=smoothing_m,
-        motorway_mph=motorway_mph,
-        close_gaps=not no_gap_closing,
-    )
-    with counting_bar("vectorizing", quiet or as_json) as advance:
-        given: dict[str, Any] = {"kind": kind, "band": band, "pixel_size_m": pixel_size_m}
-        given |= {"workers": workers, "advance": advance, "warn": _warn}
-        if out.suffix.lower() == ".csv":
-            written = write_csv(vectorize_each(paths, options, **given), out)
-            summary: dict[str, Any] = {"images": len(paths), "edges": written}
-        else:
-            network = vectorize(paths, options, **given)
-            write_network(network, out)
-            summary = _summary(network)
+    no_gap_closing = given.pop("no_gap_closing")
+    as_json, quiet = given.pop("as_json"), given.pop("quiet")
+    given |= {"close_gaps": not no_gap_closing, "progress": not (quiet or as_json)}
+    if out.suffix.lower() == ".csv":
+        summary: dict[str, Any] = write_road_table(rasters, out, **given)
+    else:
+        network = vectorize(rasters, out=out, **given)
+        summary = {
+            "edges": len(network),
+            "nodes": len(network.graph.nodes),
+            "km": round(network.length_km, 3),
+        }
     if as_json:
         click.echo(json.dumps({"out": str(out), **summary}, indent=2))
     else:
         counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in summary.items())
         click.echo(f"wrote {out}: {counts}")
-
-
-def _warn(message: str) -> None:
-    click.echo(f"warning: {name_options(message)}", err=True)
-
-
-def _summary(network: RoadGraph) -> dict[str, Any]:
-    """Return the counts and the length of a network."""
-    return {
-        "edges": len(network.ends),
-        "nodes": len(network.nodes),
-        "km": round(float(network.length_m.sum()) / 1000, 3),
-    }
-
-
-def preview_network(network: Path, out: Path, over: Path | None, pixel_size: float | None) -> None:
-    """Draw the roads of a network file, or those of one image of a SpaceNet table."""
-    from geoprep.roads import read_network
-    from geoprep.views import preview_network as draw
-
-    if over is not None and not over.exists():
-        raise UsageError(f"--over {over}: no such file")
-    if network.suffix.lower() == ".csv":
-        roads, size = _roads_of_image(network, over, pixel_size)
-        written = draw(roads, out, over=over, pixel_size_m=size)
-    else:
-        written = draw(read_network(network), out, over=over, pixel_size_m=pixel_size)
-    click.echo(f"wrote {written}")
-
-
-def _roads_of_image(
-    table: Path, over: Path | None, pixel_size: float | None
-) -> tuple[RoadGraph, tuple[float, float]]:
-    """Return the roads of one image of a table, and its pixel size in metres (x, y)."""
-    from geoprep.roads import pixel_size_of, read_csv, scene_key
-
-    if over is None:
-        raise UsageError(
-            f"{table}: its coordinates are pixels of images. Name the image with --over IMAGE."
-        )
-    size = pixel_size_of(over, pixel_size)
-    networks = read_csv(table, pixel_size_m=size)
-    if scene_key(over.name) not in networks:
-        some = ", ".join(list(networks)[:3])
-        raise UsageError(f"{table}: has no image {scene_key(over.name)}; it has {some}")
-    return networks[scene_key(over.name)], size

@@ -8,6 +8,7 @@ from .addresses import read_bytes as read_bytes
 from .addresses import split_address as split_address
 from .clients import open_files as open_files
 from .clients import retried_async as retried_async
+from .local_files import StrPath as StrPath
 from .local_files import flush as flush
 from .local_files import flush_all as flush_all
 from .local_files import local_path as local_path

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from geoprep.errors import GeoprepError, OutputError, UsageError
 
+StrPath = str | os.PathLike[str]
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG),

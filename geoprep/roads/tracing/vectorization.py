@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from geoprep.cpus import usable_cpus
-from geoprep.errors import ImageError, SourceError, UsageError
+from geoprep.errors import GeoprepWarning, ImageError, SourceError, UsageError
 from geoprep.executors import Threads
 from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster, Tracing, open_raster
@@ -185,7 +185,7 @@ def _check_inputs(paths: Sequence[Path], kind: str | None) -> None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
+    warnings.warn(message, GeoprepWarning, stacklevel=3)
 
 
 def _of_one_kind(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:

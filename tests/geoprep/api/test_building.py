@@ -42,7 +42,7 @@ def test_images_and_labels_are_paths_or_patterns(city, tmp_path):
 
 
 def test_contradictions_name_keywords(tmp_path):
-    with pytest.raises(UsageError, match="`cities` or `images`"):
+    with pytest.raises(UsageError, match="`city` or `images`"):
         geoprep.build_zarr(out=tmp_path / "a.zarr")
     with pytest.raises(UsageError, match="`out`"):
         geoprep.build_zarr(images=tmp_path, progress=False)

@@ -1,43 +1,180 @@
-"""Test that commands and functions agree: every option is a keyword with the same default."""
+"""Test that commands and functions agree: options, defaults, and what a command calls."""
 
+import ast
 import inspect
+from dataclasses import fields
+from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import geoprep
+import geoprep.api
+import geoprep.cli
 from geoprep.cli import cli
+from geoprep.errors import GeoprepError
+from geoprep.plan import BuildOptions
 
-# Command -> its function, and options that only the command has: what it prints, and how.
-PAIRS = {
-    "synth": ("synthesize", {}),
-    "download": ("download", {}),
-    "info": ("store_info", {}),
-    "verify": ("check_store", {}),
-    "preview": ("preview", {"over", "pixel_size"}),
-    "score": ("score", {}),
+# Command -> its function, and a command line without defaults.
+COMMANDS = {
+    "synth": (
+        "synthesize",
+        "--city rio --scenes 3 --out d --seed 4 --product PAN --size 64 --workers 2 --quiet",
+    ),
+    "download": (
+        "download",
+        "--city rio --product MS --scenes 3 --archives --out d --dry-run --quiet",
+    ),
+    "cities": ("list_cities", "--json"),
+    "build-zarr": (
+        "build_zarr",
+        "--city rio --source d --product MS --images i --labels l --out o.zarr --overwrite "
+        "--drop-source --workers 2 --scheduler tcp://h:1 --dry-run --json --quiet",
+    ),
+    "info": ("store_info", "o.zarr --scenes --json"),
+    "verify": ("check_store", "o.zarr --workers 2 --quiet --json"),
+    "preview": (
+        "preview",
+        "o.zarr --out a.png --scene s --count 2 --level 9 --over x.tif --pixel-size 2 --quiet",
+    ),
+    "export": ("export_scenes", "o.zarr --scene s --out a --level 9 --what image --coding binned"),
+    "vectorize": (
+        "vectorize",
+        "a.tif --out x.gpkg --kind mask --band 2 --pixel-size 2 --threshold 0.4 "
+        "--high-threshold 0.6 --min-spur 1 --min-length 2 --smoothing 3 --no-gap-closing "
+        "--motorway-mph 70 --workers 2 --quiet --json",
+    ),
+    "score": (
+        "score",
+        "--truth t --proposal p --images i --pixel-size 2 --speed-from auto --speed-field f "
+        "--speed-unit kmh --layer l --where w --snap 5 --control-point-spacing 9 --published "
+        "--topo-radius 10 --topo-variant sat2graph --topo-starts 2 --seed 3 --threads 2 --quiet "
+        "--json",
+    ),
+    "route": (
+        "route",
+        "n.gpkg --from 1,2 --to 3,4 --shortest --within 5 --out r.geojson --json",
+    ),
 }
-NAMES = {"products": "product", "source": "store"}
-PRINTING = {"as_json", "quiet"}
+# Option -> keyword where they differ, and the keyword's value for a value of the option.
+NAMES = {
+    "products": "product",
+    "cities": "city",
+    "rasters": "source",
+    "network": "roads",
+    "no_gap_closing": "close_gaps",
+    "shortest": "by",
+    "quiet": "progress",
+}
+VALUES = {
+    "close_gaps": lambda left_open: not left_open,
+    "by": lambda shortest: "length" if shortest else "time",
+    "progress": lambda quiet: not quiet,
+}
+# Options that choose the function or how its result is printed, and keywords of notebooks only.
+OF_THE_COMMAND = {"as_json", "footprints"}
+OF_NOTEBOOKS = {"transform", "crs", "progress", "options"}
 
 
-@pytest.mark.parametrize("name", PAIRS)
+def keyword(option):
+    return NAMES.get(option.name, option.name)
+
+
+def of_build(option):
+    """Return whether an option is a field of BuildOptions, which functions take by name."""
+    return option.name in {one.name for one in fields(BuildOptions)}
+
+
+def parameters(name):
+    return inspect.signature(getattr(geoprep, COMMANDS[name][0])).parameters
+
+
+def test_every_command_has_its_function():
+    assert set(cli.commands) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_options_are_keywords_with_the_same_defaults(name):
-    function, own = PAIRS[name]
-    keywords = dict(inspect.signature(getattr(geoprep, function)).parameters)
-    keywords.pop("progress", None)
+    keywords = dict(parameters(name))
     for option in cli.commands[name].params:
-        given = NAMES.get(option.name, option.name)
-        if given in PRINTING or option.name in own:
+        if option.name in OF_THE_COMMAND or option.name in ("help_all",):
             continue
-        assert given in keywords, f"{function} has no {given}"
+        if of_build(option) and name == "build-zarr":
+            assert option.default == BuildOptions.__dataclass_fields__[option.name].default
+            continue
+        given = keyword(option)
+        assert given in keywords, f"{name}: no keyword {given}"
         default = keywords.pop(given).default
-        if isinstance(option, click.Option) and not option.required:
+        if isinstance(option, click.Option) and not option.required and given != "progress":
             shown = option.get_default(click.Context(cli.commands[name]))
             shown = None if "UNSET" in repr(shown) else shown  # click's mark of no default
             if option.multiple:
                 shown = shown[0] if shown else ()
             elif option.is_flag:
                 shown = bool(shown)
-            assert default == shown, f"{function}({given}={default!r}), --{option.name} {shown!r}"
-    assert not keywords, f"geoprep {name} has no options for {sorted(keywords)}"
+            shown = VALUES.get(given, lambda value: value)(shown)
+            required = default is inspect.Parameter.empty  # as the scenes of an export
+            assert required or default == shown, f"{given}={default!r}, --{option.name} {shown!r}"
+    left = set(keywords) - OF_NOTEBOOKS
+    assert not left, f"geoprep {name} has no options for {sorted(left)}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_gives_its_function_every_option_and_calls_no_other(name, monkeypatch):
+    function, words = COMMANDS[name]
+    bind = inspect.signature(getattr(geoprep, function)).bind
+    received = {}
+
+    def record(*arguments, **keywords):
+        received.update(bind(*arguments, **keywords).arguments)
+        raise GeoprepError("recorded")
+
+    for other in geoprep.__all__:
+        if inspect.isfunction(getattr(geoprep, other)):
+            monkeypatch.setattr(geoprep.api, other, None)
+    monkeypatch.setattr(geoprep.api, function, record)
+    assert str(CliRunner().invoke(cli, [name, *words.split()]).exception) == "recorded"
+    context = cli.commands[name].make_context(name, words.split())
+    for option in cli.commands[name].params:
+        if option.name in OF_THE_COMMAND or of_build(option) or option.name in ("help_all",):
+            continue
+        assert context.get_parameter_source(option.name).name == "COMMANDLINE", option.name
+        given, value = keyword(option), context.params[option.name]
+        value = VALUES.get(given, lambda same: same)(value)
+        got = received[given]
+        if given == "progress" and name == "build-zarr":
+            assert got._quiet  # an observer
+        else:
+            assert (list(got) if isinstance(value, tuple) else got) == (
+                list(value) if isinstance(value, tuple) else value
+            )
+
+
+def test_a_command_that_writes_other_files_calls_the_function_of_these(monkeypatch):
+    called = []
+    for function in ("write_road_table", "export_footprints"):
+        monkeypatch.setattr(
+            geoprep.api, function, lambda *_, name=function, **__: called.append(name) or {}
+        )
+    CliRunner().invoke(cli, ["vectorize", "a.tif", "--out", "x.csv"])
+    CliRunner().invoke(cli, ["export", "o.zarr", "--footprints", "tile", "--out", "x.gpkg"])
+    assert called == ["write_road_table", "export_footprints"]
+
+
+def test_commands_import_the_api_and_records_only():
+    """`BuildOptions` declares options; `render` makes text of facts."""
+    allowed = {"geoprep.api", "geoprep.errors", "geoprep"}
+    records = {("geoprep.plan", "BuildOptions"), ("geoprep.plan", "Choice")}
+    for path in Path(geoprep.cli.__file__).parent.glob("*.py"):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = []
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or not node.module.startswith("geoprep"):
+                continue
+            if node.module in allowed or node.module.startswith("geoprep.cli"):
+                continue
+            names = {(node.module, one.name) for one in node.names}
+            assert names <= records | {("geoprep.views", "render")}, f"{path}: {names}"

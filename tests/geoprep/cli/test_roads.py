@@ -171,7 +171,7 @@ def test_a_preview_of_one_image_of_a_table(predictions, tmp_path, monkeypatch, c
     assert run(monkeypatch, capsys, "preview", table, "--over", image, "--out", picture)[0] == 0
     assert picture.exists()
     status, _, error = run(monkeypatch, capsys, "preview", table, "--out", picture)
-    assert (status, "Name the image with --over IMAGE" in error) == (2, True)
+    assert (status, "Name the image by --over" in error) == (2, True)
     other = write_raster(tmp_path / "AOI_7_Moscow_chip9.tif", np.zeros((9, 9), np.uint8))
     status, _, error = run(monkeypatch, capsys, "preview", table, "--over", other)
     assert (status, "has no image aoi_7_moscow_chip9" in error) == (2, True)
