@@ -76,7 +76,7 @@ class ModelInfo:
         Number of folds, and the one used for validation, see `loaders.Folds`; None if the splits
         of the stores were used.
     threshold
-        Road probability threshold with the best validation IoU; None if never validated.
+        Road probability threshold chosen on validation scenes; None if never validated.
     version
         Version of this record.
     """

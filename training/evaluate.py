@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -165,8 +165,9 @@ def _print(found: Evaluation, options: EvaluateOptions) -> None:
         if name in found.metrics:
             rows.append([title, _cell(found.metrics[name])])
         if name == "road_iou":
-            best = f"  at the best threshold, {_cell(found.metrics['threshold'])}"
+            best = f"  at the best threshold, {_cell(found.metrics['best_threshold'])}"
             rows.append([best, _cell(found.metrics["best_road_iou"])])
+            rows.append(["  threshold chosen by scenes", _threshold(found.metrics)])
     bins = {name: value for name, value in found.metrics.items() if name.startswith("iou_")}
     rows += [[f"  IoU {name[4:]} mph", _cell(value)] for name, value in bins.items()]
     _table((f"{found.title}, roads from {found.threshold:.3g}", ""), rows)
@@ -198,6 +199,11 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0)
 
 def _cell(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.3f}"
+
+
+def _threshold(metrics: Mapping[str, float]) -> str:
+    low, high = (_cell(metrics[f"threshold_{end}"]) for end in ("low", "high"))
+    return f"{_cell(metrics['threshold'])} ({low}-{high})"
 
 
 def _write(found: Evaluation, options: EvaluateOptions) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
 from training.decode import default_threshold, road_probability, speed_bin, speed_mph
+from training.threshold import choose_threshold
 
 CLASSES = BIN_COUNT + 1
 """Background and the bins."""
@@ -85,7 +86,7 @@ class RoadMetrics:
         self._bins = torch.tensor(BIN_TABLE.astype("int64"), device=device)
         self._confusion = zeros(groups, CLASSES, CLASSES)
         self._error, self._roads = zeros(groups), zeros(groups)
-        self._scores, self.lost = zeros(2, STEPS), zeros(())
+        self._scores, self.lost = zeros(groups, 2, STEPS), zeros(())
 
     def counts(self) -> tuple[Tensor, ...]:
         """Return all counts, int64, to be summed over ranks in place before `compute`."""
@@ -122,6 +123,7 @@ class RoadMetrics:
         cell = (group.view(-1, 1, 1) * CLASSES + truth) * CLASSES + found
         self._confusion.view(-1).scatter_add_(0, cell.flatten(), valid.flatten().long())
         step = (score * STEPS).long().clamp(0, STEPS - 1) + STEPS * (truth > 0)
+        step += 2 * STEPS * group.view(-1, 1, 1)
         self._scores.view(-1).scatter_add_(0, step.flatten(), valid.flatten().long())
         if self.targets != "binary":
             self._add_error(probabilities, speed, valid & (speed > 0), group)
@@ -136,8 +138,10 @@ class RoadMetrics:
         """Return all metrics by name; NaN where there are no pixels.
 
         ``road_iou``, ``road_f1``, and unless targets are binary ``bin_iou`` (the mean), one
-        ``iou_LOW-HIGH`` per bin (see `bin_names`) and ``speed_mae_mph``; then ``threshold``, the
-        threshold with the highest road IoU, and that ``best_road_iou``.
+        ``iou_LOW-HIGH`` per bin (see `bin_names`) and ``speed_mae_mph``; then ``best_threshold``,
+        the threshold with the highest road IoU, and that ``best_road_iou``; then ``threshold``, the
+        one that the groups support, and its interval ``threshold_low`` and ``threshold_high``, see
+        `training.threshold.choose_threshold`.
         """
         whole = self._metrics(self._confusion.sum(0), self._error.sum(), self._roads.sum())
         iou = self.sweep().iou
@@ -148,7 +152,12 @@ class RoadMetrics:
         if len(equals):
             step = equals[(equals - STEPS // 2).abs().argmin()]
             best = [step.item() / STEPS, iou[step].float().item()]
-        return whole | dict(zip(("threshold", "best_road_iou"), best, strict=True))
+        whole |= dict(zip(("best_threshold", "best_road_iou"), best, strict=True))
+        names = ("threshold", "threshold_low", "threshold_high")
+        if math.isnan(best[0]):
+            return whole | dict.fromkeys(names, math.nan)
+        chosen = choose_threshold(self._scores.cpu().numpy(), default_threshold(self.targets))
+        return whole | dict(zip(names, chosen, strict=True))
 
     def by_group(self) -> list[dict[str, float]]:
         """Return the metrics of each group, as `compute` at the given threshold."""
@@ -157,10 +166,11 @@ class RoadMetrics:
 
     def sweep(self) -> Sweep:
         """Return precision, recall and IoU of roads at every threshold k / 256."""
-        count = self._scores[1].sum().double()
+        scores = self._scores.sum(0)
+        count = scores[1].sum().double()
         roads = torch.where(count > 0, count, torch.nan)
         # Pixels at or above each threshold.
-        wrong, right = self._scores.double().flip(1).cumsum(1).flip(1)
+        wrong, right = scores.double().flip(1).cumsum(1).flip(1)
         return Sweep(right / (right + wrong), right / roads, right / (roads + wrong))
 
     def _metrics(self, confusion: Tensor, error: Tensor, roads: Tensor) -> dict[str, float]:

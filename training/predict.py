@@ -86,7 +86,7 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     runner, info = open_model(options, options.compile)
     check_targets(info)
     threshold = chosen_threshold(info.targets, options.threshold, info.threshold)
-    origin = "default: never validated" if info.threshold is None else "best on validation tiles"
+    origin = "default: never validated" if info.threshold is None else "chosen on validation scenes"
     origin = origin if options.threshold is None else "from the options"
     file = model_file(options.checkpoint)
     predictor = Predictor(info, options, threshold, f"{file_hash(file)} {options.weights}")

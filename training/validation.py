@@ -17,12 +17,9 @@ from geoprep.store import StoreReader
 from loaders import (
     BatchLoader,
     DevicePrep,
-    DeviceTiles,
     Normalize,
-    RamTiles,
     SpeedTarget,
     Split,
-    StreamTiles,
 )
 from training.checkpoint import ModelInfo
 from training.data import differences, tiles_of
@@ -78,9 +75,11 @@ def validate(
     -------
     dict
         ``val_loss``, the mean over tiles, then as `training.metrics.RoadMetrics.compute`;
-        ``road_iou`` is at the default threshold, and ``threshold`` the best one.
+        ``road_iou`` is at the default threshold, and ``threshold`` the one chosen by scenes.
     """
-    metrics = RoadMetrics(info.targets, info.class_mph, device=engine.device)
+    names, scene_of = _scenes(loader)
+    scene_of = scene_of.to(engine.device)
+    metrics = RoadMetrics(info.targets, info.class_mph, groups=len(names), device=engine.device)
     total, tiles = torch.zeros((), dtype=torch.float64, device=engine.device), 0
     target = trainable.prep.target
     with evaluation_mode(trainable):
@@ -94,7 +93,8 @@ def validate(
             on_device = batch.to(engine.device, non_blocking=True)
             with engine.autocast():
                 logits = trainable.logits(on_device.image)
-            metrics.update(logits.float().sigmoid(), on_device.speed)
+            group = scene_of[on_device.index]
+            metrics.update(logits.float().sigmoid(), on_device.speed, group)
             valid = target.valid(on_device.speed)
             parts = trainable.loss(logits, target(on_device.speed), valid)
             total = total + len(batch) * parts.total.double()
@@ -231,13 +231,14 @@ def evaluate_runner(
     if split in ("train", "all"):
         which = "these tiles" if split == "train" else "part of these tiles"
         notes.append(f"if its stores are the same, the model was trained on {which}")
-    names, scene_of = _scenes(tiles)
+    loader = BatchLoader(tiles, batch_size, shuffle=False)
+    names, scene_of = _scenes(loader)
     scene_of = scene_of.to(runner.device)
     threshold = chosen_threshold(info.targets, threshold, info.threshold)
     options: dict[str, Any] = {"threshold": threshold, "device": runner.device}
     metrics = RoadMetrics(info.targets, info.class_mph, groups=len(names), **options)
     pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
-    for batch in BatchLoader(tiles, batch_size, shuffle=False):
+    for batch in loader:
         image = pad_batch(pad(batch.image), batch_size if runner.fixed_batch else 0)
         probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         on_device = batch.to(runner.device)
@@ -258,8 +259,9 @@ def evaluate_runner(
     )
 
 
-def _scenes(tiles: RamTiles | DeviceTiles | StreamTiles) -> tuple[list[str], Tensor]:
+def _scenes(loader: BatchLoader) -> tuple[list[str], Tensor]:
     """Return the ids of all scenes, and the index of each tile's scene, int64 (tile,)."""
+    tiles = loader.tiles
     pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
     scenes, scene_of = np.unique(pairs, axis=0, return_inverse=True)
     names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in scenes.tolist()]

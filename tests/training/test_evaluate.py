@@ -79,13 +79,15 @@ def test_metrics_equal_those_of_training(network, checkpoint, store_path, tmp_pa
     tiles = RamTiles.load(store_path, "val")
     trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
     said = validate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
-    path = checkpoint(threshold=said["threshold"])
+    path = checkpoint(threshold=said["best_threshold"])
     found = figures_of(tmp_path, path, store_path)
     printed = capsys.readouterr().out
     assert "road IoU" in printed
     assert "8 val tiles, 64 x 64 pixels" in printed
     assert found["tiles"] == 8
-    assert found["threshold"] == said["threshold"]
+    assert found["threshold"] == said["best_threshold"]
+    assert found["metrics"]["threshold"] == said["threshold"]
+    assert "threshold chosen by scenes" in " ".join(printed.split())
     assert found["metrics"]["road_iou"] == pytest.approx(said["best_road_iou"], abs=1e-6)
     assert found["metrics"]["iou_1-10"] is None  # no such speed there
     found = figures_of(tmp_path, path, store_path, "--threshold", "0.5")
@@ -100,6 +102,8 @@ def test_metrics_of_a_run_equal_its_last_validation(fit, store_path, tmp_path):
     with (out / "metrics.csv").open(newline="") as stream:
         (row,) = csv.DictReader(stream)
     assert found["threshold"] == float(row["threshold"])
+    assert 0 <= float(row["threshold_low"]) <= float(row["threshold_high"]) <= 1
+    found = figures_of(tmp_path, out, store_path, "--threshold", row["best_threshold"])
     assert found["metrics"]["road_iou"] == pytest.approx(float(row["best_road_iou"]))
 
 

@@ -207,7 +207,7 @@ def test_the_best_threshold_is_found_by_trying_all(targets):
     swept = metric.sweep().iou
     assert swept[steps].tolist() == pytest.approx([iou(k / 256) for k in steps])
     assert found["best_road_iou"] == pytest.approx(max(swept.tolist()))
-    assert iou(found["threshold"]) == pytest.approx(found["best_road_iou"])
+    assert iou(found["best_threshold"]) == pytest.approx(found["best_road_iou"])
     assert found["road_iou"] == pytest.approx(iou(default_threshold(targets)))
     said = score >= 0.5
     precision, recall, _ = (values[128].item() for values in metric.sweep())

@@ -269,6 +269,9 @@ class Callbacks:
             parts += [f"{label} {row[name]:.3f}" for name, label in shown.items() if name in row]
         if "speed_mae_mph" in row:
             parts.append(f"speed error {row['speed_mae_mph']:.1f} mph")
+        if not math.isnan(row.get("threshold", math.nan)):
+            low, high = row["threshold_low"], row["threshold_high"]
+            parts.append(f"threshold {row['threshold']:.2f} ({low:.2f}-{high:.2f})")
         parts += [_pace_text(row)] + ["best"] * (best and run.validation is not None)
         self.console.end_bar()
         self.console.line("  ".join(parts))

@@ -538,7 +538,7 @@ def test_roads_begin_at_the_threshold_of_the_checkpoint(run, tmp_path):
     image = write_image(tmp_path / "scene.tif", values)
     status, text = run(path, image, "--out", tmp_path / "out", *FP32)
     assert status == 0
-    assert "threshold 0.312 (best on validation tiles)" in text
+    assert "threshold 0.312 (chosen on validation scenes)" in text
     wanted, sure = expected_prediction(
         probabilities(network, values), np.ones((50, 50), bool), 0.3125
     )
