@@ -36,8 +36,8 @@ def vectorize(
     pixel_size: float | None = None,
     transform: Any = None,  # noqa: ANN401 - affine
     crs: Any = None,  # noqa: ANN401 - anything that rasterio understands
-    threshold: float = 0.3,
-    high_threshold: float = 0.5,
+    threshold: float | None = None,
+    high_threshold: float | None = None,
     spur_m: float = 10.0,
     min_length_m: float = 12.0,
     smoothing_m: float | None = None,
@@ -65,9 +65,11 @@ def vectorize(
     transform, crs
         Affine (pixel to CRS) and CRS of an array.
     threshold
-        Minimum probability of road pixels.
+        Minimum probability of road pixels. None: that of the prediction (its tag
+        ``ROAD_THRESHOLD``), 0.3 for other rasters.
     high_threshold
-        Probability that every connected component must reach at some pixel.
+        Probability that every connected component must reach at some pixel. None: the odds of the
+        threshold times 7/3, such as 0.5 for 0.3.
     spur_m
         Minimum length in metres of a dead end at a junction. Shorter ones are removed, except at
         the border of the rasters.

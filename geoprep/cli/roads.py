@@ -67,19 +67,17 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
 @grouped_option(
     _ROADS,
     "--threshold",
-    default=0.3,
-    show_default=True,
     type=click.FloatRange(0, 1, min_open=True),
-    help="Minimum probability of road pixels, up to 1.",
+    help="Minimum probability of road pixels, up to 1. Default: that of the prediction (its tag "
+    "ROAD_THRESHOLD), 0.3 for other rasters.",
 )
 @grouped_option(
     _ROADS,
     "--high-threshold",
     deprecated_names=("--certain",),
-    default=0.5,
-    show_default=True,
     type=click.FloatRange(0, 1, min_open=True),
-    help="Probability, up to 1, that every connected component must reach at some pixel.",
+    help="Probability, up to 1, that every connected component must reach at some pixel. Default: "
+    "the odds of the threshold times 7/3, such as 0.5 for 0.3.",
 )
 @grouped_option(
     _ROADS,
@@ -135,6 +133,8 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
     no_gap_closing = given.pop("no_gap_closing")
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
     given |= {"close_gaps": not no_gap_closing, "progress": not (quiet or as_json)}
+    if given["threshold"] is None and given["progress"]:
+        _say_threshold(rasters[0])
     if out.suffix.lower() == ".csv":
         summary: dict[str, Any] = write_road_table(rasters, out, **given)
     else:
@@ -149,3 +149,14 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
     else:
         counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in summary.items())
         click.echo(f"wrote {out}: {counts}")
+
+
+def _say_threshold(rasters: Path) -> None:
+    """Print the threshold if a prediction states it."""
+    from geoprep.roads import Tracing, rasters_in, stated_threshold
+
+    first = rasters_in(rasters)[0]
+    stated = stated_threshold(first)
+    if stated is not None:
+        low, high = Tracing().thresholds(stated)
+        click.echo(f"threshold {low:.3g}, high threshold {high:.3g} (of {first})")

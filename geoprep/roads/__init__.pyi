@@ -4,6 +4,7 @@ from .centrelines import open_raster as open_raster
 from .centrelines.bands import ArrayBands as ArrayBands
 from .centrelines.rasters import Kind as Kind
 from .centrelines.rasters import pixel_size_of as pixel_size_of
+from .centrelines.rasters import stated_threshold as stated_threshold
 from .formats import check_target as check_target
 from .formats import read_network as read_network
 from .formats import write_csv as write_csv

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 from geoprep.errors import UsageError
+
+_THRESHOLD: Final = 0.3
+_RAISED_ODDS: Final = 7 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,10 +21,12 @@ class Tracing:
     Attributes
     ----------
     threshold
-        Minimum probability of road pixels.
+        Minimum probability of road pixels. None: that of a prediction (its tag
+        ``ROAD_THRESHOLD``), or 0.3 for other rasters.
     high_threshold
         Probability that every connected component must reach at some pixel (hysteresis). Pixels of
-        masks and of speeds have the probability 1.
+        masks and of speeds have the probability 1. None: the odds of the threshold times 7/3, such
+        as 0.5 for 0.3.
     min_area_m2, min_hole_m2
         Minimum area of a patch of road, and of a hole in it, in square metres.
     max_width_m
@@ -53,8 +59,8 @@ class Tracing:
         Whether gaps are closed.
     """
 
-    threshold: float = 0.3
-    high_threshold: float = 0.5
+    threshold: float | None = None
+    high_threshold: float | None = None
     min_area_m2: float = 27.0
     min_hole_m2: float = 27.0
     max_width_m: float = 30.0
@@ -72,10 +78,9 @@ class Tracing:
 
     def __post_init__(self) -> None:
         for share in ("threshold", "high_threshold", "hint"):
-            if not 0 < getattr(self, share) <= 1:
-                raise UsageError(
-                    f"`{share}` is {getattr(self, share)}: set it above 0 and to at most 1"
-                )
+            value = getattr(self, share)
+            if value is not None and not 0 < value <= 1:
+                raise UsageError(f"`{share}` is {value}: set it above 0 and to at most 1")
         for field in fields(self):
             value = getattr(self, field.name)
             if value is None:
@@ -84,3 +89,16 @@ class Tracing:
                 raise UsageError(f"`{field.name}` is {value}: set it to a number of at least 0")
         if self.max_width_m <= 0:
             raise UsageError("`max_width_m` is 0, which leaves no road: set it above 0")
+
+    def thresholds(self, tagged: float | None) -> tuple[float, float]:
+        """Return the threshold and the high threshold of a raster.
+
+        Parameters
+        ----------
+        tagged
+            Threshold that the raster states; None: none.
+        """
+        low = next(value for value in (self.threshold, tagged, _THRESHOLD) if value is not None)
+        if self.high_threshold is not None:
+            return low, self.high_threshold
+        return low, round(_RAISED_ODDS * low / (1 + (_RAISED_ODDS - 1) * low), 6)

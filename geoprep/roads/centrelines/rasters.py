@@ -72,6 +72,8 @@ class RoadRaster:
         None if unknown.
     mph_of_value
         Speed in mph of the values 0 to 255 of the speed band; empty where values are mph.
+    threshold
+        Minimum probability of road pixels that a prediction states; None: not stated.
     warning
         Why roads of this raster may be missing; empty if there is no doubt.
     """
@@ -88,6 +90,7 @@ class RoadRaster:
     nodata: float | None = None
     image_shape: tuple[int, int] | None = None
     mph_of_value: tuple[float, ...] = ()
+    threshold: float | None = None
     warning: str = ""
 
     @property
@@ -222,6 +225,7 @@ def describe_raster(
         full_value=float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0,
         nodata=dataset.nodata,
         image_shape=_image_shape(dataset),
+        threshold=_threshold(str(path), dataset),
     )
     if kind is None and band is None and dataset.count > 1:
         return _with_bands(raster, dataset)
@@ -272,6 +276,33 @@ def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401 - rast
     """Return rows and columns of the image that a prediction was made from, by its tag."""
     size = re.fullmatch(r"([1-9]\d{0,8}) ([1-9]\d{0,8})", dataset.tags().get("SOURCE_SIZE", ""))
     return (int(size[1]), int(size[2])) if size else None
+
+
+def _threshold(name: str, dataset: Any) -> float | None:  # noqa: ANN401 - as above
+    """Return the minimum probability of road pixels by the tag of a prediction."""
+    tag = dataset.tags().get("ROAD_THRESHOLD")
+    try:
+        value = None if tag is None else float(tag)
+    except ValueError:
+        value = 0.0
+    if value is not None and not 0 < value <= 1:
+        raise ImageError(
+            f"{name}: its tag ROAD_THRESHOLD is {tag[:60]!r}. It should be above 0 and at most 1; "
+            "predict again or correct the tag."
+        )
+    return value
+
+
+def stated_threshold(path: Path) -> float | None:
+    """Return the threshold that a prediction states (tag ``ROAD_THRESHOLD``); None for others.
+
+    Raises
+    ------
+    ImageError
+        The file is not a raster, or its tag is malformed.
+    """
+    with closing(OpenRasters()) as files:
+        return _threshold(str(path), files.get(path))
 
 
 def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401 - as above

@@ -161,7 +161,8 @@ def _thinned(
     ]
     down, across = spans
     probability = raster.probability(down.read, across.read, down.size, across.size)
-    road = probability >= max(1, round(options.threshold * 255))
+    threshold, _ = options.thresholds(raster.threshold)
+    road = probability >= max(1, round(threshold * 255))
     seen = int(np.count_nonzero(road[down.core, across.core]))
     clean(road, limits, (*down.continues, *across.continues))
     lines = np.pad(road[down.thin, across.thin].view(np.uint8), 1)

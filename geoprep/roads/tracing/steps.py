@@ -76,11 +76,12 @@ def trace(
     """
     options = options or Tracing()
     pixels = skeleton(raster, options, block=block, workers=workers, advance=advance)
-    high = options.high_threshold if raster.kind == "probability" else 0.0
+    threshold, high = options.thresholds(raster.threshold)
+    high = high if raster.kind == "probability" else 0.0
     network = pixel_network(pixels, raster.gsd_m, high_threshold=high)
     network = split_at_border(network, raster)
     network = without_spurs(network, options.spur_m, cut_off_ends(network, raster))
-    network = straightened(network, raster, options.threshold)
+    network = straightened(network, raster, threshold)
     network = smoothed(network, _smoothing_m(raster, options), min(raster.gsd_m))
     network = simplified(network, options.simplify_m)
     network = with_junctions_merged(network)

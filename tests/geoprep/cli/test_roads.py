@@ -14,6 +14,7 @@ from helpers.roads import drawn, write_raster
 from PIL import Image
 
 from geoprep.cli import main
+from geoprep.roads.centrelines import Tracing
 from geoprep.roads.formats import read_network
 
 CITY = [[(-10, -100), (410, -130)], [(120, 10), (100, -210)], [(300, 10), (310, -210)]]
@@ -269,3 +270,41 @@ def test_speeds_of_cresi_masks_are_read(tmp_path, monkeypatch, capsys):
     out = tmp_path / "x.gpkg"
     assert run(monkeypatch, capsys, "vectorize", tmp_path, "--out", out, "--quiet")[0] == 0
     assert sorted(read_network(out).speed_mph.tolist()) == pytest.approx([20, 25, 55])
+
+
+def prediction(path, threshold):
+    """Write roads of probabilities 0.35, 0.59 and 0.86."""
+    values = np.zeros((200, 200), np.uint8)
+    for row, value in ((40, 90), (100, 150), (160, 220)):
+        values[row : row + 6] = value
+    return write_raster(path, values, names=["road"], tags={"ROAD_THRESHOLD": threshold})
+
+
+def test_a_prediction_states_the_threshold(tmp_path, monkeypatch, capsys):
+    raster, out = prediction(tmp_path / "p.tif", "0.5"), tmp_path / "roads.gpkg"
+
+    def rows(*options):
+        status, text, _ = run(monkeypatch, capsys, "vectorize", raster, "--out", out, *options)
+        assert status == 0
+        return text, len(read_network(out).ends)
+
+    text, roads = rows()
+    assert f"threshold 0.5, high threshold 0.7 (of {raster})" in text
+    assert roads == 1
+    text, roads = rows("--threshold", "0.3")
+    assert "high threshold" not in text
+    assert roads == 2  # the weakest reaches 0.3 but not 0.5
+    assert rows("--threshold", "0.3", "--high-threshold", "0.3")[1] == 3
+    assert rows("--high-threshold", "0.55")[1] == 2
+    prediction(raster, "much")
+    status, _, error = run(monkeypatch, capsys, "vectorize", raster, "--out", out)
+    assert status == 1
+    assert "tag ROAD_THRESHOLD is 'much'" in error
+
+
+def test_high_threshold_follows_the_threshold():
+    assert Tracing().thresholds(None) == (0.3, 0.5)
+    assert Tracing().thresholds(0.5) == (0.5, 0.7)
+    assert Tracing(threshold=0.3).thresholds(0.5) == (0.3, 0.5)
+    assert Tracing(high_threshold=0.4).thresholds(0.5) == (0.5, 0.4)
+    assert Tracing().thresholds(1.0) == (1, 1)
