@@ -8,6 +8,9 @@ colours differ by at least 8 in CIEDE2000, also with protan, deutan and tritan c
 
 from __future__ import annotations
 
+import colorsys
+from collections.abc import Sequence
+from itertools import chain, count
 from typing import Final
 
 import numpy as np
@@ -21,6 +24,11 @@ NODATA_GREYS: Final = ((152, 155, 161), (174, 177, 183))
 UNKNOWN_COLOUR: Final = (84, 196, 168)
 """Road of unknown speed: unlike all speed colours."""
 
+CLASS_COLOURS: Final = (
+    *("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"),
+    "#FFFFFF",
+)
+"""Of classes without a colour of their own."""
 SPEED_COLOURS: Final = (
     (30, 74, 150),
     (60, 96, 224),
@@ -40,6 +48,25 @@ def speed_colours() -> NDArray[np.uint8]:
     table[UNKNOWN_SPEED] = UNKNOWN_COLOUR
     table[NODATA] = NODATA_GREYS[1]
     return table
+
+
+def class_colours(names: Sequence[str]) -> list[str]:
+    """Return a display colour ``#RRGGBB`` for each class without a colour of its own.
+
+    The first `CLASS_COLOURS` differ also with protan, deutan and tritan colour vision (Okabe and
+    Ito, 2008); further hues are spaced by the golden ratio. A background is dark.
+    """
+    spare = chain(CLASS_COLOURS, map(_hue_colour, count()))
+    return [
+        "#" + bytes(BACKGROUND_COLOUR).hex().upper() if name == "background" else next(spare)
+        for name in names
+    ]
+
+
+def _hue_colour(number: int) -> str:
+    hue = 0.1 + number * (5**0.5 - 1) / 2 % 1
+    parts = colorsys.hls_to_rgb(hue % 1, (0.45, 0.65, 0.8)[number % 3], 0.6)
+    return "#" + bytes(round(255 * part) for part in parts).hex().upper()
 
 
 def bin_label(number: int) -> str:

@@ -301,13 +301,13 @@ def stream_tiles(store: Path) -> dict[str, Any]:
 
 def whole_scenes(store: Path) -> dict[str, Any]:
     """Return all scenes, assembled from their tiles."""
-    from geoprep.store import read_image, read_speed
+    from geoprep.store import read_image, read_label
 
     opened = StoreReader.open(store)
     result: dict[str, Any] = {}
     for scene in range(len(opened.scenes)):
         result[f"scene{scene}.image"] = read_image(opened, scene)
-        result[f"scene{scene}.speed"] = read_speed(opened, scene)
+        result[f"scene{scene}.speed"] = read_label(opened, scene)
     return result
 
 

@@ -26,7 +26,7 @@ from geoprep.cpus import usable_cpus
 from geoprep.executors import Threads
 from geoprep.plan import BuildOptions, make_plan
 from geoprep.sources import CITIES, Scene, SourceScenes, find_scenes
-from geoprep.store import StoreReader, read_image, read_speed
+from geoprep.store import StoreReader, read_image, read_label
 
 PER_BUILD = 50
 PER_SCENE = 4.0
@@ -168,7 +168,7 @@ def _images(source: Path, folder: Path) -> dict[str, str]:
 
 
 def _seen(store: StoreReader, scene: int) -> str:
-    return _hash(read_image(store, scene)) + _hash(read_speed(store, scene))
+    return _hash(read_image(store, scene)) + _hash(read_label(store, scene))
 
 
 def _hash(pixels: np.ndarray[Any, Any]) -> str:

@@ -21,7 +21,7 @@ from zarr.buffer.cpu import NDBuffer
 from benchmarks.child import ask
 from benchmarks.common import Result, announce, ratios
 from benchmarks.machine import resident
-from geoprep.store import PIXEL_ARRAYS, StoreReader
+from geoprep.store import StoreReader
 from loaders import RamTiles, SharedArrays
 
 LOAD_OVER_ZARRS = 0.9
@@ -60,8 +60,9 @@ def load_zarrs(store: StoreReader, *, by_shard: bool, touched: bool) -> float:
     with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
         # Opened again: zarrs supports only Zarr's own store classes.
         finest = f"{store.location}/{store.meta.levels[0]}"
-        arrays = [zarr.open_array(f"{finest}/{name}", mode="r") for name in PIXEL_ARRAYS]
-    named = zip(PIXEL_ARRAYS, arrays, strict=True)
+        names = store.meta.array_names
+        arrays = [zarr.open_array(f"{finest}/{name}", mode="r") for name in names]
+    named = zip(names, arrays, strict=True)
     shared = SharedArrays.create({name: (np.uint8, array.shape) for name, array in named})
     targets = list(shared.values())
     if touched:

@@ -16,6 +16,7 @@ from geoprep.building import DryRun, Progress, Summary, build
 from geoprep.building import dry_run as estimate
 from geoprep.errors import GeoprepWarning, UsageError
 from geoprep.executors import Dask, Executor, Threads
+from geoprep.labels import is_vector
 from geoprep.plan import BuildOptions, Plan, make_plan
 from geoprep.sources import (
     INSIDE,
@@ -44,6 +45,7 @@ _OF_VECTORS: Final = (
     *("buffer", "width_field", "layer", "where", "areas"),
     *("speed_from", "speed_field", "speed_unit", "schema"),
 )
+_OF_VECTOR_CLASSES: Final = ("class_field", "layer", "where")
 _OF_SHARES: Final = ("split_by", "val", "test", "split_seed")
 
 Stage = Literal["unpacking", "extracting", "downloading", "reading"]
@@ -337,15 +339,22 @@ class _Request:
         """Return the scenes by source, the name of every source, and where the store goes."""
         if self._images:
             assert self._out is not None  # checked
-            rasters = any(self.options.get(name) for name in _OF_RASTERS)
             images, labels = self._local_patterns(self._out, observer)
-            return [images_and_labels(images, labels, masks=rasters)], ["custom"], self._out
+            masks = self._reads_rasters(labels)
+            return [images_and_labels(images, labels, masks=masks)], ["custom"], self._out
         cities = list(dict.fromkeys(get_city(name) for name in self._cities))
         product = self._product or PRODUCT
         with observer.counting("extracting") as report:
             found = [find_scenes(city, self._source, product, report=report) for city in cities]
         names = [city.name for city in cities]
         return found, names, self._out or Path("-".join(names) + ".zarr")
+
+    def _reads_rasters(self, labels: str | None) -> bool:
+        """Return whether labels are rasters. Classes are, unless something says they are not."""
+        options = self.options
+        if options.get("classes") is None or labels is None:
+            return any(options.get(name) for name in _OF_RASTERS)
+        return not (is_vector(labels) or any(options.get(name) for name in _OF_VECTOR_CLASSES))
 
     def _local_patterns(
         self, out: str | Path, observer: BuildObserver

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from geoprep.errors import UsageError
 
@@ -29,6 +29,7 @@ def synthesize(
     seed: int = 0,
     product: str | Sequence[str] = "PS-RGB",
     size: int = 1300,
+    labels: Literal["roads", "classes"] = "roads",
     workers: int | None = None,
     progress: bool = True,
 ) -> Path:
@@ -51,6 +52,9 @@ def synthesize(
         ``PAN`` (1 band, uint16).
     size
         Side of a scene in pixels.
+    labels
+        ``roads``: road labels as GeoJSON. ``classes``: also ``classes/``, with a raster of land
+        cover per scene (background, building, road, water, tree) and ``classes.yaml``.
     workers
         Number of worker threads. None: one per core.
     progress
@@ -71,6 +75,9 @@ def synthesize(
     from geoprep.sources import get_city
     from geoprep.synth import synthesise
 
+    if labels not in ("roads", "classes"):
+        raise UsageError(f"`labels` {labels!r}: expected roads or classes")
+
     with counting_bar("drawing scenes", quiet=not progress) as advance:
         return synthesise(
             Path(out),
@@ -79,6 +86,7 @@ def synthesize(
             seed=seed,
             products=(product,) if isinstance(product, str) else tuple(product),
             size=size,
+            classes=labels == "classes",
             workers=workers or usable_cpus(),
             on_scene=advance,
         )

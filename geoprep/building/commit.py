@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from geoprep.building.records import Outcome, ShardRecord
 from geoprep.plan import Plan, PlannedScene
@@ -21,12 +22,12 @@ class Histograms:
 
     def __init__(self, bands: int) -> None:
         self.band = np.zeros((bands, 256), np.uint64)
-        self.speed = np.zeros(256, np.uint64)
+        self.label = np.zeros(256, np.uint64)
 
     def take(self, record: ShardRecord) -> ShardRecord:
         """Add the histograms of a shard; return its record without them."""
         self.band += np.array(record.histogram_band, np.uint64)
-        self.speed += np.array(record.histogram_speed, np.uint64)
+        self.label += np.array(record.histogram_speed, np.uint64)
         record.histogram_band, record.histogram_speed = [], []
         return record
 
@@ -51,6 +52,8 @@ def finish(plan: Plan, out: Path, records: dict[int, ShardRecord], histograms: H
     notes = Counter[str]()
     for outcome in outcomes:
         notes.update(outcome.notes)
+    for record in ordered:
+        notes.update(record.label_notes)
     meta = replace(plan.meta, build={**plan.meta.build, "notes": dict(sorted(notes.items()))})
     ledger = {
         name: np.array(
@@ -64,9 +67,14 @@ def finish(plan: Plan, out: Path, records: dict[int, ShardRecord], histograms: H
         tiles,
         scenes,
         histograms.band,
-        histograms.speed,
+        histograms.label,
         ledger,
+        _class_pixels(ordered) if plan.meta.has_classes else None,
     )
+
+
+def _class_pixels(ordered: Sequence[ShardRecord]) -> NDArray[np.uint32]:
+    return np.array([tile for record in ordered for tile in record.class_pixels], np.uint32)
 
 
 def scene_outcomes(plan: Plan, ordered: Iterable[ShardRecord]) -> list[Outcome]:

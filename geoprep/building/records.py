@@ -168,7 +168,11 @@ class ShardRecord:
     road_fraction, valid_fraction
         One value per tile.
     histogram_band, histogram_speed
-        (band, 256) and (256) counts of this shard's training tiles.
+        (band, 256) and (256) counts of this shard's training tiles; the latter by label byte.
+    class_pixels
+        Pixels per class of every tile; empty for speeds.
+    label_notes
+        Remark on label pixels -> number of pixels, over the parts of scenes in this shard.
     source_bytes
         Bytes of pixels decoded, uncompressed.
     seconds
@@ -189,6 +193,8 @@ class ShardRecord:
     source_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     black: dict[str, int] = field(default_factory=dict)
+    class_pixels: list[list[int]] = field(default_factory=list)
+    label_notes: dict[str, int] = field(default_factory=dict)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

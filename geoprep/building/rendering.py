@@ -18,11 +18,19 @@ from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.building.road_ground import road_ground
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
-from geoprep.labels import SceneWindow, SpeedPolygons, burn, majority, read_mask
+from geoprep.labels import (
+    ClassRule,
+    SceneWindow,
+    SpeedPolygons,
+    burn,
+    class_majority,
+    majority,
+    read_mask,
+)
 from geoprep.plan import BuildOptions, parse_rescale
-from geoprep.speed import NODATA
+from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image
-from geoprep.store import PIXEL_ARRAYS, StoreMeta
+from geoprep.store import FILL_VALUES, StoreMeta
 
 
 @dataclass(slots=True)
@@ -30,7 +38,7 @@ class SceneTiles:
     """Rendered tiles: level -> uint8 (tile, y, x, band) and level -> uint8 (tile, y, x)."""
 
     image: dict[int, NDArray[np.uint8]]
-    speed: dict[int, NDArray[np.uint8]]
+    label: dict[int, NDArray[np.uint8]]
 
     @classmethod
     def unwritten(cls, count: int, meta: StoreMeta) -> SceneTiles:
@@ -45,16 +53,16 @@ class SceneTiles:
         """Return a view of some of the tiles."""
         return SceneTiles(
             {n: tiles[run] for n, tiles in self.image.items()},
-            {n: tiles[run] for n, tiles in self.speed.items()},
+            {n: tiles[run] for n, tiles in self.label.items()},
         )
 
     @classmethod
     def blank(cls, count: int, meta: StoreMeta) -> SceneTiles:
         """Return nodata tiles: image 0, label 255."""
-        bands, fill = len(meta.bands), PIXEL_ARRAYS
+        bands, fill = len(meta.bands), FILL_VALUES
         return cls(
             {n: np.full((count, n, n, bands), fill["image"], np.uint8) for n in meta.levels},
-            {n: np.full((count, n, n), fill["speed"], np.uint8) for n in meta.levels},
+            {n: np.full((count, n, n), fill[meta.label_array], np.uint8) for n in meta.levels},
         )
 
 
@@ -242,17 +250,18 @@ def _label_tiles(
     record: ShardRecord,
 ) -> dict[str, int]:
     """Write the labels of all tiles and levels; return fallbacks with counts."""
-    rule = task.options.mask_rule
+    assert part.scene.label is not None  # as above
+    rule = task.options.raster_rule(part.scene.label)
     if rule is None:
         with record.stage("labels"):
             ground, notes = road_ground(part, task)
         with record.stage("burn"):
             _burn_tiles(part, region, task.meta, ground, tiles)
         return notes
-    assert part.scene.label is not None  # as above
     with record.stage("labels"):
         area = SceneWindow(*source.origin, *source.pixels.values.shape[:2])
         codes, notes = read_mask(part.scene.label, rule, _grid(part), area)
+    downsample = class_majority if isinstance(rule, ClassRule) else majority
     with record.stage("burn"):
         for level in task.meta.levels:
             factor = task.meta.tile // level
@@ -260,7 +269,11 @@ def _label_tiles(
                 ys, xs = (
                     _edges(part, task.meta.tile, factor, source, window, axis) for axis in (0, 1)
                 )
-                majority(codes, ys, xs, tiles.speed[level][i])
+                downsample(codes, ys, xs, tiles.label[level][i])
+    if isinstance(rule, ClassRule):  # of these pixels; other notes are of the whole label
+        for note, count in notes.items():
+            record.label_notes[note] = record.label_notes.get(note, 0) + count
+        return {}
     return notes
 
 
@@ -276,7 +289,7 @@ def _burn_tiles(
             for row, col in part.scene.windows
         )
         if aligned:
-            mask = _burn(finest, region, factor, ground)
+            mask = _burn(finest, region, factor, ground, meta)
         for i, (row, col) in enumerate(part.scene.windows):
             own = Region(
                 row,
@@ -290,16 +303,20 @@ def _burn_tiles(
                 y, x = (row - region.top) // factor, (col - region.left) // factor
                 burned = mask[y : y + height, x : x + width]
             else:
-                burned = _burn(finest, own, factor, ground)
-            tiles.speed[level][i, :height, :width] = burned
+                burned = _burn(finest, own, factor, ground, meta)
+            tiles.label[level][i, :height, :width] = burned
 
 
-def _burn(finest: Grid, region: Region, factor: int, ground: SpeedPolygons) -> NDArray[np.uint8]:
+def _burn(
+    finest: Grid, region: Region, factor: int, ground: SpeedPolygons, meta: StoreMeta
+) -> NDArray[np.uint8]:
     """Return a region burned on pixels ``factor`` times as large as those of the finest level."""
     height = -(-(region.bottom - region.top) // factor)
     width = -(-(region.right - region.left) // factor)
     window = finest.window(region.top, region.left, height * factor, width * factor)
-    return burn(ground, window.resized(height, width).transform, (height, width))
+    around = BACKGROUND if meta.has_background else NODATA
+    transform = window.resized(height, width).transform
+    return burn(ground, transform, (height, width), around=around)
 
 
 def _render_tiles(
@@ -311,11 +328,11 @@ def _render_tiles(
         valid = np.empty((level, level), np.uint8)
         for i, window in enumerate(part.scene.windows):
             ys, xs = (_edges(part, meta.tile, factor, source, window, axis) for axis in (0, 1))
-            image, speed = tiles.image[level][i], tiles.speed[level][i]
+            image, label = tiles.image[level][i], tiles.label[level][i]
             imagery.render(source.pixels, source.tables, ys, xs, image, valid)
             if source.pixels.valid is not None:
                 height, width = len(ys) - 1, len(xs) - 1
-                speed[:height, :width][valid[:height, :width] == 0] = NODATA
+                label[:height, :width][valid[:height, :width] == 0] = NODATA
 
 
 def _edges(

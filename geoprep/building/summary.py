@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from geoprep.building.records import ShardRecord, Surveyed
 from geoprep.errors import GeoprepError
@@ -178,6 +181,25 @@ def road_share_warning(plan: Plan, roads: float, labelled: float, what: str) -> 
     return _no_road_in_rasters(plan, what)
 
 
+def class_warnings(names: Sequence[str], counts: NDArray[np.integer[Any]]) -> Iterator[str]:
+    """Yield a warning if classes have no pixel in the training split.
+
+    Parameters
+    ----------
+    names
+        Of the classes.
+    counts
+        int (256), pixels per label byte of the training split.
+    """
+    absent = [name for name, count in zip(names, counts, strict=False) if not count]
+    if absent:
+        yield (
+            f"no pixel of the training split has the class{'es' * (len(absent) > 1)} "
+            f"{', '.join(absent)}: no model can learn {'them' if len(absent) > 1 else 'it'}. Check "
+            "the values in `classes` and the splits"
+        )
+
+
 def _no_road_in_rasters(plan: Plan, what: str) -> str:
     options = plan.options
     masks = dict.fromkeys(one.label for one in plan.scenes if one.label and not one.failure)
@@ -198,6 +220,9 @@ def _no_road_in_rasters(plan: Plan, what: str) -> str:
 
 def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:
     if not (store.scenes.status == "ok").any():
+        return
+    if store.meta.has_classes:
+        yield from class_warnings(store.classes.names, store.histogram_label)
         return
     tiles, usable = store.tiles, usable_tiles(store)
     valid = tiles.valid_fraction[usable].astype(float)

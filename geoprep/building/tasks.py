@@ -24,7 +24,7 @@ from geoprep.building.rendering import SceneTiles, render_scene
 from geoprep.errors import GeoprepError
 from geoprep.executors import stopped
 from geoprep.storage import open_image, open_sink
-from geoprep.store import PIXEL_ARRAYS, ShardWriter, shard_key
+from geoprep.store import ShardWriter, StoreMeta, shard_key
 
 
 def build_shard(task: ShardTask) -> ShardRecord:
@@ -54,9 +54,9 @@ def build_shard(task: ShardTask) -> ShardRecord:
             with record.stage("count"):
                 ok = outcome.status == "ok"
                 counted = [ok and one for one in part.counted]
-                _count(tiles, task.meta.levels[0], counts, record, counted)
+                _count(tiles, task.meta, counts, record, counted)
             with record.stage("compress and write"):
-                _append(tiles, writers)
+                _append(tiles, task.meta.label_array, writers)
         for name, writer in writers.items():
             with record.stage("compress and write"):
                 written = writer.close()
@@ -67,7 +67,7 @@ def build_shard(task: ShardTask) -> ShardRecord:
         for writer in writers.values():
             writer.abort()
         raise
-    record.histogram_band, record.histogram_speed = counts.band.tolist(), counts.speed.tolist()
+    record.histogram_band, record.histogram_speed = counts.band.tolist(), counts.label.tolist()
     return record
 
 
@@ -79,20 +79,23 @@ def try_scenes(task: ShardTask) -> None:
 
 def _count(
     tiles: SceneTiles,
-    finest: int,
+    meta: StoreMeta,
     counts: imagery.TileCounts,
     record: ShardRecord,
     counted: Sequence[bool],
 ) -> None:
-    for image, speed, taken in zip(tiles.image[finest], tiles.speed[finest], counted, strict=True):
-        roads, valid = counts.add(image, speed, counted=taken)
-        record.road_fraction.append(roads)
+    finest, classes = meta.levels[0], len(meta.class_names)
+    for image, label, taken in zip(tiles.image[finest], tiles.label[finest], counted, strict=True):
+        per_label, valid = counts.add(image, label, counted=taken)
+        record.road_fraction.append(imagery.road_share(per_label, background=meta.has_background))
         record.valid_fraction.append(valid)
+        if classes:
+            record.class_pixels.append(per_label[:classes].tolist())
 
 
-def _append(tiles: SceneTiles, writers: dict[str, ShardWriter]) -> None:
-    for name in PIXEL_ARRAYS:
-        for level, pixels in getattr(tiles, name).items():
+def _append(tiles: SceneTiles, label_array: str, writers: dict[str, ShardWriter]) -> None:
+    for name, levels in (("image", tiles.image), (label_array, tiles.label)):
+        for level, pixels in levels.items():
             for tile in pixels:
                 writers[f"{level}/{name}"].add(tile)
 

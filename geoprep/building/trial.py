@@ -120,7 +120,7 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
     split_of = [split for one in plan.scenes for split in one.splits]
     usable = _usable_tiles(plan)
     warning = ""
-    if scene.label is not None:
+    if scene.label is not None and not plan.meta.has_classes:
         warning = road_share_warning(plan, *_roads(record), f"scene {scene.id}")
     return DryRun(
         scenes=len(plan.scenes),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -84,6 +84,13 @@ cli.add_command(route)
     type=click.IntRange(64, 4096),
     help="Side of a scene in pixels.",
 )
+@click.option(
+    "--labels",
+    default="roads",
+    show_default=True,
+    type=click.Choice(["roads", "classes"]),
+    help="classes: also write rasters of land cover and their classes.yaml, to the folder classes.",
+)
 @WORKERS
 @QUIET
 def synth(
@@ -93,6 +100,7 @@ def synth(
     seed: int,
     products: tuple[str, ...],
     size: int,
+    labels: Literal["roads", "classes"],
     workers: int | None,
     quiet: bool,
 ) -> None:
@@ -109,6 +117,7 @@ def synth(
         seed=seed,
         product=products,
         size=size,
+        labels=labels,
         workers=workers,
         progress=not quiet,
     )

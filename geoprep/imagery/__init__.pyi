@@ -3,6 +3,7 @@ from .counts import TileCounts as TileCounts
 from .counts import add_black as add_black
 from .counts import count_mask as count_mask
 from .counts import count_source as count_source
+from .counts import road_share as road_share
 from .decoding import ImageWindow as ImageWindow
 from .decoding import Nodata as Nodata
 from .decoding import band_names as band_names

@@ -32,14 +32,30 @@ def add_black(counts: NDArray[np.int64], pixels: int) -> None:
     counts[:, BINS // 2 if counts.shape[1] == BINS else 0] += pixels
 
 
-def count_mask(speed: NDArray[np.uint8]) -> NDArray[np.int64]:
+def count_mask(label: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the number of pixels per byte of a C-contiguous label, int64 (256)."""
     counts = np.zeros((4, 256), np.int64)
-    flat = speed.reshape(-1)
+    flat = label.reshape(-1)
     whole = flat.size // 8 * 8
     kernels.count_bytes(flat[:whole].view(np.uint64), flat[whole:], counts)
     total: NDArray[np.int64] = counts.sum(axis=0)
     return total
+
+
+def road_share(per_label: NDArray[np.int64], *, background: bool = True) -> float:
+    """Return the share of road or, of classes, of all but background among labelled pixels.
+
+    Parameters
+    ----------
+    per_label
+        int64 (256), pixels per label byte.
+    background
+        Whether byte 0 is background. If not, the result is the share of labelled pixels.
+    """
+    labelled = int(per_label.sum() - per_label[NODATA])
+    if not background:
+        return labelled / int(per_label.sum())
+    return (labelled - int(per_label[BACKGROUND])) / labelled if labelled else 0.0
 
 
 class TileCounts:
@@ -47,12 +63,12 @@ class TileCounts:
 
     Attributes
     ----------
-    speed
+    label
         int64 (256): pixels per label byte of the counted tiles.
     """
 
     def __init__(self, bands: int) -> None:
-        self.speed = np.zeros(256, np.int64)
+        self.label = np.zeros(256, np.int64)
         self._band = np.zeros((2, bands, 256), np.int64)
 
     @property
@@ -63,31 +79,31 @@ class TileCounts:
         return totals
 
     def add(
-        self, image: NDArray[np.uint8], speed: NDArray[np.uint8], *, counted: bool
-    ) -> tuple[float, float]:
-        """Add a tile and return its fractions of road and of valid pixels.
+        self, image: NDArray[np.uint8], label: NDArray[np.uint8], *, counted: bool
+    ) -> tuple[NDArray[np.int64], float]:
+        """Add a tile; return its pixels per label byte and its fraction of valid pixels.
 
         Parameters
         ----------
         image
             uint8 (y, x, band).
-        speed
+        label
             uint8 (y, x).
         counted
             Whether it is added to the histograms.
 
         Returns
         -------
-        tuple of float
-            Road over labelled pixels (0 if none is labelled), valid over all pixels.
+        ndarray
+            int64 (256), pixels per label byte.
+        float
+            Valid over all pixels.
         """
-        per_speed = count_mask(speed)
-        labelled = int(per_speed.sum() - per_speed[NODATA])
-        roads = labelled - int(per_speed[BACKGROUND])
+        per_label = count_mask(label)
         per_band = np.zeros_like(self._band)
         kernels.count_values(image, kernels.mask_of(None), kernels.bands_of(image), per_band)
         if counted:
-            self.speed += per_speed
+            self.label += per_label
             self._band += per_band
         nodata = int(per_band[:, 0, 0].sum())
-        return roads / labelled if labelled else 0.0, 1 - nodata / speed.size
+        return per_label, 1 - nodata / label.size

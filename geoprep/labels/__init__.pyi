@@ -2,6 +2,11 @@ from .attributes import HIGHWAY_TYPES as HIGHWAY_TYPES
 from .burning import SpeedPolygons as SpeedPolygons
 from .burning import burn as burn
 from .burning import speed_polygons as speed_polygons
+from .class_rule import ClassRule as ClassRule
+from .class_rule import classes_text as classes_text
+from .class_rule import make_class_rule as make_class_rule
+from .class_rule import parse_classes as parse_classes
+from .downsampling import class_majority as class_majority
 from .downsampling import majority as majority
 from .mask_files import SceneWindow as SceneWindow
 from .mask_files import is_mask_georeferenced as is_mask_georeferenced
@@ -18,4 +23,5 @@ from .rule import SpeedUnit as SpeedUnit
 from .table import LabelRoads as LabelRoads
 from .vectors import SHAPEFILE_PARTS as SHAPEFILE_PARTS
 from .vectors import VECTOR_SUFFIXES as VECTOR_SUFFIXES
+from .vectors import is_vector as is_vector
 from .vectors import read_road_table as read_road_table

@@ -22,9 +22,9 @@ from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels.noding import noded
 from geoprep.labels.scanline import fill_polygons
-from geoprep.labels.table import UNKNOWN_MPH, LabelRoads
+from geoprep.labels.table import LabelRoads
 from geoprep.labels.tangles import untangled
-from geoprep.speed import BACKGROUND, UNKNOWN_SPEED, to_byte
+from geoprep.speed import BACKGROUND
 
 DEFAULT_BUFFER_M: Final = 2.0
 _QUADRANT_SEGMENTS: Final = 1
@@ -50,7 +50,7 @@ class SpeedPolygons:
         Float64 (polygons, 4): least x, least y, greatest x, greatest y.
     value
         uint8 (polygons,): label byte (:mod:`geoprep.speed`); those of unknown speed come first,
-        then ascending speeds.
+        then ascending speeds. Of classes: nodata first, then ascending classes.
     """
 
     xy: NDArray[np.float64]
@@ -108,7 +108,7 @@ def speed_polygons(
             "the CRS of both"
         )
     bounds = np.hstack([end.reduceat(xy, first[:-1]) for end in (np.minimum, np.maximum)])
-    value = np.where(mph == UNKNOWN_MPH, np.uint8(UNKNOWN_SPEED), to_byte(mph))
+    value = roads.label_bytes(mph)
     return SpeedPolygons(xy, ring, first, bounds, value)
 
 
@@ -143,7 +143,13 @@ def _nothing() -> SpeedPolygons:
     )
 
 
-def burn(polygons: SpeedPolygons, transform: Affine, shape: tuple[int, int]) -> NDArray[np.uint8]:
+def burn(
+    polygons: SpeedPolygons,
+    transform: Affine,
+    shape: tuple[int, int],
+    *,
+    around: int = BACKGROUND,
+) -> NDArray[np.uint8]:
     """Return the label of roads on a grid.
 
     A pixel is road if its centre is; the highest of several speeds is kept. The grid may be
@@ -157,13 +163,16 @@ def burn(polygons: SpeedPolygons, transform: Affine, shape: tuple[int, int]) -> 
         Pixel corner (column, row) -> CRS coordinate.
     shape
         Rows and columns.
+    around
+        Label byte of pixels outside all polygons.
 
     Returns
     -------
     ndarray of uint8
-        (y, x): 0 background, 1..253 speed in mph rounded half up, 254 unknown speed.
+        (y, x): 0 background, 1..253 speed in mph rounded half up, 254 unknown speed; or numbers of
+        classes.
     """
-    mask = np.full(shape, BACKGROUND, dtype=np.uint8)
+    mask = np.full(shape, around, dtype=np.uint8)
     corners = [transform * (x, y) for x in (0, shape[1]) for y in (0, shape[0])]
     low, high = np.min(corners, axis=0), np.max(corners, axis=0)
     near = (polygons.bounds[:, :2] <= high) & (polygons.bounds[:, 2:] >= low)

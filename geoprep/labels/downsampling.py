@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,13 +32,24 @@ def majority(
     out
         uint8 (y, x), at least as large as the output; its upper left is written.
     """
+    _reduce(codes, ys, xs, out, _majority)
+
+
+def _reduce(
+    codes: NDArray[np.uint8],
+    ys: NDArray[np.float64],
+    xs: NDArray[np.float64],
+    out: NDArray[np.uint8],
+    rule: Callable[..., None],
+) -> None:
+    """Write what a rule makes of the bytes under every output pixel, or the only one of them."""
     tops, bottoms = _ranges(ys, codes.shape[0])
     lefts, rights = _ranges(xs, codes.shape[1])
     wanted = out[: len(tops), : len(lefts)]
     if (bottoms - tops == 1).all() and (rights - lefts == 1).all():
         wanted[...] = codes[np.ix_(tops, lefts)]
     else:
-        _majority(codes, tops, bottoms, lefts, rights, wanted)
+        rule(codes, tops, bottoms, lefts, rights, wanted)
 
 
 def _ranges(
@@ -49,6 +62,46 @@ def _ranges(
     first[narrow] = np.floor((edges[:-1] + edges[1:])[narrow] / 2).astype(np.int64)
     first = np.clip(first, 0, length - 1)
     return first, np.clip(np.maximum(last, first + 1), 1, length)
+
+
+def class_majority(
+    codes: NDArray[np.uint8],
+    ys: NDArray[np.float64],
+    xs: NDArray[np.float64],
+    out: NDArray[np.uint8],
+) -> None:
+    """Write the most frequent class under every output pixel, among those that are labelled.
+
+    The first of several equally frequent classes is taken. Parameters are those of `majority`.
+    """
+    _reduce(codes, ys, xs, out, _class_majority)
+
+
+@compiled
+def _class_majority(
+    codes: NDArray[np.uint8],
+    tops: NDArray[np.int64],
+    bottoms: NDArray[np.int64],
+    lefts: NDArray[np.int64],
+    rights: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> None:
+    counts = np.zeros(256, np.int64)
+    for i in range(len(tops)):
+        for j in range(len(lefts)):
+            highest = 0
+            best = NODATA
+            for y in range(tops[i], bottoms[i]):
+                for x in range(lefts[j], rights[j]):
+                    code = codes[y, x]
+                    counts[code] += 1
+                    times = counts[code]
+                    if code != NODATA and (times > highest or (times == highest and code < best)):
+                        highest, best = times, code
+            out[i, j] = best
+            for y in range(tops[i], bottoms[i]):
+                for x in range(lefts[j], rights[j]):
+                    counts[codes[y, x]] = 0
 
 
 @compiled

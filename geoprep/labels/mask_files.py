@@ -17,6 +17,8 @@ from geoprep.crs import LONLAT, is_georeferenced
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
 from geoprep.imagery import has_palette
+from geoprep.labels.class_codes import class_codes
+from geoprep.labels.class_rule import ClassRule
 from geoprep.labels.mask_rule import MaskPixels, MaskRule
 from geoprep.speed import NODATA
 from geoprep.storage import open_image, split_address
@@ -44,7 +46,7 @@ class SceneWindow(NamedTuple):
 
 
 def read_mask(
-    label: str, rule: MaskRule, grid: Grid, part: SceneWindow
+    label: str, rule: MaskRule | ClassRule, grid: Grid, part: SceneWindow
 ) -> tuple[NDArray[np.uint8], dict[str, int]]:
     """Return the label of a window of a scene.
 
@@ -65,7 +67,7 @@ def read_mask(
     ndarray
         uint8 (y, x) label bytes (:mod:`geoprep.speed`): 255 where the mask has no value.
     dict
-        Note -> 1.
+        Note -> 1; of classes: remark on values -> number of pixels.
 
     Raises
     ------
@@ -78,20 +80,36 @@ def read_mask(
     from rasterio.windows import Window
 
     with _opened(label) as dataset:
-        notes = {}
-        if rule.nodata is None and dataset.nodata == 0:
-            notes["mask tagged nodata 0, read as no road"] = 1
+        notes = _tag_notes(dataset, rule)
         if _pixel_by_pixel(dataset, grid, label):
             window = Window(part.col, part.row, part.width, part.height)
-            return rule.codes(_pixels(dataset, window, label)), notes
+            return _codes(rule, _pixels(dataset, window, label), notes), notes
         _require_overlap(dataset, grid, label)
         out = np.full((part.height, part.width), NODATA, np.uint8)
-        _fill_warped(dataset, rule, grid.window(*part), out, label)
+        _fill_warped(dataset, rule, grid.window(*part), out, label, notes)
         return out, notes
 
 
+def _tag_notes(dataset: DatasetReader, rule: MaskRule | ClassRule) -> dict[str, int]:
+    if isinstance(rule, MaskRule) and rule.nodata is None and dataset.nodata == 0:
+        return {"mask tagged nodata 0, read as no road": 1}
+    return {}
+
+
+def _codes(
+    rule: MaskRule | ClassRule, pixels: MaskPixels, notes: dict[str, int]
+) -> NDArray[np.uint8]:
+    """Return the label bytes of pixels; add remarks on values, with pixel counts, to the notes."""
+    if isinstance(rule, MaskRule):
+        return rule.codes(pixels)
+    codes, found = class_codes(rule, pixels)
+    for note, count in found.items():
+        notes[note] = notes.get(note, 0) + count
+    return codes
+
+
 def _read_mosaic(
-    labels: Sequence[str], rule: MaskRule, grid: Grid, part: SceneWindow
+    labels: Sequence[str], rule: MaskRule | ClassRule, grid: Grid, part: SceneWindow
 ) -> tuple[NDArray[np.uint8], dict[str, int]]:
     """Return the label of a window from several georeferenced masks, and notes."""
     out = np.full((part.height, part.width), NODATA, np.uint8)
@@ -107,10 +125,9 @@ def _read_mosaic(
             if _window_under(dataset, grid) is None:
                 continue
             overlap = True
-            if rule.nodata is None and dataset.nodata == 0:
-                notes["mask tagged nodata 0, read as no road"] = 1
+            notes |= _tag_notes(dataset, rule)
             codes = np.full_like(out, NODATA)
-            _fill_warped(dataset, rule, grid.window(*part), codes, label)
+            _fill_warped(dataset, rule, grid.window(*part), codes, label, notes)
         np.copyto(out, codes, where=out == NODATA)
     if not overlap:
         raise LabelError(
@@ -258,7 +275,12 @@ def _numbers(bounds: tuple[float, ...]) -> str:
 
 
 def _fill_warped(
-    dataset: DatasetReader, rule: MaskRule, grid: Grid, out: NDArray[np.uint8], label: str
+    dataset: DatasetReader,
+    rule: MaskRule | ClassRule,
+    grid: Grid,
+    out: NDArray[np.uint8],
+    label: str,
+    notes: dict[str, int],
 ) -> None:
     """Write the byte of the nearest mask pixel to every pixel of a grid that the mask covers."""
     from rasterio.enums import Resampling
@@ -271,11 +293,11 @@ def _fill_warped(
         half = grid.height // 2
         upper = grid.window(0, 0, half, grid.width)
         lower = grid.window(half, 0, grid.height - half, grid.width)
-        _fill_warped(dataset, rule, upper, out[:half], label)
-        _fill_warped(dataset, rule, lower, out[half:], label)
+        _fill_warped(dataset, rule, upper, out[:half], label, notes)
+        _fill_warped(dataset, rule, lower, out[half:], label, notes)
         return
     reproject(
-        rule.codes(_pixels(dataset, window, label)),
+        _codes(rule, _pixels(dataset, window, label), notes),
         out,
         src_transform=dataset.window_transform(window),
         src_crs=_mask_crs(dataset, grid),

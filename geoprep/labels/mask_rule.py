@@ -129,7 +129,7 @@ class MaskRule:
         LabelError
             If it has too many bands, or values that are not speeds.
         """
-        unknown = self._unknown(pixels)
+        unknown = self.unknown(pixels)
         if self.values is None:
             codes = _speed_codes(pixels, self.speeds or "mph", ~unknown)
         else:
@@ -141,7 +141,7 @@ class MaskRule:
         codes[unknown] = NODATA
         return codes
 
-    def _unknown(self, pixels: MaskPixels) -> NDArray[np.bool_]:
+    def unknown(self, pixels: MaskPixels) -> NDArray[np.bool_]:
         """Return where a mask has no label, bool (y, x)."""
         values, shape = pixels.values, pixels.values.shape[1:]
         unknown = np.zeros(shape, np.bool_) if pixels.opaque is None else ~pixels.opaque

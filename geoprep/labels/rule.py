@@ -15,6 +15,7 @@ from geoprep.labels.attributes import (
     finite_number,
     is_null,
 )
+from geoprep.labels.class_rule import ClassRule
 from geoprep.speed import MAX_MPH, MPH_PER_UNIT
 
 Schema = Literal["auto", "sn3", "sn5", "osm"]
@@ -66,6 +67,8 @@ class SpeedRule:
     areas
         Polygons. ``auto``: roads in a file with road attributes or selected by `where`, refused
         otherwise. ``road``: all are roads. ``ignore``: all are left out.
+    classes
+        Classes of the features, which then have no speeds; None for roads.
 
     Raises
     ------
@@ -81,6 +84,7 @@ class SpeedRule:
     layer: str | None = None
     where: str | None = None
     areas: Areas = "auto"
+    classes: ClassRule | None = None
 
     def __post_init__(self) -> None:
         for option, value, known in (

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from geoprep.crs import is_geographic
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import Properties, RoadSpeed, names_roads
+from geoprep.labels.class_features import feature_classes
 from geoprep.labels.rule import SPEED_FIELDS, SpeedRule, road_speeds, road_widths
+from geoprep.speed import NODATA, UNKNOWN_SPEED, to_byte
 
 UNKNOWN_MPH: Final = 0.0
 """Speed of an area whose speed is unknown: the lowest, so that known speeds are drawn over it."""
@@ -41,13 +43,16 @@ class LabelRoads:
     lines
         Object (n,): 2-D shapely LineStrings and Polygons; multi-part features are split.
     mph
-        Float64 (n,): speed in mph, finite; 0 for an area of unknown speed (`UNKNOWN_MPH`).
+        Float64 (n,): speed in mph, finite; 0 for an area of unknown speed (`UNKNOWN_MPH`). If
+        `classed`: 1 plus the number of the class; 0 for nodata.
     crs
         CRS of the lines as text that pyproj understands; x is easting or longitude.
     notes
         Why features were left out or got defaults -> number of features.
     width
         Float64 (n,): full width in metres, NaN where unknown; None: all unknown.
+    classed
+        Whether the features have classes instead of speeds.
     """
 
     lines: NDArray[np.object_]
@@ -55,6 +60,13 @@ class LabelRoads:
     crs: str
     notes: dict[str, int]
     width: NDArray[np.float64] | None = None
+    classed: bool = False
+
+    def label_bytes(self, mph: NDArray[np.float64]) -> NDArray[np.uint8]:
+        """Return the label byte of every speed, or of every number of a class plus 1."""
+        if self.classed:
+            return np.where(mph > 0, mph - 1, NODATA).astype(np.uint8)
+        return np.where(mph == UNKNOWN_MPH, np.uint8(UNKNOWN_SPEED), to_byte(mph))
 
     def half_widths(self, default: float) -> NDArray[np.float64]:
         """Return metres on either side of each line, ``default`` where the width is unknown."""
@@ -86,6 +98,8 @@ class RoadTable:
         Notes on the file rather than on a feature.
     ignored_speed_fields
         Speed fields of the file that the rule does not read.
+    classed
+        Whether `mph` holds numbers of classes, as in `LabelRoads`.
     """
 
     lines: NDArray[np.object_]
@@ -96,6 +110,7 @@ class RoadTable:
     width: NDArray[np.float64]
     file_notes: tuple[str, ...] = ()
     ignored_speed_fields: tuple[str, ...] = ()
+    classed: bool = False
 
     def roads(self) -> LabelRoads:
         """Return all roads, with the notes of all features and of the file."""
@@ -116,7 +131,12 @@ class RoadTable:
         chosen = chosen[np.isfinite(self.mph[self.feature[chosen]])]
         feature = self.feature[chosen]
         return LabelRoads(
-            self.lines[chosen], self.mph[feature], self.crs, notes, self.width[feature]
+            self.lines[chosen],
+            self.mph[feature],
+            self.crs,
+            notes,
+            self.width[feature],
+            self.classed,
         )
 
     @property
@@ -167,9 +187,12 @@ def build_table(
     has_line[feature] = True
     areas = np.zeros(len(problems), dtype=bool)
     areas[feature[shapely.get_dimensions(lines) == _AREA]] = True
-    speeds = road_speeds(properties, rule, name)
-    if areas.any():
-        speeds = _with_areas(speeds, areas, properties, rule, name)
+    if rule.classes is not None:
+        speeds = feature_classes(properties, has_line.tolist(), rule.classes, name)
+    else:
+        speeds = road_speeds(properties, rule, name)
+        if areas.any():
+            speeds = _with_areas(speeds, areas, properties, rule, name)
     widths, width_notes = road_widths(properties, rule, name)
     notes = []
     for i, (problem, speed) in enumerate(zip(problems, speeds, strict=True)):
@@ -179,7 +202,8 @@ def build_table(
         notes.append(tuple(filter(None, found)))
     mph = np.array([speed.mph for speed in speeds], dtype=np.float64)
     names = frozenset[str]().union(*properties)
-    ignored = () if rule.fields else tuple(field for field in SPEED_FIELDS if field in names)
+    read = bool(rule.fields) or rule.classes is not None
+    ignored = () if read else tuple(field for field in SPEED_FIELDS if field in names)
     return RoadTable(
         lines,
         feature,
@@ -188,6 +212,7 @@ def build_table(
         crs,
         np.array(widths, dtype=np.float64),
         ignored_speed_fields=ignored,
+        classed=rule.classes is not None,
     )
 
 

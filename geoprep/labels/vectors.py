@@ -48,6 +48,11 @@ _USED_TYPES: Final = (
 )
 
 
+def is_vector(label: str) -> bool:
+    """Return whether a label is a vector file, by its name."""
+    return PurePosixPath(label).suffix.lower() in VECTOR_SUFFIXES
+
+
 def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> RoadTable:
     """Return all roads of one vector file.
 

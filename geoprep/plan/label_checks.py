@@ -34,7 +34,7 @@ def check_kinds(found: Sequence[SourceScenes], options: BuildOptions) -> None:
     labels += [one.road_file for one in found if one.road_file is not None]
     masks = [label for label in labels if _suffix(label) in IMAGE_SUFFIXES]
     vectors = [label for label in labels if _suffix(label) in VECTOR_SUFFIXES]
-    if masks and options.mask_rule is None:
+    if masks and options.mask_rule is None and options.classes is None:
         raise UsageError(
             f"{split_address(masks[0])[0]} is a raster. Give the values that are road, such as "
             f"`label_values` 255 (it contains {mask_values(masks[0])}), or the meaning of its "

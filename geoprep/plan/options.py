@@ -6,6 +6,7 @@ The command line makes an option of every field. No heavy library is imported he
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
-    from geoprep.labels import MaskRule, SpeedRule
+    from geoprep.labels import ClassRule, MaskRule, SpeedRule
 
 SplitBy = Literal["scene", "block", "folder"]
 SplitOverlap = Literal["warn", "unused"]
@@ -33,7 +34,11 @@ MOST_SHARD_TILES: Final = 10_000
 
 _LINES: Final = "Vector labels"
 _MASKS: Final = "Raster labels"
+_CLASSES: Final = "Classes"
 """Headings of the help text."""
+_OF_ROADS: Final = (
+    *("label_values", "label_speeds", "speed_from", "speed_field", "speed_unit", "schema", "areas"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +280,49 @@ class BuildOptions:
             later=True,
         ),
     )
+    classes: str | None = field(
+        default=None,
+        metadata=_choice(
+            _CLASSES,
+            "Labels are classes, not roads: a YAML file with name, value (or colour) and display "
+            "colour of each class in order, or text such as "
+            "'road=#6EC1E4,building=60,16,152,water=3'. The first may be background.",
+            kind=str,
+            metavar="FILE|TEXT",
+            later=True,
+        ),
+    )
+    class_field: str | None = field(
+        default=None,
+        metadata=_choice(
+            _CLASSES,
+            "Attribute of vector labels that holds the values of `classes`.  [default: the name of "
+            "the layer]",
+            kind=str,
+            metavar="NAME",
+            later=True,
+        ),
+    )
+    other: str = field(
+        default="refuse",
+        metadata=_choice(
+            _CLASSES,
+            "Values that no class has: refuse fails their scenes, nodata leaves them unlabelled, "
+            "and the name of a class adds them to it.",
+            metavar="refuse|nodata|NAME",
+            later=True,
+        ),
+    )
+    tolerance: int = field(
+        default=0,
+        metadata=_choice(
+            _CLASSES,
+            "Largest difference per band at which a value or colour is still that of a class, such "
+            "as 8 for JPEG.",
+            metavar="N",
+            later=True,
+        ),
+    )
     label_values: str | None = field(
         default=None,
         metadata=_choice(
@@ -368,6 +416,7 @@ class BuildOptions:
     def __post_init__(self) -> None:
         parse_rescale(self.rescale)
         self._check_resolution()
+        self._check_classes()
         self._check_roads()
         self._check_ranges()
 
@@ -392,6 +441,45 @@ class BuildOptions:
 
         return MaskRule(self.label_values, self.label_speeds, self.label_nodata)
 
+    @property
+    def class_rule(self) -> ClassRule | None:
+        """How labels are read as classes; None for roads."""
+        if self.classes is None:
+            return None
+        from geoprep.labels import make_class_rule
+
+        return make_class_rule(
+            self.classes,
+            other=self.other,
+            tolerance=self.tolerance,
+            nodata=self.label_nodata,
+            field=self.class_field,
+        )
+
+    def raster_rule(self, label: str) -> MaskRule | ClassRule | None:
+        """Return how a raster label is read; None for vector labels."""
+        if self.classes is None:
+            return self.mask_rule
+        from geoprep.labels import is_vector
+
+        return None if is_vector(label) else self.class_rule
+
+    def _check_classes(self) -> None:
+        if self.classes is None:
+            for name in ("class_field", "other", "tolerance"):
+                if getattr(self, name) != _default(name):
+                    raise UsageError(f"`{name}` needs `classes`")
+            return
+        from geoprep.labels import classes_text, parse_classes
+
+        # One spelling of every way to write the same classes, which workers elsewhere can read.
+        object.__setattr__(self, "classes", classes_text(parse_classes(self.classes)))
+        rule = self.class_rule
+        assert rule is not None  # by the above
+        for name in _OF_ROADS:
+            if getattr(self, name) != _default(name):
+                raise UsageError(f"`{name}` is for roads, `classes` for classes: leave out one")
+
     def _check_roads(self) -> None:
         if not 0 < self.buffer <= MOST_BUFFER_M:
             raise UsageError(
@@ -404,8 +492,8 @@ class BuildOptions:
             )
         if self.mask_rule is not None:
             self.mask_rule.check()
-        elif self.label_nodata is not None:
-            raise UsageError("`label_nodata` needs `label_values` or `label_speeds`")
+        elif self.label_nodata is not None and self.classes is None:
+            raise UsageError("`label_nodata` needs `label_values`, `label_speeds` or `classes`")
 
     def _check_ranges(self) -> None:
         if self.bands is not None and (not self.bands or min(self.bands) < 1):
@@ -439,6 +527,7 @@ class BuildOptions:
             self.layer,
             self.where,
             self.areas,
+            self.class_rule,
         )
 
     def to_attrs(self) -> dict[str, Any]:
@@ -452,8 +541,14 @@ class BuildOptions:
             value = getattr(self, one.name)
             if value != one.default or not one.metadata["choice"].later:
                 attrs[one.name] = list(value) if isinstance(value, tuple) else value
+        if self.classes is not None:
+            attrs["classes"] = json.loads(self.classes)
         attrs["split_file"] = self.split_file and PurePath(self.split_file).name
         return attrs
+
+
+def _default(name: str) -> Any:  # noqa: ANN401 - of any field
+    return next(one.default for one in fields(BuildOptions) if one.name == name)
 
 
 def parse_rescale(text: str) -> tuple[float, float] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from geoprep.plan.overlaps import first_equal
 from geoprep.plan.planned_scene import PlannedScene
 from geoprep.plan.probe import Probe, inputs_digest, label_files, probe_scenes, same_bands
 from geoprep.sources import CITIES, SourceScenes
-from geoprep.store import NO_SPEEDS, StoreMeta
+from geoprep.store import CLASSES_SCHEMA, NO_SPEEDS, StoreMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +141,8 @@ def make_plan(
     notes: tuple[str, ...] = ()
     if roads is not None:
         outside, notes = check_shared_roads(roads, [probe.grid for probe in probes])
-    raster = options.mask_rule is not None
     files = [
-        [*probe.files, *label_files(scene.label, raster=raster)]
+        [*probe.files, *label_files(scene.label, raster=_is_raster(scene.label, options))]
         for (scene, _), probe in zip(sources, probes, strict=True)
     ]
     files += [label_files(name) for name in (shared, options.split_file) if name]
@@ -176,9 +176,10 @@ def make_plan(
         levels=layout.levels,
         shard_tiles=shard_tiles([len(scene.windows) for scene in scenes], options.shard_tiles),
         codec=options.codec,
-        speed_unit="mph" if options.label_values is None else NO_SPEEDS,
+        speed_unit=_speed_unit(options),
         build={"options": options.to_attrs(), "product": found[0].product, "inputs": digest},
         version=__version__,
+        **_class_attributes(options),
     )
     # Older versions spread images with the same bytes over splits: their shards do not fit.
     together = "" if firsts == list(range(len(firsts))) else " equal images together"
@@ -192,6 +193,27 @@ def make_plan(
         notes=(*notes, *more),
         fingerprint=f"{__version__} {digest}{together}",
     )
+
+
+def _is_raster(label: str | None, options: BuildOptions) -> bool:
+    return label is not None and options.raster_rule(label) is not None
+
+
+def _speed_unit(options: BuildOptions) -> str:
+    return "mph" if options.label_values is None and options.classes is None else NO_SPEEDS
+
+
+def _class_attributes(options: BuildOptions) -> dict[str, Any]:
+    """Return the attributes that only a store of classes has."""
+    rule = options.class_rule
+    if rule is None:
+        return {}
+    return {
+        "schema": CLASSES_SCHEMA,
+        "kind": "classes",
+        "class_names": rule.names,
+        "class_colors": rule.colors,
+    }
 
 
 def _lay_out(

@@ -1,3 +1,4 @@
+from .classes import ClassTable as ClassTable
 from .layout import CRC_BYTES as CRC_BYTES
 from .layout import MISSING as MISSING
 from .layout import PixelLayout as PixelLayout
@@ -11,7 +12,7 @@ from .scenes import grid_of as grid_of
 from .scenes import is_aligned as is_aligned
 from .scenes import level_grid as level_grid
 from .scenes import read_image as read_image
-from .scenes import read_speed as read_speed
+from .scenes import read_label as read_label
 from .scenes import road_fraction as road_fraction
 from .scenes import scene_grid as scene_grid
 from .scenes import scene_issues as scene_issues
@@ -25,10 +26,14 @@ from .scenes import usable_tiles as usable_tiles
 from .scenes import valid_fraction as valid_fraction
 from .scenes import valid_pixels as valid_pixels
 from .scenes import valid_share as valid_share
+from .schema import BACKGROUND_NAME as BACKGROUND_NAME
+from .schema import CLASS_PIXELS as CLASS_PIXELS
+from .schema import CLASSES_SCHEMA as CLASSES_SCHEMA
 from .schema import CODECS as CODECS
+from .schema import FILL_VALUES as FILL_VALUES
 from .schema import HASH_BYTES as HASH_BYTES
+from .schema import MOST_CLASSES as MOST_CLASSES
 from .schema import NO_SPEEDS as NO_SPEEDS
-from .schema import PIXEL_ARRAYS as PIXEL_ARRAYS
 from .schema import SCENE_COLUMNS as SCENE_COLUMNS
 from .schema import SCHEMA as SCHEMA
 from .schema import SHARD_TILES as SHARD_TILES

@@ -21,7 +21,7 @@ from numcodecs.abc import Codec as Compressor
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
-from geoprep.store.schema import PIXEL_ARRAYS, Codec, StoreMeta
+from geoprep.store.schema import FILL_VALUES, Codec, StoreMeta
 
 MISSING = np.iinfo(np.uint64).max
 """Offset and length in the index of a chunk that is not in the shard."""
@@ -98,7 +98,7 @@ class PixelLayout:
     @property
     def fill(self) -> int:
         """Value of nodata pixels: 0 in images, 255 in labels."""
-        return PIXEL_ARRAYS[self.array.rpartition("/")[2]]
+        return FILL_VALUES[self.array.rpartition("/")[2]]
 
     @property
     def tile_bytes(self) -> int:

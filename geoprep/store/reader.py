@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import zarr
@@ -21,8 +21,11 @@ from zarr.storage import LocalStore, ObjectStore
 from geoprep.errors import StoreError, UsageError
 from geoprep.speed import UNKNOWN_SPEED
 from geoprep.storage import StoreFiles, open_files, retried_async, store_errors
+from geoprep.store.classes import ClassTable
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
+    CLASS_PIXELS,
+    CLASSES_SCHEMA,
     SCENE_COLUMNS,
     SCHEMA,
     TILE_COLUMNS,
@@ -30,6 +33,8 @@ from geoprep.store.schema import (
     StoreMeta,
     TileTable,
 )
+
+T = TypeVar("T", bound=np.generic)
 
 REPAIR = (
     "Copy the store again from an intact copy, or rebuild it with `geoprep build-zarr`; "
@@ -104,10 +109,57 @@ class StoreReader:
         return self._shaped("histogram/band", values, (len(self.meta.bands), 256))
 
     @cached_property
+    def histogram_label(self) -> NDArray[np.uint64]:
+        """uint64 (256), pixels per label byte over the train split, finest level."""
+        name = f"histogram/{self.meta.label_array}"
+        values: NDArray[np.uint64] = self._read(name, "uint64", ("value",))
+        return self._shaped(name, values, (256,))
+
+    @cached_property
     def histogram_speed(self) -> NDArray[np.uint64]:
-        """uint64 (256), pixels per speed byte over the train split, finest level."""
-        values: NDArray[np.uint64] = self._read("histogram/speed", "uint64", ("value",))
-        return self._shaped("histogram/speed", values, (256,))
+        """`histogram_label` of a store of speeds.
+
+        Raises
+        ------
+        UsageError
+            The labels are classes.
+        """
+        self._require_speeds()
+        return self.histogram_label
+
+    @cached_property
+    def classes(self) -> ClassTable:
+        """The classes of the labels.
+
+        Raises
+        ------
+        UsageError
+            The labels are speeds.
+        """
+        if not self.meta.has_classes:
+            raise UsageError(f"{self.location}: its labels are speeds, not classes")
+        return ClassTable(self.meta.class_names, self.meta.class_colors)
+
+    @cached_property
+    def class_pixels(self) -> NDArray[np.uint32]:
+        """uint32 (tile, class), pixels per class of every tile at the finest level.
+
+        Raises
+        ------
+        UsageError
+            The labels are speeds.
+        StoreError
+            The array is missing or damaged.
+        """
+        shape = len(self.tiles), len(self.classes)
+        values: NDArray[np.uint32] = self._read("class_pixels", *CLASS_PIXELS)
+        return self._shaped("class_pixels", values, shape)
+
+    def _require_speeds(self) -> None:
+        if self.meta.has_classes:
+            raise UsageError(
+                f"{self.location}: its labels are classes ({self.classes}), not road speeds"
+            )
 
     @property
     def has_speeds(self) -> bool:
@@ -126,11 +178,22 @@ class StoreReader:
         return self._array(f"{self.check_level(level)}/image")
 
     def speed(self, level: int | None = None) -> zarr.Array[Any]:
-        """Return the speed labels of a level, uint8 (tile, y, x); see `image`."""
-        return self._array(f"{self.check_level(level)}/speed")
+        """Return the speed labels of a level, uint8 (tile, y, x); see `image`.
+
+        Raises
+        ------
+        UsageError
+            The labels are classes, or the store has no such level.
+        """
+        self._require_speeds()
+        return self.label(level)
+
+    def label(self, level: int | None = None) -> zarr.Array[Any]:
+        """Return the labels of a level, of either kind, uint8 (tile, y, x); see `image`."""
+        return self._array(f"{self.check_level(level)}/{self.meta.label_array}")
 
     def layout(self, level: int | None, name: str) -> PixelLayout:
-        """Return the byte layout of ``image`` or ``speed`` at a level.
+        """Return the byte layout of ``image`` or the label array (`StoreMeta.label_array`).
 
         Raises
         ------
@@ -143,7 +206,7 @@ class StoreReader:
         array = self._array(layout.array)
         if not layout.matches(array) or array.shape[0] != len(self.tiles):
             raise StoreError(
-                f"{self.location}/{layout.array} differs from schema {SCHEMA}: expected "
+                f"{self.location}/{layout.array} differs from schema {self.meta.schema}: expected "
                 f"{len(self.tiles)} tiles in shards of {layout.shard_tiles}. {REPAIR}"
             )
         return layout
@@ -193,9 +256,7 @@ class StoreReader:
             found = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise StoreError(f"{self.location}: columns differ in length ({found}). {REPAIR}")
 
-    def _shaped(
-        self, name: str, values: NDArray[np.uint64], shape: tuple[int, ...]
-    ) -> NDArray[np.uint64]:
+    def _shaped(self, name: str, values: NDArray[T], shape: tuple[int, ...]) -> NDArray[T]:
         if values.shape != shape:
             raise StoreError(
                 f"{self.location}/{name} is corrupted: expected shape {shape}, found "
@@ -281,11 +342,11 @@ def _read_meta(location: str, root: zarr.Group) -> StoreMeta:
             f"{location} is a Zarr group without a geoprep attribute. Check the path, or build a "
             "store with `geoprep build-zarr`"
         )
-    if attrs["schema"] != SCHEMA:
+    if attrs["schema"] not in (SCHEMA, CLASSES_SCHEMA):
         raise StoreError(
-            f"{location} has store schema {attrs['schema']}; this version of geoprep reads schema "
-            f"{SCHEMA}. Rebuild it with `geoprep build-zarr --overwrite`, or install the version "
-            f"that wrote it ({attrs.get('version', 'unknown')})"
+            f"{location} has store schema {attrs['schema']}; this version of geoprep reads schemas "
+            f"{SCHEMA} and {CLASSES_SCHEMA}. Rebuild it with `geoprep build-zarr --overwrite`, or "
+            f"install the version that wrote it ({attrs.get('version', 'unknown')})"
         )
     try:
         meta = StoreMeta.from_attrs(attrs)

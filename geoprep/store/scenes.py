@@ -258,11 +258,11 @@ def read_image(
     return _assemble(store, scene, store.check_level(level), "image", rows)
 
 
-def read_speed(
+def read_label(
     store: StoreReader, scene: int, level: int | None = None, rows: range | None = None
 ) -> NDArray[np.uint8]:
-    """Return a scene's speed label, uint8 (y, x); see :func:`read_image`."""
-    return _assemble(store, scene, store.check_level(level), "speed", rows)
+    """Return a scene's label, speeds or classes, uint8 (y, x); see :func:`read_image`."""
+    return _assemble(store, scene, store.check_level(level), store.meta.label_array, rows)
 
 
 def scene_shape(store: StoreReader, scene: int, level: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The store format, schema 1: its constants, its root attribute, its tables.
+"""The store format, schemas 1 and 2: its constants, its root attribute, its tables.
 
 The format is described in ``docs/reference/store-format.md``.
 """
@@ -6,6 +6,7 @@ The format is described in ``docs/reference/store-format.md``.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
@@ -15,19 +16,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 SCHEMA = 1
+CLASSES_SCHEMA = 2
+"""Schema of stores whose labels are classes. Readers of speeds refuse it."""
 SHARD_TILES = 32
 SPLITS = ("train", "val", "test")
 SPLIT_NAMES = (*SPLITS, "unused")
 """Names of the values of the split column. A tile is unused if it overlaps tiles of two splits."""
 STATUSES = ("ok", "skipped", "failed", "unlabelled")
 CODECS = ("lz4", "zstd")
-PIXEL_ARRAYS: dict[str, int] = {"image": 0, "speed": 255}  # name -> fill value
+FILL_VALUES: dict[str, int] = {"image": 0, "speed": 255, "label": 255}
+"""Pixel array of a level -> nodata value. A store has ``speed`` or ``label``, not both."""
 HASH_BYTES = 16
+KINDS = ("speed", "classes")
+BACKGROUND_NAME = "background"
+"""Name that makes the first class the background."""
 SPEED_UNITS = ("mph", "none")
 NO_SPEEDS = "none"
 """Speed unit of a store whose roads have no speed. Readers that know only mph refuse it."""
+MOST_CLASSES = 254
+"""A label byte is the number of a class, 0 to 253, or 255 for nodata."""
+_ONLY_OF_CLASSES = ("kind", "class_names", "class_colors")
+_COLOUR = re.compile(r"#[0-9A-F]{6}")
 
 Codec = Literal["lz4", "zstd"]
+LabelKind = Literal["speed", "classes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +69,11 @@ class StoreMeta:
         ``mph``, or ``none``: every road is of unknown speed, byte 254.
     build
         All other parameters of the build, and a digest of its inputs.
+    kind
+        ``speed`` (schema 1) or ``classes`` (schema 2): what a label byte means.
+    class_names, class_colors
+        Name and display colour (``#RRGGBB``) of every class, in the order of its label byte; empty
+        for speeds. Stores of speeds do not write these keys.
     complete
         False until every file of the build is on disk.
     """
@@ -76,6 +93,29 @@ class StoreMeta:
     complete: bool = False
     schema: int = SCHEMA
     version: str = ""
+    kind: LabelKind = "speed"
+    class_names: tuple[str, ...] = ()
+    class_colors: tuple[str, ...] = ()
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the labels hold classes instead of speeds."""
+        return self.kind == "classes"
+
+    @property
+    def label_array(self) -> str:
+        """Name of the label array of a level: ``label`` for classes, else ``speed``."""
+        return "label" if self.has_classes else "speed"
+
+    @property
+    def array_names(self) -> tuple[str, str]:
+        """Names of the two pixel arrays of a level: ``image`` and that of the label."""
+        return "image", self.label_array
+
+    @property
+    def has_background(self) -> bool:
+        """Whether label byte 0 is background: in stores of speeds, or by the first class's name."""
+        return not self.has_classes or self.class_names[0] == BACKGROUND_NAME
 
     @property
     def has_speeds(self) -> bool:
@@ -84,11 +124,15 @@ class StoreMeta:
 
     def to_attrs(self) -> dict[str, Any]:
         """Return the attribute as plain JSON values."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        attrs = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        if not self.has_classes:
+            for key in _ONLY_OF_CLASSES:
+                del attrs[key]
+        return attrs
 
     def pixel_arrays(self) -> tuple[str, ...]:
         """Return the names of all pixel arrays, such as ``650/image``."""
-        return tuple(f"{level}/{name}" for level in self.levels for name in PIXEL_ARRAYS)
+        return tuple(f"{level}/{name}" for level in self.levels for name in self.array_names)
 
     @classmethod
     def from_attrs(cls, attrs: dict[str, Any]) -> StoreMeta:
@@ -118,10 +162,12 @@ _LISTS: dict[str, tuple[type, ...]] = {
     "band_indexes": (int,),
     "gsd_m": (int, float),
     "levels": (int,),
+    "class_names": (str,),
+    "class_colors": (str,),
 }
 _SINGLE: dict[str, type] = {
     **dict.fromkeys(("tile", "overlap", "shard_tiles"), int),
-    **dict.fromkeys(("rescale", "codec", "speed_unit", "version"), str),
+    **dict.fromkeys(("rescale", "codec", "speed_unit", "version", "kind"), str),
     "build": dict,
     "complete": bool,
 }
@@ -152,13 +198,33 @@ def _impossible(meta: StoreMeta) -> Iterator[str]:
         yield f"gsd_m is {meta.gsd_m}"
     if meta.shard_tiles < 1 or not 0 <= meta.overlap < meta.tile:
         yield f"shards of {meta.shard_tiles} tiles, overlap of {meta.overlap} pixels"
+    if meta.kind not in KINDS:
+        yield f"kind of labels {meta.kind!r:.60}"
     if meta.speed_unit not in SPEED_UNITS:
         yield f"speed unit {meta.speed_unit!r:.60}"
     if not meta.cities:
         yield "no city"
+    yield from _impossible_classes(meta)
     notes = meta.build.get("notes", {})
     if type(notes) is not dict or not all(type(count) is int for count in notes.values()):
         yield f"notes of the build are {notes!r:.60}"
+
+
+def _impossible_classes(meta: StoreMeta) -> Iterator[str]:
+    """Yield everything that the format does not allow about the kind of the labels."""
+    names, colours = meta.class_names, meta.class_colors
+    if meta.schema != (CLASSES_SCHEMA if meta.has_classes else SCHEMA):
+        yield f"kind {meta.kind!r:.60} in schema {meta.schema}"
+    if not meta.has_classes:
+        if names or colours:
+            yield f"{len(names)} classes in a store of speeds"
+        return
+    if not 0 < len(names) <= MOST_CLASSES or len(set(names)) != len(names) or "" in names:
+        yield f"{len(names)} class names: {names!r:.60}"
+    if len(colours) != len(names) or not all(map(_COLOUR.fullmatch, colours)):
+        yield f"colours {colours!r:.60} of {len(names)} classes"
+    if meta.has_speeds:
+        yield f"speed unit {meta.speed_unit!r:.60} in a store of classes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +243,9 @@ class TileTable:
         float64 (tile, 6), affine of the finest level, pixel -> CRS of the scene, in the order
         ``a b c d e f`` of rasterio.
     road_fraction
-        float32 (tile), share of the labelled pixels that are road.
+        float32 (tile), share of the labelled pixels that are road. In a store of classes: that are
+        of another class than ``background``, if the first class has that name; else the share of
+        all pixels that are labelled.
     valid_fraction
         float32 (tile), share of the tile's pixels that hold imagery.
     """
@@ -236,6 +304,9 @@ SCENE_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "status": ("str", ("scene",)),
     "reason": ("str", ("scene",)),
 }
+
+CLASS_PIXELS: tuple[str, tuple[str, ...]] = ("uint32", ("tile", "class"))
+"""Data type and axes of ``class_pixels``, the pixels per class of every tile, finest level."""
 
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 """Exceptions that zarr raises for a zarr.json that is not JSON or not Zarr metadata."""

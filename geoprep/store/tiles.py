@@ -19,7 +19,7 @@ class TileReader:
     level
         Tile side in pixels; None for the finest.
     name
-        ``image`` or ``speed``.
+        ``image``, ``speed`` or ``label``.
 
     Raises
     ------

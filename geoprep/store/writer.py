@@ -18,7 +18,8 @@ from geoprep.storage import flush, flush_all
 from geoprep.store.layout import pixel_layouts
 from geoprep.store.reader import quiet_zarr
 from geoprep.store.schema import (
-    PIXEL_ARRAYS,
+    CLASS_PIXELS,
+    FILL_VALUES,
     SCENE_COLUMNS,
     TILE_COLUMNS,
     SceneTable,
@@ -70,8 +71,9 @@ def finish_store(
     tiles: TileTable,
     scenes: SceneTable,
     histogram_band: NDArray[np.uint64],
-    histogram_speed: NDArray[np.uint64],
+    histogram_label: NDArray[np.uint64],
     ledger: dict[str, NDArray[np.uint8]],
+    class_pixels: NDArray[np.uint32] | None = None,
 ) -> None:
     """Write the tables, then mark the store complete in one rename of its root metadata.
 
@@ -81,10 +83,12 @@ def finish_store(
         Written with ``complete`` true.
     histogram_band
         uint64 (band, 256), valid pixels per value over the train split, finest level.
-    histogram_speed
-        uint64 (256), pixels per speed byte over the train split, finest level.
+    histogram_label
+        uint64 (256), pixels per label byte over the train split, finest level.
     ledger
         Array name, such as ``650/image``, to uint8 (shard, 16), XXH3-128 of every shard.
+    class_pixels
+        uint32 (tile, class), pixels per class of every tile at the finest level; None for speeds.
     """
     # A build that was killed right before its commit has left consolidated metadata.
     root = zarr.open_group(path, mode="r+", use_consolidated=False)
@@ -93,7 +97,9 @@ def finish_store(
     for name, (dtype, dims) in SCENE_COLUMNS.items():
         write_table_array(root, f"scenes/{name}", getattr(scenes, name), dtype, dims)
     write_table_array(root, "histogram/band", histogram_band, "uint64", ("band", "value"))
-    write_table_array(root, "histogram/speed", histogram_speed, "uint64", ("value",))
+    write_table_array(root, f"histogram/{meta.label_array}", histogram_label, "uint64", ("value",))
+    if class_pixels is not None:
+        write_table_array(root, "class_pixels", class_pixels, *CLASS_PIXELS)
     for name, digests in ledger.items():
         write_table_array(root, f"ledger/{name}", digests, "uint8", ("shard", "byte"))
     _commit(path, meta)
@@ -138,7 +144,7 @@ def _without_shards(store: Path) -> tuple[list[Path], list[Path]]:
         here = Path(folder)
         level = here.parent.parent == store and here.parent.name.isdigit()
         if (
-            level and here.name in PIXEL_ARRAYS and "c" in inner
+            level and here.name in FILL_VALUES and "c" in inner
         ):  # shards of a store in a bucket are not here
             inner.remove("c")
         folders.append(here)

@@ -20,11 +20,19 @@ from pathlib import Path
 from geoprep.errors import UsageError
 from geoprep.executors import Threads
 from geoprep.sources import City
+from geoprep.speed import NODATA
 from geoprep.storage import make_folder
 from geoprep.synth.city.plan import CityPlan, make_plan
-from geoprep.synth.files import RoadLabels, claim_folder, scene_files, write_image, write_json
-from geoprep.synth.image.products import PRODUCT_BANDS, draw_products
-from geoprep.synth.image.render import Renderer
+from geoprep.synth.files import (
+    RoadLabels,
+    claim_folder,
+    scene_files,
+    write_classes,
+    write_image,
+    write_json,
+)
+from geoprep.synth.image.products import CLASS_RASTER, PRODUCT_BANDS, draw_products
+from geoprep.synth.image.render import CLASS_COLOURS, Renderer
 
 __all__ = ["PRODUCT_BANDS", "synthesise"]
 
@@ -37,6 +45,7 @@ def synthesise(
     seed: int,
     products: Sequence[str] = ("PS-RGB",),
     size: int = 1300,
+    classes: bool = False,
     workers: int = 1,
     on_scene: Callable[[int, int], None] | None = None,
 ) -> Path:
@@ -58,6 +67,8 @@ def synthesise(
     products
         Any of ``PS-RGB`` (uint8 in SpaceNet 5, 11 bits in uint16 in SpaceNet 3), ``PS-MS`` (8
         WorldView-3 bands, uint16) and ``PAN`` (uint16).
+    classes
+        Whether to write ``classes/`` too: a raster of classes per scene, and ``classes.yaml``.
     on_scene
         Called after every scene with the finished and all scenes, from the calling thread.
 
@@ -75,6 +86,10 @@ def synthesise(
     plan = make_plan(city, scenes, seed, size)
     folder = Path(out) / city.aoi
     claim_folder(folder, plan)
+    if classes:
+        wanted = (*wanted, CLASS_RASTER)
+        make_folder(folder / CLASS_RASTER)
+        write_classes(folder / CLASS_RASTER / "classes.yaml", CLASS_COLOURS)
     todo = [k for k in range(scenes) if not _is_done(folder, plan, k, wanted)]
     if not todo:
         return folder
@@ -117,6 +132,7 @@ class _Draw:
         for path in files.values():
             make_folder(path.parent)
         for product, pixels in draw_products(self._renderer, index, self._products).items():
-            write_image(files[product], pixels, plan.frame.georeference(index))
+            nodata = NODATA if product == CLASS_RASTER else None
+            write_image(files[product], pixels, plan.frame.georeference(index), nodata)
         if plan.city.labelled:
             write_json(files[plan.city.label_folder], self._labels.collection(index))

@@ -6,6 +6,7 @@ Every file is written completely or not at all.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +43,9 @@ def scene_files(
     return {content: folder / content / city.file_name(content, number) for content in contents}
 
 
-def write_image(path: Path, pixels: NDArray[np.generic], georeference: Affine) -> None:
+def write_image(
+    path: Path, pixels: NDArray[np.generic], georeference: Affine, nodata: int | None = None
+) -> None:
     """Write pixels (band, y, x) like SpaceNet's chips: LZW, pixel-interleaved, no nodata tag."""
     bands, height, width = pixels.shape
     profile = {
@@ -59,12 +62,23 @@ def write_image(path: Path, pixels: NDArray[np.generic], georeference: Affine) -
         "tiled": False,
         "blockysize": _STRIP_ROWS,
         "photometric": "rgb" if bands == 3 else "minisblack",
+        **({} if nodata is None else {"nodata": nodata}),
     }
 
     with replaced(path) as partial, rasterio.MemoryFile() as memory:
         with memory.open(**profile) as file:
             file.write(pixels)
         partial.write_bytes(memory.getbuffer())
+
+
+def write_classes(path: Path, colours: Mapping[str, str]) -> None:
+    """Write the classes of rasters for the parameter `classes` of a build."""
+    lines = [
+        f'- {{name: {name}, value: {value}, color: "{colour}"}}\n'
+        for value, (name, colour) in enumerate(colours.items())
+    ]
+    with replaced(path) as partial:
+        partial.write_text("".join(lines), encoding="utf-8")
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ import zarr
 from geoprep.errors import StoreError
 from geoprep.storage import StoreFiles
 from geoprep.store import (
-    PIXEL_ARRAYS,
+    CLASS_PIXELS,
+    FILL_VALUES,
     SCENE_COLUMNS,
     TILE_COLUMNS,
     StoreMeta,
@@ -75,7 +76,8 @@ def table_arrays(meta: StoreMeta) -> dict[str, tuple[str, tuple[str, ...]]]:
         **TILE_COLUMNS,
         **{f"scenes/{name}": column for name, column in SCENE_COLUMNS.items()},
         "histogram/band": ("uint64", ("band", "value")),
-        "histogram/speed": ("uint64", ("value",)),
+        f"histogram/{meta.label_array}": ("uint64", ("value",)),
+        **({"class_pixels": CLASS_PIXELS} if meta.has_classes else {}),
         **{f"ledger/{name}": ledger for name in meta.pixel_arrays()},
     }
 
@@ -227,5 +229,5 @@ def place_of(name: str) -> tuple[str, int | None]:
     array, chunk, rest = name.rpartition("/c/") if "/c/" in name else (name, "", "")
     array = array.removesuffix(DOCUMENT).rstrip("/") if not chunk else array
     first = rest.split("/")[0]
-    pixels = array.rpartition("/")[2] in PIXEL_ARRAYS and array.split("/")[0].isdigit()
+    pixels = array.rpartition("/")[2] in FILL_VALUES and array.split("/")[0].isdigit()
     return array or ".", int(first) if pixels and first.isdigit() else None

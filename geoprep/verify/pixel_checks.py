@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from geoprep import imagery
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.storage import StoreFiles
-from geoprep.store import PIXEL_ARRAYS, StoreMeta, TileTable, pixel_layouts
+from geoprep.store import StoreMeta, TileTable, pixel_layouts
 from geoprep.verify.metadata_checks import Problem
 from geoprep.verify.shard_checks import ShardJob, ShardReader
 from geoprep.verify.table_checks import WITH_PIXELS, Tables
@@ -29,10 +28,12 @@ class Findings:
     ----------
     skipped
         Number of tiles of the finest level that could not be read.
-    band, speed
+    band, label
         int64 (band, 256) and (256), histograms of usable training tiles at the finest level.
     roads, valid
         Tile to fraction at the finest level.
+    class_pixels
+        Tile to int64 (class), pixels per class at the finest level; empty for speeds.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -40,9 +41,10 @@ class Findings:
     chunks: int = 0
     skipped: int = 0
     band: NDArray[np.int64] | None = None
-    speed: NDArray[np.int64] | None = None
+    label: NDArray[np.int64] | None = None
     roads: dict[int, float] = field(default_factory=dict)
     valid: dict[int, float] = field(default_factory=dict)
+    class_pixels: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
     def add(self, other: Findings) -> None:
         """Add the results of another job."""
@@ -52,7 +54,8 @@ class Findings:
         self.skipped += other.skipped
         self.roads |= other.roads
         self.valid |= other.valid
-        for name in ("band", "speed"):
+        self.class_pixels |= other.class_pixels
+        for name in ("band", "label"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if theirs is not None:
                 setattr(self, name, theirs if mine is None else mine + theirs)
@@ -67,53 +70,64 @@ def check_job(job: ShardJob, files: StoreFiles, meta: StoreMeta, tables: Tables)
         found.problems.append(Problem(array, job.shard, tile, scene, message))
 
     layouts, readers = pixel_layouts(meta), []
-    for name in PIXEL_ARRAYS:
+    for name in meta.array_names:
         array = f"{job.level}/{name}"
         expected = tables.digest_of(array, job.shard)
         readers.append(ShardReader(job, layouts[array], files, expected, partial(report, array)))
         found.shards += readers[-1].found
     count = imagery.TileCounts(len(meta.bands)) if job.level == meta.levels[0] else None
     for tile in range(job.first, job.stop):
-        image, speed = (reader.tile(tile) for reader in readers)
-        found.chunks += (image is not None) + (speed is not None)
-        if image is None or speed is None:
+        image, label = (reader.tile(tile) for reader in readers)
+        found.chunks += (image is not None) + (label is not None)
+        if image is None or label is None:
             found.skipped += count is not None
             continue
-        faults = chain(_faults(image, speed, tables.status_of(tile)), _speed_faults(speed, meta))
-        for name, message in faults:
-            report(f"{job.level}/{name}", tile, message)
+        valid = imagery.find_valid(image, image.shape[2], 0)
+        of_image = _image_faults(image, valid, tables.status_of(tile))
+        of_label = _label_faults(label, valid, tables.status_of(tile), meta)
+        for name, faults in zip(meta.array_names, (of_image, of_label), strict=True):
+            for message in faults:
+                report(f"{job.level}/{name}", tile, message)
         if count is not None:
             trained = tables.status_of(tile) == "ok" and tables.split_of(tile) == TRAIN
-            found.roads[tile], found.valid[tile] = count.add(image, speed, counted=trained)
+            per_label, found.valid[tile] = count.add(image, label, counted=trained)
+            found.roads[tile] = imagery.road_share(per_label, background=meta.has_background)
+            if meta.has_classes:
+                found.class_pixels[tile] = per_label[: len(meta.class_names)]
     if count is not None:
-        found.band, found.speed = count.band, count.speed
+        found.band, found.label = count.band, count.label
     return found
 
 
-def _faults(
-    image: NDArray[np.uint8], speed: NDArray[np.uint8], status: str | None
-) -> Iterator[tuple[str, str]]:
-    """Yield (array, message) for every rule that the pixels of a tile break."""
-    valid = imagery.find_valid(image, image.shape[2], 0)
+def _image_faults(
+    image: NDArray[np.uint8], valid: NDArray[np.uint8], status: str | None
+) -> Iterator[str]:
+    """Yield a message for every rule that the image of a tile breaks."""
     partly = int(np.count_nonzero(valid) * image.shape[2] - np.count_nonzero(image))
     if partly:
-        yield "image", f"{partly} values are 0 (nodata) where other bands are not"
-    wrong = int(np.count_nonzero((valid == 0) & (speed != NODATA)))
+        yield f"{partly} values are 0 (nodata) where other bands are not"
+    if status is not None and status not in WITH_PIXELS and valid.any():
+        yield f"pixels in a scene that is {status}"
+
+
+def _label_faults(
+    label: NDArray[np.uint8], valid: NDArray[np.uint8], status: str | None, meta: StoreMeta
+) -> Iterator[str]:
+    """Yield a message for every rule that the label of a tile breaks."""
+    wrong = int(np.count_nonzero((valid == 0) & (label != NODATA)))
     if wrong:
-        yield "speed", f"{wrong} pixels have a speed where the image is nodata"
-    if status is None:
-        return
-    if status not in WITH_PIXELS and valid.any():
-        yield "image", f"pixels in a scene that is {status}"
-    if status != "ok" and (speed != NODATA).any():
-        yield "speed", f"labelled pixels in a scene that is {status}"
-
-
-def _speed_faults(speed: NDArray[np.uint8], meta: StoreMeta) -> Iterator[tuple[str, str]]:
-    """Yield (array, message) for speeds in a store whose roads have none."""
-    known = 0 if meta.has_speeds else int(np.count_nonzero((speed > 0) & (speed < UNKNOWN_SPEED)))
-    if known:
-        yield "speed", f"{known} pixels have a speed in a store whose roads have none"
+        what = "class" if meta.has_classes else "speed"
+        yield f"{wrong} pixels have a {what} where the image is nodata"
+    if status not in (None, "ok") and (label != NODATA).any():
+        yield f"labelled pixels in a scene that is {status}"
+    if meta.has_classes:
+        outside = int(np.count_nonzero((label >= len(meta.class_names)) & (label != NODATA)))
+        if outside:
+            yield f"{outside} pixels have a byte that no class has"
+    elif not meta.has_speeds:
+        known = int(np.count_nonzero((label > 0) & (label < UNKNOWN_SPEED)))
+        if known:
+            yield f"{known} pixels have a speed in a store whose roads have none"
 
 
 def check_statistics(found: Findings, tables: Tables) -> Iterator[Problem]:
@@ -124,7 +138,7 @@ def check_statistics(found: Findings, tables: Tables) -> Iterator[Problem]:
     if tables.tiles is None:
         return
     if not found.skipped:
-        for name, counted in (("band", found.band), ("speed", found.speed)):
+        for name, counted in _histograms(found):
             stored = tables.arrays.get(f"histogram/{name}")
             if stored is not None and not np.array_equal(stored, counted):  # type: ignore[arg-type]
                 yield Problem.of(
@@ -132,6 +146,18 @@ def check_statistics(found: Findings, tables: Tables) -> Iterator[Problem]:
                 )
     yield from _compare("road_fraction", found.roads, tables, tables.tiles)
     yield from _compare("valid_fraction", found.valid, tables, tables.tiles)
+    stored = tables.arrays.get("class_pixels")
+    for tile, counted in sorted(found.class_pixels.items()):
+        if stored is not None and not np.array_equal(stored[tile : tile + 1], counted[None]):
+            message = "differs from the pixels per class"
+            yield Problem("class_pixels", None, tile, tables.scene_of(tile), message)
+
+
+def _histograms(found: Findings) -> Iterator[tuple[str, NDArray[np.int64] | None]]:
+    """Yield name and counts of the histograms; of the two of labels a store has one."""
+    yield "band", found.band
+    yield "speed", found.label
+    yield "label", found.label
 
 
 def _compare(

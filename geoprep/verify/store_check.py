@@ -11,7 +11,7 @@ from typing import Any
 
 from geoprep.executors import Threads
 from geoprep.storage import StoreFiles
-from geoprep.store import PIXEL_ARRAYS, StoreReader
+from geoprep.store import StoreReader
 from geoprep.verify import metadata_checks as metadata
 from geoprep.verify.metadata_checks import Problem
 from geoprep.verify.pixel_checks import Findings, check_job, check_statistics
@@ -88,7 +88,7 @@ def verify(
     tiles = _tile_count(store, tables)
     jobs = plan_jobs(store.meta, tiles)
     problems += metadata.check_arrays(store, tiles)
-    problems += metadata.check_names(store, files, _paths(jobs))
+    problems += metadata.check_names(store, files, _paths(jobs, store))
     if tables.tiles is not None and tables.scenes is not None:
         problems += check_tables(store, tables.tiles, tables.scenes)
     found = _check_pixels(jobs, store, files, tables, workers, report)
@@ -107,8 +107,8 @@ def verify(
     )
 
 
-def _paths(jobs: Iterable[ShardJob]) -> Iterator[str]:
-    return (job.path(name) for job in jobs for name in PIXEL_ARRAYS)
+def _paths(jobs: Iterable[ShardJob], store: StoreReader) -> Iterator[str]:
+    return (job.path(name) for job in jobs for name in store.meta.array_names)
 
 
 def _tile_count(store: StoreReader, tables: Tables) -> int:
@@ -130,7 +130,8 @@ def _check_pixels(
     for done, one in enumerate(Threads(workers).map_unordered(check, jobs), start=1):
         found.add(one)
         if report:
-            report(done * len(PIXEL_ARRAYS), len(jobs) * len(PIXEL_ARRAYS))
+            arrays = len(store.meta.array_names)
+            report(done * arrays, len(jobs) * arrays)
     found.problems.sort(key=lambda p: (p.array, p.shard or 0, -1 if p.chunk is None else p.chunk))
     return found
 

@@ -17,7 +17,7 @@ from geoprep.grid import Grid
 from geoprep.palette import speed_colours
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
 from geoprep.storage import replaced
-from geoprep.store import StoreReader, read_image, read_speed
+from geoprep.store import StoreReader, read_image, read_label
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetWriter
@@ -81,7 +81,7 @@ def write_speed(path: Path, raster: SceneRaster, coding: Coding) -> None:
             file.units = ["mph" if has_speeds else ""]
         file.descriptions = [f"speed, {coding}" if has_speeds else "road"]
         for rows in raster.strips():
-            speed = read_speed(raster.store, raster.scene, raster.level, rows)
+            speed = read_label(raster.store, raster.scene, raster.level, rows)
             _put(file, rows, (tables[coding][speed] if coding in tables else speed)[None])
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from geoprep.grid import Grid
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
-from geoprep.store import StoreReader, read_image, read_speed, scene_shape
+from geoprep.store import StoreReader, read_image, read_label, scene_shape
 
 DARK = 0.45
 """Pictures with a lower median brightness are brightened to this median."""
@@ -76,7 +76,7 @@ def read_thinned(
     for top in range(0, height, strip):
         rows = range(top, top + strip)
         images.append(thinned_image(read_image(store, scene, level, rows), step))
-        speeds.append(thinned_speed(read_speed(store, scene, level, rows), step))
+        speeds.append(thinned_speed(read_label(store, scene, level, rows), step))
     return np.concatenate(images), np.concatenate(speeds)
 
 

@@ -13,7 +13,6 @@ from geoprep.palette import SPEED_COLOURS, UNKNOWN_COLOUR, bin_label, speed_bin
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 from geoprep.storage import StoreFiles
 from geoprep.store import (
-    PIXEL_ARRAYS,
     SPLIT_NAMES,
     SPLITS,
     STATUSES,
@@ -88,6 +87,7 @@ def info(store: StoreReader, *, scenes: bool = False) -> dict[str, Any]:
         "issues": [_described(*issue) for issue in scene_issues(store)],
         "statistics": _statistics(store),
         "speed_unit": meta.speed_unit,
+        "label_array": meta.label_array,
         "speeds": _speeds(store),
         "unknown_speed": int(store.histogram_speed[UNKNOWN_SPEED]),
         "notes": dict(meta.build.get("notes", {})),
@@ -115,9 +115,9 @@ def _square_kilometres(store: StoreReader, valid: NDArray[np.float64]) -> float:
 def _level(store: StoreReader, files: StoreFiles, level: int) -> dict[str, Any]:
     factor = store.meta.tile // level
     shape = [len(store.tiles), level, level]
-    shapes = {"image": [*shape, len(store.meta.bands)], "speed": shape}
+    shapes = {"image": [*shape, len(store.meta.bands)], store.meta.label_array: shape}
     arrays = {}
-    for name in PIXEL_ARRAYS:
+    for name in store.meta.array_names:
         stored, full = files.bytes_under(f"{level}/{name}"), math.prod(shapes[name])
         arrays[name] = {
             "shape": shapes[name],
@@ -235,7 +235,7 @@ def _levels_table(facts: dict[str, Any]) -> Table:
         gsd_x, gsd_y = level["gsd_m"]
         stored = [
             f"{_bytes(level[name]['stored'])}, 1:{level[name]['ratio'] or 0:.1f}"
-            for name in PIXEL_ARRAYS
+            for name in ("image", facts["label_array"])
         ]
         shape = " × ".join(map(str, level["image"]["shape"][1:]))
         table.add_row(shape, f"{gsd_x:.2f} × {gsd_y:.2f}", *stored, _bytes(level["ram_bytes"]))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.store.schema import PIXEL_ARRAYS, Codec, SceneTable, StoreMeta, TileTable
+from geoprep.store.schema import FILL_VALUES, Codec, SceneTable, StoreMeta, TileTable
 from geoprep.store.shards import ShardWriter, shard_path
 from geoprep.store.writer import create_store, finish_store
 
@@ -63,7 +63,7 @@ def write_store(
     finest = paint(tiles, levels[0], len(bands))
     for level in levels:
         image, speed = paint(tiles, level, len(bands))
-        image[~seen], speed[~labelled] = PIXEL_ARRAYS["image"], PIXEL_ARRAYS["speed"]
+        image[~seen], speed[~labelled] = FILL_VALUES["image"], FILL_VALUES["speed"]
         _write_pixels(path, f"{level}/image", image, meta)
         _write_pixels(path, f"{level}/speed", speed, meta)
     if not complete:

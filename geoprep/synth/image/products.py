@@ -17,6 +17,8 @@ PRODUCT_BANDS: Final[dict[str, tuple[int, ...]]] = {
     "PAN": (PAN,),
 }
 """Bands of every product that can be drawn, in file order."""
+CLASS_RASTER: Final = "classes"
+"""Product and folder of the raster of classes, which is a label."""
 
 _TOP_11_BIT: Final = 2047
 # Counts at zero reflectance, and counts per unit of reflectance, by band (panchromatic last):
@@ -45,15 +47,18 @@ def draw_products(
     out: dict[str, NDArray[np.uint8] | NDArray[np.uint16]] = {
         product: np.empty((len(PRODUCT_BANDS[product]), size, size), dtype_of(product, mission))
         for product in products
+        if product != CLASS_RASTER
     }
     for band in range(PAN + 1):
-        users = [product for product in products if band in PRODUCT_BANDS[product]]
+        users = [product for product in out if band in PRODUCT_BANDS[product]]
         if not users:
             continue
         value = renderer.band(scene, band, index)
         for product in users:
             stretch = _to_8_bit if out[product].dtype == np.uint8 else _to_11_bit
             out[product][PRODUCT_BANDS[product].index(band)] = stretch(value, scene, band)
+    if CLASS_RASTER in products:
+        out[CLASS_RASTER] = renderer.classes(scene, index)[None]
     return out
 
 

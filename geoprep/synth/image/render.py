@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import shapely
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rasterio.features import rasterize
 from shapely.geometry.base import BaseGeometry
 
+from geoprep.speed import NODATA
 from geoprep.synth.city.frame import generator
 from geoprep.synth.city.plan import NOISE, SCENE, CityPlan
 from geoprep.synth.ground.spectra import (
@@ -29,7 +30,7 @@ from geoprep.synth.ground.spectra import (
     reflectance,
     variation,
 )
-from geoprep.synth.ground.things import DECK, Things
+from geoprep.synth.ground.things import BRIDGE, CAR, DECK, ROAD, ROADSIDE, ROOF, Things
 from geoprep.synth.ground.world import Ground
 from geoprep.synth.image.light import (
     HAZE,
@@ -55,6 +56,16 @@ _NOISE = np.float32(0.0035)
 DECK_M = 6.0
 """Height of a bridge above what it crosses."""
 
+CLASS_COLOURS: Final = {
+    "background": "#14171E",
+    "building": "#D55E00",
+    "road": "#F2F2F2",
+    "water": "#56B4E9",
+    "tree": "#009E73",
+}
+"""Classes of the ground with their display colours, in the order of their numbers."""
+CLASSES: Final = tuple(CLASS_COLOURS)
+
 T = TypeVar("T", bound=np.generic)
 
 
@@ -70,6 +81,10 @@ class RenderedChip:
         Relative brightness.
     table : ndarray of float32 (2 n, 9)
         Reflectance per band and panchromatic, lit and shaded.
+    things
+        What was drawn.
+    tree : ndarray of bool (y, x)
+        Where the crown of a tree is uppermost.
     """
 
     ids: NDArray[np.uint16]
@@ -77,6 +92,8 @@ class RenderedChip:
     table: Field
     light: Light
     black: NDArray[np.bool_] | None
+    things: Things
+    tree: NDArray[np.bool_]
 
 
 class Renderer:
@@ -118,7 +135,30 @@ class Renderer:
         table = self._table(things, light)
         shaded = _shadow(units, light, to_metres) | self._below_bridges(things, light, to_metres)
         ids += shaded * np.uint16(len(table) // 2)
-        return RenderedChip(ids, texture, table, light, self._black(index, to_metres))
+        black = self._black(index, to_metres)
+        return RenderedChip(ids, texture, table, light, black, things, tree)
+
+    def classes(self, scene: RenderedChip, index: int) -> NDArray[np.uint8]:
+        """Return what is uppermost at each pixel, uint8 (y, x): a row of `CLASSES`, 255 if black.
+
+        Cars are left out: what they stand on counts.
+        """
+        things, size = scene.things, self.plan.frame.size
+        classes = _classes(things)
+        drawn = (things.layer != CAR) & (things.layer != CAR + BRIDGE - ROADSIDE)
+        shapes = [
+            (shape, int(number))
+            for shape, number in zip(things.geometry[drawn], classes[drawn], strict=True)
+            if not shape.is_empty
+        ]
+        to_metres = self.plan.frame.to_pixels(index)
+        out: NDArray[np.uint8] = rasterize(
+            shapes or [(shapely.Point(), 0)], (size, size), transform=to_metres, dtype="uint8"
+        )
+        out[scene.tree] = CLASSES.index("tree")
+        if scene.black is not None:
+            out[scene.black] = NODATA
+        return out
 
     def band(self, scene: RenderedChip, band: int, index: int) -> Field:
         """Return one band (y, x) as reflectance with haze and noise, before any scaling."""
@@ -188,6 +228,20 @@ class Renderer:
         if border is None:
             return None
         return _mask([border], to_metres, (self.plan.frame.size,) * 2)
+
+
+def _classes(things: Things) -> NDArray[np.uint8]:
+    """Return the class of every thing, by its layer and material."""
+    layer = np.where(
+        (things.layer >= BRIDGE) & (things.layer < ROOF),
+        things.layer - (BRIDGE - ROADSIDE),
+        things.layer,
+    )
+    classes = np.zeros(len(layer), np.uint8)
+    classes[things.layer >= ROOF] = CLASSES.index("building")
+    classes[(layer >= ROAD) & (layer < CAR)] = CLASSES.index("road")
+    classes[things.material == INDEX["water"]] = CLASSES.index("water")
+    return classes
 
 
 def _mask(

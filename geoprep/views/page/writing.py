@@ -17,7 +17,7 @@ from typing import IO, Any
 from geoprep.errors import UsageError
 from geoprep.executors import Executor, Threads
 from geoprep.storage import make_folder, replaced, written
-from geoprep.store import PIXEL_ARRAYS, StoreReader
+from geoprep.store import StoreReader
 from geoprep.views.display import brightness_table
 from geoprep.views.page.pictures import ScenePictures, scene_pictures
 from geoprep.views.page.records import page_data, script_json
@@ -92,7 +92,7 @@ def _encoded(
     report: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[int, ScenePictures]]:
     """Yield (index, pictures) of all scenes that have pixels, in the order of the store."""
-    for name in PIXEL_ARRAYS:  # reads the tables once, before threads need them
+    for name in store.meta.array_names:  # reads the tables once, before threads need them
         store.layout(level, name)
     encode = partial(scene_pictures, store, level=level, brighten=brightness_table(store))
     built = [index for index, scene in enumerate(scenes) if scene["built"]]

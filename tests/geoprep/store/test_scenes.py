@@ -13,7 +13,7 @@ from geoprep.store.layout import MISSING, checksum
 from geoprep.store.scenes import (
     find_scene,
     read_image,
-    read_speed,
+    read_label,
     scene_grid,
     scene_issues,
     tiles_of,
@@ -79,7 +79,7 @@ def test_in_a_store_of_imagery_alone_unlabelled_is_no_issue(small_store):
     assert {status for _, status, _ in scene_issues(store)} == {"skipped", "failed"}
 
 
-@pytest.mark.parametrize("read", [read_image, read_speed])
+@pytest.mark.parametrize("read", [read_image, read_label])
 def test_a_shard_that_is_missing_is_no_blank(store_copy, read):
     name = read.__name__.removeprefix("read_")
     store = StoreReader.open(store_copy)

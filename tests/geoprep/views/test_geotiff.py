@@ -23,7 +23,7 @@ from geoprep.sources import find_scenes
 from geoprep.sources.cities import get_city
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
 from geoprep.store import StoreReader
-from geoprep.store.scenes import read_speed, shape_within
+from geoprep.store.scenes import read_label, shape_within
 from geoprep.views.geotiff import export_footprints, export_scene
 
 LABELLED = ["city_1", "city_border", "city_empty", "utm_north", "utm_south", "utm_small"]
@@ -75,7 +75,7 @@ def test_coarser_level_covers_the_same_ground(store, sources, tmp_path):
         blocks = source.read().astype(int).reshape(3, 75, 2, 65, 2).sum(axis=(2, 4))
         np.testing.assert_array_equal(made.read(), (blocks + 2) // 4)
     with rasterio.open(mask) as made:
-        np.testing.assert_array_equal(made.read(1), read_speed(store, 2, 32))
+        np.testing.assert_array_equal(made.read(1), read_label(store, 2, 32))
 
 
 def test_level_whose_tiles_do_not_line_up_is_refused(store, tmp_path):
@@ -100,7 +100,7 @@ def test_mask_in_other_coding_is_its_lookup(store, tmp_path, coding, table):
     index = list(store.scenes.id).index("city_border")
     with rasterio.open(mask) as made:
         assert made.nodata is None
-        np.testing.assert_array_equal(made.read(1), table[read_speed(store, index)])
+        np.testing.assert_array_equal(made.read(1), table[read_label(store, index)])
 
 
 def test_files_are_named_after_out_or_after_the_scene(store, tmp_path):

@@ -143,9 +143,9 @@ def test_south_up_scene_is_shown_north_up(store, views, tmp_path):
     preview(store, tmp_path / "a.png", scenes=["utm_south", "utm_north"], level=64)
     south, north = views
     index = list(store.scenes.id).index("utm_south")
-    np.testing.assert_array_equal(south.speed, scenes.read_speed(store, index, 64)[::-1])
+    np.testing.assert_array_equal(south.speed, scenes.read_label(store, index, 64)[::-1])
     index = list(store.scenes.id).index("utm_north")
-    np.testing.assert_array_equal(north.speed, scenes.read_speed(store, index, 64))
+    np.testing.assert_array_equal(north.speed, scenes.read_label(store, index, 64))
 
 
 def test_scene_that_has_no_pixels_is_shown_as_no_data(store, views, tmp_path):
@@ -310,7 +310,7 @@ def test_a_large_scene_is_read_in_strips(make, tmp_path, views):
     make.write_scene(tmp_path, "large", shape=(1200, 1200), transform=make.lonlat_grid(0))
     options = BuildOptions(tile=32, levels=1, shard_tiles=256)
     opened = StoreReader.open(make.build_store(tmp_path, tmp_path / "x.zarr", options))
-    image, speed = scenes.read_image(opened, 0), scenes.read_speed(opened, 0)
+    image, speed = scenes.read_image(opened, 0), scenes.read_label(opened, 0)
     assert opened.tiles is opened.tiles  # read before memory is looked at
     tracemalloc.start()
     thin_image, thin_speed = display.read_thinned(opened, 0, 32, 7)
@@ -323,7 +323,7 @@ def test_a_large_scene_is_read_in_strips(make, tmp_path, views):
 
 @pytest.mark.parametrize("level", [64, 32])
 def test_rows_of_a_scene_are_those_of_the_whole(store, level):
-    for read in (scenes.read_image, scenes.read_speed):
+    for read in (scenes.read_image, scenes.read_label):
         whole = read(store, 1, level)
         for rows in (range(0, 10), range(50, 75), range(60, 1000)):
             np.testing.assert_array_equal(

@@ -16,7 +16,7 @@ from geoprep.executors import Threads
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.store import SPLITS, StoreReader
-from geoprep.store.scenes import find_scene, read_speed, scene_splits
+from geoprep.store.scenes import find_scene, read_label, scene_splits
 from geoprep.views.page import make_page, writing
 from geoprep.views.page.records import areas_of, script_json
 
@@ -71,7 +71,7 @@ def test_page_is_one_file_that_names_no_address(page, tmp_path):
 
 def test_mask_of_a_page_holds_the_speeds_of_the_store(store, page):
     scene = find_scene(store, "city_1")
-    speed = read_speed(store, scene)
+    speed = read_label(store, scene)
     mask = block(page, f"mask-{scene}")
     known = speed != NODATA
     np.testing.assert_array_equal(mask[known], speed[known])
@@ -82,7 +82,7 @@ def test_mask_of_a_page_holds_the_speeds_of_the_store(store, page):
 def test_north_is_up(store, page, scene):
     at = find_scene(store, scene)
     flip = -1 if scene == "utm_south" else 1
-    mask, speed = block(page, f"mask-{at}"), read_speed(store, at)[::flip]
+    mask, speed = block(page, f"mask-{at}"), read_label(store, at)[::flip]
     np.testing.assert_array_equal(mask[speed != NODATA], speed[speed != NODATA])
 
 

@@ -1,0 +1,340 @@
+"""The classes of labels: names, values and colours, from a YAML file or from text."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from geoprep.errors import UsageError
+from geoprep.palette import class_colours
+from geoprep.store import BACKGROUND_NAME, MOST_CLASSES
+
+_HEX: Final = re.compile(r"#[0-9a-fA-F]{6}")
+_CHANNELS: Final = 3
+_MOST_BYTE: Final = 255
+_KEYS: Final = ("name", "value", "values", "color", "colour")
+REFUSE: Final = "refuse"
+UNLABELLED: Final = "nodata"
+_RESERVED: Final = (REFUSE, UNLABELLED)
+"""Words of the parameter `other`, which no class may have as its name."""
+_EXAMPLE: Final = "'road=#6EC1E4,building=60,16,152,water=3'"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRule:
+    """The classes of labels, and how values of labels are assigned to them.
+
+    Attributes
+    ----------
+    names
+        Names of the classes, in the order of their label bytes.
+    values
+        Values of each class in the labels, as text: numbers, colours ``#RRGGBB``, or values of a
+        field. Three numbers are a colour if the label has colours.
+    colors
+        Display colour of each class, ``#RRGGBB``.
+    other
+        Meaning of values that no class has: ``refuse``, ``nodata`` or the name of a class.
+    tolerance
+        Largest difference per band between a colour, or a number, and that of its class.
+    nodata
+        Values without a label, as of `MaskRule`.
+    field
+        Field of vector labels that holds the values; None: the names of the layers are the values.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+    colors: tuple[str, ...]
+    other: str = REFUSE
+    tolerance: int = 0
+    nodata: str | None = None
+    field: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.other not in (*_RESERVED, *self.names):
+            raise UsageError(
+                f"`other` {self.other}: expected {REFUSE}, {UNLABELLED} or one of the classes "
+                f"{', '.join(self.names)}"
+            )
+        if not 0 <= self.tolerance < _MOST_BYTE:
+            raise UsageError(f"`tolerance` {self.tolerance}: expected 0 to {_MOST_BYTE - 1}")
+
+    @property
+    def has_background(self) -> bool:
+        """Whether pixels outside all vectors are of the first class."""
+        return self.names[0] == BACKGROUND_NAME
+
+
+def parse_classes(
+    source: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any],
+) -> list[dict[str, Any]]:
+    """Return the classes as plain values: one ``{"name", "values", "color"}`` per class.
+
+    Parameters
+    ----------
+    source
+        Path of a YAML file, text such as ``road=#6EC1E4,building=60,16,152,water=3``, or the
+        contents of such a file.
+
+    Raises
+    ------
+    UsageError
+        The text cannot be parsed; there are no classes, or more than 254; two have one name or one
+        value.
+    """
+    place = "`classes`"
+    if isinstance(source, os.PathLike):
+        source = os.fspath(source)
+    if isinstance(source, str):
+        text = source.strip()
+        path = Path(text).expanduser() if text else None
+        if text[:1] in ("[", "{"):
+            source = _yaml(text, place)
+        elif "=" in text and not (path is not None and path.is_file()):
+            source = _inline(text)
+        else:
+            place = text
+            source = _yaml(_contents(text), text)
+    found = [_described(one, place) for one in _entries(source, place)]
+    _check(found, place)
+    colours = class_colours([one["name"] for one in found])
+    for one, spare in zip(found, colours, strict=True):
+        one["color"] = (one["color"] or _own_colour(one["values"]) or spare).upper()
+    return found
+
+
+@lru_cache(maxsize=64)
+def make_class_rule(
+    text: str,
+    *,
+    other: str = REFUSE,
+    tolerance: int = 0,
+    nodata: str | None = None,
+    field: str | None = None,
+) -> ClassRule:
+    """Return the rule of classes given as text that `parse_classes` reads, from `classes_text`."""
+    classes = parse_classes(text)
+    return ClassRule(
+        tuple(one["name"] for one in classes),
+        tuple(tuple(one["values"]) for one in classes),
+        tuple(one["color"] for one in classes),
+        other,
+        tolerance,
+        nodata,
+        field,
+    )
+
+
+def as_colour(values: Sequence[str]) -> tuple[int, int, int] | None:
+    """Return a colour that is written as three numbers or as ``#RRGGBB``; else None."""
+    if len(values) == 1 and _HEX.fullmatch(values[0]):
+        red, green, blue = bytes.fromhex(values[0][1:])
+        return red, green, blue
+    numbers = [as_number(value) for value in values]
+    if len(numbers) != _CHANNELS or not all(
+        one is not None and one.is_integer() and 0 <= one <= _MOST_BYTE for one in numbers
+    ):
+        return None
+    red, green, blue = (int(one or 0) for one in numbers)
+    return red, green, blue
+
+
+def as_number(value: str) -> float | None:
+    """Return a finite number from text; None if it is none."""
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _contents(path: str) -> str:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"`classes` {path}: cannot be read ({error.strerror}). Give a YAML file, or text such "
+            f"as {_EXAMPLE}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"`classes` {path}: is not a text file in UTF-8") from error
+
+
+def _yaml(text: str, place: str) -> Any:  # noqa: ANN401 - anything that YAML can hold
+    import yaml
+
+    with suppress(ValueError):  # as `classes_text` writes it, which YAML takes long to read
+        return json.loads(text)
+    try:
+        return yaml.load(text, Loader=_loader())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise UsageError(
+            f"{place}{line}: not readable as YAML ({problem}). Write one class per line, such as "
+            "'- {name: road, value: 3, color: \"#6EC1E4\"}'"
+        ) from error
+
+
+def _loader() -> Any:  # noqa: ANN401 - a class of PyYAML
+    """Return a safe loader of YAML that refuses a key that stands twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key} stands twice", node.start_mark
+                    )
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
+def _inline(text: str) -> dict[str, list[str]]:
+    """Return name -> values from text such as ``road=#6EC1E4,building=60,16,152``."""
+    found: dict[str, list[str]] = {}
+    bare = False
+    for part in (one.strip() for one in text.split(",")):
+        name, equals, value = (one.strip() for one in part.partition("="))
+        if equals and name in found:
+            raise UsageError(f"`classes`: class {name} stands twice")
+        if equals:
+            found[name] = [value] if value else []
+            bare = False
+        elif not found and part == BACKGROUND_NAME:
+            found[part] = []
+            bare = True
+        elif not found or bare or not part:
+            raise UsageError(f"`classes` {text}: expected NAME=VALUE,..., such as {_EXAMPLE}")
+        else:
+            next(reversed(found.values())).append(part)
+    return found
+
+
+def _entries(source: Any, place: str) -> list[Any]:  # noqa: ANN401 - anything that YAML can hold
+    """Return one mapping per class from a list or a mapping of classes."""
+    if isinstance(source, Mapping) and set(source) == {"classes"}:
+        source = source["classes"]
+    if isinstance(source, Mapping):
+        return [
+            {"name": name, **value}
+            if isinstance(value, Mapping)
+            else {"name": name, "value": value}
+            for name, value in source.items()
+        ]
+    if not isinstance(source, Sequence) or isinstance(source, str) or not source:
+        raise UsageError(
+            f"{place}: expected a list of classes, each with a name and a value or a colour, such "
+            "as '- {name: road, value: 3, color: \"#6EC1E4\"}'"
+        )
+    return list(source)
+
+
+def _described(entry: Any, place: str) -> dict[str, Any]:  # noqa: ANN401 - anything that YAML can hold
+    """Return one class as name, values and colour (None if it has none)."""
+    if not isinstance(entry, Mapping) or entry.get("name") in (None, ""):
+        raise UsageError(f"{place}: {entry!r:.60} is not a class with a name")
+    name = str(entry["name"]).strip()
+    if unknown := [str(key) for key in entry if key not in _KEYS]:
+        raise UsageError(
+            f"{place}: class {name} has the unknown key {unknown[0]}; use name, value and color"
+        )
+    given = [entry[key] for key in ("value", "values") if key in entry]
+    values = [text for one in given for text in _texts(one, f"{place}: class {name}")]
+    colours = [one for key in ("color", "colour") for one in [entry.get(key)] if one is not None]
+    colour = None
+    if colours:
+        texts = list(_texts(colours[0], f"{place}: class {name}"))
+        parsed = as_colour(texts)
+        if parsed is None:
+            raise UsageError(
+                f"{place}: class {name} has the colour {', '.join(texts)}; write it as '#6EC1E4', "
+                "with quotes, or as three numbers"
+            )
+        colour = "#" + bytes(parsed).hex()
+    return {"name": name, "values": values, "color": colour}
+
+
+def _texts(value: Any, place: str) -> Iterator[str]:  # noqa: ANN401 - anything that YAML can hold
+    """Yield the values of a class as text: numbers, colours as ``#RRGGBB``, and other text."""
+    if value is None:
+        return
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        for one in value:
+            if isinstance(one, Sequence) and not isinstance(one, str):
+                inner = [text for each in one for text in _texts(each, place)]
+                colour = as_colour(inner)
+                if colour is None:
+                    raise UsageError(f"{place}: {one!r:.60} is not a colour of three numbers")
+                yield "#" + bytes(colour).hex().upper()
+            else:
+                yield from _texts(one, place)
+    elif isinstance(value, bool | Mapping):
+        raise UsageError(f"{place} has the value {value!r:.60}; write it in quotes")
+    elif isinstance(value, str) and "," in value:  # as on the command line
+        for part in value.split(","):
+            yield from _texts(part.strip(), place)
+    else:
+        yield canonical(value)
+
+
+def canonical(value: object) -> str:
+    """Return a value as text, the same for 3, 3.0 and ``"3"``; colours in capitals."""
+    text = str(value).strip()
+    if _HEX.fullmatch(text):
+        return text.upper()
+    number = as_number(text)
+    if number is None:
+        return text
+    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
+
+
+def _own_colour(values: Sequence[str]) -> str | None:
+    """Return the colour of a class in its label, which then is its display colour."""
+    colour = as_colour(values) or (as_colour(values[:1]) if values else None)
+    return None if colour is None else "#" + bytes(colour).hex()
+
+
+def _check(classes: Sequence[Mapping[str, Any]], place: str) -> None:
+    names = [one["name"] for one in classes]
+    if len(names) > MOST_CLASSES:
+        raise UsageError(f"{place}: {len(names)} classes; a label byte holds {MOST_CLASSES}")
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{place}: class {name} stands twice")
+        if name in _RESERVED:
+            raise UsageError(f"{place}: {name} cannot be the name of a class; `other` uses it")
+    if BACKGROUND_NAME in names[1:]:
+        raise UsageError(f"{place}: {BACKGROUND_NAME} must be the first class")
+    owner: dict[str, str] = {}
+    for one in classes:
+        for key in _keys(one["values"]):
+            if owner.setdefault(key, one["name"]) != one["name"]:
+                raise UsageError(
+                    f"{place}: classes {owner[key]} and {one['name']} both have {key}. Give each "
+                    "value or colour to one class"
+                )
+
+
+def _keys(values: Sequence[str]) -> Iterable[str]:
+    """Return what must differ between classes: three numbers count as one colour."""
+    colour = as_colour(values)
+    return list(values) if colour is None else ["#" + bytes(colour).hex().upper()]
+
+
+def classes_text(classes: Sequence[Mapping[str, Any]]) -> str:
+    """Return classes from `parse_classes` as one line of JSON, which `parse_classes` reads."""
+    return json.dumps(list(classes), separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,82 @@
+"""Names and colours of the classes of a store, and the order in which another store has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import UsageError
+
+_NODATA = 255
+_NODATA_GREY = (174, 177, 183)
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTable:
+    """The classes of a label, in the order of their bytes.
+
+    Attributes
+    ----------
+    names
+        Name of each class.
+    colors
+        Display colour of each class, ``#RRGGBB``.
+    """
+
+    names: tuple[str, ...]
+    colors: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __str__(self) -> str:
+        more = f" and {len(self) - _SHOWN} more" if len(self) > _SHOWN else ""
+        return ", ".join(self.names[:_SHOWN]) + more
+
+    @property
+    def rgb(self) -> NDArray[np.uint8]:
+        """uint8 (class, 3), red, green and blue."""
+        return np.array([list(bytes.fromhex(one[1:])) for one in self.colors], np.uint8)
+
+    def colour_table(self) -> NDArray[np.uint8]:
+        """Return the colour of every label byte, uint8 (256, 3); grey for nodata."""
+        table = np.full((256, 3), _NODATA_GREY, np.uint8)
+        table[: len(self)] = self.rgb
+        return table
+
+    def index(self, name: str) -> int:
+        """Return the label byte of a class.
+
+        Raises
+        ------
+        UsageError
+            There is no such class; the message lists those that exist.
+        """
+        if name not in self.names:
+            raise UsageError(f"no class {name!r}: the classes are {self}")
+        return self.names.index(name)
+
+    def lookup(self, other: Sequence[str]) -> NDArray[np.uint8]:
+        """Return uint8 (256): label byte of a store with classes ``other`` -> byte of this table.
+
+        Bytes that no class has, and 255, become 255.
+
+        Raises
+        ------
+        UsageError
+            A class is in one of the two only.
+        """
+        missing = [name for name in other if name not in self.names]
+        missing += [name for name in self.names if name not in other]
+        if missing:
+            raise UsageError(
+                f"the classes differ: {', '.join(missing)} in one of them only ({self}; "
+                f"{', '.join(other[:_SHOWN])})"
+            )
+        table = np.full(256, _NODATA, np.uint8)
+        table[: len(other)] = [self.names.index(name) for name in other]
+        return table
