@@ -20,7 +20,8 @@ from geoprep.plan import BuildOptions
 COMMANDS = {
     "synth": (
         "synthesize",
-        "--city rio --scenes 3 --out d --seed 4 --product PAN --size 64 --workers 2 --quiet",
+        "--city rio --scenes 3 --out d --labels classes --seed 4 --product PAN --size 64 "
+        "--workers 2 --quiet",
     ),
     "download": (
         "download",
