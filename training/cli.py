@@ -116,22 +116,25 @@ class Setting:
             text = next(choices, written[0])
         return [f"{self.flags[0]}={text}"]
 
-    def add_to(self, group: Any) -> None:  # noqa: ANN401 - argparse's
+    def add_to(self, group: Any) -> argparse.Action:  # noqa: ANN401 - argparse's
         """Add the setting to a parser."""
+        action: argparse.Action
         text = self.help.replace("%", "%%") or argparse.SUPPRESS
         keywords: dict[str, Any] = {"help": text}
         if self.kinds == (bool,):
-            group.add_argument(*self.flags, dest=self.name, action="store_true", **keywords)
-            return
+            keywords["action"] = "store_true"
+            action = group.add_argument(*self.flags, dest=self.name, **keywords)
+            return action
         keywords |= {"metavar": self.metavar, "type": self.value}
         if self.positional:
             if self.several:
                 keywords["nargs"] = "+" if self.default is MISSING else "*"
-            group.add_argument(self.name, **keywords)
-            return
+            action = group.add_argument(self.name, **keywords)
+            return action
         if self.default is not None and self.help:
             keywords["help"] += f" (default: {str(self.default).replace('%', '%%')})"
-        group.add_argument(*self.flags, dest=self.name, **keywords)
+        action = group.add_argument(*self.flags, dest=self.name, **keywords)
+        return action
 
 
 def _type_name(kind: Any) -> str:  # noqa: ANN401 - a type form
@@ -169,6 +172,8 @@ class Command:
         by its docstring (``Title: text.``).
     introduction, closing
         Text above and below the options in ``--help``.
+    common
+        Names of the settings that ``--help`` lists; ``--help-all`` lists all. Empty: both list all.
     takes_file
         Offer ``--config FILE``: settings in YAML, which options override.
     """
@@ -180,6 +185,7 @@ class Command:
         introduction: str,
         closing: str = "",
         *,
+        common: Sequence[str] = (),
         takes_file: bool = False,
     ) -> None:
         self._parser = _Parser(
@@ -190,16 +196,29 @@ class Command:
                 argparse.RawDescriptionHelpFormatter, width=100, max_help_position=30
             ),
             allow_abbrev=False,
+            add_help=False,
             argument_default=argparse.SUPPRESS,
         )
+        shown, every = ("common options", "all options") if common else ("all options", "the same")
+        for flags, text, only in ((("-h", "--help"), shown, True), (("--help-all",), every, False)):
+            self._parser.add_argument(
+                *flags,
+                action=_ShowHelp,
+                text=partial(self.help, common=only),
+                help=f"Show {text} and exit.",
+            )
         self._settings: dict[str, Setting] = {}
+        self._uncommon: list[argparse.Action] = []
         for section in sections:
             title, _, text = (section.__doc__ or "").rstrip(".").partition(": ")
             group, kinds = self._parser.add_argument_group(title, text), get_type_hints(section)
             for item in fields(section):
                 setting = self._settings[item.name] = Setting(item, kinds[item.name])
-                setting.add_to(group)
-        self._flags = {flag for each in self._settings.values() for flag in each.flags} | {"--help"}
+                action = setting.add_to(group)
+                if common and item.name not in common:
+                    self._uncommon.append(action)
+        self._flags = {flag for each in self._settings.values() for flag in each.flags}
+        self._flags |= {"--help", "--help-all"}
         self._deprecated = {old: s for s in self._settings.values() for old in s.deprecated}
         if takes_file:
             text = "YAML file of settings, named as the options; options override it."
@@ -209,9 +228,28 @@ class Command:
         words = [each.metavar + " ..." * each.several for each in positional]
         self._parser.usage = f"%(prog)s {' '.join(words)} [options]"
 
-    def help(self) -> str:
-        """Return the text of ``--help``."""
-        return self._parser.format_help()
+    def help(self, *, common: bool = False) -> str:
+        """Return the text of ``--help-all``, or with ``common`` that of ``--help``."""
+        if not (common and self._uncommon):
+            return self._parser.format_help()
+        texts = [action.help for action in self._uncommon]
+        listed = sum(text != argparse.SUPPRESS for text in texts)
+        epilog, groups = self._parser.epilog, self._parser.groups()
+        titles = [group.description for group in groups]
+        try:
+            for action in self._uncommon:
+                action.help = argparse.SUPPRESS
+            for group in groups:  # without its description, an empty group is not listed
+                group.description = None
+            more = f"{listed} more options: {self._parser.prog} --help-all\n\n"
+            self._parser.epilog = f"{more}{epilog}"
+            return self._parser.format_help()
+        finally:
+            self._parser.epilog = epilog
+            for action, text in zip(self._uncommon, texts, strict=True):
+                action.help = text
+            for group, title in zip(groups, titles, strict=True):
+                group.description = title
 
     def spell(self, message: str) -> str:
         """Return a message with parameters in backticks replaced by options of this command.
@@ -320,13 +358,35 @@ def _warn(message: str) -> None:
 class _Parser(argparse.ArgumentParser):
     """A parser that raises instead of printing its usage and ending the process."""
 
+    def groups(self) -> list[Any]:
+        """Return the groups of options, of which argparse has no public list."""
+        return list(self._action_groups)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see --help")
 
 
+class _ShowHelp(argparse.Action):
+    """Prints a help text and ends the process."""
+
+    def __init__(
+        self,
+        option_strings: Sequence[str],
+        dest: str,
+        text: Callable[[], str],
+        **given: Any,  # noqa: ANN401 - argparse's
+    ) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **given)
+        self._text = text
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(self._text(), end="")
+        parser.exit()
+
+
 def _nearest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f": did you mean {near[0]}?" if near else "; see --help for all"
+    return f": did you mean {near[0]}?" if near else "; see --help-all"
 
 
 def write_file(path: Path, sections: Iterable[type[Any]], values: Mapping[str, Any]) -> None:

@@ -89,7 +89,13 @@ class EvaluateOptions(ModelOptions, EvaluatedTiles, EvaluateOutput):
         return {name: getattr(self, name) for name in names}
 
 
-COMMAND = Command("python -m training.evaluate", EvaluateOptions.__bases__, INTRODUCTION)
+_COMMON = (
+    *("checkpoint", "threshold", "tta", "device", "stores", "compare", "on", "split"),
+    *("scenes", "sweep", "csv", "json"),
+)
+COMMAND = Command(
+    "python -m training.evaluate", EvaluateOptions.__bases__, INTRODUCTION, common=_COMMON
+)
 
 
 def evaluate(options: EvaluateOptions) -> int:

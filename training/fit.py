@@ -24,7 +24,13 @@ The folder of a run holds last.pt, best.pt, log.txt, metrics.csv, curves.png, co
 --config), tensorboard/ and pictures/ with one picture per epoch. Ctrl-C saves the run and prints
 how to resume it.
 """
-COMMAND = Command("python -m training.fit", SECTIONS, INTRODUCTION, CLOSING, takes_file=True)
+_COMMON = (
+    *("stores", "bands", "level", "residency", "batch_size", "crop", "model", "targets"),
+    *("epochs", "lr", "seed", "device", "precision", "out", "resume", "overwrite", "profile"),
+)
+COMMAND = Command(
+    *("python -m training.fit", SECTIONS, INTRODUCTION, CLOSING), common=_COMMON, takes_file=True
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,7 +32,13 @@ _RESERVE = 1 << 30
 """Bytes reserved in huge pages, about the activations of a batch."""
 
 
-COMMAND = Command("python -m training.predict", PredictOptions.__bases__, INTRODUCTION)
+_COMMON = (
+    *("checkpoint", "threshold", "tta", "device", "images", "out", "overlay", "overwrite"),
+    *("gsd", "bands", "allow_no_crs", "window"),
+)
+COMMAND = Command(
+    "python -m training.predict", PredictOptions.__bases__, INTRODUCTION, common=_COMMON
+)
 
 
 def predict(options: PredictOptions) -> int:

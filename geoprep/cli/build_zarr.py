@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 @click.command(
     "build-zarr",
     cls=GroupedCommand,
+    common=(
+        *("cities", "source", "images", "labels", "pixel_size", "tile", "levels", "gsd", "rescale"),
+        *("label_values", "val", "test", "out", "overwrite", "workers", "dry_run"),
+    ),
     epilog="""
 \b
 Tiles of a 1300 x 1300 pixel image:

@@ -33,7 +33,12 @@ _INPUT, _LABELS, _APLS, _TOPO, _RUN = "Input", "Labels", "APLS", "TOPO", "Run"
 _PATH = click.Path(path_type=Path)
 
 
-@click.command(cls=GroupedCommand, help=SCORE_HELP, short_help="Score a road network (APLS, TOPO).")
+@click.command(
+    cls=GroupedCommand,
+    common=("truth", "proposal", "images", "pixel_size", "speed_from", "published", "as_json"),
+    help=SCORE_HELP,
+    short_help="Score a road network (APLS, TOPO).",
+)
 @grouped_option(
     _INPUT,
     "--truth",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_ALL = f"{__name__}.all"
+"""Key of the context: whether the help lists all options."""
 RUN = "Run"
 """Last section of the help text: options that do not change results."""
 
@@ -49,7 +51,32 @@ class GroupedCommand(click.Command):
     """A command whose options are listed by section.
 
     Errors below the command line name parameters in backticks. They are shown as options.
+
+    Parameters
+    ----------
+    common
+        Names of the options that ``--help`` lists; ``--help-all`` lists all. Empty: no
+        ``--help-all``.
     """
+
+    def __init__(self, *args: Any, common: Sequence[str] = (), **kwargs: Any) -> None:  # noqa: ANN401 - click's
+        super().__init__(*args, **kwargs)
+        self.common = tuple(common)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with ``--help-all`` if there is more than ``--help`` lists."""
+        found = super().get_params(ctx)
+        if not self.common:
+            return found
+        every = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            help="Show all options and exit.",
+            callback=_show_all,
+        )
+        return [*found, every]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Replace deprecated option names, with one warning for each, then parse as click does."""
@@ -96,10 +123,16 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections in the order of their first option, those for running at the end."""
         sections: dict[str, list[tuple[str, str]]] = {}
+        left_out = 0
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
-                default = RUN if "--help" in parameter.opts else "Options"
+                of_help = "--help" in parameter.opts or "--help-all" in parameter.opts
+                shown = of_help or parameter.name in self.common or ctx.meta.get(_ALL)
+                if self.common and not shown:
+                    left_out += 1
+                    continue
+                default = RUN if of_help else "Options"
                 section = parameter.section if isinstance(parameter, GroupedOption) else default
                 names, text = record
                 sections.setdefault(section, []).append((names, name_options(text, ctx)))
@@ -110,6 +143,17 @@ class GroupedCommand(click.Command):
         for name, rows in sections.items():
             with formatter.section(name):
                 formatter.write_dl(rows)
+        if left_out:
+            formatter.write_paragraph()
+            formatter.write_text(f"{left_out} more options: {ctx.command_path} --help-all")
+
+
+def _show_all(ctx: click.Context, _option: click.Parameter, given: bool) -> None:
+    """Print the help with all options, and exit."""
+    if given:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 def name_options(text: str, context: click.Context | None = None) -> str:

@@ -213,6 +213,20 @@ def test_help_and_usage_errors_do_not_import_torch(tmp_path):
     assert "did you mean --batch-size?" in wrong.stderr
 
 
+def test_a_folder_of_the_user_with_the_name_training_is_imported_first_unless_python_is_safe(
+    tmp_path,
+):
+    """As docs/how-to/troubleshooting.md says."""
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "__init__.py").touch()
+    shadowed = run("--help", folder=tmp_path)
+    assert (shadowed.returncode, "No module named training.fit" in shadowed.stderr) == (1, True)
+    safe = run("--help", folder=tmp_path, python=(sys.executable, "-P"))
+    assert safe.returncode == 0, safe.stderr
+    (tmp_path / "training" / "__init__.py").unlink()  # a folder that is no package does no harm
+    assert run("--help", folder=tmp_path).returncode == 0
+
+
 def test_a_missing_store_is_a_one_line_error_without_files(tmp_path, here, capfd):
     assert here("nowhere.zarr", *ONE) == 1
     said = capfd.readouterr().err

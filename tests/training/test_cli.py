@@ -1,5 +1,6 @@
 """Settings from files and options; unknown ones are refused with the most similar name."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -245,6 +246,24 @@ def test_a_former_key_of_a_config_file_works_with_a_warning(tmp_path, capsys):
     printed = capsys.readouterr().err
     assert f"{file}: batch is deprecated, use batch_size" in printed
     assert f"{file}: silent is deprecated, use quiet" in printed
+
+
+@pytest.mark.parametrize("name", ["fit", "evaluate", "predict"])
+def test_help_lists_common_options_and_help_all_every_option(name, capsys):
+    module = importlib.import_module(f"training.{name}")
+    texts = []
+    for way in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as stop:
+            module.main([way])
+        assert stop.value.code == 0
+        texts.append(capsys.readouterr().out)
+    short, whole = (set(re.findall(r"^  (--[a-z0-9-]+)", text, re.MULTILINE)) for text in texts)
+    assert short < whole
+    assert len(short) <= 20
+    assert f"{len(whole - short)} more options: python -m training.{name} --help-all" in texts[0]
+    assert texts[1] == module.COMMAND.help()
+    assert "more options" not in texts[1]
+    assert texts[0].index(f"  python -m training.{name} ") < texts[0].index("  --")
 
 
 def test_help_lists_neither_former_nor_hidden_options():

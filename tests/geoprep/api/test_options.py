@@ -99,7 +99,7 @@ def test_every_command_has_its_function():
 def test_options_are_keywords_with_the_same_defaults(name):
     keywords = dict(parameters(name))
     for option in cli.commands[name].params:
-        if option.name in OF_THE_COMMAND or option.name in ("help_all",):
+        if option.name in OF_THE_COMMAND:
             continue
         if of_build(option) and name == "build-zarr":
             assert option.default == BuildOptions.__dataclass_fields__[option.name].default
@@ -138,7 +138,7 @@ def test_a_command_gives_its_function_every_option_and_calls_no_other(name, monk
     assert str(CliRunner().invoke(cli, [name, *words.split()]).exception) == "recorded"
     context = cli.commands[name].make_context(name, words.split())
     for option in cli.commands[name].params:
-        if option.name in OF_THE_COMMAND or of_build(option) or option.name in ("help_all",):
+        if option.name in OF_THE_COMMAND or of_build(option):
             continue
         assert context.get_parameter_source(option.name).name == "COMMANDLINE", option.name
         given, value = keyword(option), context.params[option.name]

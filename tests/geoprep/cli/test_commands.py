@@ -183,7 +183,7 @@ def test_every_choice_of_a_build_has_an_option_with_its_default(geoprep):
 
     from geoprep.plan.options import BuildOptions
 
-    _, out, _ = geoprep("build-zarr", "--help")
+    _, out, _ = geoprep("build-zarr", "--help-all")
     words = " ".join(out.split())
     for one in fields(BuildOptions):
         assert f"--{one.name.replace('_', '-')} " in words

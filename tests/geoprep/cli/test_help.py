@@ -1,9 +1,12 @@
 """Tests of options: deprecated names, and option names in error messages."""
 
+import re
+
 import click
 import pytest
 from click.testing import CliRunner
 
+from geoprep.cli import cli
 from geoprep.cli.help import GroupedCommand, grouped_option, name_options
 from geoprep.errors import UsageError
 
@@ -42,3 +45,22 @@ def test_errors_name_options_in_place_of_parameters():
 
 def test_a_message_outside_a_command_is_unchanged():
     assert name_options("`out` is missing") == "`out` is missing"
+
+
+@pytest.mark.parametrize("name", [name for name, one in cli.commands.items() if one.common])
+def test_help_lists_common_options_after_examples_and_help_all_every_option(name):
+    texts = [CliRunner().invoke(cli, [name, way]).output for way in ("--help", "--help-all")]
+    short, whole = (set(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE)) for text in texts)
+    options = {one.name: one.opts[0] for one in cli.commands[name].params}
+    common = cli.commands[name].common
+    assert short == {options[one] for one in common} | {"--help-all"}
+    assert whole == {*options.values(), "--help-all"}
+    assert f"{len(options) - len(common)} more options: " in texts[0]
+    assert "more options" not in texts[1]
+    assert texts[0].index(f"geoprep {name} --") < texts[0].index("\n  --")
+
+
+def test_commands_of_many_options_have_a_short_help():
+    assert {n for n, one in cli.commands.items() if len(one.params) > 15} == {
+        name for name, one in cli.commands.items() if one.common
+    }

@@ -166,7 +166,7 @@ def test_speed_options_must_fit_together(town):
 
 
 def test_help_of_score_says_what_published_and_images_do():
-    text = " ".join(CliRunner().invoke(cli, ["score", "--help"]).output.split())
+    text = " ".join(CliRunner().invoke(cli, ["score", "--help-all"]).output.split())
     assert "leave out closed loops" in text
     assert "false roads outside that box do not count" in text
     assert "Random seed for choosing starting points" in text
