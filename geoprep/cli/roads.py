@@ -133,8 +133,6 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
     no_gap_closing = given.pop("no_gap_closing")
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
     given |= {"close_gaps": not no_gap_closing, "progress": not (quiet or as_json)}
-    if given["threshold"] is None and given["progress"]:
-        _say_threshold(rasters[0])
     if out.suffix.lower() == ".csv":
         summary: dict[str, Any] = write_road_table(rasters, out, **given)
     else:
@@ -144,6 +142,8 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
             "nodes": len(network.graph.nodes),
             "km": round(network.length_km, 3),
         }
+    if given["threshold"] is None and given["progress"]:
+        _say_threshold(rasters[0])
     if as_json:
         click.echo(json.dumps({"out": str(out), **summary}, indent=2))
     else:
