@@ -244,7 +244,7 @@ def build_model(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn.M
             "package.module:factory; a factory is called with bands and channels and returns the "
             "model"
         )
-    factory = imported("model", spec) if is_code(spec) else _smp_factory(spec)
+    factory = imported("model", spec) if is_code(spec) else smp_factory(spec)
     try:
         model = factory(bands=bands, channels=channels)
     except Exception as error:  # users' code may raise anything
@@ -286,8 +286,21 @@ def imported(parameter: str, spec: str) -> Any:  # noqa: ANN401 - any object can
         ) from error
 
 
-def _smp_factory(spec: str) -> Callable[..., nn.Module]:
-    """Return a factory of a model of segmentation_models_pytorch, with random weights."""
+def smp_factory(spec: str, encoder_weights: str | None = None) -> Callable[..., nn.Module]:
+    """Return a factory of a model of segmentation_models_pytorch.
+
+    Parameters
+    ----------
+    spec
+        As of `build_model`.
+    encoder_weights
+        Published weights of the encoder by the name that the package gives them; None: random.
+
+    Raises
+    ------
+    UsageError
+        The package, or one that it needs, is missing.
+    """
     _, architecture, encoder, *_ = *spec.split(":"), "", ""
     try:
         create = importlib.import_module(SMP_PACKAGE).create_model
@@ -299,7 +312,7 @@ def _smp_factory(spec: str) -> Callable[..., nn.Module]:
             f"`model` {spec} needs {missing} ({error}): pip install {package}"
         ) from error
     return lambda bands, channels: create(
-        architecture, encoder or "resnet34", None, in_channels=bands, classes=channels
+        architecture, encoder or "resnet34", encoder_weights, in_channels=bands, classes=channels
     )
 
 

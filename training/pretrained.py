@@ -1,4 +1,4 @@
-"""Published ResNet34 weights for the encoder, adapted to the number of bands."""
+"""Initial weights: published ones for the encoder, or those of a model trained before."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
+from training.checkpoint import BEST, ModelInfo, load
+from training.model import SMP, smp_factory
 
 IMAGENET_URL = "https://download.pytorch.org/models/resnet34-b627a593.pth"
 """torchvision's ResNet34_Weights.IMAGENET1K_V1; the name ends in the start of its SHA-256."""
@@ -20,7 +22,7 @@ _CLASSIFIER = ("fc.weight", "fc.bias")
 _PREFIXES = ("module.", "encoder.", "backbone.")
 
 
-def load_encoder_weights(model: nn.Module, source: str = "none") -> str:
+def load_encoder_weights(model: nn.Module, source: str = "none", spec: str = "") -> str:
     """Load weights into the encoder of a model; return a line that describes them.
 
     Published weights are for red, green and blue. For another number of bands the kernels of the
@@ -34,6 +36,9 @@ def load_encoder_weights(model: nn.Module, source: str = "none") -> str:
     source
         ``none``, ``imagenet`` (downloaded once, 87 MB, into torch's cache) or a file: a state
         dictionary of ResNet34, or one that holds it under ``state_dict`` or ``model``.
+    spec
+        The model as `training.model.build_model` takes it: encoders of segmentation_models_pytorch
+        get the weights that this package publishes as ``imagenet``.
 
     Raises
     ------
@@ -43,6 +48,8 @@ def load_encoder_weights(model: nn.Module, source: str = "none") -> str:
     if source == "none":
         return "random weights"
     encoder = getattr(model, "encoder", None)
+    if source == "imagenet" and spec.startswith(SMP) and isinstance(encoder, nn.Module):
+        return _load_smp_weights(encoder, spec, len(next(encoder.parameters())[0]))
     if not isinstance(encoder, nn.Module) or _STEM not in encoder.state_dict():
         raise UsageError(
             f"`encoder_weights` {source}: this model has no encoder named like torchvision's "
@@ -70,6 +77,91 @@ def load_encoder_weights(model: nn.Module, source: str = "none") -> str:
         )
     adapted = "" if given == bands else f", first convolution adapted from {given} to {bands} bands"
     return f"encoder from {source}{adapted}"
+
+
+def _load_smp_weights(encoder: nn.Module, spec: str, bands: int) -> str:
+    """Load the weights of segmentation_models_pytorch, which adapts them to the bands itself."""
+    try:
+        with torch.random.fork_rng(devices=()):
+            made = smp_factory(spec, "imagenet")(bands=bands, channels=1)
+        encoder.load_state_dict(made.get_submodule("encoder").state_dict())
+    except UsageError:
+        raise
+    except Exception as error:  # a download, or an encoder without such weights
+        raise UsageError(
+            f"`encoder_weights` imagenet: segmentation_models_pytorch has none for {spec} or "
+            f"cannot download them ({error}); use none"
+        ) from error
+    return f"encoder from imagenet by segmentation_models_pytorch, for {bands} bands"
+
+
+def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
+    """Load every weight of a trained model that fits; return a line that describes them.
+
+    Weights fit if name and shape agree. The first convolution is adapted to other bands, see
+    `adapt_bands`. The head fits only if the targets agree.
+
+    Parameters
+    ----------
+    model
+        Model to be trained, with its initial weights.
+    info
+        Its inputs and outputs.
+    source
+        A checkpoint, or the folder of a run, which stands for its best.pt. Averaged weights are
+        taken if there are any.
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint cannot be used.
+    UsageError
+        No weight fits.
+    """
+    path = Path(source)
+    path = path / BEST if (path / BEST).exists() else path
+    saved = load(path)
+    given, own = saved.ema or saved.model, model.state_dict()
+    same_targets = _meaning(saved.info) == _meaning(info)
+    bands = len(saved.info.bands), len(info.bands)
+    kept, adapted = {}, ""
+    for name, value in given.items():
+        wanted = own.get(name)
+        if wanted is None or not (same_targets or "head" not in name.split(".")[0]):
+            continue
+        if value.shape != wanted.shape and _reads_bands(value, wanted, bands):
+            value = adapt_bands(value, bands[1])
+            adapted = f", first convolution adapted from {bands[0]} to {bands[1]} bands"
+        if value.shape == wanted.shape:
+            kept[name] = value
+    if not any(name in kept for name, _ in model.named_parameters()):
+        raise UsageError(
+            f"`init_from` {source}: no weight of {saved.info.model} fits {info.model}: give a run "
+            "of the same model"
+        )
+    model.load_state_dict(kept, strict=False)
+    names = [name for name, _ in model.named_parameters()]
+    left = [name for name in names if name not in kept]
+    line = f"{len(names) - len(left)} of {len(names)} weights from {path}{adapted}"
+    if left:
+        parts = sorted({name.split(".")[0] for name in left})
+        why = "" if same_targets else f" (its targets are {saved.info.targets})"
+        line += f"; at random: {len(left)} of {', '.join(parts)}{why}"
+    if saved.info.bands != info.bands and not adapted:
+        line += f"; its bands are {', '.join(saved.info.bands)}"
+    return line
+
+
+def _meaning(info: ModelInfo) -> tuple[Any, ...]:
+    """Return what the channels of a model mean."""
+    return info.targets, info.channels, getattr(info, "class_names", ())
+
+
+def _reads_bands(given: Tensor, wanted: Tensor, bands: tuple[int, int]) -> bool:
+    """Return whether two kernels differ only in that they read the bands of two images."""
+    shapes = [(*kernel.shape[:1], *kernel.shape[2:]) for kernel in (given, wanted)]
+    read = tuple(kernel.shape[1] for kernel in (given, wanted) if kernel.ndim == 4)
+    return shapes[0] == shapes[1] and read == bands
 
 
 def adapt_bands(kernel: Tensor, bands: int) -> Tensor:

@@ -178,6 +178,11 @@ class ModelConfig:
         "Initial weights of the encoder: imagenet (downloaded), a local file, or none.",
         "imagenet|FILE|none",
     )
+    init_from: str | None = option(
+        None,
+        "Initial weights from a run or checkpoint: all that fit, whatever its targets and bands.",
+        "RUN|FILE",
+    )
     encoder_lr: float = option(
         1.0,
         "Learning rate of the encoder, as a factor of --lr; 0 freezes its weights.",

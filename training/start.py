@@ -197,6 +197,10 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
     UsageError
         A setting cannot be changed.
     """
+    if given.get("init_from") is not None:
+        other = "resume" if saved is not None else "encoder_weights"
+        if saved is not None or given.get("encoder_weights", "none") != "none":
+            raise UsageError(f"`init_from` and `{other}` both set the weights: give one of them")
     if saved is None:
         return Config.from_flat(given), []
     bands = ",".join(saved.info.bands)  # by name: their order in a store may have changed

@@ -30,7 +30,7 @@ from training.engine import (
 )
 from training.losses import Timed, make_trainable
 from training.optim import prepare
-from training.pretrained import load_encoder_weights
+from training.pretrained import load_encoder_weights, load_initial_weights
 from training.settings import Config
 
 
@@ -230,7 +230,7 @@ class Run:
         self.trainable = make_trainable(config, self.info, engine, stores)
         self.initial = ""
         if saved is None:
-            self.initial = load_encoder_weights(self.trainable.model, config.encoder_weights)
+            self.initial = self._load_initial_weights()
         else:
             files.load_weights(self.trainable.model, saved.model, str(folder))
         self.optimizer = prepare(self.trainable, engine, config)
@@ -239,6 +239,12 @@ class Run:
         if config.ema:
             self.averaged = copy_weights(self.trainable.model)
         self._restore(saved)
+
+    def _load_initial_weights(self) -> str:
+        config, model = self.config, self.trainable.model
+        if config.init_from is not None:
+            return load_initial_weights(model, self.info, config.init_from)
+        return load_encoder_weights(model, config.encoder_weights, config.model)
 
     def _restore(self, saved: Checkpoint | None) -> None:
         """Restore optimizer, averaged weights and random states of a checkpoint."""

@@ -701,3 +701,20 @@ def test_a_fold_without_the_number_of_folds_is_refused(fit, tmp_path, capfd):
     assert fit("--out", tmp_path / "run", "--fold", 1) == 2
     assert "--fold 1 needs --folds" in capfd.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_begins_with_the_weights_of_another(fit, tmp_path, capfd):
+    """With other targets and one band; the encoder learns at its own rate, here not at all."""
+    encoded = ("--model", "helpers.tiny:encoded", *SMALL[2:])
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert fit("--out", first, "--epochs", 1, network=encoded) == 0
+    options = ("--init-from", first, "--targets", "binary", "--encoder-lr", 0, "--ema", 0)
+    assert fit("--out", second, "--epochs", 1, *options, network=encoded) == 0
+    assert "2 of 4 weights from" in capfd.readouterr().out
+    before, after = load(first / "best.pt"), load(second / "best.pt")
+    weights = before.ema or before.model
+    assert torch.equal(after.model["encoder.weight"], weights["encoder.weight"])
+    assert fit("--resume", second, "--init-from", first, store=None, network=encoded) == 2
+    assert "--init-from and --resume both set the weights" in capfd.readouterr().err
+    assert fit("--out", tmp_path / "x", "--init-from", tmp_path / "no", network=encoded) == 1
+    assert "no such checkpoint" in capfd.readouterr().err

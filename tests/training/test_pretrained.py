@@ -1,14 +1,18 @@
 """Published weights into the encoder, by file, for any number of bands."""
 
+import sys
+from types import SimpleNamespace
 from urllib.error import URLError
 
 import pytest
 import torch
+from helpers.tiny import build, encoded
 from torch import nn
 
 from geoprep.errors import UsageError
+from training.checkpoint import Checkpoint, ModelInfo, save
 from training.model import ResNet34, build_model
-from training.pretrained import adapt_bands, load_encoder_weights
+from training.pretrained import adapt_bands, load_encoder_weights, load_initial_weights
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +110,79 @@ def test_without_connection_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", fail)
     with pytest.raises(UsageError, match="give the file"):
         load_encoder_weights(build_model(bands=3, channels=1), "imagenet")
+
+
+def info(**changed):
+    facts = {
+        **{"model": "helpers.tiny:encoded", "bands": ("red", "green", "blue"), "channels": 8},
+        **{"targets": "bins", "mean": (0.0,) * 3, "std": (1.0,) * 3, "rescale": "scene"},
+        **{"gsd_m": (0.5, 0.5), "level": 64, "class_mph": (25.0,) * 7},
+    }
+    return ModelInfo(**facts | changed)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """The folder of a run whose averaged weights differ from its last ones."""
+    model = encoded(3, 8)
+    averaged = {name: value + 1 for name, value in model.state_dict().items()}
+    save(tmp_path / "best.pt", Checkpoint(info=info(), model=model.state_dict(), ema=averaged))
+    return tmp_path, averaged
+
+
+def test_a_run_with_the_same_targets_gives_all_weights(trained):
+    folder, averaged = trained
+    model = encoded(3, 8)
+    assert load_initial_weights(model, info(level=32, gsd_m=(2, 2)), str(folder)) == (
+        f"4 of 4 weights from {folder / 'best.pt'}"
+    )
+    assert all(torch.equal(value, averaged[name]) for name, value in model.state_dict().items())
+
+
+def test_other_targets_and_bands_keep_what_fits(trained):
+    folder, averaged = trained
+    model = encoded(4, 1)
+    head = model.head.weight.clone()
+    wanted = info(bands=("red", "green", "blue", "nir"), targets="binary", channels=1)
+    line = load_initial_weights(model, wanted, str(folder / "best.pt"))
+    assert line.startswith("2 of 4 weights from")
+    assert "adapted from 3 to 4 bands; at random: 2 of head (its targets are bins)" in line
+    kernel = averaged["encoder.weight"]
+    torch.testing.assert_close(model.encoder.weight, adapt_bands(kernel, 4))
+    assert torch.equal(model.encoder.bias, averaged["encoder.bias"])
+    assert torch.equal(model.head.weight, head)
+
+
+def test_a_head_of_the_same_shape_for_other_targets_is_not_loaded(trained):
+    folder, _ = trained
+    save(
+        folder / "best.pt",
+        Checkpoint(info=info(targets="binary"), model=encoded(3, 8).state_dict()),
+    )
+    model = encoded(3, 8)
+    head = model.head.weight.clone()
+    load_initial_weights(model, info(), str(folder))
+    assert torch.equal(model.head.weight, head)
+
+
+def test_a_run_of_another_model_is_refused(trained):
+    with pytest.raises(UsageError, match=r"`init_from` .*: no weight of .* fits"):
+        load_initial_weights(build(3, 8), info(), str(trained[0]))
+
+
+def test_encoders_of_smp_get_their_published_weights(monkeypatch):
+    asked = []
+
+    def create_model(arch, encoder_name, encoder_weights, in_channels, classes):
+        asked.append((encoder_name, encoder_weights))
+        model = encoded(in_channels, classes)
+        nn.init.constant_(model.encoder.weight, 3.0 if encoder_weights else 0.0)
+        return model
+
+    package = SimpleNamespace(create_model=create_model)
+    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", package)
+    spec = "smp:Unet:mit_b0"
+    model = build_model(spec, bands=4, channels=8)
+    assert "4 bands" in load_encoder_weights(model, "imagenet", spec)
+    assert asked == [("mit_b0", None), ("mit_b0", "imagenet")]
+    assert (model.encoder.weight == 3).all()
