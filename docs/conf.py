@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from pathlib import Path
 
@@ -21,6 +22,9 @@ def digest_of_packages() -> str:
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
+
+# Commands of the notebooks are those of this interpreter's environment.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 project = "geoprep"
 author = "The geoprep developers"
@@ -47,7 +51,8 @@ myst_heading_anchors = 4
 
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(REPO / "build" / "docs-cache" / digest_of_packages())
-nb_execution_timeout = 120
+nb_execution_timeout = 300
+nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
@@ -57,13 +62,14 @@ autodoc_typehints = "none"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 
-copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_text = r"\$ |>>> |\.\.\. |!"
 copybutton_prompt_is_regexp = True
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"geoprep {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
     "navigation_with_keys": False,

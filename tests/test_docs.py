@@ -1,0 +1,141 @@
+"""Test that commands, options, names and variables on the documentation's pages exist."""
+
+import importlib
+import re
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from geoprep.cli import cli
+
+REPO = Path(__file__).resolve().parents[1]
+DOCS = REPO / "docs"
+PAGES = [REPO / "README.md", *sorted(DOCS.rglob("*.md"))]
+sys.path.append(str(DOCS / "_ext"))
+FENCE = re.compile(r"^(`{3,}|:{3,})[{]?(console|bash|code-cell)\b[^\n]*\n(.*?)^\1", re.M | re.S)
+
+
+def commands(text):
+    """Yield the commands of a page: console blocks, and lines of notebooks that begin with !."""
+    for _, kind, body in FENCE.findall(text):
+        mark = {"console": "$ ", "code-cell": "!"}.get(kind, "")
+        for line in body.replace("\\\n", " ").splitlines():
+            if line.startswith(mark) and line.strip():
+                yield line.removeprefix(mark)
+
+
+def words_of(command):
+    """Return the words of a command up to a comment, a pipe or the next command."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = []
+    for word in lexer:
+        if set(word) <= set("();<>|&") and word:
+            break
+        words.append(word)
+    return words
+
+
+@cache
+def options_of(program, name):
+    """Return the options of a command, read from its declaration; None if there is no such one."""
+    if program == "geoprep":
+        if not name or name.startswith("-"):
+            return {"--version", "--help"}
+        command = cli.commands.get(name)
+        if command is None:
+            return None
+        with command.make_context(name, [], resilient_parsing=True) as context:
+            return {o for p in command.get_params(context) for o in (*p.opts, *p.secondary_opts)}
+    from option_tables import BENCHMARKS, TRAINING, benchmark_parser, settings_of, training_sections
+
+    if program == "training" and name in TRAINING:
+        sections = training_sections(name)
+        flags = {flag for part in sections for one in settings_of(part) for flag in one.flags}
+        return flags | {"--help", "--help-all", "--config"}
+    if program == "benchmarks" and name in BENCHMARKS:
+        return set(benchmark_parser(name)._option_string_actions)
+    return None
+
+
+def problem(command):
+    """Return what is wrong with a command of this project; None for other programs."""
+    words = words_of(command)
+    while words and re.fullmatch(r"\w+=\S*", words[0]):
+        words.pop(0)
+    if words[:1] == ["make"]:
+        targets = re.findall(r"^([\w%-]+(?: [\w%-]+)*):", (REPO / "Makefile").read_text(), re.M)
+        known = {name for line in targets for name in line.split()}
+        wrong = [w for w in words[1:] if "=" not in w and w not in known and "wheel-3" not in w]
+        return f"no target {wrong[0]}" if wrong else None
+    if words[:1] == ["geoprep"]:
+        program, name, rest = "geoprep", words[1] if len(words) > 1 else "", words[1:]
+    elif "-m" in words and words[words.index("-m") + 1].startswith(("training.", "benchmarks.")):
+        at = words.index("-m") + 1
+        program, name = words[at].split(".", 1)
+        rest = words[at + 1 :]
+    else:
+        return None
+    options = options_of(program, name)
+    if options is None:
+        return f"no command {program} {name}"
+    given = {word.split("=")[0] for word in rest if word.startswith("--")}
+    unknown = sorted(given - options)
+    return f"no option {unknown[0]}" if unknown else None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
+def test_commands_and_options_on_a_page_exist(page):
+    found = [(command, problem(command)) for command in commands(page.read_text("utf-8"))]
+    assert not [f"{command}: {wrong}" for command, wrong in found if wrong]
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        ("geoprep build-zarr --no-such-option", "no option --no-such-option"),
+        ("geoprep bild-zarr", "no command geoprep bild-zarr"),
+        ("python -m training.fit a.zarr --epocs 3 | tee log", "no option --epocs"),
+        ("python -m benchmarks.roads --quik", "no option --quik"),
+        ("make dokumentation", "no target dokumentation"),
+        ("geoprep info moscow.zarr && ls --all", None),
+        ("pip install --quiet .", None),
+    ],
+)
+def test_wrong_commands_are_found(command, wrong):
+    assert problem(command) == wrong
+
+
+@pytest.mark.parametrize("package", ["geoprep", "loaders", "training"])
+def test_every_public_name_is_on_its_reference_page(package):
+    text = (DOCS / "reference" / f"api-{package}.md").read_text()
+    blocks = re.findall(rf"```{{public-names}} {package}\n(.*?)```", text, re.S)
+    listed = [name for block in blocks for name in block.split()]
+    public = set(importlib.import_module(package).__all__) - {"__version__"}
+    assert sorted(listed) == sorted(public)
+
+
+def test_every_variable_that_the_code_reads_is_on_the_page_of_variables():
+    page = (DOCS / "reference" / "environment.md").read_text()
+    read = re.compile(
+        r'environ(?:\.get|\.setdefault)?[\[(]\s*"([A-Z_]+)"|"([A-Z_]+)" (?:not )?in os.e'
+    )
+    named = re.compile(r'"((?:AWS|GOOGLE|GEOPREP)_[A-Z0-9_]+)"')
+    variables = set()
+    for package in ("geoprep", "loaders", "training"):
+        for path in (REPO / package).rglob("*.py"):
+            text = path.read_text()
+            variables |= {a or b for a, b in read.findall(text)} | set(named.findall(text))
+    assert len(variables) > 15
+    assert not [name for name in sorted(variables) if f"`{name}`" not in page]
+
+
+def test_every_page_of_a_section_is_in_its_table_of_contents():
+    for index in sorted(DOCS.glob("*/index.md")):
+        tree = "".join(re.findall(r"```\{toctree\}\n(.*?)```", index.read_text(), re.S))
+        pages = {page.stem for page in index.parent.glob("*.md")} - {"index"}
+        missing = pages - set(tree.split())
+        assert "*" in tree.split() or not missing, f"{index}: {sorted(missing)}"
