@@ -15,6 +15,7 @@ from loaders.memory import MemorySampler, Usage, available_memory, process_usage
 from loaders.prefetch import Batch
 from loaders.prep import (
     PAD_TO,
+    ClassTarget,
     DevicePrep,
     Jitter,
     Normalize,
@@ -24,7 +25,7 @@ from loaders.prep import (
     band_statistics,
 )
 from loaders.ram import RamTiles
-from loaders.selection import Folds, Split, open_stores, select
+from loaders.selection import Folds, Split, common_classes, open_stores, select
 from loaders.shared import SharedArrays, is_distributed
 from loaders.stream import StreamTiles
 
@@ -32,6 +33,7 @@ __all__ = [
     "PAD_TO",
     "Batch",
     "BatchLoader",
+    "ClassTarget",
     "DevicePrep",
     "DeviceTiles",
     "Folds",
@@ -50,6 +52,7 @@ __all__ = [
     "available_memory",
     "band_statistics",
     "collate",
+    "common_classes",
     "is_distributed",
     "open_stores",
     "process_usage",

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.store import MISSING, REPAIR, PixelLayout, StoreReader, without_checksum
+from geoprep.store import MISSING, REPAIR, ClassTable, PixelLayout, StoreReader, without_checksum
 from loaders.prefetch import Prefetcher
 
 Bytes = NDArray[np.uint8]
@@ -52,10 +52,13 @@ class Decoder:
         Layout of the array.
     bands
         Indexes of the bands to keep, in this order; None for all as they are.
+    values
+        uint8 (256,), replaces every value of a label; None for values as they are.
     """
 
     layout: PixelLayout
     bands: tuple[int, ...] | None = None
+    values: NDArray[np.uint8] | None = None
 
     def __call__(self, chunk: Bytes, out: Bytes) -> None:
         """Check a chunk against its checksum and decompress it.
@@ -74,6 +77,8 @@ class Decoder:
         """
         if self.bands is None:
             self.layout.decode(chunk, out)
+            if self.values is not None:
+                np.take(self.values, out, out=out, mode="clip")  # mode "raise" would copy
             return
         whole = _tile_buffer.take(self.layout.tile_bytes).reshape(self.layout.tile_shape)
         self.layout.decode(chunk, whole)
@@ -278,7 +283,9 @@ Arrays = tuple[PixelArray, PixelArray]
 """Images and labels."""
 
 
-def open_arrays(store: StoreReader, level: int, bands: Sequence[str]) -> Arrays:
+def open_arrays(
+    store: StoreReader, level: int, bands: Sequence[str], classes: Sequence[str] = ()
+) -> Arrays:
     """Open images and labels of a level.
 
     Parameters
@@ -289,19 +296,43 @@ def open_arrays(store: StoreReader, level: int, bands: Sequence[str]) -> Arrays:
         Tile side in pixels.
     bands
         Names of the bands to keep, in this order.
+    classes
+        Names of the classes in the order of label values; those of the store in any order.
 
     Raises
     ------
     StoreError
-        The layout of a pixel array is not that of schema 1.
+        The layout of a pixel array is not that of its schema.
     """
     places = tuple(map(store.meta.bands.index, bands))
     kept = None if places == tuple(range(len(store.meta.bands))) else places
     remote = "://" in store.location
     files = _RemoteFiles(store) if remote else _LocalFiles(Path(store.location))
-    decoders = Decoder(store.layout(level, "image"), kept), Decoder(store.layout(level, "speed"))
-    image, speed = (PixelArray(store.location, decode, files) for decode in decoders)
-    return image, speed
+    decoders = (
+        Decoder(store.layout(level, "image"), kept),
+        Decoder(store.layout(level, store.meta.label_array), values=class_values(store, classes)),
+    )
+    image, label = (PixelArray(store.location, decode, files) for decode in decoders)
+    return image, label
+
+
+def class_values(store: StoreReader, classes: Sequence[str]) -> NDArray[np.uint8] | None:
+    """Return the value of each label byte of a store in another order of its classes.
+
+    Parameters
+    ----------
+    store
+        An opened store.
+    classes
+        Names of its classes in the wanted order; empty for labels of speeds.
+
+    Returns
+    -------
+    uint8 (256,), or None if the order is the same.
+    """
+    if tuple(classes) == tuple(store.meta.class_names):
+        return None
+    return ClassTable(tuple(classes), ()).lookup(store.meta.class_names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,9 +81,10 @@ class TileDataset(Dataset[dict[str, Any]]):
         Returns
         -------
         dict
-            ``image`` uint8 (band, y, x), channels last in memory; ``speed`` uint8 (y, x);
-            ``index`` of the tile; ``key`` for jitter; with ``georeference`` also ``affine``,
-            float64 (6,), ``a b c d e f`` of rasterio for the crop after its symmetry, and ``crs``.
+            ``image`` uint8 (band, y, x), channels last in memory; ``speed`` uint8 (y, x), or
+            ``label`` if the tiles have classes; ``index`` of the tile; ``key`` for jitter; with
+            ``georeference`` also ``affine``, float64 (6,), ``a b c d e f`` of rasterio for the crop
+            after its symmetry, and ``crs``.
         """
         return self.__getitems__([item])[0]
 
@@ -95,15 +96,15 @@ class TileDataset(Dataset[dict[str, Any]]):
         samples = np.array(items, np.int64) % len(self)
         crops = self.sampling.crops(int(self._epoch["epoch"][0]), samples)
         n, side, bands = len(samples), self.sampling.sample_side, len(self.tiles.bands)
-        image, speed = _empty(n, side, side, bands), _empty(n, side, side)
-        self.tiles.copy(crops, image, speed)
+        image, label = _empty(n, side, side, bands), _empty(n, side, side)
+        self.tiles.copy(crops, image, label)
         batch: dict[str, Any] = {
             "image": image.permute(0, 3, 1, 2),
-            "speed": speed,
+            "label" if self.tiles.has_classes else "speed": label,
             "index": torch.from_numpy(crops.tile),
             "key": torch.from_numpy(crops.key),
         }
-        columns: list[Any] = [batch["image"], speed, crops.tile.tolist(), crops.key.tolist()]
+        columns: list[Any] = [batch["image"], label, crops.tile.tolist(), crops.key.tolist()]
         if self.georeference:
             batch |= self._georeference(crops)
             columns += [batch["affine"], batch["crs"]]

@@ -16,6 +16,7 @@ from torch import Tensor
 from geoprep.errors import UsageError
 from loaders.crops import FLIP_X, FLIP_Y, TRANSPOSE, Crops
 from loaders.memory import format_bytes
+from loaders.prefetch import check_speeds
 from loaders.ram import RamTiles
 from loaders.selection import Split, Stores
 from loaders.tiles import Tiles
@@ -79,7 +80,13 @@ class DeviceTiles(Tiles):
         # A copy: the original table would keep the memory of all pixels.
         super().__init__(tiles.origin, tiles.table.copy())
         self.image = _upload(tiles.image, self.device)
-        self.speed = _upload(tiles.speed, self.device)
+        self.label = _upload(tiles.label, self.device)
+
+    @property
+    def speed(self) -> Tensor:
+        """The label of speeds, uint8 (tile, y, x); raises UsageError for classes."""
+        check_speeds("tiles.label", has_classes=self.has_classes)
+        return self.label
 
     @classmethod
     def load(
@@ -114,18 +121,18 @@ class DeviceTiles(Tiles):
         side = image.shape[1]
         if side == self.side and not crops.op.any():
             torch.index_select(self.image, 0, tile, out=image)
-            torch.index_select(self.speed, 0, tile, out=label)
+            torch.index_select(self.label, 0, tile, out=label)
             return
         pixel = self._pixels(tile, y, x, op, side).view(-1)
         bands = len(self.bands)
         torch.index_select(self.image.view(-1, bands), 0, pixel, out=image.view(-1, bands))
-        torch.index_select(self.speed.view(-1), 0, pixel, out=label.view(-1))
+        torch.index_select(self.label.view(-1), 0, pixel, out=label.view(-1))
 
     def decode(
         self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
     ) -> None:
         """Copy one whole tile to the host; see `Tiles.decode`."""
-        for source, target in ((self.image, image), (self.speed, label)):
+        for source, target in ((self.image, image), (self.label, label)):
             if target is not None:
                 target[:] = source[tile].cpu().numpy()
 

@@ -8,7 +8,7 @@ tiles copy the crops into it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -21,7 +21,13 @@ from torch import distributed as dist
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from loaders.prefetch import Batch, BufferPool, Prefetcher
-from loaders.road_sampling import WeightRule, tile_weights, tiles_with_road
+from loaders.road_sampling import (
+    PixelCells,
+    WeightRule,
+    tile_weights,
+    tiles_with_classes,
+    tiles_with_road,
+)
 from loaders.sampling import STEPS_DRAWN, Augment, Sampling, Schedule, Step, StepCrops
 from loaders.tiles import CropReader, Tiles
 
@@ -103,9 +109,12 @@ class BatchLoader:
     min_road
         Minimum share of road in a sample, 0 to 1: crops are drawn up to eight times, and tiles with
         too little road are left out, see `drawn_tiles`. Training only.
+    min_share
+        The same for classes: minimum share by the name of the class, such as ``{"water": 0.1}``. A
+        sample has enough of every class that is named.
     weights
-        Relative frequency of tiles: ``road``, ``speed``, or one number per tile; see
-        :func:`loaders.road_sampling.tile_weights`. Training only.
+        Relative frequency of tiles: ``road`` or ``speed`` for labels of speeds, ``classes``, or one
+        number per tile; see :func:`loaders.road_sampling.tile_weights`. Training only.
     pin_memory
         Page-locked batches, for asynchronous copies. None: if there is an accelerator.
 
@@ -134,6 +143,7 @@ class BatchLoader:
         threads: int | None = None,
         prefetch: int | None = None,
         min_road: float = 0.0,
+        min_share: Mapping[str, float] | None = None,
         weights: WeightRule | Sequence[float] | NDArray[np.float64] | None = None,
         pin_memory: bool | None = None,
     ) -> None:
@@ -144,9 +154,14 @@ class BatchLoader:
                 f"threads={threads}, prefetch={prefetch}: use at least 1 thread, and a prefetch of "
                 "at least 0"
             )
-        if not shuffle and (min_road > 0 or weights is not None):
-            raise UsageError("shuffle=False sees every tile once: leave out min_road and weights")
+        if not shuffle and (min_road > 0 or min_share or weights is not None):
+            raise UsageError(
+                "shuffle=False sees every tile once: leave out min_road, min_share and weights"
+            )
         chosen, roads = tiles_with_road(tiles, min_road, crop)
+        areas: tuple[PixelCells, ...] = ()
+        if min_share:
+            chosen, areas = tiles_with_classes(tiles, min_share, crop)
         if weights is not None:
             weights = tile_weights(weights, tiles, chosen)
         self.tiles = tiles
@@ -160,6 +175,8 @@ class BatchLoader:
             weights=weights,
             min_road=min_road,
             roads=roads,
+            min_share=min_share,
+            areas=areas,
         )
         self._rank, self._world_size = rank, world_size
         self._state_ranks: tuple[int, int] | None = None
@@ -178,9 +195,14 @@ class BatchLoader:
         self._pool = self._make_pool()
         self._reader = self._make_reader(self.sampling)
         if 2 * self.drawn_tiles < len(tiles):
+            rule, other = (
+                (f"min_share={dict(min_share)}", "classes")
+                if min_share
+                else (f"min_road={min_road:g}", "road")
+            )
             warnings.warn(
-                f"min_road={min_road:g} leaves {self.drawn_tiles} of {len(tiles)} tiles to draw "
-                f"from, {self.samples} samples per epoch: use a smaller value, or weights='road'",
+                f"{rule} leaves {self.drawn_tiles} of {len(tiles)} tiles to draw from, "
+                f"{self.samples} samples per epoch: use a smaller value, or weights={other!r}",
                 UserWarning,
                 stacklevel=2,
             )
@@ -220,7 +242,8 @@ class BatchLoader:
         # In work or ready, including the one the loop gets next: prefetch + 1. And the loop's own.
         spare = self.prefetch + 2
         size, device = self._schedule.batch_size, self.tiles.device
-        return BufferPool(size, side, bands, spare, pinned=self._pinned, device=device)
+        where: dict[str, Any] = {"pinned": self._pinned, "device": device}
+        return BufferPool(size, side, bands, spare, **where, has_classes=self.tiles.has_classes)
 
     def _make_reader(self, sampling: Sampling) -> CropReader:
         return self.tiles.reader(sampling, self._schedule.world_size, self._pool)
@@ -236,7 +259,7 @@ class BatchLoader:
 
     @property
     def drawn_tiles(self) -> int:
-        """Number of tiles that samples are drawn from: those with enough road for ``min_road``."""
+        """Number of tiles that samples are drawn from: those with enough for a minimum share."""
         return self.sampling.drawn_tiles
 
     @property
@@ -323,7 +346,7 @@ class BatchLoader:
             part, within = divmod(step, STEPS_DRAWN)
             rows = drawn(part)[within]
             batch = pool.batch(rows)
-            reader.copy(rows, batch.image.permute(0, 2, 3, 1), batch.speed)
+            reader.copy(rows, batch.image.permute(0, 2, 3, 1), batch.label)
             return batch
 
         numbers = range(len(steps))

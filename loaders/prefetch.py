@@ -51,8 +51,9 @@ class Batch:
     ----------
     image
         uint8 (n, band, y, x), in ``torch.channels_last`` order.
-    speed
-        uint8 (n, y, x), mph; 0 background, 254 road of unknown speed, 255 nodata.
+    label
+        uint8 (n, y, x), 255 nodata. Of speeds: mph, 0 background, 254 road of unknown speed. Of
+        classes: the number of the class.
     index
         int64 (n,), index of each sample's tile in the tiles.
     where
@@ -61,17 +62,26 @@ class Batch:
         int64 (n,), hash of (seed, epoch, sample); the source of random augmentation on the device.
     block
         uint8, the memory that the other parts are views of; None for a batch made of parts.
+    has_classes
+        Whether the label holds classes, not speeds.
     """
 
     image: Tensor
-    speed: Tensor
+    label: Tensor
     index: Tensor
     where: Tensor
     key: Tensor
     block: Tensor | None = None
+    has_classes: bool = False
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def speed(self) -> Tensor:
+        """The label of speeds, uint8 (n, y, x); raises UsageError if it holds classes."""
+        check_speeds("batch.label", has_classes=self.has_classes)
+        return self.label
 
     @property
     def device(self) -> torch.device:
@@ -93,13 +103,23 @@ class Batch:
             return self
         if self.block is not None:
             n, bands, side = len(self), self.image.shape[1], self.image.shape[2]
-            return batch_of(self.block.to(device, non_blocking=non_blocking), n, side, bands)
-        parts = (self.image, self.speed, self.index, self.where, self.key)
-        return Batch(*(part.to(device, non_blocking=non_blocking) for part in parts))
+            block = self.block.to(device, non_blocking=non_blocking)
+            return batch_of(block, n, side, bands, has_classes=self.has_classes)
+        parts = (self.image, self.label, self.index, self.where, self.key)
+        image, label, index, where, key = (
+            part.to(device, non_blocking=non_blocking) for part in parts
+        )
+        return Batch(image, label, index, where, key, has_classes=self.has_classes)
+
+
+def check_speeds(instead: str, *, has_classes: bool) -> None:
+    """Raise UsageError if labels hold classes; the message names what to use instead."""
+    if has_classes:
+        raise UsageError(f"these labels hold classes, not speeds: use `{instead}`")
 
 
 def _parts(n: int, side: int, bands: int) -> tuple[tuple[torch.dtype, tuple[int, ...]], ...]:
-    """Return dtype and shape of image (channels last in memory), speed, index, where, key."""
+    """Return dtype and shape of image (channels last in memory), label, index, where, key."""
     return (
         (torch.uint8, (n, side, side, bands)),
         (torch.uint8, (n, side, side)),
@@ -124,7 +144,7 @@ def block_bytes(n: int, side: int, bands: int) -> int:
     return sum(_aligned(d.itemsize * prod(shape)) for d, shape in _parts(n, side, bands))
 
 
-def batch_of(block: Tensor, n: int, side: int, bands: int) -> Batch:
+def batch_of(block: Tensor, n: int, side: int, bands: int, *, has_classes: bool = False) -> Batch:
     """Return the batch in a block.
 
     Parameters
@@ -133,6 +153,8 @@ def batch_of(block: Tensor, n: int, side: int, bands: int) -> Batch:
         uint8, at least `block_bytes` long.
     n, side, bands
         Samples, side of a sample in pixels, bands.
+    has_classes
+        Whether the label holds classes.
     """
     # Every operation of torch releases the interpreter's lock, and taking it back among threads
     # that fill batches takes longer than the operation. But torch finds a pinned block that is
@@ -146,8 +168,8 @@ def batch_of(block: Tensor, n: int, side: int, bands: int) -> Batch:
         parts.append(part.reshape(shape))
         end += _aligned(nbytes)
     parts[0] = parts[0].swapaxes(1, 3).swapaxes(2, 3)
-    image, speed, index, where, key = map(torch.from_numpy, parts) if plain else parts
-    return Batch(image, speed, index, where, key, block[:end])
+    image, label, index, where, key = map(torch.from_numpy, parts) if plain else parts
+    return Batch(image, label, index, where, key, block[:end], has_classes)
 
 
 class BufferPool:
@@ -169,6 +191,8 @@ class BufferPool:
         the pool: it alone knows when a copy that still reads a block has ended.
     device
         Device of the batches. On any but the host torch's allocator is the pool.
+    has_classes
+        Whether labels hold classes.
 
     Attributes
     ----------
@@ -187,7 +211,9 @@ class BufferPool:
         *,
         pinned: bool = False,
         device: torch.device | None = None,
+        has_classes: bool = False,
     ) -> None:
+        self.has_classes = has_classes
         self.nbytes = block_bytes(batch_size, side, bands)
         self.pinned = pinned
         self.device = torch.device("cpu") if device is None else device
@@ -199,7 +225,7 @@ class BufferPool:
         """Return a batch with everything but the pixels of its crops."""
         n, side, bands = len(crops.tile), self._side, self._bands
         if self.device.type == "cpu":
-            batch = batch_of(self.take(), n, side, bands)
+            batch = batch_of(self.take(), n, side, bands, has_classes=self.has_classes)
             batch.index.numpy()[:] = crops.tile
             batch.key.numpy()[:] = crops.key
             where = batch.where.numpy()
@@ -214,7 +240,7 @@ class BufferPool:
         words.where.numpy()[:] = np.stack([crops.y, crops.x, crops.op], axis=1)
         assert words.block is not None
         block[pixels:].copy_(words.block)
-        return batch_of(block, n, side, bands)
+        return batch_of(block, n, side, bands, has_classes=self.has_classes)
 
     def take(self) -> Tensor:
         """Return a block on the host, uint8 (nbytes,), with undefined content."""

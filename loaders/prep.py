@@ -6,8 +6,8 @@ tensor arithmetic, so the same modules run on ``cpu``, ``cuda`` and ``xpu``.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -27,9 +27,9 @@ from geoprep.speed import (
 )
 from geoprep.store import StoreReader
 from loaders.prefetch import Batch
-from loaders.selection import Stores, band_places, open_stores
+from loaders.selection import Stores, band_places, common_classes, open_stores
 
-Targets = Literal["bins", "continuous", "binary", "class"]
+Targets = Literal["bins", "continuous", "binary", "bin_index", "classes"]
 
 IGNORE_INDEX = -100
 """Class of a pixel without a label: the default ``ignore_index`` of torch's losses."""
@@ -55,7 +55,7 @@ class Prepared(NamedTuple):
     image
         (n, band, y, x) in channels-last order, normalised.
     target
-        Training target; shape and dtype depend on its kind, see `SpeedTarget`.
+        Training target; shape and dtype depend on its kind, see `SpeedTarget` and `ClassTarget`.
     valid
         bool (n, y, x), where the target is known; False on padding.
     """
@@ -168,27 +168,36 @@ class SpeedTarget(nn.Module):
         ``bins``: (n, 8, y, x), CRESI's seven ten-mph bins, exclusive, and any road, 0 or 1.
         ``continuous``: (n, 1, y, x), CRESI's continuous coding, 0 to 1.
         ``binary``: (n, 1, y, x), 1 on roads.
-        ``class``: int64 (n, y, x), 0 background, 1..7 the bin, `IGNORE_INDEX` where unknown.
+        ``bin_index``: int64 (n, y, x), 0 background, 1..7 the bin, `IGNORE_INDEX` where unknown;
+        formerly ``class``.
 
         A road of unknown speed is a road for ``binary``. For the other targets its pixels are not
         valid, although the channel of any road is 1 in ``bins``.
     dtype
-        Dtype of all targets but ``class``.
+        Dtype of all targets but ``bin_index``.
     """
 
     table: Tensor
 
     def __init__(self, targets: Targets = "bins", dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        if targets not in get_args(Targets):
-            raise UsageError(f"targets={targets!r} is not one of {', '.join(get_args(Targets))}")
+        if targets == "class":  # type: ignore[comparison-overlap]  # the former name
+            warnings.warn(
+                "targets='class' is deprecated, use targets='bin_index'",
+                FutureWarning,
+                stacklevel=2,
+            )
+            targets = "bin_index"
+        known = get_args(Targets)[:-1]
+        if targets not in known:
+            raise UsageError(f"targets={targets!r} is not one of {', '.join(known)}")
         self.targets = targets
         self.register_buffer("table", _table(targets, dtype), persistent=False)
 
     @property
     def channels(self) -> int:
         """Number of channels of a model for this target."""
-        return {"bins": 8, "class": 8}.get(self.targets, 1)
+        return {"bins": 8, "bin_index": 8}.get(self.targets, 1)
 
     def valid(self, speed: Tensor) -> Tensor:
         """Return where the target of uint8 (n, y, x) is known, bool of the same shape."""
@@ -200,12 +209,38 @@ class SpeedTarget(nn.Module):
         """Return the target of uint8 (n, y, x)."""
         # An embedding with int32 indexes is four times as fast as indexing with int64 (measured).
         values = functional.embedding(speed.int(), self.table)
-        return values[..., 0].long() if self.targets == "class" else values.permute(0, 3, 1, 2)
+        if self.targets == "bin_index":
+            return values[..., 0].long()
+        return values.permute(0, 3, 1, 2)
+
+
+class ClassTarget(nn.Module):
+    """Turns labels of classes into a training target.
+
+    Parameters
+    ----------
+    channels
+        Number of classes; other label values, such as 255 for nodata, are not valid.
+    """
+
+    targets: Targets = "classes"
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+
+    def valid(self, label: Tensor) -> Tensor:
+        """Return where the class of uint8 (n, y, x) is known, bool of the same shape."""
+        return label < self.channels
+
+    def forward(self, label: Tensor) -> Tensor:
+        """Return the class of uint8 (n, y, x), int64; `IGNORE_INDEX` where it is not known."""
+        return label.long().masked_fill(~self.valid(label), IGNORE_INDEX)
 
 
 def _table(targets: Targets, dtype: torch.dtype) -> Tensor:
     """Return the lookup table of a target, (256, channel)."""
-    if targets == "class":
+    if targets == "bin_index":
         classes = BIN_TABLE.astype(np.float32)
         classes[[UNKNOWN_SPEED, NODATA]] = IGNORE_INDEX
         return torch.from_numpy(classes)[:, None]
@@ -299,7 +334,7 @@ class DevicePrep(nn.Module):
     def __init__(
         self,
         normalize: Normalize,
-        target: SpeedTarget,
+        target: SpeedTarget | ClassTarget,
         *,
         jitter: Jitter | None = None,
         pad_to: int = PAD_TO,
@@ -314,7 +349,7 @@ class DevicePrep(nn.Module):
     def from_store(
         cls,
         stores: Stores,
-        targets: Targets = "bins",
+        targets: Targets | None = None,
         *,
         dtype: torch.dtype = torch.float32,
         bands: Sequence[str] | None = None,
@@ -328,7 +363,8 @@ class DevicePrep(nn.Module):
         stores
             One store or several: opened, local paths or addresses.
         targets
-            Kind of target, see `SpeedTarget`.
+            Kind of target, see `SpeedTarget`; None for ``bins``, or ``classes`` if the labels of
+            the stores hold classes, see `ClassTarget`.
         dtype
             Dtype of image and target.
         bands
@@ -341,16 +377,28 @@ class DevicePrep(nn.Module):
         StoreError
             A store cannot be used.
         UsageError
-            A store lacks a band, its train split has no valid pixel, or its roads have no speeds
-            and ``targets`` needs them.
+            A store lacks a band, its train split has no valid pixel, its labels are of another
+            kind than ``targets``, or its roads have no speeds and ``targets`` needs them.
         """
-        target, opened = SpeedTarget(targets, dtype), open_stores(stores)
-        without = [store.location for store in opened if not store.has_speeds]
-        if without and targets != "binary":
+        opened = open_stores(stores)
+        classes = common_classes(opened)
+        if classes and targets in (None, "classes"):
+            normalize = Normalize(*band_statistics(opened, bands), dtype)
+            return cls(normalize, ClassTarget(len(classes)), jitter=jitter, pad_to=pad_to)
+        if classes or targets == "classes":
+            where = ", ".join(store.location for store in opened)
+            kind, fix = ("classes", "'classes'") if classes else ("speeds", "'bins'")
             raise UsageError(
-                f"targets={targets!r} needs speeds, but the roads of {', '.join(without)} have "
-                "none (such as roads of masks or areas): use targets='binary', or build the store "
-                "from labels with speeds"
+                f"targets={targets!r} does not fit {where}, whose labels hold {kind}: use "
+                f"targets={fix}"
+            )
+        target = SpeedTarget("bins" if targets is None else targets, dtype)
+        without = [store.location for store in opened if not store.has_speeds]
+        if without and target.targets != "binary":
+            raise UsageError(
+                f"targets={target.targets!r} needs speeds, but the roads of {', '.join(without)} "
+                "have none (such as roads of masks or areas): use targets='binary', or build the "
+                "store from labels with speeds"
             )
         normalize = Normalize(*band_statistics(opened, bands), dtype)
         return cls(normalize, target, jitter=jitter, pad_to=pad_to)
@@ -361,15 +409,20 @@ class DevicePrep(nn.Module):
         Parameters
         ----------
         batch
-            A `Batch`, or a mapping with ``image`` and ``speed`` (and ``key`` for jitter).
+            A `Batch`, or a mapping with ``image`` and ``label`` or ``speed`` (and ``key`` for
+            jitter).
         """
-        part = batch.__getitem__ if isinstance(batch, Mapping) else partial(getattr, batch)
-        image, speed = self.pad(part("image")), self._pad_label(part("speed"))
+        if isinstance(batch, Mapping):
+            image, label = batch["image"], batch["label" if "label" in batch else "speed"]
+        else:
+            image, label = batch.image, batch.label
+        image, label = self.pad(image), self._pad_label(label)
         varied = ()
         if self.jitter is not None and self.training:
-            varied = self.jitter(part("key"), image.shape[1])
+            key = batch["key"] if isinstance(batch, Mapping) else batch.key
+            varied = self.jitter(key, image.shape[1])
         image = self.normalize(image, *varied)
-        return Prepared(image, self.target(speed), self.target.valid(speed))
+        return Prepared(image, self.target(label), self.target.valid(label))
 
     def pad(self, image: Tensor) -> Tensor:
         """Return uint8 (n, band, y, x) with sides padded to multiples of ``pad_to`` by reflection.
@@ -387,9 +440,9 @@ class DevicePrep(nn.Module):
                 pixels = pixels.index_select(axis, torch.minimum(at, (2 * side - 2 - at).abs()))
         return pixels.permute(0, 3, 1, 2)
 
-    def _pad_label(self, speed: Tensor) -> Tensor:
+    def _pad_label(self, label: Tensor) -> Tensor:
         """Return a label padded with nodata."""
-        below, right = (-side % self.pad_to for side in speed.shape[-2:])
+        below, right = (-side % self.pad_to for side in label.shape[-2:])
         if not below and not right:
-            return speed
-        return functional.pad(speed, (0, right, 0, below), value=NODATA)
+            return label
+        return functional.pad(label, (0, right, 0, below), value=NODATA)

@@ -15,6 +15,7 @@ from geoprep.store import REPAIR, StoreReader
 from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all
 from loaders.crops import Crops
 from loaders.memory import format_bytes
+from loaders.prefetch import check_speeds
 from loaders.selection import (
     ROW,
     LoadPlan,
@@ -61,6 +62,7 @@ class RamTiles(Tiles):
         level: int | None = None,
         *,
         bands: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
         folds: int | None = None,
         fold: int = 0,
         split_seed: int = 0,
@@ -81,12 +83,15 @@ class RamTiles(Tiles):
             Tile side in pixels; None for the finest.
         bands
             Names of the bands to keep, in this order; None for all.
+        classes
+            Names of the classes in the order of the values of loaded labels; None for the order
+            of the first store. Every store must have these classes, in any order.
         folds, fold, split_seed
             Assign train and val anew as fold ``fold`` of ``folds``; the test split stays.
         keep
             ``pixels``, or ``compressed``: chunks as they are stored, each decoded whenever a
             batch has a crop of it. The batches are the same, in less memory and more processor
-            time; `image` and `speed` then do not exist.
+            time; `image` and `label` then do not exist.
         threads
             Shards read at the same time.
         share
@@ -106,7 +111,7 @@ class RamTiles(Tiles):
         """
 
         def load() -> RamTiles:
-            plan = plan_load(stores, split, level, bands, folds, fold, split_seed)
+            plan = plan_load(stores, split, level, bands, folds, fold, split_seed, classes)
             with progress_bar(progress, f"loading {plan.name}") as report:
                 return loads[keep](plan, threads, report)
 
@@ -119,8 +124,9 @@ class RamTiles(Tiles):
     def from_arrays(
         cls,
         image: NDArray[np.uint8],
-        speed: NDArray[np.uint8],
+        label: NDArray[np.uint8],
         *,
+        classes: Sequence[str] = (),
         bands: Sequence[str] | None = None,
         transform: NDArray[np.float64] | None = None,
         crs: str = "EPSG:4326",
@@ -131,8 +137,11 @@ class RamTiles(Tiles):
         ----------
         image
             uint8 (tile, side, side, band).
-        speed
-            uint8 (tile, side, side), mph; 0 background, 254 road of unknown speed, 255 nodata.
+        label
+            uint8 (tile, side, side), 255 nodata; speeds in mph (0 background, 254 road of unknown
+            speed), or numbers of classes.
+        classes
+            Names of the classes in the order of label values; empty for speeds.
         bands
             Names of the bands; None for numbers from 1.
         transform
@@ -146,22 +155,23 @@ class RamTiles(Tiles):
             The shapes do not match.
         """
         n, side, width, count = image.shape
-        if speed.shape != (n, side, side) or width != side:
+        if label.shape != (n, side, side) or width != side:
             raise UsageError(
-                f"image {image.shape} and speed {speed.shape} do not match: give (tile, side, "
+                f"image {image.shape} and label {label.shape} do not match: give (tile, side, "
                 "side, band) and (tile, side, side)"
             )
-        known = (speed != 255).sum(axis=(1, 2))
-        road = ((speed != 255) & (speed != 0)).sum(axis=(1, 2))
+        known = (label != 255).sum(axis=(1, 2))
+        road = ((label != 255) & (label != 0)).sum(axis=(1, 2)) * (not classes)
         table = np.zeros(n, ROW)
         table["tile"] = table["scene"] = np.arange(n)
         table["transform"] = (1, 0, 0, 0, 1, 0) if transform is None else transform
         table["road_fraction"] = road / np.maximum(known, 1)
         table["valid_fraction"] = known / (side * side)
         names = [str(i + 1) for i in range(count)] if bands is None else list(bands)
-        origin = Origin(side, names, {}, [], [side], [[str(i) for i in range(n)]], [[crs] * n])
+        ids = [str(i) for i in range(n)]
+        origin = Origin(side, names, {}, [], [side], [ids], [[crs] * n], list(classes))
         arrays = _share(origin, table, _pixels(origin, n))
-        arrays["image"][:], arrays["speed"][:] = image, speed
+        arrays["image"][:], arrays["label"][:] = image, label
         arrays.freeze()
         return cls(arrays, ())
 
@@ -171,15 +181,21 @@ class RamTiles(Tiles):
         return self._arrays["image"]
 
     @property
+    def label(self) -> NDArray[np.uint8]:
+        """uint8 (tile, y, x), speeds or classes as in `Batch.label`."""
+        return self._arrays["label"]
+
+    @property
     def speed(self) -> NDArray[np.uint8]:
-        """uint8 (tile, y, x), mph; 0 background, 254 road of unknown speed, 255 nodata."""
-        return self._arrays["speed"]
+        """The label of speeds, uint8 (tile, y, x); raises UsageError for classes."""
+        check_speeds("tiles.label", has_classes=self.has_classes)
+        return self.label
 
     def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
         """Copy crops, in any thread; see `CropReader.copy`."""
         from loaders.copying import copy_crops  # numba is slow to import
 
-        copy_crops(self.image, self.speed, crops, image.numpy(), label.numpy())
+        copy_crops(self.image, self.label, crops, image.numpy(), label.numpy())
 
     def decode(
         self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
@@ -188,7 +204,7 @@ class RamTiles(Tiles):
         if image is not None:
             image[:] = self.image[tile]
         if label is not None:
-            label[:] = self.speed[tile]
+            label[:] = self.label[tile]
 
     @property
     def handle(self) -> MemoryHandle:
@@ -229,7 +245,7 @@ class CompressedTiles(RamTiles):
         raise UsageError("compressed tiles are not arrays: use pixels(), or keep='pixels'")
 
     @property
-    def speed(self) -> NDArray[np.uint8]:
+    def label(self) -> NDArray[np.uint8]:
         """Not available: raises UsageError."""
         return self.image
 
@@ -273,7 +289,7 @@ def _load_pixels(plan: LoadPlan, threads: int, progress: ReportProgress | None) 
     arrays = _share(plan.origin, plan.table, _pixels(plan.origin, len(plan.table)))
 
     def read(one: ShardRead) -> None:
-        for pixels, name in zip(one.arrays, ("image", "speed"), strict=True):
+        for pixels, name in zip(one.arrays, ("image", "label"), strict=True):
             pixels.read(one.rows, arrays[name][one.places])
 
     read_all(list(plan.reads()), read, threads=threads, progress=progress)
@@ -305,13 +321,13 @@ def _load_compressed(plan: LoadPlan, threads: int, progress: ReportProgress | No
 
     read_all(ones, read, threads=threads, progress=progress)
     arrays.freeze()
-    decoders = [(image.decode, speed.decode) for image, speed in plan.arrays()]
+    decoders = [(image.decode, label.decode) for image, label in plan.arrays()]
     return CompressedTiles(arrays, decoders, plan.stores)
 
 
 def _pixels(origin: Origin, tiles: int) -> ArrayLayout:
     shape = (tiles, origin.side, origin.side)
-    return {"image": ("u1", (*shape, len(origin.bands))), "speed": ("u1", shape)}
+    return {"image": ("u1", (*shape, len(origin.bands))), "label": ("u1", shape)}
 
 
 def _share(origin: Origin, table: TileTable, layout: ArrayLayout) -> SharedArrays:

@@ -1,14 +1,15 @@
-"""Choice of tiles and crops by their roads: coarse road counts, and weights of tiles.
+"""Choice of tiles and crops by their labels: coarse pixel counts, and weights of tiles.
 
 A summed-area table over cells of 16 pixels takes less than two per cent of the labels' memory. It
-gives the share of road of a batch of crops without reading a pixel, wherever the pixels are.
+gives the share of road, or of a class, of a batch of crops without reading a pixel, wherever the
+pixels are.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,20 +21,20 @@ from loaders.prefetch import Prefetcher
 CELL = 16
 """Side of a cell in pixels."""
 
-WeightRule = Literal["road", "speed"]
+WeightRule = Literal["road", "speed", "classes"]
 
 _ROUNDS, _CLIPS = 200, 8
 """Adjustments of the factors of bins; repeated clips to the bounds of weights."""
 
 _LEAST = 1e-9
-"""Minimum factor of a bin: one that cannot be balanced must not become 0 or infinite."""
+"""Minimum factor of a bin or class: one that cannot be balanced must not become 0 or infinite."""
 
 _FLOOR = 0.1
 """Minimum weight of a tile as a share of the mean: tiles without roads are rare, not absent."""
 
 _CEILING = 5.0
-"""Maximum weight by ``speed`` as a multiple of the mean: otherwise a model would memorise the only
-fast road of a store.
+"""Maximum weight by ``speed`` or ``classes`` as a multiple of the mean: otherwise a model would
+memorise the only fast road, or pond, of a store.
 """
 
 
@@ -46,24 +47,27 @@ class TileLabels(Protocol):
         Side of a tile in pixels.
     road_fraction
         float32 (tile,), share of road of every tile.
+    class_names
+        Names of the classes in the order of label values; empty for labels of speeds.
     """
 
     side: int
     road_fraction: NDArray[np.float32]
+    class_names: tuple[str, ...]
 
     def __len__(self) -> int: ...
 
-    def speed_of(self, tile: int) -> NDArray[np.uint8]:
-        """Return the label of a tile, uint8 (y, x), mph."""
+    def label_of(self, tile: int) -> NDArray[np.uint8]:
+        """Return the label of a tile, uint8 (y, x)."""
 
 
-class RoadCells:
-    """Summed-area table of the road pixels of every tile, over cells of `CELL` pixels.
+class PixelCells:
+    """Summed-area table of the pixels of roads or of a class, over cells of `CELL` pixels.
 
     Parameters
     ----------
     sums
-        int32 (tile, cells + 1, cells + 1), road pixels above and left of a cell's corner.
+        int32 (tile, cells + 1, cells + 1), counted pixels above and left of a cell's corner.
     side
         Side of a tile in pixels.
     """
@@ -73,17 +77,29 @@ class RoadCells:
         self.side = side
 
     @classmethod
-    def count(cls, labels: TileLabels, threads: int = 2) -> RoadCells:
-        """Count the road pixels of all tiles, in one pass over their labels."""
+    def count(cls, labels: TileLabels, value: int | None = None, *, threads: int = 2) -> PixelCells:
+        """Count the pixels of a class, or of roads, in all tiles, in one pass over their labels.
+
+        Parameters
+        ----------
+        labels
+            The tiles.
+        value
+            Label value of the class; None for roads in labels of speeds.
+        threads
+            Number of threads.
+        """
         edges = np.arange(0, labels.side, CELL)
         cells = len(edges)
         sums = np.zeros((len(labels), cells + 1, cells + 1), np.int32)
 
         def one(tile: int) -> None:
-            speed = labels.speed_of(tile)
+            label = labels.label_of(tile)
             # Unsigned, so 0 wraps around: False for 0 and 255.
-            road = (speed - np.uint8(1)) < np.uint8(NODATA - 1)
-            rows = np.add.reduceat(road, edges, axis=0, dtype=np.int32)
+            found = (
+                (label - np.uint8(1)) < np.uint8(NODATA - 1) if value is None else label == value
+            )
+            rows = np.add.reduceat(found, edges, axis=0, dtype=np.int32)
             counts = np.add.reduceat(rows, edges, axis=1, dtype=np.int32)
             np.cumsum(np.cumsum(counts, axis=0), axis=1, out=sums[tile, 1:, 1:])
 
@@ -93,13 +109,13 @@ class RoadCells:
         return cls(sums, labels.side)
 
     def total(self) -> NDArray[np.int32]:
-        """Return the road pixels of every tile, int32 (tile,)."""
+        """Return the counted pixels of every tile, int32 (tile,)."""
         return self.sums[:, -1, -1]
 
     def fraction(
         self, tile: NDArray[np.int64], y: NDArray[np.int64], x: NDArray[np.int64], crop: int
     ) -> NDArray[np.float64]:
-        """Return a lower bound of the share of road in crops: that of the cells wholly inside.
+        """Return a lower bound of the share in crops: that of the cells wholly inside.
 
         Parameters
         ----------
@@ -116,13 +132,13 @@ class RoadCells:
         )
         bottom, right = np.maximum(bottom, top), np.maximum(right, left)
         sums = self.sums
-        road = (
+        found = (
             sums[tile, bottom, right]
             - sums[tile, top, right]
             - sums[tile, bottom, left]
             + sums[tile, top, left]
         )
-        return road / float(crop * crop)
+        return found / float(crop * crop)
 
 
 def tile_weights(
@@ -138,8 +154,8 @@ def tile_weights(
         ``road``: in proportion to the share of road. ``speed``: such that pixels of all ten-mph
         bins that occur are drawn about equally often. A tile contributes all its roads, so bins
         that always occur together keep their proportion, and no tile is drawn more than about five
-        times as often as the mean. Or one number per tile. By both rules a tile has at least a
-        tenth of the mean.
+        times as often as the mean. ``classes``: the same for the classes of a label. Or one number
+        per tile. By all rules a tile has at least a tenth of the mean.
     labels
         The tiles.
     chosen
@@ -148,14 +164,19 @@ def tile_weights(
     Raises
     ------
     UsageError
-        There is no such rule, or the numbers are not valid weights.
+        There is no such rule, it is for other labels, or the numbers are not valid weights.
     """
+    classes = labels.class_names
+    if isinstance(rule, str) and (rule == "classes") != bool(classes):
+        fix = "'classes'" if classes else "'road' or 'speed'"
+        kind = "classes" if classes else "speeds"
+        raise UsageError(f"weights={rule!r} does not fit labels of {kind}: use weights={fix}")
     if not isinstance(rule, str):
         weights = np.asarray(rule, np.float64)
     elif rule == "road":
         weights = _floored(labels.road_fraction.astype(np.float64))
     elif rule == "speed":
-        pixels = _bin_pixels(labels)
+        pixels = _pixels(labels, BIN_TABLE, BIN_COUNT + 1)[:, 1:]
         if labels.road_fraction.any() and not pixels.any():
             warnings.warn(
                 "weights='speed' draws all tiles equally often: no road of these tiles has a known "
@@ -164,8 +185,12 @@ def tile_weights(
                 stacklevel=3,
             )
         weights = _balanced(pixels)
+    elif rule == "classes":
+        weights = _balanced(_pixels(labels, np.arange(256), 256)[:, : len(classes)])
     else:
-        raise UsageError(f"weights={rule!r} is not 'road', 'speed' or one number per tile")
+        raise UsageError(
+            f"weights={rule!r} is not 'road', 'speed', 'classes' or one number per tile"
+        )
     if weights.shape != (len(labels),):
         raise UsageError(f"weights have shape {weights.shape}: give ({len(labels)},)")
     weights = weights if chosen is None else weights[chosen]
@@ -178,20 +203,33 @@ def _floored(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.maximum(weights, _FLOOR * weights.mean()) if weights.any() else weights + 1.0
 
 
-def _bin_pixels(labels: TileLabels, threads: int = 2) -> NDArray[np.float64]:
-    """Return the pixels of every ten-mph bin, float64 (tile, bin), in one pass over the labels."""
+def _pixels(
+    labels: TileLabels, table: NDArray[Any], kinds: int, threads: int = 2
+) -> NDArray[np.float64]:
+    """Return the pixels of every kind, float64 (tile, kind), in one pass over the labels.
+
+    Parameters
+    ----------
+    labels
+        The tiles.
+    table
+        (256,), kind of each label value.
+    kinds
+        Number of kinds.
+    threads
+        Number of threads.
+    """
 
     def count(tile: int) -> NDArray[np.float64]:
-        counts = np.bincount(labels.speed_of(tile).ravel(), minlength=256)
-        found = np.bincount(BIN_TABLE, weights=counts, minlength=BIN_COUNT + 1)
-        return found[1:].astype(np.float64)
+        counts = np.bincount(labels.label_of(tile).ravel(), minlength=256)
+        return np.bincount(table, weights=counts, minlength=kinds).astype(np.float64)
 
     found = Prefetcher(count, range(len(labels)), threads=threads, prefetch=4 * threads)
     return np.stack(list(found))
 
 
 def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return weights of tiles that make all bins about equally frequent.
+    """Return weights of tiles that make all bins, or classes, about equally frequent.
 
     The weight of a tile is the sum over bins of its share of the bin's pixels times a factor of
     the bin. Factors are raised for bins that are too rare and lowered for bins that are too
@@ -215,7 +253,7 @@ def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def tiles_with_road(
     labels: TileLabels, min_road: float, crop: int | None
-) -> tuple[NDArray[np.int64] | None, RoadCells | None]:
+) -> tuple[NDArray[np.int64] | None, PixelCells | None]:
     """Return the tiles that can give crops with enough road, and their road counts.
 
     Parameters
@@ -239,13 +277,67 @@ def tiles_with_road(
     """
     if min_road <= 0:
         return None, None
+    if labels.class_names:
+        raise UsageError("`min_road` is for labels of speeds: use `min_share` of classes")
     if crop is None:
         cells, enough = None, labels.road_fraction >= min_road
     elif crop < 2 * CELL:
         raise UsageError(f"min_road needs crops of at least {2 * CELL} pixels, not crop={crop}")
     else:
-        cells = RoadCells.count(labels)
+        cells = PixelCells.count(labels)
         enough = cells.total() >= min_road * crop * crop
     if not enough.any():
         raise UsageError(f"no tile has enough road for min_road={min_road}: use a smaller value")
+    return np.flatnonzero(enough), cells
+
+
+def tiles_with_classes(
+    labels: TileLabels, min_share: Mapping[str, float], crop: int | None
+) -> tuple[NDArray[np.int64] | None, tuple[PixelCells, ...]]:
+    """Return the tiles that can give crops with enough of each class, and the classes' counts.
+
+    Parameters
+    ----------
+    labels
+        The tiles.
+    min_share
+        Minimum share of the pixels of a sample, by the name of the class; empty for none.
+    crop
+        Side of the crops in pixels; None for whole tiles, which need no counts.
+
+    Returns
+    -------
+    tuple
+        int64, ascending, or None for all tiles; and the counts of each class of ``min_share``.
+
+    Raises
+    ------
+    UsageError
+        There is no such class, a share is out of range, no tile has enough of the classes, or
+        crops are too small for the counts.
+    """
+    if not min_share:
+        return None, ()
+    names = labels.class_names
+    if not names:
+        raise UsageError("`min_share` is for labels of classes: use `min_road`")
+    for name, share in min_share.items():
+        if name not in names:
+            raise UsageError(f"min_share: there is no class {name!r}; use {', '.join(names)}")
+        if not 0 < share <= 1:
+            raise UsageError(f"min_share of {name}={share} must be above 0 and at most 1")
+    shares = np.array(list(min_share.values()))
+    if crop is None:
+        wanted = [names.index(name) for name in min_share]
+        pixels = _pixels(labels, np.arange(256), 256)[:, wanted]
+        enough = (pixels >= shares * labels.side**2).all(axis=1)
+        cells: tuple[PixelCells, ...] = ()
+    elif crop < 2 * CELL:
+        raise UsageError(f"min_share needs crops of at least {2 * CELL} pixels, not crop={crop}")
+    else:
+        cells = tuple(PixelCells.count(labels, names.index(name)) for name in min_share)
+        totals = np.stack([one.total() for one in cells], axis=1)
+        enough = (totals >= shares * crop * crop).all(axis=1)
+    if not enough.any():
+        raise UsageError(f"no tile has enough for min_share={dict(min_share)}: use smaller values")
     return np.flatnonzero(enough), cells

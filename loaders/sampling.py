@@ -15,7 +15,7 @@ ranks or another batch size.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from loaders.crops import Crops
-from loaders.road_sampling import RoadCells
+from loaders.road_sampling import PixelCells
 
 Augment = Literal["d4", "flips"]
 
@@ -34,7 +34,7 @@ SYMMETRIES: dict[Augment | None, int] = {None: 1, "flips": 4, "d4": 8}
 """Number of the symmetries 0..7 that an augmentation draws from: the first 1, 4 or 8."""
 
 ROAD_TRIES = 8
-"""Crops drawn for a sample under ``min_road`` before the one with most road is taken."""
+"""Crops drawn for a sample under ``min_road`` or ``min_share`` before the best one is taken."""
 
 STEPS_DRAWN = 16
 """Steps whose crops are drawn at once, see `StepCrops.draw`."""
@@ -100,6 +100,10 @@ class Sampling:
         Minimum share of road in a crop, 0 to 1; met if one of `ROAD_TRIES` draws meets it.
     roads
         Road pixels of the tiles; needed with ``min_road`` and ``crop``.
+    min_share
+        Minimum share of classes in a crop by name, met as ``min_road``; None for none.
+    areas
+        Pixels of these classes in the tiles; needed with ``min_share`` and ``crop``.
     """
 
     tiles: int
@@ -112,7 +116,9 @@ class Sampling:
     chosen: NDArray[np.int64] | None = None
     weights: NDArray[np.float64] | None = None
     min_road: float = 0.0
-    roads: RoadCells | None = None
+    roads: PixelCells | None = None
+    min_share: Mapping[str, float] | None = None
+    areas: tuple[PixelCells, ...] = ()
 
     def __post_init__(self) -> None:
         if self.augment not in SYMMETRIES:
@@ -149,6 +155,7 @@ class Sampling:
             "shuffle": self.shuffle,
             "min_road": self.min_road,
             "weights": None if self.weights is None else zlib.crc32(self.weights.tobytes()),
+            **({"min_share": dict(self.min_share)} if self.min_share else {}),
         }
 
     def like(self, identity: dict[str, Any]) -> Self:
@@ -203,18 +210,30 @@ class Sampling:
         if self.crop is None:
             zero = np.zeros(len(samples), np.int64)
             return zero, zero
-        tries = ROAD_TRIES if self.roads is not None and self.min_road > 0 else 1
+        least = self._least()
+        tries = ROAD_TRIES if least else 1
         places = self.side - self.crop + 1
         bits = [self._bits(epoch, _PLACE + k, samples) for k in range(tries)]
         y = np.stack([_below(b, places) for b in bits], axis=1)
         x = np.stack([_below(b << np.uint64(32), places) for b in bits], axis=1)
-        if self.roads is None or tries == 1:
+        if not least:
             return y[:, 0], x[:, 0]
-        road = self.roads.fraction(tile[:, None], y, x, self.crop)
-        # The first with enough road, else the one with most.
-        best = np.argmax(np.minimum(road, self.min_road), axis=1)
+        met = [
+            np.minimum(cells.fraction(tile[:, None], y, x, self.crop), share)
+            for share, cells in least
+        ]
+        if len(met) > 1:  # as parts of what each class needs
+            met = [one / share for one, (share, _) in zip(met, least, strict=True)]
+        # The first with enough, else the one with most of the scarcest.
+        best = np.argmax(np.minimum.reduce(met), axis=1)
         rows = np.arange(len(samples))
         return y[rows, best], x[rows, best]
+
+    def _least(self) -> list[tuple[float, PixelCells]]:
+        """Return each minimum share of crops, and the counts that tell whether it is met."""
+        if self.roads is not None and self.min_road > 0:
+            return [(self.min_road, self.roads)]
+        return list(zip((self.min_share or {}).values(), self.areas, strict=bool(self.areas)))
 
 
 class Step(NamedTuple):

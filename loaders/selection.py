@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -158,6 +159,8 @@ class Origin(NamedTuple):
         Tile side in pixels at the finest level, per store.
     scenes, crs
         Id and CRS of every scene, per store.
+    classes
+        Names of the classes in the order of label values; empty for labels of speeds.
     """
 
     side: int
@@ -167,6 +170,7 @@ class Origin(NamedTuple):
     finest: Sequence[int]
     scenes: Sequence[Sequence[str]]
     crs: Sequence[Sequence[str]]
+    classes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +200,8 @@ class LoadPlan:
 
     def arrays(self) -> list[Arrays]:
         """Open the pixels of each store."""
-        return [open_arrays(store, self.origin.side, self.origin.bands) for store in self.stores]
+        _, bands, *_, classes = self.origin
+        return [open_arrays(store, self.origin.side, bands, classes) for store in self.stores]
 
     def reads(self) -> Iterator[ShardRead]:
         """Yield the tiles to read, shard by shard."""
@@ -244,12 +249,13 @@ def plan_load(
     folds: int | None = None,
     fold: int = 0,
     split_seed: int = 0,
+    classes: Sequence[str] | None = None,
 ) -> LoadPlan:
-    """Open stores, and choose level, bands and tiles.
+    """Open stores, and choose level, bands, classes and tiles.
 
     Parameters
     ----------
-    stores, split, level, bands, folds, fold, split_seed
+    stores, split, level, bands, folds, fold, split_seed, classes
         As for `loaders.ram.RamTiles.load`.
 
     Raises
@@ -271,7 +277,17 @@ def plan_load(
         [store.meta.levels[0] for store in opened],
         [store.scenes.id.tolist() for store in opened],
         [store.scenes.crs.tolist() for store in opened],
+        common_classes(opened, classes),
     )
+    for store in opened if classes is None else ():
+        if store.meta.class_names != origin.classes:
+            warnings.warn(
+                f"{store.location} has the classes in the order "
+                f"{', '.join(store.meta.class_names)}: its labels are read in the order of "
+                f"{opened[0].location}, {', '.join(origin.classes)}",
+                UserWarning,
+                stacklevel=3,
+            )
     name = f"split {split!r} of {', '.join(origin.stores)}"
     table = np.concatenate(list(map(_rows, range(len(opened)), opened, found)))
     if not len(table):
@@ -312,6 +328,48 @@ def _common_bands(stores: Sequence[StoreReader], bands: Sequence[str] | None) ->
                 f"has {', '.join(wanted)}: name the common ones with bands=(...)"
             )
         band_places(store, wanted)
+    return wanted
+
+
+def common_classes(
+    stores: Sequence[StoreReader], classes: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Return the names of the classes of stores, in the order of the first; none for speeds.
+
+    Parameters
+    ----------
+    stores
+        Opened stores.
+    classes
+        Names of the classes that every store must have, in the wanted order; None for those of
+        the first store.
+
+    Raises
+    ------
+    UsageError
+        Some stores hold classes and others speeds, or the classes differ.
+    """
+    first = stores[0]
+    wanted = tuple(first.meta.class_names if classes is None else classes)
+    reference = first.location if classes is None else "`classes`"
+    for store in stores:
+        names = tuple(store.meta.class_names)
+        if bool(names) != bool(wanted):
+            kinds = [f"labels of {'classes' if given else 'speeds'}" for given in (names, wanted)]
+            raise UsageError(
+                f"{store.location} has {kinds[0]}, {reference} {kinds[1]}: use stores of one kind"
+            )
+        if set(names) != set(wanted):
+            pairs = ((reference, wanted, names), (store.location, names, wanted))
+            only = [
+                f"only {where} has {', '.join(sorted(set(these) - set(others)))}"
+                for where, these, others in pairs
+                if set(these) - set(others)
+            ]
+            raise UsageError(
+                f"{store.location} and {reference} differ in their classes ({'; '.join(only)}): "
+                "build the stores with the same `classes`"
+            )
     return wanted
 
 

@@ -37,9 +37,9 @@ class StreamTiles(Tiles):
 
     Every rank reads the tiles that it needs. A saved state can be resumed with another
     ``ram_limit``: it keeps its shuffle window, and only tiles in that window are read again.
-    ``min_road`` with ``crop``, and ``weights="speed"``, read all labels once when a loader is
-    created. Loaders of the same tiles, and of tiles that share their memory, can run only one epoch
-    at a time.
+    ``min_road`` and ``min_share``, and ``weights="speed"`` or ``"classes"``, read all labels once
+    when a loader is created. Loaders of the same tiles, and of tiles that share their memory, can
+    run only one epoch at a time.
 
     Parameters
     ----------
@@ -80,6 +80,7 @@ class StreamTiles(Tiles):
         ram_limit: str | int | float | StreamTiles = "4GiB",
         *,
         bands: Sequence[str] | None = None,
+        classes: Sequence[str] | None = None,
         folds: int | None = None,
         fold: int = 0,
         split_seed: int = 0,
@@ -90,7 +91,7 @@ class StreamTiles(Tiles):
 
         Parameters
         ----------
-        stores, split, level, bands, folds, fold, split_seed
+        stores, split, level, bands, classes, folds, fold, split_seed
             As for `RamTiles.load`.
         ram_limit
             Memory for loaders of these tiles, tiles and batches together: an amount such as
@@ -112,7 +113,7 @@ class StreamTiles(Tiles):
             The limit is too small for a shuffle window or larger than memory, no tile is usable,
             or the arguments do not fit together.
         """
-        plan = plan_load(stores, split, level, bands, folds, fold, split_seed)
+        plan = plan_load(stores, split, level, bands, folds, fold, split_seed, classes)
         if isinstance(ram_limit, StreamTiles):
             return cls(plan, ram_limit.buffer, lanes, threads)
         return cls(plan, memory_limit(ram_limit), lanes, threads)

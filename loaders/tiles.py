@@ -16,7 +16,7 @@ from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders.crops import Crops, crop_affine
 from loaders.memory import format_bytes
-from loaders.prefetch import BufferPool, SideThreads
+from loaders.prefetch import BufferPool, SideThreads, check_speeds
 from loaders.sampling import Sampling, StepCrops
 from loaders.selection import Origin, TileTable, open_stores
 
@@ -88,6 +88,8 @@ class Tiles(CropReader):
         Side of a tile in pixels: its level.
     road_fraction
         float32 (tile,), share of road of every tile.
+    class_names
+        Names of the classes in the order of label values; empty for labels of speeds.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Tiles(CropReader):
         self.side, self.bands, self.left_out = origin.side, tuple(origin.bands), origin.left_out
         self.table = table
         self.road_fraction: NDArray[np.float32] = table["road_fraction"]
+        self.class_names = tuple(origin.classes)
         self._stores = None if stores is None else tuple(stores)
 
     @abstractmethod
@@ -156,11 +159,21 @@ class Tiles(CropReader):
         """Return the samples of an epoch of these tiles; options are the fields of `Sampling`."""
         return Sampling(len(self), self.side, **options)
 
-    def speed_of(self, tile: int) -> NDArray[np.uint8]:
-        """Return the label of a tile on the host, uint8 (y, x), mph."""
+    @property
+    def has_classes(self) -> bool:
+        """Whether labels hold classes, not speeds."""
+        return bool(self.class_names)
+
+    def label_of(self, tile: int) -> NDArray[np.uint8]:
+        """Return the label of a tile on the host, uint8 (y, x)."""
         label = np.empty((self.side, self.side), np.uint8)
         self.decode(tile, None, label)
         return label
+
+    def speed_of(self, tile: int) -> NDArray[np.uint8]:
+        """Return the label of speeds of a tile, uint8 (y, x), mph; UsageError for classes."""
+        check_speeds("tiles.label_of", has_classes=self.has_classes)
+        return self.label_of(tile)
 
     def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return copies of image and label on the host, uint8 (y, x, band) and (y, x)."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.storage import flush
+from geoprep.store import ClassTable
 
 FORMAT = "geoprep-checkpoint"
 VERSION = 1
@@ -55,7 +56,8 @@ class ModelInfo:
     channels
         Number of output channels.
     targets
-        Meaning of the channels, see `loaders.SpeedTarget`: ``bins``, ``continuous`` or ``binary``.
+        Meaning of the channels, see `loaders.SpeedTarget`: ``bins``, ``continuous`` or ``binary``;
+        or ``classes``, see `loaders.ClassTarget`.
     mean, std
         Mean and standard deviation of each band in grey values, for `loaders.Normalize`.
     rescale
@@ -79,6 +81,9 @@ class ModelInfo:
         Road probability threshold chosen on validation scenes; None if never validated.
     version
         Version of this record.
+    class_names, class_colors
+        Name and display colour (``#RRGGBB``) of the class of each channel; empty unless targets
+        are classes.
     """
 
     model: str
@@ -97,10 +102,30 @@ class ModelInfo:
     fold: int | None = None
     threshold: float | None = None
     version: int = VERSION
+    class_names: tuple[str, ...] = ()
+    class_colors: tuple[str, ...] = ()
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the channels are the probabilities of classes, which add up to 1."""
+        return self.targets == "classes"
+
+    @property
+    def classes(self) -> ClassTable:
+        """Names and colours of the classes."""
+        return ClassTable(self.class_names, self.class_colors)
+
+    @property
+    def score(self) -> str:
+        """Name of the metric that the best checkpoint has most of."""
+        return "mean_iou" if self.has_classes else "road_iou"
 
     def to_plain(self) -> dict[str, Any]:
         """Return the record as plain values, with the keys of files."""
-        return {_KEYS.get(name, name): value for name, value in asdict(self).items()}
+        plain = {_KEYS.get(name, name): value for name, value in asdict(self).items()}
+        if not self.has_classes:  # as files of earlier versions
+            del plain["class_names"], plain["class_colors"]
+        return plain
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> ModelInfo:

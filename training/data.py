@@ -15,6 +15,7 @@ from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders import (
     BatchLoader,
+    ClassTarget,
     DevicePrep,
     DeviceTiles,
     Folds,
@@ -26,6 +27,7 @@ from loaders import (
     StreamTiles,
     Targets,
     band_statistics,
+    common_classes,
     open_stores,
     select,
     this_rank,
@@ -33,7 +35,7 @@ from loaders import (
 from training.checkpoint import ModelInfo
 from training.decode import class_speeds
 from training.engine import Engine, on_rank_zero
-from training.settings import Config, Residency, Stage
+from training.settings import Config, Residency, Stage, parse_shares
 
 LIKE = 1.25
 """Pixel sizes that differ by more than this factor are reported."""
@@ -63,7 +65,7 @@ def folds_of(config: Config) -> Folds | None:
 
 
 Counts = tuple[NDArray[np.uint64], NDArray[np.uint64]]
-"""Number of pixels of each value: (band, 256) of the image, (256,) of the speeds."""
+"""Number of pixels of each value: (band, 256) of the image, (256,) of the label."""
 
 
 def count_fold(store: StoreReader, folds: Folds) -> Counts:
@@ -73,25 +75,43 @@ def count_fold(store: StoreReader, folds: Folds) -> Counts:
     the store count scenes that the fold uses for validation.
     """
     tiles = select(store, "train", folds).tiles
-    image, speed = store.image(), store.speed()
+    image, label = store.image(), store.label()
     bands = np.zeros((len(store.meta.bands), 256), np.uint64)
-    speeds = np.zeros(256, np.uint64)
+    labels = np.zeros(256, np.uint64)
     for shard in np.split(tiles, np.flatnonzero(np.diff(tiles // store.meta.shard_tiles)) + 1):
         if not len(shard):
             continue
         first, last = int(shard[0]), int(shard[-1]) + 1
         pixels = np.asarray(image[first:last])[shard - first].reshape(-1, len(bands))
         bands += np.stack([np.bincount(band, minlength=256) for band in pixels.T]).astype(np.uint64)
-        mph = np.asarray(speed[first:last])[shard - first].ravel()
-        speeds += np.bincount(mph, minlength=256).astype(np.uint64)
+        values = np.asarray(label[first:last])[shard - first].ravel()
+        labels += np.bincount(values, minlength=256).astype(np.uint64)
     bands[:, 0] = 0  # nodata
-    return bands, speeds
+    return bands, labels
 
 
 def _with_counts(store: StoreReader, counts: Counts) -> StoreReader:
     recounted = copy.copy(store)
-    recounted.histogram_band, recounted.histogram_speed = counts
+    vars(recounted).pop("histogram_speed", None)  # it follows from that of the label
+    recounted.histogram_band, recounted.histogram_label = counts
     return recounted
+
+
+def class_pixels(stores: Sequence[StoreReader], names: Sequence[str]) -> NDArray[np.float64]:
+    """Return the pixels of each class in the train splits of all stores, float64 (class,).
+
+    Parameters
+    ----------
+    stores
+        Stores with these classes, in any order.
+    names
+        Names of the classes, in the order of the result.
+    """
+    total = np.zeros(len(names))
+    for store in stores:
+        found = dict(zip(store.meta.class_names, store.histogram_label.tolist(), strict=False))
+        total += [found[name] for name in names]
+    return total
 
 
 def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
@@ -101,11 +121,11 @@ def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
     if config.bands is not None:
         bands = tuple(name.strip() for name in config.bands.split(","))
     mean, std = band_statistics(stores, bands)
-    targets = targets_of(config, stores)
+    targets, names = targets_of(config, stores), common_classes(stores)
     return ModelInfo(
         model=config.model,
         bands=bands,
-        channels=SpeedTarget(targets).channels,
+        channels=len(names) or SpeedTarget(targets).channels,
         targets=targets,
         mean=tuple(mean.tolist()),
         std=tuple(std.tolist()),
@@ -117,18 +137,28 @@ def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
         limits=shared_limits(stores, bands),
         folds=config.folds,
         fold=None if config.folds is None else config.fold,
+        class_names=names,
+        class_colors=meta.class_colors,
     )
 
 
 def targets_of(config: Config, stores: Sequence[StoreReader]) -> Targets:
-    """Return the targets of a run; ``auto`` means bins, or binary if a store has no speeds.
+    """Return the targets of a run; ``auto`` means those of the stores' labels.
 
     Raises
     ------
     UsageError
-        The targets need speeds, and the roads of a store have none.
+        The labels are of another kind, or the targets need speeds, and a store has none.
     """
-    wanted = config.targets
+    wanted, classes = config.targets, bool(common_classes(stores))
+    if classes and wanted == "auto":
+        return "classes"
+    if wanted != "auto" and classes != (wanted == "classes"):
+        kind = "classes" if classes else "speeds"
+        raise UsageError(
+            f"`targets` {wanted}: the labels of {stores[0].location} hold {kind}: use auto, or "
+            "another store"
+        )
     without = [store.location for store in stores if not store.has_speeds]
     if wanted == "auto":
         return "binary" if without else "bins"
@@ -171,6 +201,12 @@ def differences(info: ModelInfo, stores: Sequence[StoreReader]) -> list[str]:
     """
     lines = []
     for store in stores:
+        names = store.meta.class_names
+        if info.has_classes and names != info.class_names:
+            lines.append(
+                f"{store.location} has the classes in the order {', '.join(names)}: its labels are "
+                f"read as {', '.join(info.class_names)}"
+            )
         here, there = level_gsd(store, info.level)[0], info.gsd_m[0]
         if not 1 / LIKE < here / there < LIKE:
             lines.append(
@@ -213,19 +249,22 @@ def make_prep(info: ModelInfo, engine: Engine, jitter: float = 0.0) -> DevicePre
     targets: Targets = info.targets  # type: ignore[assignment]  # read from a file as a string
     varied = Jitter(0.2 * jitter, 0.2 * jitter, 0.05 * jitter) if jitter else None
     normalize = Normalize(info.mean, info.std, engine.dtype)
-    return DevicePrep(normalize, SpeedTarget(targets), jitter=varied)
+    target = ClassTarget(info.channels) if info.has_classes else SpeedTarget(targets)
+    return DevicePrep(normalize, target, jitter=varied)
 
 
 def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> None:
-    """Check that stores have the bands and speeds that a model was trained on.
+    """Check that stores have the bands and labels that a model was trained on.
 
     Raises
     ------
     UsageError
-        A store lacks bands or speeds.
+        A store lacks bands or speeds, or its classes differ.
     """
     for store in stores:
-        if info.targets != "binary" and not store.meta.has_speeds:
+        if info.has_classes or store.meta.has_classes:
+            _check_classes(info, store, where)
+        elif info.targets != "binary" and not store.meta.has_speeds:
             raise UsageError(
                 f"{where} was trained on {info.targets} of speed; the roads of {store.location} "
                 "have no speeds: train one with `targets` binary, or use a store with speeds"
@@ -237,6 +276,24 @@ def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> N
                 f"{', '.join(store.meta.bands)}: use a store with the same bands, or train a model "
                 "on this one"
             )
+
+
+def _check_classes(info: ModelInfo, store: StoreReader, where: str) -> None:
+    """Raise UsageError unless model and store both have classes, and the same ones."""
+    mine, theirs = set(info.class_names), set(store.meta.class_names)
+    if mine == theirs:
+        return
+    trained, has = (
+        f"the classes {', '.join(names)}" if names else "speeds of roads"
+        for names in (info.class_names, store.meta.class_names)
+    )
+    raise UsageError(
+        f"{where} was trained on {trained}; the labels of {store.location} hold {has}: use a store "
+        "with the same classes, or train a model on this one"
+        if mine
+        else f"{where} was trained on {trained}; the labels of {store.location} hold {has}: use a "
+        "store of speeds, or train a model on this one"
+    )
 
 
 def tiles_of(
@@ -275,7 +332,7 @@ def tiles_of(
     """
     opened = open_stores(stores)
     check_store(info, opened, "the model")
-    options: dict[str, Any] = {"bands": info.bands}
+    options: dict[str, Any] = {"bands": info.bands, "classes": info.class_names}
     if split in ("train", "val"):
         options |= {"folds": info.folds, "fold": info.fold or 0}
     if residency == "stream":
@@ -339,6 +396,7 @@ def _training_loader(
         "seed": config.seed,
         "threads": config.loader_threads,
         "min_road": config.min_road,
+        "min_share": parse_shares(config.min_share) if config.min_share else None,
         "weights": config.weights,
     }
     try:

@@ -1,4 +1,4 @@
-"""Decoding of a model's probabilities into roads and speeds.
+"""Decoding of a model's probabilities into roads and speeds, or classes.
 
 Metrics and pictures use these functions. Predictions use the compiled loop of
 `training.prediction.blend`; a test compares both.
@@ -48,6 +48,26 @@ def chosen_threshold(targets: str, wanted: float | None, best: float | None) -> 
     """Return the requested threshold, else the best one of validation, else the default."""
     known = (threshold for threshold in (wanted, best) if threshold is not None)
     return next(known, default_threshold(targets))
+
+
+def activated(logits: Tensor, targets: str) -> Tensor:
+    """Return the probabilities of logits (n, channel, y, x), fp32.
+
+    Parameters
+    ----------
+    logits
+        Output of a model.
+    targets
+        ``classes``: softmax over the channels; others: the sigmoid of each.
+    """
+    return logits.float().softmax(dim=1) if targets == "classes" else logits.float().sigmoid()
+
+
+def class_byte(probabilities: Tensor) -> Tensor:
+    """Return the most probable class, uint8 (n, y, x); 255 where it is not a number."""
+    found = probabilities.nan_to_num().argmax(dim=1)
+    known = probabilities.sum(dim=1).isfinite()
+    return torch.where(known, found, NODATA).to(torch.uint8)
 
 
 def road_probability(probabilities: Tensor) -> Tensor:

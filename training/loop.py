@@ -140,7 +140,7 @@ def optimizer_step(
             with timed(COPY):
                 on_device = batch.to(engine.device, non_blocking=True)
             with engine.autocast():
-                parts: LossParts = module(on_device.image, on_device.speed, on_device.key)
+                parts: LossParts = module(on_device.image, on_device.label, on_device.key)
             with timed("backward"):
                 (parts.total / count).backward()  # type: ignore[no-untyped-call]  # torch's
         losses.append(torch.stack([*parts]).detach())

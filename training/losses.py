@@ -1,4 +1,4 @@
-"""The loss of a batch: `Trainable` runs normalisation, model and `RoadLoss`.
+"""The loss of a batch: `Trainable` runs normalisation, model and `RoadLoss` or `ClassLoss`.
 
 0.75 focal + 0.25 soft dice is the recipe of the CRESI baseline (its configuration for the speed
 masks). Here it is computed in fp32 from the logits of labelled pixels, so that no probability needs
@@ -8,9 +8,11 @@ for, so that a compiler can fuse it into one pass.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -23,13 +25,13 @@ from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
 from geoprep.store import StoreReader
 from loaders import DevicePrep
 from training.checkpoint import ModelInfo
-from training.data import make_prep
+from training.data import class_pixels, make_prep
 from training.engine import CompileMode, Engine
 from training.model import build_model, imported, set_prior
 from training.settings import Config
 
 Augmentation = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Image uint8 (n, band, y, x), speed uint8 (n, y, x) and key int64 (n,) -> image and speed."""
+"""Image uint8 (n, band, y, x), label uint8 (n, y, x) and key int64 (n,) -> image and label."""
 
 Timed = Callable[[str], AbstractContextManager[object]]
 """Returns a context manager around a phase of a step, given its name."""
@@ -37,7 +39,7 @@ Timed = Callable[[str], AbstractContextManager[object]]
 WAIT, NORMALISE = "wait for the batch", "normalise, targets"
 COPY, AVERAGE = "copy to the device", "averaged weights"
 
-LossName = Literal["focal-dice", "bce-dice"]
+LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
 
 _SMOOTH = 1e-5
 """Added to both sides of the dice fraction, so that a batch without roads has a defined loss."""
@@ -51,7 +53,7 @@ class LossParts(NamedTuple):
     total
         Weighted sum of the parts, which training minimises.
     main
-        Pixelwise part, focal or BCE, unweighted.
+        Pixelwise part, focal or cross-entropy, unweighted.
     dice
         1 - soft dice, unweighted.
     """
@@ -117,6 +119,76 @@ class RoadLoss(nn.Module):
         return LossParts((1 - self.dice) * main + self.dice * dice, main, dice)
 
 
+class ClassLoss(nn.Module):
+    """A pixelwise loss of exclusive classes and the soft dice of every class.
+
+    Parameters
+    ----------
+    name
+        ``focal-dice``: focal loss with gamma 2, (1 - p)^2 times cross-entropy (Lin et al. 2017).
+        ``ce-dice``: cross-entropy.
+    class_weights
+        fp32 (class,): weight of the pixels, and of the dice, of each class; None for equal ones.
+        Both parts are weighted means.
+    dice
+        Share of dice; the remainder is the share of the pixelwise part. Dice is the mean over the
+        classes in the labels of the batch.
+
+    Raises
+    ------
+    UsageError
+        The loss is that of roads.
+    """
+
+    weights: Tensor | None
+
+    def __init__(
+        self,
+        name: LossName = "focal-dice",
+        class_weights: Tensor | None = None,
+        dice: float = 0.25,
+    ) -> None:
+        super().__init__()
+        if name == "bce-dice":
+            raise UsageError("`loss` bce-dice is for roads: use ce-dice or focal-dice for classes")
+        self.name, self.dice = name, dice
+        weights = None if class_weights is None else class_weights.float().view(1, -1, 1, 1)
+        self.register_buffer("weights", weights, persistent=False)
+
+    def forward(self, logits: Tensor, target: Tensor, valid: Tensor) -> LossParts:
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        logits
+            (n, class, y, x), any float dtype.
+        target
+            int64 (n, y, x), number of the class; anything where it is not valid.
+        valid
+            bool (n, y, x), labelled pixels. The loss of a batch without any is 0.
+        """
+        logp = functional.log_softmax(logits.float(), dim=1)
+        numbers = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
+        known = valid[:, None]
+        truth = ((target[:, None] == numbers) & known).float()
+        p = logp.exp() * known
+        pixel = -logp * truth
+        if self.name == "focal-dice":
+            pixel = pixel * (1 - p).square()
+        share = truth if self.weights is None else truth * self.weights
+        if self.weights is not None:
+            pixel = pixel * self.weights
+        main = pixel.sum() / share.sum().clamp(min=_SMOOTH)
+        count = truth.sum(dim=(0, 2, 3))
+        both, either = (p * truth).sum(dim=(0, 2, 3)), p.sum(dim=(0, 2, 3)) + count
+        present = (count > 0).float()
+        if self.weights is not None:
+            present = present * self.weights.flatten()
+        miss = 1 - (2 * both + _SMOOTH) / (either + _SMOOTH)
+        dice = (miss * present).sum() / present.sum().clamp(min=_SMOOTH)
+        return LossParts((1 - self.dice) * main + self.dice * dice, main, dice)
+
+
 class Compiled:
     """A callable that is compiled for each new input shape, or runs as it is if that fails.
 
@@ -168,13 +240,13 @@ class Trainable(nn.Module):
     loss
         Takes logits, target and valid mask.
     augmentation
-        Takes image, speed and key of a batch and returns image and speed; used in training mode
+        Takes image, label and key of a batch and returns image and label; used in training mode
         only. None for none.
 
     Raises
     ------
     UsageError
-        The targets are class numbers, which sigmoid channels cannot learn.
+        The targets are numbers of bins, which sigmoid channels cannot learn.
     """
 
     def __init__(
@@ -185,8 +257,8 @@ class Trainable(nn.Module):
         augmentation: Augmentation | None = None,
     ) -> None:
         super().__init__()
-        if prep.target.targets == "class":
-            raise UsageError("`targets` class needs a loss of your own: train with bins")
+        if prep.target.targets == "bin_index":
+            raise UsageError("`targets` bin_index needs a loss of your own: train with bins")
         self.prep = prep
         self.model = model
         self.loss = loss
@@ -203,15 +275,15 @@ class Trainable(nn.Module):
         if mode == "model":
             self._compiled_model = Compiled(self.model, "the model")
 
-    def forward(self, image: Tensor, speed: Tensor, key: Tensor) -> LossParts:
+    def forward(self, image: Tensor, label: Tensor, key: Tensor) -> LossParts:
         """Return the loss of a batch.
 
         Parameters
         ----------
         image
             uint8 (n, band, y, x).
-        speed
-            uint8 (n, y, x), mph.
+        label
+            uint8 (n, y, x), mph or classes.
         key
             int64 (n,), seeds random jitter.
         """
@@ -219,8 +291,8 @@ class Trainable(nn.Module):
         loss = (self.training and self._compiled_loss) or self.loss
         with self.timed(NORMALISE):
             if self.training and self.augmentation is not None:
-                image, speed = self.augmentation(image, speed, key)
-            ready = self.prep({"image": image, "speed": speed, "key": key})
+                image, label = self.augmentation(image, label, key)
+            ready = self.prep({"image": image, "label": label, "key": key})
         with self.timed("model forward"):
             logits = model(ready.image)
         with self.timed("loss forward"):
@@ -253,16 +325,87 @@ def make_trainable(
     """
     model = build_model(info.model, bands=len(info.bands), channels=info.channels)
     weights = None
+    _check_weights(config, info)
+    loss: nn.Module
+    if info.has_classes:
+        share = class_share(stores, info.class_names)
+        set_prior(model, share, exclusive=True)
+        loss = ClassLoss(config.loss, class_weights(config.class_weights, info, share), config.dice)
+        return _trainable(config, info, engine, model, loss)
     if info.targets == "bins":
         set_prior(model, channel_share(stores))
         if config.channel_weights == "auto":
             weights = channel_weights(stores)
-    elif config.channel_weights != "none":
-        raise UsageError(f"`channel_weights` auto needs `targets` bins, not {info.targets}")
-    prep = make_prep(info, engine, config.jitter)
     loss = RoadLoss(config.loss, weights, config.dice)
-    spec = config.augmentation
+    return _trainable(config, info, engine, model, loss)
+
+
+def _trainable(
+    config: Config, info: ModelInfo, engine: Engine, model: nn.Module, loss: nn.Module
+) -> Trainable:
+    prep, spec = make_prep(info, engine, config.jitter), config.augmentation
     return Trainable(prep, model, loss, None if spec is None else imported("augmentation", spec))
+
+
+def _check_weights(config: Config, info: ModelInfo) -> None:
+    """Raise UsageError for weights that are for other targets."""
+    if config.channel_weights != "none" and info.targets != "bins":
+        raise UsageError(f"`channel_weights` auto needs `targets` bins, not {info.targets}")
+    if config.class_weights != "none" and not info.has_classes:
+        raise UsageError(
+            f"`class_weights` {config.class_weights} needs labels of classes; for bins of speed "
+            "use `channel_weights`"
+        )
+    if config.loss == "ce-dice" and not info.has_classes:
+        raise UsageError("`loss` ce-dice is for classes: use bce-dice or focal-dice for roads")
+
+
+def class_share(stores: Sequence[StoreReader], names: Sequence[str]) -> Tensor:
+    """Return the share of each class in the labelled pixels of the train splits, fp32 (class,)."""
+    pixels = torch.from_numpy(class_pixels(stores, names))
+    return (pixels / pixels.sum().clamp(min=1)).float()
+
+
+def class_weights(given: str, info: ModelInfo, share: Tensor) -> Tensor | None:
+    """Return the loss weights of classes, fp32 (class,) with mean 1; None for equal ones.
+
+    Parameters
+    ----------
+    given
+        ``none``; ``auto`` for those of `inverse_root`; or the path of a YAML file of names and
+        numbers, where classes without a number have 1.
+    info
+        The classes.
+    share
+        fp32 (class,), see `class_share`.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, names another class, or holds something else than numbers.
+    """
+    if given in ("none", "auto"):
+        return inverse_root(share) if given == "auto" else None
+    import yaml
+
+    try:
+        values = yaml.safe_load(Path(given).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = str(error).replace("\n", " ")
+        raise UsageError(f"`class_weights` {given} cannot be read: {reason}") from error
+    values = values if isinstance(values, dict) else {str(values): math.nan}
+    for name, value in values.items():
+        if name not in info.class_names:
+            raise UsageError(
+                f"`class_weights` {given}: there is no class {name!r}; use lines of CLASS: WEIGHT "
+                f"with {', '.join(info.class_names)}"
+            )
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise UsageError(f"`class_weights` {given}: {name}: {value} is not a weight from 0 up")
+    weight = torch.tensor([float(values.get(name, 1)) for name in info.class_names])
+    if not weight.any():
+        raise UsageError(f"`class_weights` {given}: all weights are 0")
+    return weight / weight.mean()
 
 
 def channel_share(stores: Sequence[StoreReader]) -> Tensor:
@@ -304,7 +447,19 @@ def channel_weights(stores: Sequence[StoreReader], *, largest: float = 5.0) -> T
     Tensor
         fp32 (8,).
     """
-    share = channel_share(stores)
+    return inverse_root(channel_share(stores), largest=largest)
+
+
+def inverse_root(share: Tensor, *, largest: float = 5.0) -> Tensor:
+    """Return 1 / sqrt(share) with mean 1, as `channel_weights`.
+
+    Parameters
+    ----------
+    share
+        fp32 (channel,); a channel with 0 has the weight of the most common one.
+    largest
+        Maximum ratio of a weight to the smallest.
+    """
     common = share.max().clamp(min=1e-12)
     weight = (common / torch.where(share > 0, share, common)).sqrt().clamp(max=largest)
     return weight / weight.mean()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
+from training.checkpoint import ModelInfo
 from training.decode import default_threshold, road_probability, speed_bin, speed_mph
 from training.threshold import choose_threshold
 
@@ -188,3 +189,122 @@ class RoadMetrics:
             results |= dict(zip(bin_names(), iou, strict=True))
             results["speed_mae_mph"] = error.double() / UNIT / roads
         return {name: value.float().item() for name, value in results.items()}
+
+
+class ClassMetrics:
+    """IoU of each class, their mean, and the confusion matrix.
+
+    Pixels are decoded as in predictions, with the most probable class. Pixels without a label, or
+    whose prediction is not a number, are left out. The IoU of a class in neither label nor
+    prediction is NaN; the mean is over classes in the labels.
+
+    Parameters
+    ----------
+    names
+        Names of the classes.
+    groups
+        Number of groups, such as scenes, with metrics of their own.
+    device
+        Device of the counts.
+
+    Attributes
+    ----------
+    lost
+        Number of labelled pixels whose prediction is not a number, int64 ().
+    """
+
+    def __init__(
+        self, names: Sequence[str], *, groups: int = 1, device: torch.device | str = "cpu"
+    ) -> None:
+        self.names = tuple(names)
+        count = len(self.names)
+        zeros = partial(torch.zeros, dtype=torch.int64, device=device)
+        self._confusion, self.lost = zeros(groups, count, count), zeros(())
+
+    def counts(self) -> tuple[Tensor, ...]:
+        """Return all counts, int64, to be summed over ranks in place before `compute`."""
+        return self._confusion, self.lost
+
+    def update(self, probabilities: Tensor, label: Tensor, group: Tensor | None = None) -> None:
+        """Add a batch to the counts, without waiting for the device.
+
+        Parameters
+        ----------
+        probabilities
+            (n, class, y, x); rows and columns beyond the label's size are padding.
+        label
+            uint8 (n, y, x), numbers of classes; others are left out, such as 255 for nodata.
+        group
+            int64 (n,), group of each tile; None for a single group.
+        """
+        probabilities = probabilities[..., : label.shape[-2], : label.shape[-1]].float()
+        count = len(self.names)
+        labelled, known = label < count, probabilities.sum(dim=1).isfinite()
+        self.lost += (labelled & ~known).sum()
+        found = probabilities.nan_to_num().argmax(dim=1)
+        truth = label.long().clamp(max=count - 1)
+        if group is None:
+            group = torch.zeros(len(label), dtype=torch.int64, device=label.device)
+        cell = (group.view(-1, 1, 1) * count + truth) * count + found
+        valid = (labelled & known).flatten().long()
+        self._confusion.view(-1).scatter_add_(0, cell.flatten(), valid)
+
+    def confusion(self) -> list[list[int]]:
+        """Return the pixels of each class in the label (rows) and the prediction (columns)."""
+        table: list[list[int]] = self._confusion.sum(0).tolist()
+        return table
+
+    def compute(self) -> dict[str, float]:
+        """Return all metrics by name; NaN where there are no pixels.
+
+        ``mean_iou``, ``worst_iou``, ``accuracy`` (the share of pixels with the right class), and
+        one ``iou_NAME`` per class.
+        """
+        return self._metrics(self._confusion.sum(0))
+
+    def by_group(self) -> list[dict[str, float]]:
+        """Return the metrics of each group."""
+        return [self._metrics(table) for table in self._confusion]
+
+    def _metrics(self, confusion: Tensor) -> dict[str, float]:
+        table = confusion.double()
+        hit, truth, found = table.diagonal(), table.sum(dim=1), table.sum(dim=0)
+        iou = hit / (truth + found - hit)
+        there = iou[truth > 0]
+        results = {
+            "mean_iou": there.mean(),
+            "worst_iou": there.min() if len(there) else there.mean(),
+            "accuracy": hit.sum() / table.sum(),
+        }
+        results |= {f"iou_{name}": value for name, value in zip(self.names, iou, strict=True)}
+        return {name: value.float().item() for name, value in results.items()}
+
+
+def worst_class(metrics: Mapping[str, float], names: Sequence[str]) -> str:
+    """Return the name of the class with the lowest IoU in `ClassMetrics.compute`; empty if none."""
+    known = [name for name in names if not math.isnan(metrics[f"iou_{name}"])]
+    return min(known, key=lambda name: metrics[f"iou_{name}"], default="")
+
+
+def metrics_of(
+    info: ModelInfo,
+    *,
+    groups: int = 1,
+    device: torch.device | str = "cpu",
+    threshold: float | None = None,
+) -> RoadMetrics | ClassMetrics:
+    """Return empty metrics of a model.
+
+    Parameters
+    ----------
+    info
+        Outputs of the model.
+    groups, device
+        As for `RoadMetrics`.
+    threshold
+        As for `RoadMetrics`; classes have none.
+    """
+    if info.has_classes:
+        return ClassMetrics(info.class_names, groups=groups, device=device)
+    where: dict[str, Any] = {"groups": groups, "device": device}
+    return RoadMetrics(info.targets, info.class_mph, threshold=threshold, **where)

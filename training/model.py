@@ -202,7 +202,7 @@ class ResNetUNet(nn.Module):
         return logits
 
 
-def set_prior(model: nn.Module, share: Tensor) -> None:
+def set_prior(model: nn.Module, share: Tensor, *, exclusive: bool = False) -> None:
     """Set the bias of an untrained model's head so that it predicts the given probabilities.
 
     Without it the first steps are spent on learning that roads are rare (Lin et al. 2017, "Focal
@@ -212,11 +212,16 @@ def set_prior(model: nn.Module, share: Tensor) -> None:
     ----------
     share
         fp32 (channel,), probabilities, see `training.losses.channel_share`.
+    exclusive
+        Whether probabilities are a softmax over the channels, not a sigmoid of each.
     """
     head = getattr(model, "head", None)
     if isinstance(head, nn.Conv2d) and head.bias is not None:
         with torch.no_grad():
-            head.bias.copy_(torch.logit(share.to(head.bias), eps=1e-4))
+            known = share.to(head.bias)
+            head.bias.copy_(
+                known.clamp(min=1e-4).log() if exclusive else torch.logit(known, eps=1e-4)
+            )
 
 
 def build_model(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn.Module:

@@ -91,6 +91,30 @@ def parse_interval(text: str) -> tuple[int, float]:
     return int(match[1]), math.inf
 
 
+def parse_shares(text: str) -> dict[str, float]:
+    """Return the minimum share of each class of ``water=0.1,building=0.05``.
+
+    Raises
+    ------
+    UsageError
+        The text has another form, or a share is not above 0 and at most 1.
+    """
+    shares = {}
+    for part in text.split(","):
+        name, _, number = (word.strip() for word in part.rpartition("="))
+        try:
+            share = float(number)
+        except ValueError:
+            share = math.nan
+        if not name or not 0 < share <= 1:
+            raise UsageError(
+                f"`min_share` {part.strip()!r}: write CLASS=SHARE such as water=0.1, with commas "
+                "between classes and shares up to 1"
+            )
+        shares[name] = share
+    return shares
+
+
 PIXELS: dict[str, Any] = {"metavar": "PIXELS", "least": 1}
 SHARE: dict[str, Any] = {"metavar": "SHARE", "least": 0, "below": 1}
 THREADS: dict[str, Any] = {"metavar": "N", "least": 1, "most": 1024}
@@ -148,17 +172,23 @@ class SamplingConfig:
     )
     augmentation: str | None = option(
         None,
-        "Your own augmentation, run on the device: function(image, speed, key) of uint8 "
-        "(n, band, y, x), uint8 (n, y, x) and int64 (n,) returns image and speed.",
+        "Your own augmentation, run on the device: function(image, label, key) of uint8 "
+        "(n, band, y, x), uint8 (n, y, x) and int64 (n,) returns image and label.",
         "package.module:function",
     )
     min_road: float = option(
         0.0, "Minimum share of road pixels per crop; crops are drawn again up to 8 times.", **SHARE
     )
-    weights: Literal["road", "speed"] | None = option(
+    min_share: str | None = option(
         None,
-        "Sampling weights of tiles: by share of road (road), or so that rare speeds are as "
-        "frequent as common ones (speed).",
+        "Minimum share of classes per crop, such as water=0.1; drawn as with --min-road.",
+        "CLASS=SHARE,...",
+        check=parse_shares,
+    )
+    weights: Literal["road", "speed", "classes"] | None = option(
+        None,
+        "Sampling weights of tiles: by share of road (road), or so that rare speeds (speed) or "
+        "classes (classes) are as frequent as common ones.",
     )
 
 
@@ -190,17 +220,26 @@ class ModelConfig:
         least=0,
         most=1,
     )
-    targets: Literal["auto", "bins", "continuous", "binary"] = option(
+    targets: Literal["auto", "bins", "continuous", "binary", "classes"] = option(
         "auto",
         "Output channels: seven bins of 10 mph and any road (bins), one speed channel "
-        "(continuous), or any road only (binary); auto: bins, or binary if a store has no speeds.",
+        "(continuous), any road only (binary), or one channel per class (classes); auto: by the "
+        "labels of the stores: classes, bins, or binary if a store has no speeds.",
     )
-    loss: Literal["focal-dice", "bce-dice"] = option(
-        "focal-dice", "Pixelwise loss, focal or binary cross-entropy, combined with soft dice."
+    loss: Literal["focal-dice", "bce-dice", "ce-dice"] = option(
+        "focal-dice",
+        "Pixelwise loss, focal or cross-entropy (of roads bce-dice, of classes ce-dice), combined "
+        "with soft dice.",
     )
     dice: float = option(0.25, "Share of soft dice in the loss.", "SHARE", least=0, most=1)
     channel_weights: Literal["none", "auto"] = option(
-        "none", "Loss weights of the channels; auto weights rare speeds more."
+        "none", "Loss weights of the channels of bins; auto weights rare speeds more."
+    )
+    class_weights: str = option(
+        "none",
+        "Loss weights of classes: auto weights rare classes more; or a YAML file with lines of "
+        "CLASS: WEIGHT, 1 for others.",
+        "auto|none|FILE",
     )
 
 
@@ -246,7 +285,10 @@ class OptimizerConfig:
         **SHARE,
     )
     patience: int | None = option(
-        None, "Stop after this many epochs without a better road IoU.", "EPOCHS", least=1
+        None,
+        "Stop after this many epochs without a better road IoU (of classes: mean IoU).",
+        "EPOCHS",
+        least=1,
     )
     seed: int = option(
         0, "Random seed of weights, sampling, augmentation and dropout.", "N", least=0, below=2**63

@@ -19,7 +19,7 @@ from geoprep.store import StoreReader
 from training.capacity import choose_batch_size, estimate_run
 from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
 from training.cli import write_file
-from training.data import differences, model_info, open_data
+from training.data import class_pixels, differences, model_info, open_data
 from training.engine import (
     choose_engine,
     is_rank_zero,
@@ -120,7 +120,7 @@ def _train(
     run = Run(config, engine, stores, folder, saved)
     run.enter_stage()
     memory, size = estimate_run(run), run.loader.schedule.batch_size
-    notes += [*chosen, *differences(run.info, stores), *_changed_since(run, saved)]
+    notes += [*chosen, *differences(run.info, stores), *_never(run), *_changed_since(run, saved)]
     notes += memory.warnings(size)
     if not config.profile:
         on_rank_zero(lambda: _claim(config, folder, lock))
@@ -250,6 +250,18 @@ def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[st
         yield (
             f"`{name}` was {before.get(name)}, is {value}: the result differs from a run without "
             "interruption"
+        )
+
+
+def _never(run: Run) -> Iterator[str]:
+    """Yield a line on classes that the model cannot learn: no training pixel has them."""
+    names = run.info.class_names
+    pixels = class_pixels(run.stores, names)
+    lacking = [name for name, count in zip(names, pixels, strict=True) if not count]
+    if lacking:
+        yield (
+            f"no pixel of the training tiles has the class {', '.join(lacking)}: the model cannot "
+            "learn it. Check the labels, or give training scenes that have it"
         )
 
 

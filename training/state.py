@@ -107,7 +107,8 @@ class RunProgress:
     step
         Number of optimizer steps that are done.
     best, best_epoch
-        Best validation road IoU of the stage, and its epoch; NaN and -1 before the first.
+        Best validation IoU of the stage (`ModelInfo.score`), and its epoch; NaN and -1 before the
+        first.
     sums, samples
         Sums of loss, pixelwise part and dice over the samples of the current epoch, and their
         number.
@@ -124,7 +125,7 @@ class RunProgress:
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     samples: int = 0
     seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, rows: Sequence[Sequence[float]], counts: Sequence[int]) -> None:
         """Add loss, pixelwise part and dice of batches to the sums of the epoch.
@@ -139,11 +140,11 @@ class RunProgress:
         """Set the sums to 0: an epoch begins, or the first rank holds the sums of all ranks."""
         self.sums, self.samples = [0.0] * len(self.sums), 0
 
-    def is_best(self, road_iou: float) -> bool:
+    def is_best(self, score: float) -> bool:
         """Record a validation result; return whether it is the best of its stage."""
-        if not math.isnan(self.best) and not road_iou > self.best:
+        if not math.isnan(self.best) and not score > self.best:
             return False
-        self.best, self.best_epoch = road_iou, self.epoch
+        self.best, self.best_epoch = score, self.epoch
         return True
 
     @classmethod
@@ -277,7 +278,7 @@ class Run:
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether the last stage had no better road IoU for ``patience`` epochs."""
+        """Whether the last stage had no better score for ``patience`` epochs."""
         patience, done = self.config.patience, self.progress.epoch
         *_, before = 0, *self.config.ends[:-1]
         if patience is None or done <= before:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from geoprep.errors import UsageError
 from geoprep.speed import NODATA
 from geoprep.store import StoreReader
 from loaders import (
@@ -23,7 +25,14 @@ from loaders import (
 )
 from training.checkpoint import ModelInfo
 from training.data import differences, tiles_of
-from training.decode import chosen_threshold, default_threshold, road_probability, speed_byte
+from training.decode import (
+    activated,
+    chosen_threshold,
+    class_byte,
+    default_threshold,
+    road_probability,
+    speed_byte,
+)
 from training.engine import (
     Engine,
     broadcast_buffers,
@@ -33,7 +42,7 @@ from training.engine import (
 )
 from training.inference import Runner, Views, average_views, pad_batch
 from training.losses import Trainable
-from training.metrics import STEPS, RoadMetrics, Sweep
+from training.metrics import STEPS, ClassMetrics, Sweep, metrics_of
 from training.monitor import ANY_ROAD_MPH, Example
 
 
@@ -74,12 +83,13 @@ def validate(
     Returns
     -------
     dict
-        ``val_loss``, the mean over tiles, then as `training.metrics.RoadMetrics.compute`;
-        ``road_iou`` is at the default threshold, and ``threshold`` the one chosen by scenes.
+        ``val_loss``, the mean over tiles, then as `training.metrics.RoadMetrics.compute`, where
+        ``road_iou`` is at the default threshold, and ``threshold`` the one chosen by scenes; or as
+        `training.metrics.ClassMetrics.compute`.
     """
     names, scene_of = _scenes(loader)
     scene_of = scene_of.to(engine.device)
-    metrics = RoadMetrics(info.targets, info.class_mph, groups=len(names), device=engine.device)
+    metrics = metrics_of(info, groups=len(names), device=engine.device)
     total, tiles = torch.zeros((), dtype=torch.float64, device=engine.device), 0
     target = trainable.prep.target
     with evaluation_mode(trainable):
@@ -94,9 +104,9 @@ def validate(
             with engine.autocast():
                 logits = trainable.logits(on_device.image)
             group = scene_of[on_device.index]
-            metrics.update(logits.float().sigmoid(), on_device.speed, group)
-            valid = target.valid(on_device.speed)
-            parts = trainable.loss(logits, target(on_device.speed), valid)
+            metrics.update(activated(logits, info.targets), on_device.label, group)
+            valid = target.valid(on_device.label)
+            parts = trainable.loss(logits, target(on_device.label), valid)
             total = total + len(batch) * parts.total.double()
             tiles += len(batch)
         next(batches, None)  # ends the epoch of the loader
@@ -124,19 +134,22 @@ def examples(
     found = []
     with evaluation_mode(trainable):
         for tile in chosen:
-            image, speed = loader.tiles.pixels(tile)
+            image, label = loader.tiles.pixels(tile)
             batch = torch.from_numpy(image)[None].permute(0, 3, 1, 2).to(engine.device)
             with engine.autocast():
                 logits = trainable.logits(batch)
-            prediction = predicted_speed(logits, info)[0].cpu().numpy()
-            prediction[speed == NODATA] = NODATA
-            found.append(Example(image, speed, prediction, info.targets != "binary"))
+            prediction = predicted_label(logits, info)[0].cpu().numpy()
+            prediction[label == NODATA] = NODATA
+            classes = info.classes if info.has_classes else None
+            found.append(Example(image, label, prediction, info.targets != "binary", classes))
     return found
 
 
-def predicted_speed(logits: Tensor, info: ModelInfo) -> Tensor:
-    """Return the predicted label, uint8 (n, y, x): 0 for background, mph from 1 for roads."""
-    probabilities = logits.float().sigmoid()
+def predicted_label(logits: Tensor, info: ModelInfo) -> Tensor:
+    """Return the predicted label, uint8 (n, y, x): classes, or 0 for background and mph from 1."""
+    probabilities = activated(logits, info.targets)
+    if info.has_classes:
+        return class_byte(probabilities)
     threshold = default_threshold(info.targets)
     if info.targets == "binary":
         return (road_probability(probabilities) >= threshold).to(torch.uint8) * ANY_ROAD_MPH
@@ -156,16 +169,21 @@ class Evaluation:
     tiles
         Number of tiles.
     threshold
-        Road probability threshold of the metrics.
+        Road probability threshold of the metrics; NaN for classes.
     metrics
-        Metrics by name, see `training.metrics.RoadMetrics`.
+        Metrics by name, see `training.metrics`.
     scenes
         One row per scene in the order of the stores: ``scene`` (its id), number of ``tiles``, and
         its metrics.
     sweep
-        One row per ``threshold`` k / 256: ``precision``, ``recall``, ``road_iou`` of roads.
+        One row per ``threshold`` k / 256: ``precision``, ``recall``, ``road_iou`` of roads. Empty
+        for classes.
     notes
         Remarks on the data and the metrics.
+    classes
+        Names of the classes; empty for roads.
+    confusion
+        Pixels of each class in the label (rows) and in the prediction (columns).
     """
 
     title: str
@@ -176,6 +194,8 @@ class Evaluation:
     scenes: list[dict[str, Any]]
     sweep: list[dict[str, float]]
     notes: list[str]
+    classes: tuple[str, ...] = ()
+    confusion: list[list[int]] = field(default_factory=list)
 
 
 def evaluate_runner(
@@ -234,15 +254,18 @@ def evaluate_runner(
     loader = BatchLoader(tiles, batch_size, shuffle=False)
     names, scene_of = _scenes(loader)
     scene_of = scene_of.to(runner.device)
-    threshold = chosen_threshold(info.targets, threshold, info.threshold)
+    if not info.has_classes:
+        threshold = chosen_threshold(info.targets, threshold, info.threshold)
+    elif threshold is not None:
+        raise UsageError("`threshold` is for models of roads: leave it out for classes")
     options: dict[str, Any] = {"threshold": threshold, "device": runner.device}
-    metrics = RoadMetrics(info.targets, info.class_mph, groups=len(names), **options)
+    metrics = metrics_of(info, groups=len(names), **options)
     pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
     for batch in loader:
         image = pad_batch(pad(batch.image), batch_size if runner.fixed_batch else 0)
         probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         on_device = batch.to(runner.device)
-        metrics.update(probabilities, on_device.speed, scene_of[on_device.index])
+        metrics.update(probabilities, on_device.label, scene_of[on_device.index])
     sum_in_place(metrics.counts())
     if lost := int(metrics.lost):
         notes.append(f"the model returned NaN for {lost:,} labelled pixels, which are left out")
@@ -251,11 +274,13 @@ def evaluate_runner(
         title=title,
         level=tiles.side,
         tiles=len(tiles),
-        threshold=threshold,
+        threshold=math.nan if threshold is None else threshold,
         metrics=metrics.compute(),
         scenes=[{"scene": name, "tiles": count} | values for name, count, values in each],
-        sweep=_rows(metrics.sweep()),
+        sweep=[] if isinstance(metrics, ClassMetrics) else _rows(metrics.sweep()),
         notes=notes,
+        classes=info.class_names,
+        confusion=metrics.confusion() if isinstance(metrics, ClassMetrics) else [],
     )
 
 

@@ -38,11 +38,13 @@ def write_store(
     limits=(0.0, 0.0),
     order=None,
     speed_unit="mph",
+    classes=(),
 ):
     """Write a store of four tiles per scene; ``splits`` repeats over the scenes.
 
     ``order`` puts the bands, with their pixels, into another order. With the speed unit ``none``
-    nobody knows the speed of any road.
+    nobody knows the speed of any road. ``classes`` has the names ``background``, ``slow`` and
+    ``fast``, and possibly others that never occur, in any order.
     """
     tiles = 4 * scenes
     order = list(range(len(bands)) if order is None else order)
@@ -56,26 +58,29 @@ def write_store(
         overlap=0,
         rescale=rescale,
         levels=tuple(levels),
-        speed_unit=speed_unit,
+        speed_unit="none" if classes else speed_unit,
+        **(classes_meta(classes) if classes else {}),
     )
     create_store(path, meta, tiles)
     image, speed = draw_tiles(tiles, levels[0], len(bands), seed)
     image = np.ascontiguousarray(image[..., order])
     if speed_unit == "none":
         speed[(speed > 0) & (speed < 255)] = 254
+    road = (speed > 0) & (speed < 255)
+    if classes:
+        speed = as_classes(speed, classes)
     for level in levels:
         step = levels[0] // level
         _write(path, f"{level}/image", image[:, ::step, ::step], meta)
-        _write(path, f"{level}/speed", speed[:, ::step, ::step], meta)
+        _write(path, f"{level}/{meta.label_array}", speed[:, ::step, ::step], meta)
     split = np.repeat(np.resize(np.array(splits, np.uint8), scenes), 4)
-    known = speed != 255
     table = TileTable(
         scene=np.repeat(np.arange(scenes, dtype=np.uint32), 4),
         row=np.tile(np.array([0, 0, 1, 1], np.uint32) * levels[0], scenes),
         col=np.tile(np.array([0, 1, 0, 1], np.uint32) * levels[0], scenes),
         split=split,
         transform=np.tile([0.5, 0.0, 4e5, 0.0, -0.5, 6e6], (tiles, 1)) + np.arange(tiles)[:, None],
-        road_fraction=((speed > 0) & known).mean(axis=(1, 2)).astype(np.float32),
+        road_fraction=road.mean(axis=(1, 2)).astype(np.float32),
         valid_fraction=np.ones(tiles, np.float32),
     )
     scene_table = SceneTable(
@@ -90,8 +95,32 @@ def write_store(
     pixels = image[train].reshape(-1, len(bands))
     histogram = np.stack([np.bincount(band, minlength=256) for band in pixels.T])
     speeds = np.bincount(speed[train].ravel(), minlength=256).astype(np.uint64)
-    finish_store(path, meta, table, scene_table, histogram.astype(np.uint64), speeds, ledger={})
+    counted = {}
+    if classes:
+        pixels = [np.bincount(tile.ravel(), minlength=256)[: len(classes)] for tile in speed]
+        counted["class_pixels"] = np.stack(pixels).astype(np.uint32)
+    counts = histogram.astype(np.uint64), speeds
+    finish_store(path, meta, table, scene_table, *counts, ledger={}, **counted)
     return path
+
+
+def classes_meta(names):
+    """Return the attributes of a store of classes."""
+    colours = tuple(f"#{40 * i % 256:02X}80{255 - 30 * i % 256:02X}" for i in range(len(names)))
+    return {
+        "kind": "classes",
+        "schema": 2,
+        "class_names": tuple(names),
+        "class_colors": colours,
+    }
+
+
+def as_classes(speed, names):
+    """Return labels of speeds as classes: background, slow up to 25 mph, fast."""
+    table = np.full(256, 255, np.uint8)
+    number = [tuple(names).index(name) for name in ("background", "slow", "fast")]
+    table[0], table[1:26], table[26:254] = number
+    return table[speed]
 
 
 def _write(path, name, pixels, meta):

@@ -61,7 +61,7 @@ def test_a_tile_is_that_of_pixels(two_stores: list[Path]):
     for tile in (0, 39, 40, len(pixels) - 1):
         for one, other in zip(pixels.pixels(tile), compressed.pixels(tile), strict=True):
             assert (one == other).all()
-        assert (pixels.speed_of(tile) == compressed.speed_of(tile)).all()
+        assert (pixels.label_of(tile) == compressed.label_of(tile)).all()
 
 
 def test_workers_share_one_copy_that_is_smaller(make_store: MakeStore):

@@ -81,7 +81,7 @@ def test_large_tiles_are_uploaded_piece_by_piece(
     monkeypatch.setattr(device_tiles, "_STAGE_BYTES", 10_000)
     tiles = DeviceTiles(painted, "cpu")
     assert (tiles.image.numpy() == painted.image).all()
-    assert (tiles.speed_of(7) == painted.speed[7]).all()
+    assert (tiles.label_of(7) == painted.speed[7]).all()
 
 
 def test_tiles_that_do_not_fit_are_refused_with_figures(

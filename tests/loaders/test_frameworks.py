@@ -162,7 +162,7 @@ def store_without_speeds(request: pytest.FixtureRequest, tmp_path_factory: Any) 
     return build_of(folder / "store.zarr", [scene], val=0, levels=1, **options)
 
 
-@pytest.mark.parametrize("targets", ["bins", "continuous", "class"])
+@pytest.mark.parametrize("targets", ["bins", "continuous", "bin_index"])
 def test_targets_with_speeds_need_a_store_with_speeds(
     store_without_speeds: StoreReader, targets: Any
 ):

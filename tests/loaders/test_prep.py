@@ -118,7 +118,7 @@ def test_continuous_and_binary_are_their_tables():
 
 
 def test_classes_are_bins_and_no_data_is_ignored_by_losses():
-    target = SpeedTarget("class")(EVERY_BYTE)
+    target = SpeedTarget("bin_index")(EVERY_BYTE)
     assert (target.dtype, target.shape) == (torch.int64, (1, 16, 16))
     assert target.view(-1)[:254].tolist() == BIN_TABLE[:254].tolist()
     assert target.view(-1)[255] == IGNORE_INDEX == torch.nn.CrossEntropyLoss().ignore_index
@@ -136,11 +136,11 @@ def test_a_road_of_unknown_speed_is_a_road_and_teaches_no_speed(targets: str, kn
     assert ready.target[0, -1, 0, 2] == (targets != "continuous")
     if targets == "bins":
         assert not ready.target[0, :7, 0, 2].any()
-    assert SpeedTarget("class")(speed)[0, 0].tolist() == [0, 3, IGNORE_INDEX, IGNORE_INDEX]
+    assert SpeedTarget("bin_index")(speed)[0, 0].tolist() == [0, 3, IGNORE_INDEX, IGNORE_INDEX]
 
 
 def test_channels_are_those_of_the_target():
-    for kind, channels in (("bins", 8), ("continuous", 1), ("binary", 1), ("class", 8)):
+    for kind, channels in (("bins", 8), ("continuous", 1), ("binary", 1), ("bin_index", 8)):
         assert SpeedTarget(kind).channels == channels  # type: ignore[arg-type]  # a literal each
     with pytest.raises(UsageError, match="'speed' is not one of"):
         SpeedTarget("speed")  # type: ignore[arg-type]  # wrong on purpose
@@ -176,7 +176,7 @@ def test_padding_mirrors_the_image_as_prediction_does(side: int):
 
 def test_valid_is_where_the_label_is_known(store_path: Path):
     tiles = RamTiles.load(store_path)
-    prep = DevicePrep.from_store(tiles.store, targets="class")
+    prep = DevicePrep.from_store(tiles.store, targets="bin_index")
     for batch in BatchLoader(tiles, 8, crop=32):
         prepared = prep(batch)
         assert torch.equal(prepared.valid, batch.speed < 254)
@@ -220,7 +220,7 @@ def test_jitter_is_a_function_of_the_key_and_stays_in_its_bounds():
 
 def test_jitter_changes_training_images_only_and_as_it_says():
     batch = SimpleNamespace(
-        image=every_value(2), speed=EVERY_BYTE, key=torch.tensor([123456789012345])
+        image=every_value(2), label=EVERY_BYTE, key=torch.tensor([123456789012345])
     )
     prep = DevicePrep(Normalize([90.0, 70.0], [30.0, 40.0]), SpeedTarget("bins"), jitter=Jitter())
     gain, bias = Jitter()(batch.key, 2)

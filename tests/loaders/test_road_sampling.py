@@ -11,21 +11,27 @@ from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_TABLE
-from loaders.road_sampling import CELL, RoadCells, tile_weights
+from loaders.road_sampling import CELL, PixelCells, tile_weights
 
 
 class ArrayLabels:
     """Labels in an array."""
 
-    def __init__(self, speed: np.ndarray, road_fraction: Sequence[float] = ()) -> None:
+    def __init__(
+        self,
+        speed: np.ndarray,
+        road_fraction: Sequence[float] = (),
+        class_names: Sequence[str] = (),
+    ) -> None:
         self.speed = speed
         self.road_fraction = np.array(road_fraction, np.float32)
         self.side = speed.shape[1]
+        self.class_names = tuple(class_names)
 
     def __len__(self) -> int:
         return len(self.speed)
 
-    def speed_of(self, tile: int) -> np.ndarray:
+    def label_of(self, tile: int) -> np.ndarray:
         return self.speed[tile]
 
 
@@ -43,7 +49,7 @@ def test_fraction_counts_the_cells_wholly_inside(side: int, data: st.DataObject)
     speed = random_labels(3, side, side)
     crop = data.draw(st.integers(1, side))
     y, x = (data.draw(st.integers(0, side - crop)) for _ in range(2))
-    cells = RoadCells.count(ArrayLabels(speed))
+    cells = PixelCells.count(ArrayLabels(speed))
     found = cells.fraction(np.array([1]), np.array([y]), np.array([x]), crop)[0] * crop**2
 
     def edges(first: int) -> tuple[int, int]:
@@ -60,7 +66,7 @@ def test_fraction_counts_the_cells_wholly_inside(side: int, data: st.DataObject)
 def test_total_is_every_road_pixel(side: int):
     speed = random_labels(5, side, 0)
     assert (
-        RoadCells.count(ArrayLabels(speed)).total().tolist() == is_road(speed).sum((1, 2)).tolist()
+        PixelCells.count(ArrayLabels(speed)).total().tolist() == is_road(speed).sum((1, 2)).tolist()
     )
 
 

@@ -16,7 +16,7 @@ from training.engine.native import choose_engine
 from training.evaluate import main
 from training.inference import ModelOptions, open_model
 from training.losses import RoadLoss, Trainable
-from training.validation import evaluate_runner, examples, predicted_speed, validate
+from training.validation import evaluate_runner, examples, predicted_label, validate
 
 MODEL = "helpers.tiny:build"
 FP32 = ("--precision", "fp32", "--device", "cpu", "--quiet", "--model", MODEL)
@@ -256,8 +256,8 @@ def test_examples_equal_predictions(network, store_path):
     logits = torch.zeros(1, 1, 2, 2)
     logits[0, 0, 0] = 3.0
     binary = replace(FACTS, targets="binary", channels=1, class_mph=())
-    assert (predicted_speed(logits, binary)[0, 0] > 0).all()
-    assert (predicted_speed(-logits - 1, binary) == 0).all()
+    assert (predicted_label(logits, binary)[0, 0] > 0).all()
+    assert (predicted_label(-logits - 1, binary) == 0).all()
 
 
 def test_a_model_of_speeds_is_not_evaluated_on_roads_without_speeds(checkpoint, tmp_path, capfd):

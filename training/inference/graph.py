@@ -120,7 +120,7 @@ def inference_module(
     doubling
         See `folded`.
     """
-    module = Probabilities(folded(network, doubling), info.mean, info.std).eval()
+    module = Probabilities(folded(network, doubling), info).eval()
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in NativeRunner
     return module
 

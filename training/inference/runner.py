@@ -105,25 +105,29 @@ class Runner:
 
 
 class Probabilities(nn.Module):
-    """Normalisation, model and sigmoid in one module, so that they are compiled together.
+    """Normalisation, model and sigmoid or softmax in one module, so that they compile together.
 
     Parameters
     ----------
     network
         Normalised (n, band, y, x) -> logits (n, channel, y, x).
-    mean, std
-        Mean and standard deviation of each band in grey values.
+    info
+        What the model was trained for: mean and standard deviation of each band, and whether the
+        channels are exclusive classes.
     """
 
-    def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    def __init__(self, network: nn.Module, info: ModelInfo) -> None:
         super().__init__()
-        self.normalize = Normalize(mean, std)
+        self.normalize = Normalize(info.mean, info.std)
         self.network = network
+        self.exclusive = info.has_classes
 
     def forward(self, image: Tensor) -> Tensor:
         """Return fp32 (n, y, x, channel), contiguous, of uint8 (n, band, y, x)."""
         logits: Tensor = self.network(self.normalize(image))
-        # Sigmoid in fp32: steps of bf16 are 0.004 near 1, as large as those of the predictions.
+        # In fp32: steps of bf16 are 0.004 near 1, as large as those of the predictions.
+        if self.exclusive:
+            return logits.permute(0, 2, 3, 1).float().softmax(dim=-1).contiguous()
         return logits.permute(0, 2, 3, 1).float().sigmoid_().contiguous()
 
 
@@ -198,7 +202,7 @@ class NativeRunner(ModuleRunner):
         precision: NativePrecision,
     ) -> None:
         dtype = choose_dtype(device, precision)
-        module = Probabilities(network, info.mean, info.std).eval()
+        module = Probabilities(network, info).eval()
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
         super().__init__(
             module,

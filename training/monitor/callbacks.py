@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import BEST, LAST
 from training.engine import is_rank_zero, max_over_ranks, sum_over_ranks
+from training.metrics import worst_class
 from training.monitor.console import Console, duration
 from training.monitor.pictures import choose_tiles, draw_curves, draw_examples
 from training.monitor.signals import RunStopped, StopSignals
@@ -24,6 +25,9 @@ from training.state import Run, StepResult, TrainingError
 from training.validation import examples, validate
 
 PARTS = ("loss", "main", "dice")
+TITLES = {"road_iou": "road IoU", "mean_iou": "mean IoU"}
+"""Metrics that the best checkpoint is chosen by."""
+
 CPU = torch.device("cpu")
 
 
@@ -90,7 +94,7 @@ class Callbacks:
         self.saved_step = run.progress.step if there else None
         self.alone = not is_distributed()
         self._began_at = math.nan
-        self._road_iou = math.nan
+        self._score = math.nan
 
     def begin_epoch(self, *, new_stage: bool) -> None:
         """Show the stage and the progress bar of an epoch."""
@@ -176,7 +180,8 @@ class Callbacks:
         loss, pace = statistics.loss / statistics.samples, statistics.pace()
         per_epoch = (time.monotonic() - self._began) / max(done - self._began_at, 1e-9)
         remaining = duration(per_epoch * (self.run.epochs - done))
-        iou = "" if math.isnan(self._road_iou) else f"road IoU {self._road_iou:.3f}  "
+        title = TITLES[self.run.info.score]
+        iou = "" if math.isnan(self._score) else f"{title} {self._score:.3f}  "
         self.console.state(f"loss {loss:.4f}  {iou}{_pace_text(pace)}  {remaining} left")
         scalars = {"loss": loss, "lr": self.run.optimizer.param_groups[0]["lr"], **pace}
         self.console.scalars("train", scalars, self.run.progress.step)
@@ -194,7 +199,7 @@ class Callbacks:
         totals = [*progress.sums, progress.samples]
         *sums, samples = sum_over_ranks(totals, run.engine.device)
         results = self._validate()
-        row: dict[str, float] = {
+        row: dict[str, Any] = {
             "epoch": progress.epoch + 1,
             "level": run.info.level,
             "step": progress.step,
@@ -204,7 +209,10 @@ class Callbacks:
             **StepStatistics(*map(sum, zip(*self._statistics, strict=True))).pace(),
             "seconds": progress.seconds,
         }
-        best = "road_iou" in row and progress.is_best(row["road_iou"])
+        if "worst_iou" in row:
+            row["worst_class"] = worst_class(row, run.info.class_names)
+        score = run.info.score
+        best = score in row and progress.is_best(row[score])
         progress.history.append(row)
         progress.epoch += 1
         progress.reset_sums()
@@ -229,7 +237,7 @@ class Callbacks:
         if done % run.config.val_every and done not in run.config.ends:
             return {}
         if run.validation is None:
-            return {"road_iou": math.nan}
+            return {run.info.score: math.nan}
         self.console.begin_bar("validating", len(run.validation), 0)
         seen = itertools.count(1)
 
@@ -242,13 +250,13 @@ class Callbacks:
         try:
             with run.averaged_weights():
                 results = validate(*arguments, on_batch=on_batch)
-                self._road_iou = results["road_iou"]
+                self._score = results[run.info.score]
                 if is_rank_zero() and run.config.pictures:
                     self._draw(run.validation)
         except RunStopped:  # caught here, where the model has its own weights again
             run.save(epoch_done=True)
             raise
-        if not math.isnan(results["threshold"]):
+        if not math.isnan(results.get("threshold", math.nan)):
             run.info = replace(run.info, threshold=results["threshold"])
         return results
 
@@ -258,15 +266,18 @@ class Callbacks:
         folder.mkdir(exist_ok=True)
         chosen = choose_tiles(loader.tiles.road_fraction, run.config.pictures)
         shown = examples(run.trainable, run.engine, run.info, loader, chosen)
-        title = f"epoch {number}, road IoU {self._road_iou:.3f} over all validation tiles"
+        score = f"{TITLES[run.info.score]} {self._score:.3f}"
+        title = f"epoch {number}, {score} over all validation tiles"
         draw_examples(folder / f"epoch_{number:03d}.png", shown, run.info.bands, title)
 
-    def _record(self, row: dict[str, float], best: bool) -> None:
+    def _record(self, row: dict[str, Any], best: bool) -> None:
         run, progress = self.run, self.run.progress
         parts = [f"epoch {progress.epoch}/{run.epochs}", f"loss {row['loss']:.4f}"]
         if run.validation is not None:  # the header says if there is none
-            shown = {"val_loss": "val", "road_iou": "road IoU", "bin_iou": "bin IoU"}
+            shown = {"val_loss": "val", **TITLES, "bin_iou": "bin IoU"}
             parts += [f"{label} {row[name]:.3f}" for name, label in shown.items() if name in row]
+        if row.get("worst_class"):
+            parts.append(f"worst {row['worst_class']} {row['worst_iou']:.3f}")
         if "speed_mae_mph" in row:
             parts.append(f"speed error {row['speed_mae_mph']:.1f} mph")
         if not math.isnan(row.get("threshold", math.nan)):
@@ -285,11 +296,12 @@ class Callbacks:
         draw_curves(run.folder / "curves.png", progress.history)
         patience = run.config.patience
         if patience and run.out_of_patience:
-            self.console.line(f"stopped early: no better road IoU for {counted(patience, 'epoch')}")
+            what = f"no better {TITLES[run.info.score]}"
+            self.console.line(f"stopped early: {what} for {counted(patience, 'epoch')}")
         if not math.isnan(progress.best):
             self.console.line(
-                f"best road IoU {progress.best:.3f} after epoch {progress.best_epoch + 1}: "
-                f"{run.folder / BEST}"
+                f"best {TITLES[run.info.score]} {progress.best:.3f} after epoch "
+                f"{progress.best_epoch + 1}: {run.folder / BEST}"
             )
         made = ("curves.png", "metrics.csv", "pictures", "tensorboard")
         there = ", ".join(name for name in made if (run.folder / name).exists())

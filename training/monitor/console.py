@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console as Terminal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -108,7 +108,7 @@ class Console:
                 if not math.isnan(value):
                     self._board.add_scalar(f"{group}/{name}", value, step)
 
-    def table(self, history: list[dict[str, float]]) -> None:
+    def table(self, history: list[dict[str, Any]]) -> None:
         """Write metrics.csv with one row per epoch, atomically."""
         if self._folder is None:
             return
@@ -219,7 +219,8 @@ def _samples(run: Run) -> str:
     per_tile, size = loader.sampling.crops_per_tile, loader.schedule.batch_size
     samples = f"{loader.samples} per epoch, {per_tile} per tile"
     if loader.drawn_tiles < len(loader.tiles):
-        samples += f" of {loader.drawn_tiles} tiles with enough road"
+        enough = "of the classes" if run.info.has_classes else "road"
+        samples += f" of {loader.drawn_tiles} tiles with enough {enough}"
     if per_tile < run.config.crops_per_tile:
         samples += " (crops are not smaller than tiles)"
     step = f"{size} per batch"
@@ -232,12 +233,15 @@ def _samples(run: Run) -> str:
 def _model(run: Run) -> str:
     parameters = sum(p.numel() for p in run.trainable.model.parameters())
     info = run.info
+    channels = f"{info.channels} channels"
+    if info.has_classes:
+        channels += f": {info.classes}"
     binary = run.config.targets == "auto" and info.targets == "binary"
     why = ": the roads of a store have no speeds" if binary else ""
     initial = f"; {run.initial}" if run.initial else ""
     return (
         f"{info.model}, {parameters / 1e6:.1f} M parameters, {len(info.bands)} bands -> "
-        f"{info.channels} channels ({info.targets}{why}){initial}"
+        f"{channels} ({info.targets}{why}){initial}"
     )
 
 

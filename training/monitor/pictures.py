@@ -20,6 +20,7 @@ from geoprep.palette import (
 )
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import replaced
+from geoprep.store import ClassTable
 from geoprep.views import natural_bands
 
 PANELS = (240, 320)
@@ -48,15 +49,18 @@ class Example:
     image
         uint8 (y, x, band).
     label, prediction
-        uint8 (y, x), mph; 0 background, 255 nodata.
+        uint8 (y, x), 255 nodata; classes, or mph with 0 for background.
     has_speed
         Whether the model predicts speeds; otherwise all roads have one colour.
+    classes
+        Names and colours of the classes; None for roads.
     """
 
     image: NDArray[np.uint8]
     label: NDArray[np.uint8]
     prediction: NDArray[np.uint8]
     has_speed: bool = True
+    classes: ClassTable | None = None
 
 
 def choose_tiles(road_fraction: NDArray[np.float32], count: int) -> list[int]:
@@ -97,9 +101,13 @@ def draw_examples(
             method = Image.Resampling.BOX if column == 0 else Image.Resampling.NEAREST
             panel = Image.fromarray(np.ascontiguousarray(pixels)).resize((side, side), method)
             sheet.paste(panel, (column * (side + GAP), 2 * LINE + row * (side + GAP)))
-    speeds = legend_entries(None if examples[0].has_speed else ANY_ROAD_MPH)
+    first = examples[0]
+    entries = legend_entries(None if first.has_speed else ANY_ROAD_MPH)
     errors = [("found", HIT), ("missed", MISSED), ("false", FALSE)]
-    draw_legend(sheet, sheet.height - LINE, [*speeds, ("nodata", NODATA_GREYS[1])])
+    if first.classes is not None:
+        errors = [("right", HIT), ("wrong", FALSE)]
+        entries = class_entries(first.classes)
+    draw_legend(sheet, sheet.height - LINE, [*entries, ("nodata", NODATA_GREYS[1])])
     draw_legend(sheet, sheet.height - LINE, errors, left=3 * (side + GAP))
     with replaced(path) as partial:
         sheet.save(partial, "PNG")
@@ -109,6 +117,12 @@ def _panels(example: Example, rgb: Sequence[int]) -> list[NDArray[np.uint8]]:
     """Return a panel uint8 (y, x, 3) for each title."""
     image = np.broadcast_to(example.image[..., rgb], (*example.image.shape[:2], 3))
     label, predicted = example.label, example.prediction
+    if example.classes is not None:
+        colours = example.classes.colour_table()
+        right = np.where(label == predicted, 0, 1)
+        errors = np.array([HIT, FALSE], np.uint8)[right]
+        errors[(label == NODATA) | (predicted == NODATA)] = NODATA_GREYS[1]
+        return [image, colours[label], colours[predicted], errors]
     colours = speed_colours()
     if not example.has_speed:
         colours[1:NODATA] = colours[ANY_ROAD_MPH]
@@ -119,6 +133,12 @@ def _panels(example: Example, rgb: Sequence[int]) -> list[NDArray[np.uint8]]:
     errors[road & ~predicted_road] = MISSED
     errors[predicted_road & ~road] = FALSE
     return [image, colours[label], colours[predicted], errors]
+
+
+def class_entries(classes: ClassTable) -> list[tuple[str, Colour]]:
+    """Return name and colour of each class."""
+    rows = classes.rgb.tolist()
+    return [(name, (r, g, b)) for name, (r, g, b) in zip(classes.names, rows, strict=True)]
 
 
 def legend_entries(one_speed: int | None = None) -> list[tuple[str, Colour]]:
@@ -167,7 +187,9 @@ def draw_curves(path: Path, history: Sequence[Mapping[str, float]]) -> None:
 
     panels = {
         "loss": {"loss": "training", "val_loss": "validation"},
-        "IoU on validation tiles": {"road_iou": "road", "bin_iou": "mean of speed bins"},
+        "IoU on validation tiles": {"road_iou": "road", "bin_iou": "mean of speed bins"}
+        if "mean_iou" not in history[0]
+        else {"mean_iou": "mean", "worst_iou": "worst class"},
         "learning rate": {"lr": "learning rate"},
     }
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}):

@@ -107,7 +107,7 @@ def test_padding_of_a_whole_tile_does_not_count():
 
 def test_class_numbers_are_refused_as_targets():
     with pytest.raises(UsageError, match="bins"):
-        _trainable("class")
+        _trainable("bin_index")
 
 
 @pytest.mark.slow
