@@ -130,7 +130,7 @@ def _copy_batch(tiles: NDArray[np.uint8], crops: Crops, out: NDArray[np.uint8]) 
     out
         uint8 (n, crop, crop, band); written.
     """
-    (count, side, _, width), crop = tiles.shape, out.shape[1]
+    width = tiles.shape[-1]
     if len(out) != len(crops.tile):
         raise ValueError(f"{len(crops.tile)} crops do not fit into a batch of {len(out)}")
     together = tiles.flags.c_contiguous and out.flags.c_contiguous
@@ -142,7 +142,7 @@ def _copy_batch(tiles: NDArray[np.uint8], crops: Crops, out: NDArray[np.uint8]) 
             copy_crop(items[tile], y, x, op, result[i])
         return
     columns = (np.ascontiguousarray(column, np.int64) for column in crops[:4])
-    if not kernel(tiles.ctypes.data, out.ctypes.data, *columns, count, side, crop):
+    if not kernel(tiles, out, *columns):
         raise IndexError("a crop is outside of its tile")
 
 
@@ -331,18 +331,21 @@ def crop_kernel(width: int) -> CropKernel | None:
     mirrored, block = _VECTOR // width, _VECTOR // _lane(width)
 
     def copy(
-        source: Any,  # noqa: ANN401 - compiled
-        target: Any,  # noqa: ANN401 - compiled
+        images: Any,  # noqa: ANN401 - compiled
+        crops: Any,  # noqa: ANN401 - compiled
         tile: Any,  # noqa: ANN401 - compiled
         y: Any,  # noqa: ANN401 - compiled
         x: Any,  # noqa: ANN401 - compiled
         op: Any,  # noqa: ANN401 - compiled
-        tiles: Any,  # noqa: ANN401 - compiled
-        tile_side: Any,  # noqa: ANN401 - compiled
-        side: Any,  # noqa: ANN401 - compiled
     ) -> bool:
+        source, target, tile_side, side = (
+            images.ctypes.data,
+            crops.ctypes.data,
+            images.shape[1],
+            crops.shape[1],
+        )
         places = tile_side - side + 1
-        within = _within(tile, tiles) & _within(op, 8)
+        within = _within(tile, len(images)) & _within(op, 8)
         if not within & _within(y, places) & _within(x, places):
             return False
         row, out_row, last = tile_side * width, side * width, side - 1
@@ -387,8 +390,9 @@ def crop_kernel(width: int) -> CropKernel | None:
                         _move(out + i * out_row + j * width, first + i * down + j * along, width)
         return True
 
-    column = types.Array(types.int64, 1, "C")
-    signature = types.boolean(*[types.int64] * 2, *[column] * 4, *[types.int64] * 3)
+    tiles = types.Array(types.uint8, 4, "C", readonly=True)
+    batch, column = types.Array(types.uint8, 4, "C"), types.Array(types.int64, 1, "C")
+    signature = types.boolean(tiles, batch, column, column, column, column)
     try:
         compiled = numba.njit(signature, nogil=True, cache=True)(copy)
     except RuntimeError:  # "no locator": neither next to the source nor in the user's cache folder

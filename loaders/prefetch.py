@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from math import prod
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar
@@ -40,7 +42,11 @@ Result = TypeVar("Result")
 _ALIGN = 64
 """Bytes: a cache line, and more than any dtype here needs."""
 
-_NUMPY = {torch.uint8: np.uint8, torch.int32: np.int32, torch.int64: np.int64}
+_NUMPY: dict[torch.dtype, np.dtype[Any]] = {
+    torch.uint8: np.dtype(np.uint8),
+    torch.int32: np.dtype(np.int32),
+    torch.int64: np.dtype(np.int64),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +124,24 @@ def check_speeds(instead: str, *, has_classes: bool) -> None:
         raise UsageError(f"these labels hold classes, not speeds: use `{instead}`")
 
 
-def _parts(n: int, side: int, bands: int) -> tuple[tuple[torch.dtype, tuple[int, ...]], ...]:
-    """Return dtype and shape of image (channels last in memory), label, index, where, key."""
-    return (
+@lru_cache(maxsize=16)
+def _layout(
+    n: int, side: int, bands: int
+) -> tuple[tuple[tuple[torch.dtype, tuple[int, ...], int], ...], int]:
+    """Return dtype, shape and first byte of the parts of a block, and its size.
+
+    The parts are image (channels last in memory), label, index, where, key.
+    """
+    parts: tuple[tuple[torch.dtype, tuple[int, ...]], ...] = (
         (torch.uint8, (n, side, side, bands)),
         (torch.uint8, (n, side, side)),
         (torch.int64, (n,)),
         (torch.int32, (n, 3)),
         (torch.int64, (n,)),
     )
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGN) * _ALIGN
+    sizes = [-(-d.itemsize * prod(shape) // _ALIGN) * _ALIGN for d, shape in parts]
+    starts = list(accumulate(sizes, initial=0))
+    return tuple((*part, start) for part, start in zip(parts, starts, strict=False)), starts[-1]
 
 
 def block_bytes(n: int, side: int, bands: int) -> int:
@@ -141,7 +152,7 @@ def block_bytes(n: int, side: int, bands: int) -> int:
     n, side, bands
         Samples, side of a sample in pixels, bands.
     """
-    return sum(_aligned(d.itemsize * prod(shape)) for d, shape in _parts(n, side, bands))
+    return _layout(n, side, bands)[1]
 
 
 def batch_of(block: Tensor, n: int, side: int, bands: int, *, has_classes: bool = False) -> Batch:
@@ -159,17 +170,20 @@ def batch_of(block: Tensor, n: int, side: int, bands: int, *, has_classes: bool 
     # Every operation of torch releases the interpreter's lock, and taking it back among threads
     # that fill batches takes longer than the operation. But torch finds a pinned block that is
     # still being copied from by its own storage, so a pinned block is sliced by torch.
-    plain = block.device.type == "cpu" and not block.is_pinned()
-    source: Any = block.numpy() if plain else block
-    parts, end = [], 0
-    for dtype, shape in _parts(n, side, bands):
-        nbytes = dtype.itemsize * prod(shape)
-        part = source[end : end + nbytes].view(_NUMPY[dtype] if plain else dtype)
-        parts.append(part.reshape(shape))
-        end += _aligned(nbytes)
-    parts[0] = parts[0].swapaxes(1, 3).swapaxes(2, 3)
-    image, label, index, where, key = map(torch.from_numpy, parts) if plain else parts
-    return Batch(image, label, index, where, key, block[:end], has_classes)
+    layout, end = _layout(n, side, bands)
+    whole = block if len(block) == end else block[:end]
+    parts: Iterable[Any]
+    if block.is_cpu and not block.is_pinned():
+        source = block.numpy()
+        arrays = [np.ndarray(shape, _NUMPY[d], source, at) for d, shape, at in layout]
+        arrays[0] = arrays[0].transpose(0, 3, 1, 2)
+        parts = map(torch.from_numpy, arrays)
+    else:
+        tensors = [block[at:][: d.itemsize * prod(s)].view(d).view(s) for d, s, at in layout]
+        tensors[0] = tensors[0].permute(0, 3, 1, 2)
+        parts = tensors
+    image, label, index, where, key = parts
+    return Batch(image, label, index, where, key, whole, has_classes)
 
 
 class BufferPool:
@@ -234,7 +248,7 @@ class BufferPool:
         nbytes = block_bytes(n, side, bands)
         block = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
         # Index, place and key are filled here and cross the bus together.
-        pixels = sum(_aligned(prod(shape)) for _, shape in _parts(n, side, bands)[:2])
+        pixels = _layout(n, side, bands)[0][2][2]
         words = batch_of(torch.empty(nbytes - pixels, dtype=torch.uint8), n, 0, bands)
         words.index.numpy()[:], words.key.numpy()[:] = crops.tile, crops.key
         words.where.numpy()[:] = np.stack([crops.y, crops.x, crops.op], axis=1)

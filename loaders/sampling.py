@@ -36,7 +36,7 @@ SYMMETRIES: dict[Augment | None, int] = {None: 1, "flips": 4, "d4": 8}
 ROAD_TRIES = 8
 """Crops drawn for a sample under ``min_road`` or ``min_share`` before the best one is taken."""
 
-STEPS_DRAWN = 16
+STEPS_DRAWN = 64
 """Steps whose crops are drawn at once, see `StepCrops.draw`."""
 
 _MASK = (1 << 64) - 1
