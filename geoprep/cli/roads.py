@@ -112,7 +112,7 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
     deprecated_names=("--no-repair",),
     is_flag=True,
     help="Leave interrupted roads as they are. Default: gaps of up to 7 m are closed, longer ones "
-    "where roads point at each other.",
+    "where roads point at each other; in masks without any such gap dead ends are not extended.",
 )
 @grouped_option(
     _SPEEDS,

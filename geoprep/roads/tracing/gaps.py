@@ -29,6 +29,9 @@ _FAN: Final = np.radians([0.0, -15.0, 15.0, -30.0, 30.0])
 _LIKELY_REACH: Final = 2.0
 """A dead end is extended this many times as far where the probabilities suggest a road."""
 _LIKELY_COST: Final = 0.5
+_INTERRUPTED: Final = 0.1
+"""Minimum share of dead ends that end at a gap between two of them, in a mask with missing roads.
+Masks drawn from labels have none, simulated predictions at least twice as many."""
 
 
 def with_gaps_closed(
@@ -44,6 +47,9 @@ def with_gaps_closed(
     edge that it meets when extended; over longer gaps where the probabilities between suggest a
     road. Links are made in order of their cost (length, halved where probable), one per dead end.
 
+    Without probabilities dead ends are extended to edges only if roads are interrupted elsewhere:
+    a mask without a gap between two dead ends is complete, and its dead ends are real.
+
     Parameters
     ----------
     at_border
@@ -55,10 +61,11 @@ def with_gaps_closed(
     if not len(tips):
         return network
     dead_ends = _DeadEnds.of(network, tips)
-    links = _Links.joined(
-        _links_between(dead_ends, options, mean_probability),
-        _links_to_edges(network, dead_ends, options, mean_probability),
-    ).cheapest(len(tips))
+    links = _links_between(dead_ends, options, mean_probability)
+    gaps = len(links.cheapest(len(tips)).end)
+    if mean_probability is not None or 2 * gaps >= _INTERRUPTED * len(tips):
+        links = links.joined(_links_to_edges(network, dead_ends, options, mean_probability))
+    links = links.cheapest(len(tips))
     return with_links(network, tips[links.end], links.edge, links.along)
 
 
@@ -82,15 +89,14 @@ class _Links:
     along: Floats
     cost: Floats
 
-    @classmethod
-    def joined(cls, one: _Links, more: _Links) -> _Links:
-        """Return two sets of links as one."""
-        return cls(
-            np.concatenate([one.end, more.end]),
-            np.concatenate([one.other, more.other]),
-            np.concatenate([one.edge, more.edge]),
-            np.concatenate([one.along, more.along]),
-            np.concatenate([one.cost, more.cost]),
+    def joined(self, more: _Links) -> _Links:
+        """Return these links and others."""
+        return _Links(
+            np.concatenate([self.end, more.end]),
+            np.concatenate([self.other, more.other]),
+            np.concatenate([self.edge, more.edge]),
+            np.concatenate([self.along, more.along]),
+            np.concatenate([self.cost, more.cost]),
         )
 
     def take(self, chosen: list[int] | NDArray[np.bool_]) -> _Links:

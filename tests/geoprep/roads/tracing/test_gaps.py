@@ -46,12 +46,22 @@ def test_near_dead_ends_are_joined_around_a_corner():
 
 def test_a_dead_end_is_extended_to_the_road_ahead():
     made = network([(0, 0), (100, 0)], [(50, 10), (50, 60)])
-    joined = closed(made)
+    joined = closed(made, constant(0.0))
     assert degree_counts(joined) == {1: 3, 3: 1}
     assert [50, 0] in joined.nodes.tolist()
     away = network([(0, 0), (100, 0)], [(50, 15), (50, 60)])
-    assert len(closed(away).lines) == 2
+    assert len(closed(away, constant(0.0)).lines) == 2
     assert degree_counts(closed(away, constant(0.3))) == {1: 3, 3: 1}
+
+
+def test_masks_without_a_gap_are_complete():
+    """A dead end near a road is real, unless roads are interrupted elsewhere."""
+    roads = [[(0, 0), (100, 0)], [(50, 10), (50, 60)]]
+    assert degree_counts(closed(network(*roads))) == {1: 4}
+    gap = [[(200, 0), (250, 0)], [(260, 0), (300, 0)]]
+    assert degree_counts(closed(network(*roads, *gap))) == {1: 5, 3: 1}
+    complete = [[(1000 * i, 0), (1000 * i + 100, 0)] for i in range(1, 30)]
+    assert degree_counts(closed(network(*roads, *gap, *complete))) == {1: 64}
 
 
 def test_a_dead_end_parallel_to_a_road_is_kept():
@@ -81,7 +91,7 @@ def test_an_edge_cut_in_several_places_keeps_its_speed():
     made = network(
         [(0, 0), (100, 0)], [(20, 10), (20, 60)], [(70, 10), (70, 60)], speeds=[30, 20, 20]
     )
-    joined = closed(made)
+    joined = closed(made, constant(0.0))
     assert degree_counts(joined) == {1: 4, 3: 2}
     assert sorted(joined.speed_mph[joined.length_m <= 50.1].tolist()) == [30, 30, 30]
 
