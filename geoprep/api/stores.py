@@ -165,9 +165,9 @@ class Store:
         Returns
         -------
         xarray.Dataset
-            ``image`` uint8 (tile, y, x, band) and ``speed`` uint8 (tile, y, x), with coordinates
-            ``band`` (names), ``scene`` (ids), ``split`` (text), ``row``, ``col`` and ``transform``
-            (tile, 6).
+            ``image`` uint8 (tile, y, x, band) and ``speed`` (of classes: ``label``) uint8
+            (tile, y, x), with coordinates ``band`` (names), ``scene`` (ids), ``split`` (text),
+            ``row``, ``col`` and ``transform`` (tile, 6).
 
         Raises
         ------
@@ -214,8 +214,7 @@ class Store:
         """
         import matplotlib.pyplot as plt
 
-        from geoprep.palette import speed_colours
-        from geoprep.views import brightness_table, natural_bands, read_thinned
+        from geoprep.views import brightness_table, label_colours, natural_bands, read_thinned
 
         reader = self.reader
         level = reader.check_level(reader.meta.levels[-1] if level is None else level)
@@ -225,15 +224,21 @@ class Store:
                 f"{reader.scenes.id[index]} has no pixels: {reader.scenes.status[index]}: "
                 f"{reader.scenes.reason[index]}"
             )
-        image, speed = read_thinned(reader, index, level, 1)
+        image, label = read_thinned(reader, index, level, 1)
         rgb = brightness_table(reader)[image[..., list(natural_bands(reader.meta.bands))]]
         figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
         axes[0].imshow(np.broadcast_to(rgb, (*rgb.shape[:2], 3)))
-        axes[1].imshow(speed_colours()[speed])
+        axes[1].imshow(label_colours(reader)[label])
         for one, title in zip(axes, ("image", "label"), strict=True):
             one.set_title(title)
             one.set_axis_off()
         figure.suptitle(str(reader.scenes.id[index]))
+        if reader.meta.has_classes:
+            from matplotlib.patches import Patch
+
+            classes = zip(reader.classes.names, reader.classes.colors, strict=True)
+            patches = [Patch(facecolor=color, label=name) for name, color in classes]
+            figure.legend(handles=patches, loc="outside lower center", ncols=min(len(patches), 6))
         result: NDArray[np.object_] = axes
         return result
 
@@ -280,7 +285,7 @@ class Store:
             ("tiles", f"{len(tiles):,} of {meta.tile} x {meta.tile} pixels ({_listed(splits)})"),
             ("levels", ", ".join(levels)),
             ("bands", ", ".join(meta.bands)),
-            ("label", "speed in mph" if meta.has_speeds else "road, without speeds"),
+            ("label", _label_text(meta)),
         ]
 
     def __repr__(self) -> str:
@@ -295,6 +300,13 @@ class Store:
         )
         title = html.escape(self.location)
         return f"<div><b>geoprep.Store</b> <code>{title}</code><table>{rows}</table></div>"
+
+
+def _label_text(meta: StoreMeta) -> str:
+    if meta.has_classes:
+        count = len(meta.class_names)
+        return f"{count} class{'es' * (count > 1)}: {', '.join(meta.class_names)}"
+    return "speed in mph" if meta.has_speeds else "road, without speeds"
 
 
 def _listed(counts: dict[str, int]) -> str:

@@ -20,6 +20,7 @@ from geoprep.store import (
     SPLIT_NAMES,
     SPLITS,
     StoreReader,
+    class_counts,
     road_fraction,
     scene_issues,
     usable_tiles,
@@ -60,6 +61,10 @@ class Summary:
         image without alpha band, mask or nodata tag; empty if nothing was built.
     source_copy
         Folder of downloaded and unpacked inputs that is left; None if there is none.
+    share_name
+        What ``road_fraction`` is the share of (`geoprep.store.StoreMeta.share_name`).
+    class_pixels
+        Split to class to pixels at the finest level; empty for speeds.
     """
 
     store: str
@@ -81,6 +86,8 @@ class Summary:
     warnings: tuple[str, ...] = ()
     black: dict[str, int] = field(default_factory=dict)
     source_copy: str | None = None
+    share_name: str = "road"
+    class_pixels: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 def summarise(
@@ -137,6 +144,8 @@ def summarise(
         stages=dict(stages),
         warnings=tuple(_warnings(plan, store)),
         black=dict(black or {}),
+        share_name=store.meta.share_name,
+        class_pixels=class_counts(store),
     )
 
 

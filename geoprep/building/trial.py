@@ -6,7 +6,7 @@ import math
 import shutil
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +62,8 @@ class DryRun:
         Labels without an image.
     warnings
         Lines about a result that is probably not intended.
+    class_pixels
+        Class to pixels of the tiles that were built; empty for speeds.
     """
 
     scenes: int
@@ -80,6 +82,7 @@ class DryRun:
     failures: tuple[tuple[str, str], ...]
     orphan_labels: tuple[str, ...]
     warnings: tuple[str, ...]
+    class_pixels: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -119,9 +122,20 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
     seconds += surveyed * record.seconds.get("decode", 0.0)
     split_of = [split for one in plan.scenes for split in one.splits]
     usable = _usable_tiles(plan)
-    warning = ""
-    if scene.label is not None and not plan.meta.has_classes:
-        warning = road_share_warning(plan, *_roads(record), f"scene {scene.id}")
+    warnings: list[str] = []
+    failures = [(one.id, one.failure) for one in plan.scenes if one.failure]
+    class_pixels: dict[str, int] = {}
+    if plan.meta.has_classes:
+        outcome = record.scenes[str(index)]
+        if outcome.status == "failed":
+            failures.append((scene.id, outcome.reason))
+        totals = np.sum(record.class_pixels, axis=0).tolist()
+        class_pixels = dict(zip(plan.meta.class_names, totals, strict=True))
+        warnings += [
+            f"{note}: {n:,} pixels of {scene.id}" for note, n in record.label_notes.items()
+        ]
+    elif scene.label is not None:
+        warnings.append(road_share_warning(plan, *_roads(record), f"scene {scene.id}"))
     return DryRun(
         scenes=len(plan.scenes),
         tiles=plan.tiles,
@@ -136,9 +150,10 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
         workers=workers,
         sample=(scene.id, built),
         unlabelled=sum(one.label is None for one in plan.scenes),
-        failures=tuple((one.id, one.failure) for one in plan.scenes if one.failure),
+        failures=tuple(failures),
         orphan_labels=plan.orphan_labels,
-        warnings=(warning,) if warning else (),
+        warnings=tuple(filter(None, warnings)),
+        class_pixels=class_pixels,
     )
 
 

@@ -254,7 +254,7 @@ def preview(
     "--what",
     default="both",
     show_default=True,
-    type=click.Choice(["both", "image", "speed"]),
+    type=click.Choice(["both", "image", "speed", "label"]),
     help="Arrays to export.",
 )
 @click.option(

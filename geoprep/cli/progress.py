@@ -108,6 +108,10 @@ def print_dry_run(result: DryRun, notes: Sequence[str]) -> None:
     table.add_row("time", f"about {result.seconds:,.1f} s on {result.workers} threads")
     scene, tiles = result.sample
     table.add_row("estimated from", f"{tiles} tiles of {scene}, built as a trial")
+    if result.class_pixels:
+        total = max(1, sum(result.class_pixels.values()))
+        shares = (f"{name} {pixels / total:.1%}" for name, pixels in result.class_pixels.items())
+        table.add_row("classes there", ", ".join(shares))
     console.print(table)
     if result.free_bytes is not None and result.disk_bytes > result.free_bytes:
         console.print("[red]the disk is too small[/]: free disk space, or use a larger --gsd")
@@ -125,7 +129,12 @@ def _facts(summary: Summary) -> Table:
     table.add_row("scenes", statuses)
     table.add_row("tiles", f"{summary.tiles} of {levels} pixels ({splits})")
     if "ok" in summary.statuses:
-        table.add_row("road", f"{summary.road_fraction:.2%} of the labelled pixels")
+        what = "pixels" if summary.share_name == "labelled" else "labelled pixels"
+        table.add_row(summary.share_name, f"{summary.road_fraction:.2%} of the {what}")
+    for split, counts in summary.class_pixels.items():
+        total = max(1, sum(counts.values()))
+        shares = (f"{name} {pixels / total:.1%}" for name, pixels in counts.items() if pixels)
+        table.add_row(f"classes, {split}", ", ".join(shares) or "no labelled pixels")
     table.add_row("imagery", f"{summary.valid_fraction:.1%} of the scenes' pixels")
     table.add_row("on disk", f"{summary.store_bytes / 1e6:.1f} MB")
     return table

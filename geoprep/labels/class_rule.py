@@ -96,10 +96,9 @@ def parse_classes(
         source = os.fspath(source)
     if isinstance(source, str):
         text = source.strip()
-        path = Path(text).expanduser() if text else None
         if text[:1] in ("[", "{"):
             source = _yaml(text, place)
-        elif "=" in text and not (path is not None and path.is_file()):
+        elif "=" in text and not _is_file(text):
             source = _inline(text)
         else:
             place = text
@@ -155,6 +154,13 @@ def as_number(value: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).expanduser().is_file()
+    except OSError:  # longer than a path can be
+        return False
 
 
 def _contents(path: str) -> str:

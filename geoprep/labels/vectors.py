@@ -17,9 +17,11 @@ import pyproj
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, transformer
+from geoprep.crs import LONLAT, reproject, transformer
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import PROPERTY_NAMES, Properties, names_roads, tags_road
+from geoprep.labels.class_features import LAYER_KEY
+from geoprep.labels.class_rule import ClassRule
 from geoprep.labels.geojson import parse_geojson
 from geoprep.labels.rule import SPEED_FIELDS, SpeedRule, require_speed_field
 from geoprep.labels.table import RoadTable, build_table
@@ -83,10 +85,69 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
             return _read_parquet(_bytes_of(source), rule, name)
     elif source[:4] == b"PAR1":
         return _read_parquet(source, rule, name)
+    if rule.classes is not None:
+        return _read_layers(source, rule, rule.classes, name)
     layer, unread = _road_layer(source, rule, name)
     _require_crs(layer.crs, name)
     require_speed_field(layer.fields, rule, name)
     wanted = {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields, rule.width_field}
+    lines, feature, notes, properties = _features(source, layer, wanted, rule, name)
+    assert layer.crs is not None  # `_require_crs`
+    table = build_table(lines, feature, notes, properties, layer.crs, rule, name)
+    return replace(table, file_notes=unread)
+
+
+_Features = tuple[NDArray[np.object_], NDArray[np.intp], list[str], list[Properties]]
+"""Lines and areas, the feature of each, a note and the properties per feature."""
+
+
+def _read_layers(source: Path | bytes, rule: SpeedRule, classes: ClassRule, name: str) -> RoadTable:
+    """Return the features of the named layers, or of the only one, with classes.
+
+    Later layers are drawn after earlier ones only within one class: classes have an order.
+    """
+    layers = _class_layers(source, rule, classes, name)
+    wanted = {classes.field, rule.width_field} - {None}
+    parts: list[_Features] = []
+    for layer in layers:
+        _require_crs(layer.crs, name)
+        lines, feature, notes, properties = _features(source, layer, wanted, rule, name)
+        if layer.crs != layers[0].crs:
+            lines = reproject(lines, layer.crs or "", layers[0].crs or "")
+        before = sum(len(part[2]) for part in parts)
+        named: list[Properties] = [{**one, LAYER_KEY: layer.name} for one in properties]
+        parts.append((lines, feature + before, notes, named))
+    lines, feature = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    notes = [one for part in parts for one in part[2]]
+    properties = [one for part in parts for one in part[3]]
+    return build_table(lines, feature, notes, properties, layers[0].crs or "", rule, name)
+
+
+def _class_layers(
+    source: Path | bytes, rule: SpeedRule, classes: ClassRule, name: str
+) -> list[_Layer]:
+    """Return the layers that hold classes: those named, else those with the field, else all."""
+    listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
+    present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed) or "none"
+    usable = [layer for layer, kind in listed if _is_of(kind, (*_LINE, *_AREA))]
+    wanted = [one.strip() for one in (rule.layer or "").split(",") if one.strip()]
+    if missing := [one for one in wanted if one not in usable]:
+        raise LabelError(
+            f"{name}: no layer {missing[0]!r} of lines or areas; layers: {present}. Name one or "
+            "several of them as `layer`"
+        )
+    layers = [_described(source, layer, name) for layer in wanted or usable]
+    if not wanted and classes.field is not None:
+        layers = [layer for layer in layers if classes.field in layer.fields] or layers
+    if not layers:
+        raise LabelError(f"{name}: no layer of lines or areas; layers: {present}")
+    return layers
+
+
+def _features(
+    source: Path | bytes, layer: _Layer, wanted: Collection[str | None], rule: SpeedRule, name: str
+) -> _Features:
+    """Read the lines, areas and some fields of a layer."""
     columns = [field for field in layer.fields if field in wanted]
     try:
         meta, _, wkb, values = _ogr(
@@ -111,9 +172,7 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
     lines, feature, notes = _lines(geometry)
     read = dict(zip(meta["fields"], values, strict=True))
     properties = _rows(columns, [read[field] for field in columns], len(notes))
-    assert layer.crs is not None  # `_require_crs`
-    table = build_table(lines, feature, notes, properties, layer.crs, rule, name)
-    return replace(table, file_notes=unread)
+    return lines, feature, notes, properties
 
 
 def _bytes_of(path: Path, most: int = -1) -> bytes:
@@ -289,6 +348,8 @@ def _read_parquet(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
         return read_road_table(packed.getvalue(), rule, name)
     require_speed_field(list(frame.columns), rule, name)
     wanted = {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields, rule.width_field}
+    if rule.classes is not None:
+        wanted.add(rule.classes.field)
     columns = [field for field in frame.columns if field in wanted]
     lines, feature, notes = _lines(shapely.force_2d(np.asarray(frame.geometry.array, object)))
     values: list[NDArray[Any]] = []

@@ -46,11 +46,32 @@ def check_kinds(found: Sequence[SourceScenes], options: BuildOptions) -> None:
             "georeferenced. Georeference it, or give `labels` a folder or a quoted pattern of one "
             "raster per image"
         )
+    if options.classes is not None:
+        if masks and vectors:
+            raise UsageError(
+                f"labels are rasters ({masks[0]}) and vectors ({vectors[0]}): give `labels` a "
+                "pattern of one kind"
+            )
+        _check_options_of_classes(bool(vectors), options)
     if vectors and options.mask_rule is not None:
         raise UsageError(
             f"{vectors[0]} is a vector file. Leave out `label_values` and `label_speeds`, or build "
             "a separate store from the raster labels"
         )
+
+
+def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
+    """Refuse options for the other kind of labels."""
+    of_rasters = {"label_nodata": options.label_nodata, "tolerance": options.tolerance or None}
+    of_vectors = {
+        name: getattr(options, name) for name in ("class_field", "width_field", "layer", "where")
+    }
+    for name, value in (of_rasters if vectors else of_vectors).items():
+        if value is not None:
+            kinds = ("raster", "vectors") if vectors else ("vector", "rasters")
+            raise UsageError(
+                f"`{name}` is for {kinds[0]} labels, and the labels are {kinds[1]}: leave it out"
+            )
 
 
 def _suffix(label: str) -> str:

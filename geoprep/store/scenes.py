@@ -172,6 +172,22 @@ def scene_roads(store: StoreReader) -> NDArray[np.float64]:
     return road_shares(store.tiles, store.tiles.scene, len(store.scenes))
 
 
+def class_counts(store: StoreReader) -> dict[str, dict[str, int]]:
+    """Return split -> class -> pixels at the finest level, of all splits with tiles; {} for speeds.
+
+    Where tiles overlap, a pixel counts once per tile.
+    """
+    if not store.meta.has_classes:
+        return {}
+    found = {}
+    for number, split in enumerate(SPLIT_NAMES):
+        rows = store.tiles.split == number
+        if rows.any():
+            counts = store.class_pixels[rows].sum(axis=0, dtype=np.int64).tolist()
+            found[split] = dict(zip(store.classes.names, counts, strict=True))
+    return found
+
+
 def usable_tiles(store: StoreReader) -> NDArray[np.bool_]:
     """Return bool (tile): whether a tile can be trained on.
 

@@ -113,6 +113,13 @@ class StoreMeta:
         return "image", self.label_array
 
     @property
+    def share_name(self) -> str:
+        """What ``road_fraction`` is the share of: ``road``, ``not background`` or ``labelled``."""
+        if not self.has_classes:
+            return "road"
+        return "not background" if self.has_background else "labelled"
+
+    @property
     def has_background(self) -> bool:
         """Whether label byte 0 is background: in stores of speeds, or by the first class's name."""
         return not self.has_classes or self.class_names[0] == BACKGROUND_NAME

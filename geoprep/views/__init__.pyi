@@ -1,7 +1,9 @@
 from .cog import Coding as Coding
 from .display import brightness_table as brightness_table
+from .display import label_colours as label_colours
 from .display import natural_bands as natural_bands
 from .display import read_thinned as read_thinned
+from .facts import classes_table as classes_table
 from .facts import info as info
 from .facts import render as render
 from .footprints import By as By

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from xml.sax.saxutils import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ from geoprep.grid import Grid
 from geoprep.palette import speed_colours
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
 from geoprep.storage import replaced
-from geoprep.store import StoreReader, read_image, read_label
+from geoprep.store import ClassTable, StoreReader, read_image, read_label
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetWriter
@@ -83,6 +85,50 @@ def write_speed(path: Path, raster: SceneRaster, coding: Coding) -> None:
         for rows in raster.strips():
             speed = read_label(raster.store, raster.scene, raster.level, rows)
             _put(file, rows, (tables[coding][speed] if coding in tables else speed)[None])
+
+
+def write_classes(path: Path, raster: SceneRaster) -> None:
+    """Write the numbers of classes with nodata 255, their colours and their names.
+
+    GDAL keeps names of categories outside a GeoTIFF, so they are in ``NAME.tif.aux.xml``, as
+    category names and as a raster attribute table, and in the tag ``CLASSES`` of the file itself.
+    """
+    classes = raster.store.classes
+    with _created(path, raster.grid, 1, NODATA, "mode") as file:
+        file.update_tags(**raster.tags, CLASSES=json.dumps(list(classes.names)))
+        colours = classes.colour_table().tolist()
+        file.write_colormap(1, {i: (*rgb, 255) for i, rgb in enumerate(colours)})
+        file.descriptions = ["class"]
+        for rows in raster.strips():
+            _put(file, rows, read_label(raster.store, raster.scene, raster.level, rows)[None])
+    with replaced(Path(f"{path}.aux.xml")) as partial:
+        partial.write_text(category_names(classes), encoding="utf-8")
+
+
+def category_names(classes: ClassTable) -> str:
+    """Return the contents of GDAL's ``.aux.xml`` with the names and colours of classes.
+
+    GDAL's persistent auxiliary metadata: ``CategoryNames``, and ``GDALRasterAttributeTable`` with
+    value, class name, red, green and blue (usages 5, 2, 6, 7, 8 of ``GDALRATFieldUsage``).
+    """
+    names = "".join(f"<Category>{escape(name)}</Category>" for name in classes.names)
+    columns = (("value", 0, 5), ("class", 2, 2), ("red", 0, 6), ("green", 0, 7), ("blue", 0, 8))
+    fields = "".join(
+        f'<FieldDefn index="{i}"><Name>{name}</Name><Type>{kind}</Type><Usage>{usage}</Usage>'
+        "</FieldDefn>"
+        for i, (name, kind, usage) in enumerate(columns)
+    )
+    rows = "".join(
+        f'<Row index="{i}"><F>{i}</F><F>{escape(name)}</F>'
+        + "".join(f"<F>{part}</F>" for part in rgb)
+        + "</Row>"
+        for i, (name, rgb) in enumerate(zip(classes.names, classes.rgb.tolist(), strict=True))
+    )
+    return (
+        f'<PAMDataset><PAMRasterBand band="1"><CategoryNames>{names}</CategoryNames>'
+        f'<GDALRasterAttributeTable tableType="thematic">{fields}{rows}'
+        "</GDALRasterAttributeTable></PAMRasterBand></PAMDataset>\n"
+    )
 
 
 def _put(file: DatasetWriter, rows: range, values: NDArray[np.uint8]) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.grid import Grid
+from geoprep.labels import class_majority
+from geoprep.palette import speed_colours
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store import StoreReader, read_image, read_label, scene_shape
 
@@ -66,18 +68,24 @@ def brightness_table(store: StoreReader) -> NDArray[np.uint8]:
     return table
 
 
+def label_colours(store: StoreReader) -> NDArray[np.uint8]:
+    """Return the colour of every label byte of a store, uint8 (256, 3)."""
+    return store.classes.colour_table() if store.meta.has_classes else speed_colours()
+
+
 def read_thinned(
     store: StoreReader, scene: int, level: int, step: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return a scene's image and label, reduced by ``step``, read in strips to save memory."""
     height = scene_shape(store, scene, level)[0]
     strip = step * -(-STRIP_TILES * level // step)
-    images, speeds = [], []
+    reduce = thinned_classes if store.meta.has_classes else thinned_speed
+    images, labels = [], []
     for top in range(0, height, strip):
         rows = range(top, top + strip)
         images.append(thinned_image(read_image(store, scene, level, rows), step))
-        speeds.append(thinned_speed(read_label(store, scene, level, rows), step))
-    return np.concatenate(images), np.concatenate(speeds)
+        labels.append(reduce(read_label(store, scene, level, rows), step))
+    return np.concatenate(images), np.concatenate(labels)
 
 
 def _blocks(values: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
@@ -105,3 +113,14 @@ def thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
     fastest[(fastest == BACKGROUND) & (blocks == UNKNOWN_SPEED).any(axis=(1, 3))] = UNKNOWN_SPEED
     fastest[(blocks == NODATA).all(axis=(1, 3))] = NODATA
     return fastest
+
+
+def thinned_classes(label: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
+    """Return the most frequent class of each square block, without incomplete blocks."""
+    if step == 1:
+        return label
+    height, width = label.shape[0] // step, label.shape[1] // step
+    out = np.empty((height, width), np.uint8)
+    ys, xs = (np.arange(length + 1) * float(step) for length in (height, width))
+    class_majority(label, ys, xs, out)
+    return out

@@ -17,6 +17,7 @@ from geoprep.store import (
     SPLITS,
     STATUSES,
     StoreReader,
+    class_counts,
     road_fraction,
     scene_grid,
     scene_issues,
@@ -55,7 +56,9 @@ def info(store: StoreReader, *, scenes: bool = False) -> dict[str, Any]:
         ``issues`` (scenes that were not built as planned), ``statistics`` (mean and standard
         deviation of every band over the valid training pixels, 1 to 255), ``speeds`` (pixels per
         mph over the training tiles), ``unknown_speed`` (pixels of roads of unknown speed),
-        ``notes`` (remarks of the build, counted) and, with ``scenes``, ``scene_table``.
+        ``kind``, ``label_array``, ``share_name`` (what ``road_fraction`` is the share of),
+        ``classes`` (name, color, and pixels by split), ``notes`` (remarks of the build, counted)
+        and, with ``scenes``, ``scene_table``.
     """
     meta, files = store.meta, StoreFiles(store.location)
     usable, pixels = usable_tiles(store), valid_pixels(store)
@@ -88,8 +91,9 @@ def info(store: StoreReader, *, scenes: bool = False) -> dict[str, Any]:
         "statistics": _statistics(store),
         "speed_unit": meta.speed_unit,
         "label_array": meta.label_array,
-        "speeds": _speeds(store),
-        "unknown_speed": int(store.histogram_speed[UNKNOWN_SPEED]),
+        "share_name": meta.share_name,
+        "kind": meta.kind,
+        **_label_facts(store),
         "notes": dict(meta.build.get("notes", {})),
     }
     return {**facts, "scene_table": _scene_table(store)} if scenes else facts
@@ -181,6 +185,25 @@ def _statistics(store: StoreReader) -> list[dict[str, Any]]:
     return result
 
 
+def _label_facts(store: StoreReader) -> dict[str, Any]:
+    """Return the pixels per speed of the training split, or per class of every split."""
+    meta = store.meta
+    if not meta.has_classes:
+        unknown = int(store.histogram_speed[UNKNOWN_SPEED])
+        return {"speeds": _speeds(store), "unknown_speed": unknown, "classes": []}
+    counts = class_counts(store)
+    colours = zip(meta.class_names, meta.class_colors, strict=True)
+    classes = [
+        {
+            "name": name,
+            "color": color,
+            "pixels": {split: of_split[name] for split, of_split in counts.items()},
+        }
+        for name, color in colours
+    ]
+    return {"speeds": {}, "unknown_speed": 0, "classes": classes}
+
+
 def _speeds(store: StoreReader) -> dict[str, int]:
     counts = store.histogram_speed
     return {
@@ -197,13 +220,15 @@ def render(facts: dict[str, Any]) -> RenderableType:
     parts.append(_bands_table(facts))
     if facts["speeds"] or facts["unknown_speed"]:
         parts.append(_speeds_table(facts))
+    if facts["classes"]:
+        parts.append(classes_table(facts["classes"]))
     if facts["notes"]:
         notes = (f"  {count} × {note}" for note, count in facts["notes"].items())
         parts.append(
             Text("remarks on the labels, and defaults that were used\n" + "\n".join(notes))
         )
     if "scene_table" in facts:
-        parts.append(_scenes_table(facts["scene_table"]))
+        parts.append(_scenes_table(facts["scene_table"], facts["share_name"]))
     if facts["issues"]:
         parts.append(_issues_list(facts["issues"], capped="scene_table" not in facts))
     spaced = [part for each in parts for part in (each, Text())]
@@ -224,13 +249,16 @@ def _heading(facts: dict[str, Any]) -> RenderableType:
     text.append(f"{facts['km2']:.3g} km² of imagery at {gsd_x:.2f} × {gsd_y:.2f} m per pixel, ")
     text.append(f"{facts['valid_fraction']:.1%} of the scenes' pixels valid, ")
     labelled = facts["statuses"]["ok"]
-    roads = f"{facts['road_fraction']:.2%} of the labelled ones road"
+    roads = f"{facts['road_fraction']:.2%} of the labelled ones {facts['share_name']}"
+    if facts["share_name"] == "labelled":
+        roads = f"{facts['road_fraction']:.2%} labelled"
     text.append(roads if labelled else "none labelled")
     return text
 
 
 def _levels_table(facts: dict[str, Any]) -> Table:
-    table = _table("level", ">pixel (m)", ">image on disk", ">speed on disk", ">all in RAM")
+    label = f">{facts['label_array']} on disk"
+    table = _table("level", ">pixel (m)", ">image on disk", label, ">all in RAM")
     for level in facts["levels"]:
         gsd_x, gsd_y = level["gsd_m"]
         stored = [
@@ -244,7 +272,7 @@ def _levels_table(facts: dict[str, Any]) -> Table:
 
 def _splits_table(facts: dict[str, Any]) -> Table:
     levels = [str(level["level"]) for level in facts["levels"]]
-    table = _table("split", ">scenes", ">tiles", ">usable", ">road")
+    table = _table("split", ">scenes", ">tiles", ">usable", f">{facts['share_name']}")
     for level in levels:
         table.add_column(f"RAM at {level}", justify="right")
     for name, split in facts["splits"].items():
@@ -289,8 +317,32 @@ def _speeds_table(facts: dict[str, Any]) -> Table:
     return table
 
 
-def _scenes_table(rows: list[dict[str, Any]]) -> Table:
-    table = _table("scene", "split", ">tiles", ">road", ">valid", "status")
+def classes_table(classes: list[dict[str, Any]]) -> Table:
+    """Return a table of the share of every class among the labelled pixels of each split.
+
+    Parameters
+    ----------
+    classes
+        As of `info`.
+    """
+    from rich.text import Text
+
+    splits = list(classes[0]["pixels"])
+    totals = {split: sum(one["pixels"][split] for one in classes) for split in splits}
+    table = _table("class", *(f">{split}" for split in splits), "")
+    shares = [
+        {n: one["pixels"][n] / totals[n] if totals[n] else 0.0 for n in splits} for one in classes
+    ]
+    most = max(max(of_class.values()) for of_class in shares) or 1.0
+    for one, of_class in zip(classes, shares, strict=True):
+        bar = "█" * round(BAR_WIDTH * of_class[splits[0]] / most)
+        figures = [f"{of_class[n]:.2%}" if one["pixels"][n] else "none" for n in splits]
+        table.add_row(one["name"], *figures, Text(bar, one["color"]))
+    return table
+
+
+def _scenes_table(rows: list[dict[str, Any]], share: str) -> Table:
+    table = _table("scene", "split", ">tiles", f">{share}", ">valid", "status")
     for row in rows:
         figures = f"{row['tiles']}", f"{row['road_fraction']:.1%}", f"{row['valid_fraction']:.1%}"
         table.add_row(row["scene"], row["split"], *figures, row["status"])

@@ -11,12 +11,12 @@ from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.storage import make_folder
 from geoprep.store import StoreReader, find_scene, is_aligned, level_grid, split_names
-from geoprep.views.cog import Coding, SceneRaster, write_image, write_speed
+from geoprep.views.cog import Coding, SceneRaster, write_classes, write_image, write_speed
 from geoprep.views.footprints import export_footprints
 
 __all__ = ["export_footprints", "export_scene", "export_scenes"]
 
-What = Literal["both", "image", "speed"]
+What = Literal["both", "image", "speed", "label"]
 
 SUFFIXES = (".tif", ".tiff")
 ALL = "all"
@@ -43,12 +43,14 @@ def export_scene(
         Scene id, or the end of one, such as ``chip12``.
     out
         File of the image, or a folder for ``SCENE.tif``. The label is written beside it as
-        ``NAME_speed.tif``, or to ``out`` itself if ``what`` is ``speed``.
+        ``NAME_speed.tif`` (of classes ``NAME_label.tif``), or to ``out`` itself if ``what`` is
+        ``speed`` or ``label``.
     level
         Tile side in pixels. None: the finest level.
     what
-        ``image``: uint8 bands with nodata 0. ``speed``: the label, uint8, one band. ``both``: both,
-        or the image alone if the scene is unlabelled.
+        ``image``: uint8 bands with nodata 0. ``speed`` or ``label``: the label, uint8, one band; of
+        classes with their colours and names. ``both``: both, or the image alone if the scene is
+        unlabelled.
     coding
         Values of the label. ``mph``: 0 background, 254 road of unknown speed, nodata 255, with a
         colour table. ``continuous`` and ``binned``: the grey values of the CRESI tools, which have
@@ -68,19 +70,24 @@ def export_scene(
     """
     index = find_scene(store, scene)
     level = store.check_level(level)
+    what = _named(store, what)
     grid = _exportable(store, index, level, what)
     if coding != "mph" and what != "image" and not store.meta.has_speeds:
         raise UsageError(
             f"{store.location}: its labels have no speeds to export as {coding}. Omit `coding`"
         )
-    targets = _targets(Path(out), str(store.scenes.id[index]), what, plain=not grid.georeferenced)
+    label = store.meta.label_array
+    name = str(store.scenes.id[index])
+    targets = _targets(Path(out), name, what, label, plain=not grid.georeferenced)
     if store.scenes.status[index] == "unlabelled":
-        targets.pop("speed", None)
+        targets.pop(label, None)
     raster = SceneRaster(store, index, level, grid, _tags(store, index, level))
     if "image" in targets:
         write_image(targets["image"], raster)
     if "speed" in targets:
         write_speed(targets["speed"], raster, coding)
+    if "label" in targets:
+        write_classes(targets["label"], raster)
     return list(targets.values())
 
 
@@ -129,11 +136,18 @@ def export_scenes(
 
 def _chosen(store: StoreReader, what: What) -> list[str]:
     """Return the ids of all scenes that have the requested pixels."""
-    wanted = ("ok",) if what == "speed" else ("ok", "unlabelled")
+    wanted = ("ok",) if what in ("speed", "label") else ("ok", "unlabelled")
     found = [str(one) for one in store.scenes.id[[s in wanted for s in store.scenes.status]]]
     if not found:
         raise UsageError(f"{store.location}: no scene has pixels to export")
     return found
+
+
+def _named(store: StoreReader, what: What) -> What:
+    """Return what to write, with the name of the label array for a label."""
+    if what == "speed" and store.meta.has_classes:
+        raise UsageError(f"{store.location}: its labels are classes, not speeds. Export its label")
+    return "speed" if what == "label" and not store.meta.has_classes else what
 
 
 def _exportable(store: StoreReader, index: int, level: int, what: What) -> Grid:
@@ -144,7 +158,7 @@ def _exportable(store: StoreReader, index: int, level: int, what: What) -> Grid:
             f"{store.location} has no pixels of {name}: the scene was {status} by the build "
             f"({store.scenes.reason[index]})"
         )
-    if status == "unlabelled" and what == "speed":
+    if status == "unlabelled" and what in ("speed", "label"):
         raise UsageError(f"{name} is unlabelled. Export its image")
     if not is_aligned(store, index, level):
         finest = store.meta.levels[0]
@@ -158,7 +172,7 @@ def _exportable(store: StoreReader, index: int, level: int, what: What) -> Grid:
     return grid
 
 
-def _targets(out: Path, scene: str, what: What, *, plain: bool) -> dict[str, Path]:
+def _targets(out: Path, scene: str, what: What, label: str, *, plain: bool) -> dict[str, Path]:
     """Return the file of each product to write."""
     if out.is_dir():
         out = out / f"{scene}.tif"
@@ -166,7 +180,7 @@ def _targets(out: Path, scene: str, what: What, *, plain: bool) -> dict[str, Pat
         or_png = " or, as the scene is not georeferenced, NAME.png" if plain else ""
         raise UsageError(f"{out}: scenes are exported as GeoTIFF. Name the file NAME.tif{or_png}")
     if what == "both":
-        return {"image": out, "speed": out.with_name(f"{out.stem}_speed{out.suffix}")}
+        return {"image": out, label: out.with_name(f"{out.stem}_{label}{out.suffix}")}
     return {what: out}
 
 

@@ -77,7 +77,9 @@ def preview(
     out = Path(out)
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{out}: a preview is a picture. Name the file NAME.png")
-    if not columns or set(columns) - set(COLUMNS):
+    if store.meta.has_classes:
+        columns = ["classes" if name == "speed" else name for name in columns]
+    if not columns or set(columns) - {*COLUMNS, "classes"}:
         raise UsageError(f"columns {', '.join(columns)}: use some of {', '.join(COLUMNS)}")
     chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
     grids = [scene_grid(store, scene) for scene in chosen]
@@ -154,17 +156,17 @@ def _view(
     status = str(store.scenes.status[scene])
     if status in ("ok", "unlabelled"):
         step = max(1, scene_shape(store, scene, level)[1] // (2 * pixels))
-        image, speed = read_thinned(store, scene, level, step)
+        image, label = read_thinned(store, scene, level, step)
     else:  # the store has no pixels of it
         size = (max(1, round(pixels * aspect_of(grid))), pixels)
         image = np.zeros((*size, len(store.meta.bands)), np.uint8)
-        speed = np.full(size, NODATA, np.uint8)
+        label = np.full(size, NODATA, np.uint8)
     rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
     width = None
     if grid is not None:
         width = grid.width * grid.gsd_m()[0]
         flips = north_up(grid)
-        rgb, image, speed = rgb[flips], image[flips], speed[flips]
+        rgb, image, label = rgb[flips], image[flips], label[flips]
     return SceneView(
         id=str(store.scenes.id[scene]),
         split=SPLIT_NAMES[scene_splits(store)[scene]],
@@ -174,10 +176,17 @@ def _view(
         valid_fraction=valid_share(store, scene),
         rgb=np.broadcast_to(rgb, (*rgb.shape[:2], 3)),
         nodata=(image == 0).all(axis=2),
-        speed=speed,
+        label=label,
+        classes=store.classes if store.meta.has_classes else None,
+        share_name=store.meta.share_name,
         aspect=aspect_of(grid),
         width_m=width,
     )
+
+
+def _share(store: StoreReader) -> str:
+    name = store.meta.share_name
+    return f"{'roads' if name == 'road' else name} {road_fraction(store):.1%}"
 
 
 def _header(store: StoreReader, level: int) -> tuple[str, str, str]:
@@ -193,7 +202,7 @@ def _header(store: StoreReader, level: int) -> tuple[str, str, str]:
         f"{len(tiles):,} tiles of {meta.tile} px",
         f"levels {', '.join(map(str, meta.levels))}",
         f"{gsd_x:.2f} × {gsd_y:.2f} m per pixel",
-        f"roads {road_fraction(store):.1%}",
+        _share(store),
     ]
     bands = [meta.bands[i] for i in natural_bands(meta.bands)]
     note = f"shown at level {level}, bands {', '.join(bands)}, brightness adjusted for display"

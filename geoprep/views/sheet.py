@@ -22,6 +22,7 @@ from geoprep.palette import (
     speed_colours,
 )
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
+from geoprep.store import ClassTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,12 +60,16 @@ class SceneView:
         uint8 (y, x, 3).
     nodata
         bool (y, x), True where there is no imagery.
-    speed
-        uint8 (y, x), the label.
+    label
+        uint8 (y, x).
     aspect
         Height divided by width on the ground.
     width_m
         Width on the ground in metres; None if it is unknown.
+    classes
+        Classes of the label; None for speeds.
+    share_name
+        What ``road_fraction`` is the share of.
     """
 
     id: str
@@ -75,9 +80,22 @@ class SceneView:
     valid_fraction: float
     rgb: NDArray[np.uint8]
     nodata: NDArray[np.bool_]
-    speed: NDArray[np.uint8]
+    label: NDArray[np.uint8]
     aspect: float
     width_m: float | None
+    classes: ClassTable | None = None
+    share_name: str = "road"
+
+    @property
+    def colours(self) -> NDArray[np.uint8]:
+        """Colour of every label byte, uint8 (256, 3)."""
+        return speed_colours() if self.classes is None else self.classes.colour_table()
+
+    @property
+    def shown(self) -> NDArray[np.bool_]:
+        """Where the overlay shows the label: not nodata, not background; bool (y, x)."""
+        hidden = (NODATA,) if self.share_name == "labelled" else (NODATA, BACKGROUND)
+        return ~np.isin(self.label, hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +222,9 @@ def _draw_header(figure: Figure, layout: SheetLayout, header: tuple[str, str, st
 
 _WITHOUT_SPEEDS: Final = 2
 """Number of legend entries of a store without speeds: background and road."""
+_MOST_CLASSES: Final = 11
+"""Classes in the legend."""
+_CLASS_OPACITY: Final = 0.5
 
 
 def _boxes(used: set[int]) -> list[tuple[str, tuple[int, int, int]]]:
@@ -216,12 +237,23 @@ def _boxes(used: set[int]) -> list[tuple[str, tuple[int, int, int]]]:
     return [ground, *((bin_label(i), SPEED_COLOURS[i - 1]) for i in bins), *more]
 
 
+def _class_boxes(classes: ClassTable, used: set[int]) -> list[tuple[str, tuple[int, int, int]]]:
+    """Return text and colour of the classes that occur; the first ones, if they are many."""
+    rows = zip(classes.names, classes.rgb.tolist(), strict=True)
+    found = [(name, (r, g, b)) for i, (name, (r, g, b)) in enumerate(rows) if i in used]
+    return found[:_MOST_CLASSES]
+
+
 def _draw_legend(figure: Figure, layout: SheetLayout, views: Sequence[SceneView]) -> None:
     """Draw the legend right of the title: background, speed bins from slow to fast, nodata."""
     from matplotlib.patches import Rectangle
 
-    boxes = _boxes(set(np.unique(np.concatenate([v.speed.ravel() for v in views])).tolist()))
+    used = set(np.unique(np.concatenate([v.label.ravel() for v in views])).tolist())
+    classes = views[0].classes if views else None
+    boxes = _boxes(used) if classes is None else _class_boxes(classes, used)
     width, height = 0.56, 0.2
+    if classes is not None:  # names are longer than speeds
+        width = min(1.1, 0.55 * PAGE / (len(boxes) + 1))
     total = (len(boxes) + 1) * width + 0.15
     axes = _axes(figure, layout, PAGE - MARGIN - total, MARGIN - 0.02, total, 0.5)
     axes.set_xlim(0, total)
@@ -229,12 +261,14 @@ def _draw_legend(figure: Figure, layout: SheetLayout, views: Sequence[SceneView]
     for i, (label, colour) in enumerate(boxes):
         rgb = tuple(value / 255 for value in colour)
         axes.add_patch(Rectangle((i * width, 0.06), width, height, facecolor=rgb, linewidth=0))
-        axes.text((i + 0.5) * width, 0.4, label, ha="center", fontsize=8.5, color=INK)
+        most = max(3, int(width / 0.075))
+        text = label if len(label) <= most else label[: most - 1] + "…"
+        axes.text((i + 0.5) * width, 0.4, text, ha="center", fontsize=8.5, color=INK)
     at = len(boxes) * width + 0.15
     hatch = _hatch((40, 112), width, width * 40 / 112)
     axes.imshow(hatch, extent=(at, at + width, 0.06 + height, 0.06), aspect="auto")
     axes.text(at + width / 2, 0.4, "nodata", ha="center", fontsize=8.5, color=INK)
-    unit = "mph" if len(boxes) > _WITHOUT_SPEEDS else ""
+    unit = "mph" if classes is None and len(boxes) > _WITHOUT_SPEEDS else ""
     axes.text(-0.1, 0.06 + height / 2, unit, ha="right", va="center", fontsize=9, color=FAINT)
     axes.set_xlim(0, total)
     axes.set_ylim(0.5, 0)
@@ -272,7 +306,7 @@ def _words(view: SceneView) -> str:
     if view.status != "ok":
         return f"{view.status}: " + re.sub(r"^\S*/\S*: |\S*/", "", view.reason)
     valid = "" if view.valid_fraction >= NEARLY_ALL else f"valid {view.valid_fraction:.0%}   "
-    return f"{valid}road {view.road_fraction:.1%}"
+    return f"{valid}{view.share_name} {view.road_fraction:.1%}"
 
 
 def _draw_panel(
@@ -309,7 +343,7 @@ def _missing(view: SceneView, name: str) -> str:
     """Return the text on an empty panel."""
     if view.nodata.all():
         return "no pixels" if name == "image" else ""
-    return "no label" if name == "speed" and view.status == "unlabelled" else ""
+    return "no label" if name != "image" and view.status == "unlabelled" else ""
 
 
 def round_length(longest: float) -> float:
@@ -320,19 +354,23 @@ def round_length(longest: float) -> float:
 
 def _picture(view: SceneView, name: str, panel: float) -> NDArray[np.uint8]:
     """Return uint8 (y, x, 3) of a panel."""
-    hatch = _hatch(view.speed.shape, panel, panel * view.aspect)
-    unknown = view.speed == NODATA
-    road = ~unknown & (view.speed != BACKGROUND)
-    colours = speed_colours()[view.speed]
+    hatch = _hatch(view.label.shape, panel, panel * view.aspect)
+    unknown = view.label == NODATA
+    shown = view.shown
+    colours = view.colours[view.label]
     if name == "image":
         return np.where(view.nodata[..., None], hatch, view.rgb)
-    if name == "speed":
+    if name != "overlay":
         return np.where(unknown[..., None], hatch, colours)
     grey = view.rgb @ np.array([0.30, 0.59, 0.11])
     ground = (0.70 * grey[..., None] + 0.15 * view.rgb).astype(np.uint8)
-    casing = _grown(road, max(1, round(view.speed.shape[1] / 400)))
+    if view.classes is not None:
+        mixed = _CLASS_OPACITY * colours + (1 - _CLASS_OPACITY) * view.rgb
+        over = np.where(shown[..., None], mixed.astype(np.uint8), view.rgb)
+        return np.where(view.nodata[..., None], hatch, over)
+    casing = _grown(shown, max(1, round(view.label.shape[1] / 400)))
     ground = np.where(casing[..., None], ground // 3, ground)
-    over = np.where(road[..., None], colours, ground)
+    over = np.where(shown[..., None], colours, ground)
     return np.where(view.nodata[..., None], hatch, over)
 
 

@@ -145,7 +145,8 @@ class Renderer:
         """
         things, size = scene.things, self.plan.frame.size
         classes = _classes(things)
-        drawn = (things.layer != CAR) & (things.layer != CAR + BRIDGE - ROADSIDE)
+        lift = BRIDGE - ROADSIDE
+        drawn = ~np.isin(things.layer, (CAR, CAR + 1, CAR + lift, CAR + 1 + lift))
         shapes = [
             (shape, int(number))
             for shape, number in zip(things.geometry[drawn], classes[drawn], strict=True)

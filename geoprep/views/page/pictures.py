@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.palette import NODATA_GREYS, speed_colours
+from geoprep.palette import NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store import StoreReader, scene_grid, scene_shape
 from geoprep.views.display import (
+    label_colours,
     natural_bands,
     north_up,
     read_thinned,
+    thinned_classes,
     thinned_image,
     thinned_speed,
 )
@@ -65,19 +67,21 @@ def scene_pictures(
     """
     height, width = scene_shape(store, scene, level)
     step = min(shown_step(height, width), height, width)
-    image, speed = read_thinned(store, scene, level, step)
+    image, label = read_thinned(store, scene, level, step)
     flips = north_up(scene_grid(store, scene))
-    image, speed = image[flips], speed[flips]
+    image, label = image[flips], label[flips]
     nodata = (image == 0).all(axis=2)
     rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
     rgb = np.broadcast_to(rgb, (*rgb.shape[:2], 3))
-    small = min(max(1, round(max(speed.shape) / THUMB_SIDE)), *speed.shape)
+    small = min(max(1, round(max(label.shape) / THUMB_SIDE)), *label.shape)
     empty = thinned_image(np.uint8(255) * ~nodata[..., None], small)[..., 0] == 0
+    colours, clear = label_colours(store), store.meta.has_background
+    reduce = thinned_classes if store.meta.has_classes else thinned_speed
     return ScenePictures(
         image=_jpeg(rgb, nodata, QUALITY["image"]),
-        mask=_png(speed),
+        mask=_png(label, colours, clear),
         thumb=_jpeg(thinned_image(rgb, small), empty, QUALITY["thumb"]),
-        roads=_png(thinned_speed(speed, small)),
+        roads=_png(reduce(label, small), colours, clear),
     )
 
 
@@ -99,16 +103,25 @@ def _jpeg(rgb: NDArray[np.uint8], nodata: NDArray[np.bool_], quality: int) -> by
     return out.getvalue()
 
 
-def _png(speed: NDArray[np.uint8]) -> bytes:
-    """Return a label as PNG. Value 253 is shown as 252, since 253 is the second stripe colour."""
+def _png(label: NDArray[np.uint8], colours: NDArray[np.uint8], clear: bool) -> bytes:
+    """Return a label as PNG. Value 253 is shown as 252, since 253 is the second stripe colour.
+
+    Parameters
+    ----------
+    colours
+        uint8 (256, 3), colour of every value.
+    clear
+        Whether value 0, the background, is transparent.
+    """
     from PIL import Image
 
-    indices = np.where(speed == _STRIPE, np.uint8(_STRIPE - 1), speed)
-    indices[(speed == NODATA) & (stripes(speed.shape) == 0)] = _STRIPE
-    colours = speed_colours()
+    indices = np.where(label == _STRIPE, np.uint8(_STRIPE - 1), label)
+    indices[(label == NODATA) & (stripes(label.shape) == 0)] = _STRIPE
+    colours = colours.copy()
     colours[_STRIPE] = NODATA_GREYS[0]
     picture = Image.fromarray(indices).convert("P")
     picture.putpalette(colours.tobytes())
     out = io.BytesIO()
-    picture.save(out, "PNG", transparency=BACKGROUND, compress_level=6)
+    seen = {"transparency": BACKGROUND} if clear else {}
+    picture.save(out, "PNG", compress_level=6, **seen)
     return out.getvalue()

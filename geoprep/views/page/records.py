@@ -23,6 +23,7 @@ from geoprep.store import (
     NO_SPEEDS,
     SPLITS,
     STATUSES,
+    StoreMeta,
     StoreReader,
     scene_grid,
     scene_roads,
@@ -64,13 +65,16 @@ def page_data(store: StoreReader, level: int) -> dict[str, Any]:
         "shown": f"level {level}, bands {', '.join(bands)}, brightness adjusted for display",
         "splits": list(SPLITS),
         "statuses": list(STATUSES),
-        "legend": _legend(facts),
+        "legend": _legend(facts) if not facts["classes"] else _class_legend(facts, store.meta),
+        "words": _words(store.meta),
         "bands": _curves(store.histogram_band),
         "speeds": [
             {"mph": int(mph), "pixels": pixels, "bin": speed_bin(int(mph))}
             for mph, pixels in facts["speeds"].items()
         ] + [{"mph": "unknown", "pixels": pixels, "bin": 0}
-             for pixels in [facts["unknown_speed"]] if pixels],
+             for pixels in [facts["unknown_speed"]] if pixels]
+        + [{"mph": one["name"], "pixels": one["pixels"].get("train", 0), "bin": number}
+           for number, one in _shown_classes(facts, store.meta)],
         "areas": [_area_name(scenes, area) for area in range(max(areas, default=-1) + 1)],
         "scenes": scenes,
     }  # fmt: skip
@@ -166,6 +170,59 @@ def _legend(facts: dict[str, Any]) -> dict[str, Any]:
             str(number): {"label": bin_label(number), "colour": _css(SPEED_COLOURS[number - 1])}
             for number in range(first, len(SPEED_COLOURS) + 1)
             if has_speeds
+        },
+    }
+
+
+def _words(meta: StoreMeta) -> dict[str, Any]:
+    """Return the words of the page that depend on the kind of the labels."""
+    if not meta.has_classes:
+        return {
+            "share": "road",
+            "tile": "of labelled pixels road",
+            "label": "speed",
+            "labels": "roads",
+            "unit": " mph",
+            "chart": "Road pixels per speed",
+            "pixels": "road pixels",
+            "note": "mph, share of the training scenes' road",
+            "none": "no roads in the training scenes",
+            "background": True,
+        }
+    shown = "pixels of these classes" if meta.has_background else "labelled pixels"
+    return {
+        "share": meta.share_name,
+        "tile": "of pixels labelled" if not meta.has_background else "of labelled not background",
+        "label": "classes",
+        "labels": "classes",
+        "unit": "",
+        "chart": "Pixels per class",
+        "pixels": shown,
+        "note": f"share of the training scenes' {shown}",
+        "none": "no classes in the training scenes",
+        "background": meta.has_background,
+    }
+
+
+def _shown_classes(facts: dict[str, Any], meta: StoreMeta) -> list[tuple[int, dict[str, Any]]]:
+    """Return the classes without background, numbered from 1."""
+    own = int(meta.has_background)
+    return list(enumerate(facts["classes"][own:], 1))
+
+
+def _class_legend(facts: dict[str, Any], meta: StoreMeta) -> dict[str, Any]:
+    """Return the colours and names of the classes, as `_legend` does of speeds."""
+
+    def css(colour: str) -> str:
+        return _css(tuple(bytes.fromhex(colour[1:])))
+
+    ground = css(meta.class_colors[0]) if meta.has_background else _css(BACKGROUND_COLOUR)
+    return {
+        "ground": ground,
+        "nodata": [_css(grey) for grey in NODATA_GREYS],
+        "bins": {
+            str(number): {"label": one["name"], "colour": css(one["color"])}
+            for number, one in _shown_classes(facts, meta)
         },
     }
 

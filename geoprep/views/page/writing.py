@@ -162,6 +162,7 @@ def _write(path: Path, data: dict[str, Any], blocks: Iterator[str] | Sequence[st
         "STYLE_HASH": _hash(style),
         "SCRIPT_HASH": _hash(script),
         "STYLE": style,
+        **{name.upper(): html.escape(str(word)) for name, word in data["words"].items()},
     }.items():
         frame = frame.replace(f"{{{{{name}}}}}", text)
     head, tail = frame.split("{{DATA}}")

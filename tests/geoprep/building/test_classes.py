@@ -15,13 +15,17 @@ COLOURS = np.array([[0, 0, 0], [60, 16, 152], [132, 41, 246], [110, 193, 228]], 
 TABLE = "background=#000000,building=60,16,152,land=#8429F6,road=#6EC1E4"
 
 
-def write(path, pixels, **more):
+def write(path, pixels, colormap=None, **more):
     path.parent.mkdir(exist_ok=True)
     at = from_origin(400_000, 6_000_000, 0.5, 0.5)
     bands, height, width = pixels.shape
     profile = {"driver": "GTiff", "height": height, "width": width, "count": bands}
     place = {"crs": "EPSG:32637", "transform": at, "dtype": pixels.dtype.name}
     with rasterio.open(path, "w", **(profile | place | more)) as file:
+        if colormap:
+            file.write_colormap(1, colormap)
+        if colormap:
+            file.write_colormap(1, colormap)
         file.write(pixels)
 
 
@@ -77,3 +81,151 @@ def test_speeds_of_a_store_of_classes_are_refused(scenes, tmp_path):
         store.speed()
     assert StoreReader.open(tmp_path / "a.zarr").classes.index("road") == 3
     assert gp.check_store(tmp_path / "a.zarr").problems == ()
+
+
+@pytest.fixture
+def colours(scenes, tmp_path):
+    """Masks of colours: JPEG-like noise of up to 3 grey values, and an alpha band."""
+    rng = np.random.default_rng(1)
+    for i, label in enumerate(scenes[1]):
+        noise = rng.integers(-3, 4, (SIDE, SIDE, 3))
+        rgb = np.clip(COLOURS[label] + noise, 0, 255).astype(np.uint8)
+        alpha = np.full((SIDE, SIDE, 1), 255, np.uint8)
+        alpha[:8] = 0
+        write(tmp_path / "masks" / f"s{i}.tif", np.dstack([rgb, alpha]).transpose(2, 0, 1))
+    return tmp_path / "masks"
+
+
+def test_colours_nearby_need_a_tolerance(scenes, colours, tmp_path):
+    folder, labels = scenes
+    store = build(folder, tmp_path / "a.zarr", labels=colours, classes=TABLE, tolerance=3)
+    expected = labels[1].copy()
+    expected[:8] = 255
+    assert np.array_equal(store.label()[1], expected)
+    assert np.array_equal(store.label(32)[1], halved(expected, 4))
+    exact = build(folder, tmp_path / "b.zarr", labels=colours, classes=TABLE)
+    assert set(exact.scenes.status) == {"failed"}
+    assert "values that no class has" in exact.scenes.reason[0]
+    assert (exact.label()[:] == 255).all()
+
+
+def test_a_palette_is_read_by_its_colours_or_its_indices(scenes, tmp_path):
+    folder, labels = scenes
+    palette = {7 * k: (*rgb, 255) for k, rgb in enumerate(COLOURS.tolist())}
+    for i, label in enumerate(labels):
+        path = tmp_path / "masks" / f"s{i}.png"
+        write(path, label[None] * np.uint8(7), colormap=palette, driver="PNG")
+    by_index = ",".join(f"{name}={7 * k}" for k, name in enumerate(NAMES))
+    for number, text in enumerate((TABLE, by_index)):
+        store = build(folder, tmp_path / f"{number}.zarr", labels=tmp_path / "masks", classes=text)
+        assert np.array_equal(store.label()[0], labels[0])
+
+
+@pytest.mark.parametrize(("other", "byte"), [("nodata", 255), ("land", 1)])
+def test_values_that_no_class_has_become_what_other_says(scenes, tmp_path, other, byte):
+    folder, labels = scenes
+    for i, label in enumerate(labels):
+        write(tmp_path / "masks" / f"s{i}.tif", label[None])
+    options = {"labels": tmp_path / "masks", "classes": "building=1,land=2", "label_nodata": "0"}
+    store = build(folder, tmp_path / "a.zarr", other=other, **options)
+    table = np.array([255, 0, 1, byte], np.uint8)
+    assert np.array_equal(store.label()[0], table[labels[0]])
+    what = "nodata" if other == "nodata" else "class land"
+    count = int((labels == 3).sum())
+    assert store.meta.build["notes"] == {f"label value 3 read as {what}": count}
+
+
+def test_polygons_are_drawn_in_the_order_of_the_classes(scenes, tmp_path):
+    import geopandas as gpd
+    import shapely
+    from rasterio.features import rasterize
+
+    folder, _ = scenes
+    shapes = [shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999),
+              shapely.box(400_010.2, 5_999_980, 400_031, 5_999_990.3)]  # fmt: skip
+    frame = gpd.GeoDataFrame({"CLASS": ["lake", "wood"]}, geometry=shapes, crs=32637)
+    frame.to_file(tmp_path / "land.gpkg", layer="use")
+    options = {"labels": tmp_path / "land.gpkg", "class_field": "CLASS", "val": 0.0}
+    text = "background,forest=wood,water=lake"
+    store = build(folder, tmp_path / "a.zarr", classes=text, **options)
+    for level, size in ((64, 0.5), (32, 1.0)):
+        grid = from_origin(400_000, 6_000_000, size, size)
+        expected = rasterize([(shapes[1], 1), (shapes[0], 2)], (level, level), transform=grid)
+        assert np.array_equal(store.label(level)[0], expected)
+    swapped = build(folder, tmp_path / "b.zarr", classes="water=lake,forest=wood", **options)
+    own = rasterize([(shapes[0], 1), (shapes[1], 2)], (64, 64), transform=from_origin(
+        400_000, 6_000_000, 0.5, 0.5))  # fmt: skip
+    assert np.array_equal(swapped.label()[0], own.astype(np.uint8) - np.uint8(1))  # 0 - 1 is 255
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": "a=1,b=1"}, "classes a and b both have 1"),
+        ({"classes": "a=#102030,b=16,32,48"}, "both have #102030"),
+        ({"classes": "a=1,a=2"}, "class a stands twice"),
+        ({"classes": "a=1,background=0"}, "background must be the first"),
+        ({"classes": ",".join(f"c{i}={i}" for i in range(255))}, "255 classes"),
+        ({"classes": "missing.yaml"}, "missing.yaml: cannot be read"),
+        ({"classes": "[{name: a, value: 1"}, "line 1: not readable as YAML"),
+        ({"classes": "[{name: a, values: 1, weight: 3}]"}, "unknown key weight"),
+        ({"classes": "a=1", "other": "b"}, "`other` b: expected"),
+        ({"classes": "a=1", "label_values": "255"}, "`label_values` is for roads"),
+        ({"other": "nodata"}, "`other` needs `classes`"),
+    ],
+)
+def test_classes_that_contradict_themselves_are_one_clear_line(scenes, tmp_path, options, message):
+    with pytest.raises(UsageError, match=message):
+        build(scenes[0], tmp_path / "a.zarr", labels=scenes[0] / "images", **options)
+
+
+def test_a_yaml_file_and_text_give_the_same_store(scenes, tmp_path):
+    folder, labels = scenes
+    for i, label in enumerate(labels):
+        write(tmp_path / "masks" / f"s{i}.tif", label[None])
+    lines = [f"{name}: {{value: {k}, color: '#00{k}0{k}0'}}" for k, name in enumerate(NAMES)]
+    (tmp_path / "classes.yaml").write_text("\n".join(lines))
+    given = {"labels": tmp_path / "masks"}
+    store = build(folder, tmp_path / "a.zarr", classes=tmp_path / "classes.yaml", **given)
+    assert store.meta.class_colors == ("#000000", "#001010", "#002020", "#003030")
+    again = gp.build_zarr(
+        images=folder / "images",
+        out=tmp_path / "a.zarr",
+        classes={n: {"value": k, "color": f"#00{k}0{k}0"} for k, n in enumerate(NAMES)},
+        val=0.5,
+        progress=False,
+        **given,
+    )
+    assert again.summary.state == "unchanged"
+    assert "4 classes: background, building, land, road" in repr(again)
+
+
+def test_a_class_that_training_lacks_is_said(scenes, tmp_path):
+    folder, labels = scenes
+    for i, label in enumerate(labels):
+        write(tmp_path / "masks" / f"s{i}.tif", np.minimum(label, 2)[None])
+    text = ",".join(f"{name}={k}" for k, name in enumerate(NAMES))
+    with pytest.warns(UserWarning, match="no pixel of the training split has the class road"):
+        build(folder, tmp_path / "a.zarr", labels=tmp_path / "masks", classes=text)
+
+
+def test_views_and_exports_know_the_classes(scenes, tmp_path):
+    folder, labels = scenes
+    for i, label in enumerate(labels):
+        write(tmp_path / "masks" / f"s{i}.tif", COLOURS[label].transpose(2, 0, 1))
+    options = {"labels": tmp_path / "masks", "classes": TABLE, "val": 0.5, "progress": False}
+    store = gp.build_zarr(images=folder / "images", out=tmp_path / "a.zarr", **options)
+    facts = store.info()
+    assert [one["name"] for one in facts["classes"]] == list(NAMES)
+    assert sum(facts["classes"][3]["pixels"].values()) == int((labels == 3).sum())
+    page = gp.preview(store, tmp_path / "a.html", progress=False).read_text()
+    assert '"label":"road","colour":"rgb(110,193,228)"' in page
+    assert gp.preview(store, tmp_path / "a.png", progress=False).stat().st_size > 1000
+    files = gp.export_scenes(store, "s1", tmp_path / "s1.tif")
+    assert [file.name for file in files] == ["s1.tif", "s1_label.tif"]
+    with rasterio.open(files[1]) as file:
+        assert np.array_equal(file.read(1), labels[1])
+        assert file.colormap(1)[1][:3] == (60, 16, 152)
+        assert file.nodata == 255
+    text = files[1].with_name("s1_label.tif.aux.xml").read_text()
+    assert "<Category>building</Category>" in text

@@ -81,7 +81,7 @@ def test_in_a_store_of_imagery_alone_unlabelled_is_no_issue(small_store):
 
 @pytest.mark.parametrize("read", [read_image, read_label])
 def test_a_shard_that_is_missing_is_no_blank(store_copy, read):
-    name = read.__name__.removeprefix("read_")
+    name = "image" if read is read_image else "speed"
     store = StoreReader.open(store_copy)
     shard = int(tiles_of(store.tiles, 1).start) // store.meta.shard_tiles
     key = f"64/{name}/c/{shard}/0/0" + "/0" * (name == "image")

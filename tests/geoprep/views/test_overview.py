@@ -143,9 +143,9 @@ def test_south_up_scene_is_shown_north_up(store, views, tmp_path):
     preview(store, tmp_path / "a.png", scenes=["utm_south", "utm_north"], level=64)
     south, north = views
     index = list(store.scenes.id).index("utm_south")
-    np.testing.assert_array_equal(south.speed, scenes.read_label(store, index, 64)[::-1])
+    np.testing.assert_array_equal(south.label, scenes.read_label(store, index, 64)[::-1])
     index = list(store.scenes.id).index("utm_north")
-    np.testing.assert_array_equal(north.speed, scenes.read_label(store, index, 64))
+    np.testing.assert_array_equal(north.label, scenes.read_label(store, index, 64))
 
 
 def test_scene_that_has_no_pixels_is_shown_as_no_data(store, views, tmp_path):
@@ -153,7 +153,7 @@ def test_scene_that_has_no_pixels_is_shown_as_no_data(store, views, tmp_path):
     broken, truncated, border = views
     for view in (broken, truncated):
         assert view.nodata.all()
-        assert (view.speed == 255).all()
+        assert (view.label == 255).all()
         assert "not valid JSON" in broken.reason
     np.testing.assert_array_equal(border.nodata[0], np.arange(130) < 37)
     picture = sheet._picture(border, "speed", 2.0)
@@ -165,9 +165,9 @@ def test_scene_that_has_no_pixels_is_shown_as_no_data(store, views, tmp_path):
 def test_overlay_has_the_colours_of_the_roads(store, views, tmp_path):
     preview(store, tmp_path / "a.png", scenes=["city_5"])
     (view,) = views
-    road = (view.speed > 0) & (view.speed < 255)
+    road = (view.label > 0) & (view.label < 255)
     overlay = sheet._picture(view, "overlay", 2.0)
-    np.testing.assert_array_equal(overlay[road], speed_colours()[view.speed[road]])
+    np.testing.assert_array_equal(overlay[road], speed_colours()[view.label[road]])
     np.testing.assert_array_equal(sheet._picture(view, "image", 2.0), view.rgb)
 
 

@@ -49,7 +49,7 @@ function speedBars() {
 }
 
 function drawSpeeds() {
-  const chart = frame($("speeds"), "Road pixels per speed"), bars = speedBars();
+  const chart = frame($("speeds"), DATA.words.chart), bars = speedBars();
   const total = bars.reduce((sum, bar) => sum + bar.pixels, 0);
   const highest = Math.max(1, ...bars.map((bar) => bar.pixels)), step = chart.width / (bars.length || 1);
   const wide = Math.min(56, 0.78 * step), top = 18;
@@ -60,11 +60,11 @@ function drawSpeeds() {
       x: middle - wide / 2, y: chart.base - tall, width: wide, height: tall, rx: 3,
       fill: DATA.legend.bins[bar.bin].colour, stroke: "rgb(0 0 0 / 18%)", "stroke-width": 0.7,
     });
-    box.append(draw("title", {}, `${bar.bin ? `${bar.label} mph` : "unknown speed"}: ${share(bar.pixels / total)} of the road pixels`));
+    box.append(draw("title", {}, `${bar.bin ? `${bar.label}${DATA.words.unit}` : "unknown speed"}: ${share(bar.pixels / total)} of the ${DATA.words.pixels}`));
     chart.svg.append(box);
     if (step > 26) chart.svg.append(draw("text", { x: middle, y: chart.base - tall - 5, "text-anchor": "middle" }, bar.pixels < total / 200 ? "< 1 %" : `${number((100 * bar.pixels) / total)} %`));
   });
-  $("speeds-note").textContent = total ? "mph, share of the training scenes' road" : "no roads in the training scenes";
+  $("speeds-note").textContent = total ? DATA.words.note : DATA.words.none;
 }
 
 function drawCharts() {

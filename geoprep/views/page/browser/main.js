@@ -50,7 +50,7 @@ function card(scene) {
   label.append(text); // cut at its beginning, which many ids share
   name.append(label, badge(scene.split, tone(scene.split)));
   const fine = scene.status === "ok", partly = scene.valid < 0.995 ? ` · ${number(100 * scene.valid)} % imagery` : "";
-  element.append(box, name, make("div", fine ? "figures" : "figures bad", fine ? `${share(scene.road)} road${partly}` : scene.status));
+  element.append(box, name, make("div", fine ? "figures" : "figures bad", fine ? `${share(scene.road)} ${DATA.words.share}${partly}` : scene.status));
   element.addEventListener("click", () => openScene(scene, found));
   return element;
 }
@@ -137,7 +137,7 @@ function tell() {
   $("summary").textContent = `${used.map(([split, count]) => `${number(count)} ${split}`).join(" · ")} · ${number(x, 2)} × ${number(y, 2)} m per pixel`;
   const tiles = [
     [number(SCENES.length), SCENES.length === 1 ? "scene" : "scenes"], [number(facts.tiles), `tiles of ${facts.tile} px`],
-    [number(facts.km2, facts.km2 < 100 ? 1 : 0), "km² of imagery"], [SCENES.some((scene) => scene.status === "ok") ? share(facts.road_fraction) : "–", "of labelled pixels road"],
+    [number(facts.km2, facts.km2 < 100 ? 1 : 0), "km² of imagery"], [SCENES.some((scene) => scene.status === "ok") ? share(facts.road_fraction) : "–", DATA.words.tile],
     [share(facts.valid_fraction), "of pixels with imagery"], [bytes, "on disk"],
   ];
   $("tiles").append(...tiles.map(([value, text]) => {

@@ -115,7 +115,7 @@ function zoomMap(factor, at) {
 
 function noteMap() {
   const unplaced = SCENES.filter((scene) => !scene.ring).length, hover = MAP.hover;
-  $("map-note").textContent = hover ? `${hover.id} · ${share(hover.road)} road` : unplaced ? `${number(unplaced)} without a place` : "";
+  $("map-note").textContent = hover ? `${hover.id} · ${share(hover.road)} ${DATA.words.share}` : unplaced ? `${number(unplaced)} without a place` : "";
   const used = (name, values) => values.filter((value) => SCENES.some((scene) => scene[name] === value));
   if (MAP.colouring === "road") keyed($("map-key"), [0, 0.5, 1].map((part) => [footprintColour({ road: part * MOST_ROAD }), share(part * MOST_ROAD)]));
   else keyed($("map-key"), used(MAP.colouring, DATA[MAP.colouring === "split" ? "splits" : "statuses"]).map((value) => [footprintColour({ split: value, status: value }), value]));

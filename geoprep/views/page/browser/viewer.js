@@ -2,7 +2,7 @@
 const VIEW = { scene: null, list: [], zoom: 1, x: 0, y: 0, fit: 1, pixels: null };
 const PANES = [$("pane-image"), $("pane-mask")];
 const DIALOG = $("viewer");
-const MODES = { "side by side": "both", overlay: "overlay", image: "image", speed: "mask" };
+const MODES = { "side by side": "both", overlay: "overlay", image: "image", [DATA.words.label]: "mask" };
 
 function openScene(scene, list) {
   Object.assign(VIEW, { scene, list: list.includes(scene) ? list : [scene], pixels: null });
@@ -55,7 +55,7 @@ function describe(scene) {
   $("position").textContent = `${number(at + 1)} of ${number(VIEW.list.length)}`;
   const size = `${number(scene.width)} × ${number(scene.height)} px` + (scene.step > 1 ? `, shown at 1:${scene.step}` : "");
   const facts = [
-    ["road", scene.status === "ok" && share(scene.road)], ["imagery", share(scene.valid)], ["size", size],
+    [DATA.words.share, scene.status === "ok" && share(scene.road)], ["imagery", share(scene.valid)], ["size", size],
     ["ground", scene.metres && `${number(scene.metres)} × ${number(scene.metres * scene.aspect)} m`],
     ["centre", centre && `${centre[1].toFixed(5)}, ${centre[0].toFixed(5)}`], ["CRS", scene.crs], ["", scene.built && scene.reason], ["pointer", " "],
   ];
@@ -81,7 +81,7 @@ function showMode() {
   $("stage").dataset.mode = STATE.view;
   $("opacity-box").hidden = STATE.view !== "overlay";
   PANES[0].querySelector(".mask").style.opacity = $("opacity").value / 100;
-  PANES[0].querySelector(".label").textContent = STATE.view === "overlay" ? "image and speed" : "image";
+  PANES[0].querySelector(".label").textContent = STATE.view === "overlay" ? `image and ${DATA.words.label}` : "image";
   markMode(Object.keys(MODES).find((name) => MODES[name] === STATE.view));
 }
 
@@ -145,14 +145,15 @@ function pointed(u, v) {
   const [red, green, blue, opacity] = VIEW.pixels.getImageData(Math.floor(u * width), Math.floor(v * height), 1, 1).data;
   const colour = `rgb(${red},${green},${blue})`;
   const [number, bin] = Object.entries(DATA.legend.bins).find(([, one]) => one.colour === colour) || [];
-  const named = number === "0" ? "road, speed unknown" : bin ? `${bin.label} mph` : "nodata";
+  const named = number === "0" ? "road, speed unknown" : bin ? `${bin.label}${DATA.words.unit}` : "nodata";
   return `${where}: ${opacity ? named : "background"}`;
 }
 
 function startViewer() {
   const bins = Object.values(DATA.legend.bins).map((bin) => [bin.colour, bin.label]);
-  keyed($("legend"), [[DATA.legend.ground, "background"], ...bins, ["nodata", "nodata"]]);
-  if (bins.length > 1) $("legend").prepend("mph");
+  const ground = DATA.words.background ? [[DATA.legend.ground, "background"]] : [];
+  keyed($("legend"), [...ground, ...bins, ["nodata", "nodata"]]);
+  if (bins.length > 1 && DATA.words.unit) $("legend").prepend("mph");
   DIALOG.style.setProperty("--ground", DATA.legend.ground);
   $("close").addEventListener("click", closeScene);
   DIALOG.addEventListener("cancel", (event) => { event.preventDefault(); closeScene(); });
