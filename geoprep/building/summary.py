@@ -62,7 +62,7 @@ class Summary:
     source_copy
         Folder of downloaded and unpacked inputs that is left; None if there is none.
     share_name
-        What ``road_fraction`` is the share of (`geoprep.store.StoreMeta.share_name`).
+        Name of the pixels that ``road_fraction`` counts (`geoprep.store.StoreMeta.share_name`).
     class_pixels
         Split to class to pixels at the finest level; empty for speeds.
     """

@@ -114,7 +114,7 @@ class StoreMeta:
 
     @property
     def share_name(self) -> str:
-        """What ``road_fraction`` is the share of: ``road``, ``not background`` or ``labelled``."""
+        """Name of the pixels that ``road_fraction`` counts: road, not background or labelled."""
         if not self.has_classes:
             return "road"
         return "not background" if self.has_background else "labelled"

@@ -69,7 +69,7 @@ class SceneView:
     classes
         Classes of the label; None for speeds.
     share_name
-        What ``road_fraction`` is the share of.
+        Name of the pixels that ``road_fraction`` counts.
     """
 
     id: str
@@ -93,7 +93,7 @@ class SceneView:
 
     @property
     def shown(self) -> NDArray[np.bool_]:
-        """Where the overlay shows the label: not nodata, not background; bool (y, x)."""
+        """Pixels whose label the overlay shows: not nodata, not background; bool (y, x)."""
         hidden = (NODATA,) if self.share_name == "labelled" else (NODATA, BACKGROUND)
         return ~np.isin(self.label, hidden)
 

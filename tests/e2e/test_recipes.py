@@ -321,3 +321,84 @@ def test_a_mask_becomes_a_network_with_a_score(tmp_path, follow):
     frame.to_crs("OGC:CRS84").to_file(tmp_path / "truth.geojson")
     assert "APLS" in follow("network")
     assert len(geopandas.read_file(tmp_path / "roads.gpkg", layer="edges")) == 1
+
+
+CODES = np.array([[0, 255, 255], [255, 255, 0], [0, 255, 0], [0, 0, 255]], np.uint8)
+
+
+def fields(seed, count, side=SIDE):
+    """Return numbers of classes in squares, uint8 (y, x)."""
+    squares = np.random.default_rng(seed).integers(0, count, (4, 4))
+    squares.flat[:count] = np.arange(count)
+    return np.kron(squares, np.ones((side // 4, side // 4))).astype(np.uint8)
+
+
+def labels_of(path):
+    store = StoreReader.open(path)
+    assert store.scenes.status.tolist() == ["ok"] * len(store.scenes)
+    return store, np.asarray(store.label()[:])
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_masks_of_values(tmp_path, follow):
+    lines = [f"- {{name: c{value}, value: {value}}}" for value in (1, 2, 3)]
+    (tmp_path / "classes.yaml").write_text("\n".join(lines))
+    for number in range(2):
+        for folder, pixels in (
+            ("images_png", photograph(bars(number), number).transpose(2, 0, 1)),
+            ("masks_png", fields(number, 4)),
+        ):
+            write_mask(tmp_path / "Train" / folder / f"{number}.png", pixels)
+    assert "c3" in follow("classes-values")
+    _, label = labels_of(tmp_path / "loveda.zarr")
+    np.testing.assert_array_equal(label[1], fields(1, 4) - np.uint8(1))  # 0 - 1 is 255
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_masks_of_colours(tmp_path, follow):
+    (tmp_path / "land").mkdir()
+    for number in range(2):
+        picture = Image.fromarray(photograph(bars(number), number))
+        picture.save(tmp_path / "land" / f"{number}_sat.jpg", quality=95)
+        colours = np.clip(CODES[fields(number, 4)].astype(int) + 5, 0, 255).astype(np.uint8)
+        write_mask(tmp_path / "land" / f"{number}_mask.png", colours.transpose(2, 0, 1))
+    follow("classes-colours")
+    _, label = labels_of(tmp_path / "cover.zarr")
+    np.testing.assert_array_equal(label[1], fields(1, 4))
+
+
+def test_masks_of_colours_for_images_of_several_bands(tmp_path, follow):
+    (tmp_path / "potsdam").mkdir()
+    codes = np.array(
+        [[255, 0, 0], [255, 255, 255], [0, 0, 255], [0, 255, 255], [0, 255, 0], [255, 255, 0]],
+        np.uint8,
+    )
+    for number in range(2):
+        place, label = place_of(number), fields(number, 6)
+        image = photograph(bars(number), number)
+        image = np.dstack([image, image[..., :1]])
+        write_image(tmp_path / "potsdam" / f"top_{number}_IRRG.tif", image, place)
+        label_file = tmp_path / "potsdam" / f"top_{number}_label.tif"
+        write_image(label_file, codes[label], place)
+    assert "intact" in follow("classes-bands")
+    store, label = labels_of(tmp_path / "potsdam.zarr")
+    assert len(store.meta.bands) == 3
+    np.testing.assert_array_equal(label[1], fields(1, 6))
+
+
+def test_polygons_with_classes(tmp_path, follow):
+    import geopandas
+    import shapely
+    from rasterio.features import rasterize
+
+    place = place_of(0)
+    write_image(tmp_path / "ortho.tif", photograph(bars(0), 0), place)
+    corner = [place.transform * xy for xy in ((0, 0), (70.3, 90.2), (30.1, 20.4), (110, 120))]
+    shapes = [shapely.box(*corner[2], *corner[3]), shapely.box(*corner[0], *corner[1])]
+    frame = geopandas.GeoDataFrame({"CLASS": ["river", "wood"]}, geometry=shapes, crs=place.crs)
+    frame.to_file(tmp_path / "parcels.gpkg", layer="landuse")
+    follow("classes-polygons")
+    drawn = [(shapes[1], 1), (shapes[0], 2)]
+    expected = rasterize(drawn, (SIDE, SIDE), transform=place.transform)
+    with rasterio.open(tmp_path / "label.tif") as file:
+        np.testing.assert_array_equal(file.read(1), expected)
