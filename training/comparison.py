@@ -17,8 +17,9 @@ from training.checkpoint import ModelInfo
 from training.inference import Runner, export_files
 from training.validation import evaluate_runner
 
-FIGURES = ("road_iou", "bin_iou")
-"""Metrics that are compared; the second only for models of speed bins."""
+FIGURES = ("road_iou", "bin_iou", "mean_iou")
+"""Metrics that are compared, of those that a model has: road IoU with bin IoU for models of speed
+bins, mean IoU for classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def compare(
     """
     first = models[0][2]
     for path, _, info in models:
-        for name in ("bands", "targets", "class_mph", "level", "folds", "fold"):
+        for name in ("bands", "targets", "class_mph", "class_names", "level", "folds", "fold"):
             if getattr(info, name) != getattr(first, name):
                 raise UsageError(
                     f"{path} and {models[0][0]} differ in {name}: compare forms of one model"
@@ -113,7 +114,7 @@ def compare(
     for path, opened, info in models:
         runner, _ = opened.for_pixels(0)
         timed = TimedRunner(runner)
-        least = first.threshold if threshold is None else threshold
+        least = first.threshold if threshold is None else threshold  # None for classes
         found = evaluate_runner(timed, info, stores, split, threshold=least, **how)
         base = base or found.metrics
         drop = {name: base[name] - found.metrics[name] for name in FIGURES if name in base}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 INTRODUCTION = """\
 Evaluate a model on whole tiles, decoded as in predictions: road IoU and F1, IoU per speed bin, and
-mean absolute speed error on road pixels.
+mean absolute speed error on road pixels. Of classes: mean IoU, IoU per class, confusion matrix.
 
   python -m training.evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
   python -m training.evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
@@ -37,6 +37,8 @@ TITLES = {
     "road_f1": "road F1",
     "bin_iou": "mean IoU of speed bins",
     "speed_mae_mph": "mean absolute speed error on roads, mph",
+    "mean_iou": "mean IoU of classes",
+    "accuracy": "share of pixels with the right class",
 }
 SWEPT = 16
 """Step of the 256 thresholds in the printed table; ``--json`` has all."""
@@ -74,6 +76,9 @@ class EvaluateOutput:
     scenes: bool = option(False, "Print the metrics of each scene.")
     sweep: bool = option(False, "Print precision, recall and IoU of roads for several thresholds.")
     csv: Path | None = option(None, "CSV file for the metrics of each scene.", "FILE")
+    confusion: Path | None = option(
+        None, "CSV file for the confusion matrix of classes, in pixels.", "FILE"
+    )
     json: bool = option(False, "Print all metrics as one JSON document instead of tables.")
     json_file: Path | None = option(None, "", "FILE")  # of the former --json FILE
     quiet: bool = option(False, "Hide the progress bar.")
@@ -104,7 +109,7 @@ def evaluate(options: EvaluateOptions) -> int:
     from training.inference import open_model
     from training.validation import evaluate_runner
 
-    for file in (options.csv, options.json_file):
+    for file in (options.csv, options.confusion, options.json_file):
         if file is not None and not file.parent.is_dir():
             raise UsageError(f"{file}: the folder {file.parent} does not exist: create it first")
     if options.compare or options.on:
@@ -146,12 +151,16 @@ def _compare(options: EvaluateOptions) -> int:
     rows = []
     for one in compared:
         cells = []
-        for name in ("road_iou", "bin_iou"):
+        shown = [("road_iou", "road IoU"), ("bin_iou", "bin IoU")]
+        if "mean_iou" in one.metrics:
+            shown = [("mean_iou", "mean IoU")]
+        for name, _ in shown:
             cells += [_cell(one.metrics[name]) if name in one.metrics else ""]
             cells += [f"{one.drop[name]:+.4f}" if name in one.drop else ""]
         rate = "" if one.mpx_per_second is None else f"{one.mpx_per_second:.2f}"
         rows.append([one.name, one.how, *cells, rate, f"{one.nbytes / 1e6:.1f}"])
-    titles = ("model", "runs as", "road IoU", "drop", "bin IoU", "drop", "Mpx/s", "MB")
+    figures = [title for _, name in shown for title in (name, "drop")]
+    titles = ("model", "runs as", *figures, "Mpx/s", "MB")
     _table(titles, rows, width=160)
     return Status.DONE
 
@@ -170,13 +179,23 @@ def _print(found: Evaluation, options: EvaluateOptions) -> None:
     for name, title in TITLES.items():
         if name in found.metrics:
             rows.append([title, _cell(found.metrics[name])])
-        if name == "road_iou":
+        if name == "road_iou" and name in found.metrics:
             best = f"  at the best threshold, {_cell(found.metrics['best_threshold'])}"
             rows.append([best, _cell(found.metrics["best_road_iou"])])
             rows.append(["  threshold chosen by scenes", _threshold(found.metrics)])
     bins = {name: value for name, value in found.metrics.items() if name.startswith("iou_")}
-    rows += [[f"  IoU {name[4:]} mph", _cell(value)] for name, value in bins.items()]
-    _table((f"{found.title}, roads from {found.threshold:.3g}", ""), rows)
+    unit = "" if found.classes else " mph"
+    rows += [[f"  IoU {name[4:]}{unit}", _cell(value)] for name, value in bins.items()]
+    roads = "" if found.classes else f", roads from {found.threshold:.3g}"
+    _table((f"{found.title}{roads}", ""), rows)
+    if found.classes:
+        total = max(1, sum(map(sum, found.confusion)))
+        rows = [
+            [name, *(f"{count / total:.2%}" if count else "" for count in counts)]
+            for name, counts in zip(found.classes, found.confusion, strict=True)
+        ]
+        titles = ("label \\ prediction, share of pixels", *found.classes)
+        _table(titles, rows, width=1000 if len(titles) > 8 else 0)
     if options.scenes:
         shown = [name for name in TITLES if name in found.metrics]
         rows = [
@@ -220,6 +239,14 @@ def _write(found: Evaluation, options: EvaluateOptions) -> None:
             rows = csv.DictWriter(file, list(found.scenes[0]))
             rows.writeheader()
             rows.writerows(_plain(found.scenes))
+    if options.confusion is not None:
+        if not found.classes:
+            raise UsageError("`confusion` is for models of classes; this one has roads")
+        with replaced(options.confusion) as partial, partial.open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("label", *found.classes))
+            pairs = zip(found.classes, found.confusion, strict=True)
+            table.writerows((name, *counts) for name, counts in pairs)
     _write_json(options, evaluation_document(found, options))
 
 
@@ -227,7 +254,8 @@ def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str
     """Return the metrics of a model as ``--json`` prints them."""
     given = {"checkpoint": str(options.checkpoint), "stores": options.stores, "tta": options.tta}
     metrics = asdict(found) | given | {"split": options.split}
-    return {k: v for k, v in metrics.items() if k not in ("title", "notes")}
+    hidden = {"title", "notes"} | (set() if found.classes else {"classes", "confusion"})
+    return {k: v for k, v in metrics.items() if k not in hidden}
 
 
 def _write_json(options: EvaluateOptions, metrics: object) -> None:

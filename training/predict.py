@@ -1,4 +1,4 @@
-"""``python -m training.predict``: images in, georeferenced predictions of roads and speeds out."""
+"""``python -m training.predict``: images in, georeferenced predictions of roads or classes out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from training.cli import Command, Status, run_command
 from training.prediction import PredictOptions
 
 if TYPE_CHECKING:
+    from training.checkpoint import ModelInfo
     from training.prediction import PredictionJob, Reporter
 
 __all__ = ["COMMAND", "PredictOptions", "main", "make_job", "predict"]
 
 INTRODUCTION = """\
-Predict roads and their speeds with a trained model.
+Predict roads and their speeds, or classes, with a trained model.
 
   python -m training.predict runs/moscow scenes/ --out predictions           the run's best.pt
   python -m training.predict runs/moscow/last.pt 'scenes/*.tif' --out predictions --tta flips
@@ -25,8 +26,9 @@ Predict roads and their speeds with a trained model.
 
 A prediction is a Cloud Optimised GeoTIFF, uint8, nodata 255. Its bands: the probability of a road
 times 255; the speed in mph, 0 for background; the probability of each speed bin times 255. The
-model of binary targets gives the first band only. NAME.qml is a style for QGIS. An interrupted
-command resumes when it is run again.
+model of binary targets gives the first band only. A model of classes gives the class of every
+pixel, with a palette; on request confidence and probabilities. NAME.qml is a style for QGIS. An
+interrupted command resumes when it is run again.
 """
 _RESERVE = 1 << 30
 """Bytes reserved in huge pages, about the activations of a batch."""
@@ -91,6 +93,7 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     check_window(options.window, options.overlap)
     runner, info = open_model(options, options.compile)
     check_targets(info)
+    _check_kind(options, info)
     threshold = chosen_threshold(info.targets, options.threshold, info.threshold)
     origin = "default: never validated" if info.threshold is None else "chosen on validation scenes"
     origin = origin if options.threshold is None else "from the options"
@@ -100,10 +103,19 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     header = [
         f"model {file}: {info.model}, bands {', '.join(info.bands)}, "
         f"{x:.3g} x {y:.3g} m, {runner.description}",
-        f"threshold {threshold:.3g} ({origin})",
+        f"classes {info.classes}" if info.has_classes else f"threshold {threshold:.3g} ({origin})",
     ]
     header += [f"note: {runner.note}"] if runner.note else []
     return PredictionJob(predictor, runner, options.out), header
+
+
+def _check_kind(options: PredictOptions, info: ModelInfo) -> None:
+    """Raise UsageError for options of roads with a model of classes, or the reverse."""
+    if info.has_classes and options.threshold is not None:
+        raise UsageError("`threshold` is for models of roads: leave it out for classes")
+    for name in ("confidence", "probabilities"):
+        if getattr(options, name) and not info.has_classes:
+            raise UsageError(f"`{name}` is for models of classes; this one has roads")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

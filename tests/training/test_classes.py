@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix, jaccard_score
 from torch.nn import functional
 
+import training
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from training.checkpoint import ModelInfo, load
+from training.evaluate import main as evaluate_main
 from training.losses import ClassLoss, class_share, class_weights, inverse_root
 from training.metrics import ClassMetrics, worst_class
 
@@ -207,6 +210,39 @@ def test_settings_that_do_not_fit_classes_are_refused(fit, tmp_path, cover, capf
 def test_settings_of_classes_are_refused_for_speeds(fit, tmp_path, capfd, options, says):
     assert fit("--out", tmp_path / "run", "--epochs", 1, *options) == 2
     assert says in capfd.readouterr().err
+
+
+def test_evaluation_has_iou_per_class_and_the_confusion_matrix(fit, tmp_path, cover, capfd):
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1, "--pictures", 0, store=cover) == 0
+    other = write_store(tmp_path / "other.zarr", classes=OTHER)  # the same tiles
+    files = [tmp_path / "scenes.csv", tmp_path / "confusion.csv"]
+    documents = []
+    for store in (cover, other):
+        usual = (str(out), str(store), "--model", "helpers.tiny:build", "--device", "cpu")
+        given = ("--csv", str(files[0]), "--confusion", str(files[1]))
+        capfd.readouterr()
+        assert evaluate_main([*usual, *given, "--quiet", "--json"]) == 0
+        documents.append(json.loads(capfd.readouterr().out))
+    one, two = documents
+    assert one["confusion"] == two["confusion"]
+    assert np.sum(one["confusion"]) == 8 * (64 * 64 - 4)
+    table = np.array(one["confusion"])
+    iou = np.diag(table) / (table.sum(0) + table.sum(1) - np.diag(table))
+    assert [one["metrics"][f"iou_{name}"] for name in NAMES] == pytest.approx(iou)
+    assert (one["threshold"], one["classes"]) == (None, list(NAMES))
+    with files[1].open(newline="") as file:
+        assert [[int(c) for c in row[1:]] for row in list(csv.reader(file))[1:]] == table.tolist()
+    assert "iou_fast" in files[0].read_text()
+    assert evaluate_main([*usual, "--quiet"]) == 0
+    printed = capfd.readouterr().out
+    assert "mean IoU of classes" in printed
+    assert "label \\ prediction" in printed
+    assert "has the classes in the order fast, slow, background" in printed
+    model = training.load_model(out, device="cpu", model="helpers.tiny:build")
+    assert model.info.class_names == NAMES
+    found = model(np.zeros((3, 40, 40), np.uint8))
+    assert found.sum(axis=0) == pytest.approx(1, abs=1e-5)
 
 
 def test_class_weights_of_a_file(tmp_path, cover):

@@ -10,6 +10,7 @@ from .pictures import (
     LINE as LINE,
 )
 from .pictures import Example as Example
+from .pictures import class_entries as class_entries
 from .pictures import (
     draw_legend as draw_legend,
 )

@@ -22,6 +22,9 @@ Part = tuple[int, int, int, int]
 ROAD_BAND, SPEED_BAND = 0, 1
 """Indices of the bands in a prediction; the speed bins follow. Without speeds only the first."""
 
+CLASS_BAND = 0
+"""Index of the class band in a prediction of classes."""
+
 
 class RowBlender:
     """The prediction under one row of windows.
@@ -40,6 +43,8 @@ class RowBlender:
         Minimum probability of a road, for the speed band.
     threads
         Number of threads.
+    confidence, probabilities
+        Whether a prediction of classes has these bands, see `class_bytes`.
 
     Attributes
     ----------
@@ -47,7 +52,17 @@ class RowBlender:
         Number of pixels where the model's output is not finite; they are nodata.
     """
 
-    def __init__(self, grid: WindowGrid, info: ModelInfo, threshold: float, threads: int) -> None:
+    def __init__(
+        self,
+        grid: WindowGrid,
+        info: ModelInfo,
+        threshold: float,
+        threads: int,
+        *,
+        confidence: bool = False,
+        probabilities: bool = False,
+    ) -> None:
+        self._has_classes, self._extra = info.has_classes, (confidence, probabilities)
         self._rows, self._columns = rows, columns = grid.rows, grid.columns
         self._channels = info.channels
         self._mph = np.array(info.class_mph, np.float32)
@@ -63,6 +78,8 @@ class RowBlender:
         self._upper = self._lower = np.zeros((0, columns.length, info.channels), np.float32)
         self._row: WindowRow | None = None
         bands = info.channels + (len(info.class_mph) > 0)
+        if info.has_classes:
+            bands = 1 + confidence + probabilities * info.channels
         self._bytes = np.full((bands, rows.side, columns.length), NODATA, np.uint8)
         self.lost, self._counting = 0, Lock()
         self._threads = threads
@@ -166,8 +183,11 @@ class RowBlender:
             self._to_bytes(window, (first, last, left, right), start, row)
 
     def _to_bytes(self, values: NDArray[np.float32], part: Part, left: int, row: WindowRow) -> None:
-        how = self._mph, self._threshold, self._bytes
-        lost = to_bytes(values, part, left, row.valid, *how)
+        if self._has_classes:
+            lost = class_bytes(values, part, left, row.valid, *self._extra, self._bytes)
+        else:
+            how = self._mph, self._threshold, self._bytes
+            lost = to_bytes(values, part, left, row.valid, *how)
         with self._counting:
             self.lost += lost
 
@@ -247,6 +267,69 @@ def to_bytes(
                 for k in range(out.shape[0]):
                     out[k, y, begin + x] = 255
     return lost
+
+
+@compiled
+def class_bytes(
+    values: NDArray[np.float32],
+    part: Part,
+    left: int,
+    valid: NDArray[np.uint8],
+    confidence: bool,
+    probabilities: bool,
+    out: NDArray[np.uint8],
+) -> int:
+    """Write the most probable classes as bytes; return the number of pixels that are not finite.
+
+    Parameters
+    ----------
+    values
+        float32 (y, x, class), probabilities that add up to 1.
+    part, left, valid
+        As for `to_bytes`.
+    confidence
+        Whether the next band is the largest probability minus the second, times 255, rounded half
+        up, at most 254.
+    probabilities
+        Whether the probability of each class follows, coded in the same way.
+    out
+        uint8 (band, y, x), written: the most probable class, the first of equal ones. 255 in every
+        band without imagery or where a probability is not finite.
+    """
+    top, bottom, first, last = part
+    channels, begin, lost = values.shape[2], left + first, 0
+    for y in range(top, bottom):
+        for x in range(last - first):
+            best, second, at = np.float32(-1), np.float32(-1), 0
+            total = np.float32(0)
+            for k in range(channels):
+                value = values[y, first + x, k]
+                total += value
+                if value > best:
+                    best, second, at = value, best, k
+                elif value > second:
+                    second = value
+            known = valid[y, begin + x] != 0
+            if known and not np.isfinite(total):
+                known = False
+                lost += 1
+            if not known:
+                for k in range(out.shape[0]):
+                    out[k, y, begin + x] = 255
+                continue
+            out[0, y, begin + x] = at
+            if confidence:
+                out[1, y, begin + x] = _scaled(best - max(second, np.float32(0)))
+            if probabilities:
+                for k in range(channels):
+                    out[1 + confidence + k, y, begin + x] = _scaled(values[y, first + x, k])
+    return lost
+
+
+@compiled
+def _scaled(value: np.float32) -> int:
+    """Return a probability times 255, rounded half up, 0 to 254."""
+    return int(min(max(value * np.float32(255) + np.float32(0.5), np.float32(0)), np.float32(254)))
 
 
 @compiled

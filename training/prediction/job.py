@@ -16,8 +16,12 @@ from geoprep.storage import download, is_remote, remote_file
 from training.inference import Runner
 from training.prediction.cog.write_journal import BusyError, remove_leftover
 from training.prediction.images import ImageSource, inspect_image, limits_note
-from training.prediction.overlay import write_overlay, write_style
-from training.prediction.prediction_tags import difference, found_signature
+from training.prediction.overlay import write_class_style, write_overlay, write_style
+from training.prediction.prediction_tags import (
+    difference,
+    found_signature,
+    write_class_names,
+)
 from training.prediction.predictor import Predictor, PredictStats, ProgressCallback
 
 
@@ -219,7 +223,11 @@ class PredictionJob:
             write_overlay(task.source, task.target, info, threshold)
         style = task.target.with_suffix(".qml")
         if task.stats or not style.exists():
-            write_style(style, bool(info.class_mph), threshold)
+            if info.has_classes:
+                write_class_style(style, info.classes)
+                write_class_names(task.target, info.class_names)
+            else:
+                write_style(style, bool(info.class_mph), threshold)
         shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
 
     def _download(self, task: ImageOutcome) -> None:

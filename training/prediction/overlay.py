@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -15,10 +16,18 @@ from geoprep import imagery
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS, SPEED_COLOURS, speed_colours
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image, replaced
+from geoprep.store import BACKGROUND_NAME, ClassTable
 from geoprep.views import natural_bands
 from training.checkpoint import ModelInfo
-from training.monitor import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, draw_legend, legend_entries
-from training.prediction.blend import ROAD_BAND, SPEED_BAND
+from training.monitor import (
+    ANY_ROAD_MPH,
+    LEGEND_WIDTH,
+    LINE,
+    class_entries,
+    draw_legend,
+    legend_entries,
+)
+from training.prediction.blend import CLASS_BAND, ROAD_BAND, SPEED_BAND
 from training.prediction.images import ImageSource
 from training.prediction.window_rows import bounded_cache
 
@@ -26,6 +35,7 @@ LONGEST = 2048
 """Largest side of an overlay in pixels."""
 
 _OPACITY = 0.85
+_CLASS_OPACITY = 0.55
 _DIMMED = 0.7
 _QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 <qgis version="3.28" styleCategories="Symbology">
@@ -44,9 +54,21 @@ _QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 """
 """One class per colour, up to its ``value``; the first one, background, is transparent."""
 
+_CLASS_QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
+<qgis version="3.28" styleCategories="Symbology">
+  <pipe>
+    <rasterrenderer type="paletted" band="{band}" opacity="1" alphaBand="-1">
+      <colorPalette>
+{items}
+      </colorPalette>
+    </rasterrenderer>
+  </pipe>
+</qgis>
+"""
+
 
 def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold: float) -> None:
-    """Write ``NAME.png`` next to a prediction: its roads over the image, coloured by speed.
+    """Write ``NAME.png`` next to a prediction: its roads or classes over the image.
 
     Parameters
     ----------
@@ -59,6 +81,9 @@ def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold:
     threshold
         Minimum probability of a road, for predictions without speeds.
     """
+    if info.has_classes:
+        _write_classes(source, target, info)
+        return
     has_speed = bool(info.class_mph)
     speed = _speeds(target, has_speed, threshold)
     picture = _brightened(source, info.bands, speed.shape) * _DIMMED
@@ -66,13 +91,51 @@ def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold:
     colours = speed_colours()[speed]
     picture[road] += (colours[road] - picture[road]) * _OPACITY
     picture[speed == NODATA] = NODATA_GREYS[0]
-    height, width = speed.shape
     legend = legend_entries(ANY_ROAD_MPH if not has_speed else None)
+    _write_sheet(target, picture, legend)
+
+
+def _write_classes(source: ImageSource, target: Path, info: ModelInfo) -> None:
+    """Write the picture of a prediction of classes; the background, if any, is transparent."""
+    with rasterio.open(target) as dataset:
+        label: NDArray[np.uint8] = dataset.read(1 + CLASS_BAND, out_shape=_size(dataset.shape))
+    picture = _brightened(source, info.bands, label.shape) * _DIMMED
+    shown = label != NODATA
+    if info.class_names[0] == BACKGROUND_NAME:
+        shown &= label != 0
+    colours = info.classes.colour_table()[label]
+    picture[shown] += (colours[shown] - picture[shown]) * _CLASS_OPACITY
+    picture[label == NODATA] = NODATA_GREYS[0]
+    _write_sheet(target, picture, class_entries(info.classes))
+
+
+def _size(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a size with the same proportions and at most `LONGEST` pixels a side."""
+    scale = max(1.0, max(shape) / LONGEST)
+    return tuple(max(1, round(side / scale)) for side in shape)
+
+
+def _write_sheet(
+    target: Path, picture: NDArray[np.float32], legend: Sequence[tuple[str, tuple[int, int, int]]]
+) -> None:
+    """Write a picture, float32 (y, x, 3), with a legend below it."""
+    height, width = picture.shape[:2]
     sheet = Image.new("RGB", (max(width, LEGEND_WIDTH), height + LINE), BACKGROUND_COLOUR)
     sheet.paste(Image.fromarray(picture.round().astype(np.uint8)), (0, 0))
     draw_legend(sheet, height, [*legend, ("no data", NODATA_GREYS[0])])
     with replaced(target.with_suffix(".png")) as partial:
         sheet.save(partial, "PNG")
+
+
+def write_class_style(path: Path, classes: ClassTable) -> None:
+    """Write ``NAME.qml`` next to a prediction of classes: their names and colours for QGIS."""
+    items = "\n".join(
+        f'        <paletteEntry value="{value}" label={quoteattr(name)} color="{colour}" '
+        f'alpha="255"/>'
+        for value, (name, colour) in enumerate(zip(classes.names, classes.colors, strict=True))
+    )
+    with replaced(path) as partial:
+        partial.write_text(_CLASS_QML.format(band=1 + CLASS_BAND, items=items), encoding="utf-8")
 
 
 def write_style(path: Path, has_speed: bool, threshold: float) -> None:
@@ -112,8 +175,7 @@ def write_style(path: Path, has_speed: bool, threshold: float) -> None:
 def _speeds(target: Path, has_speed: bool, threshold: float) -> NDArray[np.uint8]:
     """Return uint8 (y, x) in mph, at most `LONGEST` wide; one speed if it has no speed band."""
     with rasterio.open(target) as dataset:
-        scale = max(1.0, max(dataset.shape) / LONGEST)
-        shape = tuple(max(1, round(side / scale)) for side in dataset.shape)
+        shape = _size(dataset.shape)
         band = 1 + (SPEED_BAND if has_speed else ROAD_BAND)
         values: NDArray[np.uint8] = dataset.read(band, out_shape=shape)
     if has_speed:

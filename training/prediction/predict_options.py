@@ -53,7 +53,14 @@ class FileOptions:
 
     images: tuple[str, ...] = argument("GeoTIFFs, folders or patterns, also on S3.", "IMAGE")
     out: Path | None = option(None, "Folder for the predictions, one NAME.tif per image.", "FOLDER")
-    overlay: bool = option(False, "Also write NAME.png: the predicted roads over the image.")
+    overlay: bool = option(False, "Also write NAME.png: the prediction over the image.")
+    confidence: bool = option(
+        False,
+        "Add a band to a prediction of classes: the largest probability minus the second, of 255.",
+    )
+    probabilities: bool = option(
+        False, "Add one band per class to a prediction of classes: its probability, of 255."
+    )
     overwrite: bool = option(False, "Replace predictions of other models or options.")
     compress: Literal["zstd", "deflate"] = option("zstd", "Compression of the predictions.")
     quiet: bool = option(False, "No progress bar.")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import rasterio
 from rasterio.errors import RasterioError
@@ -15,24 +16,41 @@ from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.palette import bin_label
 from geoprep.speed import BIN_COUNT, NODATA
+from geoprep.storage import replaced
 from training.checkpoint import ModelInfo
 from training.prediction.cog.directory import TILE, Tags, read_tags
 from training.prediction.images import ImageSource
 
 SIGNATURE_TAG = "PREDICTION"
+_CATEGORIES = """<PAMDataset>
+  <PAMRasterBand band="1">
+    <CategoryNames>
+{rows}
+    </CategoryNames>
+  </PAMRasterBand>
+</PAMDataset>
+"""
 
 
 def check_targets(info: ModelInfo) -> None:
-    """Raise UsageError unless the channels of a model are probabilities of roads."""
-    if info.targets not in ("bins", "binary"):
+    """Raise UsageError unless the channels of a model are probabilities of roads or classes."""
+    if info.targets not in ("bins", "binary", "classes"):
         raise UsageError(
             f"the model was trained on {info.targets} targets, which cannot be predicted: use a "
-            "model of bins (probabilities and speed) or binary targets (probabilities)"
+            "model of bins (probabilities and speed), binary targets (probabilities) or classes"
         )
 
 
-def band_names(info: ModelInfo) -> list[str]:
-    """Return the names of a prediction's bands: ``road``, ``speed``, and one per speed bin."""
+def band_names(
+    info: ModelInfo, *, confidence: bool = False, probabilities: bool = False
+) -> list[str]:
+    """Return the names of a prediction's bands.
+
+    They are ``road``, ``speed``, and one per speed bin; or ``class``, ``confidence`` and the names
+    of the classes, as requested.
+    """
+    if info.has_classes:
+        return ["class", *["confidence"] * confidence, *info.class_names * probabilities]
     classes = len(info.class_mph)
     if not classes:
         return ["road"]
@@ -41,6 +59,60 @@ def band_names(info: ModelInfo) -> list[str]:
     else:
         names = [f"road, about {mph:g} mph" for mph in info.class_mph]
     return ["road", "speed", *names]
+
+
+def class_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> Tags:
+    """Return the TIFF tags of a prediction of classes; parameters as for `tiff_tags`.
+
+    A file with one band has a palette. TIFF has none for several bands.
+    """
+    extra = {name: signed[name] for name in ("confidence", "probabilities")}
+    names = band_names(info, **extra)
+    alone = len(names) == 1
+    with MemoryFile() as memory:
+        profile = _profile(source, len(names), signed, "palette" if alone else "minisblack")
+        with memory.open(**profile) as dataset:
+            dataset.descriptions = names
+            dataset.scales = [1.0, *[1 / 255] * (len(names) - 1)]
+            dataset.units = ["class", *["probability"] * (len(names) - 1)]
+            if alone:
+                rgb = info.classes.rgb.tolist()
+                dataset.write_colormap(1, {i: (*colour, 255) for i, colour in enumerate(rgb)})
+            dataset.update_tags(
+                CLASS_NAMES=json.dumps(info.class_names),
+                CLASS_COLORS=json.dumps(info.class_colors),
+                **_origin_tags(source, info, signed),
+            )
+        return read_tags(bytes(memory.getbuffer()))
+
+
+def _profile(
+    source: ImageSource, count: int, signed: dict[str, Any], photometric: str
+) -> dict[str, Any]:
+    return {
+        **{"driver": "GTiff", "tiled": True, "blockxsize": TILE, "blockysize": TILE},
+        **{"sparse_ok": True, "bigtiff": "no", "interleave": "band", "photometric": photometric},
+        **{"width": source.width, "height": source.height, "count": count, "dtype": "uint8"},
+        **{"crs": source.crs, "transform": source.transform, "nodata": NODATA, "alpha": "no"},
+        "compress": signed["compression"],
+    }
+
+
+def _origin_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> dict[str, str]:
+    return {
+        SIGNATURE_TAG: json.dumps(signed),
+        "TIFFTAG_SOFTWARE": f"geoprep {__version__}",
+        "SOURCE": source.name,
+        "SOURCE_SIZE": "{} {}".format(*source.lengths),
+        "NETWORK": info.model,
+    }
+
+
+def write_class_names(target: Path, names: Sequence[str]) -> None:
+    """Write ``NAME.tif.aux.xml``, where GDAL finds the names of the classes of a prediction."""
+    rows = "\n".join(f"      <Category>{escape(name)}</Category>" for name in names)
+    with replaced(target.with_name(f"{target.name}.aux.xml")) as partial:
+        partial.write_text(_CATEGORIES.format(rows=rows), encoding="utf-8")
 
 
 def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> Tags:
@@ -62,24 +134,13 @@ def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> T
         {"band": i, "name": names[i - 1], "mph": mph}
         for i, mph in enumerate(info.class_mph, start=first)
     ]
-    profile = {
-        **{"driver": "GTiff", "tiled": True, "blockxsize": TILE, "blockysize": TILE},
-        **{"sparse_ok": True, "bigtiff": "no", "interleave": "band", "photometric": "minisblack"},
-        **{"width": source.width, "height": source.height, "count": len(names), "dtype": "uint8"},
-        **{"crs": source.crs, "transform": source.transform, "nodata": NODATA, "alpha": "no"},
-        "compress": signed["compression"],
-    }
     with MemoryFile() as memory:
-        with memory.open(**profile) as dataset:
+        with memory.open(**_profile(source, len(names), signed, "minisblack")) as dataset:
             dataset.descriptions = names
             dataset.scales = [1.0 if speed else 1 / 255 for speed in is_speed]
             dataset.units = ["mph" if speed else "probability" for speed in is_speed]
             dataset.update_tags(
-                **{SIGNATURE_TAG: json.dumps(signed)},
-                TIFFTAG_SOFTWARE=f"geoprep {__version__}",
-                SOURCE=source.name,
-                SOURCE_SIZE="{} {}".format(*source.lengths),
-                NETWORK=info.model,
+                **_origin_tags(source, info, signed),
                 ROAD_THRESHOLD=f"{signed['threshold']:g}",
                 CLASSES=json.dumps(classes),
             )

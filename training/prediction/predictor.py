@@ -19,12 +19,12 @@ from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.checkpoint import ModelInfo
 from training.inference import VIEWS, Runner, average_views
-from training.prediction.blend import SPEED_BAND, RowBlender
+from training.prediction.blend import CLASS_BAND, SPEED_BAND, RowBlender
 from training.prediction.cog.write_journal import WriteJournal
 from training.prediction.cog.writer import CogWriter, Shape
 from training.prediction.images import ImageSource, known_limits
 from training.prediction.predict_options import PredictOptions, ReadingOptions, parse_bands
-from training.prediction.prediction_tags import tiff_tags
+from training.prediction.prediction_tags import band_names, class_tags, tiff_tags
 from training.prediction.window_rows import (
     WindowRow,
     prefetched,
@@ -102,6 +102,12 @@ class Predictor:
     threshold: float
     checkpoint: str
 
+    @property
+    def _extra(self) -> dict[str, bool]:
+        """Which further bands a prediction of classes has."""
+        options = self.options
+        return {"confidence": options.confidence, "probabilities": options.probabilities}
+
     def grid(self, source: ImageSource) -> WindowGrid:
         """Return the windows over an image."""
         options = self.options
@@ -125,6 +131,7 @@ class Predictor:
         """
         options = self.options
         limits = known_limits(self.info, options.rescale)
+        extra = self._extra if self.info.has_classes else {}
         return {
             "format": FORMAT,
             "checkpoint": self.checkpoint,
@@ -137,6 +144,7 @@ class Predictor:
             "bands": list(parse_bands(options.bands)),
             "limits": "scene" if limits is None else limits.tolist(),
             **runner.identity,
+            **extra,
             "image": [name, version],
         }
 
@@ -173,13 +181,17 @@ class Predictor:
                     limits = known_limits(self.info, self.options.rescale)
                     limits = scene_limits(source) if limits is None else limits
                     journal.settle(limits=limits.tolist())
-                has_speed = bool(self.info.class_mph)
-                shape = Shape(self.info.channels + has_speed, source.height, source.width)
-                speed_band = SPEED_BAND if has_speed else None
-                with CogWriter(journal, shape, self.options.compress, speed_band) as writer:
+                info, compress = self.info, self.options.compress
+                shape = Shape(len(band_names(info, **self._extra)), source.height, source.width)
+                averaged = (
+                    SPEED_BAND if info.class_mph else None,
+                    CLASS_BAND if info.has_classes else None,
+                )
+                with CogWriter(journal, shape, compress, *averaged) as writer:
                     limits = np.array(journal.settled["limits"])
                     stats = self._write_rows(source, limits, writer, runner, progress)
-                    writer.finish(target, tiff_tags(source, self.info, signed))
+                    make_tags = class_tags if info.has_classes else tiff_tags
+                    writer.finish(target, make_tags(source, info, signed))
             except OSError:
                 raise  # such as a full disk: the next run resumes
             except Exception:
@@ -203,7 +215,7 @@ class Predictor:
         first = grid.rows.first_touching(writer.next_row)
         with (
             closing(prefetched(read_window_rows(source, limits, grid, first))) as rows,
-            RowBlender(grid, self.info, self.threshold, usable_cpus()) as blender,
+            RowBlender(grid, self.info, self.threshold, usable_cpus(), **self._extra) as blender,
             closing(self._outputs(_batches(rows, grid, runner), runner)) as outputs,
         ):
             for (row, columns, _, is_last), (probabilities, seconds) in outputs:

@@ -227,6 +227,9 @@ def describe_raster(
         image_shape=_image_shape(dataset),
         threshold=_threshold(str(path), dataset),
     )
+    names = _class_names(raster.name, dataset) if kind is None and band is None else []
+    if names and "road" not in dataset.descriptions:
+        return _with_class(raster, names)
     if kind is None and band is None and dataset.count > 1:
         return _with_bands(raster, dataset)
     return _with_meaning(raster, dataset, kind)
@@ -325,6 +328,42 @@ def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401
         f"{raster.name}: has {dataset.count} bands, and none is named road. Set `band` to the band "
         "of roads."
     )
+
+
+class ClassMask:
+    """The pixels of one class in a band of classes, read as a mask; see `Bands`."""
+
+    def __init__(self, bands: Bands, value: int) -> None:
+        self._bands, self._value = bands, value
+        self.shape, self.cover = bands.shape, bands.cover
+
+    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
+        """Return uint8 (y, x): 1 in the class, 0 in others, 255 without data."""
+        values = self._bands.read(band, top, left, height, width)
+        mask: NDArray[np.uint8] = (values == self._value).astype(np.uint8)
+        mask[values == NODATA] = NODATA
+        return mask
+
+
+def _class_names(name: str, dataset: Any) -> list[str]:  # noqa: ANN401 - as above
+    """Return the names of the classes of a prediction by its tag; none for other files."""
+    try:
+        names = json.loads(dataset.tags().get("CLASS_NAMES", "[]"))
+    except ValueError:
+        names = None
+    if not isinstance(names, list):
+        raise ImageError(f"{name}: its tag CLASS_NAMES is malformed: predict again")
+    return [str(one) for one in names]
+
+
+def _with_class(raster: RoadRaster, names: Sequence[str]) -> RoadRaster:
+    """Return a prediction of classes with the class ``road`` as a mask."""
+    if "road" not in names:
+        raise ImageError(
+            f"{raster.name}: has the classes {', '.join(names)}, and none is named road"
+        )
+    bands = ClassMask(raster.bands, list(names).index("road"))
+    return replace(raster, bands=bands, kind="mask", full_value=1.0, nodata=float(NODATA))
 
 
 def _speed_classes(name: str, dataset: Any) -> tuple[tuple[int, float], ...]:  # noqa: ANN401

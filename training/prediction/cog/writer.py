@@ -167,6 +167,8 @@ class CogWriter:
         Compression of its tiles.
     speed_band
         Index of the band with speeds in mph, whose overviews average roads only; None for none.
+    class_band
+        Index of the band of classes, whose overviews show the most frequent one; None for none.
 
     Attributes
     ----------
@@ -175,9 +177,15 @@ class CogWriter:
     """
 
     def __init__(
-        self, journal: WriteJournal, shape: Shape, compression: Compression, speed_band: int | None
+        self,
+        journal: WriteJournal,
+        shape: Shape,
+        compression: Compression,
+        speed_band: int | None,
+        class_band: int | None = None,
     ) -> None:
         self._journal, self._shape, self._speed_band = journal, shape, speed_band
+        self._class_band = class_band
         self._ends = ExitStack()
         packers = self._ends.enter_context(ThreadPoolExecutor(usable_cpus(), "predict-pack"))
         self._pool = self._ends.enter_context(ThreadPoolExecutor(1, "predict-write"))
@@ -238,7 +246,10 @@ class CogWriter:
         part = row[:, :half] if self._top_halves[level] else row[:, half:]
         for band, (fine, coarse) in enumerate(zip(tiles, part, strict=True)):
             width = min(spool.shape.width, fine.shape[1] // 2)
-            halve(fine, band == self._speed_band, coarse[:, :width])
+            if band == self._class_band:
+                halve_classes(fine, coarse[:, :width])
+            else:
+                halve(fine, band == self._speed_band, coarse[:, :width])
         self._top_halves[level] = not self._top_halves[level]
         if self._top_halves[level] or last:
             spool.append(row)
@@ -266,6 +277,28 @@ class CogWriter:
         flush(whole)
         whole.replace(target)
         flush(target.parent)
+
+
+@compiled
+def halve_classes(fine: NDArray[np.uint8], coarse: NDArray[np.uint8]) -> None:
+    """Write the most frequent class of blocks of 2 x 2 pixels without nodata, the first of equals.
+
+    Parameters
+    ----------
+    fine, coarse
+        As for `halve`.
+    """
+    for y in range(coarse.shape[0]):
+        for x in range(coarse.shape[1]):
+            best, most = 255, 0
+            for i in range(4):
+                value = fine[2 * y + i // 2, 2 * x + i % 2]
+                count = 0
+                for j in range(4):
+                    count += fine[2 * y + j // 2, 2 * x + j % 2] == value
+                if value != 255 and (count > most or (count == most and value < best)):
+                    best, most = value, count
+            coarse[y, x] = best
 
 
 @compiled

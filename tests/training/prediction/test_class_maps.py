@@ -1,0 +1,115 @@
+"""Predictions of classes: bands, palette, names, blending, and a class named road."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from helpers.predict_cases import UTM, make_checkpoint, pixels, write_image
+
+from geoprep.roads import open_raster
+from training.predict import main
+from training.prediction.cog.writer import halve_classes
+
+NAMES = ("background", "road", "water & ice", "wood")
+COLOURS = ("#14171E", "#FF0080", "#0040FF", "#20A020")
+CLASSES = {
+    "targets": "classes",
+    "channels": 4,
+    "class_mph": (),
+    "class_names": NAMES,
+    "class_colors": COLOURS,
+}
+USUAL = ("--device", "cpu", "--precision", "fp32", "--model", "helpers.predict_cases:pointwise")
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    """Return a checkpoint, an image and the probabilities of its classes, float32 (class, y, x)."""
+    folder = tmp_path_factory.mktemp("classes")
+    checkpoint, model = make_checkpoint(folder / "best.pt", **CLASSES)
+    values = pixels(150, 170)
+    values[:30, :40] = 0  # no imagery
+    image = write_image(folder / "scene.tif", values, nodata=0)
+    mean, std = np.array([100.0, 110, 120]), np.array([40.0, 50, 60])
+    normal = torch.from_numpy(((values - mean) / std).astype(np.float32)).permute(2, 0, 1)
+    with torch.no_grad():
+        return checkpoint, image, model(normal[None])[0].softmax(0).numpy()
+
+
+def predict(case, out, *options):
+    checkpoint, image, _ = case
+    windows = ("--window", "64", "--overlap", "16")
+    assert main([str(checkpoint), str(image), "--out", str(out), *USUAL, *windows, *options]) == 0
+    return Path(out) / "scene.tif"
+
+
+def test_a_prediction_has_classes_with_palette_and_names(case, tmp_path):
+    path = predict(case, tmp_path, "--overlay", "--tta", "flips")
+    expected = case[2].argmax(0).astype(np.uint8)
+    expected[:30, :40] = 255
+    with rasterio.open(path) as dataset:
+        assert (dataset.count, dataset.nodata, dataset.crs) == (1, 255, UTM)
+        assert (dataset.read(1) == expected).mean() > 0.999  # ties after rounding
+        palette = dataset.colormap(1)
+        assert [bytes(palette[i][:3]).hex() for i in range(4)] == [c[1:].lower() for c in COLOURS]
+        assert json.loads(dataset.tags()["CLASS_NAMES"]) == list(NAMES)
+    aux = path.with_name("scene.tif.aux.xml").read_text()
+    assert "<Category>water &amp; ice</Category>" in aux
+    style = path.with_suffix(".qml").read_text()
+    assert 'label="water &amp; ice" color="#0040FF"' in style
+    assert path.with_suffix(".png").stat().st_size > 1000
+
+
+def test_confidence_and_probabilities_are_bands_on_request(case, tmp_path):
+    path = predict(case, tmp_path, "--confidence", "--probabilities")
+    with rasterio.open(path) as dataset:
+        assert dataset.descriptions == ("class", "confidence", *NAMES)
+        found = dataset.read()
+    seen = found[0] != 255
+    assert seen.sum() == 150 * 170 - 30 * 40
+    assert (found[:, ~seen] == 255).all()
+    ordered = np.sort(case[2], axis=0)[::-1]
+    expected = (ordered[0] - ordered[1]) * 255
+    assert np.abs(found[1].astype(float) - expected)[seen].max() <= 0.51 + 1
+    assert np.abs(found[2:].astype(float) - case[2] * 255)[:, seen].max() <= 1.01
+    assert (found[2:].argmax(0) == found[0])[seen].mean() > 0.95  # of bytes: more ties
+
+
+def test_a_class_named_road_is_a_mask_of_roads(case, tmp_path):
+    path = predict(case, tmp_path)
+    with open_raster(path, pixel_size_m=None) as raster:
+        assert raster.kind == "mask"
+        road = raster.probability(0, 0, *raster.shape)
+    with rasterio.open(path) as dataset:
+        assert ((road == 255) == (dataset.read(1) == 1)).all()
+
+
+def test_another_request_says_what_differs(case, tmp_path, capfd):
+    path = predict(case, tmp_path)
+    before = path.read_bytes()
+    checkpoint, image, _ = case
+    given = [str(checkpoint), str(image), "--out", str(tmp_path), *USUAL]
+    assert main([*given, "--window", "64", "--overlap", "16", "--probabilities"]) != 0
+    assert "made with other options (probabilities)" in capfd.readouterr().err
+    assert path.read_bytes() == before
+    assert main([*given, "--threshold", "0.5"]) == 2
+    assert "--threshold is for models of roads" in capfd.readouterr().err
+
+
+def test_options_of_classes_are_refused_for_roads(tmp_path, capfd):
+    checkpoint, _ = make_checkpoint(tmp_path / "roads.pt")
+    given = [str(checkpoint), "scene.tif", "--out", str(tmp_path), *USUAL, "--confidence"]
+    assert main(given) == 2
+    assert "--confidence is for models of classes" in capfd.readouterr().err
+
+
+def test_overviews_show_the_most_frequent_class_without_nodata():
+    fine = np.array([[2, 2, 255, 255, 3, 1], [1, 2, 255, 0, 255, 255]], np.uint8)
+    coarse = np.empty((1, 3), np.uint8)
+    halve_classes(fine, coarse)
+    assert coarse.tolist() == [[2, 0, 1]]
