@@ -6,6 +6,7 @@ import re
 import shutil
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -114,6 +115,17 @@ def test_loaders_give_the_batches_of_a_store_on_a_disk(s3, built):
             assert a.speed.equal(b.speed)
             count += len(a.image)
         assert count > 10
+
+
+def test_the_block_of_the_tutorial_runs(s3, cities, tmp_path, monkeypatch, capsys):
+    page = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "cluster-bucket.md"
+    (block,) = re.findall(r"```python bucket\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").symlink_to(cities)
+    exec(block, {})
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "True"
+    assert "torch.Size([2, 3, 64, 64])" in said[1:]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import geopandas as gpd
 import numpy as np
 import pytest
 import shapely
+import torch
 from helpers.factory import PLACES, build_of, texture, write_image
 from helpers.streams import LARGE, SMALL, samples
 
@@ -140,6 +142,34 @@ def test_a_process_group_that_changes_in_mid_iteration_is_refused(
         next(batches)
     del batches
     assert len(keys(one)) == 12
+
+
+@pytest.mark.parametrize("framework", ["lightning", "accelerate"])
+def test_the_block_of_the_tutorial_trains_two_epochs(
+    make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: str
+):
+    pytest.importorskip(framework)
+    page = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "training-loop.md"
+    pattern = rf"```python {framework}\n(.*?)```"
+    (block,) = re.findall(pattern, page.read_text("utf-8"), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    tiles = RamTiles.load(make_store())
+    losses: list[torch.Tensor] = []
+
+    def loss_of(logits: torch.Tensor, target: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+        losses.append(((logits - target).square().mean(dim=1) * valid).mean())
+        return losses[-1]
+
+    one = BatchLoader(tiles, 4, **TRAIN)
+    names = {
+        "model": torch.nn.Conv2d(len(tiles.bands), 1, 3, padding=1),
+        "prep": DevicePrep.from_store(tiles.store, targets="binary"),
+        "loader": one,
+        "loss_of": loss_of,
+    }
+    exec(block, names)
+    assert len(losses) == 2 * len(one)
+    assert one.epoch == 2
 
 
 @pytest.fixture(scope="module", params=["mask", "roads of unknown speed"])
