@@ -18,11 +18,11 @@ CHIP = chip55
 # The longest files come first (tests/conftest.py); xdist would begin with those of most tests.
 # Each process computes in one thread: two processes of two threads wait for each other.
 SPREAD ?= -n auto --dist loadfile --no-loadscope-reorder
-test test-wheel-%: export OMP_NUM_THREADS ?= 1
+test test-oldest test-wheel-%: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
 
-.PHONY: demo test lint api docs install ipex test-ipex bench-peers clean
+.PHONY: demo test test-oldest lint api docs dist install ipex test-ipex bench-peers clean
 .SECONDARY:
 
 demo: .venv/.core
@@ -82,6 +82,26 @@ test-wheel-%: .venv-wheel-%/.installed
 	.venv-wheel-$*/bin/python -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
 	cd tests && ../.venv-wheel-$*/bin/pytest $(SPREAD) -m 'not slow' geoprep loaders training
 
+# Quick tests with the oldest version of each dependency that pyproject.toml allows, which are printed
+# first. torch is excepted: its old builds bring CUDA along.
+OLDEST = geoprep/api geoprep/cli/test_commands.py geoprep/cli/test_roads.py \
+	geoprep/cli/test_score_route.py geoprep/store loaders/test_loader.py loaders/test_ram.py \
+	loaders/test_stream.py training/test_api.py training/test_checkpoint.py training/test_cli.py
+test-oldest: .venv-oldest/.installed
+	@sed '/^$$/,$$d' constraints-oldest.txt
+	cd tests && ../.venv-oldest/bin/python -m pytest $(SPREAD) -m 'not slow' $(OLDEST)
+
+# Source archive and wheel, in dist/. Their contents are checked. The wheel is installed in a new
+# environment, where the quickstart of README.md is run.
+dist: .venv/.dev
+	rm -rf dist build/venv-dist
+	.venv/bin/python -m build --outdir dist .
+	$(PYTHON) -m venv build/venv-dist
+	build/venv-dist/bin/python -m pip install --quiet --disable-pip-version-check \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt \
+		"$$(echo dist/*.whl)[train]" pytest hypothesis
+	cd tests && ../build/venv-dist/bin/python -m pytest e2e/test_distribution.py e2e/test_readme.py
+
 # Other loaders, in an environment of their own, and then all that is measured next to them (a
 # quarter of an hour). A loader that cannot be installed here is named and left out.
 bench-peers: .venv/.dev .venv-peers/.installed
@@ -118,10 +138,17 @@ bench-peers: .venv/.dev .venv-peers/.installed
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt '.[train,deploy,cluster,dev]'
 	@touch $@
 
+.venv-oldest/.installed: pyproject.toml constraints-oldest.txt
+	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints-oldest.txt \
+		-e '.[train,parquet]' pytest pytest-xdist hypothesis 'moto[s3,server]' tensorstore zarrs
+	@touch $@
+
 .venv-peers/.installed: pyproject.toml constraints-peers.txt benchmarks/peers/install.py
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m benchmarks.peers.install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-ipex .venv-peers .venv-wheel-* build $(DEMO)
+	rm -rf .venv .venv-ipex .venv-oldest .venv-peers .venv-wheel-* build dist $(DEMO)
