@@ -6,24 +6,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID, TextColumn
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
+if TYPE_CHECKING:
     from geoprep.building import Progress as BuildProgress
 
 
-def _bar(*extra: TextColumn) -> Progress:
+def _bar(quiet: bool, *extra: TextColumn) -> Progress:
     """Return a progress bar on standard error; standard output is for results."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -33,6 +32,7 @@ def _bar(*extra: TextColumn) -> Progress:
         TextColumn("left"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
+        disable=quiet,
     )
 
 
@@ -42,10 +42,7 @@ def counting_bar(title: str, quiet: bool, per: int = 1) -> Iterator[Callable[[in
 
     The bar appears at the first call.
     """
-    if quiet:  # without the import of rich
-        yield lambda _done, _total: None
-        return
-    with _bar() as bar:
+    with _bar(quiet) as bar:
         task = bar.add_task(title, total=None, visible=False)
         yield lambda done, total: bar.update(
             task, completed=done // per, total=total // per, visible=True
@@ -55,12 +52,7 @@ def counting_bar(title: str, quiet: bool, per: int = 1) -> Iterator[Callable[[in
 @contextmanager
 def build_bar(quiet: bool) -> Iterator[Callable[[BuildProgress], None]]:
     """Yield a callback for the progress of a build."""
-    if quiet:
-        yield lambda _progress: None
-        return
-    from rich.progress import TextColumn
-
-    with _bar(TextColumn("{task.fields[rate]}")) as bar:
+    with _bar(quiet, TextColumn("{task.fields[rate]}")) as bar:
         tasks: dict[str, TaskID] = {}
         titles = {"survey": "surveying, megapixels", "build": "building, megapixels"}
 

@@ -1,0 +1,68 @@
+"""Draw the picture of README.md: image, label, prediction and road network of one scene.
+
+    make demo
+    .venv/bin/python docs/front_page.py demo chip55
+
+The scene is one that the demo does not train on.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import rasterio
+
+import geoprep as gp
+from geoprep.palette import speed_colours
+
+REPO = Path(__file__).resolve().parents[1]
+
+
+def draw(demo: Path, scene: str, out: Path) -> None:
+    """Write the picture of a scene from the folder that ``make demo`` makes.
+
+    Parameters
+    ----------
+    demo
+        Folder with ``moscow.zarr``, ``predictions`` and ``roads.gpkg``.
+    scene
+        End of the scene's id, such as ``chip55``.
+    out
+        PNG file to write.
+    """
+    colours = speed_colours()
+    with tempfile.TemporaryDirectory() as folder:
+        exported = gp.export_scenes(
+            gp.open_store(demo / "moscow.zarr"), scene, Path(folder) / "s.tif"
+        )
+        with rasterio.open(exported[0]) as image, rasterio.open(exported[1]) as label:
+            pixels, speeds = np.moveaxis(image.read(), 0, 2), label.read(1)
+    (prediction,) = (demo / "predictions").glob(f"*_{scene}.tif")
+    with rasterio.open(prediction) as dataset:
+        predicted, bounds, crs = dataset.read(2), dataset.bounds, dataset.crs
+    edges = gp.read_network(demo / "roads.gpkg").to_crs(crs).edges
+
+    mpl.rcParams.update({"font.size": 11, "savefig.dpi": 100})
+    figure, axes = plt.subplots(1, 4, figsize=(14, 3.85), layout="constrained")
+    extent = (bounds.left, bounds.right, bounds.bottom, bounds.top)
+    shown = (
+        ("image", pixels),
+        ("label: speed of roads", colours[speeds]),
+        ("prediction", colours[predicted]),
+        (f"road network: {edges.length.size} edges", pixels // 2),
+    )
+    for ax, (title, array) in zip(axes, shown, strict=True):
+        ax.imshow(array, extent=extent, aspect="auto", interpolation="antialiased")
+        ax.set_title(title, loc="left")
+        ax.set_axis_off()
+    tints = [colours[0 if np.isnan(mph) else round(mph)] / 255 for mph in edges["speed_mph"]]
+    edges.plot(ax=axes[3], color=tints, linewidth=2, aspect=None)
+    axes[3].set(xlim=extent[:2], ylim=extent[2:])
+    figure.savefig(out)
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]), sys.argv[2], REPO / "docs" / "front-page.png")
