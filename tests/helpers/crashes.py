@@ -14,6 +14,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from geoprep.plan import Plan
 from geoprep.sources.scene import Scene
 
 # Audit events of whatever changes a file system; see the audit event table of Python.
@@ -106,9 +108,10 @@ class Builder:
 
 def serve() -> None:
     """Answer requests until the input ends."""
-
+    warm = False
     for line in sys.stdin:
         request = json.loads(line)
+        warm = warm or _import_and_compile(request)
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
@@ -128,16 +131,42 @@ def serve() -> None:
         )
 
 
+def _import_and_compile(request: dict[str, Any]) -> bool:
+    """Do what a build does first and no child should repeat: import modules, load kernels.
+
+    zarr is imported but not used: its thread would not exist in the children.
+    """
+    import zarr  # noqa: F401
+
+    from geoprep.building.journal import Journal
+    from geoprep.building.run import shard_tasks
+    from geoprep.building.survey import survey
+    from geoprep.building.tasks import build_shard
+    from geoprep.executors.threads import Threads
+
+    plan = _plan({**request, "scenes": request["scenes"][:1]})
+    with tempfile.TemporaryDirectory() as folder:
+        with Journal(Path(folder, "a.zarr")) as journal:
+            surveyed = survey(plan, Threads(1), journal, None)
+        for task in shard_tasks(plan, str(Path(folder, "a.zarr")), range(plan.shards), surveyed):
+            build_shard(task)
+    return True
+
+
+def _plan(request: dict[str, Any]) -> Plan:
+    from helpers.factory import plan_of
+
+    options = dict(request["options"])
+    if options.get("bands"):
+        options["bands"] = tuple(options["bands"])
+    return plan_of([Scene(**scene) for scene in request["scenes"]], **options)
+
+
 def _build(request: dict[str, Any]) -> dict[str, Any]:
     from geoprep.building.run import build
     from geoprep.executors.threads import Threads
-    from helpers.factory import plan_of
 
-    scenes = [Scene(**scene) for scene in request["scenes"]]
-    options = request["options"]
-    if options.get("bands"):
-        options["bands"] = tuple(options["bands"])
-    plan = plan_of(scenes, **options)
+    plan = _plan(request)
     events = _watch(request["out"], request["die_at"], request["full_at"])
     answer: dict[str, Any] = {"killed": False}
     try:

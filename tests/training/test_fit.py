@@ -532,8 +532,10 @@ def test_a_full_disk_is_a_one_line_error(fit, tmp_path, capfd):
     assert len(said.splitlines()) == 1
 
 
-def test_sighup_saves_the_run(fit, tmp_path, monkeypatch, capfd):
+def test_sighup_saves_the_run(fit, tmp_path, monkeypatch, capfd, request):
     monkeypatch.setenv("DOOM_AT", "3")
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored in what nohup started
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
     network = ("--model", "helpers.tiny:hung_up", *STATEFUL[2:])
     assert fit("--out", tmp_path / "run", "--epochs", 1, network=network) == 129
     assert "stopped by SIGHUP, saved in" in capfd.readouterr().out
