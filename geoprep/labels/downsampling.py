@@ -47,7 +47,10 @@ def _reduce(
     lefts, rights = _ranges(xs, codes.shape[1])
     wanted = out[: len(tops), : len(lefts)]
     if (bottoms - tops == 1).all() and (rights - lefts == 1).all():
-        wanted[...] = codes[np.ix_(tops, lefts)]
+        if (np.diff(tops) == 1).all() and (np.diff(lefts) == 1).all():  # the same pixels
+            wanted[...] = codes[tops[0] : bottoms[-1], lefts[0] : rights[-1]]
+        else:
+            wanted[...] = codes[np.ix_(tops, lefts)]
     else:
         rule(codes, tops, bottoms, lefts, rights, wanted)
 
@@ -78,6 +81,17 @@ def class_majority(
 
 
 @compiled
+def _is_uniform(
+    codes: NDArray[np.uint8], code: int, top: int, bottom: int, left: int, right: int
+) -> bool:
+    for y in range(top, bottom):
+        for x in range(left, right):
+            if codes[y, x] != code:
+                return False
+    return True
+
+
+@compiled
 def _class_majority(
     codes: NDArray[np.uint8],
     tops: NDArray[np.int64],
@@ -89,6 +103,10 @@ def _class_majority(
     counts = np.zeros(256, np.int64)
     for i in range(len(tops)):
         for j in range(len(lefts)):
+            first = codes[tops[i], lefts[j]]
+            if _is_uniform(codes, first, tops[i], bottoms[i], lefts[j], rights[j]):
+                out[i, j] = first
+                continue
             highest = 0
             best = NODATA
             for y in range(tops[i], bottoms[i]):

@@ -79,9 +79,9 @@ def scene_pictures(
     reduce = thinned_classes if store.meta.has_classes else thinned_speed
     return ScenePictures(
         image=_jpeg(rgb, nodata, QUALITY["image"]),
-        mask=_png(label, colours, clear),
+        mask=_png(label, colours, clear=clear),
         thumb=_jpeg(thinned_image(rgb, small), empty, QUALITY["thumb"]),
-        roads=_png(reduce(label, small), colours, clear),
+        roads=_png(reduce(label, small), colours, clear=clear),
     )
 
 
@@ -103,7 +103,7 @@ def _jpeg(rgb: NDArray[np.uint8], nodata: NDArray[np.bool_], quality: int) -> by
     return out.getvalue()
 
 
-def _png(label: NDArray[np.uint8], colours: NDArray[np.uint8], clear: bool) -> bytes:
+def _png(label: NDArray[np.uint8], colours: NDArray[np.uint8], *, clear: bool) -> bytes:
     """Return a label as PNG. Value 253 is shown as 252, since 253 is the second stripe colour.
 
     Parameters

@@ -21,14 +21,14 @@ from geoprep.cli.progress import print_summary
 from geoprep.errors import StoreError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.labels.downsampling import majority
-from geoprep.palette import UNKNOWN_COLOUR
+from geoprep.palette import UNKNOWN_COLOUR, speed_colours
 from geoprep.plan.options import BuildOptions
 from geoprep.sources.scene import Scene
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.store import StoreReader
 from geoprep.store.schema import StoreMeta
 from geoprep.verify import verify
-from geoprep.verify.pixel_checks import _speed_faults
+from geoprep.verify.pixel_checks import _label_faults
 from geoprep.views.display import thinned_speed
 from geoprep.views.facts import info, render
 from geoprep.views.geotiff import export_scene
@@ -204,7 +204,7 @@ def test_the_page_has_a_colour_of_its_own_for_them(masked):
     assert list(_legend(info(masked))["bins"]) == ["0"]
     assert _legend(info(masked))["bins"]["0"]["label"] == "road"
     bytes_ = np.array([[0, 25, 253, 254]], np.uint8)
-    with Image.open(io.BytesIO(_png(bytes_))) as picture:
+    with Image.open(io.BytesIO(_png(bytes_, speed_colours(), clear=True))) as picture:
         assert np.asarray(picture).tolist() == [[0, 25, 252, 254]]
         shown = np.asarray(picture.convert("RGB"))[0, 3]
     assert tuple(shown.tolist()) == UNKNOWN_COLOUR
@@ -213,13 +213,12 @@ def test_the_page_has_a_colour_of_its_own_for_them(masked):
 def test_verify_finds_a_speed_in_a_store_whose_roads_have_none(masked):
     assert verify(masked.location).ok
     speed = masked.speed()[0]
-    assert not list(_speed_faults(speed, masked.meta))
+    valid = np.ones_like(speed)
+    assert not list(_label_faults(speed, valid, "ok", masked.meta))
     speed[:2] = 30
-    assert (
-        "have a speed in a store whose roads have none"
-        in next(_speed_faults(speed, masked.meta))[1]
-    )
-    assert not list(_speed_faults(speed, replace(masked.meta, speed_unit="mph")))
+    (fault,) = _label_faults(speed, valid, "ok", masked.meta)
+    assert "have a speed in a store whose roads have none" in fault
+    assert not list(_label_faults(speed, valid, "ok", replace(masked.meta, speed_unit="mph")))
 
 
 def test_export_calls_them_roads_and_comes_back(masked, tmp_path):

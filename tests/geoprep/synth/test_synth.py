@@ -398,3 +398,22 @@ def test_multispectral_bands_have_plausible_spectra(products: Path) -> None:
     road = np.concatenate([road_mask(p).ravel() for p in images(products, "PS-MS")])
     assert np.percentile(greenness, 95) > 0.45
     assert np.median(greenness[road]) < 0.2
+
+
+def test_classes_show_what_is_uppermost_and_change_no_other_file(tmp_path):
+    size: dict[str, Any] = {"scenes": 2, "seed": 0, "size": 128}
+    plain = synthesise(tmp_path / "plain", MOSCOW, **size)
+    folder = synthesise(tmp_path / "classes", MOSCOW, classes=True, **size)
+    files = sorted(path.relative_to(plain) for path in plain.rglob("*") if path.is_file())
+    assert all((folder / path).read_bytes() == (plain / path).read_bytes() for path in files)
+    assert "{name: road, value: 2" in (folder / "classes" / "classes.yaml").read_text()
+    plan = make_plan(MOSCOW, **{"scenes": 2, "seed": 0, "size": 128})
+    for index, path in enumerate(sorted((folder / "classes").glob("*.tif"))):
+        with rasterio.open(path) as file:
+            found, nodata = file.read(1), file.nodata
+        assert nodata == 255
+        assert set(np.unique(found)) <= {0, 1, 2, 3, 4, 255}
+        middles = [(road.line, 1) for road in plan.roads]
+        to_metres = plan.frame.to_pixels(index)
+        on_road = rasterize(middles, found.shape, transform=to_metres).astype(bool)
+        assert np.isin(found[on_road], (2, 4)).mean() > 0.85  # others are under bridges

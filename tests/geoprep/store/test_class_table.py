@@ -1,0 +1,77 @@
+"""Names and colours of classes, and stores with the same classes in another order."""
+
+import numpy as np
+import pytest
+
+from geoprep.errors import UsageError
+from geoprep.store import ClassTable, StoreMeta
+
+TABLE = ClassTable(("road", "water", "tree"), ("#FF0000", "#0000FF", "#00FF00"))
+
+
+def test_bytes_of_another_order_are_looked_up():
+    lookup = TABLE.lookup(["tree", "road", "water"])
+    assert lookup[[0, 1, 2, 3, 254, 255]].tolist() == [2, 0, 1, 255, 255, 255]
+    label = np.array([[0, 1], [2, 255]], np.uint8)
+    assert lookup[label].tolist() == [[2, 0], [1, 255]]
+
+
+@pytest.mark.parametrize("other", [["road", "water"], ["road", "water", "tree", "car"]])
+def test_other_classes_are_refused_by_name(other):
+    with pytest.raises(UsageError, match="tree" if len(other) == 2 else "car"):
+        TABLE.lookup(other)
+
+
+def test_colours_and_numbers():
+    assert TABLE.rgb.tolist() == [[255, 0, 0], [0, 0, 255], [0, 255, 0]]
+    assert TABLE.colour_table()[1].tolist() == [0, 0, 255]
+    assert TABLE.index("tree") == 2
+    with pytest.raises(UsageError, match="no class 'lake': the classes are road, water, tree"):
+        TABLE.index("lake")
+
+
+def meta(**changes):
+    known = {
+        "cities": ("custom",),
+        "bands": ("red",),
+        "band_indexes": (1,),
+        "gsd_m": (0.5, 0.5),
+        "tile": 64,
+        "overlap": 0,
+        "rescale": "none",
+        "levels": (64, 32),
+    }
+    return StoreMeta(**(known | changes))
+
+
+def test_attributes_of_speeds_are_those_of_schema_1():
+    attrs = meta().to_attrs()
+    assert not {"kind", "class_names", "class_colors"} & attrs.keys()
+    assert StoreMeta.from_attrs(attrs) == meta()
+    assert meta().pixel_arrays() == ("64/image", "64/speed", "32/image", "32/speed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"schema": 1}, "schema 1"),
+        ({"class_names": ("a", "a")}, "class names"),
+        ({"class_names": ()}, "0 class names"),
+        ({"class_colors": ("#FF0000", "red")}, "colours"),
+        ({"kind": "depth"}, "kind of labels 'depth'"),
+        ({"speed_unit": "mph"}, "speed unit"),
+    ],
+)
+def test_impossible_attributes_are_refused(changes, fault):
+    classes = {
+        "schema": 2,
+        "kind": "classes",
+        "speed_unit": "none",
+        "class_names": ("a", "b"),
+        "class_colors": ("#FF0000", "#00FF00"),
+    }
+    whole = meta(**classes)
+    assert StoreMeta.from_attrs(whole.to_attrs()) == whole
+    assert whole.label_array == "label"
+    with pytest.raises(ValueError, match=fault):
+        StoreMeta.from_attrs(meta(**(classes | changes)).to_attrs() | changes)
