@@ -39,6 +39,8 @@ class Table:
         Columns that show the median without the range, so that a line fits a terminal.
     drawn
         Title of the column that the plot shows as bars; empty for none.
+    reading
+        How to read the table, printed below it.
     """
 
     title: str
@@ -47,6 +49,7 @@ class Table:
     head: str = ""
     medians: Collection[str] = ()
     drawn: str = ""
+    reading: str = ""
 
     def names(self) -> Iterator[str]:
         """Yield the names of its figures."""
@@ -67,6 +70,8 @@ class Table:
             if any(values)
         ]
         print_table(self.title, (self.head, *compress(self.columns, shown)), lines)
+        if lines and self.reading:
+            console.print(self.reading, highlight=False)
 
     def _cell(self, result: Result, row: str, column: str) -> str:
         figure = result.figures.get(f"{row}.{column}")

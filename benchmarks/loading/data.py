@@ -15,7 +15,7 @@ from geoprep.executors import Threads
 from geoprep.plan import BuildOptions, make_plan
 from geoprep.sources import find_scenes, get_city
 from geoprep.synth import synthesise
-from loaders import RamTiles
+from loaders import RamTiles, StreamTiles
 
 CITY = "moscow"
 SEED = 7
@@ -56,9 +56,9 @@ class LoadingSizes:
         return self.scene_side // 2
 
 
-QUICK = LoadingSizes(
-    scenes=6, scene_side=256, other_tiles=12, batch_size=4, crop=64, epoch=64, step_batch=2
-)
+QUICK = LoadingSizes(scenes=16, other_tiles=32, batch_size=16, epoch=64, step_batch=2)
+QUICK_TILES = 64
+"""Tiles of a store that the quick run takes."""
 
 
 def synthetic_store(work: Path, sizes: LoadingSizes, workers: int) -> Path:
@@ -103,13 +103,33 @@ def random_tiles(tiles: int, side: int, bands: int) -> RamTiles:
     return RamTiles.from_arrays(image, speed)
 
 
-def write_files(tiles: RamTiles, folder: Path) -> None:
+def some_tiles(store: Path, most: int) -> RamTiles:
+    """Return at most so many tiles of a store, evenly spaced, without loading the others."""
+    stream = StreamTiles.open(store, "all")
+    chosen = np.unique(np.linspace(0, len(stream) - 1, min(most, len(stream))).astype(int))
+    pixels = [stream.pixels(int(tile)) for tile in chosen]
+    image, label = (np.stack(part) for part in zip(*pixels, strict=True))
+    return RamTiles.from_arrays(image, label)
+
+
+def load_tiles(source: str | Path) -> RamTiles:
+    """Return the tiles of a store, or of the arrays in a folder of `write_files`."""
+    folder = Path(source)
+    if not (folder / "image.npy").exists():
+        return RamTiles.load(str(source), split="all", progress=False)
+    image, speed = (np.load(folder / f"{kind}.npy", mmap_mode="r") for kind in ("image", "speed"))
+    return RamTiles.from_arrays(image, speed)
+
+
+def write_files(tiles: RamTiles, folder: Path, *, tiffs: bool = True) -> None:
     """Write tiles as arrays and as GeoTIFFs, for loaders that cannot read a store.
 
     Parameters
     ----------
     tiles
         Tiles in memory.
+    tiffs
+        Whether to write the GeoTIFFs too.
     folder
         Folder to write to: ``image.npy``, ``speed.npy``,
         ``tiff/image/00000.tif``, ``tiff/speed/00000.tif``, ...
@@ -117,6 +137,8 @@ def write_files(tiles: RamTiles, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for kind in ("image", "speed"):
         np.save(folder / f"{kind}.npy", getattr(tiles, kind))
+        if not tiffs:
+            continue
         (folder / "tiff" / kind).mkdir(parents=True)
         for tile, pixels in enumerate(getattr(tiles, kind)):
             _write_tiff(folder / f"tiff/{kind}/{tile:05d}.tif", tiles, tile, pixels)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import psutil
 from benchmarks.child import ROOT, ChildError, ChildProcess
 from benchmarks.common import Result, announce, ratios
 from benchmarks.loading.process_memory import settled_memory
+from benchmarks.peers import packaged, plain
 from benchmarks.peers.task import Task
 
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
@@ -79,6 +81,12 @@ ENTRIES = (
 )
 
 
+QUICK_ENTRIES = tuple(
+    entry for entry in ENTRIES if entry.peer not in ("ours_dataset", "files", "torchgeo")
+)
+"""Loaders of the quick run: one of each kind, and every other package that is installed."""
+
+
 def start(entry: PeerEntry, task: Task) -> ChildProcess:
     """Return a process that runs a loader on a task."""
     theirs = PEERS_PYTHON.exists() and not entry.ours
@@ -101,27 +109,64 @@ def measure_peers(result: Result, task: Task, entries: Sequence[PeerEntry] = ENT
     """Record start-up time, rate, latency and memory of every installed loader."""
     of, truth = result.settings, sums(task)
     children: dict[str, ChildProcess] = {}
+    missing: list[str] = []
     with ExitStack() as stack:
+        tasks: dict[PeerEntry, Task] = {}
         for entry in entries:
-            announce(entry.title)
+            if not entry.ours and not PEERS_PYTHON.exists() and not _installed(entry):
+                missing.append(entry.title)
+                continue
             workers = task.workers if entry.workers is None else entry.workers
-            its = replace(task, workers=workers, crop=of["crop"] if entry.crops else None)
+            tasks[entry] = replace(task, workers=workers, crop=of["crop"] if entry.crops else None)
+        # The quick run does not time imports, so its processes start together.
+        begun = {
+            entry: stack.enter_context(start(entry, its))
+            for entry, its in tasks.items()
+            if of.get("quick")
+        }
+        for entry, its in tasks.items():
+            announce(entry.title)
             try:
-                with start(entry, its) as writer:  # a second process times its import
-                    result.settings.setdefault("versions", {}).update(writer.answer())
-                    writer.ask("prepare")
-                child = stack.enter_context(start(entry, its))
-                _start_up(result, entry, child, its, truth)
+                if entry in begun:
+                    child = begun[entry]
+                    result.settings.setdefault("versions", {}).update(child.answer())
+                    child.ask("prepare")
+                    child.ask("open")
+                    if its.crop is None:
+                        compare(child.ask("first"), truth)
+                else:
+                    with start(entry, its) as writer:  # a second process times its import
+                        result.settings.setdefault("versions", {}).update(writer.answer())
+                        writer.ask("prepare")
+                    child = stack.enter_context(start(entry, its))
+                    _start_up(result, entry, child, its, truth)
             except ChildError as error:
-                hint = " (`make bench-peers` installs it)" if "NotFound" in str(error) else ""
-                result.notes.append(f"{entry.title}: left out, {error}{hint}")
+                if "NotFound" in str(error):
+                    missing.append(entry.title)
+                else:
+                    result.notes.append(f"{entry.title}: left out, {error}")
             else:
                 children[entry.name] = child
         cases = {name: partial(_rate, child, of["seconds"]) for name, child in children.items()}
         runs = result.turns(cases)
     for name, found in runs.items():
         _record(result, f"peers.{name}", found)
+    if missing:
+        result.notes.append(
+            f"Not installed and left out: {', '.join(missing)}. `make bench-peers` installs them."
+        )
+    if of.get("quick"):
+        return
     _record_goals(result, [entry for entry in entries if entry.name in runs])
+
+
+def _installed(entry: PeerEntry) -> bool:
+    """Return whether this interpreter has the packages of a loader."""
+    packages = (packaged.PEERS | plain.PEERS)[entry.peer].packages
+    try:
+        return all(version(name) for name in packages)
+    except PackageNotFoundError:
+        return False
 
 
 def _start_up(

@@ -6,8 +6,11 @@ wait. Each worker prefetches one batch.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +20,30 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.child import ask
 from benchmarks.common import Result, announce
+from benchmarks.loading.data import load_tiles
 from benchmarks.loading.process_memory import settled_memory
 from benchmarks.peers.plain import widened
 from loaders import BatchLoader, RamTiles, TileDataset
 
 MODES: dict[str, tuple[str, str, str]] = {
-    "threads": ("threads", "", "ours: BatchLoader, threads"),
+    "threads": ("threads", "", "ours: BatchLoader, uint8, threads"),
     "fork": ("tiles", "fork", "ours: TileDataset, fork"),
     "forkserver": ("tiles", "forkserver", "ours: TileDataset, forkserver, preloaded"),
     "spawn": ("tiles", "spawn", "ours: TileDataset, spawn"),
-    "uint8": ("uint8", "fork", "(b) the same Dataset in uint8, fork"),
-    "classic": ("classic", "fork", "(a) float32 + int64 Dataset, fork"),
+    "uint8": ("uint8", "fork", "classic: Dataset, uint8, fork"),
+    "classic": ("classic", "fork", "classic: Dataset, float32 + int64, fork"),
 }
 """Name to kind, start method (see `loader_memory`) and title."""
 
-WORKERS = (0, 1, 2, 4, 8)
-QUICK_WORKERS = (0, 1)
-MANY = 64
-"""Number of workers of a large machine: computed, not measured."""
+WORKERS = (0, 1, 2, 4, 8, 64)
+QUICK_WORKERS = (1, 2, 4, 8, 64)
+"""Numbers of workers in the table."""
+QUICK_MODES = ("threads", "classic", "uint8")
+MEASURED, QUICK_MEASURED = 8, 4
+"""Largest number of workers that is measured; larger ones are computed only."""
+
+_TOGETHER = 3
+"""Processes that are measured at the same time."""
 
 _LONG = 64
 """Samples per tile and epoch: enough to stop in mid-epoch, where workers still prefetch."""
@@ -71,24 +80,34 @@ def measure_memory(result: Result, store: Path, tiles: RamTiles) -> None:
     tiles
         Tiles of the store.
     """
-    batch_size = result.settings["batch_size"]
+    batch_size, quick = result.settings["batch_size"], result.settings["quick"]
     shape = batch_size, tiles.side, len(tiles.bands)
-    for mode, (kind, start, title) in MODES.items():
-        for workers in QUICK_WORKERS if result.settings["quick"] else WORKERS:
+    counts: dict[str, list[int]] = {}
+    tasks: list[tuple[str, dict[str, Any]]] = []
+    for mode in QUICK_MODES if quick else MODES:
+        kind, start, _ = MODES[mode]
+        for workers in QUICK_WORKERS if quick else WORKERS:
             if workers == 0 and start in ("forkserver", "spawn"):
                 continue  # no process to start: the same as fork
-            announce(f"{title}, {workers} workers")
-            task = {"kind": kind, "start": start, "workers": workers, "batch_size": batch_size}
-            found = ask(
-                "benchmarks.loading.worker_memory:loader_memory", task | {"store": str(store)}
-            )
-            at = f"memory.{mode}.{workers}"
-            result.add(f"{at}.total", "MB", [found["held"] / 1e6])
             expected = expected_bytes(kind, workers, *shape)
-            result.add(f"{at}.expected", "MB", [expected / 1e6])
-    for kind in ("classic", "uint8"):
-        expected = MANY * batch_bytes(kind, *shape)
-        result.add(f"memory.{kind}.{MANY}.expected", "MB", [expected / 1e6])
+            result.add(f"memory.{mode}.expected.{workers}", "MB", [expected / 1e6])
+            if workers <= (QUICK_MEASURED if quick else MEASURED):
+                counts.setdefault(mode, []).append(workers)
+    for mode, measured in counts.items():
+        kind, start, _ = MODES[mode]
+        task = {"kind": kind, "start": start, "batch_size": batch_size, "store": str(store)}
+        # A forkserver stays: its memory would be missing from all but the first count.
+        alone = [[workers] for workers in measured]
+        parts = [measured] if quick and start != "forkserver" else alone
+        tasks += [(mode, task | {"workers": part}) for part in parts]
+    announce("memory of workers")
+    measure = partial(ask, "benchmarks.loading.worker_memory:loader_memory")
+    # Each process counts its own memory and that of its workers: they do not disturb each other.
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        answers = pool.map(measure, (task for _, task in tasks))
+        for (mode, _), found in zip(tasks, answers, strict=True):
+            for workers, held in found["held"].items():
+                result.add(f"memory.{mode}.total.{workers}", "MB", [held / 1e6])
 
 
 class PlainDataset(Dataset[tuple[Tensor, Tensor]]):
@@ -142,9 +161,9 @@ def make_loader(
 
 
 def loader_memory(
-    kind: str, start: str, workers: int, batch_size: int, store: str
-) -> dict[str, int]:
-    """Load in this process, take some batches, hold one, and return the added bytes.
+    kind: str, start: str, workers: Sequence[int], batch_size: int, store: str
+) -> dict[str, dict[int, int]]:
+    """Load in this process, take some batches, hold one, and return the added bytes per count.
 
     Parameters
     ----------
@@ -154,21 +173,25 @@ def loader_memory(
     start
         Start method of worker processes: ``fork``, ``spawn``, ``forkserver``.
     workers
-        Number of processes or threads.
+        Numbers of processes or threads, one after another.
     batch_size
         Tiles per batch.
     store
-        Path of the store.
+        Path of the store, or of the arrays of its tiles.
     """
     torch.set_num_threads(1)  # threads of torch would add memory of their own
     if start == "forkserver":
         multiprocessing.set_forkserver_preload(["torch", "loaders"])
-    tiles = RamTiles.load(store, split="all", progress=False)
-    loader = make_loader(kind, start, workers, batch_size, tiles)
+    tiles = load_tiles(store)
+    next(iter(make_loader(kind, start, 0, batch_size, tiles)))  # imports and compiles
+    gc.collect()
     before = settled_memory()
-    batches = iter(loader)
-    for _ in range(2 * workers + 2):
-        batch = next(batches)
-    after = settled_memory()
-    del batch
-    return {"held": after - before}
+    held = {}
+    for count in workers:
+        batches = iter(make_loader(kind, start, count, batch_size, tiles))
+        for _ in range(2 * count + 2):
+            batch = next(batches)
+        held[count] = settled_memory() - before
+        del batch, batches
+        gc.collect()
+    return {"held": held}

@@ -81,9 +81,10 @@ def _files(task: Task, source: Path) -> Loader:
 
 def _ours(task: Task, source: Path) -> Loader:
     """Return batches of whole tiles or of crops; both have the same bytes per epoch."""
-    from loaders import BatchLoader, RamTiles
+    from benchmarks.loading.data import load_tiles
+    from loaders import BatchLoader
 
-    tiles = RamTiles.load(task.store, split="all", progress=False)
+    tiles = load_tiles(task.store)
     loader = BatchLoader(
         tiles,
         task.batch_size,

@@ -1,0 +1,164 @@
+"""Costs of a loader on its own: crops per number of bands, work per batch, and a loop with the GIL.
+
+The loop of the last holds the interpreter's lock (GIL) for a share of every 2 ms, as one does that
+launches many short operations on a device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from benchmarks.common import Result, announce, ratios
+from benchmarks.loading.data import random_tiles
+from benchmarks.loading.throughput import LoaderRate, drain
+from loaders import Batch, BatchLoader
+
+BANDS = (1, 2, 3, 4, 8, 13)
+SIDE = 512
+
+SMALL = tuple((side, size) for side in (64, 128) for size in (4, 32, 256))
+"""Side of a tile and tiles per batch."""
+
+SHARES = (0, 25, 50, 75, 90)
+"""Per cent of the time for which the loop holds the GIL."""
+
+_PERIOD_US = 2000
+_PACED, _HUNGRY = 8, 32
+"""Crops per period: 4,000 and 16,000 per second."""
+
+_LATE = 1e-4
+"""Seconds after which a loop counts as having waited for its batch."""
+
+OVER_STACK = 0.8
+BATCH_US = 80.0
+PACED_RATE = 4000.0
+
+
+def measure_crops(result: Result, tiles: int) -> None:
+    """Record crops with D4 per second for each number of bands."""
+    of = result.settings
+    cases: dict[str, Callable[[], LoaderRate]] = {}
+    for bands in BANDS:
+        announce(f"creating random tiles of {bands} bands")
+        loader = BatchLoader(
+            random_tiles(tiles, SIDE, bands),
+            of["batch_size"],
+            crop=of["crop"],
+            augment="d4",
+            crops_per_tile=8,
+            threads=of["threads"],
+        )
+        cases[f"crops.{bands}"] = partial(drain, loader, of["seconds"])
+    for run in cases.values():
+        run()  # compiles the copy
+    for at, rates in result.turns(cases).items():
+        result.add(f"{at}.rate", "crops/s", [rate.rate for rate in rates])
+        result.add(f"{at}.gb", "GB/s", [rate.gigabytes for rate in rates])
+        result.add(f"{at}.cpu", "us of one core per crop", [rate.cpu_us for rate in rates])
+
+
+def stack(image: torch.Tensor, label: torch.Tensor, size: int, seconds: float) -> LoaderRate:
+    """Return the rate of `torch.stack` over random tiles in the loop."""
+    samples, start, cpu = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() < start + seconds:
+        order = torch.randperm(len(image)).tolist()
+        for first in range(0, len(order) - size + 1, size):
+            chosen = order[first : first + size]
+            torch.stack([image[tile] for tile in chosen])
+            torch.stack([label[tile] for tile in chosen])
+            samples += size
+    took = time.perf_counter() - start
+    nbytes = samples * (image[0].nbytes + label[0].nbytes)
+    return LoaderRate(samples, nbytes, took, time.process_time() - cpu)
+
+
+def measure_batches(result: Result) -> None:
+    """Record the processor time of a batch of next to no bytes, and rates of small tiles."""
+    of = result.settings
+    cases: dict[str, Callable[[], LoaderRate]] = {}
+    nothing = random_tiles(512, 8, 3)
+    make = partial(BatchLoader, threads=of["threads"])
+    cases["batch"] = partial(drain, make(nothing, 4, crops_per_tile=8), of["seconds"])
+    for side, size in SMALL:
+        tiles = random_tiles(1024, side, 3)
+        image, label = (torch.from_numpy(part.copy()) for part in (tiles.image, tiles.label))
+        times = max(1, size // 8)
+        at = f"batches.{side}x{size}"
+        cases[f"{at}.ours"] = partial(drain, make(tiles, size, crops_per_tile=times), of["seconds"])
+        cases[f"{at}.stack"] = partial(stack, image, label, size, of["seconds"])
+    runs = result.turns(cases)
+    cost = [4 * rate.cpu_us for rate in runs.pop("batch")]
+    note = "processor time of a batch of 4 tiles of 8 x 8, which is all bookkeeping"
+    result.add("batches.cost", "us", cost, at_most=BATCH_US, note=note)
+    for at in sorted({case.rpartition(".")[0] for case in runs}):
+        ours, stacked = runs[f"{at}.ours"], runs[f"{at}.stack"]
+        result.add(f"{at}.rate", "tiles/s", [rate.rate for rate in ours])
+        result.add(f"{at}.stack", "tiles/s", [rate.rate for rate in stacked])
+        over = ratios([rate.rate for rate in ours], [rate.rate for rate in stacked])
+        least = None if at.endswith("x4") else OVER_STACK
+        result.add(f"{at}.over_stack", "", over, at_least=least, note="rate over torch.stack")
+        result.add(f"{at}.cpu", "us of one core per tile", [rate.cpu_us for rate in ours])
+        stacking = [rate.cpu_us for rate in stacked]
+        result.add(f"{at}.stack_cpu", "us of one core per tile", stacking)
+
+
+def _batches(loader: BatchLoader) -> Iterator[Batch]:
+    """Yield batches of one epoch after another."""
+    while True:
+        yield from loader
+
+
+def step(loader: BatchLoader, share: int, seconds: float) -> tuple[float, float]:
+    """Take a batch per period, and hold the GIL for a share of the period.
+
+    Returns
+    -------
+    tuple of float
+        Crops per second, and the share of steps that waited for their batch.
+    """
+    hold, free = ctypes.PyDLL(None).usleep, ctypes.CDLL(None).usleep
+    held = _PERIOD_US * share // 100
+    batches = _batches(loader)
+    batch = next(batches)
+    crops, late, steps = 0, 0, 0
+    start = time.perf_counter()
+    while time.perf_counter() < start + seconds:
+        asked = time.perf_counter()
+        batch = next(batches)
+        late += time.perf_counter() - asked > _LATE
+        crops += len(batch)
+        steps += 1
+        if held:
+            hold(held)
+        if held < _PERIOD_US:
+            free(_PERIOD_US - held)
+    rate = crops / (time.perf_counter() - start)
+    del batch
+    batches.close()  # type: ignore[attr-defined]  # of a generator
+    return rate, late / steps
+
+
+def measure_gil(result: Result, tiles: int) -> None:
+    """Record crops per second beside a loop that holds the GIL."""
+    of = result.settings
+    data = random_tiles(tiles, SIDE, 3)
+    make = partial(BatchLoader, data, crop=of["crop"], augment="d4", threads=of["threads"])
+    cases = {}
+    for share in SHARES:
+        for name, size in (("paced", _PACED), ("hungry", _HUNGRY)):
+            loader = make(batch_size=size, crops_per_tile=64, prefetch=8)
+            cases[f"gil.{share}.{name}"] = partial(step, loader, share, of["seconds"])
+    for at, runs in result.turns(cases).items():
+        row, _, kind = at.rpartition(".")
+        rates = [rate for rate, _ in runs]
+        if kind == "hungry":
+            result.add(f"{row}.rate", "crops/s", rates, at_least=PACED_RATE)
+            continue
+        result.add(f"{row}.paced", "crops/s", rates)
+        waited = [100 * late for _, late in runs]
+        result.add(f"{row}.waited", "% of steps", waited)
