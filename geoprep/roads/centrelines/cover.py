@@ -55,6 +55,18 @@ class Cover:
         """
         return _border(self.boxes, size)
 
+    def to_border(self, xy: Floats, size: tuple[float, float]) -> Floats:
+        """Return the distance of points of the plane to the border, float64 (point,)."""
+        sides = _sides(self.boxes, size)
+        _, gap = sides.query_nearest(shapely.points(xy), return_distance=True, all_matches=False)
+        return np.asarray(gap, np.float64)
+
+    def border_near(self, shape: shapely.Geometry, size: tuple[float, float]) -> shapely.Geometry:
+        """Return the sides of the border that meet a shape of the plane."""
+        sides = _sides(self.boxes, size)
+        near = np.sort(sides.query(shape, predicate="intersects"))
+        return shapely.MultiLineString(list(sides.geometries[near]))
+
     def is_within(self, xy: Floats, size: tuple[float, float]) -> NDArray[np.bool_]:
         """Return which points of the plane are covered, bool (point,)."""
         met: NDArray[np.bool_] = shapely.intersects_xy(_placed(self.boxes, size), xy)
@@ -161,3 +173,13 @@ def _border(boxes: tuple[Box, ...], size: tuple[float, float]) -> shapely.Geomet
     border = shapely.boundary(_placed(boxes, size))
     shapely.prepare(border)
     return border
+
+
+@lru_cache(maxsize=64)
+def _sides(boxes: tuple[Box, ...], size: tuple[float, float]) -> shapely.STRtree:
+    """Return a tree of the straight sides of the border."""
+    corners, line = shapely.get_coordinates(
+        shapely.get_parts(_border(boxes, size)), return_index=True
+    )
+    pairs = np.stack([corners[:-1], corners[1:]], axis=1)[line[:-1] == line[1:]]
+    return shapely.STRtree(shapely.linestrings(pairs))

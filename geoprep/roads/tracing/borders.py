@@ -25,6 +25,8 @@ _HEADING_M: Final = 10.0
 _LEAST_M: Final = 3.0
 _FARTHEST_M: Final = 25.0
 _PARALLEL: Final = 0.05
+_FEW: Final = 32
+"""Number of vertices whose distance to the border is computed at a time."""
 
 
 def at_border(xy: Floats, raster: RoadRaster) -> NDArray[np.bool_]:
@@ -55,8 +57,9 @@ def split_at_border(network: RoadGraph, raster: RoadRaster) -> RoadGraph:
     whole = np.ones(len(network.lines), np.bool_)
     parts: list[shapely.LineString] = []
     source: list[int] = []
+    first = np.searchsorted(line, np.arange(len(network.lines) + 1))
     for edge in np.unique(line[outer]).tolist():
-        mine = line == edge
+        mine = slice(first[edge], first[edge + 1])
         pieces = _split_line(xy[mine], outer[mine], raster)
         if len(pieces) > 1:
             whole[edge] = False
@@ -98,9 +101,18 @@ def _meet_inside(one: Floats, other: Floats, raster: RoadRaster) -> bool:
 
 def _depth(xy: Floats, raster: RoadRaster) -> Floats:
     """Return the distance of points to the border in metres, negative outside."""
-    gap = shapely.distance(raster.cover.border(raster.gsd_m), points(xy))
+    gap = raster.cover.to_border(xy, raster.gsd_m)
     depth: Floats = np.where(raster.cover.is_within(xy, raster.gsd_m), gap, -gap)
     return depth
+
+
+def _undisturbed(xy: Floats, raster: RoadRaster) -> Floats:
+    """Return a line that begins near the border from its first undisturbed vertex on."""
+    for start in range(0, len(xy), _FEW):
+        inner = np.flatnonzero(_depth(xy[start : start + _FEW], raster) >= _DISTURBED_M)
+        if len(inner):
+            return xy[start + inner[0] :]
+    return xy[:0]
 
 
 def _ray(xy: Floats, raster: RoadRaster) -> tuple[Floats, Floats] | None:
@@ -108,10 +120,7 @@ def _ray(xy: Floats, raster: RoadRaster) -> tuple[Floats, Floats] | None:
 
     The heading is a unit vector towards the border. None if too little of the line is undisturbed.
     """
-    inner = np.flatnonzero(_depth(xy, raster) >= _DISTURBED_M)
-    if not len(inner):
-        return None
-    kept = xy[inner[0] :]
+    kept = _undisturbed(xy, raster)
     if len(kept) < 2 or (rest := shapely.LineString(kept)).length < _LEAST_M:
         return None
     behind = shapely.get_coordinates(shapely.line_interpolate_point(rest, _HEADING_M))[0]
@@ -180,9 +189,9 @@ def _straight_start(xy: Floats, raster: RoadRaster) -> Floats | None:
         return None
     start, heading = ray
     extension = shapely.LineString([start, start + _FARTHEST_M * heading])
-    met = shapely.intersection(extension, raster.cover.border(raster.gsd_m))
+    border = raster.cover.border_near(extension, raster.gsd_m)
+    met = shapely.intersection(extension, border)
     if met.is_empty:
         return None
     reach = shapely.distance(shapely.Point(start), met)
-    kept = xy[np.argmax(_depth(xy, raster) >= _DISTURBED_M) :]
-    return np.concatenate([[start + reach * heading], kept])
+    return np.concatenate([[start + reach * heading], _undisturbed(xy, raster)])

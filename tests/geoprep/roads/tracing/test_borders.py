@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+import shapely
 from helpers.roads import degree_counts, traced
+
+from geoprep.roads.centrelines.cover import Cover
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.2, 0.5, 1.0])
@@ -28,3 +31,33 @@ def test_a_bend_near_the_border_is_one_road():
 def test_a_junction_at_the_border_stays():
     made = traced([[(197, 10), (197, -210)], [(20, -100), (197, -100)]], (200, 200), width=5)
     assert degree_counts(made) == {1: 3, 3: 1}
+
+
+def test_only_vertices_near_the_border_are_measured(monkeypatch):
+    """The work for a border does not grow with the length of the roads that cross it."""
+    asked, to_border = [], Cover.to_border
+
+    def counted(cover, xy, size):
+        asked.append(len(xy))
+        return to_border(cover, xy, size)
+
+    monkeypatch.setattr(Cover, "to_border", counted)
+    counts = []
+    for side in (200, 800):
+        asked.clear()
+        traced([[(60, 10), (70, -side - 10)], [(120, 10), (100, -side - 10)]], (side, 200))
+        counts.append(sum(asked))
+    assert 0 < counts[0] == counts[1]
+
+
+def test_distances_to_the_border_of_many_rasters_are_exact():
+    boxes = tuple(
+        (9 * i, 9 * j, 9 * i + 9, 9 * j + 9) for i in range(6) for j in range(i % 2, 6, 2)
+    )
+    cover, random = Cover(boxes), np.random.default_rng(0)
+    xy = random.uniform(-5, 60, (500, 2)) * [0.5, -0.3]
+    wanted = shapely.distance(cover.border((0.5, 0.3)), shapely.points(xy))
+    assert (cover.to_border(xy, (0.5, 0.3)) == wanted).all()
+    ray = shapely.LineString([(-3, -1), (40, -12)])
+    whole = shapely.intersection(ray, cover.border((0.5, 0.3)))
+    assert shapely.intersection(ray, cover.border_near(ray, (0.5, 0.3))).equals(whole)
