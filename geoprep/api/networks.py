@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NETWORK_SUFFIXES = (".gpkg", ".geojson", ".graphml", ".parquet", ".csv")
 """Suffixes of the files that `draw_network` draws."""
+_CONFIDENCE = ("confidence_mean", "confidence_least")
 _EDGE_COLUMNS = ("length", "speed_mph", "speed_kph", "travel_time")
 
 
@@ -76,7 +77,8 @@ class RoadNetwork:
         """One row per edge, indexed by ``u``, ``v`` and ``key``.
 
         Columns: ``length`` (metres), ``speed_mph``, ``speed_kph``, ``travel_time`` (seconds; NaN,
-        as the speeds, where the speed is unknown) and ``geometry``, in `crs`.
+        as the speeds, where the speed is unknown) and ``geometry``, in `crs`; of a network that
+        was traced from probabilities also ``confidence_mean`` and ``confidence_least``.
         """
         import geopandas as gpd
         import pandas as pd
@@ -92,6 +94,8 @@ class RoadNetwork:
             "speed_kph": graph.speed_mph * KMH_PER_MPH,
             "travel_time": graph.travel_time_s,
         }
+        if graph.confidence is not None:
+            columns |= dict(zip(_CONFIDENCE, graph.confidence.T, strict=True))
         frame = gpd.GeoDataFrame(pd.DataFrame(columns), geometry=graph.lines, crs=graph.crs)
         # Parallel edges have equal ends in either direction.
         pair = pd.DataFrame(np.sort(graph.ends, axis=1), columns=["low", "high"])

@@ -40,6 +40,7 @@ def vectorize(
     high_threshold: float | None = None,
     spur_m: float = 10.0,
     min_length_m: float = 12.0,
+    min_confidence: float = 0.0,
     smoothing_m: float | None = None,
     close_gaps: bool = True,
     motorway_mph: float = 60.0,
@@ -75,6 +76,8 @@ def vectorize(
         the border of the rasters.
     min_length_m
         Minimum total length in metres of a connected component. Shorter ones are removed.
+    min_confidence
+        Minimum mean probability along an edge. Edges below are removed; 0 keeps all.
     smoothing_m
         Standard deviation in metres of the Gaussian that smooths lines; 0: none. None: by the
         pixel size.
@@ -108,6 +111,7 @@ def vectorize(
             high_threshold=high_threshold,
             spur_m=spur_m,
             min_length_m=min_length_m,
+            min_confidence=min_confidence,
             smoothing_m=smoothing_m,
             motorway_mph=motorway_mph,
             close_gaps=close_gaps,

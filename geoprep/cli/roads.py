@@ -100,6 +100,14 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
 )
 @grouped_option(
     _ROADS,
+    "--min-confidence",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Minimum mean probability along an edge. Edges below are removed; 0 keeps all.",
+)
+@grouped_option(
+    _ROADS,
     "--smoothing",
     "smoothing_m",
     type=click.FloatRange(0),

@@ -40,6 +40,7 @@ def subnetwork(network: RoadGraph, edges: NDArray[np.bool_]) -> RoadGraph:
         lines=network.lines[edges],
         speed_mph=network.speed_mph[edges],
         crs=network.crs,
+        confidence=None if network.confidence is None else network.confidence[edges],
     )
 
 
@@ -71,12 +72,14 @@ def edge_components(network: RoadGraph) -> NDArray[np.int32]:
 def side_by_side(networks: Sequence[RoadGraph]) -> RoadGraph:
     """Return networks of one CRS as one network, without connecting them."""
     before = np.cumsum([0, *(len(one.nodes) for one in networks[:-1])])
+    known = [one.confidence for one in networks if one.confidence is not None]
     return RoadGraph(
         nodes=np.concatenate([one.nodes for one in networks]),
         ends=np.concatenate([n.ends + k for n, k in zip(networks, before.tolist(), strict=True)]),
         lines=np.concatenate([one.lines for one in networks]),
         speed_mph=np.concatenate([one.speed_mph for one in networks]),
         crs=networks[0].crs,
+        confidence=np.concatenate(known) if len(known) == len(networks) else None,
     )
 
 

@@ -40,6 +40,9 @@ class RoadGraph:
     crs
         A projected CRS in metres as pyproj understands it. None for a network that is not
         georeferenced: its plane has x to the right and y up, in metres.
+    confidence
+        float64 (edge, 2): mean and least probability of a road along the line, 0 to 1; None if the
+        network was not traced from probabilities.
     """
 
     nodes: NDArray[np.float64]
@@ -47,6 +50,7 @@ class RoadGraph:
     lines: NDArray[np.object_]
     speed_mph: NDArray[np.float64]
     crs: str | None
+    confidence: NDArray[np.float64] | None = None
 
     @property
     def length_m(self) -> NDArray[np.float64]:

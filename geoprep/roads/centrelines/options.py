@@ -53,6 +53,8 @@ class Tracing:
         Mean probability along a gap from which on it suggests a road.
     min_length_m
         Minimum total length of a connected component in metres.
+    min_confidence
+        Minimum mean probability along an edge. Only probabilities have any; 0 keeps all edges.
     motorway_mph
         Speed in mph above which a road has no level crossings: other roads cross it on a bridge.
     close_gaps
@@ -73,6 +75,7 @@ class Tracing:
     reach_m: float = 12.0
     hint: float = 0.1
     min_length_m: float = 12.0
+    min_confidence: float = 0.0
     motorway_mph: float = 60.0
     close_gaps: bool = True
 
@@ -87,6 +90,8 @@ class Tracing:
                 continue
             if not value >= 0 or value == float("inf"):
                 raise UsageError(f"`{field.name}` is {value}: set it to a number of at least 0")
+        if self.min_confidence > 1:
+            raise UsageError(f"`min_confidence` is {self.min_confidence}: set it to at most 1")
         if self.max_width_m <= 0:
             raise UsageError("`max_width_m` is 0, which leaves no road: set it above 0")
 

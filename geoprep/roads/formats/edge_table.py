@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +18,13 @@ from geoprep.roads.formats.topology import ends_agree, network_from_ends
 from geoprep.roads.network import RoadGraph
 
 COLUMNS: Final = ("from_node", "to_node", "length_m", "speed_mph", "travel_time_s")
+CONFIDENCE: Final = ("confidence_mean", "confidence_least")
+"""Columns of networks that were traced from probabilities."""
 _ROAD_ATTRIBUTES: Final = frozenset(
     {"highway", "fclass", "road_type", "lanes", "lane_number", "lane_numbe", "surface", "paved"}
     | {"inferred_speed_mph", "inferred_speed_mps"}
 )
+_CONFIDENCE_DIGITS: Final = 3
 _SPEED_DIGITS: Final = 3
 """Speeds are written to 0.001 mph: an average of 54.99999999 is written as 55."""
 _MOST_SCALE_ERROR: Final = 0.01
@@ -35,7 +39,11 @@ def edge_columns(network: RoadGraph) -> dict[str, NDArray[Any]]:
         np.round(network.speed_mph, _SPEED_DIGITS),
         network.travel_time_s,
     )
-    return dict(zip(COLUMNS, values, strict=True))
+    columns = dict(zip(COLUMNS, values, strict=True))
+    if network.confidence is not None:
+        shares = np.round(network.confidence, _CONFIDENCE_DIGITS).T
+        columns |= dict(zip(CONFIDENCE, shares, strict=True))
+    return columns
 
 
 def are_network_fields(names: Collection[str]) -> bool:
@@ -94,7 +102,7 @@ def network_of_table(
         raise SourceError(f"{path}: speed_mph is not a number: {error}") from error
     if not np.isfinite(shapely.get_coordinates(parts)).all():
         raise SourceError(f"{path}: has coordinates that are not finite")
-    ends = _node_numbers(columns)
+    ends, confidence = _node_numbers(columns), _confidence(columns, part_of)
     metric = metric_crs(parts, crs)
     if crs is not None and metric is not None and metric != crs:
         parts = reproject(parts, crs, metric)
@@ -104,11 +112,22 @@ def network_of_table(
             nodes = np.column_stack(transformer(crs, metric).transform(*nodes.T))
     if ends is not None and len(parts) == len(lines):
         if nodes is not None and ends_agree(parts, ends, nodes):
-            return RoadGraph(nodes, ends, parts, speed, metric)
+            return RoadGraph(nodes, ends, parts, speed, metric, confidence)
         ends, nodes = _nodes_of_ends(parts, ends)
         if ends_agree(parts, ends, nodes):
-            return RoadGraph(nodes, ends, parts, speed, metric)
-    return network_from_ends(parts, speed, metric)
+            return RoadGraph(nodes, ends, parts, speed, metric, confidence)
+    return replace(network_from_ends(parts, speed, metric), confidence=confidence)
+
+
+def _confidence(
+    columns: Mapping[str, NDArray[Any]], part_of: NDArray[np.int64]
+) -> NDArray[np.float64] | None:
+    """Return the confidence of every edge, float64 (edge, 2); None if the table has none."""
+    try:
+        shares = np.column_stack([columns[name] for name in CONFIDENCE]).astype(np.float64)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return shares[part_of] if np.isfinite(shares).any() else None
 
 
 def _node_numbers(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.int64] | None:

@@ -34,7 +34,8 @@ NETWORK_SUFFIXES: Final = tuple(_WRITERS)
 def write_network(network: RoadGraph, path: str | os.PathLike[str]) -> None:
     """Write a network to a file, which appears complete or not at all.
 
-    Every edge has ``from_node``, ``to_node``, ``length_m``, ``speed_mph`` and ``travel_time_s``.
+    Every edge has ``from_node``, ``to_node``, ``length_m``, ``speed_mph`` and ``travel_time_s``,
+    and if it was traced from probabilities ``confidence_mean`` and ``confidence_least``.
     Unknown values are null. Speeds are rounded to 0.001 mph, times are not rounded.
 
     Parameters

@@ -11,7 +11,13 @@ import shapely
 
 from geoprep.crs import LONLAT, is_geographic, reproject, transformer, utm_crs
 from geoprep.errors import SourceError
-from geoprep.roads.formats.edge_table import COLUMNS, crs_name, edge_columns, network_of_table
+from geoprep.roads.formats.edge_table import (
+    COLUMNS,
+    CONFIDENCE,
+    crs_name,
+    edge_columns,
+    network_of_table,
+)
 from geoprep.roads.network import RoadGraph
 from geoprep.speed import KMH_PER_MPH
 
@@ -143,6 +149,7 @@ def read_graphml(path: Path) -> RoadGraph:
         raise SourceError(f"{path}: not readable as GraphML of a road network: {error}") from error
     except (shapely.errors.ShapelyError, pyproj.exceptions.CRSError) as error:
         raise SourceError(f"{path}: a geometry or the CRS is invalid: {error}") from error
-    columns = {name: np.array([data.get(name, np.nan) for data in rows]) for name in COLUMNS}
+    names = (*COLUMNS, *CONFIDENCE)
+    columns = {name: np.array([data.get(name, np.nan) for data in rows]) for name in names}
     nodes = np.array(coordinates, float).reshape(-1, 3)[:, 1:]
     return network_of_table(path, columns, lines, crs, nodes)

@@ -65,7 +65,19 @@ def merged(tiles: Sequence[TileNetwork], *, motorway_mph: float) -> RoadGraph:
     linked = _linked(side_by_side(parts), np.concatenate(cuts), outlines)
     linked = with_junctions_merged(linked)
     speeds = with_gaps_filled(linked, linked.speed_mph)
-    return with_bridges(replace(linked, speed_mph=speeds), motorway_mph)
+    whole = with_bridges(replace(linked, speed_mph=speeds), motorway_mph)
+    return replace(whole, confidence=_confidence(whole, [tile.network for tile in tiles]))
+
+
+def _confidence(network: RoadGraph, parts: Sequence[RoadGraph]) -> NDArray[np.float64] | None:
+    """Return the confidence of the nearest edge of all parts to the middle of every edge."""
+    known = [part.confidence for part in parts if part.confidence is not None]
+    if len(known) < len(parts):
+        return None
+    middles = shapely.line_interpolate_point(network.lines, 0.5, normalized=True)
+    tree = shapely.STRtree(np.concatenate([part.lines for part in parts]))
+    confidence: NDArray[np.float64] = np.concatenate(known)[tree.nearest(middles)]
+    return confidence
 
 
 def _additions(

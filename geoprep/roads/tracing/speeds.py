@@ -1,4 +1,4 @@
-"""Speed of every edge, sampled from a raster along its line."""
+"""Speed and confidence of every edge, sampled from a raster along its line."""
 
 from __future__ import annotations
 
@@ -51,10 +51,37 @@ def edge_speeds(network: RoadGraph, raster: RoadRaster) -> Floats:
     return with_gaps_filled(network, speeds)
 
 
-def _samples(network: RoadGraph) -> tuple[Floats, NDArray[np.int64]]:
-    """Return sample points along all lines, float64 (sample, 2), and the edge of each."""
+def edge_confidence(network: RoadGraph, raster: RoadRaster) -> Floats:
+    """Return mean and least probability of a road along every edge, float64 (edge, 2), 0 to 1.
+
+    The whole line is sampled every metre, closed gaps included.
+
+    Parameters
+    ----------
+    network
+        In the raster's plane.
+    """
+    xy, edge = _samples(network, 0.0)
+    shares = values_at(raster, xy, raster.probability) / 255
+    count = np.bincount(edge, minlength=len(network.lines))
+    least = np.ones(len(network.lines))
+    np.minimum.at(least, edge, shares)
+    mean = np.bincount(edge, weights=shares, minlength=len(count)) / np.maximum(count, 1)
+    return np.column_stack([mean, least])
+
+
+def _samples(
+    network: RoadGraph, junction_m: float = _JUNCTION_M
+) -> tuple[Floats, NDArray[np.int64]]:
+    """Return sample points along all lines, float64 (sample, 2), and the edge of each.
+
+    Parameters
+    ----------
+    junction_m
+        Distance in metres from junctions within which there is no sample.
+    """
     length, junction = network.length_m, degrees(network) > 2
-    near = np.minimum(_JUNCTION_M, length / 3)
+    near = np.minimum(junction_m, length / 3)
     begin = np.where(junction[network.ends[:, 0]], near, 0.0)
     stop = length - np.where(junction[network.ends[:, 1]], near, 0.0)
     counts = np.maximum(1, np.round((stop - begin) / _STEP_M)).astype(np.int64)

@@ -17,6 +17,8 @@ from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.sampling import probability_along
 from geoprep.roads.centrelines.thinning import BLOCK, skeleton
+from geoprep.roads.chains import with_chains_joined
+from geoprep.roads.graph import subnetwork
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
 from geoprep.roads.tracing.bridges import with_bridges
@@ -29,7 +31,7 @@ from geoprep.roads.tracing.pruning import (
     without_small_components,
     without_spurs,
 )
-from geoprep.roads.tracing.speeds import edge_speeds
+from geoprep.roads.tracing.speeds import edge_confidence, edge_speeds
 
 Advance = Callable[[int, int], None]
 
@@ -87,9 +89,15 @@ def trace(
     network = with_junctions_merged(network)
     if options.close_gaps:
         network = _with_gaps_closed(network, raster, options)
+    probable = raster.kind == "probability"
+    if options.min_confidence and probable:
+        mean = edge_confidence(network, raster)[:, 0]
+        network = with_chains_joined(subnetwork(network, mean >= options.min_confidence))
     network = without_small_components(network, options.min_length_m)
     network = replace(network, speed_mph=edge_speeds(network, raster))
     network = with_bridges(network, options.motorway_mph)
+    if probable:
+        network = replace(network, confidence=edge_confidence(network, raster))
     return network if raster.grid is None else _in_utm(network, raster, raster.grid)
 
 

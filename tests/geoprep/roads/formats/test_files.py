@@ -337,3 +337,13 @@ def test_averaged_speeds_are_rounded(tmp_path, suffix):
     path = tmp_path / f"roads{suffix}"
     write_network(made, path)
     assert read_network(path).speed_mph.tolist() == [55.0]
+
+
+@pytest.mark.parametrize("suffix", WITH_PARQUET)
+def test_confidence_is_read_back(tmp_path, suffix):
+    shares = np.array([[0.9, 0.5], [0.8, 0.123], [0.7, 0], [0.1234, 0.1]])
+    path = tmp_path / f"roads{suffix}"
+    write_network(replace(some(), confidence=shares), path)
+    assert read_network(path).confidence == pytest.approx(shares, abs=5e-4)
+    write_network(some(), path)
+    assert read_network(path).confidence is None

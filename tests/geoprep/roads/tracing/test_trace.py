@@ -1,5 +1,7 @@
 """Test tracing: drawn roads are traced as the network that was drawn."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyproj
 import pytest
@@ -153,3 +155,23 @@ def test_blocks_do_not_change_the_network():
     whole, parts = trace(raster), trace(raster, block=150)
     assert np.array_equal(whole.nodes, parts.nodes)
     assert shapely.equals_exact(whole.lines, parts.lines).all()
+
+
+def test_edges_have_the_probabilities_along_them():
+    """One road of 0.9, one of 0.6 with a gap of 0.2 that is closed."""
+    values = np.zeros((160, 300), np.uint8)
+    values[38:42, 20:280] = 230
+    values[98:102, 20:280] = 153
+    values[98:102, 140:160] = 51
+    raster = array_raster(values, pixel_size_m=1.0, kind="probability")
+    options = Tracing(threshold=0.3, high_threshold=0.5)
+    made = trace(raster, options)
+    upper, lower = made.confidence[np.argsort(-made.nodes[made.ends[:, 0], 1])]
+    assert upper == pytest.approx([0.9, 0.9], abs=0.01)
+    assert lower == pytest.approx([0.57, 0.2], abs=0.01)
+    kept = trace(raster, replace(options, min_confidence=0.7))
+    assert len(kept.lines) == 1
+    assert kept.confidence[:, 0] == pytest.approx(0.9, abs=0.01)
+    mask = array_raster(values, pixel_size_m=1.0, kind="mask")
+    assert trace(mask, Tracing(min_confidence=1.0)).confidence is None
+    assert len(trace(mask, Tracing(min_confidence=1.0)).lines) == 2
