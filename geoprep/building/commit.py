@@ -18,17 +18,28 @@ from geoprep.store import HASH_BYTES, SceneTable, TileTable, finish_store
 
 
 class Histograms:
-    """Sum of the histograms of all shards, which would take most of a build's memory separately."""
+    """Sum of the histograms of all shards, which would take most of a build's memory separately.
+
+    Attributes
+    ----------
+    band, label
+        uint64 (band, 256) and (256).
+    class_pixels
+        Shard to uint32 (tile, class); empty for speeds.
+    """
 
     def __init__(self, bands: int) -> None:
         self.band = np.zeros((bands, 256), np.uint64)
         self.label = np.zeros(256, np.uint64)
+        self.class_pixels: dict[int, NDArray[np.uint32]] = {}
 
     def take(self, record: ShardRecord) -> ShardRecord:
-        """Add the histograms of a shard; return its record without them."""
+        """Add the counts of a shard; return its record without them."""
         self.band += np.array(record.histogram_band, np.uint64)
         self.label += np.array(record.histogram_speed, np.uint64)
-        record.histogram_band, record.histogram_speed = [], []
+        if record.class_pixels:
+            self.class_pixels[record.shard] = np.array(record.class_pixels, np.uint32)
+        record.histogram_band, record.histogram_speed, record.class_pixels = [], [], []
         return record
 
 
@@ -69,12 +80,10 @@ def finish(plan: Plan, out: Path, records: dict[int, ShardRecord], histograms: H
         histograms.band,
         histograms.label,
         ledger,
-        _class_pixels(ordered) if plan.meta.has_classes else None,
+        np.concatenate([histograms.class_pixels[shard] for shard in range(plan.shards)])
+        if plan.meta.has_classes
+        else None,
     )
-
-
-def _class_pixels(ordered: Sequence[ShardRecord]) -> NDArray[np.uint32]:
-    return np.array([tile for record in ordered for tile in record.class_pixels], np.uint32)
 
 
 def scene_outcomes(plan: Plan, ordered: Iterable[ShardRecord]) -> list[Outcome]:

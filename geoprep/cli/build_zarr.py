@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     cls=GroupedCommand,
     common=(
         *("cities", "source", "images", "labels", "pixel_size", "tile", "levels", "gsd", "rescale"),
-        *("label_values", "val", "test", "out", "overwrite", "workers", "dry_run"),
+        *("label_values", "classes", "val", "test", "out", "overwrite", "workers", "dry_run"),
     ),
     epilog="""
 \b
@@ -119,13 +119,15 @@ Exit status:
 @QUIET
 @click.pass_context
 def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 - options by name
-    """Build a Zarr store of 8-bit tiles from images and road labels.
+    """Build a Zarr store of 8-bit tiles from images and labels of roads or classes.
 
     \b
       geoprep build-zarr --city moscow
       geoprep build-zarr --images 'scenes/*.tif' --labels roads.gpkg --out mine.zarr
       geoprep build-zarr --images 'set.zip!/*_sat.jpg' --labels 'set.zip!/*_mask.png' \\
           --label-values 255 --pixel-size 0.5 --out set.zarr
+      geoprep build-zarr --images 'tiles/*.jpg' --labels masks --classes classes.yaml \\
+          --pixel-size 0.5 --out cover.zarr
       geoprep build-zarr --images dem.tif --rescale 100,900 --nodata -9999 --out dem.zarr
       geoprep build-zarr --images mosaic.tif --labels roads.gpkg --split-by block \\
           --block-km 0.5 --out mosaic.zarr

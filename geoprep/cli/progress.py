@@ -110,7 +110,10 @@ def print_dry_run(result: DryRun, notes: Sequence[str]) -> None:
     table.add_row("estimated from", f"{tiles} tiles of {scene}, built as a trial")
     if result.class_pixels:
         total = max(1, sum(result.class_pixels.values()))
-        shares = (f"{name} {pixels / total:.1%}" for name, pixels in result.class_pixels.items())
+        shares = (
+            f"{name} {pixels / total:.1%}" if pixels else f"{name} none"
+            for name, pixels in result.class_pixels.items()
+        )
         table.add_row("classes there", ", ".join(shares))
     console.print(table)
     if result.free_bytes is not None and result.disk_bytes > result.free_bytes:

@@ -38,7 +38,7 @@ def check_kinds(found: Sequence[SourceScenes], options: BuildOptions) -> None:
         raise UsageError(
             f"{split_address(masks[0])[0]} is a raster. Give the values that are road, such as "
             f"`label_values` 255 (it contains {mask_values(masks[0])}), or the meaning of its "
-            "speeds by `label_speeds`"
+            "speeds by `label_speeds`. For labels that are not roads give `classes`"
         )
     if len(masks) > 1 and len(set(masks)) == 1 and not is_mask_georeferenced(masks[0]):
         raise UsageError(
