@@ -462,7 +462,9 @@ class BuildOptions:
             return self.mask_rule
         from geoprep.labels import is_vector
 
-        return None if is_vector(label) else self.class_rule
+        if is_vector(label) or self.class_field is not None or self.layer is not None:
+            return None
+        return self.class_rule
 
     def _check_classes(self) -> None:
         if self.classes is None:

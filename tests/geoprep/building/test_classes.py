@@ -7,7 +7,7 @@ from rasterio.shutil import copy
 from rasterio.transform import from_origin
 
 import geoprep as gp
-from geoprep.errors import UsageError
+from geoprep.errors import LabelError, UsageError
 from geoprep.store import StoreReader
 
 SIDE = 64
@@ -232,3 +232,40 @@ def test_views_and_exports_know_the_classes(scenes, tmp_path):
     text = (tmp_path / "s1.vrt").read_text()
     assert "<Category>building</Category>" in text
     assert "GDALRasterAttributeTable" in text
+
+
+def test_layers_of_other_coordinates_are_classes_by_their_names(scenes, tmp_path):
+    import geopandas as gpd
+    import shapely
+    from rasterio.features import rasterize
+
+    path = tmp_path / "land.gpkg"
+    lake = shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999)
+    way = shapely.LineString([(399_990, 5_999_980.1), (400_050, 5_999_990.2)])
+    gpd.GeoDataFrame({"width": [3.0]}, geometry=[way], crs=32637).to_crs(4326).to_file(
+        path, layer="ways"
+    )
+    gpd.GeoDataFrame(geometry=[lake], crs=32637).to_file(path, layer="lakes")
+    options = {"labels": path, "layer": "ways,lakes", "width_field": "width", "val": 0.0}
+    store = build(scenes[0], tmp_path / "a.zarr", classes="lakes=,ways=", **options)
+    drawn = [(lake, 1), (way.buffer(1.5, cap_style="flat"), 2)]
+    expected = rasterize(drawn, (64, 64), transform=from_origin(400_000, 6_000_000, 0.5, 0.5))
+    assert (store.label()[0] == expected.astype(np.uint8) - np.uint8(1)).mean() > 0.99
+    with pytest.raises(LabelError, match=r"no layer 'rivers'.*ways.*lakes"):
+        build(scenes[0], tmp_path / "b.zarr", classes="a=", **(options | {"layer": "rivers"}))
+
+
+def test_features_of_other_values_and_options_of_rasters_are_refused(scenes, tmp_path):
+    import geopandas as gpd
+    import shapely
+
+    box = shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999)
+    frame = gpd.GeoDataFrame({"CLASS": ["lake", None]}, geometry=[box, box], crs=32637)
+    frame.to_file(tmp_path / "land.gpkg", layer="use")
+    given = {"labels": tmp_path / "land.gpkg", "class_field": "CLASS"}
+    with pytest.raises(LabelError, match=r"field CLASS has values that no class has: null \(1\)"):
+        build(scenes[0], tmp_path / "a.zarr", classes="water=lake", **given)
+    store = build(scenes[0], tmp_path / "a.zarr", classes="water=lake", other="nodata", **given)
+    assert store.meta.build["notes"] == {"label value null read as nodata": 2}  # of 2 scenes
+    with pytest.raises(UsageError, match="`tolerance` is for raster labels"):
+        build(scenes[0], tmp_path / "b.zarr", classes="water=lake", tolerance=2, **given)
