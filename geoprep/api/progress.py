@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID, TextColumn
+
     from geoprep.building import Progress as BuildProgress
 
 
-def _bar(quiet: bool, *extra: TextColumn) -> Progress:
+def _bar(*extra: TextColumn) -> Progress:
     """Return a progress bar on standard error; standard output is for results."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -31,8 +33,8 @@ def _bar(quiet: bool, *extra: TextColumn) -> Progress:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=quiet,
+        # Without ipywidgets, a notebook shows the finished bar only, as a log file does.
+        console=Console(stderr=True, force_jupyter=None if find_spec("ipywidgets") else False),
     )
 
 
@@ -42,7 +44,10 @@ def counting_bar(title: str, quiet: bool, per: int = 1) -> Iterator[Callable[[in
 
     The bar appears at the first call.
     """
-    with _bar(quiet) as bar:
+    if quiet:  # without the import of rich
+        yield lambda _done, _total: None
+        return
+    with _bar() as bar:
         task = bar.add_task(title, total=None, visible=False)
         yield lambda done, total: bar.update(
             task, completed=done // per, total=total // per, visible=True
@@ -52,7 +57,12 @@ def counting_bar(title: str, quiet: bool, per: int = 1) -> Iterator[Callable[[in
 @contextmanager
 def build_bar(quiet: bool) -> Iterator[Callable[[BuildProgress], None]]:
     """Yield a callback for the progress of a build."""
-    with _bar(quiet, TextColumn("{task.fields[rate]}")) as bar:
+    if quiet:
+        yield lambda _progress: None
+        return
+    from rich.progress import TextColumn
+
+    with _bar(TextColumn("{task.fields[rate]}")) as bar:
         tasks: dict[str, TaskID] = {}
         titles = {"survey": "surveying, megapixels", "build": "building, megapixels"}
 

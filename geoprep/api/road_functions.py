@@ -52,8 +52,8 @@ def vectorize(
     Parameters
     ----------
     source
-        A file or folder, or several; an open rasterio dataset; an ``xarray.DataArray`` with
-        ``rio.crs``, or with ``crs`` and ``transform`` given here; or an array (y, x) or
+        A file or folder, or several; an open rasterio dataset; an ``xarray.DataArray`` with a CRS
+        (of rioxarray), or with ``crs`` and ``transform`` given here; or an array (y, x) or
         (band, y, x) with ``crs`` and ``transform``, or with ``pixel_size``.
     out
         File to write as well; see `RoadNetwork.to_file`.
@@ -207,16 +207,27 @@ def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]
         transform, crs, values = source.transform, source.crs, source.read()
         return [_written(folder, values, transform, crs, source.descriptions, source.tags())]
     if hasattr(source, "dims") and hasattr(source, "values"):  # an xarray.DataArray
-        georeference = getattr(source, "rio", None)
-        crs = crs if crs is not None else getattr(georeference, "crs", None)
-        if transform is None and georeference is not None:
-            transform = georeference.transform()
+        if transform is None and crs is None:
+            transform, crs = _georeference(source)
         return [_written(folder, np.asarray(source.values), transform, crs)]
     if isinstance(source, np.ndarray):
         return [_written(folder, source, transform, crs)]
     if isinstance(source, Iterable):
         return [Path(one) for one in source]
     raise UsageError(f"`source` is a {type(source).__name__}: give paths, a dataset or an array")
+
+
+def _georeference(array: Any) -> tuple[Any, Any]:  # noqa: ANN401 - xarray's, affine
+    """Return transform and CRS of a DataArray: of rioxarray, or as it writes them into files."""
+    if hasattr(array, "rio"):
+        found = array.rio.crs
+        return (None, None) if found is None else (array.rio.transform(), found)
+    written = array.coords["spatial_ref"].attrs if "spatial_ref" in array.coords else {}
+    if not {"crs_wkt", "GeoTransform"} <= set(written):
+        return None, None
+    from affine import Affine
+
+    return Affine.from_gdal(*map(float, written["GeoTransform"].split())), written["crs_wkt"]
 
 
 def _written(

@@ -53,13 +53,21 @@ def test_edges_have_the_columns_of_osmnx(roads):
     assert roads.edges["length"].sum() == pytest.approx(roads.edges.geometry.length.sum(), rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["array", "dataset", "xarray", "paths"])
+@pytest.mark.parametrize("kind", ["array", "dataset", "xarray", "georeferenced xarray", "paths"])
 def test_arrays_and_datasets_give_the_network_of_the_file(roads, mask_file, kind):
     if kind == "array":
         found = geoprep.vectorize(crossing(), transform=GRID, crs=CRS, progress=False)
     elif kind == "dataset":
         with rasterio.open(mask_file) as dataset:
             found = geoprep.vectorize(dataset, progress=False)
+    elif kind == "georeferenced xarray":  # as rioxarray writes it
+        attributes = {
+            "crs_wkt": rasterio.CRS.from_string(CRS).to_wkt(),
+            "GeoTransform": " ".join(map(str, GRID.to_gdal())),
+        }
+        coordinates = {"spatial_ref": ((), 0, attributes)}
+        array = xr.DataArray(crossing(), coordinates, dims=("y", "x"))
+        found = geoprep.vectorize(array, progress=False)
     elif kind == "xarray":
         array = xr.DataArray(crossing(), dims=("y", "x"))
         found = geoprep.vectorize(array, transform=GRID, crs=CRS, progress=False)
