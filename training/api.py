@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from geoprep.storage import StrPath
     from training.checkpoint import ModelInfo
+    from training.cli import Command
     from training.inference import Runner
 
 
@@ -184,6 +186,7 @@ class Model:
         from training.predict import COMMAND, PredictOptions, make_job
         from training.prediction import Screen
 
+        _refuse(options, {"instances"}, COMMAND)
         given = [images] if isinstance(images, str | os.PathLike) else list(images)
         values = COMMAND.parse_values(
             {
@@ -209,6 +212,13 @@ class Model:
             f"<training.Model {info.model} of {self.path}: bands {', '.join(info.bands)}, "
             f"{x:.3g} x {y:.3g} m, {self._runner.description}>"
         )
+
+
+def _refuse(options: Mapping[str, Any], names: Set[str], command: Command) -> None:
+    """Refuse options that only the command has."""
+    for name in options:
+        if name in names:
+            raise UsageError(f"`{name}` is an option of {command.name} only: leave it out")
 
 
 def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - options of many types
@@ -257,26 +267,31 @@ def evaluate_model(
     progress
         Whether to show a progress bar.
     options
-        Options of ``python -m training.evaluate`` by name, such as ``split="test"``.
+        Options of ``python -m training.evaluate`` by name, such as ``split="test"``, without those
+        of tables and files.
 
     Raises
     ------
     GeoprepError
         An option is invalid, or a file cannot be used.
     """
-    from training.evaluate import COMMAND, EvaluateOptions, evaluation_document
-    from training.inference import open_model
-    from training.validation import evaluate_runner
+    from training.engine import process_group
+    from training.evaluate import (
+        COMMAND,
+        EvaluateOptions,
+        EvaluateOutput,
+        evaluated,
+        evaluation_document,
+    )
 
+    _refuse(options, {"compare", "on", *(one.name for one in fields(EvaluateOutput))}, COMMAND)
     several = store if isinstance(store, list | tuple) else [store]
     path = model.path if isinstance(model, Model) else Path(model)
     given = {"checkpoint": os.fspath(path), "stores": [os.fspath(one) for one in several]}
     values = COMMAND.parse_values({**given, **options, "quiet": not progress})
     made = EvaluateOptions(**values)
-    runner, info = open_model(made, "auto")
-    runner, _ = runner.for_pixels(0)
-    found = evaluate_runner(runner, info, made.stores, quiet=made.quiet, **made.shared())
-    return evaluation_document(found, made)
+    with process_group(made.device):
+        return evaluation_document(evaluated(made), made)
 
 
 def export_model(

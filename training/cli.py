@@ -188,6 +188,7 @@ class Command:
         common: Sequence[str] = (),
         takes_file: bool = False,
     ) -> None:
+        self.name = name
         self._parser = _Parser(
             prog=name,
             description=introduction,

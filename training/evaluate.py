@@ -106,8 +106,6 @@ COMMAND = Command(
 def evaluate(options: EvaluateOptions) -> int:
     """Evaluate a model, print and write its metrics, and return the exit status."""
     from training.engine import is_rank_zero, process_group, set_threads
-    from training.inference import open_model
-    from training.validation import evaluate_runner
 
     for file in (options.csv, options.confusion, options.json_file):
         if file is not None and not file.parent.is_dir():
@@ -118,17 +116,24 @@ def evaluate(options: EvaluateOptions) -> int:
     if not options.stores:
         raise UsageError("give a model and a store: training.evaluate MODEL STORE")
     with process_group(options.device):
-        set_threads(options.threads)
-        runner, info = open_model(options, "auto")
-        runner, _ = runner.for_pixels(0)  # compiling does not pay for so few pixels
-        found = evaluate_runner(
-            runner, info, options.stores, quiet=options.quiet, **options.shared()
-        )
+        found = evaluated(options)
         if is_rank_zero():
             if not options.json:
                 _print(found, options)
             _write(found, options)
     return Status.DONE
+
+
+def evaluated(options: EvaluateOptions) -> Evaluation:
+    """Return the metrics of a model on its stores; options of tables and files are ignored."""
+    from training.engine import set_threads
+    from training.inference import open_model
+    from training.validation import evaluate_runner
+
+    set_threads(options.threads)
+    runner, info = open_model(options, "auto")
+    runner, _ = runner.for_pixels(0)  # compiling does not pay for so few pixels
+    return evaluate_runner(runner, info, options.stores, quiet=options.quiet, **options.shared())
 
 
 def _compare(options: EvaluateOptions) -> int:

@@ -12,6 +12,7 @@ from helpers.predict_cases import pixels, write_image
 import geoprep
 import training
 from geoprep.errors import UsageError
+from training import evaluate, export, fit
 
 SMALL = {
     "model": "helpers.tiny:build",
@@ -98,6 +99,54 @@ def test_predict_writes_a_prediction_per_image(model, tmp_path, monkeypatch):
 def test_evaluate_model_returns_the_metrics(run, store_path):
     found = training.evaluate_model(run.best, store_path, progress=False, model=SMALL["model"])
     assert 0 <= found["metrics"]["road_iou"] <= 1
+
+
+def test_options_that_only_the_command_has_are_refused(run, model, store_path, tmp_path):
+    with pytest.raises(
+        UsageError, match=r"`csv` is an option of python -m training\.evaluate only"
+    ):
+        training.evaluate_model(run.best, store_path, csv=tmp_path / "scenes.csv")
+    with pytest.raises(UsageError, match=r"`instances` is an option of python -m training\.pred"):
+        model.predict(tmp_path / "scene.tif", tmp_path / "out", instances=2)
+
+
+@pytest.mark.parametrize(
+    ("shared", "command", "function"),
+    [
+        (
+            "training.evaluate.evaluated",
+            lambda a, b, _: evaluate.main([a, b, "--tta", "d4", "--threads", "1"]),
+            lambda a, b, _: training.evaluate_model(a, b, tta="d4", threads=1),
+        ),
+        (
+            "training.export.export",
+            lambda a, _, out: export.main([a, "--out", out, "--format", "fp32"]),
+            lambda a, _, out: training.export_model(a, out, format="fp32"),
+        ),
+        (
+            "training.start.start",
+            lambda _, b, out: fit.main([b, "--out", out, "--epochs", "2"]),
+            lambda _, b, out: training.train(b, out=out, epochs=2),
+        ),
+    ],
+    ids=["evaluate", "export", "fit"],
+)
+def test_a_command_and_its_function_do_the_same(
+    run, store_path, tmp_path, monkeypatch, shared, command, function
+):
+    received = []
+
+    def record(options, *_):
+        given = options if isinstance(options, dict) else vars(options)
+        received.append({name: value for name, value in given.items() if name != "quiet"})
+        raise UsageError("recorded")
+
+    monkeypatch.setattr(shared, record)
+    given = str(run.best), str(store_path), str(tmp_path / "model.pt2")
+    assert command(*given) == 2
+    with pytest.raises(UsageError, match="recorded"):
+        function(*given)
+    assert received[0] == received[1] != {}
 
 
 def test_export_model_writes_a_file_that_loads(run, tmp_path):
