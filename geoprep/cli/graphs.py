@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from geoprep.cli.help import JSON, POSITIVE, QUIET, GroupedCommand, grouped_option, name_options
+from geoprep.cli.imports import import_quickly
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ _PATH = click.Path(path_type=Path)
 @JSON
 def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
     """Score networks scene by scene."""
+    import_quickly("rasterio", "pyogrio")
     from geoprep.api import score as score_networks
 
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
@@ -319,6 +321,7 @@ def route(
     NETWORK is a road network of `geoprep vectorize`, or any file of lines with a field speed_mph.
     Every road can be driven both ways.
     """
+    import_quickly("pyogrio")
     from geoprep.api import route as find_route
 
     by: Literal["time", "length"] = "length" if shortest else "time"

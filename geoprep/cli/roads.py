@@ -16,6 +16,7 @@ from geoprep.cli.help import (
     GroupedCommand,
     grouped_option,
 )
+from geoprep.cli.imports import import_quickly
 
 HELP = """Turn predictions or masks of roads into a road network.
 
@@ -136,6 +137,7 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
 @JSON
 def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Trace rasters, join their networks, and write the result."""
+    import_quickly("rasterio", "pyogrio")
     from geoprep.api import vectorize, write_road_table
 
     no_gap_closing = given.pop("no_gap_closing")

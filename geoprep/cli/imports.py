@@ -1,0 +1,51 @@
+"""Import libraries without the optional libraries that they look for and commands do not use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Final, Literal
+
+_OF_PYOGRIO: Final = ("pyarrow", "pandas", "geopandas")
+"""Libraries of which pyogrio asks the version when it is imported; it uses them in functions."""
+
+
+def import_quickly(*libraries: Literal["pyogrio", "rasterio"]) -> None:
+    """Import libraries in less time than a plain import takes.
+
+    The optional libraries can be imported as usual afterwards. Call this in the main thread, before
+    others are started.
+    """
+    for name in libraries:
+        if name not in sys.modules:
+            of_rasterio = {"boto3": None}  # as if it were not installed
+            with _replaced(of_rasterio if name == "rasterio" else dict(_named_versions())):
+                import_module(name)
+
+
+def _named_versions() -> Iterator[tuple[str, ModuleType]]:
+    """Yield empty modules that have the versions of the installed ones."""
+    from importlib.metadata import PackageNotFoundError, version  # takes long itself
+
+    for name in _OF_PYOGRIO:
+        module = ModuleType(name)
+        try:
+            module.__dict__["__version__"] = version(name)
+        except PackageNotFoundError:
+            continue
+        yield name, module
+
+
+@contextmanager
+def _replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
+    """Replace modules that are not loaded yet; None makes their import fail."""
+    absent = [name for name in modules if name not in sys.modules]
+    sys.modules.update({name: modules[name] for name in absent})  # type: ignore[misc]  # None is allowed
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]

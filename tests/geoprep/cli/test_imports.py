@@ -1,0 +1,21 @@
+"""Test that commands import libraries without the optional ones that these look for."""
+
+import subprocess
+import sys
+
+CODE = """
+import sys
+from geoprep.cli.imports import import_quickly
+import_quickly("rasterio", "pyogrio")
+print([name for name in ("boto3", "pandas", "geopandas", "pyarrow") if name in sys.modules])
+import geopandas, shapely
+frame = geopandas.GeoDataFrame({"a": [1]}, geometry=[shapely.Point(1, 2)], crs=4326)
+frame.to_file(sys.argv[1])
+print(geopandas.read_file(sys.argv[1]).geometry[0])
+"""
+
+
+def test_quick_imports_load_no_pandas_and_leave_geopandas_usable(tmp_path):
+    path = str(tmp_path / "points.gpkg")
+    done = subprocess.run([sys.executable, "-c", CODE, path], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["[]", "POINT (1 2)"], done.stderr
