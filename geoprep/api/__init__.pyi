@@ -11,6 +11,7 @@ from .progress import build_bar as build_bar
 from .progress import counting_bar as counting_bar
 from .road_functions import route as route
 from .road_functions import score as score
+from .road_functions import stated_thresholds as stated_thresholds
 from .road_functions import vectorize as vectorize
 from .road_functions import write_road_table as write_road_table
 from .store_functions import check_store as check_store

@@ -186,6 +186,21 @@ def write_road_table(
         return {"images": len(paths), "edges": write_csv(roads, table)}
 
 
+def stated_thresholds(source: StrPath) -> tuple[Path, float, float] | None:
+    """Return the first raster and the two thresholds that it states; None if it states none.
+
+    Raises
+    ------
+    SourceError, ImageError
+        The raster cannot be found or read.
+    """
+    from geoprep.roads import Tracing, rasters_in, stated_threshold
+
+    first = rasters_in(Path(source))[0]
+    stated = stated_threshold(first)
+    return None if stated is None else (first, *Tracing().thresholds(stated))
+
+
 @contextmanager
 def _rasters(source: Any, transform: Any = None, crs: Any = None) -> Iterator[list[Path]]:  # noqa: ANN401
     """Yield the rasters of a source as files, which exist as long as the context."""

@@ -163,10 +163,9 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
 
 def _say_threshold(rasters: Path) -> None:
     """Print the threshold if a prediction states it."""
-    from geoprep.roads import Tracing, rasters_in, stated_threshold
+    from geoprep.api import stated_thresholds
 
-    first = rasters_in(rasters)[0]
-    stated = stated_threshold(first)
+    stated = stated_thresholds(rasters)
     if stated is not None:
-        low, high = Tracing().thresholds(stated)
+        first, low, high = stated
         click.echo(f"threshold {low:.3g}, high threshold {high:.3g} (of {first})")
