@@ -36,7 +36,19 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
 
 
 @click.command(
-    cls=GroupedCommand, help=HELP, short_help="Turn predictions or masks into a road network."
+    cls=GroupedCommand,
+    common=(
+        "out",
+        "kind",
+        "band",
+        "pixel_size",
+        "threshold",
+        "spur_m",
+        "no_gap_closing",
+        "as_json",
+    ),
+    help=HELP,
+    short_help="Turn predictions or masks into a road network.",
 )
 @click.argument("rasters", nargs=-1, required=True, type=click.Path(path_type=Path))
 @grouped_option(

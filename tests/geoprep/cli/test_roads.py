@@ -190,7 +190,7 @@ def test_a_raster_that_is_road_everywhere(tmp_path, monkeypatch, capsys):
 def test_help_lists_options_by_section_in_order():
     from geoprep.cli.commands import cli
 
-    text = CliRunner().invoke(cli, ["vectorize", "--help"]).output
+    text = CliRunner().invoke(cli, ["vectorize", "--help-all"]).output
     sections = re.findall(r"^(\w+):$", text, re.MULTILINE)
     assert sections[:6] == ["Output", "Input", "Roads", "Gaps", "Bridges", "Run"]
     assert "Other" not in sections
