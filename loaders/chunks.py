@@ -106,6 +106,11 @@ class PixelArray:
         self._found: dict[int, NDArray[np.uint64]] = {}
         self._locks: dict[tuple[int, int], threading.Lock] = {}
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the store is a local folder."""
+        return isinstance(self._files, _LocalFiles)
+
     def read(self, rows: Sequence[int], out: Bytes) -> None:
         """Read tiles of one shard.
 
@@ -354,6 +359,22 @@ class ShardRead:
     places: slice
 
 
+def spread(reads: Sequence[ShardRead], parts: int) -> list[ShardRead]:
+    """Split reads of local shards into about so many parts or more, for as many threads.
+
+    A small split has fewer shards than there are threads. Shards of an object store stay whole,
+    since every part would be a request.
+    """
+    few = -(-parts // max(1, len(reads)))
+    found = []
+    for one in reads:
+        step = -(-len(one.rows) // few) if one.arrays[0].is_local else len(one.rows)
+        for first in range(0, len(one.rows), step):
+            rows, start = one.rows[first : first + step], one.places.start + first
+            found.append(ShardRead(one.arrays, rows, slice(start, start + len(rows))))
+    return found
+
+
 def read_all(
     reads: Sequence[ShardRead],
     read: Callable[[ShardRead], None],
@@ -366,7 +387,7 @@ def read_all(
     Parameters
     ----------
     reads
-        The tiles of every shard.
+        The tiles of every shard, or of parts of it.
     read
         Function that reads one of them, called in a thread.
     threads

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import REPAIR, StoreReader
-from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all
+from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all, spread
 from loaders.crops import Crops
 from loaders.memory import format_bytes
 from loaders.prefetch import check_speeds
@@ -292,7 +292,8 @@ def _load_pixels(plan: LoadPlan, threads: int, progress: ReportProgress | None) 
         for pixels, name in zip(one.arrays, ("image", "label"), strict=True):
             pixels.read(one.rows, arrays[name][one.places])
 
-    read_all(list(plan.reads()), read, threads=threads, progress=progress)
+    reads = spread(list(plan.reads()), threads)
+    read_all(reads, read, threads=threads, progress=progress)
     arrays.freeze()
     return RamTiles(arrays, plan.stores)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from geoprep.errors import StoreError
 from geoprep.store import StoreReader
 from geoprep.store.shards import ShardWriter, shard_path
-from loaders.chunks import Arrays, open_arrays
+from loaders.chunks import Arrays, ShardRead, open_arrays, spread
 
 MakeStore = Callable[..., Path]
 
@@ -187,3 +187,14 @@ def test_another_layout_is_refused(make_store: MakeStore, options: dict[str, Any
     root.write_text(json.dumps(text))
     with pytest.raises(StoreError, match=r"32/speed differs from schema 1"):
         opened(path)
+
+
+def test_few_shards_are_spread_over_threads(arrays: Arrays):
+    reads = [ShardRead(arrays, list(range(7)), slice(0, 7))]
+    reads += [ShardRead(arrays, [8, 10], slice(7, 9))]
+    parts = spread(reads, 4)
+    assert [len(part.rows) for part in parts] == [4, 3, 1, 1]
+    assert [row for part in parts for row in part.rows] == [*range(7), 8, 10]
+    places = [i for part in parts for i in range(part.places.start, part.places.stop)]
+    assert places == list(range(9))
+    assert spread(reads, 1) == reads
