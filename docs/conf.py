@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -50,7 +51,10 @@ myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist
 myst_heading_anchors = 4
 
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(REPO / "build" / "docs-cache" / digest_of_packages())
+CACHE = REPO / "build" / "docs-cache" / digest_of_packages()
+for outdated in set(CACHE.parent.glob("*")) - {CACHE}:
+    shutil.rmtree(outdated)
+nb_execution_cache_path = str(CACHE)
 nb_execution_timeout = 300
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
