@@ -55,7 +55,7 @@ CACHE = REPO / "build" / "docs-cache" / digest_of_packages()
 for outdated in set(CACHE.parent.glob("*")) - {CACHE}:
     shutil.rmtree(outdated)
 nb_execution_cache_path = str(CACHE)
-nb_execution_timeout = 300
+nb_execution_timeout = 900
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
