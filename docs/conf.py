@@ -76,6 +76,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
+    "header_links_before_dropdown": 6,
     "navigation_with_keys": False,
     "show_nav_level": 1,
     "secondary_sidebar_items": ["page-toc"],

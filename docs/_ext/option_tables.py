@@ -153,16 +153,17 @@ class SettingsTable(_Generated):
         for section in SECTIONS:
             title, _, about = (section.__doc__ or "").rstrip(".").partition(": ")
             yield from (f"## {title}", "", f"{about[:1].upper()}{about[1:]}.", "")
-            yield from ("| setting | values | default | |", "|---|---|---|---|")
+            yield from ("::::{container} settings", "| setting | meaning | values | default |")
+            yield "|---|---|---|---|"
             for setting in settings_of(section):
                 values = "true|false" if setting.kinds == (bool,) else setting.metavar
                 values += f", {_range(setting)}" if setting.bounds else ""
-                values = values.replace("|", r"\|")
+                values = values.replace("|", r" \| ")
                 default = "" if setting.default is MISSING else _shown(setting.default)
                 default = "" if setting.positional else default
                 text = setting.help.replace("|", r"\|")
-                yield f"| `{setting.name}` | {values} | {default} | {text} |"
-            yield ""
+                yield f"| `{setting.name}` | {text} | {values} | {default} |"
+            yield from ("::::", "")
 
 
 def name_click_options(_: Sphinx, context: Any, lines: list[str]) -> None:  # noqa: ANN401 - click's
@@ -178,7 +179,7 @@ def show_examples(_: Sphinx, __: Any, lines: list[str]) -> None:  # noqa: ANN401
             result.append(_escaped(line))
             continue
         if not (result and result[-1].startswith("   ")):
-            result += ["::", ""]
+            result += [".. code-block:: none", ""]
         result.append(f"   {line[2:].rstrip()}" if line.strip() != "|" else "")
     lines[:] = result
 
