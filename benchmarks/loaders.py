@@ -221,7 +221,7 @@ def tables(result: Result) -> list[Table]:
     residencies = {title: f"residency.{kind}" for kind, title in RESIDENCIES.items()}
     loaders = {entry.title: f"peers.{entry.name}" for entry in ENTRIES}
     few = (*list(batches.values())[2:], *list(peers.values())[1:])
-    bands = {f"{count} bands": f"crops.{count}" for count in BANDS}
+    bands = {str(count): f"crops.{count}" for count in BANDS}
     small = {f"{side} x {side}, {n} per batch": f"batches.{side}x{n}" for side, n in SMALL}
     stacks = {"tiles/s": "rate", "torch.stack, tiles/s": "stack", "CPU us per tile": "cpu"}
     stacks |= {"torch.stack, CPU us": "stack_cpu", "rate over torch.stack": "over_stack"}
@@ -256,6 +256,7 @@ def tables(result: Result) -> list[Table]:
             f"Crops of {of['crop']} with D4, tiles of 512",
             bands,
             {"crops/s": "rate", "GB/s": "gb", "CPU us per crop": "cpu"},
+            head="bands",
         ),
         Table("Whole tiles of 3 bands", small, stacks),
         Table("Crops with D4 beside a loop that holds the GIL", held, beside, head="GIL held"),

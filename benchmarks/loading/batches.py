@@ -136,8 +136,10 @@ def step(loader: BatchLoader, share: int, seconds: float) -> tuple[float, float]
         steps += 1
         if held:
             hold(held)
-        if held < _PERIOD_US:
-            free(_PERIOD_US - held)
+        # Until the period ends: sleeping takes longer than asked for, and would add up.
+        left = steps * _PERIOD_US - round((time.perf_counter() - start) * 1e6)
+        if left > 0:
+            free(left)
     rate = crops / (time.perf_counter() - start)
     del batch
     batches.close()  # type: ignore[attr-defined]  # of a generator
