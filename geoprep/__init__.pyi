@@ -8,6 +8,7 @@ from .api import export_footprints as export_footprints
 from .api import export_scenes as export_scenes
 from .api import list_cities as list_cities
 from .api import open_store as open_store
+from .api import polygonize as polygonize
 from .api import preview as preview
 from .api import read_network as read_network
 from .api import route as route

@@ -18,7 +18,7 @@ LAYERS = {
     "cli": 8,
     "api": 7,
     **dict.fromkeys(("synth", "building", "verify", "views"), 6),
-    **dict.fromkeys(("plan", "roads"), 5),
+    **dict.fromkeys(("plan", "roads", "masks"), 5),
     **dict.fromkeys(("sources", "labels"), 4),
     **dict.fromkeys(("store", "imagery"), 3),
     "storage": 2,

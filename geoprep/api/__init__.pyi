@@ -9,6 +9,7 @@ from .networks import RoadNetwork as RoadNetwork
 from .networks import read_network as read_network
 from .progress import build_bar as build_bar
 from .progress import counting_bar as counting_bar
+from .road_functions import polygonize as polygonize
 from .road_functions import route as route
 from .road_functions import score as score
 from .road_functions import stated_thresholds as stated_thresholds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 LonLat = tuple[float, float]
 _TITLE = "vectorizing"
+_AREA_FILES = (".gpkg", ".geojson", ".fgb")
 
 
 def vectorize(
@@ -300,16 +302,19 @@ def score(
     speed_unit: SpeedUnit = "mph",
     layer: str | None = None,
     where: str | None = None,
+    classes: Any = None,  # noqa: ANN401 - a path, text or plain values
+    boundary: float = 2.0,
+    csv: StrPath | None = None,
     threads: int | None = None,
     progress: bool = True,
 ) -> pd.DataFrame:
-    """Return APLS, APLS_time and TOPO of a road network against ground truth.
+    """Return APLS, APLS_time and TOPO of a road network, or IoU of classes, against ground truth.
 
     Parameters
     ----------
     truth, proposal
         A file of one scene, a folder with a file per scene, a SpaceNet table (.csv), or a
-        `RoadNetwork`.
+        `RoadNetwork`. If both are rasters, or folders of rasters, their classes are scored.
     images
         Image, folder of images or store of the scenes, which give the borders of the scenes.
     pixel_size
@@ -332,6 +337,13 @@ def score(
     speed_from, speed_field, speed_unit, layer, where
         Speeds, layer and features of label files, as for `build_zarr`. Road networks have their
         own speeds.
+    classes
+        Classes of ground truth rasters, as for `build_zarr`. None: their values are the numbers of
+        the classes of the proposal.
+    boundary
+        Largest distance in pixels between boundaries of classes that match.
+    csv
+        File to write the rows to as well.
     threads
         Number of worker threads. None: one per core.
     progress
@@ -340,7 +352,10 @@ def score(
     Returns
     -------
     pandas.DataFrame
-        One row per scene: ``apls``, ``apls_truth_to_proposal``, ``apls_proposal_to_truth``,
+        Of rasters: one row per scene with ``mean_iou``, ``mean_f1``, ``accuracy``, ``boundary_f1``
+        and ``iou_NAME`` of each class; ``attrs`` have ``pooled`` figures and the ``confusion``
+        matrix in pixels. Of road networks: one row per scene: ``apls``,
+        ``apls_truth_to_proposal``, ``apls_proposal_to_truth``,
         ``apls_time``, ``topo``, ``topo_precision``, ``topo_recall`` (0..1, NaN where undefined),
         ``truth_km``, ``proposal_km`` and ``note``. Its ``attrs`` are what ``geoprep score --json``
         prints: ``mean`` of all scenes, ``scenes_in_mean``, ``scenes`` and ``settings``.
@@ -354,8 +369,13 @@ def score(
     """
     from geoprep.api.progress import counting_bar
     from geoprep.labels import SpeedRule
+    from geoprep.masks import has_rasters
     from geoprep.roads import ScoreSettings, mean_scores, score_scenes
 
+    if has_rasters(truth) and has_rasters(proposal):
+        return _score_classes(truth, proposal, classes, boundary, csv)
+    if classes is not None:
+        raise UsageError("`classes` is for rasters: give rasters as `truth` and `proposal`")
     if speed_field is None and speed_unit != "mph":
         raise UsageError("`speed_unit` is the unit of `speed_field`: name the field as well")
     rule = SpeedRule(
@@ -393,6 +413,104 @@ def score(
         "scenes": [asdict(one) for one in scores],
         "settings": asdict(settings) | {"published": published},
     }
+    return _with_csv(frame, csv)
+
+
+def _score_classes(
+    truth: Any,  # noqa: ANN401 - a path of a raster or a folder
+    proposal: Any,  # noqa: ANN401 - as above
+    classes: Any,  # noqa: ANN401 - as `parse_classes` takes them
+    boundary: float,
+    csv: StrPath | None,
+) -> pd.DataFrame:
+    """Return the scores of rasters of classes; see `score`."""
+    import pandas as pd
+
+    from geoprep.labels import parse_classes
+    from geoprep.masks import score_rasters
+    from geoprep.roads import scene_key
+
+    named = parse_classes(classes) if classes is not None else ()
+    found = score_rasters(
+        Path(truth), Path(proposal), named, boundary=boundary, scene_key=scene_key
+    )
+    frame = pd.DataFrame(found["scenes"])
+    attrs: dict[Any, Any] = dict(found)
+    frame.attrs = attrs
+    return _with_csv(frame, csv)
+
+
+def _with_csv(frame: pd.DataFrame, csv: StrPath | None) -> pd.DataFrame:
+    """Return a frame, after writing it as CSV if a file is given."""
+    from geoprep.storage import replaced
+
+    if csv is not None:
+        with replaced(Path(csv)) as partial:
+            frame.to_csv(partial, index=False)
+    return frame
+
+
+def polygonize(
+    source: Any,  # noqa: ANN401 - a path or several
+    *,
+    out: StrPath | None = None,
+    simplify_m: float | None = None,
+    min_area_m2: float = 0.0,
+    background: bool = False,
+) -> gpd.GeoDataFrame:
+    """Return the classes of predictions as polygons, dissolved across their borders.
+
+    Parameters
+    ----------
+    source
+        A prediction of classes, or a folder of them; or several. Where they overlap the first
+        counts.
+    out
+        File to write as well: .gpkg, .geojson (longitude and latitude) or .fgb.
+    simplify_m
+        Edges are simplified by about so many metres, shared edges alike, so that no gaps open
+        between neighbours. None: one pixel; 0: the edges of pixels.
+    min_area_m2
+        Smaller polygons are left out.
+    background
+        Whether to keep the class ``background``.
+
+    Returns
+    -------
+    geopandas.GeoDataFrame
+        One row per polygon: ``class``, ``value`` (number of the class), ``area_m2``,
+        ``confidence`` (0..1, the mean over its pixels of a prediction with this band, else NaN),
+        ``geometry``.
+
+    Raises
+    ------
+    ImageError
+        A file cannot be read.
+    UsageError
+        There are no predictions of classes, their classes or CRS differ, they are not
+        georeferenced, or the file cannot be written.
+    """
+    from geoprep.masks import polygonize_rasters
+    from geoprep.storage import replaced
+
+    several = [source] if isinstance(source, str | os.PathLike) else list(source)
+    target = None if out is None else Path(out)
+    if target is not None and target.suffix.lower() not in _AREA_FILES:
+        raise UsageError(f"{target}: use a file that ends in {', '.join(_AREA_FILES)}")
+    if target is not None and not target.parent.is_dir():
+        raise UsageError(f"{target}: the folder {target.parent} does not exist: create it first")
+    frame = polygonize_rasters(
+        [Path(one) for one in several],
+        simplify_m=simplify_m,
+        min_area_m2=min_area_m2,
+        background=background,
+    )
+    if target is not None:
+        with replaced(target) as partial:
+            written = frame.to_crs("OGC:CRS84") if target.suffix == ".geojson" else frame
+            named = partial.with_name(f"{partial.name}{target.suffix}")
+            written.to_file(named, layer=re.sub(r"\W", "_", target.stem), engine="pyogrio")
+            named.replace(partial)
     return frame
 
 

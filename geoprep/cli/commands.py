@@ -16,7 +16,7 @@ from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
 from geoprep.cli.graphs import route, score
 from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, GroupedCommand, OutputPath
-from geoprep.cli.roads import vectorize
+from geoprep.cli.roads import polygonize, vectorize
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def cli() -> None:
 cli.add_command(download)
 cli.add_command(build_zarr)
 cli.add_command(vectorize)
+cli.add_command(polygonize)
 cli.add_command(score)
 cli.add_command(route)
 

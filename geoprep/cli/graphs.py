@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +17,7 @@ from geoprep.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SCORE_HELP = """Score a road network against ground truth: APLS, APLS_time and TOPO.
+SCORE_HELP = """Score a road network (APLS, APLS_time, TOPO) or a map of classes (IoU, F1).
 
 The ground truth and the proposal are each a file of one scene, a folder with one file per scene, or
 a SpaceNet table (.csv). Files are labels, road networks such as `geoprep vectorize` writes, or
@@ -29,8 +30,10 @@ geoprep score --truth labels/ --proposal city.gpkg --images chips/
 geoprep score --truth labels/ --proposal city.gpkg --images moscow.zarr
 geoprep score --truth labels/ --proposal submission.csv --images chips/ --json
 geoprep score --truth truth.csv --proposal mine.csv --pixel-size 0.3      tables in pixels
+geoprep score --truth masks/ --proposal maps/ --classes classes.yaml      rasters of classes
 """
 _INPUT, _LABELS, _APLS, _TOPO, _RUN = "Input", "Labels", "APLS", "TOPO", "Run"
+_CLASSES = "Classes"
 _PATH = click.Path(path_type=Path)
 
 
@@ -163,6 +166,23 @@ _PATH = click.Path(path_type=Path)
     help="Random seed for choosing starting points.",
 )
 @grouped_option(
+    _CLASSES,
+    "--classes",
+    metavar="FILE|TEXT",
+    help="Classes of ground truth rasters, as for build-zarr; default: their values are the "
+    "numbers of the classes of the predictions.",
+)
+@grouped_option(
+    _CLASSES,
+    "--boundary",
+    type=POSITIVE,
+    default=2.0,
+    show_default=True,
+    metavar="PIXELS",
+    help="Largest distance between boundaries of classes that match.",
+)
+@grouped_option(_RUN, "--csv", type=_PATH, help="CSV file to write the rows to as well.")
+@grouped_option(
     _RUN,
     "--threads",
     type=click.IntRange(1),
@@ -182,9 +202,46 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
         raise UsageError("--speed-field contradicts --speed-from attributes: leave out one of them")
     found = score_networks(**given, progress=not (quiet or as_json)).attrs
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(_without_nan(found), indent=2))
+    elif "pooled" in found:
+        _print_classes(found)
     else:
         _print_scores(found)
+
+
+def _without_nan(value: Any) -> Any:  # noqa: ANN401 - nested plain values
+    """Return nested values for JSON, which has no NaN: None instead."""
+    if isinstance(value, dict):
+        return {name: _without_nan(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _print_classes(found: Mapping[Any, Any]) -> None:
+    """Print the scores of rasters of classes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    titles = {"mean_iou": "mean IoU", "mean_f1": "F1", "boundary_f1": "boundary F1"}
+    titles |= {f"iou_{name}": name for name in found["classes"]}
+    rows = [*found["scenes"], {"scene": "all pixels", **found["pooled"]}]
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("scene", overflow="fold")
+    for title in titles.values():
+        table.add_column(title, justify="right")
+    for row in rows:
+        cells = ["-" if math.isnan(row[name]) else f"{row[name]:.3f}" for name in titles]
+        table.add_row(row["scene"], *cells, style="bold" if row is rows[-1] else "")
+    console = Console()
+    console.print(table)
+    total = max(1, sum(map(sum, found["confusion"])))
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    for title in ("ground truth \\ proposal", *found["classes"], "none"):
+        table.add_column(title, justify="right")
+    for name, counts in zip(found["classes"], found["confusion"], strict=True):
+        table.add_row(name, *(f"{count / total:.2%}" if count else "" for count in counts))
+    console.print(table)
 
 
 _COLUMNS = ("APLS", "recall", "prec.", "time", "TOPO", "prec.", "recall")

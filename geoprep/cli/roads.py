@@ -181,3 +181,65 @@ def _say_threshold(rasters: Path) -> None:
     if stated is not None:
         first, low, high = stated
         click.echo(f"threshold {low:.3g}, high threshold {high:.3g} (of {first})")
+
+
+POLYGONIZE_HELP = """Turn predictions of classes into polygons.
+
+MAPS are predictions of training.predict with a model of classes, or folders of them. Areas are
+dissolved across the borders of predictions. Neighbours keep touching when they are simplified. Each
+polygon has its class, its area and its mean confidence (of predictions with --confidence).
+
+\b
+geoprep polygonize maps/ --out areas.gpkg
+geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
+"""
+
+
+@click.command(
+    cls=GroupedCommand,
+    help=POLYGONIZE_HELP,
+    short_help="Turn predictions of classes into polygons.",
+)
+@click.argument("maps", nargs=-1, required=True, type=click.Path(path_type=Path))
+@grouped_option(
+    _OUTPUT,
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write; its suffix sets the format: .gpkg, .geojson or .fgb.",
+)
+@grouped_option(
+    "Polygons",
+    "--simplify",
+    "simplify_m",
+    type=click.FloatRange(0),
+    metavar="METRES",
+    help="Simplify edges by about so many metres, shared edges alike; 0 keeps the edges of pixels. "
+    "Default: one pixel.",
+)
+@grouped_option(
+    "Polygons",
+    "--min-area",
+    "min_area_m2",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    metavar="M2",
+    help="Leave out smaller polygons.",
+)
+@grouped_option("Polygons", "--background", is_flag=True, help="Keep the class background.")
+@JSON
+def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 - click passes options by name
+    """Write the polygons of classes."""
+    import_quickly("rasterio", "pyogrio")
+    from geoprep.api import polygonize as polygonize_classes
+
+    frame = polygonize_classes(list(maps), out=out, **options)
+    areas = frame.groupby("class", sort=False)["area_m2"].agg(["count", "sum"])
+    rows = {name: (int(count), float(area)) for name, count, area in areas.itertuples()}
+    if as_json:
+        found = {name: {"polygons": n, "area_m2": area} for name, (n, area) in rows.items()}
+        click.echo(json.dumps({"out": str(out), "classes": found}, indent=2))
+        return
+    counts = ", ".join(f"{name} {n:,} ({area / 1e4:,.1f} ha)" for name, (n, area) in rows.items())
+    click.echo(f"wrote {out}: {counts or 'no polygons'}")

@@ -9,7 +9,7 @@ from typing import Final
 _SPACENET: Final = re.compile(r"(aoi_\d+_.+)_((?:img|chip)\d+)")
 _CONTENT: Final = re.compile(
     r"_(?:geojson_roads_speed|geojson_roads|spacenetroads|ps-rgb|ps-ms|pan|ms|mul-pansharpen"
-    r"|rgb-pansharpen|mul)(?=_)"
+    r"|rgb-pansharpen|mul|classes)(?=_)"
 )
 _SUFFIXES: Final = frozenset(
     {".geojson", ".json", ".gpkg", ".graphml", ".parquet", ".shp", ".fgb", ".csv"}

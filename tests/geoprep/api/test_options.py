@@ -50,8 +50,13 @@ COMMANDS = {
         "score",
         "--truth t --proposal p --images i --pixel-size 2 --speed-from auto --speed-field f "
         "--speed-unit kmh --layer l --where w --snap 5 --control-point-spacing 9 --published "
-        "--topo-radius 10 --topo-variant sat2graph --topo-starts 2 --seed 3 --threads 2 --quiet "
+        "--topo-radius 10 --topo-variant sat2graph --topo-starts 2 --seed 3 --classes c.yaml "
+        "--boundary 3 --csv s.csv --threads 2 --quiet "
         "--json",
+    ),
+    "polygonize": (
+        "polygonize",
+        "maps --out a.gpkg --simplify 2 --min-area 5 --background --json",
     ),
     "route": (
         "route",
@@ -63,6 +68,7 @@ NAMES = {
     "products": "product",
     "cities": "city",
     "rasters": "source",
+    "maps": "source",
     "network": "roads",
     "no_gap_closing": "close_gaps",
     "shortest": "by",

@@ -1,0 +1,190 @@
+"""Score rasters of classes against ground truth, per scene and over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import binary_erosion, distance_transform_edt
+
+from geoprep.errors import UsageError
+from geoprep.masks.class_rasters import NODATA, class_names, raster_files, read_classes
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCounts:
+    """Pixels of a scene, which add up over scenes.
+
+    Attributes
+    ----------
+    confusion
+        int64 (class, class), pixels by class in the ground truth and in the proposal. The last
+        column counts those where the proposal has none.
+    boundary
+        int64 (class, 4): boundary pixels of the ground truth near one of the proposal, and all of
+        them; then the same of the proposal.
+    """
+
+    confusion: NDArray[np.int64]
+    boundary: NDArray[np.int64]
+
+    def __add__(self, other: ClassCounts) -> ClassCounts:
+        return ClassCounts(self.confusion + other.confusion, self.boundary + other.boundary)
+
+    def figures(self, names: Sequence[str]) -> dict[str, float]:
+        """Return ``mean_iou``, ``mean_f1``, ``accuracy``, ``boundary_f1``, and IoU per class.
+
+        Means are over classes in the ground truth; NaN where there are no pixels.
+        """
+        table = self.confusion.astype(np.float64)
+        hit, truth = np.diagonal(table), table.sum(axis=1)
+        found = table.sum(axis=0)[: len(names)]
+        there = truth > 0
+        near_truth, all_truth, near_found, all_found = self.boundary.T.astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            iou = hit / (truth + found - hit)
+            f1 = 2 * hit / (truth + found)
+            recall, precision = near_truth / all_truth, near_found / np.maximum(all_found, 1)
+            edges = np.where(recall + precision > 0, 2 * recall * precision, 0)
+            edges = edges / np.where(recall + precision > 0, recall + precision, 1)
+        edged = there & (all_truth > 0)
+        values = {
+            "mean_iou": _mean(iou[there]),
+            "mean_f1": _mean(f1[there]),
+            "accuracy": hit.sum() / truth.sum() if truth.sum() else math.nan,
+            "boundary_f1": _mean(edges[edged]),
+        }
+        values |= {f"iou_{name}": value for name, value in zip(names, iou, strict=True)}
+        return {name: float(value) for name, value in values.items()}
+
+
+def count_classes(
+    truth: NDArray[np.uint8], proposal: NDArray[np.uint8], classes: int, boundary: float
+) -> ClassCounts:
+    """Return the counts of one scene.
+
+    Parameters
+    ----------
+    truth, proposal
+        uint8 (y, x), numbers of classes; 255 without. Pixels without ground truth do not count.
+    classes
+        Number of classes.
+    boundary
+        Largest distance in pixels between boundaries that match.
+    """
+    known = truth < classes
+    cell = truth[known].astype(np.int64) * (classes + 1) + np.minimum(proposal[known], classes)
+    size = classes * (classes + 1)
+    confusion = np.bincount(cell, minlength=size).reshape(classes, classes + 1)
+    edges = np.zeros((classes, 4), np.int64)
+    for number in range(classes):
+        one, other = (_edge(label == number) & known for label in (truth, proposal))
+        edges[number] = (*_near(one, other, boundary), *_near(other, one, boundary))
+    return ClassCounts(confusion.astype(np.int64), edges)
+
+
+def _edge(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the pixels of a mask next to a pixel outside it; not those at the image's border."""
+    inside: NDArray[np.bool_] = mask & ~binary_erosion(mask, border_value=1)
+    return inside
+
+
+def _near(pixels: NDArray[np.bool_], others: NDArray[np.bool_], distance: float) -> tuple[int, int]:
+    """Return how many pixels are near one of the others, and how many there are."""
+    count = int(pixels.sum())
+    if not count or not others.any():
+        return 0, count
+    return int((distance_transform_edt(~others)[pixels] <= distance).sum()), count
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def score_rasters(
+    truth: Path,
+    proposal: Path,
+    classes: Sequence[Mapping[str, Any]] = (),
+    *,
+    boundary: float = 2.0,
+    scene_key: Callable[[str], str] = str,
+) -> dict[str, Any]:
+    """Return the scores of rasters of classes as plain values.
+
+    Parameters
+    ----------
+    truth, proposal
+        A raster, or a folder with one per scene. Each proposal is read on the grid of its ground
+        truth.
+    classes
+        Classes of the ground truth, see `geoprep.labels.parse_classes`. Empty: its values are the
+        numbers of the proposal's classes.
+    boundary
+        Largest distance in pixels of the ground truth between boundaries that match.
+    scene_key
+        Returns the name of a scene from that of its file; for several scenes.
+
+    Returns
+    -------
+    dict
+        ``classes``; ``pooled`` figures, see `ClassCounts.figures`; ``confusion``, rows of the
+        ground truth, the last column without a class; ``scenes``; ``settings``.
+
+    Raises
+    ------
+    UsageError
+        There are no rasters, the two have no scene in common, or the classes are not known.
+    """
+    pairs = _pairs(raster_files(truth), raster_files(proposal), scene_key)
+    names, _ = class_names(pairs[0][2])
+    names = names or tuple(one["name"] for one in classes)
+    if not names:
+        raise UsageError(
+            f"{pairs[0][2]} has no class names, as predictions of training.predict have: name the "
+            "values with `classes`"
+        )
+    unknown = [one["name"] for one in classes if one["name"] not in names]
+    if unknown:
+        raise UsageError(
+            f"`classes` names {', '.join(unknown)}; the proposal has {', '.join(names)}"
+        )
+    scenes, total = [], None
+    for scene, true_file, found_file in pairs:
+        label = read_classes(true_file, names, classes)
+        found = read_classes(found_file, names, classes, like=label)
+        if (label.label == NODATA).all():
+            continue
+        counts = count_classes(label.label, found.label, len(names), boundary)
+        total = counts if total is None else total + counts
+        scenes.append({"scene": scene, **counts.figures(names)})
+    if total is None:
+        raise UsageError(f"{truth}: no pixel has one of the classes {', '.join(names)}")
+    return {
+        "classes": list(names),
+        "pooled": total.figures(names),
+        "confusion": total.confusion.tolist(),
+        "scenes": scenes,
+        "settings": {"boundary": boundary},
+    }
+
+
+def _pairs(
+    truths: Sequence[Path], proposals: Sequence[Path], scene_key: Callable[[str], str]
+) -> list[tuple[str, Path, Path]]:
+    """Return scene, ground truth and proposal of every scene that has both."""
+    if len(truths) == len(proposals) == 1:
+        return [(truths[0].stem, truths[0], proposals[0])]
+    found = {scene_key(file.stem): file for file in proposals}
+    keys = [(scene_key(file.stem), file) for file in truths]
+    pairs = [(key, file, found[key]) for key, file in keys if key in found]
+    if not pairs:
+        raise UsageError(
+            f"{truths[0].parent} and {proposals[0].parent} have no scene in common: name the files "
+            "alike"
+        )
+    return pairs

@@ -1,0 +1,189 @@
+"""Classes of predictions as polygons, dissolved across their borders, without gaps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+from rasterio.features import rasterize, shapes
+
+from geoprep.errors import UsageError
+from geoprep.grid import Grid
+from geoprep.masks.class_rasters import (
+    NODATA,
+    ClassRaster,
+    class_names,
+    raster_files,
+    read_classes,
+)
+
+if TYPE_CHECKING:
+    import geopandas as gpd
+
+
+def polygonize_rasters(
+    sources: Sequence[Path],
+    *,
+    simplify_m: float | None = None,
+    min_area_m2: float = 0.0,
+    background: bool = False,
+) -> gpd.GeoDataFrame:
+    """Return the classes of predictions as polygons in the CRS of the first.
+
+    Parameters
+    ----------
+    sources
+        Predictions of classes, or folders of them. Where they overlap the first one counts.
+    simplify_m
+        Edges are simplified by about so many metres, shared ones alike, so that neighbours keep
+        touching; None: one pixel; 0: the edges of pixels.
+    min_area_m2
+        Smaller polygons are left out.
+    background
+        Whether to keep the class ``background``.
+
+    Returns
+    -------
+    geopandas.GeoDataFrame
+        One row per polygon: ``class``, ``value`` (number of the class), ``area_m2``,
+        ``confidence`` (mean of its pixels, 0..1; NaN without such a band), ``geometry``.
+
+    Raises
+    ------
+    UsageError
+        There are no predictions of classes, their classes or CRS differ, or they are not
+        georeferenced.
+    ImageError
+        A file cannot be read.
+    """
+    import geopandas as gpd
+
+    files = [file for source in sources for file in raster_files(source)]
+    names, _ = class_names(files[0])
+    if not names:
+        raise UsageError(
+            f"{files[0]} has no class names: give predictions of training.predict with classes"
+        )
+    values: list[int] = []
+    areas: list[Any] = []
+    sums: list[tuple[float, float]] = []
+    crs = metres = None
+    for file in files:
+        if class_names(file)[0] != names:
+            raise UsageError(f"{file} and {files[0]} differ in their classes: use one model")
+        raster = read_classes(file, names)
+        if not raster.crs:
+            raise UsageError(f"{file} is not georeferenced: areas need a position on the ground")
+        crs = crs or raster.crs
+        if raster.crs != crs:
+            raise UsageError(
+                f"{file} is in {raster.crs}, {files[0]} in {crs}: reproject them to one CRS"
+            )
+        if metres is None:
+            metres, unit = _pixel(raster)
+        _leave_out(raster, areas)
+        for area, value, total in _areas(raster):
+            values.append(value)
+            areas.append(area)
+            sums.append(total)
+    faces, found, confidence = _dissolved(areas, np.array(values, np.int64), np.array(sums))
+    tolerance = unit * (1.0 if simplify_m is None else simplify_m / (metres or 1.0))
+    if tolerance and len(faces):
+        faces = shapely.coverage_simplify(faces, tolerance)
+    frame = gpd.GeoDataFrame(
+        {"class": [names[i] for i in found], "value": found, "confidence": confidence},
+        geometry=faces,
+        crs=crs,
+    )
+    local = frame.to_crs(frame.estimate_utm_crs()) if len(frame) else frame
+    frame.insert(2, "area_m2", local.area)
+    kept = (frame["area_m2"] >= min_area_m2) & ~frame.geometry.is_empty
+    if not background:
+        kept &= frame["class"] != "background"
+    return (
+        frame[kept]
+        .sort_values(["value", "area_m2"], ascending=[True, False])
+        .reset_index(drop=True)
+    )
+
+
+def _pixel(raster: ClassRaster) -> tuple[float, float]:
+    """Return the side of a pixel in metres, and in units of the CRS."""
+    a, b, _, d, e, _ = tuple(raster.transform)[:6]
+    height, width = raster.label.shape
+    grid = Grid(height, width, raster.transform, raster.crs.to_wkt())
+    return math.prod(grid.gsd_m()) ** 0.5, abs(a * e - b * d) ** 0.5
+
+
+def _leave_out(raster: ClassRaster, areas: Sequence[Any]) -> None:
+    """Take away the pixels that earlier rasters hold."""
+    if not areas:
+        return
+    height, width = raster.label.shape
+    corners = [raster.transform * at for at in ((0, 0), (width, 0), (width, height), (0, height))]
+    box = shapely.Polygon(corners)
+    near = [area for area in areas if shapely.area(shapely.intersection(area, box)) > 0]
+    if near:
+        taken = rasterize(near, out_shape=(height, width), transform=raster.transform, fill=0)
+        raster.label[taken > 0] = NODATA
+
+
+def _areas(raster: ClassRaster) -> list[tuple[Any, int, tuple[float, float]]]:
+    """Return every connected area of a class, its class, and pixels and sum of confidence."""
+    found: list[tuple[Any, int, tuple[float, float]]] = []
+    for shape, value in shapes(
+        raster.label, mask=raster.label != NODATA, connectivity=4, transform=raster.transform
+    ):
+        found.append((shapely.geometry.shape(shape), int(value), (0.0, 0.0)))
+    if raster.confidence is None or not found:
+        return [(area, value, (0.0, math.nan)) for area, value, _ in found]
+    numbered = rasterize(
+        [(area, number) for number, (area, *_) in enumerate(found, 1)],
+        out_shape=raster.label.shape,
+        transform=raster.transform,
+        dtype="int32",
+    ).ravel()
+    pixels = np.bincount(numbered, minlength=len(found) + 1)[1:]
+    weights = raster.confidence.ravel() / 255
+    total = np.bincount(numbered, weights=weights, minlength=len(found) + 1)[1:]
+    return [
+        (area, value, (float(count), float(confidence)))
+        for (area, value, _), count, confidence in zip(found, pixels, total, strict=True)
+    ]
+
+
+def _dissolved(
+    areas: Sequence[Any], values: NDArray[np.int64], sums: NDArray[np.float64]
+) -> tuple[NDArray[np.object_], NDArray[np.int64], NDArray[np.float64]]:
+    """Return polygons with common vertices where they touch, their classes and confidences."""
+    if not areas:
+        return np.array([], object), values, np.array([])
+    shapes_ = np.array(areas, object)
+    parts, classes, confidence = [], [], []
+    for value in np.unique(values):
+        mine = values == value
+        united = shapely.get_parts(shapely.union_all(shapes_[mine]))
+        tree = shapely.STRtree(united)
+        inner = shapely.point_on_surface(shapes_[mine])
+        which, part = tree.query(inner, predicate="intersects")
+        pixels, total = (
+            np.bincount(part, weights=sums[mine][which, i], minlength=len(united)) for i in (0, 1)
+        )
+        parts += united.tolist()
+        classes += [int(value)] * len(united)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            confidence += (total / pixels).tolist()
+    # Lines between all polygons, cut where three of them meet: each edge occurs once.
+    edges = shapely.unary_union(shapely.boundary(np.array(parts, object)))
+    faces = shapely.get_parts(shapely.polygonize(shapely.get_parts(edges)))
+    tree = shapely.STRtree(parts)
+    face, part = tree.query(shapely.point_on_surface(faces), predicate="intersects")
+    order = np.argsort(face)
+    face, part = face[order], part[order]
+    faces = faces[face]
+    return faces, np.array(classes)[part], np.array(confidence)[part]

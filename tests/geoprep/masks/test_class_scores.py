@@ -1,0 +1,118 @@
+"""Scores of rasters of classes against scikit-learn and hand-made cases."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import rasterio
+from affine import Affine
+from click.testing import CliRunner
+from scipy.ndimage import zoom
+from sklearn.metrics import confusion_matrix, f1_score, jaccard_score
+
+import geoprep as gp
+from geoprep.cli import cli
+from geoprep.errors import UsageError
+from geoprep.masks.class_scores import count_classes
+
+NAMES = ("background", "house", "lake")
+PLACE = Affine(0.5, 0, 4e5, 0, -0.5, 6e6)
+
+
+def write(path, values, names=(), transform=PLACE, **profile):
+    """Write (y, x) or (band, y, x) as a GeoTIFF; return its path."""
+    layers = values[None] if values.ndim == 2 else values
+    count, height, width = layers.shape
+    shape = {"count": count, "height": height, "width": width, "dtype": "uint8"}
+    place = {"crs": "EPSG:32637", "transform": transform}
+    path.parent.mkdir(exist_ok=True)
+    with rasterio.open(path, "w", driver="GTiff", **shape, **place, **profile) as dataset:
+        dataset.write(layers.astype(np.uint8))
+        if names:
+            dataset.update_tags(CLASS_NAMES=json.dumps(names))
+    return path
+
+
+@pytest.fixture
+def maps(tmp_path):
+    """Return folders of ground truth and predictions of two scenes, and their labels."""
+    random, truths, founds = np.random.default_rng(0), [], []
+    for number in (0, 1):
+        truth = random.choice(np.array([0, 1, 2, 255]), (40, 50)).astype(np.uint8)
+        found = np.where(random.random(truth.shape) < 0.7, truth, 1)
+        found[:2] = 255
+        write(tmp_path / "masks" / f"AOI_7_Moscow_classes_chip{number}.tif", truth, nodata=255)
+        predicted = tmp_path / "maps" / f"AOI_7_Moscow_PS-RGB_chip{number}.tif"
+        write(predicted, found, NAMES, nodata=255)
+        truths.append(truth)
+        founds.append(found)
+    return tmp_path / "masks", tmp_path / "maps", np.stack(truths), np.stack(founds)
+
+
+def test_scores_are_those_of_scikit_learn(maps):
+    masks, folder, truth, found = maps
+    frame = gp.score(masks, folder)
+    known = truth != 255
+    table = confusion_matrix(truth[known], found[known], labels=[0, 1, 2, 255])[:3]
+    assert frame.attrs["confusion"] == table.tolist()
+    for rows, here in ((frame.attrs["pooled"], slice(None)), (frame.iloc[1], 1)):
+        pair = truth[here][known[here]], found[here][known[here]]
+        options = {"labels": [0, 1, 2], "average": None}
+        assert [rows[f"iou_{name}"] for name in NAMES] == pytest.approx(
+            jaccard_score(*pair, **options)
+        )
+        assert rows["mean_f1"] == pytest.approx(f1_score(*pair, **options).mean())
+        assert rows["accuracy"] == pytest.approx((pair[0] == pair[1]).mean())
+    assert frame["scene"].tolist() == ["aoi_7_moscow_chip0", "aoi_7_moscow_chip1"]
+
+
+def test_the_command_prints_tables_and_writes_csv_and_json(maps, tmp_path):
+    masks, folder, *_ = maps
+    given = ["score", "--truth", str(masks), "--proposal", str(folder)]
+    printed = CliRunner().invoke(cli, given, catch_exceptions=False).output
+    assert "boundary F1" in printed
+    assert "all pixels" in printed
+    rows = tmp_path / "scores.csv"
+    result = CliRunner().invoke(cli, [*given, "--json", "--csv", str(rows)])
+    found = json.loads(result.output)
+    assert found["classes"] == list(NAMES)
+    assert found["pooled"]["mean_iou"] == pytest.approx(
+        np.mean([found["pooled"][f"iou_{name}"] for name in NAMES])
+    )
+    assert rows.read_text().startswith("scene,mean_iou")
+
+
+def test_boundaries_match_within_the_distance():
+    truth = np.zeros((40, 40), np.uint8)
+    truth[10:30, 10:30] = 1
+    for shift, same in ((0, 1.0), (2, 1.0), (5, None)):
+        found = np.roll(truth, shift, axis=1)
+        score = count_classes(truth, found, 2, 2).figures(("a", "b"))["boundary_f1"]
+        assert score == pytest.approx(1) if same else score < 0.8
+
+
+def test_a_coarser_proposal_is_read_on_the_grid_of_the_truth(tmp_path):
+    coarse = np.random.default_rng(0).integers(0, 3, (10, 12)).astype(np.uint8)
+    truth = write(tmp_path / "truth" / "a.tif", zoom(coarse, 2, order=0))
+    found = write(tmp_path / "found" / "b.tif", coarse, NAMES, PLACE @ Affine.scale(2), nodata=255)
+    assert gp.score(truth, found).attrs["pooled"]["mean_iou"] == 1
+
+
+def test_colours_and_values_of_the_truth_have_names(tmp_path):
+    label = np.random.default_rng(0).integers(0, 3, (9, 11)).astype(np.uint8)
+    found = write(tmp_path / "found" / "a.tif", label, NAMES, nodata=255)
+    values = write(tmp_path / "values" / "a.tif", np.array([7, 20, 30], np.uint8)[label])
+    colours = np.array([[0, 0, 0], [250, 10, 0], [0, 0, 200]], np.uint8)[label].transpose(2, 0, 1)
+    painted = write(tmp_path / "painted" / "a.tif", colours, photometric="rgb")
+    numbers = "background=7,house=20,lake=30"
+    for truth, classes in (
+        (values, numbers),
+        (painted, "background=#000000,house=250,10,0,lake=#0000C8"),
+    ):
+        assert gp.score(truth, found, classes=classes).attrs["pooled"]["mean_iou"] == 1
+    with pytest.raises(UsageError, match="names wood; the proposal has background, house, lake"):
+        gp.score(values, found, classes="wood=7")
+    with pytest.raises(UsageError, match="has no class names"):
+        gp.score(values, values)

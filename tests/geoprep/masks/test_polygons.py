@@ -1,0 +1,111 @@
+"""Polygons of classes: the prediction when drawn again, no gaps, dissolved across borders."""
+
+from __future__ import annotations
+
+import json
+
+import geopandas
+import numpy as np
+import pytest
+import rasterio
+import shapely
+from affine import Affine
+from click.testing import CliRunner
+from rasterio.features import rasterize
+from scipy.ndimage import gaussian_filter
+
+import geoprep as gp
+from geoprep.cli import cli
+from geoprep.errors import UsageError
+
+NAMES = ("background", "house", "lake")
+PLACE = Affine(0.5, 0, 4e5, 0, -0.5, 6e6)
+
+
+def blobs(height, width, seed=0):
+    """Return smooth areas of three classes, uint8 (y, x)."""
+    noise = np.random.default_rng(seed).normal(size=(3, height, width))
+    smooth = np.stack([gaussian_filter(layer, 4) for layer in noise])
+    return smooth.argmax(0).astype(np.uint8)
+
+
+def write(path, label, confidence=None, left=0, names=NAMES):
+    layers = label[None] if confidence is None else np.stack([label, confidence])
+    count, height, width = layers.shape
+    shape = {"count": count, "height": height, "width": width, "dtype": "uint8", "nodata": 255}
+    place = {"crs": "EPSG:32637", "transform": PLACE @ Affine.translation(left, 0)}
+    with rasterio.open(path, "w", driver="GTiff", **shape, **place) as dataset:
+        dataset.write(layers.astype(np.uint8))
+        dataset.update_tags(CLASS_NAMES=json.dumps(names))
+        if count == 2:
+            dataset.descriptions = ("class", "confidence")
+    return path
+
+
+def drawn(frame, shape):
+    """Return polygons as a raster on the grid of the prediction."""
+    pairs = zip(frame.geometry, frame["value"], strict=True)
+    return rasterize(pairs, out_shape=shape, transform=PLACE, fill=255, dtype="uint8")
+
+
+def test_edges_of_pixels_give_the_prediction_back(tmp_path):
+    label = blobs(60, 80)
+    label[20:25, 30:70] = 255
+    frame = gp.polygonize(write(tmp_path / "a.tif", label), simplify_m=0, background=True)
+    assert (drawn(frame, label.shape) == label).all()
+    assert frame["area_m2"].sum() == pytest.approx((label != 255).sum() * 0.25, rel=2e-3)
+    assert frame.geometry.is_valid.all()
+
+
+def test_simplified_neighbours_keep_touching(tmp_path):
+    label = blobs(60, 80)
+    frame = gp.polygonize(write(tmp_path / "a.tif", label), simplify_m=1.0, background=True)
+    exact = gp.polygonize(tmp_path / "a.tif", simplify_m=0, background=True)
+    assert shapely.get_num_coordinates(frame.geometry).sum() < (
+        0.7 * shapely.get_num_coordinates(exact.geometry).sum()
+    )
+    whole = shapely.union_all(frame.geometry)
+    assert whole.area == pytest.approx(frame.area.sum(), rel=1e-9)  # no overlap
+    assert not shapely.get_interior_ring(whole, 0)  # no gap
+    assert (drawn(frame, label.shape) == label).mean() > 0.93
+    assert shapely.coverage_is_valid(frame.geometry.to_numpy())
+
+
+def test_areas_are_dissolved_across_predictions_and_overlaps_counted_once(tmp_path):
+    label = blobs(50, 100)
+    sure = np.full(label.shape, 100, np.uint8)
+    sure[:, 55:] = 200
+    write(tmp_path / "left.tif", label[:, :60], sure[:, :60])
+    write(tmp_path / "right.tif", label[:, 50:], sure[:, 50:], left=50)
+    frame = gp.polygonize(tmp_path, simplify_m=0, background=True)
+    alone = gp.polygonize(
+        write(tmp_path.parent / f"{tmp_path.name}.tif", label), simplify_m=0, background=True
+    )
+    assert (drawn(frame, label.shape) == label).all()
+    assert len(frame) == len(alone)
+    weights = frame["area_m2"] / frame["area_m2"].sum()
+    seen = np.where(np.arange(100) < 55, 100, 200) / 255
+    assert (weights * frame["confidence"]).sum() == pytest.approx(seen.mean(), rel=1e-3)
+    assert alone["confidence"].isna().all()
+
+
+def test_the_command_writes_a_geopackage(tmp_path):
+    write(tmp_path / "a.tif", blobs(40, 40))
+    out = tmp_path / "areas.gpkg"
+    given = ["polygonize", str(tmp_path / "a.tif"), "--out", str(out), "--min-area", "5"]
+    result = CliRunner().invoke(cli, given, catch_exceptions=False)
+    assert result.output.startswith(f"wrote {out}: house")
+    frame = geopandas.read_file(out)
+    assert set(frame["class"]) <= {"house", "lake"}
+    assert (frame["area_m2"] >= 5).all()
+    assert frame.crs.to_epsg() == 32637
+
+
+def test_other_rasters_are_refused(tmp_path):
+    plain = write(tmp_path / "plain.tif", blobs(9, 9), names=())
+    with pytest.raises(UsageError, match="has no class names"):
+        gp.polygonize(plain)
+    one = write(tmp_path / "one.tif", blobs(9, 9))
+    other = write(tmp_path / "other.tif", blobs(9, 9), names=("a", "b", "c"))
+    with pytest.raises(UsageError, match="differ in their classes"):
+        gp.polygonize([one, other])
