@@ -61,6 +61,9 @@ def raster_files(path: Path, *, required: bool = True) -> list[Path]:
     """
     found = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
     files = [file for file in found if file.suffix.lower() in SUFFIXES and file.is_file()]
+    # The overlay of a prediction, NAME.png beside NAME.tif, is a picture.
+    stems = {file.stem for file in files if file.suffix.lower() in (".tif", ".tiff")}
+    files = [file for file in files if file.suffix.lower() != ".png" or file.stem not in stems]
     if required and not files:
         raise UsageError(f"{path}: no raster of classes; give a file or a folder of them")
     return files

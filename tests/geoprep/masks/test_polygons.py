@@ -91,8 +91,9 @@ def test_areas_are_dissolved_across_predictions_and_overlaps_counted_once(tmp_pa
 
 def test_the_command_writes_a_geopackage(tmp_path):
     write(tmp_path / "a.tif", blobs(40, 40))
+    (tmp_path / "a.png").write_bytes(b"an overlay")
     out = tmp_path / "areas.gpkg"
-    given = ["polygonize", str(tmp_path / "a.tif"), "--out", str(out), "--min-area", "5"]
+    given = ["polygonize", str(tmp_path), "--out", str(out), "--min-area", "5"]
     result = CliRunner().invoke(cli, given, catch_exceptions=False)
     assert result.output.startswith(f"wrote {out}: house")
     frame = geopandas.read_file(out)
