@@ -307,10 +307,11 @@ class MachineConfig:
     device: Literal["auto", "cpu", "cuda", "xpu"] = option(
         "auto", "Device to train on; auto uses an accelerator if there is one."
     )
-    precision: Literal["bf16", "tf32", "fp32"] = option(
-        "bf16",
-        "Precision of convolutions; weights and loss are always fp32. tf32 is fp32 with "
-        "TensorFloat-32 on CUDA devices, which fp32 switches off.",
+    precision: Literal["auto", "bf16", "tf32", "fp32"] = option(
+        "auto",
+        "Precision of convolutions; weights and loss are always fp32. auto: bf16 where the device "
+        "computes in it, else tf32, which is fp32 with TensorFloat-32 on CUDA devices (fp32 "
+        "switches that off).",
     )
     compile: Literal["loss", "model", "off"] = option(
         "loss", "Parts to compile with torch.compile, if there is a compiler."

@@ -347,6 +347,7 @@ class Run:
             "threads": torch.get_num_threads(),
             "torch": str(torch.__version__),
             "engine": self.engine.name,
+            "precision": str(self.engine.dtype).removeprefix("torch."),
             "device": self.engine.device.type,
             "compiled": self.engine.compile_mode,
             "ranks": this_rank()[1],

@@ -17,4 +17,5 @@ from .native import CompileMode as CompileMode
 from .native import Engine as Engine
 from .native import choose_device as choose_device
 from .native import choose_engine as choose_engine
+from .native import computes_bf16 as computes_bf16
 from .native import missing_compiler as missing_compiler

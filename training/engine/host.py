@@ -149,7 +149,7 @@ def describe(engine: Engine) -> list[tuple[str, str]]:
     cpu = ", ".join(sets) or torch.backends.cpu.get_cpu_capability()
     emulated = not {"AVX512_BF16", "AMX_BF16", "BF16"} & set(sets)
     if emulated and engine.dtype == torch.bfloat16 and engine.device.type == "cpu":
-        cpu += " (none for bf16, which is emulated: `precision` fp32 is faster)"
+        cpu += " (none for bf16, which is emulated: `precision` auto is faster)"
     return [
         ("engine", engine.reason),
         ("device", _device_name(engine.device)),

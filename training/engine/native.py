@@ -24,7 +24,7 @@ from training.engine import ipex
 
 EngineName = Literal["auto", "native", "ipex"]
 DeviceName = Literal["auto", "cpu", "cuda", "xpu"]
-Precision = Literal["bf16", "tf32", "fp32"]
+Precision = Literal["auto", "bf16", "tf32", "fp32"]
 CompileMode = Literal["loss", "model", "off"]
 
 
@@ -96,7 +96,7 @@ def choose_device(name: DeviceName = "auto") -> torch.device:
 def choose_engine(
     name: EngineName = "auto",
     device: DeviceName = "auto",
-    precision: Precision = "bf16",
+    precision: Precision = "auto",
     compile_mode: CompileMode = "loss",
 ) -> Engine:
     """Return the engine for the given settings.
@@ -109,7 +109,8 @@ def choose_engine(
         ``auto`` uses an accelerator if there is one.
     precision
         ``bf16`` (autocast: parameters stay fp32), ``fp32``, or ``tf32``, which is fp32 with
-        TensorFloat-32 on CUDA devices. ``bf16`` becomes ``tf32`` on a device without bf16.
+        TensorFloat-32 on CUDA devices. ``auto`` is bf16 where the device computes in it, else
+        tf32. ``bf16`` becomes ``tf32`` on a CUDA device without bf16; a CPU emulates it.
     compile_mode
         ``loss`` compiles the loss, ``model`` the model as well, ``off`` nothing. On a CPU a
         compiled model is not measurably faster, and compiling takes a minute.
@@ -132,16 +133,27 @@ def choose_precision(device: torch.device, precision: Precision) -> tuple[torch.
 
     PyTorch uses TensorFloat-32 in convolutions by default, but not in matrix products.
     """
-    note: str = precision
-    bf16 = precision == "bf16"
+    computed = computes_bf16(device)
+    bf16 = precision == "bf16" or (precision == "auto" and computed)
+    note: str = ("bf16" if bf16 else "fp32") if precision == "auto" else precision
     if device.type == "cuda":
-        if bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+        if precision in ("auto", "bf16") and not computed:
             bf16, note = False, "tf32 (this device has no bf16)"
         tf32 = precision != "fp32"
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     elif precision == "tf32":
         note = f"fp32 (tf32 is for cuda, not {device.type})"
+    elif precision == "auto" and not bf16:
+        note = f"fp32 (this {device.type} has no instructions for bf16)"
     return torch.bfloat16 if bf16 else torch.float32, note
+
+
+def computes_bf16(device: torch.device) -> bool:
+    """Return whether a device computes in bf16; a CPU without its instructions emulates it."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    cpu = torch.cpu
+    return device.type != "cpu" or (cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())
 
 
 def _choose_name(name: EngineName, device: torch.device) -> tuple[EngineName, str]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from loaders import Normalize
 from training.checkpoint import ModelInfo
-from training.engine import missing_compiler
+from training.engine import computes_bf16, missing_compiler
 
 CPU = torch.device("cpu")
 Compile = Literal["auto", "on", "off"]
@@ -251,11 +251,7 @@ class CompiledRunner(ModuleRunner):
 
 def choose_dtype(device: torch.device, precision: NativePrecision) -> torch.dtype:
     """Return the dtype of the convolutions."""
-    rounded = precision == "bf16"
-    if precision == "auto":
-        cpu = torch.cpu
-        fast = cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported()
-        rounded = device.type != "cpu" or fast
+    rounded = computes_bf16(device) if precision == "auto" else precision == "bf16"
     return torch.bfloat16 if rounded else torch.float32
 
 

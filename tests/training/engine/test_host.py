@@ -43,7 +43,7 @@ def test_the_header_names_engine_device_instructions_and_threads(monkeypatch):
 def test_bf16_on_a_processor_without_it_is_pointed_out(monkeypatch):
     monkeypatch.setattr(machine, "instruction_sets", lambda: ("AVX2",))
     rows = dict(machine.describe(choose_engine("native", "cpu", "bf16", "off")))
-    assert "`precision` fp32" in rows["instructions"]
+    assert "`precision` auto" in rows["instructions"]
     rows = dict(machine.describe(choose_engine("native", "cpu", "fp32", "off")))
     assert "--precision" not in rows["instructions"]
 

@@ -184,6 +184,8 @@ def test_a_missing_device_is_refused(monkeypatch):
     [
         ("bf16", True, torch.bfloat16, True, "bf16"),
         ("bf16", False, torch.float32, True, "tf32 (this device has no bf16)"),
+        ("auto", True, torch.bfloat16, True, "bf16"),
+        ("auto", False, torch.float32, True, "tf32 (this device has no bf16)"),
         ("tf32", True, torch.float32, True, "tf32"),
         ("fp32", True, torch.float32, False, "fp32"),
     ],
@@ -200,7 +202,16 @@ def test_precision_on_cuda(monkeypatch, precision, supported, dtype, tf32, note)
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
 
 
-def test_precision_on_a_cpu():
+def test_precision_on_a_cpu(monkeypatch):
     cpu = torch.device("cpu")
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    for computed, dtype, note in (
+        (True, torch.bfloat16, "bf16"),
+        (False, torch.float32, "fp32 (this cpu has no instructions for bf16)"),
+    ):
+        monkeypatch.setattr(
+            torch.cpu, "_is_avx512_bf16_supported", lambda computed=computed: computed
+        )
+        assert choose_precision(cpu, "auto") == (dtype, note)
     assert choose_precision(cpu, "bf16") == (torch.bfloat16, "bf16")
     assert choose_precision(cpu, "tf32") == (torch.float32, "fp32 (tf32 is for cuda, not cpu)")

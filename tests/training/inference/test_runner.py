@@ -95,7 +95,12 @@ def test_a_model_is_compiled_if_that_pays_and_the_user_reads_only_what_matters(m
 def test_precision_follows_the_hardware(monkeypatch):
     assert choose_dtype(CPU, "bf16") == torch.bfloat16
     assert choose_dtype(CPU, "fp32") == torch.float32
-    assert choose_dtype(torch.device("cuda"), "auto") == torch.bfloat16
+    for computed in (True, False):
+        monkeypatch.setattr(
+            torch.cuda, "is_bf16_supported", lambda computed=computed, **_: computed
+        )
+        found = choose_dtype(torch.device("cuda"), "auto")
+        assert found == (torch.bfloat16 if computed else torch.float32)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     assert choose_dtype(CPU, "auto") == torch.float32
