@@ -68,8 +68,8 @@ def vectorize(
     transform, crs
         Affine (pixel to CRS) and CRS of an array.
     threshold
-        Minimum probability of road pixels. None: that of the prediction (its tag
-        ``ROAD_THRESHOLD``), 0.3 for other rasters.
+        Minimum probability of road pixels. None: 0.3, or what makes a prediction's own threshold
+        (its tag ``ROAD_THRESHOLD``) the high threshold: 0.3 for 0.5.
     high_threshold
         Probability that every connected component must reach at some pixel. None: the odds of the
         threshold times 7/3, such as 0.5 for 0.3.

@@ -81,8 +81,8 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
     _ROADS,
     "--threshold",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Minimum probability of road pixels, up to 1. Default: that of the prediction (its tag "
-    "ROAD_THRESHOLD), 0.3 for other rasters.",
+    help="Minimum probability of road pixels, up to 1. Default: 0.3, or what makes a prediction's "
+    "own threshold (its tag ROAD_THRESHOLD) the high threshold.",
 )
 @grouped_option(
     _ROADS,

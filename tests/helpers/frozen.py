@@ -341,8 +341,8 @@ def read_networks(work: Path) -> Values:
         "frozen lines": lines_digest(work / "networks" / "roads.geojson"),
         "lines": lines_digest(work / "again.geojson"),
     }
-    # Versions up to 0.1.0 did not smooth lines, and did not read the threshold of a prediction.
-    rough = ("--out", "predicted.geojson", "--smoothing", "0", "--quiet", "--threshold", "0.3")
+    # Versions up to 0.1.0 did not smooth lines.
+    rough = ("--out", "predicted.geojson", "--smoothing", "0", "--quiet")
     command("geoprep", "vectorize", "predictions/whole", *rough)
     exact["lines of a prediction"] = lines_digest(work / "predicted.geojson")
     return {"exact": exact, "close": close}

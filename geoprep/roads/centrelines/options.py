@@ -21,8 +21,8 @@ class Tracing:
     Attributes
     ----------
     threshold
-        Minimum probability of road pixels. None: that of a prediction (its tag
-        ``ROAD_THRESHOLD``), or 0.3 for other rasters.
+        Minimum probability of road pixels. None: 0.3, or what makes a prediction's own threshold
+        (its tag ``ROAD_THRESHOLD``) the high threshold.
     high_threshold
         Probability that every connected component must reach at some pixel (hysteresis). Pixels of
         masks and of speeds have the probability 1. None: the odds of the threshold times 7/3, such
@@ -103,7 +103,13 @@ class Tracing:
         tagged
             Threshold that the raster states; None: none.
         """
-        low = next(value for value in (self.threshold, tagged, _THRESHOLD) if value is not None)
-        if self.high_threshold is not None:
-            return low, self.high_threshold
-        return low, round(_RAISED_ODDS * low / (1 + (_RAISED_ODDS - 1) * low), 6)
+        low = self.threshold
+        if low is None:
+            low = _THRESHOLD if tagged is None else _at_odds(tagged, 1 / _RAISED_ODDS)
+        high = _at_odds(low, _RAISED_ODDS) if self.high_threshold is None else self.high_threshold
+        return low, high
+
+
+def _at_odds(probability: float, factor: float) -> float:
+    """Return the probability whose odds are those of another one times a factor."""
+    return round(factor * probability / (1 + (factor - 1) * probability), 6)

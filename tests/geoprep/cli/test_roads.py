@@ -289,11 +289,15 @@ def test_a_prediction_states_the_threshold(tmp_path, monkeypatch, capsys):
         return text, len(read_network(out).ends)
 
     text, roads = rows()
+    assert f"threshold 0.3, high threshold 0.5 (of {raster})" in text
+    assert roads == 2  # the weakest reaches 0.3 but not 0.5
+    prediction(raster, "0.7")
+    text, roads = rows()
     assert f"threshold 0.5, high threshold 0.7 (of {raster})" in text
     assert roads == 1
     text, roads = rows("--threshold", "0.3")
     assert "high threshold" not in text
-    assert roads == 2  # the weakest reaches 0.3 but not 0.5
+    assert roads == 2
     assert rows("--threshold", "0.3", "--high-threshold", "0.3")[1] == 3
     assert rows("--high-threshold", "0.55")[1] == 2
     prediction(raster, "much")
@@ -304,7 +308,8 @@ def test_a_prediction_states_the_threshold(tmp_path, monkeypatch, capsys):
 
 def test_high_threshold_follows_the_threshold():
     assert Tracing().thresholds(None) == (0.3, 0.5)
-    assert Tracing().thresholds(0.5) == (0.5, 0.7)
+    assert Tracing().thresholds(0.5) == (0.3, 0.5)
+    assert Tracing().thresholds(0.7) == (0.5, 0.7)
     assert Tracing(threshold=0.3).thresholds(0.5) == (0.3, 0.5)
-    assert Tracing(high_threshold=0.4).thresholds(0.5) == (0.5, 0.4)
+    assert Tracing(high_threshold=0.4).thresholds(0.5) == (0.3, 0.4)
     assert Tracing().thresholds(1.0) == (1, 1)
