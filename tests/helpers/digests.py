@@ -15,6 +15,7 @@ resnet34-unet   shape of every tensor of its state by name: with other names, ch
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 import tempfile
@@ -77,7 +78,11 @@ def training_digests(work: Path) -> tuple[dict[str, str], dict[str, list[int]]]:
     if last["progress"]["step"] != STEPS:
         raise RuntimeError(f"{last['progress']['step']} steps were trained, not {STEPS}")
     image = min((work / "city").rglob("*.tif"))
+    # Version 0.1.0 first took the best threshold of all pixels, which the metrics still hold.
+    with (work / "run" / "metrics.csv").open(newline="") as file:
+        threshold = list(csv.DictReader(file))[-1]["best_threshold"]
     words = ("training.predict", "run/last.pt", image, *machine, "--out", "maps")
+    words = (*words, "--threshold", threshold)
     command(*words, "--window", "128", "--overlap", "32", "--compile", "off", "--quiet")
     found = {
         f"weights after {STEPS} steps": weights_of(work / "run" / "last.pt")[0],

@@ -341,8 +341,8 @@ def read_networks(work: Path) -> Values:
         "frozen lines": lines_digest(work / "networks" / "roads.geojson"),
         "lines": lines_digest(work / "again.geojson"),
     }
-    # Versions up to 0.1.0 did not smooth lines.
-    rough = ("--out", "predicted.geojson", "--smoothing", "0", "--quiet")
+    # The first files of 0.1.0 are of before lines were smoothed, and the stated threshold was used.
+    rough = ("--out", "predicted.geojson", "--smoothing", "0", "--quiet", "--threshold", "0.3")
     command("geoprep", "vectorize", "predictions/whole", *rough)
     exact["lines of a prediction"] = lines_digest(work / "predicted.geojson")
     return {"exact": exact, "close": close}
@@ -372,6 +372,7 @@ def lines_digest(path: Path) -> str:
         properties = {
             key: round(value, 3) if isinstance(value, float) else value
             for key, value in sorted(feature["properties"].items())
+            if not key.startswith("confidence")  # which came after the files were frozen
         }
         lines.append(json.dumps([points.tolist(), properties]))
     return digest("\n".join(lines).encode())
