@@ -151,9 +151,10 @@ def choose_precision(device: torch.device, precision: Precision) -> tuple[torch.
 def computes_bf16(device: torch.device) -> bool:
     """Return whether a device computes in bf16; a CPU without its instructions emulates it."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    cpu = torch.cpu
-    return device.type != "cpu" or (cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type != "cpu":
+        return True
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def _choose_name(name: EngineName, device: torch.device) -> tuple[EngineName, str]:
