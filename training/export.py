@@ -196,16 +196,17 @@ def _compare_with_checkpoint(
     info = record.info
     runner, _ = opened.for_pixels(0)
     native = NativeRunner(model, info, device=torch.device("cpu"), precision="fp32")
-    threshold = chosen_threshold(info.targets, None, info.threshold)
+    threshold = None if info.has_classes else chosen_threshold(info.targets, None, info.threshold)
     compared = tiles[:_COMPARED] or [example_image(info) for _ in range(_COMPARED)]
-    apart, iou = agreement(native, runner, compared, threshold)
+    apart, alike = agreement(native, runner, compared, threshold)
     files = export_files(out)
     nbytes = sum(file.stat().st_size for file in files)
     _say(f"{' and '.join(map(str, files))}: {nbytes / 1e6:.1f} MB, {runner.description}")
     _say(
         f"compared with the checkpoint in float32 on {len(compared)} "
         f"{'tiles' if tiles else 'images of noise'}: probabilities differ by {apart:.2g} on "
-        f"average, IoU of the road masks {iou:.3f}"
+        f"average, {'same class at' if threshold is None else 'IoU of the road masks'} {alike:.3f}"
+        + (" of the pixels" if threshold is None else "")
     )
     if record.precision == "int8":
         _say(
@@ -215,9 +216,11 @@ def _compare_with_checkpoint(
 
 
 def agreement(
-    one: Runner, other: Runner, tiles: Sequence[Tensor], threshold: float
+    one: Runner, other: Runner, tiles: Sequence[Tensor], threshold: float | None
 ) -> tuple[float, float]:
-    """Return the mean difference of two runners' probabilities, and the IoU of their road masks.
+    """Return the mean difference of two runners' probabilities, and how far their maps agree.
+
+    The latter is the IoU of their road masks, or the share of pixels with the same class.
 
     Parameters
     ----------
@@ -226,7 +229,7 @@ def agreement(
     tiles
         uint8 (n, band, y, x) each.
     threshold
-        Minimum probability of a road.
+        Minimum probability of a road; None for models of classes.
     """
     import torch
 
@@ -235,8 +238,12 @@ def agreement(
         first, second = one(tile).cpu(), other(tile).cpu()
         apart += float(torch.abs(first - second).sum(dtype=torch.float64))
         pixels += first.numel()
-        a, b = first[..., -1] >= threshold, second[..., -1] >= threshold
-        both, either = both + int((a & b).sum()), either + int((a | b).sum())
+        if threshold is None:
+            same = first.argmax(dim=-1) == second.argmax(dim=-1)
+            both, either = both + int(same.sum()), either + same.numel()
+        else:
+            a, b = first[..., -1] >= threshold, second[..., -1] >= threshold
+            both, either = both + int((a & b).sum()), either + int((a | b).sum())
     return apart / max(pixels, 1), both / either if either else 1.0
 
 

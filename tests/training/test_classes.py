@@ -18,6 +18,7 @@ from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from training.checkpoint import ModelInfo, load
 from training.evaluate import main as evaluate_main
+from training.export import main as export_main
 from training.losses import ClassLoss, class_share, class_weights, inverse_root
 from training.metrics import ClassMetrics, worst_class
 
@@ -129,12 +130,21 @@ def test_a_run_on_classes_learns_them_without_being_told(fit, tmp_path, cover, c
     assert {tuple(c) for c in store.classes.rgb} <= {tuple(c) for c in picture.reshape(-1, 3)}
 
 
-def test_an_interrupted_epoch_of_classes_resumes_to_the_same_weights(fit, tmp_path, cover):
-    common = ("--lr", "0.03", "--pictures", 0, "--min-share", "fast=0.02")
-    assert fit("--out", tmp_path / "one", "--epochs", 2, *common, store=cover) == 0
-    fit("--out", tmp_path / "two", "--epochs", 2, "--save-every", 2, *common, store=cover)
-    assert rows(tmp_path / "one")[-1]["loss"] == rows(tmp_path / "two")[-1]["loss"]
-    both = [load(tmp_path / name).model for name in ("one", "two")]
+def test_an_interrupted_epoch_of_classes_resumes_to_the_same_weights(
+    fit, tmp_path, cover, monkeypatch
+):
+    samples = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "4")
+    network = ("--model", "helpers.tiny:interrupted", *samples)
+    common = ("--epochs", 2, "--lr", "0.03", "--pictures", 0, "--min-share", "fast=0.02")
+    one, two = tmp_path / "one", tmp_path / "two"
+    monkeypatch.setenv("DOOM_AT", "0")
+    assert fit("--out", one, *common, store=cover, network=network) == 0
+    monkeypatch.setenv("DOOM_AT", "3")
+    assert fit("--out", two, *common, store=cover, network=network) == 130
+    monkeypatch.setenv("DOOM_AT", "0")
+    assert fit("--resume", two, store=None, network=network[:2]) == 0
+    assert rows(one)[-1]["loss"] == rows(two)[-1]["loss"]
+    both = [load(folder).model for folder in (one, two)]
     assert all(torch.equal(a, b) for a, b in zip(*(m.values() for m in both), strict=True))
 
 
@@ -243,6 +253,21 @@ def test_evaluation_has_iou_per_class_and_the_confusion_matrix(fit, tmp_path, co
     assert model.info.class_names == NAMES
     found = model(np.zeros((3, 40, 40), np.uint8))
     assert found.sum(axis=0) == pytest.approx(1, abs=1e-5)
+
+
+def test_an_exported_model_of_classes_scores_as_its_checkpoint(fit, tmp_path, cover, capfd):
+    out, file = tmp_path / "run", tmp_path / "model.pt2"
+    assert fit("--out", out, "--epochs", 1, "--pictures", 0, store=cover) == 0
+    words = (out / "best.pt", "--model", "helpers.tiny:build", "--format", "fp32", "--out", file)
+    assert export_main([str(word) for word in words]) == 0
+    assert "same class at 1.000 of the pixels" in capfd.readouterr().out
+    found = []
+    for given in ((out, "--model", "helpers.tiny:build", "--precision", "fp32"), (file,)):
+        words = (*given, cover, "--quiet", "--json")
+        assert evaluate_main([str(word) for word in words]) == 0
+        found.append(json.loads(capfd.readouterr().out))
+    assert found[1]["classes"] == list(NAMES)
+    assert found[1]["metrics"] == pytest.approx(found[0]["metrics"], abs=2e-3)
 
 
 def test_class_weights_of_a_file(tmp_path, cover):
