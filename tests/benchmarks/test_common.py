@@ -194,7 +194,7 @@ def test_folder_for_scratch_files_that_cannot_be_created_is_reported(tmp_path: P
 
 
 def test_missing_store_is_reported_without_a_traceback(tmp_path: Path, capsys):
-    assert loaders.main([str(tmp_path / "absent.zarr"), "--quick", "--only", "load"]) == 1
+    assert loaders.main(["--store", str(tmp_path / "absent.zarr"), "--quick"]) == 1
     assert "absent.zarr" in capsys.readouterr().err
 
 
