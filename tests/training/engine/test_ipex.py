@@ -168,7 +168,9 @@ def test_ipexrun_starts_a_run():
     launcher = Path(sys.executable).with_name("ipexrun")
     launch = [launcher, "cpu", "--ninstances", "1", "--ncores-per-instance", "1", "--no-python"]
     done = subprocess.run(
-        [*launch, sys.executable, "-m", "training.fit", "--help"], capture_output=True, text=True
+        [*launch, sys.executable, "-m", "training.fit", "--help-all"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert "--engine" in done.stdout
