@@ -94,6 +94,8 @@ test-wheel-%: .venv-wheel-%/.installed
 
 # Quick tests with the oldest version of each dependency that pyproject.toml allows, which are printed
 # first. torch is excepted: its old builds bring CUDA along.
+# Its numba keeps compiled kernels apart: another version's, in the same folder, cannot be read.
+test-oldest: export NUMBA_CACHE_DIR = $(CURDIR)/.venv-oldest/numba
 test-oldest: .venv-oldest/.installed
 	@sed '/^$$/,$$d' constraints-oldest.txt
 	cd tests && ../.venv-oldest/bin/python -m pytest $(SPREAD) -m 'not slow' $(QUICK)
