@@ -81,8 +81,8 @@ QUICK = geoprep/api geoprep/cli/test_commands.py geoprep/cli/test_roads.py \
 	loaders/test_stream.py training/test_api.py training/test_checkpoint.py training/test_cli.py
 # The newest Python runs more of it than 3.12, which lies between two that are tested.
 WHEEL_3.12 = $(QUICK)
-WHEEL_3.13 = $(addprefix geoprep/,api cli executors imagery labels plan sources storage store) \
-	geoprep/building/test_run.py loaders training
+WHEEL_3.13 = $(addprefix geoprep/,api cli imagery labels plan sources store) \
+	geoprep/building/test_run.py loaders training/engine training/test_*.py
 
 # Quick tests on another Python, from a wheel as pip installs it and not from this folder:
 # make test-wheel-3.13
@@ -144,7 +144,7 @@ bench-peers: .venv/.dev .venv-peers/.installed
 		"$$python" -m venv .venv-wheel-$* 2>/dev/null && break; done; \
 		test -x .venv-wheel-$*/bin/python || { echo "Python $* is not installed" >&2; exit 1; }
 	.venv-wheel-$*/bin/python -m pip install --quiet --disable-pip-version-check \
-		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt '.[train,deploy,cluster,dev]'
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt '.[train,dev]'
 	@touch $@
 
 .venv-oldest/.installed: pyproject.toml constraints-oldest.txt
