@@ -508,9 +508,7 @@ def polygonize(
     if target is not None:
         with replaced(target) as partial:
             written = frame.to_crs("OGC:CRS84") if target.suffix == ".geojson" else frame
-            named = partial.with_name(f"{partial.name}{target.suffix}")
-            written.to_file(named, layer=re.sub(r"\W", "_", target.stem), engine="pyogrio")
-            named.replace(partial)
+            written.to_file(partial, layer=re.sub(r"\W", "_", target.stem), engine="pyogrio")
     return frame
 
 

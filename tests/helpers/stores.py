@@ -43,7 +43,7 @@ def write_store(
     """Write a store of four tiles per scene; ``splits`` repeats over the scenes.
 
     ``order`` puts the bands, with their pixels, into another order. With the speed unit ``none``
-    nobody knows the speed of any road. ``classes`` has the names ``background``, ``slow`` and
+    no road has a known speed. ``classes`` has the names ``background``, ``slow`` and
     ``fast``, and possibly others that never occur, in any order.
     """
     tiles = 4 * scenes

@@ -72,7 +72,7 @@ def test_a_batch_of_classes_has_no_speed_and_one_of_speeds_has_both(tiles, paint
     assert speeds.speed is speeds.label
 
 
-def test_the_order_of_another_store_is_mended_with_a_warning(covers):
+def test_another_order_of_classes_is_changed_with_a_warning(covers):
     for load in (
         RamTiles.load,
         lambda stores: RamTiles.load(stores, keep="compressed"),

@@ -161,7 +161,7 @@ def test_a_class_that_never_occurs_is_said_before_the_first_epoch(fit, tmp_path,
     assert printed.index("water, ice: ") < printed.index("epoch 1/1")
 
 
-def test_the_order_of_a_second_store_is_mended_with_a_note(fit, tmp_path, cover, capfd):
+def test_classes_of_a_second_store_are_reordered_with_a_note(fit, tmp_path, cover, capfd):
     other = write_store(tmp_path / "other.zarr", scenes=4, classes=OTHER)
     assert fit(cover, other, "--out", tmp_path / "run", "--epochs", 1, store=None) == 0
     assert (
