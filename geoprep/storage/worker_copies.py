@@ -11,8 +11,8 @@ from geoprep.errors import OutputError, UsageError
 from geoprep.storage.objects import remote_file
 from geoprep.storage.transfer import download
 
-_KEPT_FREE = 0.1
-"""Share of the disk that copies leave free."""
+_KEPT_FREE = 2**30
+"""Bytes of the disk that copies leave free."""
 
 
 def worker_copy(address: str) -> Path | None:
@@ -32,12 +32,12 @@ def worker_copy(address: str) -> Path | None:
     remote = remote_file(address)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        disk = shutil.disk_usage(folder)
+        free = shutil.disk_usage(folder).free
     except OSError:
         return None
     name = hashlib.sha256(address.encode()).hexdigest()[:32]
     path = folder / f"{name}{PurePosixPath(address).suffix[:20]}"
-    if not path.exists() and disk.free - remote.size < _KEPT_FREE * disk.total:
+    if not path.exists() and free - remote.size < _KEPT_FREE:
         return None
     try:
         download(remote, path)
