@@ -18,7 +18,7 @@ CHIP = chip55
 # The longest files come first (tests/conftest.py); xdist would begin with those of most tests.
 # Each process computes in one thread: two processes of two threads wait for each other.
 SPREAD ?= -n auto --dist loadfile --no-loadscope-reorder
-test test-oldest test-wheel-%: export OMP_NUM_THREADS ?= 1
+test test-oldest: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
 
@@ -46,9 +46,11 @@ demo: .venv/.core
 		roads.gpkg 'its road network, for routing; QGIS opens it coloured by speed' \
 		roads.png 'a picture of the network over the image'
 
-# Hundreds of processes start, each of which would compile the sources anew.
+# Hundreds of processes start, each of which would compile the sources anew. The commands of
+# README.md run in an environment of their own: make test-wheel-3.12
 test: .venv/.dev
-	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest $(SPREAD)
+	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest $(SPREAD) \
+		--ignore tests/e2e/test_readme.py
 
 lint: .venv/.dev
 	.venv/bin/ruff check .
@@ -79,17 +81,27 @@ test-ipex: .venv-ipex/.installed
 QUICK = geoprep/api geoprep/cli/test_commands.py geoprep/cli/test_roads.py \
 	geoprep/cli/test_score_route.py geoprep/store loaders/test_loader.py loaders/test_ram.py \
 	loaders/test_stream.py training/test_api.py training/test_checkpoint.py training/test_cli.py
-# On the newest Python all of the loaders, whose processes and memory depend on it most.
-WHEEL_3.12 = $(QUICK)
-WHEEL_3.13 = $(sort $(filter-out loaders/%,$(QUICK)) loaders training/engine)
+# One Python runs the quickstart of README.md, in an environment that has only what it tells to
+# install; the newest runs all of the loaders, whose processes and memory depend on it most.
+README_3.12 = e2e/test_readme.py
+WHEEL_3.13 = $(sort $(filter-out loaders/%,$(QUICK)) loaders)
 
-# Quick tests on another Python, from a wheel as pip installs it and not from this folder:
-# make test-wheel-3.13
-test-wheel-%: .venv-wheel-%/.installed
-	rm -rf build/wheel
-	.venv-wheel-$*/bin/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
-	.venv-wheel-$*/bin/python -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
-	cd tests && ../.venv-wheel-$*/bin/pytest $(SPREAD) -m 'not slow' $(WHEEL_$*)
+# The wheel on another Python, as pip installs it and not from this folder: make test-wheel-3.13
+# The interpreter goes by its name, or by its version where pyenv keeps it.
+test-wheel-%: WHEEL_ENV = build/venv-$*
+test-wheel-%: WHEEL_INSTALL = $(WHEEL_ENV)/bin/python -m pip install --quiet \
+	--disable-pip-version-check \
+	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
+test-wheel-%: dist
+	rm -rf $(WHEEL_ENV)
+	@for python in python$* $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python; do \
+		"$$python" -m venv $(WHEEL_ENV) 2>/dev/null && break; done; \
+		test -x $(WHEEL_ENV)/bin/python || { echo "Python $* is not installed" >&2; exit 1; }
+	$(WHEEL_INSTALL) "$$(echo dist/*.whl)[train]" pytest hypothesis
+	$(if $(README_$*),cd tests && ../$(WHEEL_ENV)/bin/pytest $(README_$*))
+	$(WHEEL_INSTALL) "$$(echo dist/*.whl)[train,dev]"
+	cd tests && OMP_NUM_THREADS=1 ../$(WHEEL_ENV)/bin/pytest $(SPREAD) -m 'not slow' \
+		$(or $(WHEEL_$*),$(QUICK))
 
 # Quick tests with the oldest version of each dependency that pyproject.toml allows, which are printed
 # first. torch is excepted: its old builds bring CUDA along.
@@ -99,16 +111,11 @@ test-oldest: .venv-oldest/.installed
 	@sed '/^$$/,$$d' constraints-oldest.txt
 	cd tests && ../.venv-oldest/bin/python -m pytest $(SPREAD) -m 'not slow' $(QUICK)
 
-# Source archive and wheel, in dist/. Their contents are checked. The wheel is installed in a new
-# environment, where the quickstart of README.md is run.
+# Source archive and wheel, in dist/. Their contents are checked.
 dist: .venv/.dev
-	rm -rf dist build/venv-dist
+	rm -rf dist
 	.venv/bin/python -m build --outdir dist .
-	$(PYTHON) -m venv build/venv-dist
-	build/venv-dist/bin/python -m pip install --quiet --disable-pip-version-check \
-		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt \
-		"$$(echo dist/*.whl)[train]" pytest hypothesis
-	cd tests && ../build/venv-dist/bin/python -m pytest e2e/test_distribution.py e2e/test_readme.py
+	.venv/bin/python -m pytest tests/e2e/test_distribution.py
 
 # Other loaders, in an environment of their own, and then all that is measured next to them (a
 # quarter of an hour). A loader that cannot be installed here is named and left out.
@@ -137,15 +144,6 @@ bench-peers: .venv/.dev .venv-peers/.installed
 		-e '.[train,ipex]' pytest hypothesis
 	@touch $@
 
-# The interpreter goes by its name, or by its version where pyenv keeps it.
-.venv-wheel-%/.installed: pyproject.toml constraints.txt
-	@for python in python$* $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python; do \
-		"$$python" -m venv .venv-wheel-$* 2>/dev/null && break; done; \
-		test -x .venv-wheel-$*/bin/python || { echo "Python $* is not installed" >&2; exit 1; }
-	.venv-wheel-$*/bin/python -m pip install --quiet --disable-pip-version-check \
-		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt '.[train,dev]'
-	@touch $@
-
 .venv-oldest/.installed: pyproject.toml constraints-oldest.txt
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
@@ -159,4 +157,4 @@ bench-peers: .venv/.dev .venv-peers/.installed
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-ipex .venv-oldest .venv-peers .venv-wheel-* build dist $(DEMO)
+	rm -rf .venv .venv-ipex .venv-oldest .venv-peers build dist $(DEMO)
