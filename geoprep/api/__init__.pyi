@@ -12,9 +12,6 @@ from .progress import counting_bar as counting_bar
 from .road_functions import polygonize as polygonize
 from .road_functions import route as route
 from .road_functions import score as score
-from .road_functions import stated_thresholds as stated_thresholds
-from .road_functions import vectorize as vectorize
-from .road_functions import write_road_table as write_road_table
 from .store_functions import check_store as check_store
 from .store_functions import export_footprints as export_footprints
 from .store_functions import export_scenes as export_scenes
@@ -22,3 +19,6 @@ from .store_functions import preview as preview
 from .store_functions import store_info as store_info
 from .stores import Store as Store
 from .stores import open_store as open_store
+from .vectorizing import stated_thresholds as stated_thresholds
+from .vectorizing import vectorize as vectorize
+from .vectorizing import write_road_table as write_road_table
