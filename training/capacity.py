@@ -1,10 +1,9 @@
-"""Memory that a run needs, which is only warned about, and the fastest batch size."""
+"""Memory that a run needs and that is available, which is only warned about."""
 
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -14,12 +13,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from geoprep.store import StoreReader
-from loaders import PAD_TO, Batch, available_memory, select, this_rank
-from training.data import crops_of, folds_of, model_info
-from training.engine import Engine, max_over_ranks
-from training.loop import optimizer_step
-from training.losses import Trainable, make_trainable
-from training.optim import STATE_PER_PARAMETER, prepare
+from loaders import PAD_TO, available_memory, select
+from training.data import folds_of, model_info
+from training.engine import Engine
+from training.losses import Trainable
+from training.optim import STATE_PER_PARAMETER
 from training.settings import Config
 from training.state import Run
 
@@ -28,18 +26,6 @@ _SIDES = (64, 128)
 
 LOSS_BYTES = 6 * 4
 """Memory of the loss per logit: fp32 logit, target, probability and three intermediate values."""
-
-SIZES = (2, 4, 8, 16, 32, 64, 128)
-"""Batch sizes to choose from; at least 2, since BatchNorm averages over samples."""
-
-STEPS_PER_EPOCH = 16
-"""Minimum steps per epoch: larger batches are a few per cent faster, but learn less per epoch."""
-
-_TIE = 0.02
-"""Rates that differ by less are equal; of equal rates the larger batch has better statistics."""
-
-_GIVE_UP = 0.9
-"""A rate below this share of the best ends the search: larger sizes are slower still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +94,7 @@ def estimate_run(run: Run) -> Estimate:
         Run with the tiles of its stage loaded.
     """
     tiles, residency = run.loader.tiles, run.config.residency
-    side, level = _largest(run.config, run.stores, run.stage)
+    side, level = largest_sides(run.config, run.stores, run.stage)
     count = len(tiles) + (0 if run.validation is None else len(run.validation.tiles))
     here, most = (count * size * size * (len(tiles.bands) + 1) for size in (tiles.side, level))
     if run.engine.device.type != "cpu" and residency != "device":
@@ -119,7 +105,7 @@ def estimate_run(run: Run) -> Estimate:
     return replace(planned, tiles=most, available=planned.available + here)
 
 
-def _largest(config: Config, stores: Sequence[StoreReader], first: int = 0) -> tuple[int, int]:
+def largest_sides(config: Config, stores: Sequence[StoreReader], first: int = 0) -> tuple[int, int]:
     """Return the largest sides of samples, padding included, and of tiles, in pixels.
 
     Parameters
@@ -158,7 +144,7 @@ def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) ->
     parameters = sum(p.numel() * 4 for p in model.parameters())
     copies = 2 + bool(config.ema) + STATE_PER_PARAMETER[config.optimizer]
     per_sample = max(1, int(pixel * side * side))
-    return Estimate(0, copies * parameters, fixed, per_sample, *_available(engine.device), side)
+    return Estimate(0, copies * parameters, fixed, per_sample, *available(engine.device), side)
 
 
 def measure_activations(model: nn.Module, *, bands: int, dtype: torch.dtype) -> tuple[int, float]:
@@ -207,105 +193,46 @@ def _stored_bytes(model: nn.Module, bands: int, side: int, dtype: torch.dtype) -
     return [*seen.values(), logits.numel() * LOSS_BYTES]
 
 
-def _available(device: torch.device) -> tuple[int, str]:
+def available(device: torch.device) -> tuple[int, str]:
+    """Return the bytes of memory that a device has left for tensors, and what limits them.
+
+    Memory that torch's cache holds unused counts as left.
+    """
     if device.type == "cpu":
         here = available_memory()
         return here.nbytes, here.limited_by
-    free: int = torch.get_device_module(device).mem_get_info(device)[0]
-    return free, f"device {device}"
+    module, limit = torch.get_device_module(device), f"device {device}"
+    if device.type == "mps":
+        return int(module.recommended_max_memory()) - int(module.current_allocated_memory()), limit
+    free = int(module.mem_get_info(device)[0])
+    return free + int(module.memory_reserved(device) - module.memory_allocated(device)), limit
+
+
+def tile_bytes(
+    config: Config, stores: Sequence[StoreReader], side: int, device: torch.device
+) -> tuple[int, int]:
+    """Return the bytes of training and of validation tiles in the memory of a device.
+
+    Parameters
+    ----------
+    config, stores
+        Settings and stores of the run, whose tiles are not loaded yet.
+    side
+        Side of a tile in pixels.
+    device
+        Device that trains. Tiles of `residency` ``compressed`` and ``stream`` count as 0: their
+        size is not known before they are loaded.
+    """
+    if config.residency != ("ram" if device.type == "cpu" else "device"):
+        return 0, 0
+    bands = len(model_info(config, stores).bands)
+    training, validation = (
+        sum(len(select(store, split, folds_of(config)).tiles) for store in stores)
+        * (side * side * (bands + 1))
+        for split in ("train", "val")
+    )
+    return training, validation
 
 
 def _gib(nbytes: int) -> str:
     return f"{nbytes / 2**30:.2f}"
-
-
-def choose_batch_size(
-    config: Config, engine: Engine, stores: Sequence[StoreReader]
-) -> tuple[Config, list[str]]:
-    """Return settings with a number as batch size, and remarks on how ``auto`` chose it.
-
-    Parameters
-    ----------
-    config, engine, stores
-        Settings, engine and stores of the run. All ranks use the size that rank 0 measured.
-    """
-    if config.batch_size != "auto":
-        return config, []
-    trainable = make_trainable(config, model_info(config, stores), engine, stores)
-    side, finest = _largest(config, stores)
-    fits = estimate(trainable.to(engine.device), config, engine, side).largest_batch
-    tiles = sum(len(select(store, "train", folds_of(config)).tiles) for store in stores)
-    samples = tiles * min(crops_of(config, s, s.level or finest)[1] for s in config.plan)
-    learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.accumulate)
-    rates = measure_rates(
-        step_timer(trainable, engine, config, side), max(SIZES[0], min(fits, learns))
-    )
-    (chosen,) = max_over_ranks([0 if this_rank()[0] else fastest(rates)], engine.device)
-    tried = ", ".join(f"{size}: {rate:.1f}" for size, rate in rates.items())
-    bound = f"{learns} would give fewer than {STEPS_PER_EPOCH} steps per epoch of {samples} samples"
-    if fits < learns:
-        bound = f"{fits} may not fit into memory"
-    note = (
-        f"batch size {chosen:.0f} is the fastest on this machine (images/s by size: {tried}); more "
-        f"than {bound}"
-    )
-    return replace(config, batch_size=int(chosen)), [note]
-
-
-def measure_rates(seconds: Callable[[int], float], most: int) -> dict[int, float]:
-    """Return the images per second by batch size, up to the size where the rate falls.
-
-    Parameters
-    ----------
-    seconds
-        Function of the batch size that returns the seconds of a step.
-    most
-        Largest size to try.
-    """
-    rates: dict[int, float] = {}
-    for size in SIZES:
-        if size > most or (rates and rates[max(rates)] < _GIVE_UP * max(rates.values())):
-            break
-        rates[size] = size / seconds(size)
-    return rates
-
-
-def fastest(rates: dict[int, float]) -> int:
-    """Return the size with the highest rate; of about equal rates the largest size."""
-    return max(size for size, rate in rates.items() if rate >= (1 - _TIE) * max(rates.values()))
-
-
-def step_timer(
-    trainable: Trainable, engine: Engine, config: Config, side: int, repeats: int = 3
-) -> Callable[[int], float]:
-    """Return a function that measures the seconds of a training step by batch size.
-
-    The steps train a copy, without compiling, which is the same cost for all sizes. The fastest of
-    ``repeats`` steps after a warm-up step counts.
-    """
-    plain = replace(engine, compile_mode="off")
-    module = copy.deepcopy(trainable).train()
-    optimizer = prepare(module, plain, replace(config, lr=0.0))
-    bands = trainable.prep.normalize.centre.numel()
-
-    def seconds(batch_size: int) -> float:
-        batch, measured = _noise(batch_size, side, bands), []
-        for _ in range(repeats + 1):
-            begun = time.perf_counter()
-            optimizer_step(module, optimizer, plain, [batch], clip=config.clip)
-            if engine.device.type != "cpu":
-                torch.accelerator.synchronize(engine.device)
-            measured.append(time.perf_counter() - begun)
-        return min(measured[1:])
-
-    return seconds
-
-
-def _noise(count: int, side: int, bands: int) -> Batch:
-    """Return a batch of random pixels and labels."""
-    random = torch.Generator().manual_seed(count)
-    shape = (count, side, side)
-    image = torch.randint(1, 256, (*shape, bands), dtype=torch.uint8, generator=random)
-    speed = torch.randint(0, 255, shape, dtype=torch.uint8, generator=random)
-    number = torch.arange(count)
-    return Batch(image.permute(0, 3, 1, 2), speed, number, torch.zeros(count, 3).int(), number)

@@ -346,6 +346,11 @@ class OutputConfig:
         4, "Validation tiles in the picture of each epoch; 0 for none.", "N", least=0, most=100
     )
     profile: bool = option(False, "Print a time breakdown of a training step, then exit.")
+    profile_settings: bool = option(
+        False,
+        "As --profile, and measure the step by memory layout and by --compile mode, each of which "
+        "takes up to some minutes to compile.",
+    )
     quiet: bool = option(False, "Hide the progress bar.")
 
 
@@ -387,5 +392,5 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
         return bisect_right(self.ends, epoch)
 
 
-OF_ONE_START = ("out", "resume", "overwrite", "profile", "quiet")
+OF_ONE_START = ("out", "resume", "overwrite", "profile", "profile_settings", "quiet")
 """Settings of one start of the command, without influence on the trained weights."""

@@ -11,12 +11,13 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
-from training.capacity import choose_batch_size, estimate_run
+from training.capacity import estimate_run
 from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
 from training.cli import write_file
 from training.data import class_pixels, differences, model_info, open_data
@@ -35,11 +36,13 @@ from training.monitor import (
     StopSignals,
     header,
     opened,
+    print_settings,
     profile,
     signal_name,
 )
 from training.settings import OF_ONE_START, SECTIONS, Config, counted
 from training.state import Run, RunProgress
+from training.step_rate import choose_batch_size, compare_settings
 
 UNCHANGEABLE = (
     *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "folds", "fold"),
@@ -69,6 +72,7 @@ def start(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
         resume = given.get("resume")
         saved = None if resume is None else on_rank_zero(lambda: _load(Path(resume)))
         config, notes = _settings(given, saved)
+        config = replace(config, profile=config.profile or config.profile_settings)
         if config.fold and config.folds is None:
             raise UsageError(f"`fold` {config.fold} needs `folds`, the number of folds")
         done = 0 if saved is None else RunProgress.from_plain(saved.progress).epoch
@@ -132,6 +136,8 @@ def _train(
             console.line(f"note: {note}")
         if config.profile:
             profile(run, console, training_step)
+            if config.profile_settings:
+                print_settings(compare_settings(run), size, console)
             return 0
         try:
             train(run, Callbacks(run, console, stop))

@@ -1,4 +1,4 @@
-"""Memory estimates against known values, and the choice of a batch size."""
+"""Memory estimates against known values."""
 
 import re
 from dataclasses import replace
@@ -7,15 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.capacity import (
-    LOSS_BYTES,
-    Estimate,
-    estimate,
-    fastest,
-    measure_activations,
-    measure_rates,
-    step_timer,
-)
+from training.capacity import LOSS_BYTES, Estimate, available, estimate, measure_activations
 from training.engine.native import choose_engine
 from training.losses import RoadLoss, Trainable
 from training.settings import Config
@@ -108,23 +100,22 @@ def test_if_no_batch_fits_other_settings_are_suggested():
     assert "smaller `crop`" in said
 
 
-def test_the_fastest_size_is_chosen_and_the_larger_of_equal_rates():
-    assert fastest({2: 8.0, 4: 10.0, 8: 8.0}) == 4
-    assert fastest({2: 10.0, 4: 10.1, 8: 10.0, 16: 9.0}) == 8
+class _Device:
+    """The memory figures of an accelerator: 3 GiB free, 2 GiB reserved, 1.5 GiB of them in use."""
+
+    def mem_get_info(self, device):
+        return 3 * GIB, 8 * GIB
+
+    def memory_reserved(self, device):
+        return 2 * GIB
+
+    def memory_allocated(self, device):
+        return 3 * GIB // 2
 
 
-def test_sizes_are_tried_until_rates_fall_or_the_bound_is_reached():
-    assert measure_rates({2: 0.25, 4: 0.4, 8: 1.0}.__getitem__, 128) == {2: 8.0, 4: 10.0, 8: 8.0}
-    assert list(measure_rates(lambda n: 0.1 * n, 16)) == [2, 4, 8, 16]
-
-
-def test_timing_steps_does_not_change_the_module(tiny_prep):
-    torch.manual_seed(0)
-    trainable = _trainable(_model(), tiny_prep)
-    before = {name: value.clone() for name, value in trainable.state_dict().items()}
-    engine = choose_engine("native", "cpu", "fp32")
-    assert step_timer(trainable, engine, Config(), 32, repeats=1)(2) > 0
-    assert all(torch.equal(value, before[name]) for name, value in trainable.state_dict().items())
+def test_unused_memory_of_torch_counts_as_available(monkeypatch):
+    monkeypatch.setattr(torch, "get_device_module", lambda device: _Device())
+    assert available(torch.device("cuda")) == (7 * GIB // 2, "device cuda")
 
 
 @pytest.fixture

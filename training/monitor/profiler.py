@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
 from loaders import Batch
+from training.engine import CompileMode
 from training.losses import AVERAGE, COPY, NORMALISE, WAIT
 from training.monitor.console import Console
 from training.state import BatchGroup, Run, StepResult
@@ -36,30 +37,81 @@ NOTES = {
 }
 
 
+def timing_event(device: torch.device) -> torch.Event:
+    """Return an event that the current stream of a device has passed when it is recorded."""
+    event = torch.Event(device, enable_timing=True)
+    event.record()
+    return event
+
+
 class Clock:
-    """Measures the seconds of each phase of a step.
+    """Measures the seconds of each phase of some steps, on the CPU and on the device.
+
+    On an accelerator the CPU only starts a phase's work. Events in the stream measure how long the
+    device takes for it; the CPU waits for them once, after the last step.
 
     Parameters
     ----------
     device
-        Device to synchronise before and after each phase.
+        Device of the steps.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.phases: dict[str, float] = defaultdict(float)
+        self._cpu: list[dict[str, float]] = []
+        self._events: list[list[tuple[str, torch.Event, torch.Event]]] = []
 
-    def _now(self) -> float:
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
-        return time.perf_counter()
+    def next_step(self) -> None:
+        """Begin a step; the phases until the next call belong to it."""
+        self._cpu.append(defaultdict(float))
+        self._events.append([])
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Add the time inside the context to a phase."""
-        begun = self._now()
+        """Add the time inside the context to a phase of the step."""
+        on_cpu = self.device.type == "cpu"
+        first = None if on_cpu else timing_event(self.device)
+        begun = time.perf_counter()
         yield
-        self.phases[phase] += self._now() - begun
+        self._cpu[-1][phase] += time.perf_counter() - begun
+        if first is not None:
+            self._events[-1].append((phase, first, timing_event(self.device)))
+
+    def cpu(self) -> dict[str, float]:
+        """Return the median seconds of each phase on the CPU."""
+        return _medians(self._cpu)
+
+    def on_device(self) -> dict[str, float]:
+        """Return the median seconds of each phase on the device; empty if that is the CPU."""
+        if self.device.type == "cpu":
+            return {}
+        torch.accelerator.synchronize(self.device)
+        steps: list[dict[str, float]] = []
+        for events in self._events:
+            steps.append(defaultdict(float))
+            for phase, first, last in events:
+                steps[-1][phase] += first.elapsed_time(last) / 1e3
+        return _medians(steps)
+
+    def step_seconds(self) -> float:
+        """Return the median seconds of a step, on the device if there is one.
+
+        On a device that is the time from the first event of a step to that of the next one, so
+        that work of the CPU that the device waits for counts once.
+        """
+        if self.device.type == "cpu":
+            return median(sum(phases.values()) for phases in self._cpu)
+        torch.accelerator.synchronize(self.device)
+        starts = [events[0][1] for events in self._events]
+        ends = [*starts[1:], self._events[-1][-1][2]]
+        return median(
+            start.elapsed_time(end) / 1e3 for start, end in zip(starts, ends, strict=True)
+        )
+
+
+def _medians(steps: list[dict[str, float]]) -> dict[str, float]:
+    """Return the median of each value over all steps."""
+    return {name: median(step[name] for step in steps) for name in steps[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +122,36 @@ class Profile:
     ----------
     seconds
         Median seconds of a step.
-    phases
-        Median seconds of each phase.
+    cpu, device
+        Median seconds of each phase on the CPU and on the device. The second is empty if the CPU
+        trains. Both run at the same time: do not add them.
     operators
-        Seconds and calls per step of each operator under torch's profiler, without the operators
-        that it calls.
+        Seconds on the CPU and on the device, and calls, per step of each operator under torch's
+        profiler, without the operators that it calls.
     """
 
     seconds: float
-    phases: dict[str, float]
-    operators: dict[str, tuple[float, float]]
+    cpu: dict[str, float]
+    device: dict[str, float]
+    operators: dict[str, tuple[float, float, float]]
+
+    def phase_rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield name, milliseconds (of the CPU and of the device), and share of each phase."""
+        decisive = self.device or self.cpu
+        total = max(sum(decisive.values()), 1e-9)
+        for name, seconds in self.cpu.items():
+            columns = [seconds, *([self.device[name]] if self.device else [])]
+            times = (f"{1e3 * value:.1f}" for value in columns)
+            yield name, *times, f"{decisive[name] / total:.1%}"
+
+    def operator_rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield name, shares (of the CPU's and of the device's time), and calls of the slowest."""
+        which = (1, 0) if self.device else (0,)
+        totals = [max(sum(row[i] for row in self.operators.values()), 1e-9) for i in (0, 1)]
+        slowest = sorted(self.operators.items(), key=lambda item: -item[1][which[0]])
+        for name, row in slowest[:OPERATORS]:
+            shares = (f"{row[i] / totals[i]:.1%}" for i in sorted(which))
+            yield name[:60], *shares, f"{row[2]:.0f}"
 
 
 def profile(run: Run, console: Console, step: TrainingStep) -> None:
@@ -96,25 +168,55 @@ def profile(run: Run, console: Console, step: TrainingStep) -> None:
     """
     console.line(f"profiling {WARM_UP + STEPS} steps, then {PROFILED} with torch's profiler")
     measured, terminal = measure(run, step), Terminal(width=100)
-    phases = Table("phase of a step", "ms", "share", "", title_justify="left")
-    total = max(sum(measured.phases.values()), 1e-9)
-    for name, seconds in measured.phases.items():
-        share = f"{seconds / total:.1%}"
-        phases.add_row(name, f"{1e3 * seconds:.1f}", share, console.spell(NOTES.get(name, "")))
+    kinds = ("CPU ms", f"{run.engine.device.type} ms") if measured.device else ("ms",)
+    phases = Table("phase of a step", *kinds, "share", "", title_justify="left")
+    for name, *figures in measured.phase_rows():
+        phases.add_row(name, *figures, console.spell(NOTES.get(name, "")))
     terminal.print(phases)
-    compiled = {"off": "nothing", "loss": "the loss", "model": "the model and the loss"}
     images = run.loader.schedule.batch_size * run.config.accumulate
     terminal.print(
         f"a step of {images} images takes {1e3 * measured.seconds:.0f} ms: "
         f"{images / measured.seconds:.1f} images/s "
-        f"(medians of {STEPS} steps; compiled: {compiled[run.engine.compile_mode]})"
+        f"(medians of {STEPS} steps; compiled: {_compiled(run.engine.compile_mode)})"
     )
-    operators = Table("operator", "share", "calls per step")
-    total = sum(seconds for seconds, _ in measured.operators.values())
-    slowest = sorted(measured.operators.items(), key=lambda item: -item[1][0])
-    for name, (seconds, calls) in slowest[:OPERATORS]:
-        operators.add_row(name[:60], f"{seconds / total:.1%}", f"{calls:.0f}")
+    if measured.device:
+        terminal.print(
+            f"The CPU takes {1e3 * sum(measured.cpu.values()):.0f} ms to start the work of a step, "
+            "while the device computes: the columns overlap. Shares are those of the device."
+        )
+    kinds = ("CPU share", f"{run.engine.device.type} share") if measured.device else ("share",)
+    operators = Table("operator", *kinds, "calls per step")
+    for row in measured.operator_rows():
+        operators.add_row(*row)
     terminal.print(operators)
+
+
+def print_settings(
+    rates: Iterable[tuple[str, float | None]], images: int, console: Console
+) -> None:
+    """Print the rate of a step by setting, each as soon as it is measured.
+
+    Parameters
+    ----------
+    rates
+        Name of a setting; images per second, None if its step does not fit into memory.
+    images
+        Images per step.
+    console
+        Output for messages.
+    """
+    for name, rate in rates:
+        found = "does not fit into memory"
+        if rate is not None:
+            found = f"{1e3 * images / rate:8.1f} ms per step, {rate:8.1f} images/s"
+        console.line(f"{name:<42} {found}")
+
+
+def _compiled(mode: CompileMode) -> str:
+    """Return the parts of a step that are compiled, in words."""
+    if mode in ("off", "loss"):
+        return "nothing" if mode == "off" else "the loss"
+    return "the model and the loss" + (f", {mode}" if mode != "model" else "")
 
 
 def measure(run: Run, step: TrainingStep) -> Profile:
@@ -132,26 +234,26 @@ def measure(run: Run, step: TrainingStep) -> Profile:
     group = BatchGroup(run.config.accumulate, 0, float(run.progress.epoch))
     for _ in range(WARM_UP):
         step(run, batches, group)
-    clock, recorded = Clock(run.engine.device), []
+    clock = Clock(run.engine.device)
     with _timed(run, clock):
         for _ in range(STEPS):
-            clock.phases = defaultdict(float)
+            clock.next_step()
             step(run, batches, group)
-            recorded.append(clock.phases)
+    seconds, cpu, device = clock.step_seconds(), clock.cpu(), clock.on_device()
     other = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}.get(run.engine.device.type)
     with torch_profile(activities=[ProfilerActivity.CPU, *([other] if other else [])]) as profiler:
         for _ in range(PROFILED):
             step(run, batches, group)
     operators = {
         row.key: (
-            (row.self_cpu_time_total + row.self_device_time_total) / 1e6 / PROFILED,
+            row.self_cpu_time_total / 1e6 / PROFILED,
+            row.self_device_time_total / 1e6 / PROFILED,
             row.count / PROFILED,
         )
         for row in profiler.key_averages()
         if row.self_cpu_time_total > 0
     }
-    phases = {name: median(phase[name] for phase in recorded) for name in recorded[0]}
-    return Profile(median(sum(phase.values()) for phase in recorded), phases, operators)
+    return Profile(seconds, cpu, device, operators)
 
 
 @contextmanager
