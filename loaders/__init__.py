@@ -8,6 +8,7 @@ for batch in loader:
 """
 
 from geoprep.cpus import usable_cpus
+from loaders.augmentation import DeviceAugmentation
 from loaders.dataset import TileDataset, collate
 from loaders.device_tiles import DeviceTiles
 from loaders.loader import BatchLoader, this_rank
@@ -15,6 +16,7 @@ from loaders.memory import MemorySampler, Usage, available_memory, process_usage
 from loaders.prefetch import Batch
 from loaders.prep import (
     PAD_TO,
+    Augmentation,
     ClassTarget,
     DevicePrep,
     Jitter,
@@ -31,9 +33,11 @@ from loaders.stream import StreamTiles
 
 __all__ = [
     "PAD_TO",
+    "Augmentation",
     "Batch",
     "BatchLoader",
     "ClassTarget",
+    "DeviceAugmentation",
     "DevicePrep",
     "DeviceTiles",
     "Folds",

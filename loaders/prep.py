@@ -7,7 +7,7 @@ tensor arithmetic, so the same modules run on ``cpu``, ``cuda`` and ``xpu``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -28,6 +28,9 @@ from geoprep.speed import (
 from geoprep.store import StoreReader
 from loaders.prefetch import Batch
 from loaders.selection import Stores, band_places, common_classes, open_stores
+
+Augmentation = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Image uint8 (n, band, y, x), label uint8 (n, y, x) and key int64 (n,) -> image and label."""
 
 Targets = Literal["bins", "continuous", "binary", "bin_index", "classes"]
 
@@ -252,7 +255,7 @@ def _table(targets: Targets, dtype: torch.dtype) -> Tensor:
     return torch.tensor(values, dtype=torch.float64).to(dtype)
 
 
-def _unit(key: Tensor, stream: int) -> Tensor:
+def unit_hash(key: Tensor, stream: int) -> Tensor:
     """Return fp32 in [0, 1) for every key, by a 32-bit hash in int64, which all devices support.
 
     The mixing function is "lowbias32" of C. Wellons' hash prospector (2018).
@@ -307,10 +310,10 @@ class Jitter(nn.Module):
         bands
             Number of bands.
         """
-        gains = torch.stack([_unit(key, 2 + band) for band in range(bands)], dim=1)
+        gains = torch.stack([unit_hash(key, 2 + band) for band in range(bands)], dim=1)
         gain = 1 + self.gain * (2 * gains - 1)
-        gain = gain * (1 + self.contrast * (2 * _unit(key, 0)[:, None] - 1))
-        bias = (self.brightness * (2 * _unit(key, 1) - 1))[:, None].expand_as(gain)
+        gain = gain * (1 + self.contrast * (2 * unit_hash(key, 0)[:, None] - 1))
+        bias = (self.brightness * (2 * unit_hash(key, 1) - 1))[:, None].expand_as(gain)
         return gain[:, :, None, None], bias[:, :, None, None]
 
 
@@ -325,6 +328,9 @@ class DevicePrep(nn.Module):
         Target from the label.
     jitter
         Random brightness, contrast and gain, in training mode only; None for none.
+    augmentation
+        Function of image, label and key, such as `DeviceAugmentation`, that returns image and
+        label, in training mode only; None for none.
     pad_to
         Sides are padded to a multiple of this, at the bottom and to the right: the image by
         reflection, as predictions are at their edges; the label with nodata, which is not valid.
@@ -337,12 +343,14 @@ class DevicePrep(nn.Module):
         target: SpeedTarget | ClassTarget,
         *,
         jitter: Jitter | None = None,
+        augmentation: Augmentation | None = None,
         pad_to: int = PAD_TO,
     ) -> None:
         super().__init__()
         self.normalize = normalize
         self.target = target
         self.jitter = jitter
+        self.augmentation = augmentation
         self.pad_to = pad_to
 
     @classmethod
@@ -354,6 +362,7 @@ class DevicePrep(nn.Module):
         dtype: torch.dtype = torch.float32,
         bands: Sequence[str] | None = None,
         jitter: Jitter | None = None,
+        augmentation: Augmentation | None = None,
         pad_to: int = PAD_TO,
     ) -> DevicePrep:
         """Return a module with the statistics of a store, or of several together.
@@ -369,7 +378,7 @@ class DevicePrep(nn.Module):
             Dtype of image and target.
         bands
             Names of the bands that were loaded; None for all.
-        jitter, pad_to
+        jitter, augmentation, pad_to
             See `DevicePrep`.
 
         Raises
@@ -382,9 +391,10 @@ class DevicePrep(nn.Module):
         """
         opened = open_stores(stores)
         classes = common_classes(opened)
+        random: dict[str, Any] = {"jitter": jitter, "augmentation": augmentation}
         if classes and targets in (None, "classes"):
             normalize = Normalize(*band_statistics(opened, bands), dtype)
-            return cls(normalize, ClassTarget(len(classes)), jitter=jitter, pad_to=pad_to)
+            return cls(normalize, ClassTarget(len(classes)), **random, pad_to=pad_to)
         if classes or targets == "classes":
             where = ", ".join(store.location for store in opened)
             kind, fix = ("classes", "'classes'") if classes else ("speeds", "'bins'")
@@ -401,7 +411,7 @@ class DevicePrep(nn.Module):
                 "store from labels with speeds"
             )
         normalize = Normalize(*band_statistics(opened, bands), dtype)
-        return cls(normalize, target, jitter=jitter, pad_to=pad_to)
+        return cls(normalize, target, **random, pad_to=pad_to)
 
     def forward(self, batch: Batch | Mapping[str, Any]) -> Prepared:
         """Return image, target and valid mask of a batch on the device of this module.
@@ -410,16 +420,19 @@ class DevicePrep(nn.Module):
         ----------
         batch
             A `Batch`, or a mapping with ``image`` and ``label`` or ``speed`` (and ``key`` for
-            jitter).
+            jitter and augmentation).
         """
         if isinstance(batch, Mapping):
             image, label = batch["image"], batch["label" if "label" in batch else "speed"]
         else:
             image, label = batch.image, batch.label
+        changed = self.training and (self.jitter or self.augmentation) is not None
+        key = (batch["key"] if isinstance(batch, Mapping) else batch.key) if changed else None
+        if key is not None and self.augmentation is not None:
+            image, label = self.augmentation(image, label, key)
         image, label = self.pad(image), self._pad_label(label)
         varied = ()
-        if self.jitter is not None and self.training:
-            key = batch["key"] if isinstance(batch, Mapping) else batch.key
+        if key is not None and self.jitter is not None:
             varied = self.jitter(key, image.shape[1])
         image = self.normalize(image, *varied)
         return Prepared(image, self.target(label), self.target.valid(label))

@@ -16,6 +16,7 @@ from geoprep.store import StoreReader
 from loaders import (
     BatchLoader,
     ClassTarget,
+    DeviceAugmentation,
     DevicePrep,
     DeviceTiles,
     Folds,
@@ -35,7 +36,7 @@ from loaders import (
 from training.checkpoint import ModelInfo
 from training.decode import class_speeds
 from training.engine import Engine, on_rank_zero
-from training.settings import Config, Residency, Stage, parse_shares
+from training.settings import Config, Residency, SamplingConfig, Stage, parse_shares
 
 LIKE = 1.25
 """Pixel sizes that differ by more than this factor are reported."""
@@ -233,7 +234,7 @@ def level_gsd(store: StoreReader, level: int) -> tuple[float, float]:
     return x * scale, y * scale
 
 
-def make_prep(info: ModelInfo, engine: Engine, jitter: float = 0.0) -> DevicePrep:
+def make_prep(info: ModelInfo, engine: Engine, random: SamplingConfig | None = None) -> DevicePrep:
     """Return the module that normalises images and expands labels for a model.
 
     Parameters
@@ -242,15 +243,21 @@ def make_prep(info: ModelInfo, engine: Engine, jitter: float = 0.0) -> DevicePre
         Statistics and targets.
     engine
         Sets the dtype of normalised images.
-    jitter
-        Strength of random brightness, contrast and band gain: 1 for the defaults of
-        `loaders.Jitter`, 0 for none.
+    random
+        Settings of jitter (1 for the defaults of `loaders.Jitter`) and of
+        `loaders.DeviceAugmentation`; None for neither.
     """
     targets: Targets = info.targets  # type: ignore[assignment]  # read from a file as a string
-    varied = Jitter(0.2 * jitter, 0.2 * jitter, 0.05 * jitter) if jitter else None
     normalize = Normalize(info.mean, info.std, engine.dtype)
     target = ClassTarget(info.channels) if info.has_classes else SpeedTarget(targets)
-    return DevicePrep(normalize, target, jitter=varied)
+    if random is None:
+        return DevicePrep(normalize, target)
+    jitter = random.jitter
+    varied = Jitter(0.2 * jitter, 0.2 * jitter, 0.05 * jitter) if jitter else None
+    names = ("scale", "rotate", "blur", "noise", "shadow")
+    given, off = ({n: getattr(one, n) for n in names} for one in (random, SamplingConfig()))
+    changed = None if given == off else DeviceAugmentation(**given)
+    return DevicePrep(normalize, target, jitter=varied, augmentation=changed)
 
 
 def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> None:

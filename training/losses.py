@@ -23,15 +23,12 @@ from torch.profiler import record_function
 from geoprep.errors import UsageError
 from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
 from geoprep.store import StoreReader
-from loaders import DevicePrep
+from loaders import Augmentation, DevicePrep
 from training.checkpoint import ModelInfo
 from training.data import class_pixels, make_prep
 from training.engine import CompileMode, Engine
 from training.model import build_model, imported, set_prior
 from training.settings import Config
-
-Augmentation = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Image uint8 (n, band, y, x), label uint8 (n, y, x) and key int64 (n,) -> image and label."""
 
 Timed = Callable[[str], AbstractContextManager[object]]
 """Returns a context manager around a phase of a step, given its name."""
@@ -343,7 +340,7 @@ def make_trainable(
 def _trainable(
     config: Config, info: ModelInfo, engine: Engine, model: nn.Module, loss: nn.Module
 ) -> Trainable:
-    prep, spec = make_prep(info, engine, config.jitter), config.augmentation
+    prep, spec = make_prep(info, engine, config), config.augmentation
     return Trainable(prep, model, loss, None if spec is None else imported("augmentation", spec))
 
 

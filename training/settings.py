@@ -170,6 +170,37 @@ class SamplingConfig:
         least=0,
         most=5,
     )
+    scale: float = option(
+        1.0,
+        "Largest factor by which crops are magnified or reduced at random; 1 for neither.",
+        "FACTOR",
+        least=1,
+        most=4,
+    )
+    rotate: float = option(
+        0.0, "Largest random rotation to either side; 0 for none.", "DEGREES", least=0, most=180
+    )
+    blur: float = option(
+        0.0,
+        "Largest standard deviation of random Gaussian blur; 0 for none.",
+        "PIXELS",
+        least=0,
+        most=5,
+    )
+    noise: float = option(
+        0.0,
+        "Largest standard deviation of random noise, in grey values; 0 for none.",
+        "NUMBER",
+        least=0,
+        most=128,
+    )
+    shadow: float = option(
+        0.0,
+        "Largest share of light that a random strip of shadow takes away; 0 for none.",
+        "SHARE",
+        least=0,
+        most=1,
+    )
     augmentation: str | None = option(
         None,
         "Your own augmentation, run on the device: function(image, label, key) of uint8 "

@@ -18,6 +18,7 @@ from geoprep.speed import BIN_TABLE, CHANNEL_TABLE, CONTINUOUS_TABLE
 from geoprep.store import StoreReader
 from loaders import (
     BatchLoader,
+    DeviceAugmentation,
     DevicePrep,
     Jitter,
     Normalize,
@@ -235,7 +236,9 @@ def test_jitter_that_could_turn_a_band_over_is_refused():
 
 
 def test_preparation_is_one_graph_for_the_compiler(painted: RamTiles):
-    prep = DevicePrep(Normalize([9.0] * 3, [2.0] * 3), SpeedTarget("bins"), jitter=Jitter())
+    changed = DeviceAugmentation(scale=1.3, rotate=9, blur=1, noise=4, shadow=0.5)
+    random = {"jitter": Jitter(), "augmentation": changed}
+    prep = DevicePrep(Normalize([9.0] * 3, [2.0] * 3), SpeedTarget("bins"), **random)
     batch = next(iter(BatchLoader(painted, 4, crop=20)))
     parts = {"image": batch.image, "speed": batch.speed, "key": batch.key}
     traced = torch.compile(prep, fullgraph=True, backend="eager")

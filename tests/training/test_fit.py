@@ -107,7 +107,10 @@ def test_a_run_learns_and_writes_its_files(fit, tmp_path, store):
     "options",
     [
         ("--ema", "0.9", "--accumulate", "2"),
-        ("--optimizer", "sgd", "--schedule", "cosine", "--weights", "road", "--precision", "fp32"),
+        (
+            *("--optimizer", "sgd", "--schedule", "cosine", "--weights", "road"),
+            *("--precision", "fp32", "--scale", "1.3", "--rotate", "180", "--noise", "4"),
+        ),
     ],
 )
 def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(
