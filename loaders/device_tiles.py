@@ -1,12 +1,14 @@
 """Tiles on an accelerator: crops are cut and transformed there.
 
 The crops are those of the host loader, drawn by the same function, so that residency changes no
-sample. Only their positions, some bytes per sample, cross the bus.
+sample. Only their positions, some bytes per sample, cross the bus. Nothing waits for the device:
+positions are copied from pinned memory, and each batch is gathered beside the step before it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor
 from geoprep.errors import UsageError
 from loaders.crops import FLIP_X, FLIP_Y, TRANSPOSE, Crops
 from loaders.memory import format_bytes
-from loaders.prefetch import check_speeds
+from loaders.prefetch import Batch, check_speeds, copy_words, has_streams
 from loaders.ram import RamTiles
 from loaders.selection import Split, Stores
 from loaders.tiles import Tiles
@@ -46,6 +48,17 @@ def _upload(source: NDArray[np.uint8], device: torch.device) -> Tensor:
     return target
 
 
+class _Gathered(NamedTuple):
+    """A batch that was gathered ahead, the stream that its block belongs to, and the gather's end.
+
+    Both are None on a device without streams.
+    """
+
+    batch: Batch
+    loop: torch.Stream | None = None
+    done: torch.Event | None = None
+
+
 class DeviceTiles(Tiles):
     """The tiles of a split on a device; only the table stays in the host's memory.
 
@@ -66,7 +79,8 @@ class DeviceTiles(Tiles):
     asynchronous = True
 
     def __init__(self, tiles: RamTiles, device: torch.device | str | None = None) -> None:
-        where = torch.accelerator.current_accelerator() if device is None else device
+        found = torch.accelerator.current_accelerator(check_available=True)
+        where = found if device is None else device
         if where is None:
             raise UsageError("DeviceTiles finds no accelerator: name one with device=")
         self.device = torch.device(where)
@@ -117,7 +131,9 @@ class DeviceTiles(Tiles):
     def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
         """Copy crops on the device; see `CropReader.copy`."""
         columns = np.stack([crops.tile, crops.y, crops.x, crops.op])
-        tile, y, x, op = torch.from_numpy(columns).to(self.device)
+        positions = torch.empty(columns.shape, dtype=torch.int64, device=self.device)
+        copy_words(columns, positions)
+        tile, y, x, op = positions
         side = image.shape[1]
         if side == self.side and not crops.op.any():
             torch.index_select(self.image, 0, tile, out=image)
@@ -148,3 +164,78 @@ class DeviceTiles(Tiles):
         along = torch.where(transposed, j * self.side, j)
         corner = (tile * self.side + y) * self.side + x
         return (corner[:, None] + down)[:, :, None] + along[:, None, :]
+
+
+class GatherAhead(Iterator[Batch]):
+    """Batches that are gathered on a device one step before the loop gets them.
+
+    On a device with streams a gather runs on a stream of its own, beside the work of the loop:
+
+    - The loop's stream waits for a gather before it gets the batch.
+    - A gather waits for all that the loop's stream was given before. So blocks are allocated for
+      the loop's stream, in whose order their memory is used again, however many steps the host is
+      ahead of the device. (With ``record_stream`` each of these steps would need another block.)
+    - The memory of a batch that was not asked for is used again after its gather.
+
+    Parameters
+    ----------
+    fill
+        Fills a block with the batch of a number, without waiting for the device.
+    numbers
+        Numbers of the batches.
+    take
+        Returns a new block on the device.
+    device
+        Device of the blocks.
+    """
+
+    def __init__(
+        self,
+        fill: Callable[[int, Tensor], Batch],
+        numbers: Iterable[int],
+        take: Callable[[], Tensor],
+        device: torch.device,
+    ) -> None:
+        self._ready: _Gathered | None = None
+        self._begun = False
+        self._fill, self._numbers, self._take = fill, iter(numbers), take
+        self._device = device
+        self._side = torch.Stream(device=device) if has_streams(device) else None
+
+    def __next__(self) -> Batch:
+        if not self._begun:
+            self._begun, self._ready = True, self._gather()
+        if (ready := self._ready) is None:
+            raise StopIteration
+        if ready.done is not None:
+            loop = torch.accelerator.current_stream(self._device)
+            loop.wait_event(ready.done)
+            if loop != ready.loop:  # the block belongs to the stream of the step before
+                assert ready.batch.block is not None
+                ready.batch.block.record_stream(loop)
+        self._ready = None
+        self._ready = self._gather()
+        return ready.batch
+
+    def _gather(self) -> _Gathered | None:
+        """Start the gather of the next batch; None after the last."""
+        number = next(self._numbers, None)
+        if number is None:
+            return None
+        block = self._take()
+        if self._side is None:
+            return _Gathered(self._fill(number, block))
+        loop = torch.accelerator.current_stream(self._device)
+        self._side.wait_stream(loop)
+        with self._side:
+            batch = self._fill(number, block)
+            return _Gathered(batch, loop, self._side.record_event())
+
+    def close(self) -> None:
+        """End the iteration: the memory of a batch that was not asked for can be used again."""
+        ready, self._ready, self._numbers, self._begun = self._ready, None, iter(()), True
+        if ready is not None and ready.loop is not None and ready.done is not None:
+            ready.loop.wait_event(ready.done)
+
+    def __del__(self) -> None:
+        self.close()

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch import distributed as dist
 
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
-from loaders.prefetch import Batch, BufferPool, Prefetcher
+from loaders.device_tiles import GatherAhead
+from loaders.prefetch import Batch, BufferPool, Prefetcher, has_streams
 from loaders.road_sampling import (
     PixelCells,
     WeightRule,
@@ -116,7 +118,8 @@ class BatchLoader:
         Relative frequency of tiles: ``road`` or ``speed`` for labels of speeds, ``classes``, or one
         number per tile; see :func:`loaders.road_sampling.tile_weights`. Training only.
     pin_memory
-        Page-locked batches, for asynchronous copies. None: if there is an accelerator.
+        Page-locked batches, for asynchronous copies. None: if there is an accelerator that makes
+        them; MPS does not.
 
     Raises
     ------
@@ -190,7 +193,9 @@ class BatchLoader:
             equal=shuffle,
             interleaved=self.sampling.interleaved,
         )
-        self._pinned = torch.accelerator.is_available() if pin_memory is None else pin_memory
+        found = torch.accelerator.current_accelerator(check_available=True)
+        pins = found is not None and has_streams(found)
+        self._pinned = pins if pin_memory is None else pin_memory
         self._place = _Place()
         self._pool = self._make_pool()
         self._reader = self._make_reader(self.sampling)
@@ -241,7 +246,8 @@ class BatchLoader:
         side, bands = self.sampling.sample_side, len(self.tiles.bands)
         # In work or ready, including the one the loop gets next: prefetch + 1. And the loop's own.
         spare = self.prefetch + 2
-        size, device = self._schedule.batch_size, self.tiles.device
+        size = self._schedule.batch_size
+        device = self.tiles.device if self.tiles.asynchronous else None
         where: dict[str, Any] = {"pinned": self._pinned, "device": device}
         return BufferPool(size, side, bands, spare, **where, has_classes=self.tiles.has_classes)
 
@@ -342,17 +348,17 @@ class BatchLoader:
         side = reader.announce(crops) if steps else None
         drawn = lru_cache(maxsize=2)(crops.draw)  # two: threads may be on either side of a border
 
-        def fill(step: int) -> Batch:
+        def fill(step: int, block: Tensor | None = None) -> Batch:
             part, within = divmod(step, STEPS_DRAWN)
             rows = drawn(part)[within]
-            batch = pool.batch(rows)
+            batch = pool.batch(rows, block)
             reader.copy(rows, batch.image.permute(0, 2, 3, 1), batch.label)
             return batch
 
         numbers = range(len(steps))
         batches: Iterator[Batch]
         if reader.asynchronous:
-            batches = map(fill, numbers)
+            batches = GatherAhead(fill, numbers, pool.take, reader.device)
         else:
             batches = Prefetcher(
                 fill, numbers, threads=self.threads, prefetch=self.prefetch, side=side

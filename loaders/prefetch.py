@@ -118,6 +118,23 @@ class Batch:
         return Batch(image, label, index, where, key, has_classes=self.has_classes)
 
 
+def has_streams(device: torch.device) -> bool:
+    """Return whether a device has streams, and copies from pinned memory without waiting.
+
+    MPS has one queue, and pins no memory.
+    """
+    return device.type not in ("cpu", "mps")
+
+
+def copy_words(source: NDArray[Any], target: Tensor) -> None:
+    """Copy a small array to a tensor of the same shape and dtype, without waiting for its device.
+
+    torch's cache of pinned memory keeps the copy that is sent until the device has read it.
+    """
+    words, pinned = torch.from_numpy(source), has_streams(target.device)
+    target.copy_(words.pin_memory() if pinned else words, non_blocking=pinned)
+
+
 def check_speeds(instead: str, *, has_classes: bool) -> None:
     """Raise UsageError if labels hold classes; the message names what to use instead."""
     if has_classes:
@@ -204,7 +221,8 @@ class BufferPool:
         Page-locked memory for asynchronous copies to a device. torch's own cache of it is then
         the pool: it alone knows when a copy that still reads a block has ended.
     device
-        Device of the batches. On any but the host torch's allocator is the pool.
+        Device that batches are gathered on, whose allocator is then the pool; None: they are
+        filled on the host.
     has_classes
         Whether labels hold classes.
 
@@ -230,34 +248,42 @@ class BufferPool:
         self.has_classes = has_classes
         self.nbytes = block_bytes(batch_size, side, bands)
         self.pinned = pinned
-        self.device = torch.device("cpu") if device is None else device
+        self.device = device
         self._side, self._bands = side, bands
         self.most_bytes = self.nbytes * (spare + 1)
         self._blocks: deque[tuple[weakref.ref[Any], NDArray[np.uint8]]] = deque(maxlen=spare)
 
-    def batch(self, crops: Crops) -> Batch:
-        """Return a batch with everything but the pixels of its crops."""
+    def batch(self, crops: Crops, block: Tensor | None = None) -> Batch:
+        """Return a batch with everything but the pixels of its crops.
+
+        Parameters
+        ----------
+        crops
+            One row per sample.
+        block
+            Block that the batch is made in; None takes one.
+        """
         n, side, bands = len(crops.tile), self._side, self._bands
-        if self.device.type == "cpu":
-            batch = batch_of(self.take(), n, side, bands, has_classes=self.has_classes)
-            batch.index.numpy()[:] = crops.tile
-            batch.key.numpy()[:] = crops.key
-            where = batch.where.numpy()
-            where[:, 0], where[:, 1], where[:, 2] = crops.y, crops.x, crops.op
-            return batch
-        nbytes = block_bytes(n, side, bands)
-        block = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
-        # Index, place and key are filled here and cross the bus together.
-        pixels = _layout(n, side, bands)[0][2][2]
-        words = batch_of(torch.empty(nbytes - pixels, dtype=torch.uint8), n, 0, bands)
+        block = self.take() if block is None else block
+        batch = batch_of(block, n, side, bands, has_classes=self.has_classes)
+        words = batch
+        if self.device is not None:
+            # Index, place and key are filled here and cross the bus together.
+            empty = torch.empty(block_bytes(n, 0, bands), dtype=torch.uint8)
+            words = batch_of(empty, n, 0, bands)
         words.index.numpy()[:], words.key.numpy()[:] = crops.tile, crops.key
-        words.where.numpy()[:] = np.stack([crops.y, crops.x, crops.op], axis=1)
-        assert words.block is not None
-        block[pixels:].copy_(words.block)
-        return batch_of(block, n, side, bands, has_classes=self.has_classes)
+        where = words.where.numpy()
+        where[:, 0], where[:, 1], where[:, 2] = crops.y, crops.x, crops.op
+        if words is not batch:
+            assert batch.block is not None
+            assert words.block is not None
+            copy_words(words.block.numpy(), batch.block[-len(words.block) :])
+        return batch
 
     def take(self) -> Tensor:
-        """Return a block on the host, uint8 (nbytes,), with undefined content."""
+        """Return a block, uint8 (nbytes,), with undefined content."""
+        if self.device is not None:
+            return torch.empty(self.nbytes, dtype=torch.uint8, device=self.device)
         if self.pinned:
             return torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
         busy = []
