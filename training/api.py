@@ -290,7 +290,7 @@ def evaluate_model(
     given = {"checkpoint": os.fspath(path), "stores": [os.fspath(one) for one in several]}
     values = COMMAND.parse_values({**given, **options, "quiet": not progress})
     made = EvaluateOptions(**values)
-    with process_group(made.device):
+    with process_group(made.device_kind):
         return evaluation_document(evaluated(made), made)
 
 

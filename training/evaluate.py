@@ -115,7 +115,7 @@ def evaluate(options: EvaluateOptions) -> int:
         return _compare(options)
     if not options.stores:
         raise UsageError("give a model and a store: training.evaluate MODEL STORE")
-    with process_group(options.device):
+    with process_group(options.device_kind):
         found = evaluated(options)
         if is_rank_zero():
             if not options.json:

@@ -46,9 +46,10 @@ COMMAND = Command(
 def predict(options: PredictOptions) -> int:
     """Predict all images and return the exit status."""
     from training.engine import keep_memory
+    from training.inference import parse_devices
     from training.prediction import Screen, run_instances, summary
 
-    if options.instances > 1:
+    if options.instances > 1 or len(parse_devices(options.device)) > 1:
         return run_instances(options, _instance, COMMAND.spell)
     allocator = keep_memory(_RESERVE, one_heap=True)
     job, header = make_job(options)

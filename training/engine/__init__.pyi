@@ -14,6 +14,7 @@ from .ipex import extension_problem as extension_problem
 from .ipex import optimize_inference as optimize_inference
 from .ipex import quantisers as quantisers
 from .native import CompileMode as CompileMode
+from .native import DeviceName as DeviceName
 from .native import Engine as Engine
 from .native import choose_device as choose_device
 from .native import choose_engine as choose_engine

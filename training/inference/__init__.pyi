@@ -9,6 +9,7 @@ from .export_record import file_hash as file_hash
 from .graph import example_image as example_image
 from .graph import silenced as silenced
 from .model_files import SUFFIXES as SUFFIXES
+from .model_files import chosen_device as chosen_device
 from .model_files import export_files as export_files
 from .model_files import load_runner as load_runner
 from .model_files import model_file as model_file
@@ -16,6 +17,7 @@ from .model_files import open_model as open_model
 from .model_files import write_model as write_model
 from .model_options import CheckpointOptions as CheckpointOptions
 from .model_options import ModelOptions as ModelOptions
+from .model_options import parse_devices as parse_devices
 from .runner import VIEWS as VIEWS
 from .runner import NativeRunner as NativeRunner
 from .runner import Runner as Runner

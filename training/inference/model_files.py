@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from training.checkpoint import BEST, CheckpointError, ModelInfo, load_model
-from training.engine import choose_device
+from training.engine import DeviceName, choose_device
 from training.inference import ipex_file, onnx_file, openvino_file, torch_file
 from training.inference.export_record import ExportRecord
 from training.inference.graph import silenced
-from training.inference.model_options import ModelOptions
+from training.inference.model_options import ModelOptions, parse_devices
 from training.inference.runner import Compile, NativeRunner, Runner
 
 # A format is a module with the functions `write` and `read`.
@@ -46,11 +48,37 @@ def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Ru
         _check_model_file_options(options)
         exported, record = load_runner(path, compile_mode=compile_mode)
         return exported, record.info
-    device = choose_device(options.device)  # first: the checkpoint is read onto it
+    device = chosen_device(options.device)  # first: the checkpoint is read onto it
+    if device.index is not None:  # pinned memory needs no context on the first device then
+        torch.accelerator.set_device_index(device)
     model, info = load_model(path, device=device, weights=options.weights, model=options.model)
     runner = NativeRunner(model, info, device=device, precision=options.precision)
     runner.compile_mode = compile_mode
     return runner, info
+
+
+def chosen_device(text: str) -> torch.device:
+    """Return the device of text such as ``cuda:1``; ``auto`` is an accelerator if there is one.
+
+    Raises
+    ------
+    UsageError
+        torch finds no such device, or the text names several.
+    """
+    names = parse_devices(text)
+    if len(names) > 1:
+        raise UsageError(
+            f"`device` {text} names {len(names)} devices: only the command training.predict uses "
+            "several"
+        )
+    kind, _, number = text.partition(":")
+    device = choose_device(cast(DeviceName, kind))
+    if not number:
+        return device
+    count = torch.get_device_module(device).device_count()
+    if int(number) >= count:
+        raise UsageError(f"`device` {text}: this machine has {count}, counted from {kind}:0")
+    return torch.device(text)
 
 
 def _check_model_file_options(options: ModelOptions) -> None:

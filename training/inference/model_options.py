@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, cast
 
+from geoprep.errors import UsageError
 from training.cli import argument, option
+
+if TYPE_CHECKING:
+    from training.engine import DeviceName
+
+_KINDS = ("auto", "cpu", "cuda", "xpu", "mps")
+_NUMBERED = re.compile(r"(cuda|xpu):\d+")
+
+
+def parse_devices(text: str) -> list[str]:
+    """Return the devices of text such as ``cuda:0,cuda:1`` or, shorter, ``cuda:0,1``.
+
+    Raises
+    ------
+    UsageError
+        A part is no device, or several are not numbered or not different.
+    """
+    names: list[str] = []
+    for part in text.split(","):
+        kind = names[-1].partition(":")[0] if names and part.isdecimal() else ""
+        names.append(f"{kind}:{part}" if kind else part)
+    single = len(names) == 1 and text in _KINDS
+    numbered = all(map(_NUMBERED.fullmatch, names)) and len(set(names)) == len(names)
+    if not single and not numbered:
+        raise UsageError(
+            f"`device` {text}: use {', '.join(_KINDS)}; cuda:1 for the second device, or "
+            "cuda:0,cuda:1 for several"
+        )
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +77,18 @@ class ModelOptions(CheckpointOptions):
         "Test-time augmentation: average the probabilities of 4 flips, or of 8 flips and "
         "rotations (d4). Takes 4 or 8 times as long.",
     )
-    device: Literal["auto", "cpu", "cuda", "xpu"] = option("auto", "Device that computes.")
+    device: str = option(
+        "auto",
+        "Device that computes; auto uses an accelerator if there is one. cuda:1 is the second "
+        "device; predict divides images among several, such as cuda:0,cuda:1.",
+        "auto|cpu|cuda|xpu|mps",
+        check=parse_devices,
+    )
     precision: Literal["auto", "bf16", "fp32"] = option(
         "auto", "Precision of the convolutions; auto: bf16 where the device computes in it."
     )
+
+    @property
+    def device_kind(self) -> DeviceName:
+        """The kind of the device, such as ``cuda``."""
+        return cast("DeviceName", self.device.partition(":")[0])

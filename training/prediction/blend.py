@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ ROAD_BAND, SPEED_BAND = 0, 1
 
 CLASS_BAND = 0
 """Index of the class band in a prediction of classes."""
+
+Array: TypeAlias = Any
+"""An array of NumPy; of torch in a blender on an accelerator."""
 
 
 class RowBlender:
@@ -74,13 +78,15 @@ class RowBlender:
         self._place = (
             np.cumsum(is_shared) - is_shared
         ).tolist()  # index of a column among the shared ones
-        self._between = np.zeros((rows.side, self._place[-1], info.channels), np.float32)
-        self._upper = self._lower = np.zeros((0, columns.length, info.channels), np.float32)
+        self._down: Array = rows.weights
+        self._across: Array = columns.weights
+        self._between = self._zeros(rows.side, self._place[-1], info.channels)
+        self._upper = self._lower = self._zeros(0, columns.length, info.channels)
         self._row: WindowRow | None = None
         bands = info.channels + (len(info.class_mph) > 0)
         if info.has_classes:
             bands = 1 + confidence + probabilities * info.channels
-        self._bytes = np.full((bands, rows.side, columns.length), NODATA, np.uint8)
+        self._bytes = self._blank(bands, rows.side, columns.length)
         self.lost, self._counting = 0, Lock()
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "predict-blend")
@@ -91,9 +97,7 @@ class RowBlender:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown()
 
-    def add(
-        self, row: WindowRow, columns: Sequence[int], probabilities: NDArray[np.float32]
-    ) -> None:
+    def add(self, row: WindowRow, columns: Sequence[int], probabilities: Array) -> None:
         """Add some windows of a row.
 
         Parameters
@@ -110,7 +114,17 @@ class RowBlender:
         for column, window in zip(columns, probabilities, strict=True):
             self._share(height, partial(self._add_rows, row, column, window))
 
-    def take(self, row: WindowRow) -> NDArray[np.uint8]:
+    def deliver(
+        self, row: WindowRow, skipped: int, put: Callable[[NDArray[np.uint8]], None]
+    ) -> None:
+        """Call ``put`` with the rows of `take`, except for the first ``skipped`` ones."""
+        put(self.take(row)[:, skipped:])
+
+    def finish(self) -> int:
+        """Wait until all rows are delivered; return ``lost``."""
+        return self.lost
+
+    def take(self, row: WindowRow) -> Array:
         """Return uint8 (band, y, x), the rows that no further window touches.
 
         The array is valid until the next row of windows is added.
@@ -147,29 +161,33 @@ class RowBlender:
             if top == bottom:  # all rows are shared: the upper sums hold everything
                 done = self._rows.starts[row.number] - self._rows.starts[before.number]
                 carried = self._upper[done:]
-            self._between.fill(0)
-            self._bytes.fill(NODATA)
+            self._between[:] = 0
+            self._bytes[:] = NODATA
         top, bottom = self._rows.alone(row.number)
         shape = self._columns.length, self._channels
-        self._upper = np.zeros((top, *shape), np.float32)
+        self._upper = self._zeros(top, *shape)
         self._upper[: len(carried)] = carried
-        self._lower = np.zeros((self._rows.side - bottom, *shape), np.float32)
+        self._lower = self._zeros(self._rows.side - bottom, *shape)
         self._row = row
+
+    def _zeros(self, *shape: int) -> Array:
+        return np.zeros(shape, np.float32)
+
+    def _blank(self, *shape: int) -> Array:
+        return np.full(shape, NODATA, np.uint8)
 
     def _share(self, count: int, work: Callable[[int, int], None]) -> None:
         """Call ``work`` with ranges of rows in all threads."""
         cuts = [count * i // self._threads for i in range(self._threads + 1)]
         list(self._pool.map(work, cuts[:-1], cuts[1:]))
 
-    def _add_rows(
-        self, row: WindowRow, column: int, window: NDArray[np.float32], low: int, high: int
-    ) -> None:
+    def _add_rows(self, row: WindowRow, column: int, window: Array, low: int, high: int) -> None:
         """Add the rows from ``low`` to ``high`` of one window."""
         start = self._columns.starts[column]
         width = min(self._columns.side, self._columns.length - start)
         (top, bottom), (left, right) = self._rows.alone(row.number), self._columns.alone(column)
         first, last = max(low, top), min(high, bottom)
-        down, across = self._rows.weights[row.number], self._columns.weights[column]
+        down, across = self._down[row.number], self._across[column]
         before, after = self._place[start], self._place[start + right] - right
         for part, above, begin, sums in (
             ((low, min(high, top), 0, width), 0, start, self._upper),
@@ -178,11 +196,23 @@ class RowBlender:
             ((max(low, bottom), high, 0, width), bottom, start, self._lower),
         ):
             if part[0] < part[1] and part[2] < part[3]:
-                fade(window, part, above, begin, down, across, sums)
+                self._fade(window, part, above, begin, down, across, sums)
         if first < last and left < right:
             self._to_bytes(window, (first, last, left, right), start, row)
 
-    def _to_bytes(self, values: NDArray[np.float32], part: Part, left: int, row: WindowRow) -> None:
+    def _fade(
+        self,
+        window: Array,
+        part: Part,
+        above: int,
+        left: int,
+        down: Array,
+        across: Array,
+        sums: Array,
+    ) -> None:
+        fade(window, part, above, left, down, across, sums)
+
+    def _to_bytes(self, values: Array, part: Part, left: int, row: WindowRow) -> None:
         if self._has_classes:
             lost = class_bytes(values, part, left, row.valid, *self._extra, self._bytes)
         else:

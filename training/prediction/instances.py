@@ -1,4 +1,4 @@
-"""Predict in several processes, each on its own cores.
+"""Predict in several processes, each on its own cores or with its own accelerator.
 
 One model on many cores waits for its slowest thread after every layer; several models on few cores
 each do not. A process begins with its own images and then helps with the others. The lock of a
@@ -14,6 +14,7 @@ import queue
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from multiprocessing.context import SpawnProcess
@@ -24,6 +25,7 @@ from typing import Any, TypeAlias
 from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError, UsageError
 from training.cli import Status
+from training.inference import chosen_device, parse_devices
 from training.prediction.job import ImageOutcome
 from training.prediction.predict_options import PredictOptions
 from training.prediction.predictor import ProgressCallback
@@ -79,7 +81,8 @@ def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
     """
     if count > len(cores):
         raise UsageError(
-            f"`instances` {count}: this process may use {len(cores)} cores: use at most as many"
+            f"`instances` or devices: {count}, but this process may use {len(cores)} cores: use at "
+            "most as many"
         )
     edges = [len(cores) * i // count for i in range(count + 1)]
     return [list(cores[a:b]) for a, b in pairwise(edges)]
@@ -100,22 +103,30 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
     Raises
     ------
     UsageError
-        There are too few cores, or the device is not the CPU.
+        There are too few cores, or ``instances`` and several devices are given.
     GeoprepError
         A process failed.
     """
-    count = options.instances
-    if options.device not in ("auto", "cpu"):
+    devices, count = parse_devices(options.device), options.instances
+    if count > 1 and devices[0] not in ("auto", "cpu"):
         raise UsageError(f"`instances` {count} divide cores: use `device` cpu")
+    if len(devices) > 1:
+        for device in devices:
+            chosen_device(device)
+        count = len(devices)
+    else:
+        devices *= count
     shares = share_cores(sorted(os.sched_getaffinity(0)), count)
     context = multiprocessing.get_context("spawn")
     messages: Messages = context.Queue()
     since = time.time()
+    works = [
+        partial(work, replace(options, device=device), (i, count), since)
+        for i, device in enumerate(devices)
+    ]
     processes = [
-        context.Process(
-            target=_run, args=(partial(work, options, (i, count), since), cores, messages)
-        )
-        for i, cores in enumerate(shares)
+        context.Process(target=_run, args=(one, cores, messages))
+        for one, cores in zip(works, shares, strict=True)
     ]
     try:
         # Ctrl-C in a terminal reaches the children as well; they ignore it, and the parent ends

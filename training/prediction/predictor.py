@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.checkpoint import ModelInfo
 from training.inference import VIEWS, Runner, average_views
+from training.prediction.accelerator import DeviceBlender, device_streams
 from training.prediction.blend import CLASS_BAND, SPEED_BAND, RowBlender
 from training.prediction.cog.write_journal import WriteJournal
 from training.prediction.cog.writer import CogWriter, Shape
@@ -79,6 +82,11 @@ class PredictStats:
     continued: bool = False
     compiled: bool = False
     lost: int = 0
+
+    def add_batch(self, seconds: float) -> None:
+        """Add the time that the model took for a batch."""
+        self.first_seconds = self.first_seconds or seconds
+        self.forward_seconds += seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +221,16 @@ class Predictor:
         """Predict and write all rows that are not written yet."""
         grid, stats, views = self.grid(source), PredictStats(), len(VIEWS[self.options.tta])
         first = grid.rows.first_touching(writer.next_row)
+        end = writer.next_row  # of the rows that are written or given to the writer
+        streams = device_streams(runner.device)
+        # Its operators are those of the host's, in the same order.
+        make = RowBlender if streams is None else partial(DeviceBlender, streams)
         with (
             closing(prefetched(read_window_rows(source, limits, grid, first))) as rows,
-            RowBlender(grid, self.info, self.threshold, usable_cpus(), **self._extra) as blender,
-            closing(self._outputs(_batches(rows, grid, runner), runner)) as outputs,
+            make(grid, self.info, self.threshold, usable_cpus(), **self._extra) as blender,
+            closing(self._outputs(_batches(rows, grid, runner), runner, blender, stats)) as outputs,
         ):
-            for (row, columns, _, is_last), (probabilities, seconds) in outputs:
-                stats.first_seconds = stats.first_seconds or seconds
-                stats.forward_seconds += seconds
+            for (row, columns, _, is_last), probabilities in outputs:
                 if columns:
                     blender.add(row, columns, probabilities[: len(columns)])
                     stats.network_pixels += len(columns) * grid.window_pixels * views
@@ -229,52 +239,83 @@ class Predictor:
                 if is_last:
                     # Rows that an earlier run has written are repeated only for the part that
                     # fades into the next row of windows.
-                    skipped = max(0, writer.next_row - grid.rows.starts[row.number])
-                    found = blender.take(row)[:, skipped:]
-                    writer.put(found)
-                    stats.image_pixels += found[0].size
-        stats.lost = blender.lost
+                    low, high = (
+                        max(end, grid.rows.starts[row.number]),
+                        grid.rows.finished(row.number),
+                    )
+                    blender.deliver(row, low - grid.rows.starts[row.number], writer.put)
+                    stats.image_pixels += max(0, high - low) * source.width
+                    end = max(end, high)
+            stats.lost = blender.finish()
         progress(completed=grid.pixels)
         return stats
 
     def _outputs(
-        self, batches: Iterator[_WindowBatch], runner: Runner
-    ) -> Generator[tuple[_WindowBatch, _Output], None, None]:
-        """Yield batches with the model's output, in order."""
+        self,
+        batches: Iterator[_WindowBatch],
+        runner: Runner,
+        blender: RowBlender,
+        stats: PredictStats,
+    ) -> Generator[tuple[_WindowBatch, Any], None, None]:
+        """Yield batches with the model's output where it is blended, in order."""
+        forward = partial(self._forward, runner)
+        if isinstance(blender, DeviceBlender):
+            yield from blender.outputs(batches, forward, stats.add_batch)
+            return
         count = runner.at_once
         if count == 1:
             for batch in batches:
-                yield batch, self._forward(batch, runner)
+                found, seconds = _on_host(batch.image, forward)
+                stats.add_batch(seconds)
+                yield batch, found
             return
         pool = ThreadPoolExecutor(count, "predict-model")
         waiting = deque[tuple[_WindowBatch, Future[_Output]]]()
+
+        def oldest() -> tuple[_WindowBatch, NDArray[np.float32]]:
+            batch, coming = waiting.popleft()
+            found, seconds = coming.result()
+            stats.add_batch(seconds / count)
+            return batch, found
+
         try:
             for batch in batches:
-                waiting.append((batch, pool.submit(self._forward, batch, runner)))
+                waiting.append((batch, pool.submit(_on_host, batch.image, forward)))
                 # One batch waits for the first thread that becomes free.
                 if len(waiting) > count + 1:
-                    first, coming = waiting.popleft()
-                    yield first, coming.result()
-            for first, coming in waiting:
-                yield first, coming.result()
+                    yield oldest()
+            while waiting:
+                yield oldest()
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _forward(self, batch: _WindowBatch, runner: Runner) -> _Output:
-        began = time.perf_counter()
-        image = batch.image
-        wanted = (*image.shape[:3], self.info.channels)
-        if not len(image):
-            return np.zeros(wanted, np.float32), 0.0
-        windows = torch.from_numpy(image).permute(0, 3, 1, 2)
-        found: NDArray[np.float32] = average_views(runner, windows, self.options.tta).cpu().numpy()
+    def _forward(self, runner: Runner, windows: Tensor) -> Tensor:
+        """Return the mean over all views, fp32 (n, y, x, channel), of uint8 (n, band, y, x)."""
+        count, _, height, width = windows.shape
+        wanted = (count, height, width, self.info.channels)
+        try:
+            found = average_views(runner, windows, self.options.tta)
+        except torch.OutOfMemoryError as error:
+            raise UsageError(
+                f"{runner.device} has too little memory for batches of {count} windows of "
+                f"{width} x {height} pixels: use a smaller `batch_size` or `window`"
+            ) from error
         if found.shape != wanted:
             raise UsageError(
-                f"the model {self.info.model} returns the shape {found.shape} for {len(image)} "
+                f"the model {self.info.model} returns the shape {tuple(found.shape)} for {count} "
                 f"windows instead of {wanted} (window, y, x, channel): its factory does not fit "
                 "the checkpoint"
             )
-        return found, (time.perf_counter() - began) / runner.at_once
+        return found
+
+
+def _on_host(image: NDArray[np.uint8], forward: Callable[[Tensor], Tensor]) -> _Output:
+    """Return the output of the model on the host, and the time that it took."""
+    if not len(image):
+        return np.zeros(0, np.float32), 0.0
+    began = time.perf_counter()
+    found = forward(torch.from_numpy(image).permute(0, 3, 1, 2)).cpu().numpy()
+    return found, time.perf_counter() - began
 
 
 class _WindowBatch(NamedTuple):
