@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from geoprep.storage import StrPath
     from training.checkpoint import ModelInfo
     from training.cli import Command
-    from training.inference import Runner
+    from training.inference import CheckpointOptions, Runner
 
 
 _MULTIPLE = 32
@@ -104,6 +104,9 @@ class Model:
         Checkpoint or exported file.
     runner, info
         The opened model and the record of its training.
+    options
+        Options of `load_model` that it was opened with, which hold for `predict`,
+        `evaluate_model` and `export_model` too unless they are given there.
 
     Attributes
     ----------
@@ -111,10 +114,13 @@ class Model:
         As above. ``info`` has the bands, the pixel size in metres and the channels.
     """
 
-    def __init__(self, path: Path, runner: Runner, info: ModelInfo) -> None:
+    def __init__(
+        self, path: Path, runner: Runner, info: ModelInfo, options: Mapping[str, Any] | None = None
+    ) -> None:
         self.path = path
         self.info = info
         self._runner = runner
+        self._options = dict(options or {})
 
     def __call__(self, image: NDArray[np.uint8] | Tensor) -> NDArray[np.float32]:
         """Return probabilities.
@@ -194,6 +200,7 @@ class Model:
                 "images": [os.fspath(one) for one in given],
                 "out": os.fspath(out),
                 "quiet": not progress,
+                **self._options,
                 **options,
             }
         )
@@ -245,7 +252,16 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
     command = Command("load_model", (ModelOptions,), "")
     values = command.parse_values({"checkpoint": os.fspath(path), **options})
     runner, info = open_model(ModelOptions(**values))
-    return Model(model_file(Path(path)), runner, info)
+    return Model(model_file(Path(path)), runner, info, options)
+
+
+def _opened_with(model: Model | StrPath, command: type[CheckpointOptions]) -> dict[str, Any]:
+    """Return the path of a model, and the options it was opened with that a command has too."""
+    if not isinstance(model, Model):
+        return {"checkpoint": os.fspath(model)}
+    known = {item.name for item in fields(command)}
+    given = {name: value for name, value in model._options.items() if name in known}
+    return {"checkpoint": os.fspath(model.path), **given}
 
 
 def evaluate_model(
@@ -286,8 +302,7 @@ def evaluate_model(
 
     _refuse(options, {"compare", "on", *(one.name for one in fields(EvaluateOutput))}, COMMAND)
     several = store if isinstance(store, list | tuple) else [store]
-    path = model.path if isinstance(model, Model) else Path(model)
-    given = {"checkpoint": os.fspath(path), "stores": [os.fspath(one) for one in several]}
+    given = {**_opened_with(model, EvaluateOptions), "stores": [os.fspath(one) for one in several]}
     values = COMMAND.parse_values({**given, **options, "quiet": not progress})
     made = EvaluateOptions(**values)
     with process_group(made.device_kind):
@@ -318,7 +333,7 @@ def export_model(
     """
     from training.export import COMMAND, ExportOptions, export
 
-    path = model.path if isinstance(model, Model) else Path(model)
-    values = COMMAND.parse_values({"checkpoint": os.fspath(path), "out": os.fspath(out), **options})
+    given = {**_opened_with(model, ExportOptions), "out": os.fspath(out)}
+    values = COMMAND.parse_values({**given, **options})
     export(ExportOptions(**values))
     return Path(out)

@@ -27,6 +27,7 @@ mean absolute speed error on road pixels. Of classes: mean IoU, IoU per class, c
   python -m training.evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
   python -m training.evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
   python -m training.evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
+  python -m training.evaluate runs/moscow moscow.zarr --split all --offsets
   python -m training.evaluate --compare runs/moscow moscow-int8.pt2 moscow.onnx --on moscow.zarr
 
 Exported model files are evaluated like checkpoints. For a model trained with --folds, the split val
@@ -62,6 +63,11 @@ class EvaluatedTiles:
     split: Literal["val", "train", "test", "all"] = option("val", "Split to evaluate on.")
     level: int | None = option(
         None, "Tile side in pixels; default: the level trained last.", "PIXELS", least=1
+    )
+    offsets: bool = option(
+        False,
+        "Estimate by how many pixels the labels of each scene lie off the predictions, and report "
+        "scenes with more than 2.",
     )
     batch_size: int = option(4, "Tiles per batch.", "N", least=1)
     threads: int | None = option(
@@ -133,7 +139,19 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
     set_threads(options.threads)
     runner, info = open_model(options, "auto")
     runner, _ = runner.for_pixels(0)  # compiling does not pay for so few pixels
-    return evaluate_runner(runner, info, options.stores, quiet=options.quiet, **options.shared())
+    for name, given, kind in (
+        ("sweep", options.sweep, "roads"),
+        ("confusion", options.confusion, "classes"),
+    ):
+        if given and kind != ("classes" if info.has_classes else "roads"):
+            has = "classes" if info.has_classes else "roads"
+            raise UsageError(f"`{name}` is for models of {kind}; this one has {has}")
+    return evaluate_runner(
+        *(runner, info, options.stores),
+        **options.shared(),
+        offsets=options.offsets,
+        quiet=options.quiet,
+    )
 
 
 def _compare(options: EvaluateOptions) -> int:
@@ -143,7 +161,11 @@ def _compare(options: EvaluateOptions) -> int:
 
     if not (options.compare and options.on and options.stores):
         raise UsageError("`compare` needs at least two models, and a store in `on`")
-    for name, given in (("csv", options.csv), ("scenes", options.scenes)):
+    for name, given in (
+        ("csv", options.csv),
+        ("scenes", options.scenes),
+        ("offsets", options.offsets),
+    ):
         if given:
             raise UsageError(f"`{name}` is for one model: leave out `compare`")
     files = [model_file(file) for file in (options.checkpoint, *map(Path, options.stores))]
@@ -212,6 +234,11 @@ def _print(found: Evaluation, options: EvaluateOptions) -> None:
     if options.sweep:
         rows = [[*map(_cell, step.values())] for step in found.sweep[SWEPT::SWEPT]]
         _table(("threshold", "precision", "recall", "road IoU"), rows)
+    if options.offsets:
+        titles = ("scene", "right, px", "down, px", "metres", "correlation", "without offset")
+        names = ("x", "y", "metres", "correlation", "unmoved")
+        rows = [[row["scene"], *(_cell(row[name]) for name in names)] for row in found.offsets]
+        _table(titles, rows, width=1000)
     for note in found.notes:
         print(f"note: {note}")
 
@@ -245,8 +272,6 @@ def _write(found: Evaluation, options: EvaluateOptions) -> None:
             rows.writeheader()
             rows.writerows(_plain(found.scenes))
     if options.confusion is not None:
-        if not found.classes:
-            raise UsageError("`confusion` is for models of classes; this one has roads")
         with replaced(options.confusion) as partial, partial.open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(("label", *found.classes))
@@ -260,6 +285,7 @@ def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str
     given = {"checkpoint": str(options.checkpoint), "stores": options.stores, "tta": options.tta}
     metrics = asdict(found) | given | {"split": options.split}
     hidden = {"title", "notes"} | (set() if found.classes else {"classes", "confusion"})
+    hidden |= set() if options.offsets else {"offsets"}
     return {k: v for k, v in metrics.items() if k not in hidden}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.errors import UsageError
@@ -24,7 +25,7 @@ from loaders import (
     Split,
 )
 from training.checkpoint import ModelInfo
-from training.data import differences, tiles_of
+from training.data import differences, level_gsd, tiles_of
 from training.decode import (
     activated,
     chosen_threshold,
@@ -44,6 +45,7 @@ from training.inference import Runner, Views, average_views, pad_batch
 from training.losses import Trainable
 from training.metrics import STEPS, ClassMetrics, Sweep, metrics_of
 from training.monitor import ANY_ROAD_MPH, Example
+from training.offsets import FAR, OffsetSums, class_channels
 
 
 @contextmanager
@@ -184,6 +186,9 @@ class Evaluation:
         Names of the classes; empty for roads.
     confusion
         Pixels of each class in the label (rows) and in the prediction (columns).
+    offsets
+        One row per scene if asked for: ``scene``, then the fields of
+        `training.offsets.LabelOffset`, ``metres`` (its length on the ground) and ``far``.
     """
 
     title: str
@@ -196,6 +201,7 @@ class Evaluation:
     notes: list[str]
     classes: tuple[str, ...] = ()
     confusion: list[list[int]] = field(default_factory=list)
+    offsets: list[dict[str, Any]] = field(default_factory=list)
 
 
 def evaluate_runner(
@@ -208,6 +214,7 @@ def evaluate_runner(
     threshold: float | None = None,
     tta: Views = "none",
     batch_size: int = 4,
+    offsets: bool = False,
     quiet: bool = True,
 ) -> Evaluation:
     """Return the metrics of a model on a split of one or more stores.
@@ -234,6 +241,8 @@ def evaluate_runner(
         Views to average (test-time augmentation).
     batch_size
         Tiles per batch and rank.
+    offsets
+        Estimate the offset between the labels and the predictions of each scene.
     quiet
         Hide the progress bar.
 
@@ -260,15 +269,27 @@ def evaluate_runner(
         raise UsageError("`threshold` is for models of roads: leave it out for classes")
     options: dict[str, Any] = {"threshold": threshold, "device": runner.device}
     metrics = metrics_of(info, groups=len(names), **options)
+    lying = OffsetSums(len(names), len(info.class_names) or 1, runner.device) if offsets else None
     pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
     for batch in loader:
         image = pad_batch(pad(batch.image), batch_size if runner.fixed_batch else 0)
         probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         on_device = batch.to(runner.device)
-        metrics.update(probabilities, on_device.label, scene_of[on_device.index])
+        group = scene_of[on_device.index]
+        metrics.update(probabilities, on_device.label, group)
+        if lying is not None:
+            _add_offsets(lying, info, probabilities, on_device.label, group)
     sum_in_place(metrics.counts())
+    if lying is not None:
+        sum_in_place([lying.sums])
     if lost := int(metrics.lost):
         notes.append(f"the model returned NaN for {lost:,} labelled pixels, which are left out")
+    shifts = [] if lying is None else _offset_rows(lying, names, loader)
+    if far := [row["scene"] for row in shifts if row["far"]]:
+        notes.append(
+            f"the labels of {len(far)} of {len(shifts)} scenes lie more than {FAR:g} pixels off "
+            f"the predictions: {', '.join(far)}"
+        )
     each = zip(names, torch.bincount(scene_of).tolist(), metrics.by_group(), strict=True)
     return Evaluation(
         title=title,
@@ -281,7 +302,41 @@ def evaluate_runner(
         notes=notes,
         classes=info.class_names,
         confusion=metrics.confusion() if isinstance(metrics, ClassMetrics) else [],
+        offsets=shifts,
     )
+
+
+def _add_offsets(
+    lying: OffsetSums, info: ModelInfo, probabilities: Tensor, label: Tensor, group: Tensor
+) -> None:
+    """Add a batch of predictions (n, channel, y, x), possibly padded, and of its labels."""
+    probabilities = probabilities[..., : label.shape[-2], : label.shape[-1]]
+    if info.has_classes:
+        valid, truth = label < info.channels, class_channels(label, info.channels)
+    else:
+        probabilities = road_probability(probabilities)[:, None]
+        valid = label != NODATA
+        truth = ((label > 0) & valid)[:, None]
+    lying.update(probabilities, truth, valid, group)
+
+
+def _offset_rows(
+    lying: OffsetSums, names: Sequence[str], loader: BatchLoader
+) -> list[dict[str, Any]]:
+    """Return one row per scene, see `Evaluation`."""
+    rows = []
+    for store, name, found in zip(_pairs(loader)[:, 0], names, lying.compute(), strict=True):
+        x, y = level_gsd(loader.tiles.stores[store], loader.tiles.side)
+        metres = math.hypot(found.x * x, found.y * y)
+        rows.append({"scene": name, **found._asdict(), "metres": metres, "far": found.far})
+    return rows
+
+
+def _pairs(loader: BatchLoader) -> NDArray[np.int64]:
+    """Return the indexes of store and scene of all scenes, (scene, 2)."""
+    table = loader.tiles.table
+    found: NDArray[np.int64] = np.unique(np.stack([table["store"], table["scene"]], 1), axis=0)
+    return found
 
 
 def _scenes(loader: BatchLoader) -> tuple[list[str], Tensor]:

@@ -90,15 +90,27 @@ def test_images_of_another_kind_are_refused(model):
 def test_predict_writes_a_prediction_per_image(model, tmp_path, monkeypatch):
     monkeypatch.setattr("training.engine.keep_memory", lambda *_, **__: "as it is")
     image = write_image(tmp_path / "scene.tif", pixels(100, 120))
-    options = {"model": SMALL["model"], "gsd": "image", "window": 64, "overlap": 32}
+    options = {"gsd": "image", "window": 64, "overlap": 32}  # the factory is known
     (path,) = model.predict(image, tmp_path / "out", progress=False, **options)
     with rasterio.open(path) as prediction:
         assert prediction.shape == (100, 120)
 
 
 def test_evaluate_model_returns_the_metrics(run, store_path):
-    found = training.evaluate_model(run.best, store_path, progress=False, model=SMALL["model"])
+    options = {"model": SMALL["model"], "offsets": True}
+    found = training.evaluate_model(run.best, store_path, progress=False, **options)
     assert 0 <= found["metrics"]["road_iou"] <= 1
+    assert len(found["offsets"]) == 2
+
+
+def test_evaluation_and_export_import_the_factory_that_the_model_was_opened_with(
+    run, model, store_path, tmp_path
+):
+    found = training.evaluate_model(model, store_path, progress=False)
+    assert "offsets" not in found
+    assert training.export_model(model, tmp_path / "tiny.pt2", format="fp32").exists()
+    with pytest.raises(UsageError, match="`model`"):
+        training.evaluate_model(run.best, store_path, progress=False)
 
 
 def test_options_that_only_the_command_has_are_refused(run, model, store_path, tmp_path):

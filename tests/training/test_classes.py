@@ -244,6 +244,8 @@ def test_evaluation_has_iou_per_class_and_the_confusion_matrix(fit, tmp_path, co
     with files[1].open(newline="") as file:
         assert [[int(c) for c in row[1:]] for row in list(csv.reader(file))[1:]] == table.tolist()
     assert "iou_fast" in files[0].read_text()
+    assert evaluate_main([*usual, "--quiet", "--sweep"]) == 2
+    assert "--sweep is for models of roads; this one has classes" in capfd.readouterr().err
     assert evaluate_main([*usual, "--quiet"]) == 0
     printed = capfd.readouterr().out
     assert "mean IoU of classes" in printed
