@@ -144,7 +144,8 @@ class RoadMetrics:
         one that the groups support, and its interval ``threshold_low`` and ``threshold_high``, see
         `training.threshold.choose_threshold`.
         """
-        whole = self._metrics(self._confusion.sum(0), self._error.sum(), self._roads.sum())
+        counts = (self._confusion.sum(0), self._error.sum(), self._roads.sum())
+        whole = self._metrics(*(count.cpu() for count in counts))
         iou = self.sweep().iou
         highest = iou.nan_to_num().max()
         # Of equal thresholds, as for a perfect prediction, the one closest to 0.5 is used.
@@ -162,12 +163,13 @@ class RoadMetrics:
 
     def by_group(self) -> list[dict[str, float]]:
         """Return the metrics of each group, as `compute` at the given threshold."""
-        counts = zip(self._confusion, self._error, self._roads, strict=True)
+        # Metrics are computed on the host, in fp64: MPS has none.
+        counts = zip(self._confusion.cpu(), self._error.cpu(), self._roads.cpu(), strict=True)
         return [self._metrics(*each) for each in counts]
 
     def sweep(self) -> Sweep:
         """Return precision, recall and IoU of roads at every threshold k / 256."""
-        scores = self._scores.sum(0)
+        scores = self._scores.sum(0).cpu()
         count = scores[1].sum().double()
         roads = torch.where(count > 0, count, torch.nan)
         # Pixels at or above each threshold.
@@ -260,11 +262,11 @@ class ClassMetrics:
         ``mean_iou``, ``worst_iou``, ``accuracy`` (the share of pixels with the right class), and
         one ``iou_NAME`` per class.
         """
-        return self._metrics(self._confusion.sum(0))
+        return self._metrics(self._confusion.sum(0).cpu())
 
     def by_group(self) -> list[dict[str, float]]:
         """Return the metrics of each group."""
-        return [self._metrics(table) for table in self._confusion]
+        return [self._metrics(table) for table in self._confusion.cpu()]
 
     def _metrics(self, confusion: Tensor) -> dict[str, float]:
         table = confusion.double()

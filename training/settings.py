@@ -335,8 +335,8 @@ class MachineConfig:
         "PyTorch itself (native) or Intel's retired extension (ipex); auto uses ipex if it is "
         "installed.",
     )
-    device: Literal["auto", "cpu", "cuda", "xpu"] = option(
-        "auto", "Device to train on; auto uses an accelerator if there is one."
+    device: Literal["auto", "cpu", "cuda", "xpu", "mps"] = option(
+        "auto", "Device to train on; auto: cuda or xpu if there is one. mps is best effort."
     )
     precision: Literal["auto", "bf16", "tf32", "fp32"] = option(
         "auto",

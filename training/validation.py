@@ -92,7 +92,8 @@ def validate(
     names, scene_of = _scenes(loader)
     scene_of = scene_of.to(engine.device)
     metrics = metrics_of(info, groups=len(names), device=engine.device)
-    total, tiles = torch.zeros((), dtype=torch.float64, device=engine.device), 0
+    losses: list[Tensor] = []
+    counts: list[int] = []
     target = trainable.prep.target
     with evaluation_mode(trainable):
         broadcast_buffers(trainable)
@@ -109,11 +110,13 @@ def validate(
             metrics.update(activated(logits, info.targets), on_device.label, group)
             valid = target.valid(on_device.label)
             parts = trainable.loss(logits, target(on_device.label), valid)
-            total = total + len(batch) * parts.total.double()
-            tiles += len(batch)
+            losses.append(parts.total)
+            counts.append(len(batch))
         next(batches, None)  # ends the epoch of the loader
     sum_in_place(metrics.counts())
-    summed, seen = sum_over_ranks([total.item(), tiles], engine.device)
+    read = torch.stack(losses).tolist() if losses else []  # only now, so that no batch waits
+    total = sum(count * loss for count, loss in zip(counts, read, strict=True))
+    summed, seen = sum_over_ranks([total, sum(counts)], engine.device)
     return {"val_loss": summed / max(seen, 1)} | metrics.compute()
 
 

@@ -63,7 +63,7 @@ def test_words_that_yaml_reads_as_truth_values(tmp_path):
         (["--learning_rte=1"], "unknown option --learning_rte"),
         (["--augment", "d5"], "--augment: 'd5' is not d4|flips|none"),
         (["--engine", "tpu"], "--engine: 'tpu' is not auto|native|ipex"),
-        (["--device", "tpu"], "--device: 'tpu' is not auto|cpu|cuda|xpu"),
+        (["--device", "tpu"], "--device: 'tpu' is not auto|cpu|cuda|xpu|mps"),
         (["--precision", "fp8"], "--precision: 'fp8' is not auto|bf16|tf32|fp32"),
         (["--compile", "all"], "--compile: 'all' is not loss|model|off"),
         (["--optimizer", "lion"], "--optimizer: 'lion' is not adamw|adam|sgd"),

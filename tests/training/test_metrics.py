@@ -1,15 +1,17 @@
 """Metrics equal their definitions, whatever the batches and ranks."""
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_TABLE
 from training.decode import class_speeds, default_threshold, speed_byte, speed_mph
-from training.metrics import RoadMetrics, bin_names
+from training.metrics import ClassMetrics, RoadMetrics, bin_names
 
 MPH = (5.0, 15.0, 25.0, 35.0, 45.0, 55.0, 65.0)
 
@@ -19,6 +21,38 @@ def draw(n=3, side=16, seed=0):
     speeds = torch.tensor([0, 0, 0, 15, 20, 25, 45, 255], dtype=torch.uint8)
     speed = speeds[torch.randint(0, 8, (n, side, side), generator=generator)]
     return torch.randn(n, 8, side, side, generator=generator).sigmoid(), speed
+
+
+class Host(torch.Tensor):
+    """A tensor that came from a device."""
+
+
+class NoDouble(TorchFunctionMode):
+    """As on MPS: no fp64, except in tensors that ``cpu`` brought to the host."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is torch.Tensor.cpu:
+            return result.as_subclass(Host)
+        if isinstance(result, torch.Tensor) and not isinstance(result, Host):
+            assert result.dtype != torch.float64, func
+        return result
+
+
+@pytest.mark.parametrize("targets", ["bins", "binary", "classes"])
+def test_there_is_no_fp64_on_the_device(targets):
+    found = []
+    for mode in (nullcontext(), NoDouble()):
+        with mode:
+            if targets == "classes":
+                metrics = ClassMetrics("abcdefgh", groups=3)
+            else:
+                metrics = RoadMetrics(targets, MPH, groups=3)
+            for seed in range(2):
+                probability, speed = draw(seed=seed)
+                metrics.update(probability, speed, torch.arange(3))
+            found.append(str([metrics.compute(), metrics.by_group()]))
+    assert found[0] == found[1]
 
 
 def by_hand(probability, speed):

@@ -15,7 +15,7 @@ import torch
 
 from geoprep.cpus import usable_cpus
 from loaders import available_memory
-from training.engine.native import Engine
+from training.engine.native import Engine, computes_bf16, instruction_sets
 
 # Numbers of glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -27,18 +27,6 @@ _MADV_HUGEPAGE = 14
 _HUGE_PAGE = 2 << 20
 
 _ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
-
-_ISA = (
-    ("AVX2", "avx2"),
-    ("AVX512", "avx512f"),
-    ("AVX512_VNNI", "avx512_vnni"),
-    ("AVX512_BF16", "avx512_bf16"),
-    ("AMX_INT8", "amx_int8"),
-    ("AMX_BF16", "amx_bf16"),
-    ("SVE", "sve"),
-    ("BF16", "bf16"),
-)
-"""Instruction sets that determine the speed of convolutions, and their flags in /proc/cpuinfo."""
 
 
 def keep_memory(reserve: int | None = None, *, one_heap: bool = False) -> str:
@@ -123,20 +111,6 @@ def preloaded_allocator(environment: str | None = None, maps: str | None = None)
     return next((name for name in _ALLOCATORS if name in wanted and name in maps), None)
 
 
-def instruction_sets(cpuinfo: str | None = None) -> tuple[str, ...]:
-    """Return the instruction sets of this processor for convolutions, such as ``AVX512_BF16``.
-
-    Parameters
-    ----------
-    cpuinfo
-        Text of ``/proc/cpuinfo``; None reads it.
-    """
-    cpuinfo = _read_text("/proc/cpuinfo") if cpuinfo is None else cpuinfo
-    lines = (line for line in cpuinfo.splitlines() if line.startswith(("flags", "Features")))
-    flags = set(next(lines, "").split(":")[-1].split())
-    return tuple(name for name, flag in _ISA if flag in flags)
-
-
 def describe(engine: Engine) -> list[tuple[str, str]]:
     """Return rows of a run's header: engine, device, instruction sets and threads.
 
@@ -145,10 +119,9 @@ def describe(engine: Engine) -> list[tuple[str, str]]:
     engine
         Engine of the run.
     """
-    sets = instruction_sets()
-    cpu = ", ".join(sets) or torch.backends.cpu.get_cpu_capability()
-    emulated = not {"AVX512_BF16", "AMX_BF16", "BF16"} & set(sets)
-    if emulated and engine.dtype == torch.bfloat16 and engine.device.type == "cpu":
+    cpu = ", ".join(instruction_sets()) or torch.backends.cpu.get_cpu_capability()
+    on_cpu = engine.device.type == "cpu"
+    if on_cpu and engine.dtype == torch.bfloat16 and not computes_bf16(engine.device):
         cpu += " (none for bf16, which is emulated: `precision` auto is faster)"
     return [
         ("engine", engine.reason),
@@ -161,6 +134,8 @@ def describe(engine: Engine) -> list[tuple[str, str]]:
 def _device_name(device: torch.device) -> str:
     if device.type == "cpu":
         return "cpu"
+    if device.type == "mps":
+        return f"mps, {torch.backends.mps.get_name()}"
     return f"{device.type}, {torch.get_device_module(device).get_device_name(device)}"
 
 

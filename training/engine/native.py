@@ -10,9 +10,10 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -23,7 +24,7 @@ from geoprep.errors import UsageError
 from training.engine import ipex
 
 EngineName = Literal["auto", "native", "ipex"]
-DeviceName = Literal["auto", "cpu", "cuda", "xpu"]
+DeviceName = Literal["auto", "cpu", "cuda", "xpu", "mps"]
 Precision = Literal["auto", "bf16", "tf32", "fp32"]
 CompileMode = Literal["loss", "model", "off"]
 
@@ -71,7 +72,7 @@ class Engine:
 
 
 def choose_device(name: DeviceName = "auto") -> torch.device:
-    """Return a device by name; ``auto`` is an accelerator if there is one.
+    """Return a device by name; ``auto`` is a CUDA or XPU device if there is one, else the CPU.
 
     Raises
     ------
@@ -82,6 +83,7 @@ def choose_device(name: DeviceName = "auto") -> torch.device:
         "cuda": torch.cuda.is_available,
         "xpu": torch.xpu.is_available,
         "cpu": lambda: True,
+        "mps": torch.backends.mps.is_available,  # on request only: after the CPU
     }
     if name == "auto":
         return torch.device(next(kind for kind, has in available.items() if has()))
@@ -122,6 +124,8 @@ def choose_engine(
     """
     place = choose_device(device)
     taken, why = _choose_name(name, place)
+    if precision == "bf16" and place.type == "mps" and not computes_bf16(place):
+        precision = "auto"  # MPS does not emulate it
     lacking = None if compile_mode == "off" else missing_compiler(place)
     dtype, numbers = choose_precision(place, precision)
     reason = f"{taken}: {why}; {numbers}" + (f"; nothing compiled, {lacking}" if lacking else "")
@@ -152,9 +156,42 @@ def computes_bf16(device: torch.device) -> bool:
     """Return whether a device computes in bf16; a CPU without its instructions emulates it."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "mps":
+        return bool(torch.backends.mps.is_macos_or_newer(14, 0))
     if device.type != "cpu":
         return True
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    x86 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return bool(x86) or "BF16" in instruction_sets()
+
+
+_ISA = (
+    ("AVX2", "avx2"),
+    ("AVX512", "avx512f"),
+    ("AVX512_VNNI", "avx512_vnni"),
+    ("AVX512_BF16", "avx512_bf16"),
+    ("AMX_INT8", "amx_int8"),
+    ("AMX_BF16", "amx_bf16"),
+    ("SVE", "sve"),
+    ("BF16", "bf16"),
+)
+"""Instruction sets that determine the speed of convolutions, and their flags in /proc/cpuinfo."""
+
+
+def instruction_sets(cpuinfo: str | None = None) -> tuple[str, ...]:
+    """Return the instruction sets of this processor for convolutions, such as ``AVX512_BF16``.
+
+    Parameters
+    ----------
+    cpuinfo
+        Text of ``/proc/cpuinfo``; None reads it.
+    """
+    if cpuinfo is None:
+        with suppress(OSError):
+            cpuinfo = Path("/proc/cpuinfo").read_text()
+    lines = (line for line in (cpuinfo or "").splitlines())
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    words = set(flags.split(":")[-1].split())
+    return tuple(name for name, flag in _ISA if flag in words)
 
 
 def _choose_name(name: EngineName, device: torch.device) -> tuple[EngineName, str]:

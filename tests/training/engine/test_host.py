@@ -7,8 +7,10 @@ import sys
 import pytest
 import torch
 
+from geoprep.errors import UsageError
 from training.engine import host as machine
-from training.engine.native import choose_engine
+from training.engine import native
+from training.engine.native import choose_device, choose_engine, computes_bf16
 
 XEON = (
     "processor\t: 0\nflags\t\t: fpu sse avx2 avx512f avx512_vnni avx512_bf16 amx_bf16\nbugs : x\n"
@@ -41,11 +43,48 @@ def test_the_header_names_engine_device_instructions_and_threads(monkeypatch):
 
 
 def test_bf16_on_a_processor_without_it_is_pointed_out(monkeypatch):
-    monkeypatch.setattr(machine, "instruction_sets", lambda: ("AVX2",))
+    monkeypatch.setattr(machine, "computes_bf16", lambda device: False)
     rows = dict(machine.describe(choose_engine("native", "cpu", "bf16", "off")))
     assert "`precision` auto" in rows["instructions"]
     rows = dict(machine.describe(choose_engine("native", "cpu", "fp32", "off")))
     assert "--precision" not in rows["instructions"]
+
+
+@pytest.mark.parametrize(("cpuinfo", "computed"), [(GRAVITON, True), (LAPTOP, False), ("", False)])
+def test_bf16_of_arm_is_found_and_used(monkeypatch, cpuinfo, computed):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(native.Path, "read_text", lambda path: cpuinfo)
+    assert computes_bf16(torch.device("cpu")) is computed
+    engine = choose_engine("native", "cpu", "auto", "off")
+    assert engine.dtype == (torch.bfloat16 if computed else torch.float32)
+    emulated = choose_engine("native", "cpu", "bf16", "off")
+    assert ("emulated" in dict(machine.describe(emulated))["instructions"]) is not computed
+
+
+def test_mps_is_used_on_request_only(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(UsageError, match=r"`device` mps: torch .* finds none"):
+        choose_device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert choose_device("mps").type == "mps"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
+    assert choose_device("auto").type == "cpu"
+
+
+@pytest.mark.parametrize("precision", ["auto", "bf16", "fp32"])
+@pytest.mark.parametrize("macos", [13, 14])
+def test_autocast_on_mps_only_where_it_computes_bf16(monkeypatch, precision, macos):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.mps, "is_macos_or_newer", lambda major, _: macos >= major)
+    monkeypatch.setattr(torch.backends.mps, "get_name", lambda: "Apple M3")
+    engine = choose_engine("native", "mps", precision, "off")
+    bf16 = precision != "fp32" and macos == 14
+    assert engine.dtype == (torch.bfloat16 if bf16 else torch.float32)
+    assert dict(machine.describe(engine))["device"] == "mps, Apple M3"
+    with engine.autocast():
+        assert torch.is_autocast_enabled("mps") is bf16
 
 
 def test_a_preloaded_allocator_is_named_if_it_is_mapped():
