@@ -22,7 +22,7 @@ test test-oldest: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
 
-.PHONY: demo test test-oldest lint api docs dist install ipex test-ipex bench-peers clean
+.PHONY: demo test test-accelerator test-oldest lint api docs dist install ipex test-ipex bench-peers clean
 .SECONDARY:
 
 demo: .venv/.core
@@ -75,6 +75,11 @@ ipex: .venv-ipex/.installed
 
 test-ipex: .venv-ipex/.installed
 	.venv-ipex/bin/python -m pytest tests/training/engine/test_ipex.py tests/training/engine/test_native.py
+
+# Needs a GPU or another accelerator; GEOPREP_TEST_DEVICE=cpu shows that the tests themselves work.
+# .venv needs a torch built for it: make test-accelerator TORCH_INDEX=https://download.pytorch.org/whl/cu128
+test-accelerator: .venv/.dev
+	.venv/bin/python -m pytest -m accelerator -rs
 
 # What depends on the versions of Python and of the dependencies: the API, the commands, the store,
 # the loaders' processes and the trainer.

@@ -57,8 +57,8 @@ class Table:
             for column in self.columns.values():
                 yield f"{row}.{column}"
 
-    def show(self, result: Result) -> None:
-        """Print the table with the measured figures."""
+    def lines(self, result: Result) -> tuple[list[str], list[list[str]]]:
+        """Return the titles of the columns and the cells of each row that has figures."""
         cells = {
             text: [self._cell(result, row, column) for column in self.columns.values()]
             for text, row in self.rows.items()
@@ -69,9 +69,24 @@ class Table:
             for text, values in cells.items()
             if any(values)
         ]
-        print_table(self.title, (self.head, *compress(self.columns, shown)), lines)
+        return [self.head, *compress(self.columns, shown)], lines
+
+    def show(self, result: Result) -> None:
+        """Print the table with the measured figures."""
+        titles, lines = self.lines(result)
+        print_table(self.title, titles, lines)
         if lines and self.reading:
             console.print(self.reading, highlight=False)
+
+    def markdown(self, result: Result) -> str:
+        """Return the table as Markdown below its title; empty if nothing was measured."""
+        titles, lines = self.lines(result)
+        if not lines:
+            return ""
+        rows = [titles, ["---"] + ["---:"] * (len(titles) - 1), *lines]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        reading = f"{self.reading}\n\n" if self.reading else ""
+        return f"### {self.title}\n\n{reading}{table}\n"
 
     def _cell(self, result: Result, row: str, column: str) -> str:
         figure = result.figures.get(f"{row}.{column}")

@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import gc
+import os
 import sys
 from pathlib import Path
 
@@ -58,6 +59,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first, all others in their order."""
     places = {str(REPO / "tests" / name): place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(str(item.path), len(FIRST)))
+
+
+def device_of_tests() -> str:
+    """Return the device of the tests marked `accelerator`; empty if torch finds none."""
+    named = os.environ.get("GEOPREP_TEST_DEVICE", "")
+    if named:
+        return named
+    import torch
+
+    found = torch.accelerator.current_accelerator()
+    return found.type if found is not None and torch.accelerator.is_available() else ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests marked `accelerator` where there is none."""
+    if item.get_closest_marker("accelerator") and not device_of_tests():
+        pytest.skip("torch finds no accelerator; GEOPREP_TEST_DEVICE=cpu runs it on the CPU")
+
+
+@pytest.fixture(scope="session")
+def accelerator() -> str:
+    """Return the name of the device of the tests marked `accelerator`."""
+    return device_of_tests()
 
 
 @pytest.fixture(scope="session")

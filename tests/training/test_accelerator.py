@@ -1,0 +1,195 @@
+"""Training and prediction on an accelerator, compared with the CPU.
+
+Each test runs twice: on the CPU, which shows that the test itself works, and marked `accelerator`
+on the accelerator, where there is one. With GEOPREP_TEST_DEVICE=cpu these too run on the CPU.
+"""
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from helpers import tiny
+from helpers.predict_cases import pixels, write_image
+from helpers.steps import batch as noise
+
+from loaders import BatchLoader, DeviceTiles, RamTiles
+from training import export_model, load_model, train
+from training.checkpoint import load
+from training.engine import choose_engine
+from training.fit import main
+from training.loop import optimizer_step
+from training.losses import RoadLoss, Trainable
+from training.monitor.profiler import Clock
+from training.optim import prepare
+from training.settings import Config
+from training.state import TrainingError, copy_weights
+from training.step_rate import choose_batch_size
+
+MODEL = "helpers.tiny:normed"
+SETTINGS = {"model": MODEL, "crop": 32, "crops_per_tile": 2, "batch_size": 4}
+SETTINGS |= {"loader_threads": 1, "precision": "fp32", "compile": "off", "pictures": 0}
+SETTINGS |= {"lr": 1e-2, "optimizer": "sgd", "ema": 0.9, "epochs": 1, "progress": False}
+STEPS = 12
+"""Steps of the epoch."""
+
+
+@pytest.fixture(
+    scope="module", params=["cpu", pytest.param("found", marks=pytest.mark.accelerator)]
+)
+def device(request, accelerator):
+    """Return the device under test."""
+    return accelerator if request.param == "found" else "cpu"
+
+
+@pytest.fixture(scope="module")
+def runs(store_path, tmp_path_factory, device):
+    """Return two runs of the same settings: on the CPU, and on the device with its own tiles."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.start.keep_memory", lambda: "as it is")
+        return [
+            train(store_path, out=folder / name, device=where, residency=kept, **SETTINGS)
+            for name, where, kept in (("cpu", "cpu", "ram"), ("device", device, "device"))
+        ]
+
+
+def a_step(device, build, **settings):
+    """Return module, optimizer and a function that takes a step on the device."""
+    from loaders import DevicePrep, Normalize, SpeedTarget
+
+    torch.manual_seed(0)
+    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3), SpeedTarget())
+    module = Trainable(prep, build(3, 8), RoadLoss()).train()
+    config = Config.from_flat({"optimizer": "adamw", **settings})
+    engine = choose_engine("native", device, config.precision, "off")
+    optimizer = prepare(module, engine, config)
+    tiles = RamTiles.from_arrays(
+        np.ascontiguousarray(noise()[0].permute(0, 2, 3, 1)), noise()[1].numpy()
+    )
+    batches = list(BatchLoader(tiles, 2, shuffle=False))
+    return module, lambda: optimizer_step(module, optimizer, engine, batches, clip=config.clip)
+
+
+def test_training_equals_that_of_the_cpu(runs):
+    cpu, device = (run.metrics for run in runs)
+    np.testing.assert_allclose(device["loss"], cpu["loss"], rtol=1e-3)
+    np.testing.assert_allclose(device["val_loss"], cpu["val_loss"], rtol=1e-3)
+    weights, others = (load(run.folder / "last.pt").model for run in runs)
+    assert load(runs[1].folder / "last.pt").progress["step"] == STEPS
+    for name, value in weights.items():
+        torch.testing.assert_close(others[name].cpu(), value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"crop": 17, "augment": "d4"}, {"shuffle": False}])
+def test_batches_of_device_tiles_are_those_of_tiles_in_memory(store_path, device, options):
+    tiles = RamTiles.load(store_path, progress=False)
+    here = BatchLoader(tiles, 5, seed=3, **options)
+    there = BatchLoader(DeviceTiles(tiles, device), 5, seed=3, **options)
+    for one, other in zip(here, there, strict=True):
+        assert other.device.type == torch.device(device).type
+        assert torch.equal(one.image, other.image.cpu())
+        assert torch.equal(one.label, other.label.cpu())
+
+
+def test_batches_reach_the_device_unchanged(store_path, device):
+    tiles = RamTiles.load(store_path, progress=False)
+    sums = []
+    for batch in BatchLoader(tiles, 5, crop=32, threads=2):
+        copied = batch.to(device, non_blocking=True)
+        sums.append((copied.image.long().sum(), batch.image.long().sum()))
+        del copied, batch  # the buffer may be filled anew while it is copied
+    assert all(there.item() == here.item() for there, here in sums)
+
+
+def test_a_checkpoint_of_the_device_opens_on_the_cpu(runs):
+    saved = load(runs[1].folder / "last.pt")
+    tensors = [*saved.model.values(), *saved.ema.values()]
+    assert {tensor.device.type for tensor in tensors} == {"cpu"}
+    image = pixels(64, 64).transpose(2, 0, 1)
+    assert load_model(runs[1].best, device="cpu", model=MODEL)(image).shape == (8, 64, 64)
+
+
+@pytest.mark.slow
+def test_a_run_of_the_device_is_resumed_on_the_cpu(runs, tmp_path, capfd):
+    words = ["--resume", runs[1].folder, "--out", tmp_path / "more", "--device", "cpu"]
+    words += ["--epochs", 2, "--residency", "ram", "--model", SETTINGS["model"], "--quiet"]
+    assert main([str(word) for word in words]) == 0
+    assert load(tmp_path / "more" / "last.pt").progress["epoch"] == 2
+
+
+def test_predictions_are_within_a_level_of_those_of_the_cpu(runs, device, tmp_path):
+    image = write_image(tmp_path / "scene.tif", pixels(150, 170))
+    found = []
+    for number, where in enumerate(("cpu", device)):
+        how = {"device": where, "precision": "fp32", "model": MODEL}
+        model = load_model(runs[0].best, **how)
+        how |= {"window": 64, "overlap": 16, "progress": False}
+        (path,) = model.predict(image, tmp_path / str(number), **how)
+        with rasterio.open(path) as file:
+            found.append(file.read().astype(int))
+    cpu, other = found
+    bands = [0, *range(2, len(cpu))]  # the second is a speed, not a level
+    assert np.abs(cpu - other)[bands].max() <= 1
+    assert (cpu[1] != other[1]).mean() < 0.01
+
+
+@pytest.mark.slow
+def test_an_export_of_the_device_computes_as_the_checkpoint(runs, tmp_path):
+    pytest.importorskip("torchao")
+    file = export_model(runs[1].best, tmp_path / "model.pt2", format="fp32", model=MODEL)
+    image = pixels(64, 64).transpose(2, 0, 1)
+    one = load_model(runs[1].best, device="cpu", model=MODEL)(image)
+    other = load_model(file, device="cpu")(image)
+    np.testing.assert_allclose(one, other, atol=0.02)
+
+
+@pytest.mark.parametrize("model", [tiny.steep, tiny.explosive])
+def test_a_step_that_is_not_finite_changes_no_weight(device, model):
+    module, step = a_step(device, model)
+    for number in range(1, 6):
+        before = copy_weights(module.model)
+        try:
+            result = step()
+            failed = not torch.isfinite(result.norm).item()
+        except TrainingError:  # the CPU says it at once
+            failed = True
+        assert failed == (number == 5)
+        same = [torch.equal(before[n], v) for n, v in module.model.state_dict().items()]
+        assert all(same) == failed
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32", "auto"])
+def test_every_precision_trains(device, precision):
+    _, step = a_step(device, tiny.normed, precision=precision)
+    assert all(torch.isfinite(step().norm) for _ in range(3))
+
+
+def test_the_automatic_batch_size_stays_below_the_memory_of_the_device(store_path, store, device):
+    settings = {**SETTINGS, "stores": (str(store_path),), "batch_size": "auto"}
+    settings |= {"crops_per_tile": 64, "residency": "device"}
+    del settings["progress"]
+    engine = choose_engine("native", device, "fp32", "off")
+    config, (note,) = choose_batch_size(Config.from_flat(settings), engine, (store,))
+    assert config.batch_size >= 2, note
+    if engine.device.type != "cpu":
+        module = torch.get_device_module(engine.device)
+        assert module.max_memory_allocated() < module.mem_get_info()[1]
+        assert module.memory_allocated() < 1 << 20  # nothing of the tries is left
+
+
+def test_a_size_that_does_not_fit_leaves_the_device_usable(device):
+    from training.step_rate import attempt
+
+    where = torch.device(device)
+    assert attempt(lambda: torch.empty(1 << 60, dtype=torch.uint8, device=where), where) is None
+    assert int(torch.ones(3, device=where).sum()) == 3
+
+
+def test_the_phases_of_a_step_are_timed(device):
+    clock = Clock(torch.device(device))
+    for _ in range(2):
+        clock.next_step()
+        with clock("matmul"):
+            torch.ones(256, 256, device=device) @ torch.ones(256, 256, device=device)
+    times = clock.cpu() if device == "cpu" else clock.on_device()
+    assert 0 < times["matmul"] <= clock.step_seconds() * 1.5
