@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -46,7 +47,7 @@ def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Ru
         raise UsageError(f"{path} holds the weights only: name {path.with_suffix('.xml')} instead")
     if path.suffix in SUFFIXES:
         _check_model_file_options(options)
-        exported, record = load_runner(path, compile_mode=compile_mode)
+        exported, record = load_runner(path, compile_mode=compile_mode, device=options.device)
         return exported, record.info
     device = chosen_device(options.device)  # first: the checkpoint is read onto it
     if device.index is not None:  # pinned memory needs no context on the first device then
@@ -65,12 +66,7 @@ def chosen_device(text: str) -> torch.device:
     UsageError
         torch finds no such device, or the text names several.
     """
-    names = parse_devices(text)
-    if len(names) > 1:
-        raise UsageError(
-            f"`device` {text} names {len(names)} devices: only the command training.predict uses "
-            "several"
-        )
+    check_single(text)
     kind, _, number = text.partition(":")
     device = choose_device(cast(DeviceName, kind))
     if not number:
@@ -81,14 +77,28 @@ def chosen_device(text: str) -> torch.device:
     return torch.device(text)
 
 
+def check_single(text: str) -> None:
+    """Raise UsageError if text such as ``cuda:0,1`` names several devices."""
+    count = len(parse_devices(text))
+    if count > 1:
+        raise UsageError(
+            f"`device` {text} names {count} devices: only the command training.predict uses several"
+        )
+
+
 def _check_model_file_options(options: ModelOptions) -> None:
-    for name in ("device", "precision", "weights", "model"):
+    path = options.checkpoint
+    for name in ("precision", "weights", "model"):
         value = getattr(options, name)
-        if value not in (None, "auto") and (name, value) != ("device", "cpu"):
+        if value not in (None, "auto"):
             raise UsageError(
-                f"`{name}` {value} applies to checkpoints only: {options.checkpoint} was exported "
-                "for the CPU with its own weights and precision. Leave it out"
+                f"`{name}` {value} applies to checkpoints only: {path} was exported with its own "
+                "weights and precision. Leave it out"
             )
+    check_single(options.device)
+    if options.device_kind not in ("auto", "cpu", "cuda" if path.suffix == ".onnx" else "cpu"):
+        fix = "cpu or cuda" if path.suffix == ".onnx" else "cpu, or a checkpoint or .onnx file"
+        raise UsageError(f"`device` {options.device}: {path} does not compute on it. Use {fix}")
 
 
 def write_model(
@@ -99,7 +109,9 @@ def write_model(
         _FORMATS[path.suffix].write(path, model, record, tiles)
 
 
-def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Runner, ExportRecord]:
+def load_runner(
+    path: str | Path, *, compile_mode: Compile = "auto", device: str = "cpu"
+) -> tuple[Runner, ExportRecord]:
     """Return the runner of a model file and its record.
 
     Parameters
@@ -108,6 +120,8 @@ def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Ru
         A file with one of `SUFFIXES`.
     compile_mode
         See `training.inference.runner.Runner`; for ``.pt2`` and ``.xml`` files.
+    device
+        ``cuda`` or such as ``cuda:1`` for ``.onnx`` files; others compute on the CPU.
 
     Raises
     ------
@@ -123,7 +137,9 @@ def load_runner(path: str | Path, *, compile_mode: Compile = "auto") -> tuple[Ru
         raise CheckpointError(f"{path}: no such file. python -m training.export writes model files")
     runner: Runner
     with silenced():
-        runner, record = _FORMATS[path.suffix].read(path)
+        on_cuda = path.suffix == ".onnx" and device.startswith("cuda")
+        read = partial(onnx_file.read, device=device) if on_cuda else _FORMATS[path.suffix].read
+        runner, record = read(path)
     runner.compile_mode = compile_mode
     return runner, record
 

@@ -14,6 +14,7 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
+from geoprep.errors import UsageError
 from geoprep.storage import replaced
 from training.checkpoint import CheckpointError
 from training.inference.export_record import KEY, ExportRecord, damage_reported, required_module
@@ -37,8 +38,13 @@ _DIGEST_KEY = b'"weights": "'
 _NO_DIGEST = "0" * 32
 
 
+_CUDA = "CUDAExecutionProvider"
+_CUDA_AT_ONCE = 2
+"""Batches at a time on a CUDA device: one is copied while another is computed."""
+
+
 class OnnxRunner(Runner):
-    """A session of ONNX Runtime on the CPU.
+    """A session of ONNX Runtime, which copies batches to its device and back.
 
     Parameters
     ----------
@@ -46,13 +52,22 @@ class OnnxRunner(Runner):
         ``onnxruntime.InferenceSession``.
     precision
         Precision of the convolutions.
+    computes_on
+        ``cpu``, or a device such as ``cuda`` or ``cuda:1``.
     """
 
     form = "ONNX Runtime"
 
-    def __init__(self, session: Any, precision: str) -> None:  # noqa: ANN401 - it has no types
+    def __init__(self, session: Any, precision: str, computes_on: str = "cpu") -> None:  # noqa: ANN401 - it has no types
         super().__init__(precision)
-        self._session = session
+        self._session, self._computes_on = session, computes_on
+        if computes_on != "cpu":  # it chooses kernels for each shape of batch
+            self.fixed_batch, self.at_once = True, _CUDA_AT_ONCE
+
+    @property
+    def description(self) -> str:
+        """See `Runner`."""
+        return f"{self.precision} on {self._computes_on}, {self.form}"
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
@@ -113,13 +128,20 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
         partial.write_bytes(data)
 
 
-def read(path: Path) -> tuple[Runner, ExportRecord]:
+def read(path: Path, device: str = "cpu") -> tuple[Runner, ExportRecord]:
     """Return the runner of a file and its record.
+
+    Parameters
+    ----------
+    path
+        The file.
+    device
+        ``cpu``, ``cuda``, or a numbered device such as ``cuda:1``.
 
     Raises
     ------
     UsageError
-        ONNX Runtime is not installed.
+        ONNX Runtime is not installed, or not for this device.
     CheckpointError
         The file is damaged, or not one of `write`.
     """
@@ -128,10 +150,18 @@ def read(path: Path) -> tuple[Runner, ExportRecord]:
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
     data = path.read_bytes()
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if device != "cpu":
+        providers.insert(0, (_CUDA, _cuda_options(runtime, device)))
     with damage_reported(path, "an ONNX model"):
-        session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(data, options, providers=providers)
+    if device != "cpu" and _CUDA not in session.get_providers():
+        raise UsageError(
+            f"`device` {device}: ONNX Runtime has {_CUDA} but cannot start it. Check the driver, "
+            "CUDA and cuDNN, or use cpu"
+        )
     record = ExportRecord.from_json(session.get_modelmeta().custom_metadata_map.get(KEY), path)
-    runner = OnnxRunner(session, record.precision)
+    runner = OnnxRunner(session, record.precision, device)
     if not record.weights:
         runner.note = (
             f"{path} was exported by an earlier version, without a digest of its weights: export "
@@ -142,6 +172,18 @@ def read(path: Path) -> tuple[Runner, ExportRecord]:
             f"{path} is damaged: its digest does not match its content. Export it again"
         )
     return runner, record
+
+
+def _cuda_options(runtime: Any, device: str) -> dict[str, str]:  # noqa: ANN401 - a module
+    """Return the options of ONNX Runtime's provider for a CUDA device."""
+    listed = runtime.get_available_providers()
+    if _CUDA not in listed:
+        raise UsageError(
+            f"`device` {device}: onnxruntime {runtime.__version__} has {', '.join(listed)} only. "
+            "Install onnxruntime-gpu in place of onnxruntime, or use cpu"
+        )
+    number = device.partition(":")[2] or "0"
+    return {"device_id": number, "cudnn_conv_algo_search": "HEURISTIC"}
 
 
 def _digest_range(data: bytes | bytearray) -> slice:

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError, UsageError
 from training.cli import Status
-from training.inference import chosen_device, parse_devices
+from training.inference import SUFFIXES, chosen_device, parse_devices
 from training.prediction.job import ImageOutcome
 from training.prediction.predict_options import PredictOptions
 from training.prediction.predictor import ProgressCallback
@@ -111,8 +111,9 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
     if count > 1 and devices[0] not in ("auto", "cpu"):
         raise UsageError(f"`instances` {count} divide cores: use `device` cpu")
     if len(devices) > 1:
-        for device in devices:
-            chosen_device(device)
+        if options.checkpoint.suffix not in SUFFIXES:  # others need no torch for the device
+            for device in devices:
+                chosen_device(device)
         count = len(devices)
     else:
         devices *= count

@@ -431,6 +431,75 @@ def test_a_flipped_weight_is_found(export, tmp_path):
         load_runner(tmp_path / "fp32.pt2")
 
 
+@pytest.fixture
+def cuda_sessions(monkeypatch):
+    """ONNX Runtime lists CUDA; return the providers of every session, which computes on the CPU."""
+    import onnxruntime
+
+    made = onnxruntime.InferenceSession
+    asked = []
+
+    def session(data, options, providers):
+        asked.append(providers)
+        result = made(data, options, providers=["CPUExecutionProvider"])
+        names = [p if isinstance(p, str) else p[0] for p in providers]
+        monkeypatch.setattr(result, "get_providers", lambda: names)
+        return result
+
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    return asked
+
+
+def test_onnx_file_computes_on_cuda_where_onnx_runtime_lists_it(
+    export, tmp_path, cuda_sessions, capsys
+):
+    file, image = export("fp32.onnx"), write_image(tmp_path / "scene.tif", pixels(70, 200))
+    words = [
+        str(w) for w in (file, image, "--gsd", "image", "--quiet", "--window", 64, "--overlap", 16)
+    ]
+    assert predict([*words, "--out", str(tmp_path / "cpu")]) == 0
+    assert predict([*words, "--out", str(tmp_path / "cuda"), "--device", "cuda:1"]) == 0
+    assert "float32 on cuda:1, ONNX Runtime" in capsys.readouterr().out
+    cpu, cuda = cuda_sessions
+    assert cpu == ["CPUExecutionProvider"]
+    assert cuda[0][0] == "CUDAExecutionProvider"
+    assert cuda[0][1]["device_id"] == "1"
+    one, other = ((tmp_path / name / "scene.tif").read_bytes() for name in ("cpu", "cuda"))
+    assert one == other
+
+
+def test_cuda_is_refused_in_one_line_where_it_is_not_there(export, cuda_sessions, monkeypatch):
+    import onnxruntime
+
+    file = export("fp32.onnx")
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(UsageError, match="Install onnxruntime-gpu in place of onnxruntime, or use"):
+        open_model(ModelOptions(checkpoint=file, device="cuda"))
+    for device in ("xpu", "mps"):
+        with pytest.raises(UsageError, match=r"does not compute on it\. Use cpu or cuda"):
+            open_model(ModelOptions(checkpoint=file, device=device))
+    with pytest.raises(UsageError, match="names 2 devices"):
+        open_model(ModelOptions(checkpoint=file, device="cuda:0,1"))
+    for name in ("x.xml", "x.pt2", "x.ipex"):
+        with pytest.raises(UsageError, match=f"{name} does not compute on it"):
+            open_model(ModelOptions(checkpoint=Path(name), device="cuda"))
+
+
+def test_cuda_that_does_not_start_is_refused(export, cuda_sessions, monkeypatch):
+    import onnxruntime
+
+    file, made = export("fp32.onnx"), onnxruntime.InferenceSession
+
+    def falls_back(data, options, providers):
+        return made(data, options, providers=["CPUExecutionProvider"])
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", falls_back)
+    with pytest.raises(UsageError, match="cannot start it"):
+        open_model(ModelOptions(checkpoint=file, device="cuda"))
+
+
 def test_onnx_file_of_another_program_is_refused(tmp_path):
     import onnx
 
