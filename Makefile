@@ -21,6 +21,8 @@ SPREAD ?= -n auto --dist loadfile --no-loadscope-reorder
 test test-oldest: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
+# Python of the other loaders. TorchGeo 0.10 needs 3.12: make bench-peers PEERS_PYTHON=python3.12
+PEERS_PYTHON ?= $(PYTHON)
 
 .PHONY: demo test test-accelerator test-oldest lint api docs dist install ipex test-ipex bench-peers clean
 .SECONDARY:
@@ -157,7 +159,7 @@ bench-peers: .venv/.dev .venv-peers/.installed
 	@touch $@
 
 .venv-peers/.installed: pyproject.toml constraints-peers.txt benchmarks/peers/install.py
-	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	test -x .venv-peers/bin/python || $(PEERS_PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m benchmarks.peers.install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	@touch $@
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from rich.console import Console
 
@@ -169,13 +169,17 @@ class Figure:
         return f"{rounded(self.median)} ({low}-{high})"
 
     @property
+    def bounds(self) -> str:
+        """The bounds as text; empty if there is none."""
+        bounds = [("at least", self.at_least), ("at most", self.at_most)]
+        return ", ".join(f"{word} {rounded(b)}" for word, b in bounds if b is not None)
+
+    @property
     def promise(self) -> str:
-        """The bound and whether it was met, as text for a table; empty if there is none."""
+        """The bounds and whether they were met, as text for a table; empty if there are none."""
         if self.met is None:
             return ""
-        bounds = [("at least", self.at_least), ("at most", self.at_most)]
-        text = ", ".join(f"{word} {rounded(b)}" for word, b in bounds if b is not None)
-        return f"{text}: {'[green]met[/]' if self.met else '[red]missed[/]'}"
+        return f"{self.bounds}: {'[green]met[/]' if self.met else '[red]missed[/]'}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the figure as JSON values."""
@@ -254,6 +258,28 @@ class Result:
                     self.notes.append(f"{name} is left out: {error}")
                     del results[name]
         return results
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the record that `write` wrote.
+
+        Raises
+        ------
+        BenchmarkError
+            The file cannot be read, or is no record.
+        """
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            names = ("unit", "values", "at_least", "at_most", "note")
+            figures = {
+                name: Figure(**{key: figure[key] for key in names})
+                for name, figure in record.pop("figures").items()
+            }
+            return cls(figures=figures, **record)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise BenchmarkError(
+                f"{path} is no record of a benchmark ({error!r}). Name a file written by --json."
+            ) from error
 
     def write(self, path: Path) -> None:
         """Write the record as JSON."""

@@ -1,12 +1,15 @@
 """Measure throughput and memory of the data loaders, compared with other loaders.
 
     python -m benchmarks.loaders [--store STORE] [--quick] [--json FILE] [--plot FILE]
+    python -m benchmarks.loaders --record FILE [--plot FILE] [--page docs/performance/loaders.md]
 
 All parts use the tiles of one store: the given one, or that of a synthetic city (quick: random
-tiles of 512 x 512 x 3). The baselines are
-copying the same bytes, zarrs alone, a common Dataset, other loaders (`make bench-peers` installs
-them), and the time of a training step. With --quick: memory per worker and images per second, in a
-minute; of a given store up to 64 tiles, and advice for it.
+tiles of 512 x 512 x 3). The baselines are copying the same bytes, zarrs alone, a common Dataset,
+other loaders (`make bench-peers` installs them), and the time of a training step.
+
+With --quick: memory per worker and images per second, in a minute; of a given store up to 64 tiles,
+and advice for it. --record shows the figures of an earlier run's --json again, instead of
+measuring.
 """
 
 from __future__ import annotations
@@ -27,9 +30,7 @@ from benchmarks.common import (
     status,
 )
 from benchmarks.loading.batches import (
-    BANDS,
-    SHARES,
-    SMALL,
+    measure_augment,
     measure_batches,
     measure_crops,
     measure_gil,
@@ -44,22 +45,25 @@ from benchmarks.loading.data import (
     synthetic_store,
     write_files,
 )
-from benchmarks.loading.load_rate import ZARRS, measure_load
+from benchmarks.loading.load_rate import measure_load
 from benchmarks.loading.other_loaders import ENTRIES, QUICK_ENTRIES, measure_peers
+from benchmarks.loading.report import blocks, tables
 from benchmarks.loading.throughput import (
-    RESIDENCIES,
     drain,
     measure_residency,
     measure_step_share,
     measure_throughput,
 )
-from benchmarks.loading.worker_memory import MODES, WORKERS, measure_memory
+from benchmarks.loading.worker_memory import measure_memory
 from benchmarks.peers.task import Task
-from benchmarks.tables import Table, conclude, print_machine
+from benchmarks.tables import conclude, print_machine, renew
 from geoprep.cpus import usable_cpus
 from loaders import BatchLoader, RamTiles, StreamTiles, available_memory
 
-PARTS = ("memory", "peers", "crops", "batches", "gil", "throughput", "residency", "load", "tax")
+PARTS = (
+    *("memory", "peers", "crops", "augment", "batches", "gil", "throughput", "residency", "load"),
+    "tax",
+)
 QUICK_PARTS = ("memory", "peers")
 OTHER_SHAPES = ((650, 3), (512, 8))
 """Side and bands of further tiles for the part throughput."""
@@ -73,6 +77,19 @@ QUICK_SHAPES = ((320, 3), (256, 8))
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
     given = _arguments(arguments)
+    if given.record:
+        result = Result.read(given.record)
+        print_machine(result)
+    else:
+        result = _run(given)
+    done = conclude(result, given, tables(result))
+    if given.page:
+        renew(given.page, blocks(result))
+    return done
+
+
+def _run(given: argparse.Namespace) -> Result:
+    """Return the figures of the chosen parts."""
     sizes = QUICK if given.quick else LoadingSizes()
     result = Result("loaders", vars(given) | {"batch_size": sizes.batch_size, "crop": sizes.crop})
     print_machine(result)
@@ -83,12 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             announce("creating a city")
             store = synthetic_store(work, sizes, given.threads)
         _measure(result, store, work, sizes)
-    return conclude(result, given, tables(result))
+    return result
 
 
 def _storeless(*, quick: bool) -> set[str]:
     """Return the parts that need no store: those of the quick run take random tiles."""
-    return {"crops", "batches", "gil", *(QUICK_PARTS if quick else ())}
+    return {"crops", "augment", "batches", "gil", *(QUICK_PARTS if quick else ())}
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -109,6 +126,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         help="time to measure each rate for, in seconds (default: 1, quick 0.25)",
     )
+    text = "show the figures in this JSON file, written by --json, instead of measuring"
+    add("--record", type=Path, metavar="FILE", help=text)
+    text = "write the tables into this Markdown page, at its comments <!-- NAME -->"
+    add("--page", type=Path, metavar="FILE", help=text)
     given = options.parse_args(arguments)
     given.only = given.only or list(QUICK_PARTS if given.quick else PARTS)
     given.seconds = given.seconds or (0.25 if given.quick else 1.0)
@@ -148,6 +169,7 @@ def _measure(result: Result, store: Path | None, work: Path, sizes: LoadingSizes
         "memory": partial(measure_memory, result, source, tiles),
         "peers": peers,
         "crops": partial(measure_crops, result, sizes.other_tiles),
+        "augment": partial(measure_augment, result, sizes.other_tiles),
         "batches": partial(measure_batches, result),
         "gil": partial(measure_gil, result, sizes.other_tiles),
         "throughput": throughput,
@@ -197,70 +219,6 @@ def advice(store: Path, tiles: RamTiles, threads: int, crop: int) -> str:
         f"{free / 1e9:.1f} GB of memory available), {count} loader threads, batches of {size} or "
         f"more: {rates[count, size]:,.0f} crops of {crop} per second, of {best:,.0f} at best."
     )
-
-
-def tables(result: Result) -> list[Table]:
-    """Return the tables of the report."""
-    of = result.settings
-    kinds = [f"{name} {kind}" for name in of.get("sets", ()) for kind in ("whole", "crops")]
-    sets = {kind: f"throughput.{kind.replace(' ', '.')}" for kind in kinds}
-    what = f"{of['threads']} threads, batches of {of['batch_size']}, {of['crop']}-crops with D4"
-    batches = {"images/s": "rate", "over copy": "over_copy", "GB/s": "gb", "copy": "copy.gb"}
-    batches |= {"p50 ms": "p50", "p99 ms": "p99", "first ms": "first"}
-    storage = {"MB": "held", "tiles/s": "whole.rate", "us per tile": "whole.cpu"}
-    storage |= {"crops/s": "crops.rate", "us per crop": "crops.cpu"}
-    loads = {"RamTiles.load": "load.ours"} | {name: f"load.{name}" for name in ZARRS}
-    workers = {
-        text: f"memory.{mode}.{figure}"
-        for mode, (_, _, title) in MODES.items()
-        for text, figure in ((title, "total"), (f"  {mode}, computed", "expected"))
-    }
-    counts = {str(count): str(count) for count in WORKERS}
-    peers = {"images/s": "rate", "CPU us": "cpu", "p50 ms": "p50", "p99 ms": "p99"}
-    peers |= {"start s": "start", "first s": "first", "MB per worker": "memory"}
-    residencies = {title: f"residency.{kind}" for kind, title in RESIDENCIES.items()}
-    loaders = {entry.title: f"peers.{entry.name}" for entry in ENTRIES}
-    few = (*list(batches.values())[2:], *list(peers.values())[1:])
-    bands = {str(count): f"crops.{count}" for count in BANDS}
-    small = {f"{side} x {side}, {n} per batch": f"batches.{side}x{n}" for side, n in SMALL}
-    stacks = {"tiles/s": "rate", "torch.stack, tiles/s": "stack", "CPU us per tile": "cpu"}
-    stacks |= {"torch.stack, CPU us": "stack_cpu", "rate over torch.stack": "over_stack"}
-    held = {f"{share} %": f"gil.{share}" for share in SHARES}
-    beside = {"crops/s, 16,000 asked for": "rate", "4,000 asked for": "paced"}
-    beside |= {"of these, % of steps that waited": "waited"}
-    return [
-        Table(
-            f"Memory per number of workers, MB, batches of {of['batch_size']} whole tiles",
-            workers,
-            counts,
-            head="workers:",
-            drawn="4",
-            reading="Read a row from left to right: MB that loading adds to the process and its "
-            "workers, with one batch ready per worker. 'Computed' is the size of those batches "
-            "alone. The tiles themselves are not counted.",
-        ),
-        Table(
-            f"Images per second, {of['threads']} workers, whole tiles unless noted",
-            loaders,
-            peers,
-            medians=few,
-            drawn="images/s",
-            reading="Read images/s first: if it is above ten times the images per second of your "
-            "training step, a faster loader changes nothing. CPU us is what one image takes from "
-            "your model on the same processor; p99 is the longest wait in a hundred batches.",
-        ),
-        Table(f"Throughput: {what}", sets, batches, medians=few, drawn="GB/s"),
-        Table(f"Storage of tiles, {of['crop']}-crops with D4", residencies, storage),
-        Table("Load, warm page cache", loads, {"GB/s": "rate"}, drawn="GB/s"),
-        Table(
-            f"Crops of {of['crop']} with D4, tiles of 512",
-            bands,
-            {"crops/s": "rate", "GB/s": "gb", "CPU us per crop": "cpu"},
-            head="bands",
-        ),
-        Table("Whole tiles of 3 bands", small, stacks),
-        Table("Crops with D4 beside a loop that holds the GIL", held, beside, head="GIL held"),
-    ]
 
 
 if __name__ == "__main__":

@@ -10,13 +10,22 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any, Literal
 
 import torch
 
 from benchmarks.common import Result, announce, ratios
 from benchmarks.loading.data import random_tiles
 from benchmarks.loading.throughput import LoaderRate, drain
-from loaders import Batch, BatchLoader
+from loaders import (
+    Batch,
+    BatchLoader,
+    DeviceAugmentation,
+    DevicePrep,
+    Jitter,
+    Normalize,
+    SpeedTarget,
+)
 
 BANDS = (1, 2, 3, 4, 8, 13)
 SIDE = 512
@@ -26,6 +35,19 @@ SMALL = tuple((side, size) for side in (64, 128) for size in (4, 32, 256))
 
 SHARES = (0, 25, 50, 75, 90)
 """Per cent of the time for which the loop holds the GIL."""
+
+Augment = Literal["d4", "flips"]
+AUGMENTS = {
+    "whole": "host: whole tile of 512, for comparison",
+    "crop": "host: crop",
+    "flips": "host: crop, flips",
+    "d4": "host: crop, flips and rotations (D4)",
+    "prep": "device (here the processor): normalisation and target",
+    "jitter": "device: the same with Jitter",
+    "warp": "device: the same with scale and rotation",
+    "noise": "device: the same with blur, noise and shadow",
+}
+"""Case of the part augment to its title."""
 
 _PERIOD_US = 2000
 _PACED, _HUNGRY = 8, 32
@@ -60,6 +82,47 @@ def measure_crops(result: Result, tiles: int) -> None:
         result.add(f"{at}.rate", "crops/s", [rate.rate for rate in rates])
         result.add(f"{at}.gb", "GB/s", [rate.gigabytes for rate in rates])
         result.add(f"{at}.cpu", "us of one core per crop", [rate.cpu_us for rate in rates])
+
+
+def measure_augment(result: Result, tiles: int) -> None:
+    """Record what each augmentation costs: of the host per crop, and of the device per crop."""
+    of = result.settings
+    data = random_tiles(tiles, SIDE, 3)
+    make = partial(BatchLoader, data, of["batch_size"], threads=of["threads"])
+    loaders = {"whole": make(crops_per_tile=8)}
+    augments: dict[str, Augment | None] = {"crop": None, "flips": "flips", "d4": "d4"}
+    for name, augment in augments.items():
+        loaders[name] = make(crop=of["crop"], augment=augment, crops_per_tile=32)
+    cases: dict[str, Callable[[], LoaderRate]] = {
+        name: partial(drain, loader, of["seconds"]) for name, loader in loaders.items()
+    }
+    batch = next(iter(loaders["crop"]))
+    devices: dict[str, dict[str, Any]] = {
+        "prep": {},
+        "jitter": {"jitter": Jitter()},
+        "warp": {"augmentation": DeviceAugmentation(scale=1.33, rotate=180)},
+        "noise": {"augmentation": DeviceAugmentation(blur=1, noise=8, shadow=0.5)},
+    }
+    normalize, target = Normalize([1.0] * 3, [1.0] * 3), SpeedTarget("bins")
+    for name, random in devices.items():
+        prep = DevicePrep(normalize, target, **random)
+        cases[name] = partial(prepare, prep, batch, of["seconds"])
+    for run in cases.values():
+        run()  # compiles the copy
+    for name, rates in result.turns(cases).items():
+        result.add(f"augment.{name}.rate", "images/s", [rate.rate for rate in rates])
+        result.add(f"augment.{name}.cpu", "us of one core per image", [r.cpu_us for r in rates])
+
+
+def prepare(prep: DevicePrep, batch: Batch, seconds: float) -> LoaderRate:
+    """Return the rate of the work on the device: here, this processor."""
+    samples, start, cpu = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() < start + seconds:
+        prep(batch)
+        samples += len(batch)
+    took = time.perf_counter() - start
+    nbytes = samples * (batch.image[0].nbytes + batch.speed[0].nbytes)
+    return LoaderRate(samples, nbytes, took, time.process_time() - cpu)
 
 
 def stack(image: torch.Tensor, label: torch.Tensor, size: int, seconds: float) -> LoaderRate:

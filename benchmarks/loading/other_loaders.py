@@ -21,7 +21,7 @@ import psutil
 from benchmarks.child import ROOT, ChildError, ChildProcess
 from benchmarks.common import Result, announce, ratios
 from benchmarks.loading.process_memory import settled_memory
-from benchmarks.peers import packaged, plain
+from benchmarks.peers import geospatial, packaged, plain
 from benchmarks.peers.task import Task
 
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
@@ -29,6 +29,15 @@ PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 
 WHOLE_OVER_BEST = 8.0
 CROPS_OVER_BEST = 3.0
+
+RATIOS = (
+    "ours.over_best_ahead",
+    "ours.over_best",
+    "ours_crops.over_best",
+    "ours_crops.over_best_crops",
+    "ours.least_memory",
+)
+"""Figures that compare ours with other loaders; their notes say what with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,11 @@ ENTRIES = (
     PeerEntry("classic", "DataLoader, float32 + int64"),
     PeerEntry("files", "TIFFs in __getitem__"),
     PeerEntry("torchgeo", "TorchGeo"),
+    PeerEntry("rslearn", "rslearn"),
+    PeerEntry("rastervision", "Raster Vision"),
+    PeerEntry("uint8", "DataLoader, uint8, crops + D4", crops=True),
+    PeerEntry("rslearn", "rslearn, crops + flips", crops=True),
+    PeerEntry("rastervision", "Raster Vision, crops + D4", crops=True),
 )
 
 
@@ -162,7 +176,7 @@ def measure_peers(result: Result, task: Task, entries: Sequence[PeerEntry] = ENT
 
 def _installed(entry: PeerEntry) -> bool:
     """Return whether this interpreter has the packages of a loader."""
-    packages = (packaged.PEERS | plain.PEERS)[entry.peer].packages
+    packages = (packaged.PEERS | geospatial.PEERS | plain.PEERS)[entry.peer].packages
     try:
         return all(version(name) for name in packages)
     except PackageNotFoundError:
@@ -226,34 +240,36 @@ def _record(result: Result, at: str, runs: Sequence[dict[str, Any]]) -> None:
 def _record_goals(result: Result, entries: Sequence[PeerEntry]) -> None:
     """Record the rates of our loaders over the best other loader, per round."""
     others = [entry for entry in entries if not entry.ours]
-    prefetching = [entry for entry in others if entry.workers != 0]
+    whole = [entry for entry in others if not entry.crops]
+    prefetching = [entry for entry in whole if entry.workers != 0]
     if not others:
         result.notes.append("no other loader is installed: run `make bench-peers`")
-    _record_over(result, "over_best", others, (WHOLE_OVER_BEST, CROPS_OVER_BEST))
-    _record_over(result, "over_best_ahead", prefetching, (None, None))
+    _record_over(result, "ours.over_best", whole, WHOLE_OVER_BEST)
+    _record_over(result, "ours_crops.over_best", whole, CROPS_OVER_BEST)
+    _record_over(result, "ours.over_best_ahead", prefetching)
+    _record_over(result, "ours_crops.over_best_crops", [e for e in others if e.crops])
     memory = {entry.title: result[f"peers.{entry.name}.memory"].median for entry in prefetching}
     if memory and "peers.ours.rate" in result.figures:
         least = min(memory, key=lambda title: memory[title])
         over = memory[least] / result["peers.ours.memory"].median
-        note = f"least memory of other loaders with workers, {least}, over ours"
+        note = f"memory per worker of {least}, the least of other loaders with workers, over that "
+        note += "of BatchLoader"
         result.add("peers.ours.least_memory", "", [over], at_least=1.0, note=note)
 
 
 def _record_over(
-    result: Result,
-    figure: str,
-    others: Sequence[PeerEntry],
-    goals: tuple[float | None, float | None],
+    result: Result, figure: str, others: Sequence[PeerEntry], goal: float | None = None
 ) -> None:
-    """Record the rates of our loaders over the fastest of some others, per round."""
-    if not others:
+    """Record the rate of one of our loaders over the fastest of some others, per round."""
+    ours = result.figures.get(f"peers.{figure.partition('.')[0]}.rate")
+    if not others or ours is None:
         return
     rates = {entry.title: result[f"peers.{entry.name}.rate"] for entry in others}
     best = [max(values) for values in zip(*(rate.values for rate in rates.values()), strict=True)]
     fastest = max(rates, key=lambda title: rates[title].median)
-    beside = "" if any(entry.workers == 0 for entry in others) else " with workers"
-    note = f"over the fastest other loader{beside}, whole tiles: {fastest}"
-    for name, goal in zip(("ours", "ours_crops"), goals, strict=True):
-        if (ours := result.figures.get(f"peers.{name}.rate")) is not None:
-            over = ratios(ours.values, best)
-            result.add(f"peers.{name}.{figure}", "", over, at_least=goal, note=note)
+    among = " with workers" if all(entry.workers != 0 for entry in others) else ""
+    what = "crops" if figure.startswith("ours_crops") else "whole tiles"
+    theirs = "crops" if others[0].crops else "whole tiles"
+    note = f"rate of BatchLoader's {what} over that of {theirs} of the fastest other loader"
+    over = ratios(ours.values, best)
+    result.add(f"peers.{figure}", "", over, at_least=goal, note=f"{note}{among}: {fastest}")

@@ -1,4 +1,6 @@
-"""Loaders to compare: torch's and ours in `plain`, those of other packages in `packaged`.
+"""Loaders to compare.
+
+Torch's and ours are in `plain`, those of other packages in `packaged` and `geospatial`.
 
 `peer_server` runs one of them in a separate process, by default with the interpreter of
 ``.venv-peers`` (``make bench-peers``, see `install`). Except for ours, they import nothing else of

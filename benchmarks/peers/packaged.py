@@ -1,9 +1,7 @@
-"""Loaders of other packages; each package is imported only when used."""
+"""Loaders of general packages; each package is imported only when used."""
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
 from functools import partial
 from operator import itemgetter
@@ -14,34 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from benchmarks.peers.task import Loader, Pairs, Peer, Task
+from benchmarks.peers.task import Loader, Pairs, Peer, Task, import_torchvision
 
 WEBDATASET_SHARDS = 8
 """At least one shard per worker: workers read complete shards."""
 
 SPDL_PREFETCH = 3
 """Batches in SPDL's buffer, as with FFCV."""
-
-
-def import_torchvision() -> None:
-    """Import torchvision with a torch that it was not built for.
-
-    Some loaders import it without using its compiled operators. The package index has a build for
-    CUDA. With a CPU build of torch its import fails: "operator torchvision::nms does not exist",
-    and declaring the missing operators is enough.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "torchvision::nms" not in str(error):
-            raise
-        for name in ("nms", "qnms"):
-            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            torch.library.define(f"torchvision::{name}", schema)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
 
 
 class _Rows:
@@ -213,51 +191,10 @@ class _Pipelines:
             yield from pipeline
 
 
-def _write_torchgeo(task: Task, out: Path) -> None:
-    """Write each tile uncompressed, with a gap between tiles: a query never covers two tiles."""
-    import rasterio
-
-    gap = 100.0
-    for kind in ("image", "speed"):
-        (out / kind).mkdir()
-        for number, path in enumerate(task.tiffs(kind)):
-            with rasterio.open(path) as file:
-                pixels, profile = file.read(), file.profile
-            left = 500_000.0 + number * (pixels.shape[-1] + gap)
-            place = rasterio.Affine(1, 0, left, 0, -1, 6_000_000)
-            profile.update(crs="EPSG:32637", transform=place, compress=None)
-            with rasterio.open(out / kind / path.name, "w", **profile) as file:
-                file.write(pixels)
-
-
-def _open_torchgeo(task: Task, source: Path) -> Loader:
-    """Return a DataLoader of the intersection of imagery and masks, as in TorchGeo's tutorials.
-
-    The fastest setup for tiles: one CRS and resolution, uncompressed files, cached file handles,
-    the sampler for chips. TorchGeo returns float32 images and int64 masks.
-    """
-    import_torchvision()
-    from torchgeo.datasets import RasterDataset, stack_samples
-    from torchgeo.samplers import PreChippedGeoSampler
-
-    class Images(RasterDataset):  # type: ignore[misc] # no types if it is not installed
-        filename_glob = "*.tif"
-        is_image = True
-
-    class Masks(Images):
-        is_image = False
-
-    dataset = Images(source / "image") & Masks(source / "speed")
-    sampler = PreChippedGeoSampler(dataset, shuffle=True)
-    loader: Any = DataLoader(dataset, sampler=sampler, collate_fn=stack_samples, **task.loading)
-    return Pairs(loader, itemgetter("image", "mask"))
-
-
 PEERS = {
     "ffcv": Peer(_open_ffcv, ("ffcv",), _write_ffcv),
     "litdata": Peer(_open_litdata, ("litdata",), _write_litdata),
     "streaming": Peer(_open_streaming, ("mosaicml-streaming",), _write_streaming),
     "webdataset": Peer(_open_webdataset, ("webdataset",), _write_webdataset),
     "spdl": Peer(_Pipelines, ("spdl",), _write_spdl),
-    "torchgeo": Peer(_open_torchgeo, ("torchgeo",), _write_torchgeo),
 }

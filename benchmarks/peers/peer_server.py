@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.peers import packaged, plain
+from benchmarks.peers import geospatial, packaged, plain
 from benchmarks.peers.task import Loader, Task
 
 HOLD_AT = 3
@@ -27,7 +27,7 @@ class PeerServer:
     Parameters
     ----------
     peer
-        Name in `plain` or `packaged`.
+        Name in `plain`, `packaged` or `geospatial`.
     task
         Fields of a `Task`.
     """
@@ -37,7 +37,7 @@ class PeerServer:
     def __init__(self, peer: str, task: dict[str, Any]) -> None:
         self.task = Task(**task)
         self.source = Path(self.task.folder, peer)
-        self.peer = (plain.PEERS | packaged.PEERS)[peer]
+        self.peer = (plain.PEERS | packaged.PEERS | geospatial.PEERS)[peer]
         self._held: tuple[Iterator[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]] | None = None
 
     def describe(self) -> Answer:

@@ -67,8 +67,33 @@ class TiffTiles(Dataset[tuple[Tensor, Tensor]]):
         return torch.from_numpy(image), torch.from_numpy(speed)
 
 
+class ByteCrops(Dataset[tuple[Tensor, Tensor]]):
+    """A Dataset of random crops of tiles in memory, with one of the eight symmetries (D4)."""
+
+    def __init__(self, task: Task, crop: int) -> None:
+        self.image, self.speed = np.array(task.image), np.array(task.speed)
+        self.crop = crop
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def __getitem__(self, tile: int) -> tuple[Tensor, Tensor]:
+        top, left = torch.randint(self.image.shape[1] - self.crop + 1, (2,)).tolist()
+        turns, mirrored = int(torch.randint(4, (1,))), bool(torch.rand(1) < 0.5)
+        image, speed = (
+            np.rot90(pixels[tile, top : top + self.crop, left : left + self.crop], turns)
+            for pixels in (self.image, self.speed)
+        )
+        if mirrored:
+            image, speed = image[:, ::-1], speed[:, ::-1]
+        return torch.from_numpy(image.copy()), torch.from_numpy(speed.copy())
+
+
 def _uint8(task: Task, source: Path) -> Loader:
-    return DataLoader(ByteTiles(task), shuffle=True, **task.loading)
+    dataset: Dataset[tuple[Tensor, Tensor]] = (
+        ByteTiles(task) if task.crop is None else ByteCrops(task, task.crop)
+    )
+    return DataLoader(dataset, shuffle=True, **task.loading)
 
 
 def _classic(task: Task, source: Path) -> Loader:

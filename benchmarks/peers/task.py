@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +35,8 @@ class Task:
     store
         Store with the same tiles.
     crop
-        Side of random crops with random symmetries; None for whole tiles. Only the loaders of
-        this project support crops.
+        Side of random crops with random symmetries, one per tile and epoch; None for whole tiles.
+        Only some loaders are measured with crops.
     """
 
     folder: str
@@ -110,3 +112,24 @@ class Pairs:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return map(self.pair, self.loader)
+
+
+def import_torchvision() -> None:
+    """Import torchvision with a torch that it was not built for.
+
+    Some loaders import it without using its compiled operators. The package index has a build for
+    CUDA. With a CPU build of torch its import fails: "operator torchvision::nms does not exist",
+    and declaring the missing operators is enough.
+    """
+    import torch
+
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+        for name in ("nms", "qnms"):
+            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{name}", schema)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]

@@ -13,8 +13,10 @@ from benchmarks.loading import batches, other_loaders, throughput, worker_memory
 from benchmarks.loading.data import LoadingSizes, random_tiles, synthetic_store, write_files
 from benchmarks.loading.load_rate import measure_load
 from benchmarks.loading.process_memory import tree_memory
+from benchmarks.loading.report import blocks
 from benchmarks.loading.throughput import RESIDENCIES, copy, drain, measure_residency
 from benchmarks.loading.worker_memory import batch_bytes, expected_bytes
+from benchmarks.peers import geospatial, packaged, plain
 from benchmarks.peers.task import Task
 from benchmarks.tables import draw, print_report
 from loaders import BatchLoader, RamTiles
@@ -159,7 +161,7 @@ def entry_of(name):
 
 def test_peer_returns_every_pixel_and_its_rate(task):
     with other_loaders.start(entry_of("uint8"), task) as conversation:
-        assert conversation.answer()["torch"] == torch.__version__
+        assert conversation.answer()["torch"].partition("+")[0] in torch.__version__
         assert conversation.ask("prepare") == {}
         assert conversation.ask("open")["seconds"] >= 0
         first = conversation.ask("first")
@@ -171,6 +173,32 @@ def test_peer_returns_every_pixel_and_its_rate(task):
         pid = conversation.process.pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({**packaged.PEERS, **geospatial.PEERS}))
+def test_other_package_returns_every_pixel(name, task):
+    with other_loaders.start(entry_of(name), task) as conversation:
+        try:
+            conversation.answer()
+        except ChildError as error:
+            pytest.skip(f"{name} is not installed: {error}")
+        conversation.ask("prepare")
+        conversation.ask("open")
+        first = conversation.ask("first")
+        del first["seconds"]
+        other_loaders.compare(first, other_loaders.sums(task))
+
+
+def test_crops_of_a_plain_loader_are_crops_of_the_tile(task):
+    crops = plain.ByteCrops(task, 64)
+    image, speed = crops[0]
+    assert image.shape == (64, 64, 3)
+    assert speed.shape == (64, 64)
+    windows = np.lib.stride_tricks.sliding_window_view(np.array(task.image[0]), (64, 64), (0, 1))
+    flat = windows.transpose(0, 1, 3, 4, 2)
+    turned = [np.rot90(each, turns) for each in (image, image.flip(1)) for turns in range(4)]
+    assert any((flat == one).all((2, 3, 4)).any() for one in turned)
 
 
 def test_failing_peer_reports_its_error(task):
@@ -284,6 +312,31 @@ def test_storage_of_tiles_is_compared(store, capsys):
     assert held[1] >= tiles.nbytes / 1e6
     print_report(result, benchmark.tables(result))
     assert 'keep="compressed"' in capsys.readouterr().out
+
+
+def test_cost_of_every_augmentation_is_measured(monkeypatch):
+    monkeypatch.setattr(batches, "SIDE", 32)
+    settings = {"batch_size": 4, "crop": 16, "threads": 1, "seconds": 0.01, "repeats": 1}
+    result = Result("loaders", settings)
+    batches.measure_augment(result, 4)
+    for case in batches.AUGMENTS:
+        assert result[f"augment.{case}.cpu"].median > 0
+
+
+def test_a_page_is_renewed_from_a_record(tmp_path, capsys):
+    result = Result("loaders", {"batch_size": 4, "threads": 1, "crop": 8, "quick": False})
+    result.add("load.ours.rate", "GB/s", [1.0, 1.5, 2.0])
+    result.add("peers.ours.over_best", "", [3.0], note="rate over FFCV")
+    record, page = tmp_path / "a.json", tmp_path / "page.md"
+    result.write(record)
+    page.write_text("# A\n<!-- load -->\nold\n<!-- end -->\nB <!-- gil -->\nkept\n<!-- end -->\n")
+    assert benchmark.main(["--record", str(record), "--page", str(page)]) == 0
+    text = "# A\n<!-- load -->\n|  | GB/s |\n| --- | ---: |\n| RamTiles.load | 1.50 (1.00-2.00) |\n"
+    assert page.read_text() == f"{text}<!-- end -->\nB <!-- gil -->\nkept\n<!-- end -->\n"
+    assert blocks(result)["ratios"] == "- Rate over FFCV: **3.00**\n"
+    capsys.readouterr()
+    assert benchmark.main(["--record", str(page)]) == 1
+    assert "Name a file written by --json" in capsys.readouterr().err
 
 
 def test_a_loop_that_holds_the_lock_still_gets_its_batches():

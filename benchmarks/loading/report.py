@@ -1,0 +1,139 @@
+"""Tables of the loader benchmark, for the terminal and for a page of the documentation."""
+
+from __future__ import annotations
+
+from benchmarks.common import Result
+from benchmarks.loading.batches import AUGMENTS, BANDS, SHARES, SMALL
+from benchmarks.loading.load_rate import ZARRS
+from benchmarks.loading.other_loaders import ENTRIES, RATIOS
+from benchmarks.loading.throughput import RESIDENCIES
+from benchmarks.loading.worker_memory import MODES, WORKERS
+from benchmarks.tables import Table, describe
+
+
+def tables(result: Result) -> list[Table]:
+    """Return the tables of the report."""
+    of = result.settings
+    kinds = [f"{name} {kind}" for name in of.get("sets", ()) for kind in ("whole", "crops")]
+    sets = {kind: f"throughput.{kind.replace(' ', '.')}" for kind in kinds}
+    what = f"{of['threads']} threads, batches of {of['batch_size']}, {of['crop']}-crops with D4"
+    batches = {"images/s": "rate", "over copy": "over_copy", "GB/s": "gb", "copy": "copy.gb"}
+    batches |= {"p50 ms": "p50", "p99 ms": "p99", "first ms": "first"}
+    storage = {"MB": "held", "tiles/s": "whole.rate", "us per tile": "whole.cpu"}
+    storage |= {"crops/s": "crops.rate", "us per crop": "crops.cpu"}
+    loads = {"RamTiles.load": "load.ours"} | {name: f"load.{name}" for name in ZARRS}
+    workers = {
+        text: f"memory.{mode}.{figure}"
+        for mode, (_, _, title) in MODES.items()
+        for text, figure in ((title, "total"), (f"  {mode}, computed", "expected"))
+    }
+    counts = {str(count): str(count) for count in WORKERS}
+    peers = {"images/s": "rate", "CPU us": "cpu", "p50 ms": "p50", "p99 ms": "p99"}
+    peers |= {"start s": "start", "first s": "first", "MB per worker": "memory"}
+    residencies = {title: f"residency.{kind}" for kind, title in RESIDENCIES.items()}
+    loaders = {entry.title: f"peers.{entry.name}" for entry in ENTRIES}
+    few = (*list(batches.values())[2:], *list(peers.values())[1:])
+    bands = {str(count): f"crops.{count}" for count in BANDS}
+    small = {f"{side} x {side}, {n} per batch": f"batches.{side}x{n}" for side, n in SMALL}
+    stacks = {"tiles/s": "rate", "torch.stack, tiles/s": "stack", "CPU us per tile": "cpu"}
+    stacks |= {"torch.stack, CPU us": "stack_cpu", "rate over torch.stack": "over_stack"}
+    augments = {text: f"augment.{name}" for name, text in AUGMENTS.items()}
+    held = {f"{share} %": f"gil.{share}" for share in SHARES}
+    beside = {"crops/s, 16,000 asked for": "rate", "4,000 asked for": "paced"}
+    beside |= {"of these, % of steps that waited": "waited"}
+    return [
+        Table(
+            f"Memory per number of workers, MB, batches of {of['batch_size']} whole tiles",
+            workers,
+            counts,
+            head="workers:",
+            drawn="4",
+            name="memory",
+            reading="Read a row from left to right: MB that loading adds to the process and its "
+            "workers, with one batch ready per worker. 'Computed' is the size of those batches "
+            "alone. The tiles themselves are not counted.",
+        ),
+        Table(
+            f"Images per second, {of['threads']} workers, whole tiles unless noted",
+            loaders,
+            peers,
+            medians=few,
+            drawn="images/s",
+            name="peers",
+            reading="Read images/s first: if it is above ten times the images per second of your "
+            "training step, a faster loader changes nothing. CPU us is what one image takes from "
+            "your model on the same processor; p99 is the longest wait in a hundred batches.",
+        ),
+        Table(f"Throughput: {what}", sets, batches, medians=few, drawn="GB/s", name="throughput"),
+        Table(
+            f"Storage of tiles, {of['crop']}-crops with D4", residencies, storage, name="storage"
+        ),
+        Table(
+            "Loading in a training step",
+            {"training.fit": "tax"},
+            {
+                "ms of one core to fill a batch": "filling.cpu",
+                "ms per step": "step",
+                "share of the step's processor time": "share",
+                "share of the step spent waiting": "waited",
+            },
+            name="step",
+        ),
+        Table("Load, warm page cache", loads, {"GB/s": "rate"}, drawn="GB/s", name="load"),
+        Table(
+            f"Crops of {of['crop']} with D4, tiles of 512",
+            bands,
+            {"crops/s": "rate", "GB/s": "gb", "CPU us per crop": "cpu"},
+            head="bands",
+            name="crops",
+        ),
+        Table(
+            f"Cost of augmentations, crops of {of['crop']} of 3 bands",
+            augments,
+            {"images/s": "rate", "CPU us per image": "cpu"},
+            name="augment",
+        ),
+        Table("Whole tiles of 3 bands", small, stacks, name="batches"),
+        Table(
+            "Crops with D4 beside a loop that holds the GIL",
+            held,
+            beside,
+            head="GIL held",
+            name="gil",
+        ),
+    ]
+
+
+def blocks(result: Result) -> dict[str, str]:
+    """Return the texts of a page by their names, see `benchmarks.tables.renew`."""
+    found = {table.name: table.grid(result) for table in tables(result)}
+    texts = {"machine": _machine(result), "ratios": _ratios(result), "goals": _goals(result)}
+    return found | texts
+
+
+def _machine(result: Result) -> str:
+    """Return date, machine and versions of a run; empty for a run of few parts."""
+    if not {"peers", "throughput"} <= set(result.settings.get("only", ())):
+        return ""
+    versions = result.settings.get("versions", {})
+    peers = ", ".join(f"{name} {found}" for name, found in sorted(versions.items()))
+    others = f" Other loaders: {peers}." if peers else ""
+    return f"{result.started[:10]}: {describe(result.machine)}.{others}\n"
+
+
+def _ratios(result: Result) -> str:
+    """Return the ratios of our loaders over other ones, each named in words, as a list."""
+    names = [f"peers.{name}" for name in RATIOS]
+    found = [result[name] for name in names if name in result.figures]
+    return "".join(f"- {one.note[0].upper()}{one.note[1:]}: **{one}**\n" for one in found)
+
+
+def _goals(result: Result) -> str:
+    """Return the figures that have bounds, as a table; empty if there are none."""
+    rows = [
+        f"| `{name}` | {one} {one.unit} | {one.bounds} | {'yes' if one.met else '**no**'} |\n"
+        for name, one in result.figures.items()
+        if one.met is not None
+    ]
+    head = "| figure | median | goal | met |\n| --- | --- | --- | --- |\n"
+    return head + "".join(rows) if rows else ""
