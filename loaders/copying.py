@@ -118,34 +118,6 @@ def _copy_by_band(items: NDArray[Any], out: NDArray[Any]) -> None:
         out.getfield(np.uint8, band)[...] = items.getfield(np.uint8, band)
 
 
-def _copy_batch(tiles: NDArray[np.uint8], crops: Crops, out: NDArray[np.uint8]) -> None:
-    """Copy crops of many tiles.
-
-    Parameters
-    ----------
-    tiles
-        uint8 (tile, side, side, band).
-    crops
-        One row per sample.
-    out
-        uint8 (n, crop, crop, band); written.
-    """
-    width = tiles.shape[-1]
-    if len(out) != len(crops.tile):
-        raise ValueError(f"{len(crops.tile)} crops do not fit into a batch of {len(out)}")
-    together = tiles.flags.c_contiguous and out.flags.c_contiguous
-    kernel = crop_kernel(width) if together and width <= _VECTOR else None
-    if kernel is None:
-        items, result = as_items(tiles), as_items(out)
-        places = (column.tolist() for column in crops[:4])
-        for i, (tile, y, x, op) in enumerate(zip(*places, strict=True)):
-            copy_crop(items[tile], y, x, op, result[i])
-        return
-    columns = (np.ascontiguousarray(column, np.int64) for column in crops[:4])
-    if not kernel(tiles, out, *columns):
-        raise IndexError("a crop is outside of its tile")
-
-
 def copy_crops(
     images: NDArray[np.uint8],
     labels: NDArray[np.uint8],
@@ -164,8 +136,29 @@ def copy_crops(
     image, label
         uint8 (n, y, x, band) and (n, y, x), C-contiguous; written.
     """
-    _copy_batch(images, crops, image)
-    _copy_batch(labels[..., None], crops, label[..., None])
+    if not len(image) == len(label) == len(crops.tile):
+        raise ValueError(f"{len(crops.tile)} crops do not fit into a batch of {len(image)}")
+    parts = (images, labels[..., None], image, label[..., None])
+    together = all(part.flags.c_contiguous for part in parts)
+    width = images.shape[-1]
+    kernel = crop_kernel(width if width <= _VECTOR else 1) if together else None
+    if kernel is None or width > _VECTOR:
+        _copy_items(images, crops, image)
+        parts = (parts[1], parts[1], parts[3], parts[3])
+    if kernel is None:
+        _copy_items(parts[0], crops, parts[2])
+        return
+    columns = (np.ascontiguousarray(column, np.int64) for column in crops[:4])
+    if not kernel(*parts, *columns):
+        raise IndexError("a crop is outside of its tile")
+
+
+def _copy_items(tiles: NDArray[np.uint8], crops: Crops, out: NDArray[np.uint8]) -> None:
+    """Copy crops one by one with NumPy."""
+    items, result = as_items(tiles), as_items(out)
+    places = (column.tolist() for column in crops[:4])
+    for i, (tile, y, x, op) in enumerate(zip(*places, strict=True)):
+        copy_crop(items[tile], y, x, op, result[i])
 
 
 _VECTOR = 16
@@ -175,8 +168,8 @@ _ROWS, _COLUMNS = 64, 32
 """Pixels of the sides of a block of the result that is transposed at once."""
 
 CropKernel = Callable[..., bool]
-"""Called with addresses of tiles and crops; tile, y, x, op, int64 (n,); number of tiles, sides of
-tile and crop. Returns whether all crops are within their tiles; otherwise nothing is copied."""
+"""Called with images and labels of tiles, those of a batch, all uint8 (n, y, x, band); tile, y, x
+and op, int64 (n,). Returns whether all crops are within their tiles; if not, nothing is copied."""
 
 _WORD, _BYTES = ir.IntType(64), ir.VectorType(ir.IntType(8), _VECTOR)
 
@@ -321,6 +314,63 @@ def _within(values: Any, end: Any) -> bool:  # noqa: ANN401 - compiled
     return outside == 0
 
 
+@numba.njit(inline="always")
+def _copy_part(
+    images: Any,  # noqa: ANN401 - compiled
+    crops: Any,  # noqa: ANN401 - compiled
+    tile: Any,  # noqa: ANN401 - compiled
+    y: Any,  # noqa: ANN401 - compiled
+    x: Any,  # noqa: ANN401 - compiled
+    op: Any,  # noqa: ANN401 - compiled
+    width: Any,  # noqa: ANN401 - compiled
+    block: Any,  # noqa: ANN401 - compiled
+) -> None:
+    """Copy crops with pixels of ``width`` bytes, transposed in squares of ``block`` pixels."""
+    source, target = images.ctypes.data, crops.ctypes.data
+    tile_side, side = images.shape[1], crops.shape[1]
+    mirrored = _VECTOR // width
+    row, out_row, last = tile_side * width, side * width, side - 1
+    # Pixels of a row that whole vectors move: a vector from any of them ends within the row.
+    room = out_row - _VECTOR
+    even = (room // (mirrored * width) + 1) * mirrored if room >= 0 else 0
+    square = (room // (block * width) + 1) * block if room >= 0 else 0
+    for n in range(len(tile)):
+        first = source + ((tile[n] * tile_side + y[n]) * tile_side + x[n]) * width
+        out = target + n * side * out_row
+        # Row i, column j of the result is at first + i * down + j * along. Bits of op: 1
+        # mirrors columns, 2 rows, 4 transposes before either.
+        down, along = (width, row) if op[n] & 4 else (row, width)
+        if op[n] & 2:
+            first, down = first + last * down, -down
+        if op[n] & 1:
+            first, along = first + last * along, -along
+        if along == width and down == out_row:
+            _move_row(out, first, side * out_row)
+        elif along == width:
+            for i in range(side):
+                _move_row(out + i * out_row, first + i * down, out_row)
+        elif along == -width:
+            for i in range(side):
+                at, to = first + i * down, out + i * out_row
+                for j in range(0, even, mirrored):
+                    _mirror(to + j * width, at + j * along, width)
+                for j in range(even, side):
+                    _move(to + j * width, at + j * along, width)
+        else:
+            for rows in range(0, square, _ROWS):
+                for columns in range(0, square, _COLUMNS):
+                    for i in range(rows, min(rows + _ROWS, square), block):
+                        for j in range(columns, min(columns + _COLUMNS, square), block):
+                            at, to = first + i * down + j * along, out + i * out_row + j * width
+                            if down > 0:
+                                _transpose(to, out_row, at, along, width, 0)
+                            else:
+                                _transpose(to, out_row, at, along, width, 1)
+            for i in range(side):
+                for j in range(square if i < square else 0, side):
+                    _move(out + i * out_row + j * width, first + i * down + j * along, width)
+
+
 @cache
 def crop_kernel(width: int) -> CropKernel | None:
     """Return the compiled copy of crops with pixels of ``width`` bytes, 1 to `_VECTOR`.
@@ -328,71 +378,29 @@ def crop_kernel(width: int) -> CropKernel | None:
     It compiles for seconds when it is first used on a machine, and is then loaded from numba's
     cache. None where numba finds no folder for its cache: every process would compile again.
     """
-    mirrored, block = _VECTOR // width, _VECTOR // _lane(width)
+    block = _VECTOR // _lane(width)
 
     def copy(
         images: Any,  # noqa: ANN401 - compiled
-        crops: Any,  # noqa: ANN401 - compiled
+        labels: Any,  # noqa: ANN401 - compiled
+        image: Any,  # noqa: ANN401 - compiled
+        label: Any,  # noqa: ANN401 - compiled
         tile: Any,  # noqa: ANN401 - compiled
         y: Any,  # noqa: ANN401 - compiled
         x: Any,  # noqa: ANN401 - compiled
         op: Any,  # noqa: ANN401 - compiled
     ) -> bool:
-        source, target, tile_side, side = (
-            images.ctypes.data,
-            crops.ctypes.data,
-            images.shape[1],
-            crops.shape[1],
-        )
-        places = tile_side - side + 1
+        places = images.shape[1] - image.shape[1] + 1
         within = _within(tile, len(images)) & _within(op, 8)
         if not within & _within(y, places) & _within(x, places):
             return False
-        row, out_row, last = tile_side * width, side * width, side - 1
-        # Pixels of a row that whole vectors move: a vector from any of them ends within the row.
-        room = out_row - _VECTOR
-        even = (room // (mirrored * width) + 1) * mirrored if room >= 0 else 0
-        square = (room // (block * width) + 1) * block if room >= 0 else 0
-        for n in range(len(tile)):
-            first = source + ((tile[n] * tile_side + y[n]) * tile_side + x[n]) * width
-            out = target + n * side * out_row
-            # Row i, column j of the result is at first + i * down + j * along. Bits of op: 1
-            # mirrors columns, 2 rows, 4 transposes before either.
-            down, along = (width, row) if op[n] & 4 else (row, width)
-            if op[n] & 2:
-                first, down = first + last * down, -down
-            if op[n] & 1:
-                first, along = first + last * along, -along
-            if along == width and down == out_row:
-                _move_row(out, first, side * out_row)
-            elif along == width:
-                for i in range(side):
-                    _move_row(out + i * out_row, first + i * down, out_row)
-            elif along == -width:
-                for i in range(side):
-                    at, to = first + i * down, out + i * out_row
-                    for j in range(0, even, mirrored):
-                        _mirror(to + j * width, at + j * along, width)
-                    for j in range(even, side):
-                        _move(to + j * width, at + j * along, width)
-            else:
-                for rows in range(0, square, _ROWS):
-                    for columns in range(0, square, _COLUMNS):
-                        for i in range(rows, min(rows + _ROWS, square), block):
-                            for j in range(columns, min(columns + _COLUMNS, square), block):
-                                at, to = first + i * down + j * along, out + i * out_row + j * width
-                                if down > 0:
-                                    _transpose(to, out_row, at, along, width, 0)
-                                else:
-                                    _transpose(to, out_row, at, along, width, 1)
-                for i in range(side):
-                    for j in range(square if i < square else 0, side):
-                        _move(out + i * out_row + j * width, first + i * down + j * along, width)
+        _copy_part(images, image, tile, y, x, op, width, block)
+        _copy_part(labels, label, tile, y, x, op, 1, _VECTOR)
         return True
 
     tiles = types.Array(types.uint8, 4, "C", readonly=True)
     batch, column = types.Array(types.uint8, 4, "C"), types.Array(types.int64, 1, "C")
-    signature = types.boolean(tiles, batch, column, column, column, column)
+    signature = types.boolean(tiles, tiles, batch, batch, *[column] * 4)
     try:
         compiled = numba.njit(signature, nogil=True, cache=True)(copy)
     except RuntimeError:  # "no locator": neither next to the source nor in the user's cache folder

@@ -180,9 +180,9 @@ class GatherAhead(Iterator[Batch]):
     Parameters
     ----------
     fill
-        Fills a block with the batch of a number, without waiting for the device.
-    numbers
-        Numbers of the batches.
+        Fills a block with a batch of crops, without waiting for the device.
+    crops
+        Crops of each batch.
     take
         Returns a new block on the device.
     device
@@ -191,14 +191,14 @@ class GatherAhead(Iterator[Batch]):
 
     def __init__(
         self,
-        fill: Callable[[int, Tensor], Batch],
-        numbers: Iterable[int],
+        fill: Callable[[Crops, Tensor], Batch],
+        crops: Iterable[Crops],
         take: Callable[[], Tensor],
         device: torch.device,
     ) -> None:
         self._ready: _Gathered | None = None
         self._begun = False
-        self._fill, self._numbers, self._take = fill, iter(numbers), take
+        self._fill, self._crops, self._take = fill, iter(crops), take
         self._device = device
         self._side = torch.Stream(device=device) if has_streams(device) else None
 
@@ -219,21 +219,21 @@ class GatherAhead(Iterator[Batch]):
 
     def _gather(self) -> _Gathered | None:
         """Start the gather of the next batch; None after the last."""
-        number = next(self._numbers, None)
-        if number is None:
+        crops = next(self._crops, None)
+        if crops is None:
             return None
         block = self._take()
         if self._side is None:
-            return _Gathered(self._fill(number, block))
+            return _Gathered(self._fill(crops, block))
         loop = torch.accelerator.current_stream(self._device)
         self._side.wait_stream(loop)
         with self._side:
-            batch = self._fill(number, block)
+            batch = self._fill(crops, block)
             return _Gathered(batch, loop, self._side.record_event())
 
     def close(self) -> None:
         """End the iteration: the memory of a batch that was not asked for can be used again."""
-        ready, self._ready, self._numbers, self._begun = self._ready, None, iter(()), True
+        ready, self._ready, self._crops, self._begun = self._ready, None, iter(()), True
         if ready is not None and ready.loop is not None and ready.done is not None:
             ready.loop.wait_event(ready.done)
 

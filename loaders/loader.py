@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch import distributed as dist
 
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
+from loaders.crops import Crops
 from loaders.device_tiles import GatherAhead
 from loaders.prefetch import Batch, BufferPool, Prefetcher, has_streams
 from loaders.road_sampling import (
@@ -30,7 +31,7 @@ from loaders.road_sampling import (
     tiles_with_classes,
     tiles_with_road,
 )
-from loaders.sampling import STEPS_DRAWN, Augment, Sampling, Schedule, Step, StepCrops
+from loaders.sampling import Augment, Sampling, Schedule, Step, StepCrops
 from loaders.tiles import CropReader, Tiles
 
 MAX_THREADS = 4
@@ -346,22 +347,32 @@ class BatchLoader:
         crops = StepCrops(self.sampling, self._place.epoch, steps)
         pool, reader = self._pool, self._reader
         side = reader.announce(crops) if steps else None
-        drawn = lru_cache(maxsize=2)(crops.draw)  # two: threads may be on either side of a border
 
-        def fill(step: int, block: Tensor | None = None) -> Batch:
-            part, within = divmod(step, STEPS_DRAWN)
-            rows = drawn(part)[within]
-            batch = pool.batch(rows, block)
+        def fill(rows: Crops) -> Batch:
+            batch, image, label = pool.on_host(rows)
+            reader.copy(rows, image, label)
+            return batch
+
+        def gather(rows: Crops, block: Tensor) -> Batch:
+            batch = pool.on_device(rows, block)
             reader.copy(rows, batch.image.permute(0, 2, 3, 1), batch.label)
             return batch
 
-        numbers = range(len(steps))
         batches: Iterator[Batch]
         if reader.asynchronous:
-            batches = GatherAhead(fill, numbers, pool.take, reader.device)
+            rows = chain.from_iterable(map(crops.draw, crops.parts))
+            batches = GatherAhead(gather, rows, pool.take, reader.device)
         else:
+            # A draw takes the interpreter's lock a hundred times, which may be hard to get.
+            ahead = Prefetcher(crops.draw, crops.parts[1:], threads=1, prefetch=1)
+            drawn = chain(map(crops.draw, crops.parts[:1]), ahead)
             batches = Prefetcher(
-                fill, numbers, threads=self.threads, prefetch=self.prefetch, side=side
+                fill,
+                chain.from_iterable(drawn),
+                threads=self.threads,
+                prefetch=self.prefetch,
+                side=side,
+                source=ahead,
             )
         return _Epoch(self._place, batches, steps, self._ranks)
 

@@ -26,7 +26,7 @@ from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -42,6 +42,10 @@ Result = TypeVar("Result")
 _ALIGN = 64
 """Bytes: a cache line, and more than any dtype here needs."""
 
+_HOST = torch.device("cpu")
+
+_PARTS = ("image", "label", "index", "where", "key")
+
 _NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.uint8: np.dtype(np.uint8),
     torch.int32: np.dtype(np.int32),
@@ -49,8 +53,17 @@ _NUMPY: dict[torch.dtype, np.dtype[Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class _InBlock:
+    """Where the parts of a batch are, for as long as they are not asked for."""
+
+    __slots__ = ("_memory", "_shape")
+
+    _memory: Tensor | NDArray[np.uint8] | None
+    _shape: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch(_InBlock):
     """Samples as bytes; on the host valid for as long as any part of it is referenced.
 
     Attributes
@@ -80,8 +93,27 @@ class Batch:
     block: Tensor | None = None
     has_classes: bool = False
 
+    if not TYPE_CHECKING:  # or every name would be an attribute
+
+        def __getattr__(self, name: str) -> object:
+            """Make a part when it is first asked for.
+
+            torch releases the interpreter's lock whenever a tensor is made of another, and
+            whenever one is freed. Taking it back among threads takes longer than either.
+            """
+            if name == "_memory":
+                return None
+            if name == "_shape":
+                value = len(self.index), self.image.shape[2], self.image.shape[1]
+            elif self._memory is None or name not in (*_PARTS, "block"):
+                raise AttributeError(f"'Batch' object has no attribute {name!r}")
+            else:
+                value = _part(self._memory, self._shape, name)
+            object.__setattr__(self, name, value)
+            return value
+
     def __len__(self) -> int:
-        return len(self.index)
+        return self._shape[0]
 
     @property
     def speed(self) -> Tensor:
@@ -92,7 +124,10 @@ class Batch:
     @property
     def device(self) -> torch.device:
         """Device of the batch."""
-        return self.image.device
+        memory = self._memory
+        if memory is None:
+            return self.image.device
+        return memory.device if isinstance(memory, Tensor) else _HOST
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """Return the batch on a device; itself if it is there already.
@@ -108,9 +143,8 @@ class Batch:
         if device == self.device or (device.index is None and device.type == self.device.type):
             return self
         if self.block is not None:
-            n, bands, side = len(self), self.image.shape[1], self.image.shape[2]
             block = self.block.to(device, non_blocking=non_blocking)
-            return batch_of(block, n, side, bands, has_classes=self.has_classes)
+            return batch_of(block, *self._shape, has_classes=self.has_classes)
         parts = (self.image, self.label, self.index, self.where, self.key)
         image, label, index, where, key = (
             part.to(device, non_blocking=non_blocking) for part in parts
@@ -172,7 +206,9 @@ def block_bytes(n: int, side: int, bands: int) -> int:
     return _layout(n, side, bands)[1]
 
 
-def batch_of(block: Tensor, n: int, side: int, bands: int, *, has_classes: bool = False) -> Batch:
+def batch_of(
+    block: Tensor | NDArray[np.uint8], n: int, side: int, bands: int, *, has_classes: bool = False
+) -> Batch:
     """Return the batch in a block.
 
     Parameters
@@ -184,23 +220,44 @@ def batch_of(block: Tensor, n: int, side: int, bands: int, *, has_classes: bool 
     has_classes
         Whether the label holds classes.
     """
-    # Every operation of torch releases the interpreter's lock, and taking it back among threads
-    # that fill batches takes longer than the operation. But torch finds a pinned block that is
-    # still being copied from by its own storage, so a pinned block is sliced by torch.
-    layout, end = _layout(n, side, bands)
-    whole = block if len(block) == end else block[:end]
-    parts: Iterable[Any]
-    if block.is_cpu and not block.is_pinned():
-        source = block.numpy()
-        arrays = [np.ndarray(shape, _NUMPY[d], source, at) for d, shape, at in layout]
-        arrays[0] = arrays[0].transpose(0, 3, 1, 2)
-        parts = map(torch.from_numpy, arrays)
+    end = _layout(n, side, bands)[1]
+    batch = object.__new__(Batch)
+    values = (block if len(block) == end else block[:end], (n, side, bands), has_classes)
+    for name, value in zip(("_memory", "_shape", "has_classes"), values, strict=True):
+        object.__setattr__(batch, name, value)
+    return batch
+
+
+def _part(memory: Tensor | NDArray[np.uint8], shape: tuple[int, int, int], name: str) -> Tensor:
+    """Return a part of a batch by its name, as a view of the batch's memory."""
+    if name == "block":
+        return memory if isinstance(memory, Tensor) else torch.from_numpy(memory)
+    number = _PARTS.index(name)
+    part: Tensor
+    if isinstance(memory, Tensor):
+        # Also on the host: torch finds a pinned block that is still being copied from by its own
+        # storage.
+        dtype, size, start = _layout(*shape)[0][number]
+        part = memory[start:][: dtype.itemsize * prod(size)].view(dtype).view(size)
     else:
-        tensors = [block[at:][: d.itemsize * prod(s)].view(d).view(s) for d, s, at in layout]
-        tensors[0] = tensors[0].permute(0, 3, 1, 2)
-        parts = tensors
-    image, label, index, where, key = parts
-    return Batch(image, label, index, where, key, whole, has_classes)
+        part = torch.from_numpy(_arrays(memory, shape)[number])
+    return part.permute(0, 3, 1, 2) if name == "image" else part
+
+
+def _arrays(memory: NDArray[np.uint8], shape: tuple[int, int, int]) -> list[NDArray[Any]]:
+    """Return the parts of a batch as views of its memory, the image with its bands last."""
+    layout = _layout(*shape)[0]
+    return [np.ndarray(size, _NUMPY[dtype], memory, start) for dtype, size, start in layout]
+
+
+def _describe(
+    memory: NDArray[np.uint8], shape: tuple[int, int, int], crops: Crops
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Write index, place and key of crops to the memory of a batch; return its pixels."""
+    image, label, index, where, key = _arrays(memory, shape)
+    index[:], key[:] = crops.tile, crops.key
+    where[:, 0], where[:, 1], where[:, 2] = crops.y, crops.x, crops.op
+    return image, label
 
 
 class BufferPool:
@@ -251,33 +308,30 @@ class BufferPool:
         self.device = device
         self._side, self._bands = side, bands
         self.most_bytes = self.nbytes * (spare + 1)
-        self._blocks: deque[tuple[weakref.ref[Any], NDArray[np.uint8]]] = deque(maxlen=spare)
+        self._blocks: deque[tuple[weakref.ref[Any], memoryview]] = deque(maxlen=spare)
 
-    def batch(self, crops: Crops, block: Tensor | None = None) -> Batch:
-        """Return a batch with everything but the pixels of its crops.
+    def on_host(self, crops: Crops) -> tuple[Batch, NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return a batch on the host, and the arrays for the pixels of its crops.
 
-        Parameters
-        ----------
-        crops
-            One row per sample.
-        block
-            Block that the batch is made in; None takes one.
+        The arrays are uint8 (n, y, x, band) and (n, y, x), of undefined content. torch is used for
+        pinned memory alone: see `Batch`.
         """
-        n, side, bands = len(crops.tile), self._side, self._bands
-        block = self.take() if block is None else block
-        batch = batch_of(block, n, side, bands, has_classes=self.has_classes)
-        words = batch
-        if self.device is not None:
-            # Index, place and key are filled here and cross the bus together.
-            empty = torch.empty(block_bytes(n, 0, bands), dtype=torch.uint8)
-            words = batch_of(empty, n, 0, bands)
-        words.index.numpy()[:], words.key.numpy()[:] = crops.tile, crops.key
-        where = words.where.numpy()
-        where[:, 0], where[:, 1], where[:, 2] = crops.y, crops.x, crops.op
-        if words is not batch:
-            assert batch.block is not None
-            assert words.block is not None
-            copy_words(words.block.numpy(), batch.block[-len(words.block) :])
+        shape = len(crops.tile), self._side, self._bands
+        memory = self.take() if self.pinned else self._take()
+        batch = batch_of(memory, *shape, has_classes=self.has_classes)
+        source = memory.numpy() if isinstance(memory, Tensor) else memory
+        image, label = _describe(source, shape, crops)
+        return batch, image, label
+
+    def on_device(self, crops: Crops, block: Tensor) -> Batch:
+        """Return a batch in a block of `take`, with everything but the pixels of its crops."""
+        n, bands = len(crops.tile), self._bands
+        batch = batch_of(block, n, self._side, bands, has_classes=self.has_classes)
+        # Index, place and key are filled here and cross the bus together.
+        words = np.empty(block_bytes(n, 0, bands), np.uint8)
+        _describe(words, (n, 0, bands), crops)
+        assert batch.block is not None
+        copy_words(words, batch.block[-len(words) :])
         return batch
 
     def take(self) -> Tensor:
@@ -286,6 +340,9 @@ class BufferPool:
             return torch.empty(self.nbytes, dtype=torch.uint8, device=self.device)
         if self.pinned:
             return torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
+        return torch.from_numpy(self._take())
+
+    def _take(self) -> NDArray[np.uint8]:
         busy = []
         block = None
         with suppress(IndexError):  # no lock, which a fork could leave taken
@@ -295,10 +352,11 @@ class BufferPool:
                     block = lent[1]
                 else:
                     busy.append(lent)
-        block = np.empty(self.nbytes, np.uint8) if block is None else block
-        view = block.view()
+        # Not an array: views of a view of one refer to it, and not to the view in between.
+        block = np.empty(self.nbytes, np.uint8).data if block is None else block
+        view = np.frombuffer(block, np.uint8)
         self._blocks.extend([*reversed(busy), (weakref.ref(view), block)])
-        return torch.from_numpy(view)
+        return view
 
     def clear(self) -> None:
         """Forget all blocks: those that no batch uses are freed."""
@@ -454,6 +512,8 @@ class Prefetcher(Iterator[Result], Generic[Item, Result]):
         Results that may be ready or in work while the caller uses one.
     side
         Threads that are started and ended together with the worker threads.
+    source
+        Where items come from; it is closed with this iterator.
     """
 
     def __init__(
@@ -464,8 +524,10 @@ class Prefetcher(Iterator[Result], Generic[Item, Result]):
         threads: int,
         prefetch: int,
         side: SideThreads | None = None,
+        source: Prefetcher[Any, Any] | None = None,
     ) -> None:
         self._items = iter(items)
+        self._source = source
         self._prefetch = prefetch
         self._answers: deque[SimpleQueue[Any]] | None = None
         side = side or SideThreads()
@@ -501,11 +563,15 @@ class Prefetcher(Iterator[Result], Generic[Item, Result]):
         self.workers.stopping = True
         self.workers.stop_requests.put(None)
         self._items, self._answers = iter(()), deque()
+        if self._source is not None:
+            self._source._end()
 
     def close(self) -> None:
         """End the work, and wait until no thread is left."""
         self._end()
         self.workers.wait()
+        if self._source is not None:
+            self._source.workers.wait()
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import REPAIR, StoreReader
@@ -191,11 +190,11 @@ class RamTiles(Tiles):
         check_speeds("tiles.label", has_classes=self.has_classes)
         return self.label
 
-    def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
+    def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - see CropReader
         """Copy crops, in any thread; see `CropReader.copy`."""
         from loaders.copying import copy_crops  # numba is slow to import
 
-        copy_crops(self.image, self.label, crops, image.numpy(), label.numpy())
+        copy_crops(self.image, self.label, crops, np.asarray(image), np.asarray(label))
 
     def decode(
         self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
@@ -249,7 +248,7 @@ class CompressedTiles(RamTiles):
         """Not available: raises UsageError."""
         return self.image
 
-    def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
+    def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - see CropReader
         """Decode tiles and copy crops of them; see `CropReader.copy`."""
         Tiles.copy(self, crops, image, label)
 

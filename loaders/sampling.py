@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -36,8 +36,8 @@ SYMMETRIES: dict[Augment | None, int] = {None: 1, "flips": 4, "d4": 8}
 ROAD_TRIES = 8
 """Crops drawn for a sample under ``min_road`` or ``min_share`` before the best one is taken."""
 
-STEPS_DRAWN = 64
-"""Steps whose crops are drawn at once, see `StepCrops.draw`."""
+DRAWN = 4096
+"""Samples whose crops are drawn at once, at least, see `StepCrops.draw`."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -333,7 +333,7 @@ class Schedule:
 
 
 class StepCrops:
-    """The crops of every step of an epoch, drawn for a few steps at once.
+    """The crops of every step of an epoch, drawn for many steps at once.
 
     Drawing the crops of a thousand samples takes little longer than those of ten, and between two
     batches, which have replaced everything in the caches, everything takes long.
@@ -346,6 +346,11 @@ class StepCrops:
         Number of the epoch.
     steps
         Steps of this epoch.
+
+    Attributes
+    ----------
+    parts
+        Number of the first step of each part of the steps that is drawn at once.
     """
 
     def __init__(self, sampling: Sampling, epoch: int, steps: Sequence[Step]) -> None:
@@ -353,6 +358,8 @@ class StepCrops:
         self.steps = steps
         self._sampling = sampling
         self._order = sampling.order(epoch)
+        self._drawn = -(-DRAWN // max((step.size for step in steps[:1]), default=1))
+        self.parts = range(0, len(steps), self._drawn)
 
     def positions(self) -> NDArray[np.int64]:
         """Return the positions of all steps in the epoch, int64 (n,), ascending."""
@@ -362,16 +369,18 @@ class StepCrops:
         """Return the samples of all steps, int64 (n,)."""
         return self._order[self.positions()]
 
-    def draw(self, part: int) -> list[Crops]:
-        """Return the crops of up to `STEPS_DRAWN` steps, one item per step; safe in any thread.
+    def draw(self, first: int) -> Iterator[Crops]:
+        """Return the crops of the steps of a part, one item per step; safe in any thread.
 
         Parameters
         ----------
-        part
-            The steps begin with number ``part * STEPS_DRAWN``.
+        first
+            Number of the first step, one of `parts`.
         """
-        steps = self.steps[part * STEPS_DRAWN :][:STEPS_DRAWN]
+        steps = self.steps[first:][: self._drawn]
         samples = np.concatenate([self._order[step.positions] for step in steps])
         crops = self._sampling.crops(self.epoch, samples)
-        bounds = accumulate((step.size for step in steps), initial=0)
-        return [crops.rows(slice(*ends)) for ends in pairwise(bounds)]
+        ends = list(accumulate(step.size for step in steps))
+        slices = list(map(slice, [0, *ends], ends))
+        columns = (map(column.__getitem__, slices) for column in crops)
+        return map(Crops._make, zip(*columns, strict=True))

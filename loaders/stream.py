@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from geoprep.errors import UsageError
 from loaders.chunks import Arrays
@@ -251,11 +250,11 @@ class StreamReader(CropReader):
         tiles.buffer.reading = reading
         return reading
 
-    def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
+    def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - see CropReader
         """Copy announced crops, waiting for their tiles; see `CropReader.copy`."""
         reading = self.tiles.buffer.reading
         assert reading is not None
-        reading.copy(crops, image.numpy(), label.numpy())
+        reading.copy(crops, np.asarray(image), np.asarray(label))
 
     def _other_bytes(self, shape: ShuffleWindow) -> int:
         """Return the bytes of batches, and of compressed and partly used tiles in each thread."""

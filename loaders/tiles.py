@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
@@ -37,7 +36,7 @@ class CropReader(ABC):
     asynchronous = False
 
     @abstractmethod
-    def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
+    def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - as below
         """Copy crops, in any thread.
 
         Parameters
@@ -45,7 +44,8 @@ class CropReader(ABC):
         crops
             One row per sample.
         image, label
-            uint8 (n, y, x, band) and (n, y, x) on `device`, C-contiguous; written.
+            uint8 (n, y, x, band) and (n, y, x), C-contiguous; written. Arrays or tensors on the
+            host, tensors on another device.
         """
 
     def announce(self, steps: StepCrops) -> SideThreads | None:
@@ -116,11 +116,11 @@ class Tiles(CropReader):
             uint8 (y, x, band) and (y, x), C-contiguous; written. None leaves one out.
         """
 
-    def copy(self, crops: Crops, image: Tensor, label: Tensor) -> None:
+    def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - see CropReader
         """Copy crops, decoding each of their tiles once; see `CropReader.copy`."""
         from loaders.copying import as_items, copy_crop  # numba is slow to import
 
-        images, labels = image.numpy(), label.numpy()
+        images, labels = np.asarray(image), np.asarray(label)
         whole = images.shape[1] == self.side and not crops.op.any()
         pixels, mask = (None, None) if whole else self._empty()
         last = -1

@@ -10,6 +10,7 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from statistics import median
 from typing import Any, Literal
 
 import torch
@@ -177,8 +178,22 @@ def _batches(loader: BatchLoader) -> Iterator[Batch]:
         yield from loader
 
 
+def _overshoot(sleep: Callable[[int], object]) -> float:
+    """Return the seconds by which sleeping takes longer than asked for."""
+
+    def took() -> float:
+        start = time.perf_counter()
+        sleep(500)
+        return time.perf_counter() - start
+
+    return median(took() for _ in range(20)) - 5e-4
+
+
 def step(loader: BatchLoader, share: int, seconds: float) -> tuple[float, float]:
-    """Take a batch per period, and hold the GIL for a share of the period.
+    """Take a batch per period, and hold the GIL for the first share of every period.
+
+    The end of a hold and that of a period are points in time: a step that begins late holds the
+    GIL for less, and the rest of its period is free as ever.
 
     Returns
     -------
@@ -186,23 +201,27 @@ def step(loader: BatchLoader, share: int, seconds: float) -> tuple[float, float]
         Crops per second, and the share of steps that waited for their batch.
     """
     hold, free = ctypes.PyDLL(None).usleep, ctypes.CDLL(None).usleep
-    held = _PERIOD_US * share // 100
+    early = _overshoot(free)
+    period = _PERIOD_US / 1e6
     batches = _batches(loader)
     batch = next(batches)
     crops, late, steps = 0, 0, 0
-    start = time.perf_counter()
-    while time.perf_counter() < start + seconds:
+    start = begin = time.perf_counter()
+
+    def sleep(way: Callable[[int], object], until: float) -> None:
+        left = round((until - early - time.perf_counter()) * 1e6)
+        if left > 0:
+            way(left)
+
+    while begin < start + seconds:
         asked = time.perf_counter()
         batch = next(batches)
         late += time.perf_counter() - asked > _LATE
-        crops += len(batch)
+        crops += batch.image.shape[0] + 0 * batch.label.shape[0]  # makes both tensors
         steps += 1
-        if held:
-            hold(held)
-        # Until the period ends: sleeping takes longer than asked for, and would add up.
-        left = steps * _PERIOD_US - round((time.perf_counter() - start) * 1e6)
-        if left > 0:
-            free(left)
+        sleep(hold, begin + period * share / 100)
+        begin = max(begin + period, time.perf_counter() - period)  # no more than a period behind
+        sleep(free, begin)
     rate = crops / (time.perf_counter() - start)
     del batch
     batches.close()  # type: ignore[attr-defined]  # of a generator

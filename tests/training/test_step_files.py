@@ -23,7 +23,7 @@ FILES = {
     "training/model.py",
     "training/monitor/console.py",  # progress bar
 }
-"""One step in 16, not among those traced, also runs loaders/sampling.py, to draw their crops."""
+"""Once per 4,096 samples, before those traced, a thread runs loaders/sampling.py as well."""
 FIRST, LAST = 4, 6
 """Steps that are traced, after a warm-up; losses are read every 10 steps."""
 
