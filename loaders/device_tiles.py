@@ -17,7 +17,7 @@ from torch import Tensor
 
 from geoprep.errors import UsageError
 from loaders.crops import FLIP_X, FLIP_Y, TRANSPOSE, Crops
-from loaders.memory import format_bytes
+from loaders.memory import available_memory, format_bytes
 from loaders.prefetch import Batch, check_speeds, copy_words, has_streams
 from loaders.ram import RamTiles
 from loaders.selection import Split, Stores
@@ -26,14 +26,12 @@ from loaders.tiles import Tiles
 _STAGE_BYTES = 64 << 20
 """Size of the pieces that are uploaded."""
 
-_RESERVE = 0.9
-"""Share of the free device memory that tiles may take; the rest is left for a model."""
+TILE_SHARE = 0.5
+"""Share of the available device memory that tiles may take.
 
-
-def _free_bytes(device: torch.device) -> int | None:
-    """Return the free memory of a device in bytes, or None if it is not known."""
-    ask = getattr(getattr(torch, device.type, None), "mem_get_info", None)
-    return None if device.type == "cpu" or ask is None else int(ask(device)[0])
+The rest is for training. Weights are on the device by then; a step needs its activations, two or
+three batches, the int64 index of each pixel of a batch, and workspaces of convolutions.
+"""
 
 
 def _upload(source: NDArray[np.uint8], device: torch.device) -> Tensor:
@@ -73,7 +71,7 @@ class DeviceTiles(Tiles):
     Raises
     ------
     UsageError
-        They do not fit, or there is no accelerator.
+        They take more than `room`, or there is no accelerator.
     """
 
     asynchronous = True
@@ -84,17 +82,28 @@ class DeviceTiles(Tiles):
         if where is None:
             raise UsageError("DeviceTiles finds no accelerator: name one with device=")
         self.device = torch.device(where)
-        free = _free_bytes(self.device)
-        if free is not None and tiles.nbytes > _RESERVE * free:
+        room = self.room(self.device)
+        if room is not None and tiles.nbytes > room:
             raise UsageError(
                 f"{len(tiles)} tiles of level {tiles.side} take {format_bytes(tiles.nbytes)}; "
-                f"{self.device} has {format_bytes(free)} free. Keep the tiles in memory "
-                "(RamTiles, `residency` ram), or use a coarser level or fewer bands"
+                f"{self.device} has {format_bytes(int(room / TILE_SHARE))} free, of which tiles "
+                f"may take {format_bytes(room)}: training needs the rest. Keep the tiles in memory "
+                "(RamTiles, `residency` ram), or use a coarser `level` or fewer `bands`"
             )
         # A copy: the original table would keep the memory of all pixels.
         super().__init__(tiles.origin, tiles.table.copy())
         self.image = _upload(tiles.image, self.device)
         self.label = _upload(tiles.label, self.device)
+
+    @staticmethod
+    def room(device: torch.device) -> int | None:
+        """Return the bytes that tiles may take on a device: half of those available.
+
+        The other half is left for training. None for a CPU, where the tiles are in memory already.
+        """
+        if device.type == "cpu":
+            return None
+        return int(TILE_SHARE * available_memory(device=device).nbytes)
 
     @property
     def speed(self) -> Tensor:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+import torch
 
 from geoprep.errors import UsageError
 from loaders.shared import exchange, is_distributed
@@ -133,6 +134,15 @@ class Available:
     limited_by: str
 
 
+def _left_on(device: torch.device) -> int:
+    """Return the bytes available on an accelerator."""
+    module = torch.get_device_module(device)
+    if device.type == "mps":
+        return int(module.recommended_max_memory()) - int(module.current_allocated_memory())
+    cached = module.memory_reserved(device) - module.memory_allocated(device)
+    return int(module.mem_get_info(device)[0] + cached)
+
+
 _Files = tuple[str, str, str]
 """Names in a control group: file of its limit, file of its use, row of its reclaimable cache."""
 
@@ -140,14 +150,19 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _V2 = ("memory.max", "memory.current", "inactive_file")
 
 
-def available_memory(root: Path = Path("/")) -> Available:
+def available_memory(root: Path = Path("/"), *, device: torch.device | None = None) -> Available:
     """Return the memory available to this process: the minimum of machine and control groups.
 
     Parameters
     ----------
     root
         Folder that contains ``proc`` and ``sys``.
+    device
+        An accelerator, for the memory of the device; what torch's cache holds unused counts as
+        available.
     """
+    if device is not None and device.type != "cpu":
+        return Available(_left_on(device), f"device {device}")
     found = [Available(int(psutil.virtual_memory().available), "the machine")]
     for folder, files in _groups(root):
         with suppress(OSError, ValueError):  # no such group, or a limit of "max"

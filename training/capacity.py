@@ -95,7 +95,9 @@ def estimate_run(run: Run) -> Estimate:
     """
     tiles, residency = run.loader.tiles, run.config.residency
     side, level = largest_sides(run.config, run.stores, run.stage)
-    count = len(tiles) + (0 if run.validation is None else len(run.validation.tiles))
+    loaders = (run.loader, run.validation)  # validation tiles may be streamed all the same
+    alike = [one.tiles for one in loaders if one and isinstance(one.tiles, type(tiles))]
+    count = sum(map(len, alike))
     here, most = (count * size * size * (len(tiles.bands) + 1) for size in (tiles.side, level))
     if run.engine.device.type != "cpu" and residency != "device":
         here = most = 0  # tiles are not on the device that trains
@@ -198,14 +200,8 @@ def available(device: torch.device) -> tuple[int, str]:
 
     Memory that torch's cache holds unused counts as left.
     """
-    if device.type == "cpu":
-        here = available_memory()
-        return here.nbytes, here.limited_by
-    module, limit = torch.get_device_module(device), f"device {device}"
-    if device.type == "mps":
-        return int(module.recommended_max_memory()) - int(module.current_allocated_memory()), limit
-    free = int(module.mem_get_info(device)[0])
-    return free + int(module.memory_reserved(device) - module.memory_allocated(device)), limit
+    here = available_memory() if device.type == "cpu" else available_memory(device=device)
+    return here.nbytes, here.limited_by
 
 
 def tile_bytes(

@@ -35,7 +35,7 @@ from loaders import (
 )
 from training.checkpoint import ModelInfo
 from training.decode import class_speeds
-from training.engine import Engine, on_rank_zero
+from training.engine import Engine, max_over_ranks, on_rank_zero
 from training.settings import Config, Residency, SamplingConfig, Stage, parse_shares
 
 LIKE = 1.25
@@ -361,6 +361,7 @@ def load_stage(
     """Load the tiles of a stage; return its loaders for training and validation.
 
     The validation loader returns each whole tile once. It is None if the validation split is empty.
+    Validation tiles are streamed if they do not fit on the device beside the training tiles.
 
     Raises
     ------
@@ -372,12 +373,18 @@ def load_stage(
         "residency": config.residency,
         "device": device,
     }
+    room = DeviceTiles.room(device) if config.residency == "device" else None
     tiles = tiles_of(info, stores, "train", limit=config.ram_limit, **options)
     training = _training_loader(config, tiles, stage)
-    if not any(len(select(store, "val", folds_of(config)).tiles) for store in stores):
+    count = sum(len(select(store, "val", folds_of(config)).tiles) for store in stores)
+    if not count:
         return training, None
     if isinstance(tiles, StreamTiles):
         options["limit"] = tiles
+    elif room is not None:
+        over = float(tiles.nbytes + count * tiles.tile_bytes > room)
+        if any(max_over_ranks([over], torch.device("cpu"))):  # loading is the work of all ranks
+            options |= {"residency": "stream", "limit": config.ram_limit}
     whole, threads = tiles_of(info, stores, "val", **options), config.loader_threads
     return training, BatchLoader(whole, config.val_batch_size, shuffle=False, threads=threads)
 

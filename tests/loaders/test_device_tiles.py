@@ -86,12 +86,30 @@ def test_large_tiles_are_uploaded_piece_by_piece(
     assert (tiles.label_of(7) == painted.speed[7]).all()
 
 
-def test_tiles_that_do_not_fit_are_refused_with_figures(
+class Accelerator:
+    """The memory figures of a device of 1 MB: 100 kB free, 300 kB in torch's cache, half unused."""
+
+    mem_get_info = staticmethod(lambda device: (100_000, 1_000_000))
+    memory_reserved = staticmethod(lambda device: 300_000)
+    memory_allocated = staticmethod(lambda device: 150_000)
+
+
+def test_tiles_leave_half_of_the_device_to_training(
     painted: RamTiles, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(device_tiles, "_free_bytes", lambda device: 1000)
-    with pytest.raises(UsageError, match=r"24 tiles of level 40 .* `residency` ram"):
+    monkeypatch.setattr(torch, "get_device_module", lambda device: Accelerator)
+    assert DeviceTiles.room(torch.device("cpu")) is None
+    room = DeviceTiles.room(torch.device("cuda"))
+    assert room == 125_000
+    monkeypatch.setattr(DeviceTiles, "room", staticmethod(lambda device: room))
+    with pytest.raises(UsageError) as error:
         DeviceTiles(painted, "cpu")
+    message = str(error.value)
+    assert "24 tiles of level 40 take 0.154 MB; cpu has 0.25 MB free" in message
+    assert "may take 0.125 MB" in message
+    assert "`residency` ram" in message
+    monkeypatch.setattr(DeviceTiles, "room", staticmethod(lambda device: painted.nbytes))
+    assert len(DeviceTiles(painted, "cpu")) == 24
 
 
 def test_without_an_accelerator_a_device_must_be_named(

@@ -16,7 +16,7 @@ from helpers.stores import write_store
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
-from loaders import Folds, StreamTiles, select
+from loaders import DeviceTiles, Folds, StreamTiles, select
 from loaders.memory import Available
 from training import data, loop, state
 from training.checkpoint import load, load_model
@@ -333,6 +333,23 @@ def test_other_targets_train(fit, tmp_path, targets):
 )
 def test_other_residencies_and_folds_train(fit, tmp_path, options):
     assert fit("--out", tmp_path / "run", "--epochs", 1, *options) == 0
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_validation_streams_where_it_does_not_fit_on_the_device(
+    fit, tmp_path, monkeypatch, capfd, fits
+):
+    room = (24 + 8 * fits) * 64 * 64 * 4
+    monkeypatch.setattr(DeviceTiles, "room", staticmethod(lambda device: room))
+    assert fit("--out", tmp_path / "run", "--epochs", 1, "--residency", "device") == 0
+    beside = "streamed: they do not fit on cpu beside those for training"
+    said = f"8 for validation{'' if fits else f' ({beside})'};"
+    assert said in " ".join(capfd.readouterr().out.split())
+    monkeypatch.setattr(DeviceTiles, "room", staticmethod(lambda device: 24 * 64 * 64 * 4 - 1))
+    assert fit("--out", tmp_path / "other", "--epochs", 1, "--residency", "device") == 2
+    error = " ".join(capfd.readouterr().err.split())
+    assert "24 tiles of level 64 take 0.393 MB; cpu has 0.786 MB free" in error
+    assert "--residency ram" in error
 
 
 def test_compressed_tiles_stay_compressed(store):

@@ -197,6 +197,9 @@ def _tiles(run: Run) -> str:
     validation = "none for validation (best.pt is that of the last epoch)"
     if run.validation is not None:
         validation = f"{len(run.validation.tiles)} for validation"
+        if type(run.validation.tiles) is not type(tiles):
+            beside = f"they do not fit on {run.engine.device} beside those for training"
+            validation += f" (streamed: {beside})"
     parts = [f"{counted(len(tiles), 'tile')} for training, {validation}"]
     if info.folds is not None:
         parts.append(f"fold {info.fold} of {info.folds} for validation (counted from 0)")
