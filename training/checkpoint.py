@@ -161,6 +161,8 @@ class Checkpoint:
         All settings of the run.
     environment
         What the exact weights depend on besides the settings: threads, torch, engine, ranks.
+    scaler
+        State of the scaler of the loss; empty without one.
     """
 
     info: ModelInfo
@@ -172,6 +174,7 @@ class Checkpoint:
     rng: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
+    scaler: dict[str, Any] = field(default_factory=dict)
 
 
 def save(path: str | Path, checkpoint: Checkpoint) -> None:
@@ -244,6 +247,7 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Checkpoint:
             "use the version of the package that wrote it"
         )
     try:
+        values.setdefault("scaler", {})  # a file of an earlier version
         kept = {f.name: values[_KEYS.get(f.name, f.name)] for f in fields(Checkpoint)}
         return Checkpoint(**kept | {"info": ModelInfo.from_plain(kept["info"])})
     except (KeyError, TypeError, AttributeError) as error:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
 from loaders import Batch
-from training.engine import Engine
+from training.engine import CUDA_GRAPHS, Engine
 from training.losses import AVERAGE, COPY, WAIT, LossParts, Timed
 from training.monitor import Callbacks
 from training.settings import OptimizerConfig
@@ -67,7 +68,13 @@ def _cosine(first: float, last: float, share: float) -> float:
 
 
 @torch.no_grad()
-def update_average(averaged: dict[str, Tensor], model: nn.Module, decay: float, step: int) -> None:
+def update_average(
+    averaged: dict[str, Tensor],
+    model: nn.Module,
+    decay: float,
+    step: int,
+    applied: Tensor | None = None,
+) -> None:
     """Move averaged weights and running statistics towards those of the model, in place.
 
     The decay rises over the first steps as ``(1 + step) / (10 + step)``, so that the average
@@ -83,13 +90,23 @@ def update_average(averaged: dict[str, Tensor], model: nn.Module, decay: float, 
         Within 0..1; 0.999 averages over about the last thousand steps.
     step
         Number of the optimizer step, counted from 1.
+    applied
+        Bool without dimensions, on the device: False leaves the averages as they are, for a step
+        that was skipped. None is True.
     """
-    decay = min(decay, (1 + step) / (10 + step))
+    weight = 1 - min(decay, (1 + step) / (10 + step))
     now = model.state_dict()
     floats = [name for name, value in now.items() if value.is_floating_point()]
-    torch._foreach_lerp_([averaged[n] for n in floats], [now[n] for n in floats], 1 - decay)
-    for name in now.keys() - set(floats):  # counters, such as of batches
-        averaged[name].copy_(now[name])
+    averages, values = [averaged[n] for n in floats], [now[n] for n in floats]
+    if applied is None:
+        torch._foreach_lerp_(averages, values, weight)
+    else:  # the weight is on the device, where lerp takes none
+        change = torch._foreach_sub(values, averages)
+        torch._foreach_mul_(change, applied * weight)
+        torch._foreach_add_(averages, change)
+    counters = [name for name in now if not now[name].is_floating_point()]  # such as of batches
+    if counters:
+        torch._foreach_copy_([averaged[n] for n in counters], [now[n] for n in counters])
 
 
 def optimizer_step(
@@ -100,6 +117,7 @@ def optimizer_step(
     count: int = 1,
     *,
     clip: float | None = None,
+    scaler: GradScaler | None = None,
     timed: Timed = record_function,
 ) -> StepResult:
     """Take an optimizer step over the next ``count`` batches, each with the same weight.
@@ -118,15 +136,17 @@ def optimizer_step(
         Number of batches of the step.
     clip
         Maximum norm of the gradient; None does not clip.
+    scaler
+        Scales the loss, see `Engine.grad_scaler`; None for none.
     timed
         Context manager around each phase.
 
     Raises
     ------
     TrainingError
-        Loss or gradient is not finite; the weights are unchanged. On an accelerator, where the
-        check would wait for the device, the device skips the update, and `StepResult.check` raises
-        the error when the losses are read.
+        Loss or gradient is not finite; the weights are unchanged. If the engine ``skips_steps``,
+        the device skips the update instead, and `StepResult.check` raises the error when the losses
+        are read.
     """
     batches, losses, counts, waited = iter(batches), [], [], 0.0
     # Ranks average their gradients in the last batch of the step only.
@@ -142,20 +162,31 @@ def optimizer_step(
             with engine.autocast():
                 parts: LossParts = module(on_device.image, on_device.label, on_device.key)
             with timed("backward"):
-                (parts.total / count).backward()  # type: ignore[no-untyped-call]  # torch's
+                loss = parts.total / count
+                # 1, or NaN if the loss is not finite: the gradients are NaN then. Ranks average
+                # them, so all ranks skip the step.
+                one = loss.detach() * 0 + 1
+                scaled = loss if scaler is None else scaler.scale(loss)
+                scaled.backward(one)  # type: ignore[no-untyped-call]  # torch's
         losses.append(torch.stack([*parts]).detach())
         counts.append(len(batch))
         del batch, on_device  # releases the buffer before the next batch is waited for
     with timed("clip"):
+        scale = None
+        if scaler is not None:
+            scale = scaler.scale(torch.ones_like(losses[0][0]))
+            scaler.unscale_(optimizer)
         norm = clip_grad_norm_(module.parameters(), math.inf if clip is None else clip)
-    result = StepResult(losses, counts, norm, waited)
-    if norm.device.type != "cpu":
+    result = StepResult(losses, counts, norm, waited, scale)
+    if engine.skips_steps:
         skip_unless_finite(optimizer, norm)
     elif not math.isfinite(norm):
         result.check()
     with timed("optimizer"):
         optimizer.step()
-        optimizer.zero_grad()
+        if scaler is not None:
+            scaler.update()
+        optimizer.zero_grad(set_to_none=engine.compile_mode not in CUDA_GRAPHS)
     return result
 
 
@@ -165,6 +196,15 @@ def skip_unless_finite(optimizer: Optimizer, norm: Tensor) -> None:
     This is the interface of torch's GradScaler to fused optimizers; the host does not wait.
     """
     optimizer.found_inf = norm.isfinite().logical_not().float()  # type: ignore[attr-defined]  # read by step()
+
+
+@torch.no_grad()
+def restore_unless_finite(buffers: Sequence[Tensor], before: Tensor, norm: Tensor) -> None:
+    """Give buffers their values before a step, one after the other, if its norm is not finite."""
+    now = torch.cat([buffer.flatten() for buffer in buffers])
+    kept = torch.where(norm.isfinite(), now, before)
+    parts = torch.split(kept, [buffer.numel() for buffer in buffers])
+    torch._foreach_copy_([*buffers], [p.view_as(b) for p, b in zip(parts, buffers, strict=True)])
 
 
 def training_step(run: Run, batches: Iterator[Batch], group: BatchGroup) -> StepResult:
@@ -179,15 +219,22 @@ def training_step(run: Run, batches: Iterator[Batch], group: BatchGroup) -> Step
     rate = learning_rate(config, run.epochs, group.done)
     for part in run.optimizer.param_groups:
         part["lr"] = rate * part.get("factor", 1.0)
+    skips = run.engine.skips_steps
+    statistics = [*run.statistics.values()] if skips else []
+    before = torch.cat([value.flatten() for value in statistics]) if statistics else None
     result = optimizer_step(
         *(run.module, run.optimizer, run.engine, batches, group.size),
         clip=config.clip,
+        scaler=run.scaler,
         timed=run.timed,
     )
     progress.step += 1
+    if before is not None:
+        restore_unless_finite(statistics, before, result.norm)
     if run.averaged is not None:
         with run.timed(AVERAGE):
-            update_average(run.averaged, run.trainable.model, config.ema, progress.step)
+            applied = result.norm.isfinite() if skips else None
+            update_average(run.averaged, run.trainable.model, config.ema, progress.step, applied)
     return result
 
 

@@ -26,7 +26,7 @@ from geoprep.store import StoreReader
 from loaders import Augmentation, DevicePrep
 from training.checkpoint import ModelInfo
 from training.data import class_pixels, make_prep
-from training.engine import CompileMode, Engine
+from training.engine import CUDA_GRAPHS, CompileMode, Engine
 from training.model import build_model, imported, set_prior
 from training.settings import Config
 
@@ -198,17 +198,21 @@ class Compiled:
         Module or function.
     what
         Its name in the warning if compiling fails.
+    mode
+        Mode of torch.compile; None for its default.
     """
 
-    def __init__(self, plain: Callable[..., Any], what: str) -> None:
-        self._plain, self._what = plain, what
-        self._fast = torch.compile(plain, dynamic=False)
+    def __init__(self, plain: Callable[..., Any], what: str, mode: str | None = None) -> None:
+        self._plain, self._what, self._mode = plain, what, mode
+        self._fast = torch.compile(plain, dynamic=False, mode=mode)
 
     def __call__(self, *args: Tensor) -> Any:  # noqa: ANN401 - what the plain callable returns
         """Return the result of the plain callable, up to rounding."""
         # Imported here: the compiler takes seconds to import, and not every run uses it.
         from torch._dynamo.exc import TorchDynamoException
 
+        if self._mode is not None:  # results of the call before, in a CUDA graph, are read
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's
         try:
             return self._fast(*args)
         except TorchDynamoException as error:
@@ -269,8 +273,9 @@ class Trainable(nn.Module):
         """Compile the loss, or model and loss, for training; validation uses neither."""
         if mode != "off":
             self._compiled_loss = Compiled(self.loss, "the loss")
-        if mode == "model":
-            self._compiled_model = Compiled(self.model, "the model")
+        if mode not in ("off", "loss"):
+            given = mode if mode in CUDA_GRAPHS else None
+            self._compiled_model = Compiled(self.model, "the model", given)
 
     def forward(self, image: Tensor, label: Tensor, key: Tensor) -> LossParts:
         """Return the loss of a batch.

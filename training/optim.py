@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from geoprep.errors import UsageError
-from training.engine import Engine
+from training.engine import CUDA_GRAPHS, Engine
 from training.losses import Trainable
 from training.settings import Config
 
@@ -88,4 +88,8 @@ def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
     optimizer = make_optimizer(trainable.model, config)
     trainable.model, optimizer = engine.optimize(trainable.model, optimizer)
     trainable.compile_parts(engine.compile_mode)
+    if engine.compile_mode in CUDA_GRAPHS:
+        # A graph writes its gradients to its own memory. Those of several batches need another.
+        for parameter in trainable.model.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     return optimizer

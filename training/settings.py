@@ -338,14 +338,17 @@ class MachineConfig:
     device: Literal["auto", "cpu", "cuda", "xpu", "mps"] = option(
         "auto", "Device to train on; auto: cuda or xpu if there is one. mps is best effort."
     )
-    precision: Literal["auto", "bf16", "tf32", "fp32"] = option(
+    precision: Literal["auto", "bf16", "fp16", "tf32", "fp32"] = option(
         "auto",
         "Precision of convolutions; weights and loss are always fp32. auto: bf16 where the device "
-        "computes in it, else tf32, which is fp32 with TensorFloat-32 on CUDA devices (fp32 "
-        "switches that off).",
+        "computes in it, else fp16 with a scaled loss on CUDA devices and fp32 on others. tf32: "
+        "fp32 with TensorFloat-32 on CUDA devices, which fp32 switches off.",
     )
-    compile: Literal["loss", "model", "off"] = option(
-        "loss", "Parts to compile with torch.compile, if there is a compiler."
+    compile: Literal["loss", "model", "reduce-overhead", "max-autotune", "off"] = option(
+        "loss",
+        "Parts to compile with torch.compile, if there is a compiler: the loss; model and loss "
+        "(model), with CUDA graphs (reduce-overhead) and also a search for the fastest kernels "
+        "(max-autotune); or nothing (off).",
     )
     threads: int | None = option(
         None, "Threads for computation; default: processors divided by ranks.", **THREADS
@@ -354,6 +357,19 @@ class MachineConfig:
         None, "Threads that prepare batches; default: chosen by the loader.", **THREADS
     )
     val_batch_size: int = option(4, "Whole tiles per validation batch.", "N", least=1)
+    find_unused_parameters: bool = option(
+        False,
+        "With several ranks: search each step for parameters that the loss does not depend on. "
+        "Only models that leave out a part of themselves need it; steps get slower.",
+    )
+    distributed_timeout: float = option(
+        60.0,
+        "With several ranks: minutes that a rank waits for the others, such as while one of them "
+        "reads tiles, before the run fails.",
+        "MINUTES",
+        above=0,
+        most=100_000,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,5 +439,8 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
         return bisect_right(self.ends, epoch)
 
 
-OF_ONE_START = ("out", "resume", "overwrite", "profile", "profile_settings", "quiet")
+OF_ONE_START = (
+    *("out", "resume", "overwrite", "profile", "profile_settings", "quiet"),
+    "distributed_timeout",
+)
 """Settings of one start of the command, without influence on the trained weights."""

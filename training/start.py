@@ -68,7 +68,8 @@ def start(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
     GeoprepError
         The run cannot be started, or failed.
     """
-    with process_group(given.get("device", "auto")):
+    timeout = given.get("distributed_timeout", Config.distributed_timeout)
+    with process_group(given.get("device", "auto"), timeout):
         resume = given.get("resume")
         saved = None if resume is None else on_rank_zero(lambda: _load(Path(resume)))
         config, notes = _settings(given, saved)

@@ -17,15 +17,17 @@ from torch.profiler import record_function
 
 from geoprep.errors import GeoprepError
 from geoprep.store import StoreReader
-from loaders import BatchLoader, this_rank
+from loaders import BatchLoader, is_distributed, this_rank
 from training import checkpoint as files
 from training.checkpoint import BEST, LAST, Checkpoint, CheckpointError, ModelInfo
 from training.data import check_store, level_gsd, load_stage, model_info
 from training.engine import (
     Engine,
+    average_in_place,
     data_parallel,
     gather_on_rank_zero,
     is_rank_zero,
+    max_over_ranks,
     sum_over_ranks,
 )
 from training.losses import Timed, make_trainable
@@ -63,19 +65,35 @@ class StepResult(NamedTuple):
         Norm of the gradient before clipping, on the device.
     waited
         Seconds spent waiting for batches.
+    scale
+        Factor of the loss, fp32 without dimensions on the device; None if it is not scaled.
     """
 
     losses: list[Tensor]
     counts: list[int]
     norm: Tensor
     waited: float
+    scale: Tensor | None = None
 
-    def check(self, ago: int = 0) -> None:
-        """Raise TrainingError if the loss or gradient is not finite; waits for the device."""
-        if not math.isfinite(self.norm):
-            finite = all(math.isfinite(loss[0]) for loss in self.losses)
-            reason = "the gradient is not finite, though the loss is"
-            raise TrainingError(reason if finite else "the loss is not a number", ago)
+    def check(self, ago: int = 0) -> bool:
+        """Return whether the step was applied; waits for the device.
+
+        A step whose scaled gradient overflowed was not, and the next one has a smaller scale.
+
+        Raises
+        ------
+        TrainingError
+            The loss is not finite, or the gradient at a scale of 1 or less. All ranks raise it.
+        """
+        if math.isfinite(self.norm):  # the same on all ranks
+            return True
+        wrong = not all(math.isfinite(loss[0]) for loss in self.losses)
+        (wrong_anywhere,) = max_over_ranks([float(wrong)], self.norm.device)
+        if wrong_anywhere:
+            raise TrainingError("the loss is not a number", ago)
+        if self.scale is None or self.scale <= 1:
+            raise TrainingError("the gradient is not finite, though the loss is", ago)
+        return False
 
 
 class BatchGroup(NamedTuple):
@@ -116,6 +134,8 @@ class RunProgress:
         Wall time of training, over all starts.
     history
         Rows of metrics.csv, one per epoch.
+    skipped
+        Number of steps that were skipped, since their gradient overflowed in fp16.
     """
 
     epoch: int = 0
@@ -126,6 +146,7 @@ class RunProgress:
     samples: int = 0
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
+    skipped: int = 0
 
     def add(self, rows: Sequence[Sequence[float]], counts: Sequence[int]) -> None:
         """Add loss, pixelwise part and dice of batches to the sums of the epoch.
@@ -198,8 +219,12 @@ class Run:
         Module that returns the loss of a batch; the same with gradients averaged over ranks.
     optimizer
         Optimizer of the model's parameters.
+    scaler
+        Scales the loss in fp16; None in other precisions.
     averaged
         Averaged weights (EMA) by name, on the device; None without averaging.
+    statistics
+        Running statistics of the model: its buffers of floats, by name, not copied.
     loader, validation
         Training batches and whole validation tiles of the current stage, see `enter_stage`;
         ``validation`` is None if no scene is in the validation split.
@@ -235,10 +260,14 @@ class Run:
         else:
             files.load_weights(self.trainable.model, saved.model, str(folder))
         self.optimizer = prepare(self.trainable, engine, config)
-        self.module: nn.Module = data_parallel(self.trainable, engine.device)
+        self.scaler = engine.grad_scaler()
+        self.module: nn.Module = data_parallel(
+            self.trainable, engine.device, find_unused=config.find_unused_parameters
+        )
         self.averaged: dict[str, Tensor] | None = None
         if config.ema:
             self.averaged = copy_weights(self.trainable.model)
+        self.statistics = running_statistics(self.trainable.model)
         self._restore(saved)
 
     def _load_initial_weights(self) -> str:
@@ -260,9 +289,15 @@ class Run:
         if self.averaged is not None and saved.ema is not None:
             for name, value in saved.ema.items():
                 self.averaged[name].copy_(value)
+        if self.scaler is not None and saved.scaler:
+            self.scaler.load_state_dict(saved.scaler)
         states = [saved.rng, *saved.rng.get("other_ranks", [])] if saved.rng else []
         if rank < len(states):  # more ranks than before keep their seeds
             set_random_state(states[rank], self.engine.device)
+        if len(states) == this_rank()[1]:  # other numbers of ranks take the means
+            own = states[rank].get("statistics", ())
+            for now, before in zip(self.statistics_of_rank(), own, strict=False):
+                now.copy_(before)
 
     def _restore_optimizer(self, state: dict[str, Any]) -> None:
         decay = [group["weight_decay"] for group in self.optimizer.param_groups]
@@ -327,6 +362,11 @@ class Run:
             before = end
         return groups
 
+    def statistics_of_rank(self) -> list[Tensor]:
+        """Return the running statistics of the model and of its averaged weights, not copied."""
+        averaged = self.averaged or {}
+        return [*self.statistics.values(), *(averaged[n] for n in self.statistics if averaged)]
+
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
         """Give the model its averaged weights inside the context, if the run has any."""
@@ -356,6 +396,8 @@ class Run:
     def save(self, *, epoch_done: bool = False) -> None:
         """Write last.pt from the first rank, with the sums and random states of all ranks.
 
+        The file has the means of the running statistics of all ranks, and those of each rank.
+
         Parameters
         ----------
         epoch_done
@@ -363,7 +405,27 @@ class Run:
         """
         progress, loader = self.progress, self.loader.state_dict()
         totals = sum_over_ranks([*progress.sums, progress.samples], self.engine.device)
-        states = gather_on_rank_zero(random_state(self.engine.device))
+        state = random_state(self.engine.device)
+        statistics = self.statistics_of_rank() if is_distributed() else []
+        if statistics:
+            state["statistics"] = [value.cpu().clone() for value in statistics]
+        states = gather_on_rank_zero(state)
+        average_in_place(statistics)
+        try:
+            self._save_whole(totals, states, loader, epoch_done=epoch_done)
+        finally:
+            for value, own in zip(statistics, state.get("statistics", ()), strict=True):
+                value.copy_(own)
+
+    def _save_whole(
+        self,
+        totals: list[float],
+        states: list[dict[str, Any]],
+        loader: dict[str, Any],
+        *,
+        epoch_done: bool,
+    ) -> None:
+        progress = self.progress
         if not is_rank_zero():
             progress.reset_sums()
             return
@@ -377,6 +439,7 @@ class Run:
             optimizer=self.optimizer.state_dict(),
             loader=loader,
             rng=states[0] | ({"other_ranks": states[1:]} if len(states) > 1 else {}),
+            scaler={} if self.scaler is None else self.scaler.state_dict(),
         )
         files.save(self.folder / LAST, whole)
 
@@ -399,6 +462,16 @@ class Run:
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return a copy of a model's parameters and buffers by name."""
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def running_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers of floats in a model's ``state_dict`` by name, not copied."""
+    parameters = {name for name, _ in model.named_parameters()}
+    return {
+        name: value
+        for name, value in model.state_dict().items()
+        if name not in parameters and value.is_floating_point()
+    }
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

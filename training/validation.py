@@ -36,7 +36,6 @@ from training.decode import (
 )
 from training.engine import (
     Engine,
-    broadcast_buffers,
     max_over_ranks,
     sum_in_place,
     sum_over_ranks,
@@ -96,7 +95,6 @@ def validate(
     counts: list[int] = []
     target = trainable.prep.target
     with evaluation_mode(trainable):
-        broadcast_buffers(trainable)
         batches = iter(loader)
         for _ in range(int(max_over_ranks([len(loader)], torch.device("cpu"))[0])):
             on_batch()

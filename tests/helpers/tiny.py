@@ -142,6 +142,27 @@ def steep(bands, channels):
     return _SteepAtFive(build(bands, channels))
 
 
+def steep_normed(bands, channels):
+    """As `steep`, with running statistics and dropout."""
+    return _SteepAtFive(normed(bands, channels))
+
+
+class _PoisonedAtFive(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.inner = network
+        self.calls = 0
+
+    def forward(self, image):
+        self.calls += len(image) > 1
+        return self.inner(image * torch.nan if self.calls == 5 else image)
+
+
+def poisoned(bands, channels):
+    """As `normed`; in its fifth call loss, gradients and running statistics become NaN."""
+    return _PoisonedAtFive(normed(bands, channels))
+
+
 def no_arguments():
     """A factory with wrong parameters."""
 

@@ -64,8 +64,11 @@ def test_words_that_yaml_reads_as_truth_values(tmp_path):
         (["--augment", "d5"], "--augment: 'd5' is not d4|flips|none"),
         (["--engine", "tpu"], "--engine: 'tpu' is not auto|native|ipex"),
         (["--device", "tpu"], "--device: 'tpu' is not auto|cpu|cuda|xpu|mps"),
-        (["--precision", "fp8"], "--precision: 'fp8' is not auto|bf16|tf32|fp32"),
-        (["--compile", "all"], "--compile: 'all' is not loss|model|off"),
+        (["--precision", "fp8"], "--precision: 'fp8' is not auto|bf16|fp16|tf32|fp32"),
+        (
+            ["--compile", "all"],
+            "--compile: 'all' is not loss|model|reduce-overhead|max-autotune|off",
+        ),
         (["--optimizer", "lion"], "--optimizer: 'lion' is not adamw|adam|sgd"),
         (["--loss", "dice"], "--loss: 'dice' is not focal-dice|bce-dice"),
         (["--lr", "fast"], "--lr: 'fast' is not a number"),

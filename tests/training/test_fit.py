@@ -13,18 +13,20 @@ import pytest
 import torch
 from helpers import tiny
 from helpers.stores import write_store
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
 from loaders.memory import Available
-from training import data, loop, state
+from training import data, loop, start, state
 from training.checkpoint import load, load_model
 from training.data import model_info, tiles_of
 from training.fit import main
 from training.monitor import callbacks
 from training.settings import Config
 from training.start import RunLock
+from training.state import copy_weights
 
 SMALL = ("--model", "helpers.tiny:build")
 STATEFUL = (
@@ -67,6 +69,7 @@ def assert_same_run(one, other):
     assert same(a.ema, b.ema)
     assert same(a.optimizer, b.optimizer)
     assert same(a.rng, b.rng)
+    assert a.scaler == b.scaler
     assert same(a.loader, b.loader)
     assert a.progress["step"] == b.progress["step"]
     assert rows(one) == rows(other)
@@ -111,6 +114,7 @@ def test_a_run_learns_and_writes_its_files(fit, tmp_path, store):
             *("--optimizer", "sgd", "--schedule", "cosine", "--weights", "road"),
             *("--precision", "fp32", "--scale", "1.3", "--rotate", "180", "--noise", "4"),
         ),
+        ("--precision", "fp16", "--ema", "0.9"),
     ],
 )
 def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(
@@ -202,6 +206,80 @@ def test_an_infinite_gradient_stops_the_run_before_its_step(fit, tmp_path, capfd
     kept = load(out)
     assert kept.progress["step"] == 4
     assert all(value.isfinite().all() for value in kept.model.values())
+
+
+class _NoReads(TorchDispatchMode):
+    """Fails where the host would wait for a value of the device."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert "_local_scalar_dense" not in str(function), "the host waits for the device"
+        return function(*args, **(kwargs or {}))
+
+
+def test_an_accelerator_skips_a_loss_of_nan_without_waiting_and_stops_at_the_next_look(
+    fit, tmp_path, monkeypatch, capfd
+):
+    """The steps of a device, computed on the CPU: the fifth changes nothing at all."""
+    states = []
+    choose, step = start.choose_engine, loop.training_step
+
+    def choose_engine(*settings):
+        engine = choose(*settings)
+        object.__setattr__(engine, "skips_steps", True)  # the class is frozen
+        return engine
+
+    def training_step(run, batches, group):
+        with _NoReads():
+            result = step(run, batches, group)
+        weights = copy_weights(run.trainable.model)
+        averaged = {f"averaged {name}": value.clone() for name, value in run.averaged.items()}
+        state = run.optimizer.state_dict()["state"]
+        moments = {f"{n} {k}": v.clone() for n in state for k, v in state[n].items()}
+        states.append(weights | averaged | moments)
+        return result
+
+    monkeypatch.setattr(start, "choose_engine", choose_engine)
+    monkeypatch.setattr(loop, "training_step", training_step)
+    out = tmp_path / "run"
+    network = ("--model", "helpers.tiny:poisoned", *STATEFUL[2:])
+    options = ("--epochs", 1, "--log-every", 6, "--save-every", 3, "--ema", 0.9)
+    assert fit("--out", out, *options, network=network) == 1
+    said = capfd.readouterr().err
+    assert "the loss is not a number (step 5, epoch 1, seed 0)" in said
+    assert f"the last checkpoint is of step 3: --resume {out}" in said
+    before, bad, after = states[3:6]
+    changes = {name for name in before if not torch.equal(before[name], bad[name])}
+    assert all(name.endswith("num_batches_tracked") for name in changes), changes
+    assert not torch.equal(bad["inner.0.weight"], after["inner.0.weight"])
+    assert all(value.isfinite().all() for value in after.values())
+
+
+def test_parameters_without_a_gradient_on_several_ranks_name_the_option(
+    fit, tmp_path, monkeypatch, capfd
+):
+    def fail(*_):
+        raise RuntimeError("Expected ... by passing the keyword `find_unused_parameters=True`")
+
+    monkeypatch.setattr(loop, "training_step", fail)
+    assert fit("--out", tmp_path / "run") == 1
+    assert "of the model, which several ranks have to know: add --find-unused-parameters" in (
+        capfd.readouterr().err
+    )
+
+
+def test_fp16_skips_an_overflowing_gradient_and_goes_on(fit, tmp_path, capfd):
+    out = tmp_path / "run"
+    network = ("--model", "helpers.tiny:steep_normed", *STATEFUL[2:])
+    options = ("--precision", "fp16", "--epochs", 2, "--ema", 0.9)
+    assert fit("--out", out, *options, network=network) == 0
+    said = capfd.readouterr().out
+    assert "fp16, loss scaled" in said
+    assert "1 step before step 7 skipped, with an overflow of fp16 in the gradient" in said
+    assert [row["skipped"] for row in rows(out)] == ["1", "1"]
+    kept = load(out)
+    assert kept.scaler["scale"] == 32768
+    assert kept.progress["skipped"] == 1
+    assert all(v.isfinite().all() for values in (kept.model, kept.ema) for v in values.values())
 
 
 def test_a_folder_with_a_run_is_not_overwritten(fit, tmp_path, capfd):

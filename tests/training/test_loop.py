@@ -4,10 +4,15 @@ import pytest
 import torch
 from helpers import tiny
 
-from training.loop import learning_rate, skip_unless_finite, update_average
+from training.loop import (
+    learning_rate,
+    restore_unless_finite,
+    skip_unless_finite,
+    update_average,
+)
 from training.optim import make_optimizer
 from training.settings import Config, OptimizerConfig
-from training.state import copy_weights
+from training.state import StepResult, TrainingError, copy_weights, running_statistics
 
 
 def changed(model):
@@ -49,6 +54,55 @@ def test_a_fused_optimizer_skips_a_step_without_a_finite_norm(name, norm):
     optimizer.step()
     changed = [not torch.equal(before[n], value) for n, value in model.state_dict().items()]
     assert any(changed) == (norm == 1.0)
+
+
+def test_averages_are_those_of_one_lerp_per_tensor_to_the_last_bit():
+    model = tiny.normed(3, 8)
+    averaged = copy_weights(model)
+    changed(model)
+    wanted = {
+        name: averaged[name].lerp(value, 1 - 0.9) if value.is_floating_point() else value
+        for name, value in model.state_dict().items()
+    }
+    update_average(averaged, model, 0.9, 1000)
+    assert all(torch.equal(averaged[name], value) for name, value in wanted.items())
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_skipped_step_leaves_the_averages(applied):
+    """The device decides on it, so the host passes a tensor."""
+    model = tiny.normed(3, 8)
+    averaged, other = copy_weights(model), copy_weights(model)
+    before = copy_weights(model)
+    changed(model)
+    update_average(averaged, model, 0.9, 1000, torch.tensor(applied))
+    update_average(other, model, 0.9, 1000)
+    wanted = other if applied else before
+    assert all(torch.allclose(averaged[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("norm", [1.0, float("nan")])
+def test_a_skipped_step_leaves_the_running_statistics(norm):
+    model = tiny.normed(3, 8)
+    statistics = [*running_statistics(model).values()]
+    assert len(statistics) == 2
+    before = torch.cat(statistics)
+    for value in statistics:
+        value.fill_(torch.nan if norm != 1 else 7)
+    restore_unless_finite(statistics, before, torch.tensor(norm))
+    after = torch.cat([model[1].running_mean, model[1].running_var])
+    assert torch.equal(after, torch.full_like(before, 7) if norm == 1 else before)
+
+
+@pytest.mark.parametrize(("loss", "scale"), [(1.0, None), (1.0, 1.0), (float("nan"), 65536.0)])
+def test_only_an_overflow_of_scaled_gradients_lets_a_run_go_on(loss, scale):
+    def step(loss, scale):
+        norm, scale = torch.tensor(torch.inf), scale and torch.tensor(scale)
+        return StepResult([torch.full((3,), loss)], [1], norm, 0.0, scale)
+
+    assert step(1.0, 2.0).check() is False
+    with pytest.raises(TrainingError):
+        step(loss, scale).check()
 
 
 def schedule(name, epochs=10, **options):

@@ -1,4 +1,4 @@
-from .distributed import broadcast_buffers as broadcast_buffers
+from .distributed import average_in_place as average_in_place
 from .distributed import data_parallel as data_parallel
 from .distributed import gather_on_rank_zero as gather_on_rank_zero
 from .distributed import is_rank_zero as is_rank_zero
@@ -13,6 +13,7 @@ from .host import keep_memory as keep_memory
 from .ipex import extension_problem as extension_problem
 from .ipex import optimize_inference as optimize_inference
 from .ipex import quantisers as quantisers
+from .native import CUDA_GRAPHS as CUDA_GRAPHS
 from .native import CompileMode as CompileMode
 from .native import DeviceName as DeviceName
 from .native import Engine as Engine

@@ -23,18 +23,20 @@ T = TypeVar("T")
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
 """Accelerators have a backend for the CPU as well: a resumed run may have been started there."""
 
-TIMEOUT = timedelta(hours=1)
+TIMEOUT_MINUTES = 60.0
 """Limit for work of one rank that others wait for: loading a split, writing a checkpoint."""
 
 
 @contextmanager
-def process_group(device: DeviceName) -> Iterator[None]:
+def process_group(device: DeviceName, timeout: float = TIMEOUT_MINUTES) -> Iterator[None]:
     """Join the process group that ``torchrun`` started; do nothing without ``torchrun``.
 
     Parameters
     ----------
     device
         Device to train on; ``auto`` is an accelerator if there is one.
+    timeout
+        Minutes that a rank waits for the others before it fails.
 
     Raises
     ------
@@ -47,7 +49,7 @@ def process_group(device: DeviceName) -> Iterator[None]:
     kind = choose_device(device).type
     if kind != "cpu":
         torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group(BACKENDS[kind], timeout=TIMEOUT)
+    dist.init_process_group(BACKENDS[kind], timeout=timedelta(minutes=timeout))
     try:
         yield
     finally:
@@ -75,13 +77,31 @@ def set_threads(wanted: int | None) -> None:
         torch.set_num_threads(wanted)
 
 
-def data_parallel(module: nn.Module, device: torch.device) -> nn.Module:
-    """Return the module with gradients averaged over ranks; without ranks the module itself."""
+def data_parallel(
+    module: nn.Module, device: torch.device, *, find_unused: bool = False
+) -> nn.Module:
+    """Return the module with gradients averaged over ranks; without ranks the module itself.
+
+    Parameters
+    ----------
+    module
+        The same on all ranks. Each rank has its own running statistics, see `average_in_place`.
+    device
+        Device of the module.
+    find_unused
+        Whether to search each step for parameters that the loss does not depend on.
+    """
     if not is_distributed():
         return module
     # With the device named, scalars come back from where they were computed.
     ids = None if device.type == "cpu" else [torch.accelerator.current_device_index()]
-    return DistributedDataParallel(module, device_ids=ids, gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        module,
+        device_ids=ids,
+        broadcast_buffers=False,
+        find_unused_parameters=find_unused,
+        gradient_as_bucket_view=True,
+    )
 
 
 def sum_over_ranks(values: Sequence[float], device: torch.device) -> list[float]:
@@ -104,9 +124,10 @@ def max_over_ranks(values: Sequence[float], device: torch.device) -> list[float]
 def _reduced(
     values: Sequence[float], device: torch.device, operation: dist.ReduceOp.RedOpType
 ) -> list[float]:
+    if not is_distributed():
+        return [*map(float, values)]
     reduced = torch.tensor(values, dtype=torch.float64, device=device)
-    if is_distributed():
-        dist.all_reduce(reduced, operation)
+    dist.all_reduce(reduced, operation)
     return cast(list[float], reduced.tolist())
 
 
@@ -141,8 +162,17 @@ def gather_on_rank_zero(value: T) -> list[T]:
     return cast(list[T], values or [])
 
 
-def broadcast_buffers(model: nn.Module) -> None:
-    """Copy the running statistics of rank 0 to all ranks, as DDP does before each step."""
-    if is_distributed():
-        for buffer in model.buffers():
-            dist.broadcast(buffer, 0)
+def average_in_place(tensors: Iterable[Tensor]) -> None:
+    """Replace float tensors by their means over all ranks, in one message.
+
+    The sums are fp64, so that a tensor that is the same on all ranks keeps its bytes.
+    """
+    values = list(tensors)
+    if not is_distributed() or not values:
+        return
+    together = torch.cat([value.flatten().double() for value in values])
+    dist.all_reduce(together)
+    together /= this_rank()[1]
+    means = torch.split(together, [value.numel() for value in values])
+    for value, mean in zip(values, means, strict=True):
+        value.copy_(mean.view_as(value))

@@ -1,6 +1,6 @@
 """Device, precision and compiler of training steps.
 
-``native`` is PyTorch itself: oneDNN on a CPU, bf16 autocast, channels last, fused optimizers.
+``native`` is PyTorch itself: oneDNN on a CPU, autocast, channels last, fused optimizers.
 ``ipex`` is Intel's retired extension, see `training.engine.ipex`.
 """
 
@@ -18,6 +18,7 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from geoprep.errors import UsageError
@@ -25,8 +26,19 @@ from training.engine import ipex
 
 EngineName = Literal["auto", "native", "ipex"]
 DeviceName = Literal["auto", "cpu", "cuda", "xpu", "mps"]
-Precision = Literal["auto", "bf16", "tf32", "fp32"]
-CompileMode = Literal["loss", "model", "off"]
+Precision = Literal["auto", "bf16", "fp16", "tf32", "fp32"]
+CompileMode = Literal["loss", "model", "reduce-overhead", "max-autotune", "off"]
+
+CUDA_GRAPHS: tuple[CompileMode, ...] = ("reduce-overhead", "max-autotune")
+"""Modes that replay the model's kernels as CUDA graphs on CUDA devices."""
+
+
+_DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "tf32": torch.float32,
+    "fp32": torch.float32,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +52,17 @@ class Engine:
     device
         Device to train on.
     dtype
-        Dtype of convolutions: ``torch.bfloat16`` or ``torch.float32``.
+        Dtype of convolutions: ``torch.bfloat16``, ``torch.float16`` or ``torch.float32``.
     compile_mode
         Parts of a step to compile; ``off`` without a compiler.
     reason
         One line for the run's header: engine, reason for choosing it, missing compiler.
     autocast
         Returns the context for a forward pass; backward pass and optimizer run outside it.
+    skips_steps
+        Whether a step whose loss or gradient is not finite is skipped on the device, without
+        waiting for it: on accelerators, and in fp16, where single gradients overflow. Otherwise
+        the host checks before each step.
     """
 
     name: EngineName
@@ -57,12 +73,19 @@ class Engine:
     autocast: Callable[[], AbstractContextManager[object]] = field(
         init=False, repr=False, compare=False
     )
+    skips_steps: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext
         if self.dtype != torch.float32:
             autocast = partial(torch.autocast, self.device.type, dtype=self.dtype)
         object.__setattr__(self, "autocast", autocast)  # the class is frozen
+        skips = self.device.type != "cpu" or self.dtype == torch.float16
+        object.__setattr__(self, "skips_steps", skips)
+
+    def grad_scaler(self) -> GradScaler | None:
+        """Return a scaler of the loss for fp16, in which small gradients are 0; otherwise None."""
+        return GradScaler(self.device.type) if self.dtype == torch.float16 else None
 
     def optimize(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Return model and optimizer as this engine runs them; the model may be changed."""
@@ -110,12 +133,14 @@ def choose_engine(
     device
         ``auto`` uses an accelerator if there is one.
     precision
-        ``bf16`` (autocast: parameters stay fp32), ``fp32``, or ``tf32``, which is fp32 with
-        TensorFloat-32 on CUDA devices. ``auto`` is bf16 where the device computes in it, else
-        tf32. ``bf16`` becomes ``tf32`` on a CUDA device without bf16; a CPU emulates it.
+        ``bf16`` or ``fp16`` (autocast: parameters stay fp32), ``fp32``, or ``tf32``, which is
+        fp32 with TensorFloat-32 on CUDA devices. ``auto`` is bf16 where the device computes in
+        it, else fp16 on CUDA devices and fp32 on others. ``bf16`` becomes ``fp16`` on a CUDA
+        device without bf16; a CPU emulates both.
     compile_mode
-        ``loss`` compiles the loss, ``model`` the model as well, ``off`` nothing. On a CPU a
-        compiled model is not measurably faster, and compiling takes a minute.
+        ``loss`` compiles the loss, ``model`` the model as well, ``off`` nothing.
+        ``reduce-overhead`` and ``max-autotune`` are modes of torch.compile for the model. On a
+        CPU a compiled model is not measurably faster, and compiling takes a minute.
 
     Raises
     ------
@@ -133,23 +158,32 @@ def choose_engine(
 
 
 def choose_precision(device: torch.device, precision: Precision) -> tuple[torch.dtype, str]:
-    """Return the dtype of convolutions and a description; set TensorFloat-32 on CUDA devices.
+    """Return the dtype of convolutions and a description; set up the kernels of CUDA devices.
 
     PyTorch uses TensorFloat-32 in convolutions by default, but not in matrix products.
     """
-    computed = computes_bf16(device)
-    bf16 = precision == "bf16" or (precision == "auto" and computed)
-    note: str = ("bf16" if bf16 else "fp32") if precision == "auto" else precision
-    if device.type == "cuda":
-        if precision in ("auto", "bf16") and not computed:
-            bf16, note = False, "tf32 (this device has no bf16)"
-        tf32 = precision != "fp32"
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    elif precision == "tf32":
-        note = f"fp32 (tf32 is for cuda, not {device.type})"
-    elif precision == "auto" and not bf16:
-        note = f"fp32 (this {device.type} has no instructions for bf16)"
-    return torch.bfloat16 if bf16 else torch.float32, note
+    computed, cuda = computes_bf16(device), device.type == "cuda"
+    lacks = "this device has no" if cuda else f"this {device.type} has no instructions for"
+    note: str = precision
+    if precision in ("auto", "bf16"):
+        other = "fp16" if cuda else "fp32"
+        note = "bf16" if computed or (precision == "bf16" and not cuda) else other
+    dtype = _DTYPES[note]
+    if note == "fp16":
+        note += ", loss scaled"
+    if precision in ("auto", "bf16") and dtype != torch.bfloat16:
+        note += f" ({lacks} bf16)"
+    if not cuda:
+        return dtype, f"fp32 (tf32 is for cuda, not {device.type})" if note == "tf32" else note
+    # CUDA devices have had both since Ampere.
+    tf32 = precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = not (  # crops have one shape, so the search is done once
+        torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
+    )
+    if note == "tf32":
+        note = "fp32" if computed else "fp32 (this device has no tf32)"
+    return dtype, f"{note}, tf32 {'on' if tf32 else 'off'}" if computed else note
 
 
 def computes_bf16(device: torch.device) -> bool:

@@ -15,7 +15,7 @@ import torch
 
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import BEST, LAST
-from training.engine import is_rank_zero, max_over_ranks, sum_over_ranks
+from training.engine import average_in_place, is_rank_zero, max_over_ranks, sum_over_ranks
 from training.metrics import worst_class
 from training.monitor.console import Console, duration
 from training.monitor.pictures import choose_tiles, draw_curves, draw_examples
@@ -143,8 +143,13 @@ class Callbacks:
     def _read(self) -> StepStatistics:
         """Wait for the device, and add the pending steps to the sums of the epoch."""
         taken, self.pending, progress = self.pending, [], self.run.progress
-        for number, step in enumerate(taken):
-            step.check(ago=len(taken) - number)
+        applied = [step.check(ago=len(taken) - number) for number, step in enumerate(taken)]
+        if skipped := applied.count(False):
+            progress.skipped += skipped
+            self.console.line(
+                f"{counted(skipped, 'step')} before step {progress.step + 1} skipped, with an "
+                "overflow of fp16 in the gradient; the loss is scaled less from then on"
+            )
         losses = [loss for step in taken for loss in step.losses]
         counts = [count for step in taken for count in step.counts]
         rows = torch.stack(losses).tolist() if losses else []
@@ -175,6 +180,13 @@ class Callbacks:
                 f"{error} ({where}); {again} with a smaller `lr` or `clip`, or with `precision` "
                 "fp32"
             ) from error
+        except RuntimeError as error:
+            if "find_unused_parameters" not in str(error):
+                raise
+            raise TrainingError(
+                "the loss does not depend on all parameters of the model, which several ranks have "
+                "to know: add `find_unused_parameters`"
+            ) from error
 
     def _show(self, statistics: StepStatistics, done: float) -> None:
         loss, pace = statistics.loss / statistics.samples, statistics.pace()
@@ -196,6 +208,7 @@ class Callbacks:
         """
         run, progress = self.run, self.run.progress
         self._read()
+        average_in_place(run.statistics_of_rank())
         totals = [*progress.sums, progress.samples]
         *sums, samples = sum_over_ranks(totals, run.engine.device)
         results = self._validate()
@@ -208,6 +221,7 @@ class Callbacks:
             **results,
             **StepStatistics(*map(sum, zip(*self._statistics, strict=True))).pace(),
             "seconds": progress.seconds,
+            **({} if run.scaler is None else {"skipped": progress.skipped}),
         }
         if "worst_iou" in row:
             row["worst_class"] = worst_class(row, run.info.class_names)

@@ -6,6 +6,7 @@ from helpers.steps import batch, losses
 from torch import nn
 
 from geoprep.errors import UsageError
+from loaders import Batch
 from loaders.prep import DevicePrep, Normalize, SpeedTarget
 from training.engine import ipex as engine_ipex
 from training.engine.native import (
@@ -13,6 +14,7 @@ from training.engine.native import (
     choose_precision,
     missing_compiler,
 )
+from training.loop import optimizer_step
 from training.losses import RoadLoss, Trainable
 from training.optim import make_optimizer, prepare
 from training.settings import Config
@@ -126,6 +128,51 @@ def test_validation_does_not_run_compiled_code():
     module.eval()(*batch())
 
 
+@pytest.mark.parametrize(
+    ("mode", "compiled"),
+    [
+        ("off", []),
+        ("loss", [("RoadLoss", None)]),
+        ("model", [("RoadLoss", None), ("Sequential", None)]),
+        ("reduce-overhead", [("RoadLoss", None), ("Sequential", "reduce-overhead")]),
+        ("max-autotune", [("RoadLoss", None), ("Sequential", "max-autotune")]),
+    ],
+)
+def test_parts_are_compiled_in_the_mode_that_was_asked_for(monkeypatch, mode, compiled):
+    found, begun = [], []
+
+    def compile_part(part, *, dynamic, mode):
+        assert dynamic is False
+        found.append((type(part).__name__, mode))
+        return part
+
+    monkeypatch.setattr(torch, "compile", compile_part)
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: begun.append(1))
+    monkeypatch.setattr("training.engine.native.missing_compiler", lambda _: None)
+    engine, module = choose_engine("native", "cpu", "fp32", mode), _trainable()
+    optimizer = prepare(module, engine, Config(lr=0.01))
+    assert found == compiled
+    # CUDA graphs reuse the memory of their results: gradients of several batches are elsewhere.
+    graphs = mode in ("reduce-overhead", "max-autotune")
+    own = [p.grad is not None and p.grad.data_ptr() for p in module.parameters()]
+    assert all(own) if graphs else not any(own)
+    batches = [Batch(*batch()[:2], torch.arange(2), torch.zeros(2, 3), batch()[2])] * 2
+    optimizer_step(module, optimizer, engine, batches, 2)
+    assert len(begun) == 2 * graphs
+    after = [p.grad is not None and p.grad.data_ptr() for p in module.parameters()]
+    assert after == own
+
+
+def test_the_model_gets_channels_last(monkeypatch):
+    engine, module = choose_engine("native", "cpu", "fp32", "off"), _trainable()
+    optimizer, seen = prepare(module, engine, Config(lr=0.01)), []
+    module.model.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    image, label, key = batch()
+    given = Batch(image, label, key, torch.zeros(2, 3), key)
+    optimizer_step(module, optimizer, engine, [given])
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+
+
 def test_a_missing_compiler_is_noted_and_nothing_compiled(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     engine = choose_engine("native", "cpu")
@@ -182,24 +229,44 @@ def test_a_missing_device_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("precision", "supported", "dtype", "tf32", "note"),
     [
-        ("bf16", True, torch.bfloat16, True, "bf16"),
-        ("bf16", False, torch.float32, True, "tf32 (this device has no bf16)"),
-        ("auto", True, torch.bfloat16, True, "bf16"),
-        ("auto", False, torch.float32, True, "tf32 (this device has no bf16)"),
-        ("tf32", True, torch.float32, True, "tf32"),
-        ("fp32", True, torch.float32, False, "fp32"),
+        ("bf16", True, torch.bfloat16, True, "bf16, tf32 on"),
+        ("bf16", False, torch.float16, True, "fp16, loss scaled (this device has no bf16)"),
+        ("auto", True, torch.bfloat16, True, "bf16, tf32 on"),
+        ("auto", False, torch.float16, True, "fp16, loss scaled (this device has no bf16)"),
+        ("fp16", True, torch.float16, True, "fp16, loss scaled, tf32 on"),
+        ("tf32", True, torch.float32, True, "fp32, tf32 on"),
+        ("tf32", False, torch.float32, True, "fp32 (this device has no tf32)"),
+        ("fp32", True, torch.float32, False, "fp32, tf32 off"),
     ],
 )
-def test_precision_on_cuda(monkeypatch, precision, supported, dtype, tf32, note):
+def test_precision_on_cuda(monkeypatch, cuda_settings, precision, supported, dtype, tf32, note):
     """PyTorch's defaults would compute fp32 convolutions in TensorFloat-32."""
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: supported)
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    try:
-        assert choose_precision(torch.device("cuda"), precision) == (dtype, note)
-        assert torch.backends.cuda.matmul.allow_tf32 is tf32
-        assert torch.backends.cudnn.allow_tf32 is tf32
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not tf32
+    assert choose_precision(torch.device("cuda"), precision) == (dtype, note)
+    assert torch.backends.cuda.matmul.allow_tf32 is tf32
+    assert torch.backends.cudnn.allow_tf32 is tf32
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_cudnn_searches_for_the_fastest_kernels_unless_they_must_be_deterministic(
+    monkeypatch, cuda_settings, deterministic
+):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    torch.backends.cudnn.benchmark = deterministic
+    torch.use_deterministic_algorithms(deterministic)
+    choose_precision(torch.device("cuda"), "auto")
+    assert torch.backends.cudnn.benchmark is not deterministic
+
+
+@pytest.fixture
+def cuda_settings():
+    """Restore the settings of CUDA devices after a test."""
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = cuda.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    yield
+    cuda.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+    torch.use_deterministic_algorithms(False)
 
 
 def test_precision_on_a_cpu(monkeypatch):
@@ -214,4 +281,5 @@ def test_precision_on_a_cpu(monkeypatch):
         )
         assert choose_precision(cpu, "auto") == (dtype, note)
     assert choose_precision(cpu, "bf16") == (torch.bfloat16, "bf16")
+    assert choose_precision(cpu, "fp16") == (torch.float16, "fp16, loss scaled")
     assert choose_precision(cpu, "tf32") == (torch.float32, "fp32 (tf32 is for cuda, not cpu)")

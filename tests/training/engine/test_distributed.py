@@ -1,0 +1,137 @@
+"""Ranks of a training step: what they agree on, and how long they wait for each other."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.engine import distributed
+
+REPO = Path(__file__).resolve().parents[3]
+RANK = """
+import json, sys, torch
+from torch import nn
+from helpers import tiny
+from helpers.steps import batch
+from loaders import Batch, DevicePrep, Normalize, SpeedTarget, this_rank
+from training.engine import average_in_place, choose_engine, data_parallel, process_group
+from training.losses import RoadLoss, Trainable
+from training.loop import optimizer_step
+from training.optim import prepare
+from training.settings import Config
+from training.state import TrainingError, copy_weights, running_statistics
+
+
+class Partial(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Conv2d(3, 8, 1), nn.Conv2d(3, 8, 1)
+
+    def forward(self, image):
+        return self.used(image)
+
+
+def made(model, **options):
+    engine = choose_engine("native", "cpu", "fp32", "off")
+    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3), SpeedTarget("bins"))
+    trainable = Trainable(prep, model, RoadLoss())
+    optimizer = prepare(trainable, engine, Config(lr=0.01))
+    return engine, trainable, optimizer, data_parallel(trainable, engine.device, **options)
+
+
+def given(rank):
+    image, label, key = batch()
+    return Batch(image // (rank + 1), label, key, torch.zeros(2, 3), key)
+
+
+with process_group("cpu"):
+    torch.manual_seed(0)
+    rank, found = this_rank()[0], {}
+    engine, trainable, optimizer, module = made(tiny.normed(3, 8))
+    model = trainable.model
+    model.register_buffer("constant", torch.full((3,), 0.1))
+    optimizer_step(module, optimizer, engine, [given(rank)])
+    own = {n: v.tolist() for n, v in running_statistics(model).items()}
+    average_in_place(running_statistics(model).values())
+    means = {n: v.tolist() for n, v in running_statistics(model).items()}
+    found["statistics"], found["weight"] = [own, means], float(model[0].weight.detach().sum())
+
+    before = copy_weights(model)
+    trainable.loss.dice = float("nan") if rank else 0.25  # the loss of the second rank alone
+    try:
+        optimizer_step(module, optimizer, engine, [given(rank)])
+    except TrainingError as error:
+        found["nan"] = str(error)
+    object.__setattr__(engine, "skips_steps", True)
+    optimizer.zero_grad()
+    result = optimizer_step(module, optimizer, engine, [given(rank), given(rank)], 2)
+    after = copy_weights(model)
+    parameters = [name for name, _ in model.named_parameters()]
+    found["skipped"] = all(torch.equal(before[name], after[name]) for name in parameters)
+    try:
+        result.check(1)
+    except TrainingError as error:
+        found["late"] = str(error)
+
+    for find in (True, False):
+        engine, trainable, optimizer, module = made(Partial(), find_unused=find)
+        try:
+            for _ in range(2):
+                optimizer_step(module, optimizer, engine, [given(rank)])
+            found[f"unused {find}"] = "trained"
+        except RuntimeError as error:
+            found[f"unused {find}"] = str(error)
+    with open(f"{sys.argv[1]}/{rank}.json", "w") as file:
+        json.dump(found, file)
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_agree_on_steps_and_average_their_statistics(tmp_path):
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    env = os.environ | {"PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'tests'}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launch, str(script), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    (one, means), (other, same_means) = (rank["statistics"] for rank in ranks)
+    assert means == same_means
+    for name, mean in means.items():
+        assert mean == pytest.approx(
+            [(a + b) / 2 for a, b in zip(one[name], other[name], strict=True)]
+        )
+    assert one["1.running_mean"] != other["1.running_mean"]  # they are not sent in every step
+    assert means["constant"] == one["constant"]
+    assert ranks[0]["weight"] == ranks[1]["weight"]
+    for rank in ranks:  # a loss of NaN in the second rank
+        assert rank["nan"] == rank["late"] == "the loss is not a number"
+        assert rank["skipped"]
+        assert rank["unused True"] == "trained"
+        assert "find_unused_parameters" in rank["unused False"]
+
+
+def test_ranks_wait_for_each_other_as_long_as_asked_for(monkeypatch):
+    asked = []
+    for name in ("LOCAL_RANK", "MASTER_ADDR"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setattr(
+        *(distributed.dist, "init_process_group"), lambda _, timeout: asked.append(timeout)
+    )
+    monkeypatch.setattr(distributed.dist, "destroy_process_group", lambda: None)
+    for minutes in ((), (2.5,)):
+        with distributed.process_group("cpu", *minutes):
+            pass
+    assert asked == [timedelta(hours=1), timedelta(minutes=2.5)]
+
+
+def test_means_of_one_process_are_its_own():
+    value = torch.tensor([1.0, 2.0])
+    distributed.average_in_place([value])
+    assert value.tolist() == [1.0, 2.0]
