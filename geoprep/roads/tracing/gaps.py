@@ -24,6 +24,8 @@ _HEADING_M: Final = 10.0
 _ALIGNED_COS: Final = np.cos(np.radians(30))
 _LIKELY_COS: Final = np.cos(np.radians(45))
 _NEAR_COS: Final = np.cos(np.radians(100))
+_RETURN_COS: Final = np.cos(np.radians(60))
+"""Two near dead ends whose headings differ by less are the ends of parallel roads."""
 _FAN: Final = np.radians([0.0, -15.0, 15.0, -30.0, 30.0])
 """Directions, relative to its heading, in which a dead end is extended."""
 _LIKELY_REACH: Final = 2.0
@@ -167,6 +169,7 @@ def _links_between(
     if mean_probability is not None:
         likely = mean_probability(ends.xy[a], ends.xy[b]) >= options.hint
     good = (gap <= options.gap_m) & (straight >= _NEAR_COS)
+    good &= (ends.heading[a] * ends.heading[b]).sum(1) <= _RETURN_COS
     good |= (gap <= options.aligned_gap_m) & (straight >= _ALIGNED_COS)
     good |= (gap <= options.likely_gap_m) & (straight >= _LIKELY_COS) & likely
     good &= (ends.edge[a] != ends.edge[b]) | (gap < ends.length[a] / 3)

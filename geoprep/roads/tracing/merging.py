@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from geoprep.roads.graph import degrees, joined_at_ends, side_by_side, with_links
 from geoprep.roads.network import RoadGraph, points
 from geoprep.roads.tracing.bridges import with_bridges
-from geoprep.roads.tracing.pruning import with_junctions_merged
+from geoprep.roads.tracing.junctions import with_junctions_merged
 from geoprep.roads.tracing.speeds import with_gaps_filled
 
 _SEEN_M: Final = 6.0

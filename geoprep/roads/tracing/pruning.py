@@ -1,4 +1,4 @@
-"""Clean-up of a traced network: spurs, small components, split junctions, uneven lines."""
+"""Clean-up of a traced network: spurs, small components, uneven lines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.chains import ranges, with_chains_joined
-from geoprep.roads.graph import anchored, connected, degrees, edge_components, subnetwork
+from geoprep.roads.graph import anchored, degrees, edge_components, subnetwork
 from geoprep.roads.network import RoadGraph, line_strings
 
-JUNCTION_M: Final = 5.0
-"""Junctions linked by a shorter edge are one: a crossing thins to two forks about that far apart.
-"""
 _MOST_ROUNDS: Final = 8
 
 
@@ -70,29 +67,6 @@ def without_small_components(network: RoadGraph, min_length_m: float) -> RoadGra
     component = edge_components(network)
     total = np.bincount(component, weights=network.length_m)
     return subnetwork(network, total[component] >= min_length_m)
-
-
-def with_junctions_merged(network: RoadGraph, within_m: float = JUNCTION_M) -> RoadGraph:
-    """Return a network in which junctions linked by a short edge are one, at their mean position.
-
-    Parameters
-    ----------
-    within_m
-        Edges shorter than this count as short, in metres.
-    """
-    count, (a, b) = len(network.nodes), network.ends.T
-    junction = degrees(network) > 2
-    short = (network.length_m < within_m) & junction[a] & junction[b] & (a != b)
-    if not short.any():
-        return network
-    number, group = connected(network.ends[short], count)
-    size = np.bincount(group, minlength=number)[:, None]
-    middle = np.column_stack([np.bincount(group, weights=v) for v in network.nodes.T]) / size
-    ends = group[network.ends].astype(np.int64)
-    inside = (ends[:, 0] == ends[:, 1]) & (network.length_m < within_m)
-    ends, speed = ends[~inside], network.speed_mph[~inside]
-    lines = anchored(network.lines[~inside], ends, middle)
-    return with_chains_joined(RoadGraph(middle, ends, lines, speed, network.crs))
 
 
 def smoothed(network: RoadGraph, sigma_m: float, step_m: float) -> RoadGraph:

@@ -18,16 +18,20 @@ from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.sampling import probability_along
 from geoprep.roads.centrelines.thinning import BLOCK, skeleton
 from geoprep.roads.chains import with_chains_joined
-from geoprep.roads.graph import subnetwork
+from geoprep.roads.graph import degrees, subnetwork
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
 from geoprep.roads.tracing.bridges import with_bridges
 from geoprep.roads.tracing.gaps import with_gaps_closed
+from geoprep.roads.tracing.junctions import (
+    with_ends_extended,
+    with_forks_moved,
+    with_junctions_merged,
+)
 from geoprep.roads.tracing.pixel_graph import pixel_network
 from geoprep.roads.tracing.pruning import (
     simplified,
     smoothed,
-    with_junctions_merged,
     without_small_components,
     without_spurs,
 )
@@ -41,6 +45,12 @@ _FINE: Final = 1.25
 """Pixels of up to this many tolerances need no smoothing: simplification straightens lines."""
 _RAGGED_M: Final = 2.0
 """Smoothing that brings the heading error of straight predicted roads below 3 degrees."""
+_MOSTLY: Final = 0.9
+"""Share of a line on road pixels from which on it is on road: edges of coarse pixels are ragged."""
+_EXTENDED_M: Final = 12.0
+"""Dead ends are extended by at most this, measured from 4 m before them."""
+_END: Final = 0.7
+"""Predicted roads end at this probability: lower ones reach on beyond the end of the road."""
 
 
 def trace(
@@ -85,6 +95,7 @@ def trace(
     network = without_spurs(network, options.spur_m, cut_off_ends(network, raster))
     network = straightened(network, raster, threshold)
     network = smoothed(network, _smoothing_m(raster, options), min(raster.gsd_m))
+    network = _with_forks_moved(network, raster, threshold)
     network = simplified(network, options.simplify_m)
     network = with_junctions_merged(network)
     if options.close_gaps:
@@ -94,6 +105,7 @@ def trace(
         mean = edge_confidence(network, raster)[:, 0]
         network = with_chains_joined(subnetwork(network, mean >= options.min_confidence))
     network = without_small_components(network, options.min_length_m)
+    network = _with_ends_extended(network, raster, threshold)
     network = replace(network, speed_mph=edge_speeds(network, raster))
     network = with_bridges(network, options.motorway_mph)
     if probable:
@@ -127,6 +139,42 @@ def _with_gaps_closed(network: RoadGraph, raster: RoadRaster, options: Tracing) 
             mean_probability=mean_probability if raster.kind == "probability" else None,
         )
     )
+
+
+def _with_forks_moved(network: RoadGraph, raster: RoadRaster, threshold: float) -> RoadGraph:
+    def on_road(start: NDArray[np.float64], stop: NDArray[np.float64]) -> NDArray[np.bool_]:
+        share = _is_road(raster, start, stop, threshold).mean(axis=1)
+        on: NDArray[np.bool_] = share >= _MOSTLY
+        return on
+
+    return with_forks_moved(network, on_road)
+
+
+def _with_ends_extended(network: RoadGraph, raster: RoadRaster, threshold: float) -> RoadGraph:
+    """Return a network whose dead ends inside the raster reach the end of the road's pixels."""
+    if raster.kind == "probability":
+        threshold = max(threshold, _END)
+    tips = np.flatnonzero((degrees(network) == 1) & ~at_border(network.nodes, raster))
+    if not len(tips):
+        return network
+
+    def share(start: NDArray[np.float64], stop: NDArray[np.float64]) -> NDArray[np.float64]:
+        on = _is_road(raster, start, stop, threshold)
+        reached: NDArray[np.float64] = np.logical_and.accumulate(on, axis=1).mean(axis=1)
+        return reached
+
+    return with_ends_extended(network, tips, share, _EXTENDED_M)
+
+
+def _is_road(
+    raster: RoadRaster,
+    start: NDArray[np.float64],
+    stop: NDArray[np.float64],
+    threshold: float,
+) -> NDArray[np.bool_]:
+    step = min(raster.gsd_m) / 2
+    found = probability_along(raster, start, stop, step_m=step) >= max(1, round(threshold * 255))
+    return np.asarray(found, np.bool_)
 
 
 def utm_crs_of(grid: Grid) -> str:

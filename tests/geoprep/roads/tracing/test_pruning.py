@@ -12,10 +12,10 @@ from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.graph import subnetwork
 from geoprep.roads.tracing import trace
+from geoprep.roads.tracing.junctions import with_junctions_merged
 from geoprep.roads.tracing.pruning import (
     simplified,
     smoothed,
-    with_junctions_merged,
     without_small_components,
     without_spurs,
 )

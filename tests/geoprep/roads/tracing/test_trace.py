@@ -29,7 +29,7 @@ def test_a_crossing_is_one_node():
     made = traced(lines)
     assert degree_counts(made) == {1: 4, 4: 1}
     assert np.allclose(made.nodes[np.bincount(made.ends.ravel()) == 4], (100, -100), atol=1.5)
-    assert off(made, lines) < 2
+    assert off(made, lines) < 2.5  # the drawn ends are round: their pixels end 2 m beyond
 
 
 def test_a_diagonal_crossing_in_fine_pixels_is_one_node():
@@ -139,7 +139,7 @@ def test_networks_are_georeferenced_like_their_pixels(tmp_path, crs, transform, 
     xy = shapely.get_coordinates(made.lines)
     col, row = ~transform * back.transform(*xy.T)
     assert np.allclose(row, 150.5, atol=1e-3)
-    assert [col.min(), col.max()] == pytest.approx([40.5, 260.5], abs=1e-3)
+    assert [col.min(), col.max()] == pytest.approx([40, 261], abs=0.3)  # dead ends: of the pixels
     ends = pyproj.Transformer.from_crs(crs, utm, always_xy=True).transform(
         *(transform * np.array([[col.min(), col.max()], [150.5, 150.5]]))
     )

@@ -1,0 +1,253 @@
+"""Junctions put where roads meet: forks that thinning delayed, crossings that it split in two.
+
+An arm is an edge as it leaves a node; number ``2 * edge + side`` names it (side 0: the first node).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.roads.chains import with_chains_joined
+from geoprep.roads.graph import anchored, connected, degrees
+from geoprep.roads.network import RoadGraph, segments
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+OnRoad = Callable[[Floats, Floats], NDArray[np.bool_]]
+"""Whether the straight lines between two rows of points lie on road pixels."""
+
+JUNCTION_M: Final = 5.0
+"""Junctions linked by a shorter edge are one: a crossing thins to two forks about that far apart.
+"""
+_APART_M: Final = 3.0
+"""Two roads that meet a third one at least this far apart, across themselves, have two junctions.
+"""
+_NEAR_M, _FAR_M = 8.0, 24.0
+"""The line of an arm is taken between these distances from its junction: nearer it is bent."""
+_BENT_M: Final = 4.0
+"""Thinning bends the last metres of a dead end, half a road's width, into a corner."""
+_LEAST_M: Final = 6.0
+"""Minimum length that the line of an arm is taken over."""
+_STRAIGHT_COS: Final = np.cos(np.radians(25))
+_SIDE_SIN: Final = np.sin(np.radians(35))
+_FORK_COS: Final = np.cos(np.radians(40))
+_TRUNK_COS: Final = np.cos(np.radians(30))
+_MOVED_M: Final = 2.0, 32.0
+"""Forks move by distances between these: a fork of 12 degrees of roads 6 m wide moves by 29 m."""
+_ASIDE_M: Final = 3.0
+
+
+def with_junctions_merged(network: RoadGraph, within_m: float = JUNCTION_M) -> RoadGraph:
+    """Return a network in which junctions linked by a short edge are one, at their mean position.
+
+    Two roads that meet a third one in different places keep their two junctions.
+
+    Parameters
+    ----------
+    within_m
+        Edges shorter than this count as short, in metres.
+    """
+    short = _short_links(network, within_m)
+    if not short.any():
+        return network
+    network, apart = _with_offset_junctions(network, np.flatnonzero(short))
+    short[apart] = False
+    if not short.any():
+        return network
+    count = len(network.nodes)
+    number, group = connected(network.ends[short], count)
+    size = np.bincount(group, minlength=number)[:, None]
+    middle = np.column_stack([np.bincount(group, weights=v) for v in network.nodes.T]) / size
+    ends = group[network.ends].astype(np.int64)
+    inside = (ends[:, 0] == ends[:, 1]) & (network.length_m < within_m)
+    ends, speed = ends[~inside], network.speed_mph[~inside]
+    lines = anchored(network.lines[~inside], ends, middle)
+    return with_chains_joined(RoadGraph(middle, ends, lines, speed, network.crs))
+
+
+def _short_links(network: RoadGraph, within_m: float) -> NDArray[np.bool_]:
+    a, b = network.ends.T
+    junction = degrees(network) > 2
+    short: NDArray[np.bool_] = (network.length_m < within_m) & junction[a] & junction[b] & (a != b)
+    return short
+
+
+def _with_offset_junctions(network: RoadGraph, short: Ints) -> tuple[RoadGraph, Ints]:
+    """Return a network with the pairs of junctions that stay apart in place, and their edges.
+
+    Each junction is put where the line of its side road meets that of the road through both.
+
+    Parameters
+    ----------
+    short
+        int64 (edge,): short edges between junctions.
+    """
+    none = short[:0]
+    pairs = network.ends[short]
+    alone = (np.bincount(pairs.reshape(-1), minlength=len(network.nodes)) == 1)[pairs].all(axis=1)
+    three = (degrees(network)[pairs] == 3).all(axis=1)
+    short = short[alone & three]
+    if not len(short):
+        return network, none
+    arms = _arms(network, network.ends[short].reshape(-1))
+    outer = arms[arms // 2 != np.repeat(short, 2)[:, None]].reshape(-1, 2, 2)
+    near, heading, known = _directions(network, outer)
+    rows = np.arange(len(short))
+    straight = -np.einsum("pix,pjx->pij", heading[:, 0], heading[:, 1]).reshape(-1, 4)
+    first, second = np.divmod(straight.argmax(axis=1), 2)
+    begin, stop = near[rows, 0, first], near[rows, 1, second]
+    along = stop - begin
+    along /= np.maximum(np.linalg.norm(along, axis=1), 1e-9)[:, None]
+    feet, sine = [], []
+    for side, chosen in ((0, 1 - first), (1, 1 - second)):
+        place, away = near[rows, side, chosen], heading[rows, side, chosen]
+        turn = _cross(along, away)
+        sine.append(np.abs(turn))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            feet.append(_cross(place - begin, away) / turn)
+    gap = (feet[1] - feet[0]) * np.minimum(*sine)
+    apart = known.all(axis=(1, 2)) & (straight.max(axis=1) >= _STRAIGHT_COS)
+    apart &= (np.minimum(*sine) >= _SIDE_SIN) & (gap >= _APART_M)
+    xy = begin[:, None] + np.stack(feet, axis=1)[..., None] * along[:, None]
+    moved = np.linalg.norm(xy - network.nodes[network.ends[short]], axis=2)
+    apart &= (moved < JUNCTION_M / 2).all(axis=1)
+    nodes = network.nodes.copy()
+    nodes[network.ends[short[apart]]] = xy[apart]
+    lines = anchored(network.lines, network.ends, nodes)
+    return replace(network, nodes=nodes, lines=lines), short[apart]
+
+
+def with_forks_moved(network: RoadGraph, on_road: OnRoad) -> RoadGraph:
+    """Return a network whose forks are where the lines of their branches meet.
+
+    Roads that meet at a small angle share one band of pixels for a while; thinning puts their
+    junction where the band parts. A fork is moved back if both branches, extended, stay on road.
+    """
+    nodes = np.flatnonzero(degrees(network) == 3)
+    if not len(nodes):
+        return network
+    arms = _arms(network, nodes)
+    near, heading, known = _directions(network, arms)
+    cosines = np.einsum("nix,njx->nij", heading, heading)
+    trunk = np.array([cosines[:, 1, 2], cosines[:, 0, 2], cosines[:, 0, 1]]).argmax(axis=0)
+    rows = np.arange(len(nodes))
+    one, two = (trunk + 1) % 3, (trunk + 2) % 3
+    u, v, back = (heading[rows, arm] for arm in (one, two, trunk))
+    a, b = near[rows, one], near[rows, two]
+    fork = known.all(axis=1) & (cosines[rows, one, two] >= _FORK_COS)
+    fork &= (-np.maximum(cosines[rows, one, trunk], cosines[rows, two, trunk])) >= _TRUNK_COS
+    with np.errstate(divide="ignore", invalid="ignore"):
+        xy = a + (_cross(b - a, v) / _cross(u, v))[:, None] * u
+    step = xy - network.nodes[nodes]
+    distance = np.linalg.norm(step, axis=1)
+    fork &= (distance >= _MOVED_M[0]) & (distance <= _MOVED_M[1])
+    fork &= ((step * back).sum(axis=1) > 0) & (np.abs(_cross(step, back)) <= _ASIDE_M)
+    chosen = np.flatnonzero(fork)
+    if len(chosen):
+        chosen = chosen[on_road(xy[chosen], a[chosen]) & on_road(xy[chosen], b[chosen])]
+    moved, lines = network.nodes.copy(), network.lines.copy()
+    for k in chosen.tolist():
+        three = arms[k, [trunk[k], one[k], two[k]]].tolist()
+        cuts = [float(distance[k]), _NEAR_M, _NEAR_M]
+        if len({arm // 2 for arm in three}) < 3 or any(
+            lines[arm // 2].length < cut + _LEAST_M for arm, cut in zip(three, cuts, strict=True)
+        ):
+            continue
+        for arm, cut in zip(three, cuts, strict=True):
+            lines[arm // 2] = _begun_at(lines[arm // 2], arm % 2, cut, xy[k])
+        moved[nodes[k]] = xy[k]
+    return replace(network, nodes=moved, lines=lines)
+
+
+def _begun_at(line: shapely.LineString, side: int, cut: float, xy: Floats) -> shapely.LineString:
+    """Return a line that begins (side 0) or ends at a point; ``cut`` metres there are replaced."""
+    turn = 1 - 2 * side
+    vertices = shapely.get_coordinates(line)[::turn]
+    along = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(vertices, axis=0), axis=1)))
+    start = [np.interp(cut, along, values) for values in vertices.T]
+    kept = vertices[along > cut]
+    return shapely.LineString(np.concatenate([[xy], [start], kept])[::turn])
+
+
+def _arms(network: RoadGraph, nodes: Ints, degree: int = 3) -> Ints:
+    """Return the arms of nodes of a degree, int64 (node, degree)."""
+    flat = network.ends.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    first = np.searchsorted(flat[order], nodes)
+    arms: Ints = order[first[:, None] + np.arange(degree)]
+    return arms
+
+
+def _directions(network: RoadGraph, arms: Ints) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return where the straight part of arms begins, their headings, and which are long enough.
+
+    Returns
+    -------
+    tuple of ndarray
+        float64 (..., 2), float64 (..., 2): unit vectors away from the junction, bool (...).
+    """
+    edge, last = arms // 2, arms % 2 == 1
+    lines, length = network.lines[edge], network.length_m[edge]
+    near = np.minimum(_NEAR_M, length / 3)
+    far = np.minimum(_FAR_M, length)
+    begin, stop = (
+        shapely.get_coordinates(
+            shapely.line_interpolate_point(lines, np.where(last, length - at, at))
+        ).reshape(*arms.shape, 2)
+        for at in (near, far)
+    )
+    step = stop - begin
+    size = np.linalg.norm(step, axis=-1)
+    return begin, step / np.maximum(size, 1e-9)[..., None], far - near >= _LEAST_M
+
+
+def _cross(a: Floats, b: Floats) -> Floats:
+    return np.asarray(a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0], np.float64)
+
+
+def with_ends_extended(
+    network: RoadGraph, tips: Ints, on_road: Callable[[Floats, Floats], Floats], farthest_m: float
+) -> RoadGraph:
+    """Return a network whose dead ends run on, straight, to the end of the road's pixels.
+
+    Thinning shortens a dead end by half the road's width. A dead end that would meet another edge
+    is left.
+
+    Parameters
+    ----------
+    tips
+        int64 (tip,): dead ends.
+    on_road
+        Share of straight lines between two rows of points up to where they leave road pixels.
+    farthest_m
+        Maximum extension in metres.
+    """
+    arms = _arms(network, tips, 1)[:, 0]
+    edge, last = arms // 2, arms % 2 == 1
+    length = network.length_m[edge]
+    cut = np.minimum(_BENT_M, length / 3)
+    xy, behind = (
+        shapely.get_coordinates(
+            shapely.line_interpolate_point(network.lines[edge], np.where(last, length - at, at))
+        )
+        for at in (cut, np.minimum(cut + _NEAR_M, length))
+    )
+    step = xy - behind
+    step /= np.maximum(np.linalg.norm(step, axis=1), 1e-9)[:, None]
+    ahead = xy + on_road(xy, xy + farthest_m * step)[:, None] * farthest_m * step
+    rays = segments(np.stack([xy, ahead + step], axis=1))
+    met, other = shapely.STRtree(network.lines).query(rays, predicate="intersects")
+    free = np.linalg.norm(ahead - xy, axis=1) > cut / 2
+    free[met[other != edge[met]]] = False
+    nodes, lines = network.nodes.copy(), network.lines.copy()
+    nodes[tips[free]] = ahead[free]
+    for k in np.flatnonzero(free).tolist():
+        line, side = lines[edge[k]], int(last[k])
+        lines[edge[k]] = _begun_at(line, side, float(cut[k]), ahead[k])
+    return replace(network, nodes=nodes, lines=lines)

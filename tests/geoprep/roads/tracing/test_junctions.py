@@ -1,0 +1,77 @@
+"""Test where junctions and dead ends lie: drawn shapes are traced where they were drawn."""
+
+import numpy as np
+import pytest
+import shapely
+from affine import Affine
+from helpers.roads import network
+from rasterio.features import rasterize
+from scipy.ndimage import gaussian_filter
+from shapely.affinity import rotate
+
+from geoprep.roads.centrelines import RoadRaster, Tracing
+from geoprep.roads.centrelines.bands import ArrayBands
+from geoprep.roads.graph import degrees
+from geoprep.roads.tracing import trace
+from geoprep.roads.tracing.gaps import with_gaps_closed
+
+GSDS = [(0.3, 0.3), (1.0, 1.0), (0.68, 1.2)]
+
+
+def drawn_at(lines, angle_deg, gsd, *, width=6.0, kind="mask"):
+    """Return the network of roads with flat ends, turned about the middle, and the lines."""
+    lines = [rotate(shapely.LineString(line), angle_deg, origin=(75.1, -74.8)) for line in lines]
+    shape = round(150 / gsd[1]), round(150 / gsd[0])
+    shapes = [(line.buffer(width / 2, cap_style="flat"), 1) for line in lines]
+    transform = Affine(gsd[0], 0, 0, 0, -gsd[1], 0)
+    values = rasterize(shapes, out_shape=shape, transform=transform, dtype="uint8")
+    if kind == "probability":
+        soft = gaussian_filter(values.astype(float), [1 / gsd[1], 1 / gsd[0]])
+        values = (soft * 254).astype(np.uint8)
+    made = trace(RoadRaster("drawn", ArrayBands(values[None]), gsd, None, kind, (1,)))
+    return made, [shapely.get_coordinates(line) for line in lines]
+
+
+@pytest.mark.parametrize("kind", ["mask", "probability"])
+@pytest.mark.parametrize("gsd", GSDS)
+@pytest.mark.parametrize("angle", [0, 27, 45])
+def test_dead_ends_reach_the_end_of_the_road(gsd, angle, kind):
+    """Thinning alone ends 3 m before the end of a road that is 6 m wide."""
+    made, lines = drawn_at([[(35, -75), (115, -75)]], angle, gsd, kind=kind)
+    missed = np.linalg.norm(made.nodes[:, None] - lines[0][None], axis=2).min(axis=0)
+    assert missed.max() < 0.6 + 1.2 * max(gsd)
+    assert made.length_m.sum() == pytest.approx(80, abs=2.1)
+
+
+@pytest.mark.parametrize("gsd", GSDS)
+@pytest.mark.parametrize("angle", [0, 33])
+@pytest.mark.parametrize("fork", [15, 22])
+def test_forks_lie_where_the_roads_meet(gsd, angle, fork):
+    turn = np.radians(fork)
+    branch = [(60, -75), (60 + 75 * np.cos(turn), -75 + 75 * np.sin(turn))]
+    made, lines = drawn_at([[(15, -75), (135, -75)], branch], angle, gsd)
+    junction = made.nodes[degrees(made) == 3]
+    assert len(junction) == 1
+    assert np.linalg.norm(junction[0] - lines[1][0]) < 2
+    drawn = shapely.MultiLineString(lines)
+    assert shapely.distance(shapely.points(shapely.get_coordinates(made.lines)), drawn).max() < 1.6
+
+
+@pytest.mark.parametrize(("apart", "junctions"), [(0, 1), (4, 2)])
+def test_roads_that_meet_another_4_m_apart_have_two_junctions(apart, junctions):
+    """On both sides of a road: a crossing with an offset is no crossing."""
+    sides = [[(75 + s * apart / 2, -75), (75 + s * apart / 2, -75 + s * 50)] for s in (-1, 1)]
+    made, _ = drawn_at([[(15, -75), (135, -75)], *sides], 0, (0.3, 0.3), width=4.0)
+    nodes = made.nodes[degrees(made) > 2]
+    assert len(nodes) == junctions
+    if apart:
+        nodes = nodes[np.argsort(nodes[:, 0])]
+        assert np.abs(nodes - [(73, -75), (77, -75)]).max() < 0.5
+
+
+@pytest.mark.parametrize("apart", [3, 6])
+def test_ends_of_parallel_roads_are_not_joined(apart):
+    made = network([(0, 0), (50, 0)], [(0, apart), (50, apart)])
+    inside = np.zeros(4, bool)
+    closed = with_gaps_closed(made, Tracing(), at_border=inside, mean_probability=None)
+    assert len(closed.lines) == 2
