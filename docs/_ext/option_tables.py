@@ -21,7 +21,10 @@ from training.settings import SECTIONS
 
 BOUNDS = {"least": "at least", "above": "above", "most": "at most", "below": "below"}
 TRAINING = ("fit", "evaluate", "predict", "export")
-BENCHMARKS = ("preprocess", "loaders", "training", "inference", "roads", "scaling", "faults")
+BENCHMARKS = (
+    *("preprocess", "loaders", "training", "accelerators", "inference", "roads", "scaling"),
+    "faults",
+)
 
 
 class _ParserError(Exception):

@@ -1,0 +1,429 @@
+"""Measure loading, training and prediction on an accelerator, and write its page.
+
+    python -m benchmarks.accelerators [STORE] [--write-page docs/performance/accelerators.md]
+
+Parts: batches into the device at 1 to 16 loader threads, against a bare copy from page-locked
+memory; the step of `training.fit` by precision and compile mode; tiles on the device against tiles
+in memory; `training.predict`; with the peak memory of the device. ``--device cpu --quick`` runs the
+same code on a CPU, to check it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import rasterio
+import torch
+
+from benchmarks.accelerator_page import write_page
+from benchmarks.common import (
+    BenchmarkError,
+    Result,
+    announce,
+    local_path,
+    parser,
+    reports_errors,
+    run_parts,
+    scratch_folder,
+    status,
+)
+from benchmarks.loading.data import LoadingSizes, synthetic_store
+from benchmarks.tables import Table, conclude, print_machine
+from geoprep.cpus import usable_cpus
+from geoprep.errors import GeoprepError
+from loaders import Batch, BatchLoader, DeviceTiles, RamTiles
+from training.checkpoint import BEST
+from training.data import open_data
+from training.engine import CompileMode, choose_engine, computes_bf16
+from training.loop import training_step
+from training.predict import PredictOptions, make_job
+from training.prediction import Screen
+from training.settings import Config
+from training.state import BatchGroup, Run
+from training.step_rate import is_out_of_memory, release
+
+PARTS = ("loader", "step", "tiles", "predict")
+THREADS = (1, 2, 4, 8, 16)
+DEVICE_TILES = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorScale:
+    """Sizes of the benchmark.
+
+    Attributes
+    ----------
+    scenes, scene_side
+        Number of synthetic scenes and their side in pixels: two tiles by two.
+    batch_size, crop
+        Samples per batch, and their side in pixels.
+    epoch
+        Smallest number of samples per measured epoch of the loader.
+    steps, warm_up
+        Steps that are measured per round, and steps before them.
+    image, window
+        Sides of the predicted image and of its windows in pixels.
+    """
+
+    scenes: int = 64
+    scene_side: int = 1024
+    batch_size: int = 32
+    crop: int = 256
+    epoch: int = 4096
+    steps: int = 50
+    warm_up: int = 10
+    image: int = 8192
+    window: int = 1024
+
+
+QUICK = AcceleratorScale(
+    *(6, 128), batch_size=2, crop=32, epoch=32, steps=1, warm_up=1, image=96, window=64
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCase:
+    """A form of the training step to measure.
+
+    Attributes
+    ----------
+    title, name
+        Title in tables and name in figures.
+    settings
+        Settings of `training.fit`.
+    """
+
+    title: str
+    name: str
+    settings: dict[str, Any]
+
+
+@reports_errors
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 0 if it ran."""
+    given = _arguments(arguments)
+    device = find_device(given.device)
+    scale = QUICK if given.quick else AcceleratorScale()
+    sizes = {"batch_size": scale.batch_size, "crop": scale.crop, "image": scale.image}
+    result = Result("accelerators", vars(given) | sizes | {"device": device.type})
+    result.machine["device"] = describe_device(device)
+    print_machine(result)
+    with scratch_folder(given.work, "accelerators") as folder, status:
+        work, store = Path(folder), given.store
+        if store is None:
+            announce("creating a city")
+            made = LoadingSizes(scenes=scale.scenes, scene_side=scale.scene_side)
+            store = synthetic_store(work, made, usable_cpus())
+        measured = Measurement(result, device, store, work, scale)
+        run_parts(result, {part: getattr(measured, part) for part in PARTS}, given.only)
+    if given.write_page:
+        write_page(given.write_page, result, tables(result))
+    return conclude(result, given, tables(result))
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    options = parser(__doc__, repeats=3)
+    add = options.add_argument
+    text = "store to train on (default: that of a synthetic city)"
+    add("store", type=local_path, nargs="?", help=text)
+    text = "device to measure: cuda, xpu, mps or cpu (default: the accelerator that torch finds)"
+    add("--device", metavar="NAME", help=text)
+    text = f"measure this part; repeatable (default: {', '.join(PARTS)})"
+    add("--only", action="append", choices=PARTS, help=text)
+    text = "write the tables to this page of the documentation, beside those of other devices"
+    add("--write-page", type=local_path, metavar="PATH", help=text)
+    given = options.parse_args(arguments)
+    given.only = given.only or list(PARTS)
+    given.repeats = 1 if given.quick else given.repeats
+    return given
+
+
+def find_device(name: str | None) -> torch.device:
+    """Return the device to measure; None for the accelerator that torch finds.
+
+    Raises
+    ------
+    BenchmarkError
+        There is no such device.
+    """
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if name == "cpu":
+        return torch.device("cpu")
+    if found is None or (name is not None and found.type != name):
+        raise BenchmarkError(
+            f"torch {torch.__version__} finds no {name or 'accelerator'} on this machine; "
+            "--device cpu --quick runs the same code on the CPU"
+        )
+    return found
+
+
+def describe_device(device: torch.device) -> str:
+    """Return the name of a device, with its memory and the version of its runtime."""
+    module = torch.get_device_module(device)
+    name = getattr(module, "get_device_name", platform.processor)() or platform.machine()
+    parts = [f"{name} ({device.type})"]
+    if hasattr(module, "mem_get_info"):
+        parts.append(f"{module.mem_get_info()[1] / 2**30:.0f} GiB")
+    for library in ("cuda", "hip", "xpu"):
+        version = getattr(torch.version, library, None)
+        if version and device.type != "cpu":
+            parts.append(f"{library} {version}")
+    return ", ".join(parts)
+
+
+class Measurement:
+    """Measures one device; each part is a method.
+
+    Parameters
+    ----------
+    result
+        Receives the figures.
+    device, store
+        Device and store to measure with.
+    work
+        Folder for scratch files.
+    scale
+        Sizes.
+    """
+
+    def __init__(
+        self, result: Result, device: torch.device, store: Path, work: Path, scale: AcceleratorScale
+    ) -> None:
+        self.result, self.device, self.store = result, device, store
+        self.work, self.scale = work, scale
+
+    def loader(self) -> None:
+        """Record batches that reach the device per second, by threads, and a bare copy."""
+        scale, tiles = self.scale, RamTiles.load(self.store, "all", progress=False)
+        options: dict[str, Any] = {"crop": scale.crop, "augment": "d4"}
+        options["crops_per_tile"] = -(-scale.epoch // len(tiles))
+        make = partial(BatchLoader, tiles, scale.batch_size, **options)
+        most = 2 if self.result.settings["quick"] else usable_cpus()
+        cases: dict[str, Callable[[], tuple[float, float]]] = {
+            f"loader.{threads}": partial(self._drain, make(threads=threads))
+            for threads in THREADS
+            if threads <= most
+        }
+        on_device = DeviceTiles(tiles, self.device)
+        crops = BatchLoader(on_device, scale.batch_size, **options)
+        cases[f"loader.{DEVICE_TILES}"] = partial(self._drain, crops)
+        nbytes = scale.batch_size * scale.crop**2 * (len(tiles.bands) + 1)
+        cases["loader.copy"] = partial(self._copy, nbytes, max(1, scale.epoch // scale.batch_size))
+        for warm_up in cases.values():
+            warm_up()
+        found = self.result.turns(cases)
+        for at, rates in found.items():
+            self.result.add(f"{at}.rate", "images/s", [images for images, _ in rates])
+            self.result.add(f"{at}.gb", "GB/s", [gigabytes for _, gigabytes in rates])
+            copied = [gigabytes for _, gigabytes in found["loader.copy"]]
+            over = [rate[1] / copy for rate, copy in zip(rates, copied, strict=True)]
+            self.result.add(f"{at}.over_copy", "", over)
+        if most < THREADS[-1]:
+            left = ", ".join(str(threads) for threads in THREADS if threads > most)
+            self.result.notes.append(f"loader threads not measured: {left} (of {most} processors)")
+
+    def _drain(self, loader: Iterable[Batch]) -> tuple[float, float]:
+        """Return the images and GB per second of an epoch that is copied to the device."""
+        images = nbytes = 0
+        begun = self._now()
+        for batch in loader:
+            there = batch.to(self.device, non_blocking=True)
+            images += len(there)
+            nbytes += there.image.nbytes + there.label.nbytes
+            del batch, there
+        took = self._now() - begun
+        return images / took, nbytes / took / 1e9
+
+    def _copy(self, nbytes: int, times: int) -> tuple[float, float]:
+        """Return the batches' images and GB per second of copying them from pinned memory."""
+        pinned = self.device.type in ("cuda", "xpu")
+        source = [torch.zeros(nbytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
+        target = [torch.zeros(nbytes, dtype=torch.uint8, device=self.device) for _ in range(2)]
+        begun = self._now()
+        for number in range(times):
+            target[number % 2].copy_(source[number % 2], non_blocking=True)
+        took = self._now() - begun
+        return times * self.scale.batch_size / took, times * nbytes / took / 1e9
+
+    def _now(self) -> float:
+        """Return the time when the device has done its work."""
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+        return time.perf_counter()
+
+    def step(self) -> None:
+        """Record the step of `training.fit` by precision and compile mode."""
+        for case in step_cases(self.device, quick=self.result.settings["quick"]):
+            self._record_step(f"step.{case.name}", case.settings)
+
+    def tiles(self) -> None:
+        """Record the step of `training.fit` with its tiles in memory and on the device."""
+        for residency in ("ram", "device"):
+            settings = {"residency": residency, "compile": "off"}
+            self._record_step(f"tiles.{residency}", settings)
+
+    def _record_step(self, at: str, settings: dict[str, Any]) -> None:
+        announce(at)
+        try:
+            figures = list(self._steps(settings))
+        except (RuntimeError, GeoprepError) as error:
+            if not isinstance(error, GeoprepError) and not is_out_of_memory(error):
+                raise
+            self.result.notes.append(f"{at} is left out: {str(error).splitlines()[0]}")
+            return
+        finally:
+            release(self.device)
+        of = self.scale
+        self.result.add(f"{at}.rate", "images/s", [of.batch_size / took for took, _ in figures])
+        self.result.add(f"{at}.ms", "ms per step", [took * 1e3 for took, _ in figures])
+        self.result.add(f"{at}.waited", "", [waited for _, waited in figures])
+        peak = self._peak()
+        if peak is not None:
+            self.result.add(f"{at}.peak", "GiB", [peak / 2**30])
+
+    def _steps(self, settings: dict[str, Any]) -> Iterator[tuple[float, float]]:
+        """Yield the seconds of a step and the share of waiting for its batch, once per round."""
+        run, scale = self._run(settings), self.scale
+        batches, group = chain.from_iterable(repeat(run.loader)), BatchGroup(1, 0, 0.5)
+        self._reset_peak()
+        for _ in range(scale.warm_up):
+            training_step(run, batches, group)
+        for _ in range(self.result.settings["repeats"]):
+            begun, waited = self._now(), 0.0
+            for _ in range(scale.steps):
+                waited += training_step(run, batches, group).waited
+            took = self._now() - begun
+            yield took / scale.steps, waited / took
+
+    def _run(self, settings: dict[str, Any]) -> Run:
+        """Return a run with its tiles loaded."""
+        scale = self.scale
+        usual = {"stores": (str(self.store),), "batch_size": scale.batch_size, "crop": scale.crop}
+        usual |= {"pictures": 0, "quiet": True, "device": self.device.type, "lr": 1e-4}
+        config = Config.from_flat(usual | settings)
+        engine = choose_engine(config.engine, config.device, config.precision, config.compile)
+        folder = self.work / "run"
+        folder.mkdir(exist_ok=True)
+        run = Run(config, engine, open_data(config), folder)
+        run.enter_stage()
+        run.module.train()
+        return run
+
+    def _reset_peak(self) -> None:
+        gc.collect()
+        module = torch.get_device_module(self.device)
+        if hasattr(module, "reset_peak_memory_stats"):
+            module.reset_peak_memory_stats()
+
+    def _peak(self) -> int | None:
+        """Return the peak bytes of tensors on the device; None if it does not count them."""
+        module = torch.get_device_module(self.device)
+        found = getattr(module, "max_memory_allocated", None)
+        return None if found is None else int(found())
+
+    def predict(self) -> None:
+        """Record the megapixels per second of `training.predict`, from file to file."""
+        run = self._run({"compile": "off"})
+        run.save_best()
+        del run
+        image = self.work / "scene.tif"
+        write_scene(image, RamTiles.load(self.store, "all", progress=False), self.scale.image)
+        for name in ("fp32", "bf16")[: 1 + computes_bf16(self.device)]:
+            self._reset_peak()
+            speeds = [self._predicted(image, name, turn) for turn in range(self._rounds)]
+            self.result.add(f"predict.{name}.rate", "Mpx/s", [rate for rate, _ in speeds])
+            self.result.add(f"predict.{name}.share", "", [share for _, share in speeds])
+            peak = self._peak()
+            if peak is not None:
+                self.result.add(f"predict.{name}.peak", "GiB", [peak / 2**30])
+
+    @property
+    def _rounds(self) -> int:
+        rounds: int = self.result.settings["repeats"]
+        return rounds
+
+    def _predicted(self, image: Path, precision: Any, turn: int) -> tuple[float, float]:  # noqa: ANN401 - a Literal
+        """Return the megapixels per second of a prediction, and the share of the model's time."""
+        announce(f"predict, {precision}, round {turn + 1}")
+        options = PredictOptions(
+            checkpoint=self.work / "run" / BEST,
+            images=(str(image),),
+            out=self.work / f"predicted-{precision}-{turn}",
+            device=self.device.type,
+            precision=precision,
+            window=self.scale.window,
+            overlap=self.scale.window // 16,
+            batch_size=1 if self.result.settings["quick"] else 4,
+            quiet=True,
+        )
+        with Screen(quiet=True, spell=str) as screen:
+            (outcome,) = make_job(options)[0].run(options.images, screen)
+        if outcome.stats is None:
+            raise BenchmarkError(f"training.predict failed: {outcome.error}")
+        seconds = outcome.stats.seconds
+        return outcome.stats.image_pixels / 1e6 / seconds, outcome.stats.forward_seconds / seconds
+
+
+def step_cases(device: torch.device, *, quick: bool) -> list[StepCase]:
+    """Return the forms of the step that differ on a device."""
+    precisions = ["fp32", *(["tf32"] if device.type == "cuda" else [])]
+    precisions += ["bf16"] if computes_bf16(device) else []
+    cases = [StepCase(f"{p}, not compiled", p, {"precision": p}) for p in precisions]
+    cases = [StepCase(c.title, c.name, c.settings | {"compile": "off"}) for c in cases]
+    best = precisions[-1]
+    modes = [] if quick else [mode for mode in get_args(CompileMode) if mode != "off"]
+    for mode in modes:
+        settings = {"precision": best, "compile": mode}
+        cases.append(StepCase(f"{best}, --compile {mode}", f"{best}-{mode}", settings))
+    return cases
+
+
+def write_scene(path: Path, tiles: RamTiles, side: int) -> None:
+    """Write an image of repeated tiles as a GeoTIFF."""
+    across = -(-side // tiles.side)
+    rows = [
+        np.concatenate(
+            [tiles.image[(row * across + i) % len(tiles)] for i in range(across)], axis=1
+        )
+        for row in range(across)
+    ]
+    pixels = np.concatenate(rows)[:side, :side]
+    shape = {"height": side, "width": side, "count": pixels.shape[2], "dtype": "uint8"}
+    place = {"crs": tiles.crs(0), "transform": rasterio.Affine(*tiles.affine(0))}
+    block = {"tiled": True, "blockxsize": 256, "blockysize": 256}
+    with rasterio.open(path, "w", driver="GTiff", **shape, **place, **block) as file:
+        file.write(pixels.transpose(2, 0, 1))
+
+
+def tables(result: Result) -> list[Table]:
+    """Return the tables of the report."""
+    of, device = result.settings, torch.device(result.settings["device"])
+    size = f"{of['batch_size']} x {of['crop']} x {of['crop']}"
+    threads = {f"`loader_threads` {count}": f"loader.{count}" for count in THREADS}
+    threads |= {"DeviceTiles": f"loader.{DEVICE_TILES}", "bare copy, pinned": "loader.copy"}
+    rates = {"images/s": "rate", "GB/s": "gb", "over the copy": "over_copy"}
+    cases = {c.title: f"step.{c.name}" for c in step_cases(device, quick=of["quick"])}
+    steps = {"images/s": "rate", "ms per step": "ms", "waited": "waited", "peak GiB": "peak"}
+    kept = {"tiles in memory": "tiles.ram", "tiles on the device": "tiles.device"}
+    predicted = {name: f"predict.{name}" for name in ("fp32", "bf16")}
+    maps = {"Mpx/s": "rate", "share of the model": "share", "peak GiB": "peak"}
+    return [
+        Table(f"Batches of {size} into the device", threads, rates, drawn="images/s"),
+        Table(f"Step of training.fit, ResNet34-UNet, {size}", cases, steps, drawn="images/s"),
+        Table("Tiles in memory and on the device, same step", kept, steps),
+        Table(f"training.predict, {of['image']} x {of['image']} pixels", predicted, maps),
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

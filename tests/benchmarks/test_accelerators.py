@@ -1,0 +1,116 @@
+"""The benchmark of accelerators: a complete run on the CPU, and the page that it writes."""
+
+import json
+
+import pytest
+import torch
+from helpers.stores import write_store
+
+from benchmarks import accelerators as benchmark
+from benchmarks.accelerator_page import KINDS, page, read_sections, write_page
+from benchmarks.child import ROOT
+from benchmarks.common import Result
+
+PAGE = ROOT / "docs" / "performance" / "accelerators.md"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return write_store(tmp_path / "tiny.zarr")
+
+
+def small_model(monkeypatch):
+    """Let the benchmark train a small model."""
+    real = benchmark.Config.from_flat
+    given = {"model": "helpers.tiny:normed"}
+    monkeypatch.setattr(benchmark.Config, "from_flat", lambda values: real(values | given))
+    real_options = benchmark.PredictOptions
+    monkeypatch.setattr(benchmark, "PredictOptions", lambda **of: real_options(**of | given))
+
+
+def test_a_run_on_the_cpu_measures_every_part_and_writes_the_page(
+    store, tmp_path, monkeypatch, capsys
+):
+    small_model(monkeypatch)
+    monkeypatch.setattr(benchmark, "computes_bf16", lambda device: True)
+    record, written = tmp_path / "a.json", tmp_path / "docs" / "a.md"
+    words = [str(store), "--device", "cpu", "--quick", "--work", str(tmp_path / "work")]
+    words += ["--json", str(record), "--write-page", str(written)]
+    assert benchmark.main(words) == 0
+    figures = json.loads(record.read_text())["figures"]
+    parts = ("loader.1", "loader.2", "loader.device", "loader.copy", "step.fp32", "step.bf16")
+    for part in (*parts, "tiles.ram", "tiles.device", "predict.fp32", "predict.bf16"):
+        assert figures[f"{part}.rate"]["median"] > 0
+    text = written.read_text()
+    for title in ("bare copy, pinned", "fp32, not compiled", "tiles on the device", "Mpx/s"):
+        assert title in text
+    assert "loader threads not measured: 4, 8, 16" in text
+    assert "Not run on any GPU yet" in text
+    assert "Step of training.fit" in capsys.readouterr().out
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_a_step_that_does_not_fit_is_a_note(store, tmp_path, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(benchmark, "training_step", full)
+    small_model(monkeypatch)
+    result = Result("accelerators", {"repeats": 1, "quick": True}, {})
+    cpu = torch.device("cpu")
+    benchmark.Measurement(result, cpu, store, tmp_path, benchmark.QUICK).tiles()
+    assert not result.figures
+    assert result.notes[0] == ("tiles.ram is left out: CUDA out of memory. Tried to allocate 2 GiB")
+
+
+def test_without_an_accelerator_one_line_names_the_way_out(monkeypatch, capsys):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert benchmark.main([]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "finds no accelerator" in line
+    assert "--device cpu" in line
+    assert benchmark.main(["--device", "xpu"]) == 1
+    assert "finds no xpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "quick", "names"),
+    [
+        ("cuda", True, ["fp32", "tf32", "bf16"]),
+        ("xpu", True, ["fp32", "bf16"]),
+        ("xpu", False, ["fp32", "bf16", "bf16-loss", "bf16-model"]),
+    ],
+)
+def test_every_setting_that_differs_on_a_device_is_a_case(kind, quick, names, monkeypatch):
+    monkeypatch.setattr(benchmark, "computes_bf16", lambda device: True)
+    cases = benchmark.step_cases(torch.device(kind), quick=quick)
+    assert [case.name for case in cases][: len(names)] == names
+
+
+def a_result(kind, device, rate):
+    machine = {"device": device, "processor": "one", "cores": 2, "memory_gib": 4, "python": "3.11"}
+    machine |= {"libraries": {"geoprep": "0.1", "torch": "2.9"}}
+    sizes = {"batch_size": 2, "crop": 32, "image": 96, "repeats": 3, "quick": True}
+    result = Result("accelerators", sizes | {"device": kind}, machine)
+    result.add("loader.1.rate", "images/s", [rate])
+    return result
+
+
+def test_devices_have_sections_beside_each_other_and_a_new_run_replaces_its_own(tmp_path):
+    written = tmp_path / "page.md"
+    written.write_text(page({}))
+    for kind, device, rate in (("cuda", "H1", 1234), ("xpu", "B5", 777), ("cuda", "H1", 4321)):
+        result = a_result(kind, device, rate)
+        write_page(written, result, benchmark.tables(result))
+    text = written.read_text()
+    assert text.count("## H1") == text.count("## B5") == 1
+    assert "| `loader_threads` 1 | 4,321 |" in text
+    assert "1,234" not in text
+    assert "Not run on any GPU yet" not in text
+    assert "have run on Macs" in text
+    assert set(read_sections(written)) == {("cuda", "H1"), ("xpu", "B5")}
+
+
+def test_the_page_of_the_documentation_is_the_one_that_is_written():
+    assert PAGE.read_text() == page(read_sections(PAGE))
+    assert set(KINDS) == {"cuda", "xpu", "mps"}
