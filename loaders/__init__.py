@@ -12,7 +12,13 @@ from loaders.augmentation import DeviceAugmentation
 from loaders.dataset import TileDataset, collate
 from loaders.device_tiles import DeviceTiles
 from loaders.loader import BatchLoader, this_rank
-from loaders.memory import MemorySampler, Usage, available_memory, process_usage
+from loaders.memory import (
+    MemorySampler,
+    Usage,
+    available_memory,
+    process_usage,
+    touched_nodes,
+)
 from loaders.prefetch import Batch
 from loaders.prep import (
     PAD_TO,
@@ -62,5 +68,6 @@ __all__ = [
     "process_usage",
     "select",
     "this_rank",
+    "touched_nodes",
     "usable_cpus",
 ]

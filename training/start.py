@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
+from loaders import touched_nodes
 from training.capacity import estimate_run
 from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
 from training.cli import write_file
@@ -126,7 +127,7 @@ def _train(
     run.enter_stage()
     memory, size = estimate_run(run), run.loader.schedule.batch_size
     notes += [*chosen, *differences(run.info, stores), *_never(run), *_changed_since(run, saved)]
-    notes += memory.warnings(size)
+    notes += [*memory.warnings(size), *_nodes(config)]
     if not config.profile:
         on_rank_zero(lambda: _claim(config, folder, lock))
     where = None if config.profile else folder
@@ -269,6 +270,16 @@ def _never(run: Run) -> Iterator[str]:
         yield (
             f"no pixel of the training tiles has the class {', '.join(lacking)}: the model cannot "
             "learn it. Check the labels, or give training scenes that have it"
+        )
+
+
+def _nodes(config: Config) -> Iterator[str]:
+    """Yield a line on memory nodes, if resident tiles lie on those of the loading threads."""
+    nodes = touched_nodes()
+    if nodes > 1 and config.residency in ("ram", "compressed"):
+        yield (
+            f"this machine has {nodes} memory nodes, and tiles lie on those of the threads that "
+            "load them: start under `numactl --interleave=all` to read them from all nodes alike"
         )
 
 

@@ -1,7 +1,10 @@
 """Memory estimates against known values."""
 
+import ast
 import re
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from training.losses import RoadLoss, Trainable
 from training.settings import Config
 
 GIB = 2**30
+REPO = Path(__file__).resolve().parents[2]
 
 
 def _model(bands=3, channels=8):
@@ -98,6 +102,31 @@ def test_a_batch_that_does_not_fit_names_the_largest_that_fits():
 def test_if_no_batch_fits_other_settings_are_suggested():
     (said,) = _estimate(available=3 * GIB).warnings(4)
     assert "smaller `crop`" in said
+
+
+def test_random_states_are_kept_for_the_named_device_only(monkeypatch):
+    """A state of each other GPU would make a context there, some hundred MB each."""
+    asked = []
+    monkeypatch.setattr(
+        torch.random,
+        "fork_rng",
+        lambda devices, device_type: asked.append((devices, device_type)) or nullcontext(),
+    )
+    measure_activations(_model(), bands=3, dtype=torch.float32)
+    measure_activations(_model().to("meta"), bands=3, dtype=torch.float32)
+    assert asked == [([], "cuda")] * 2 + [([torch.device("meta")], "meta")] * 2
+
+
+def test_every_use_of_random_states_names_its_devices():
+    calls = [
+        (path, call)
+        for package in ("loaders", "training")
+        for path in (REPO / package).rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "fork_rng"
+    ]
+    assert len(calls) >= 3
+    assert not [path for path, call in calls if not (call.args or call.keywords)]
 
 
 class _Device:

@@ -430,6 +430,22 @@ def test_validation_streams_where_it_does_not_fit_on_the_device(
     assert "--residency ram" in error
 
 
+def test_interleaved_memory_is_advised_on_machines_with_several_nodes(monkeypatch):
+    monkeypatch.setattr(start, "touched_nodes", lambda: 2)
+    for residency, advised in (("ram", 1), ("compressed", 1), ("stream", 0), ("device", 0)):
+        notes = [*start._nodes(Config(residency=residency))]
+        assert len(notes) == advised
+        assert all("2 memory nodes" in n and "numactl --interleave=all" in n for n in notes)
+    monkeypatch.setattr(start, "touched_nodes", lambda: 1)
+    assert not [*start._nodes(Config())]
+
+
+def test_a_run_asks_for_no_other_device(fit, tmp_path, monkeypatch):
+    for module in (torch.cuda, torch.xpu, torch.accelerator):
+        monkeypatch.setattr(module, "device_count", lambda: pytest.fail("counts devices"))
+    assert fit("--out", tmp_path / "run", "--epochs", 1, "--residency", "device") == 0
+
+
 def test_compressed_tiles_stay_compressed(store):
     facts = model_info(Config(), (store,))
     assert "MB compressed" in repr(tiles_of(facts, (store,), "val", residency="compressed"))
