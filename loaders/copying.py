@@ -18,7 +18,9 @@ of a vector. Blocks of pixels are transposed by interleaving vectors: 16 x 16 pi
 8 x 8 of two, 4 x 4 of three or four, 2 x 2 of up to eight. Where pixels do not fill a vector, its
 remaining bytes are written too, and then overwritten by the next pixels; the last pixels of a row
 are moved one by one, so nothing is read or written beyond a row. Memory is addressed directly: a
-call checks that all its crops are within their tiles, and its caller checks the arrays.
+call checks that all its crops are within their tiles, and its caller checks the arrays. Large
+batches are written past the caches, without reading each line of memory before it is replaced;
+not so rows that are mirrored, which would take a further copy.
 """
 
 from __future__ import annotations
@@ -167,6 +169,9 @@ _VECTOR = 16
 _ROWS, _COLUMNS = 64, 32
 """Pixels of the sides of a block of the result that is transposed at once."""
 
+_PAST = 4 << 20
+"""Bytes of a batch from which on it is written past the caches, most of which hold less."""
+
 CropKernel = Callable[..., bool]
 """Called with images and labels of tiles, those of a batch, all uint8 (n, y, x, band); tile, y, x
 and op, int64 (n,). Returns whether all crops are within their tiles; if not, nothing is copied."""
@@ -190,6 +195,33 @@ def _move(_: Any, target: Any, source: Any, width: Any) -> Any:  # noqa: ANN401 
         return context.get_dummy_value()
 
     return types.void(target, source, width), generate
+
+
+@_instructions
+def _stream(_: Any, target: Any, source: Any) -> Any:  # noqa: ANN401 - types of numba
+    """Move 64 bytes to an address that 16 divides, past the caches: no line is read for it."""
+
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
+        one = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        for start in range(0, 64, _VECTOR):
+            to, at = (builder.add(arguments[i], _WORD(start)) for i in range(2))
+            pointer = builder.inttoptr(to, _BYTES.as_pointer())
+            builder.store(_load(builder, at), pointer, align=16).set_metadata("nontemporal", one)
+        return context.get_dummy_value()
+
+    return types.void(target, source), generate
+
+
+@_instructions
+def _fence(_: Any) -> Any:  # noqa: ANN401 - types of numba
+    """Order what was moved past the caches before all that follows."""
+
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
+        del arguments
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
 def _load(builder: Any, address: Any) -> Any:  # noqa: ANN401 - of numba
@@ -306,6 +338,17 @@ def _move_row(target: Any, source: Any, nbytes: Any) -> None:  # noqa: ANN401 - 
 
 
 @numba.njit
+def _move_rows(target: Any, source: Any, nbytes: Any, past: Any) -> None:  # noqa: ANN401 - compiled
+    """Move a row of bytes, past the caches if it is to and its address allows."""
+    done = 0
+    if past and target % _VECTOR == 0:
+        while done + 64 <= nbytes:
+            _stream(target + done, source + done)
+            done += 64
+    _move_row(target + done, source + done, nbytes - done)
+
+
+@numba.njit
 def _within(values: Any, end: Any) -> bool:  # noqa: ANN401 - compiled
     """Return whether all values are at least 0 and less than an end."""
     outside = 0
@@ -324,12 +367,18 @@ def _copy_part(
     op: Any,  # noqa: ANN401 - compiled
     width: Any,  # noqa: ANN401 - compiled
     block: Any,  # noqa: ANN401 - compiled
+    past: Any,  # noqa: ANN401 - compiled
 ) -> None:
-    """Copy crops with pixels of ``width`` bytes, transposed in squares of ``block`` pixels."""
+    """Copy crops with pixels of ``width`` bytes, transposed in squares of ``block`` pixels.
+
+    What is transposed passes through a scratch array on its way past the caches.
+    """
     source, target = images.ctypes.data, crops.ctypes.data
     tile_side, side = images.shape[1], crops.shape[1]
     mirrored = _VECTOR // width
     row, out_row, last = tile_side * width, side * width, side - 1
+    scratch = np.empty(_ROWS * out_row if past else 1, np.uint8)
+    between = np.int64(scratch.ctypes.data)
     # Pixels of a row that whole vectors move: a vector from any of them ends within the row.
     room = out_row - _VECTOR
     even = (room // (mirrored * width) + 1) * mirrored if room >= 0 else 0
@@ -345,10 +394,10 @@ def _copy_part(
         if op[n] & 1:
             first, along = first + last * along, -along
         if along == width and down == out_row:
-            _move_row(out, first, side * out_row)
+            _move_rows(out, first, side * out_row, past)
         elif along == width:
             for i in range(side):
-                _move_row(out + i * out_row, first + i * down, out_row)
+                _move_rows(out + i * out_row, first + i * down, out_row, past)
         elif along == -width:
             for i in range(side):
                 at, to = first + i * down, out + i * out_row
@@ -358,14 +407,19 @@ def _copy_part(
                     _move(to + j * width, at + j * along, width)
         else:
             for rows in range(0, square, _ROWS):
+                end = min(rows + _ROWS, square)
+                band = between if past else out + rows * out_row
                 for columns in range(0, square, _COLUMNS):
-                    for i in range(rows, min(rows + _ROWS, square), block):
+                    for i in range(rows, end, block):
                         for j in range(columns, min(columns + _COLUMNS, square), block):
-                            at, to = first + i * down + j * along, out + i * out_row + j * width
+                            at = first + i * down + j * along
+                            to = band + (i - rows) * out_row + j * width
                             if down > 0:
                                 _transpose(to, out_row, at, along, width, 0)
                             else:
                                 _transpose(to, out_row, at, along, width, 1)
+                if past:
+                    _move_rows(out + rows * out_row, band, (end - rows) * out_row, past)
             for i in range(side):
                 for j in range(square if i < square else 0, side):
                     _move(out + i * out_row + j * width, first + i * down + j * along, width)
@@ -394,8 +448,10 @@ def crop_kernel(width: int) -> CropKernel | None:
         within = _within(tile, len(images)) & _within(op, 8)
         if not within & _within(y, places) & _within(x, places):
             return False
-        _copy_part(images, image, tile, y, x, op, width, block)
-        _copy_part(labels, label, tile, y, x, op, 1, _VECTOR)
+        past = image.size + label.size >= _PAST
+        _copy_part(images, image, tile, y, x, op, width, block, past)
+        _copy_part(labels, label, tile, y, x, op, 1, _VECTOR, past)
+        _fence()
         return True
 
     tiles = types.Array(types.uint8, 4, "C", readonly=True)

@@ -150,6 +150,24 @@ def test_without_a_compiled_loop_the_bytes_are_the_same(
         assert (one == other).all()
 
 
+@pytest.mark.parametrize(("bands", "crop"), [(3, 255), (8, 256), (13, 97)])
+def test_a_batch_past_the_caches_has_the_same_bytes(bands: int, crop: int):
+    n = -(-copying._PAST // (crop * crop * (bands + 1)))
+    rng = np.random.default_rng(bands)
+    images = rng.integers(0, 256, (2, 258, 258, bands), np.uint8)
+    labels = images[..., 0].copy()
+    drawn = Sampling(2, 258, crop, "d4", n).crops(0, np.arange(n))
+    around = np.full(n * crop * crop * bands + 15, 77, np.uint8)
+    for start in (0, 1, 15):  # the addresses of rows are divided by 16, or not
+        image = around[start : len(around) - 15 + start].reshape(n, crop, crop, bands)
+        label = np.zeros((n, crop, crop), np.uint8)
+        copy_crops(images, labels, drawn, image, label)
+        for i, (tile, y, x, op, *_) in enumerate(zip(*drawn, strict=True)):
+            inside = np.s_[tile, y : y + crop, x : x + crop]
+            assert (image[i] == symmetry(images[inside], op)).all()
+            assert (label[i] == symmetry(labels[inside], op)).all()
+
+
 @pytest.mark.parametrize("end", [False, True])
 @pytest.mark.parametrize("bands", [1, 2, 3, 5, 8, 13])
 def test_nothing_beyond_the_tiles_is_read(bands: int, end: bool):
