@@ -377,6 +377,7 @@ class Measurement:
 def step_cases(device: torch.device, *, quick: bool) -> list[StepCase]:
     """Return the forms of the step that differ on a device."""
     precisions = ["fp32", *(["tf32"] if device.type == "cuda" else [])]
+    precisions += ["fp16"] if device.type == "cuda" else []
     precisions += ["bf16"] if computes_bf16(device) else []
     cases = [StepCase(f"{p}, not compiled", p, {"precision": p}) for p in precisions]
     cases = [StepCase(c.title, c.name, c.settings | {"compile": "off"}) for c in cases]

@@ -19,7 +19,7 @@ from training.engine import Engine
 from training.losses import Trainable
 from training.optim import STATE_PER_PARAMETER
 from training.settings import Config
-from training.state import Run
+from training.state import Run, random_state, set_random_state
 
 _SIDES = (64, 128)
 """Two small images separate the memory per pixel of a forward pass from the constant part."""
@@ -188,10 +188,12 @@ def _stored_bytes(model: nn.Module, bands: int, side: int, dtype: torch.dtype) -
     image = torch.zeros(1, bands, side, side, device=device)
     image = image.to(dtype).contiguous(memory_format=torch.channels_last)
     bf16 = torch.autocast(device.type, dtype=dtype) if dtype != torch.float32 else nullcontext()
-    devices = [] if device.type == "cpu" else [device]
-    forked = torch.random.fork_rng(devices, device_type=device.type if devices else "cuda")
-    with forked, saved_tensors_hooks(note, lambda tensor: tensor), bf16:
-        logits: Tensor = model(image)
+    state = random_state(device)  # of this device alone: others would get a context
+    try:
+        with saved_tensors_hooks(note, lambda tensor: tensor), bf16:
+            logits: Tensor = model(image)
+    finally:
+        set_random_state(state, device)
     return [*seen.values(), logits.numel() * LOSS_BYTES]
 
 

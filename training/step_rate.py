@@ -22,7 +22,7 @@ import torch
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
-from loaders import Batch, select, this_rank
+from loaders import Batch, DeviceTiles, select, this_rank
 from training.capacity import available, estimate, largest_sides, tile_bytes
 from training.data import crops_of, folds_of, model_info
 from training.engine import CompileMode, Engine, max_over_ranks
@@ -91,22 +91,10 @@ def release(device: torch.device) -> None:
 
 
 @contextmanager
-def occupied(device: torch.device, sizes: Sequence[int]) -> Iterator[None]:
-    """Hold memory of an accelerator inside the context; nothing on a CPU.
-
-    Parameters
-    ----------
-    device
-        The accelerator.
-    sizes
-        Numbers of bytes; the first that can be allocated is held, none if no one can.
-    """
-    held = None
-    for nbytes in sizes if device.type != "cpu" else ():
-        empty = partial(torch.empty, nbytes, dtype=torch.uint8, device=device)
-        held = attempt(empty, device)
-        if held is not None:
-            break
+def occupied(device: torch.device, nbytes: int) -> Iterator[None]:
+    """Hold memory of an accelerator inside the context if it has that much; nothing on a CPU."""
+    empty = partial(torch.empty, nbytes, dtype=torch.uint8, device=device)
+    held = None if device.type == "cpu" else attempt(empty, device)
     try:
         yield
     finally:
@@ -141,13 +129,15 @@ def choose_batch_size(
     samples = tiles * min(crops_of(config, s, s.level or finest)[1] for s in config.plan)
     fits = learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.accumulate)
     training, validation = tile_bytes(config, stores, finest, device)
-    spare = 0
-    if device.type == "cpu":
-        needed = replace(estimate(trainable, config, engine, side), tiles=training + validation)
-        fits = needed.largest_batch
+    room = DeviceTiles.room(device)
+    if room is None:  # a CPU
+        spare, resident = 0, training + validation
+        fits = replace(estimate(trainable, config, engine, side), tiles=resident).largest_batch
     else:
         spare = int(_HEADROOM * available(device)[0])
-    with occupied(device, [spare + training + validation, spare + training]):
+        # Validation tiles without room beside the others are streamed.
+        resident = training + (validation if training + validation <= room else 0)
+    with occupied(device, spare + resident):
         most = max(SIZES[0], min(fits, learns))
         rates = _rates_of_steps(trainable, engine, config, side, most)
     release(device)
@@ -253,11 +243,12 @@ def step_timer(
     optimizer = prepare(module, used, replace(config, lr=0.0))
     module.to(memory_format=layout)  # type: ignore[call-overload]  # torch's own stubs lack this form
     averaged = copy_weights(module.model) if config.ema else None
+    scaler = used.grad_scaler()
     bands = trainable.prep.normalize.centre.numel()
     on_cpu = engine.device.type == "cpu"
 
     def step(batch: Batch) -> None:
-        optimizer_step(module, optimizer, used, [batch], clip=config.clip)
+        optimizer_step(module, optimizer, used, [batch], clip=config.clip, scaler=scaler)
         if averaged is not None:
             update_average(averaged, module.model, config.ema, 1)
 

@@ -76,7 +76,7 @@ def test_without_an_accelerator_one_line_names_the_way_out(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("kind", "quick", "names"),
     [
-        ("cuda", True, ["fp32", "tf32", "bf16"]),
+        ("cuda", True, ["fp32", "tf32", "fp16", "bf16"]),
         ("xpu", True, ["fp32", "bf16"]),
         ("xpu", False, ["fp32", "bf16", "bf16-loss", "bf16-model"]),
     ],

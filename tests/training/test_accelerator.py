@@ -67,7 +67,8 @@ def a_step(device, build, **settings):
         np.ascontiguousarray(noise()[0].permute(0, 2, 3, 1)), noise()[1].numpy()
     )
     batches = list(BatchLoader(tiles, 2, shuffle=False))
-    return module, lambda: optimizer_step(module, optimizer, engine, batches, clip=config.clip)
+    how = {"clip": config.clip, "scaler": engine.grad_scaler()}
+    return module, lambda: optimizer_step(module, optimizer, engine, batches, **how)
 
 
 def test_training_equals_that_of_the_cpu(runs):
@@ -164,9 +165,16 @@ def test_every_precision_trains(device, precision):
     assert all(torch.isfinite(step().norm) for _ in range(3))
 
 
+def test_fp16_finds_a_scale_of_the_loss_and_trains(device):
+    module, step = a_step(device, tiny.normed, precision="fp16")
+    before = copy_weights(module.model)
+    assert any(torch.isfinite(step().norm) for _ in range(16))
+    assert not torch.equal(before["0.weight"], module.model[0].weight)
+
+
 def test_the_automatic_batch_size_stays_below_the_memory_of_the_device(store_path, store, device):
     settings = {**SETTINGS, "stores": (str(store_path),), "batch_size": "auto"}
-    settings |= {"crops_per_tile": 64, "residency": "device"}
+    settings |= {"crops_per_tile": 8, "residency": "device"}
     del settings["progress"]
     engine = choose_engine("native", device, "fp32", "off")
     config, (note,) = choose_batch_size(Config.from_flat(settings), engine, (store,))

@@ -183,6 +183,7 @@ def device(monkeypatch):
         monkeypatch.setattr(torch, "empty", made.empty)
         monkeypatch.setattr(torch, "get_device_module", lambda device: made)
         monkeypatch.setattr(step_rate, "available", lambda device: (10_000_000, "it"))
+        monkeypatch.setattr(step_rate.DeviceTiles, "room", lambda device: room // 2)
         monkeypatch.setattr(step_rate, "max_over_ranks", lambda values, device: values)
         return made
 
@@ -194,7 +195,7 @@ def device(monkeypatch):
     [
         ("device", 10_000_000, [500_000 + 32 * 64 * 64 * 4]),
         ("device", 1_000_000, [500_000 + 24 * 64 * 64 * 4]),
-        ("device", 600_000, []),
+        ("device", 400_000, []),
         ("ram", 10_000_000, [500_000]),
     ],
     ids=["all tiles", "training tiles", "none fit", "tiles elsewhere"],
@@ -225,7 +226,7 @@ def test_a_failed_try_empties_the_cache_of_the_device(device):
 
     assert attempt(fail, torch.device("meta")) is None
     assert made.emptied == 1
-    with occupied(CPU, [1]):
+    with occupied(CPU, 1):
         assert not made.held
 
 
