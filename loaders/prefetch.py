@@ -138,8 +138,10 @@ class Batch(_InBlock):
             Such as ``cuda``, ``xpu`` or ``cpu``.
         non_blocking
             Return before the copy has ended; safe, since torch keeps a pinned block until then.
+            Copies to MPS, which pins nothing, always wait: the block may be filled again.
         """
         device = torch.device(device)
+        non_blocking = non_blocking and has_streams(device)
         if device == self.device or (device.index is None and device.type == self.device.type):
             return self
         if self.block is not None:

@@ -8,7 +8,8 @@ It takes no space in ``/dev/shm`` and is closed to other users. If all processes
 is left: the kernel frees the memory with its last mapping.
 
 In a ``torchrun`` job one rank per machine loads; the others attach to its memory. Only a handle is
-sent.
+sent. Systems without ``/proc``, such as macOS, share the memory with forked children only: there
+every rank loads a copy, and other processes cannot attach.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ Shared = TypeVar("Shared")
 
 ALIGNMENT = mmap.PAGESIZE
 """Every array starts on its own page: pixels are then aligned for any vector load."""
+
+
+_OPEN_FILES = Path("/proc/self/fd")
 
 
 class MemoryHandle(NamedTuple):
@@ -116,6 +120,12 @@ class SharedArrays(dict[str, NDArray[Any]]):
             this memory.
         """
         path = f"/proc/{handle.pid}/fd/{handle.fd}"
+        if not _OPEN_FILES.exists():
+            raise UsageError(
+                "this system has no /proc, so a process cannot attach to the tiles of another: "
+                "use threads (BatchLoader), start workers by fork, or load the tiles in each "
+                "process with RamTiles.load"
+            )
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -192,7 +202,7 @@ def load_once(load: Callable[[], Shared]) -> Shared:
         The error of ``load`` in the rank that loaded; UsageError with its message in the ranks of
         that machine that waited.
     """
-    if not is_distributed():
+    if not is_distributed() or not _OPEN_FILES.exists():
         return load()
     machines = exchange(_machine())
     leader = machines.index(machines[dist.get_rank()])

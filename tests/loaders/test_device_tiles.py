@@ -273,3 +273,22 @@ def test_mps_has_no_streams_and_pins_nothing(monkeypatch: pytest.MonkeyPatch, pa
     assert not prefetch.has_streams(torch.device("mps"))
     assert not BatchLoader(painted, 5)._pinned
     assert prefetch.has_streams(torch.device("cuda"))
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_batch_waits_for_its_copy_to_a_device_that_pins_nothing(
+    painted: RamTiles, monkeypatch: pytest.MonkeyPatch, streams: bool
+):
+    asked: list[bool] = []
+    to = torch.Tensor.to
+
+    def recorded(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> Any:
+        asked.append(non_blocking)
+        return to(tensor, device)
+
+    monkeypatch.setattr(torch.Tensor, "to", recorded)
+    monkeypatch.setattr(prefetch, "has_streams", lambda device: streams)
+    batch = next(iter(BatchLoader(painted, 5, pin_memory=False)))
+    batch.to("meta", non_blocking=True)
+    batch.to("meta")
+    assert asked == [streams, False]

@@ -148,6 +148,24 @@ def test_without_memfd_an_unlinked_file_serves(monkeypatch: pytest.MonkeyPatch, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_proc_forked_children_share_and_others_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """As on macOS."""
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(shared, "_OPEN_FILES", tmp_path / "fd")
+    arrays = filled()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if arrays["a"].sum() == np.arange(15).sum() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    with pytest.raises(UsageError, match=r"no /proc.*BatchLoader.*fork.*RamTiles.load"):
+        pickle.loads(pickle.dumps(arrays))
+    monkeypatch.setattr(shared, "is_distributed", lambda: True)
+    monkeypatch.setattr(shared, "exchange", lambda value: pytest.fail("every rank loads"))
+    assert shared.load_once(lambda: 5) == 5
+
+
 OWNER = """
 import sys, time, pickle
 from loaders.shared import SharedArrays

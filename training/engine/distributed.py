@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from geoprep.cpus import usable_cpus
-from geoprep.errors import GeoprepError
+from geoprep.errors import GeoprepError, UsageError
 from loaders import is_distributed, this_rank
 from training.engine.native import DeviceName, choose_device
 
@@ -41,12 +41,14 @@ def process_group(device: DeviceName, timeout: float = TIMEOUT_MINUTES) -> Itera
     Raises
     ------
     UsageError
-        There is no such device.
+        There is no such device, or it cannot be shared by ranks.
     """
     if "LOCAL_RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
         yield
         return
     kind = choose_device(device).type
+    if kind == "mps":
+        raise UsageError("`device` mps trains in one process: start it without torchrun")
     if kind != "cpu":
         torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(BACKENDS[kind], timeout=timedelta(minutes=timeout))

@@ -9,7 +9,7 @@ import torch
 
 from geoprep.errors import UsageError
 from training.engine import host as machine
-from training.engine import native
+from training.engine import native, process_group
 from training.engine.native import choose_device, choose_engine, computes_bf16
 
 XEON = (
@@ -71,6 +71,14 @@ def test_mps_is_used_on_request_only(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
     assert choose_device("auto").type == "cpu"
+
+
+def test_ranks_do_not_share_mps(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    for name, value in (("LOCAL_RANK", "0"), ("MASTER_ADDR", "localhost")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="without torchrun"), process_group("mps"):
+        pass
 
 
 @pytest.mark.parametrize("precision", ["auto", "bf16", "fp32"])
