@@ -41,7 +41,7 @@ def parser(description: str, *, repeats: int = 5) -> argparse.ArgumentParser:
     add = result.add_argument
     add("--quick", action="store_true", help="small sizes, to check that the benchmark works")
     add("--json", type=Path, metavar="FILE", help="write every figure to this JSON file")
-    add("--plot", type=Path, metavar="FILE", help="draw the figures to this file (.png, .svg)")
+    add("--plot", type=_picture, metavar="FILE", help="draw the figures to this file (.png, .svg)")
     add(
         "--work",
         type=local_path,
@@ -49,7 +49,7 @@ def parser(description: str, *, repeats: int = 5) -> argparse.ArgumentParser:
         help="folder for scratch files, created if missing (default: TMPDIR)",
     )
     text = f"number of rounds, of which the median is reported (default: {repeats})"
-    add("--repeats", type=_positive, default=repeats, help=text)
+    add("--repeats", type=positive, default=repeats, help=text)
     return result
 
 
@@ -101,7 +101,14 @@ def reports_errors(main: Callable[[Sequence[str] | None], int]) -> Callable[...,
     return run
 
 
-def _positive(text: str) -> int:
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise argparse.ArgumentTypeError(f"{text} does not end in .png, .svg or .pdf")
+    return path
+
+
+def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")

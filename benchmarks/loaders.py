@@ -24,6 +24,7 @@ from benchmarks.common import (
     announce,
     local_path,
     parser,
+    positive,
     reports_errors,
     run_parts,
     scratch_folder,
@@ -120,7 +121,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="measure this part (default: all; quick: memory, peers); repeatable",
     )
     text = "number of threads and of workers (default: one per core)"
-    add("--threads", type=int, default=usable_cpus(), help=text)
+    add("--threads", type=positive, default=usable_cpus(), help=text)
     add(
         "--seconds",
         type=float,
@@ -132,6 +133,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--page", type=Path, metavar="FILE", help=text)
     given = options.parse_args(arguments)
     given.only = given.only or list(QUICK_PARTS if given.quick else PARTS)
+    if given.seconds is not None and not given.seconds > 0:
+        options.error(f"--seconds {given.seconds} is not above 0")
     given.seconds = given.seconds or (0.25 if given.quick else 1.0)
     if given.quick:
         given.repeats = min(given.repeats, 3)

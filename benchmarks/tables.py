@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -15,6 +16,9 @@ from benchmarks.common import BenchmarkError, Figure, Result, console, rounded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_TITLE = 46
+"""Characters per line of the title of bars."""
 
 STYLE: dict[str, Any] = {
     "font.size": 8.0,
@@ -100,6 +104,12 @@ class Table:
         if figure is None:
             return ""
         return rounded(figure.median) if column in self.medians else str(figure)
+
+    @property
+    def panel(self) -> str:
+        """Title of its bars: those of the column to draw."""
+        column = f"{self.drawn} {self.head}".strip() if self.drawn.isdigit() else self.drawn
+        return f"{self.title}: {column}"
 
     def bars(self, result: Result) -> dict[str, Figure]:
         """Return row title to the figure to draw, for measured figures."""
@@ -200,7 +210,7 @@ def draw(result: Result, path: Path, tables: Iterable[Table]) -> None:
     from matplotlib import style
     from matplotlib.figure import Figure as Canvas
 
-    panels = {f"{table.title}: {table.drawn}": table.bars(result) for table in tables}
+    panels = {table.panel: table.bars(result) for table in tables}
     shown = {title: bars for title, bars in panels.items() if bars}
     rows, columns = max(1, -(-len(shown) // 2)), 2
     with style.context(STYLE):
@@ -226,14 +236,23 @@ def _draw_bars(axis: Axes, title: str, figures: Mapping[str, Figure]) -> None:
     axis.bar_label(bars, [rounded(median) for median in medians], padding=3, fontsize=7)
     axis.margins(x=0.15)
     axis.invert_yaxis()
-    axis.set_title(title)
+    axis.set_title(textwrap.fill(title, _TITLE))
 
 
 def conclude(result: Result, given: argparse.Namespace, tables: Sequence[Table]) -> int:
-    """Print the report, write and draw it if the options say so; return the exit status."""
+    """Print the report, write and draw it if the options say so; return the exit status.
+
+    Raises
+    ------
+    BenchmarkError
+        A file cannot be written.
+    """
     print_report(result, tables)
-    if given.json:
-        result.write(given.json)
-    if given.plot:
-        draw(result, given.plot, tables)
+    try:
+        if given.json:
+            result.write(given.json)
+        if given.plot:
+            draw(result, given.plot, tables)
+    except OSError as error:
+        raise BenchmarkError(f"{error.filename}: {error.strerror}. Name another file.") from error
     return 0

@@ -95,10 +95,9 @@ ENTRIES = (
 )
 
 
-QUICK_ENTRIES = tuple(
-    entry for entry in ENTRIES if entry.peer not in ("ours_dataset", "files", "torchgeo")
-)
-"""Loaders of the quick run: one of each kind, and every other package that is installed."""
+SLOW = ("ours_dataset", "files", *geospatial.PEERS)
+QUICK_ENTRIES = tuple(entry for entry in ENTRIES if entry.peer not in SLOW)
+"""Loaders of the quick run: one of each kind, and other packages that start within seconds."""
 
 
 def start(entry: PeerEntry, task: Task) -> ChildProcess:

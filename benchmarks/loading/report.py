@@ -46,7 +46,7 @@ def tables(result: Result) -> list[Table]:
             f"Memory per number of workers, MB, batches of {of['batch_size']} whole tiles",
             workers,
             counts,
-            head="workers:",
+            head="workers",
             drawn="4",
             name="memory",
             reading="Read a row from left to right: MB that loading adds to the process and its "

@@ -358,3 +358,12 @@ def test_a_missing_store_is_one_line(tmp_path, capsys):
     assert error.startswith("error: ")
     assert "a.zarr" in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "options", [("--threads", "0"), ("--seconds", "-1"), ("--plot", "picture.txt")]
+)
+def test_a_wrong_value_is_refused_before_anything_is_measured(options, capsys):
+    with pytest.raises(SystemExit):
+        benchmark.main(["--quick", *options])
+    assert options[1].removesuffix(".0") in capsys.readouterr().err
