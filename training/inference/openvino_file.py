@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
@@ -128,17 +128,29 @@ class _InferRequests:
         pairs = zip(np.split(values, parts), np.split(result.numpy(), parts), strict=True)
         # OpenVINO reads and writes these arrays without copies.
         tensors = [[self._openvino.Tensor(x, shared_memory=True) for x in pair] for pair in pairs]
-        with self._taking:
-            taken = [self._free.get() for _ in range(parts)]
-        with ExitStack() as ends:  # each request is waited for, then freed, even if another fails
-            for request in taken:
-                ends.callback(self._free.put, request)
-            for request, (one, other) in zip(taken, tensors, strict=True):
-                request.set_input_tensor(one)
-                request.set_output_tensor(other)
-                request.start_async()
-                ends.callback(request.wait)
+        # Each request is waited for, then freed, in the order of their starts, even if one fails.
+        taken: list[list[Callable[[], Any]]] = []
+        with ExitStack() as ends:
+            ends.callback(_finish, taken)
+            # A part starts as soon as any request is free. One caller takes requests at a time:
+            # two that each hold one would wait for each other.
+            with self._taking:
+                for one, other in tensors:
+                    request = self._free.get()
+                    taken.append([partial(self._free.put, request)])
+                    request.set_input_tensor(one)
+                    request.set_output_tensor(other)
+                    request.start_async()
+                    taken[-1].append(request.wait)
         return result
+
+
+def _finish(taken: Sequence[Sequence[Callable[[], Any]]]) -> None:
+    """Call the functions of each request in reverse order, the requests in order."""
+    with ExitStack() as ends:
+        for functions in reversed(taken):
+            for function in functions:
+                ends.callback(function)
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:

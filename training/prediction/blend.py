@@ -162,7 +162,8 @@ class RowBlender:
                 done = self._rows.starts[row.number] - self._rows.starts[before.number]
                 carried = self._upper[done:]
             self._between[:] = 0
-            self._bytes[:] = NODATA
+            if not row.valid.all():  # otherwise, every pixel is written
+                self._bytes[:] = NODATA
         top, bottom = self._rows.alone(row.number)
         shape = self._columns.length, self._channels
         self._upper = self._zeros(top, *shape)

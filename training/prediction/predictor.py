@@ -352,7 +352,8 @@ def _batches(rows: Iterable[WindowRow], grid: WindowGrid, runner: Runner) -> Ite
             chosen = full[first : first + grid.batch]
             # A compiled model needs batches of one size: the last one of a row is padded.
             count = grid.batch if runner.fixed_batch and chosen else len(chosen)
-            image = np.zeros((count, grid.rows.side, side, row.image.shape[2]), np.uint8)
+            image = np.empty((count, grid.rows.side, side, row.image.shape[2]), np.uint8)
             for window, index in zip(image, chosen, strict=False):
                 window[...] = row.image[:, starts[index] : starts[index] + side]
+            image[len(chosen) :] = 0
             yield _WindowBatch(row, chosen, image, first + grid.batch >= len(full))

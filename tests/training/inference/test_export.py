@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -197,6 +198,35 @@ def test_openvino_splits_a_batch_between_threads(monkeypatch):
     for _ in range(3):  # what fails holds nothing up
         with pytest.raises(RuntimeError, match="black"):
             runner(torch.zeros_like(IMAGE[:1]).repeat(2, 1, 1, 1))
+
+
+def test_openvino_starts_the_next_batch_while_a_part_of_another_still_computes(monkeypatch):
+    first_is_slow, started = threading.Event(), [threading.Event() for _ in range(4)]
+
+    class Slow(FakeRequest):
+        def start_async(self):
+            super().start_async()
+            started[len(FakeModel.seen) - 1].set()
+
+        def wait(self):
+            if self.image[0, 0, 0, 0] == 2:  # the second part of the first batch
+                assert first_is_slow.wait(20)
+
+    monkeypatch.setattr(openvino_file, "required_module", lambda *_: FakeOpenvino)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(FakeModel, "create_infer_request", lambda self: Slow())
+    runner = openvino_file.OpenvinoRunner(FakeModel(), "int8", fitted=True)
+    FakeModel.seen.clear()
+    values = torch.arange(1, 5, dtype=torch.uint8).view(-1, 1, 1, 1) * torch.ones_like(IMAGE[:1])
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(runner, values[:2])
+        assert started[1].wait(20)
+        other = pool.submit(runner, values[2:])
+        assert started[2].wait(20)  # in the request that is free, though one still computes
+        assert not one.done()
+        first_is_slow.set()
+        for found, wanted in ((one, values[:2]), (other, values[2:])):
+            torch.testing.assert_close(found.result(20)[..., 0], wanted[:, 0].float())
 
 
 def documented(suffix):
