@@ -159,7 +159,7 @@ def test_a_step_that_is_not_finite_changes_no_weight(device, model):
         assert all(same) == failed
 
 
-@pytest.mark.parametrize("precision", ["bf16", "tf32", "auto"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32", "auto"])
 def test_every_precision_trains(device, precision):
     _, step = a_step(device, tiny.normed, precision=precision)
     assert all(torch.isfinite(step().norm) for _ in range(3))

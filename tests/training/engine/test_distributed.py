@@ -27,6 +27,18 @@ from training.settings import Config
 from training.state import TrainingError, copy_weights, running_statistics
 
 
+class Shifted(nn.Module):
+    '''The loss plus a constant, which has no gradient.'''
+
+    def __init__(self, loss, by):
+        super().__init__()
+        self.inner, self.by = loss, by
+
+    def forward(self, *given):
+        parts = self.inner(*given)
+        return parts._replace(total=parts.total + self.by)
+
+
 class Partial(nn.Module):
     def __init__(self):
         super().__init__()
@@ -44,6 +56,13 @@ def made(model, **options):
     return engine, trainable, optimizer, data_parallel(trainable, engine.device, **options)
 
 
+def marked(rank):
+    model = tiny.normed(3, 8)
+    model.register_buffer("constant", torch.full((3,), 0.1))
+    model.register_buffer("rank", torch.full((1,), float(rank)))
+    return model
+
+
 def given(rank):
     image, label, key = batch()
     return Batch(image // (rank + 1), label, key, torch.zeros(2, 3), key)
@@ -52,9 +71,8 @@ def given(rank):
 with process_group("cpu"):
     torch.manual_seed(0)
     rank, found = this_rank()[0], {}
-    engine, trainable, optimizer, module = made(tiny.normed(3, 8))
+    engine, trainable, optimizer, module = made(marked(rank))
     model = trainable.model
-    model.register_buffer("constant", torch.full((3,), 0.1))
     optimizer_step(module, optimizer, engine, [given(rank)])
     own = {n: v.tolist() for n, v in running_statistics(model).items()}
     average_in_place(running_statistics(model).values())
@@ -62,11 +80,11 @@ with process_group("cpu"):
     found["statistics"], found["weight"] = [own, means], float(model[0].weight.detach().sum())
 
     before = copy_weights(model)
-    trainable.loss.dice = float("nan") if rank else 0.25  # the loss of the second rank alone
+    trainable.loss = Shifted(trainable.loss, torch.inf if rank else 0.0)
     try:
         optimizer_step(module, optimizer, engine, [given(rank)])
     except TrainingError as error:
-        found["nan"] = str(error)
+        found["inf"] = str(error)
     object.__setattr__(engine, "skips_steps", True)
     optimizer.zero_grad()
     result = optimizer_step(module, optimizer, engine, [given(rank), given(rank)], 2)
@@ -107,11 +125,12 @@ def test_two_ranks_agree_on_steps_and_average_their_statistics(tmp_path):
         assert mean == pytest.approx(
             [(a + b) / 2 for a, b in zip(one[name], other[name], strict=True)]
         )
-    assert one["1.running_mean"] != other["1.running_mean"]  # they are not sent in every step
+    assert one["1.running_mean"] != other["1.running_mean"]
+    assert (one["rank"], other["rank"]) == ([0], [1])  # they are not sent in every step
     assert means["constant"] == one["constant"]
     assert ranks[0]["weight"] == ranks[1]["weight"]
-    for rank in ranks:  # a loss of NaN in the second rank
-        assert rank["nan"] == rank["late"] == "the loss is not a number"
+    for rank in ranks:  # an infinite loss in the second rank
+        assert rank["inf"] == rank["late"] == "the loss is not a number"
         assert rank["skipped"]
         assert rank["unused True"] == "trained"
         assert "find_unused_parameters" in rank["unused False"]
