@@ -261,3 +261,21 @@ def test_a_setting_that_does_not_fit_is_left_out(fit, tmp_path, capfd, limit):
     limit(0, torch.OutOfMemoryError("full"))
     assert fit("--out", tmp_path / "run", "--profile-settings") == 0
     assert re.search(r"contiguous, not compiled +does not fit", capfd.readouterr().out)
+
+
+def test_on_a_device_only_the_end_of_the_steps_is_waited_for(trainable, monkeypatch):
+    waits = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waits.append)
+    meta = torch.device("meta")
+    engine = step_rate.replace(choose_engine("native", "cpu", "fp32", "off"), device=meta)
+    assert engine.skips_steps
+
+    def prepare(module, engine, config):
+        optimizer = torch.optim.SGD(module.to(engine.device).model.parameters(), config.lr)
+        monkeypatch.setattr(optimizer, "step", lambda: None)  # there is no fused one for it
+        return optimizer
+
+    monkeypatch.setattr(step_rate, "prepare", prepare)
+    assert step_timer(trainable, engine, Config(), 32, repeats=5)(2) > 0
+    assert waits == [meta] * 2
+    assert next(trainable.parameters()).device.type == "cpu"
