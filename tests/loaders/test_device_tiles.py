@@ -23,10 +23,13 @@ from loaders import (
 )
 from loaders.device_tiles import GatherAhead
 
-DEVICES = ["cpu"] + [d for d in ("cuda", "xpu") if getattr(torch, d).is_available()]
+
+@pytest.fixture(params=["cpu", pytest.param("found", marks=pytest.mark.accelerator)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Return the device under test."""
+    return request.getfixturevalue("accelerator") if request.param == "found" else "cpu"
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "options",
     [
@@ -55,11 +58,25 @@ def test_the_state_does_not_depend_on_residency(painted: RamTiles):
     assert torch.equal(next(batches).key, next(iter(there)).key)
 
 
-def test_a_batch_on_the_device_is_prepared_there(painted: RamTiles):
-    loader = BatchLoader(DeviceTiles(painted, DEVICES[-1]), 5, crop=32)
-    prep = DevicePrep(Normalize([9.0] * 3, [2.0] * 3), SpeedTarget("bins")).to(DEVICES[-1])
-    image, target, valid = prep(next(iter(loader)).to(DEVICES[-1]))
-    assert {t.device.type for t in (image, target, valid)} == {DEVICES[-1]}
+def test_a_host_ahead_of_the_device_changes_no_sample(painted: RamTiles, device: str):
+    """Blocks are dropped while the device still works, and their memory is used again."""
+    options: dict[str, Any] = {"crop": 33, "augment": "d4", "crops_per_tile": 5}
+    work = torch.ones(256, 256, device=device)
+    found = []
+    for batch in BatchLoader(DeviceTiles(painted, device), 4, **options):
+        for _ in range(3 if device == "cpu" else 300):
+            work = (work @ work).clamp(max=1)
+        # The result depends on the work, so it is computed after it.
+        found.append(batch.image.long().sum() * work[0, 0].long() + batch.label.long().sum())
+    sums = [b.image.long().sum() + b.label.long().sum() for b in BatchLoader(painted, 4, **options)]
+    assert torch.stack(found).tolist() == torch.stack(sums).tolist()
+
+
+def test_a_batch_on_the_device_is_prepared_there(painted: RamTiles, device: str):
+    loader = BatchLoader(DeviceTiles(painted, device), 5, crop=32)
+    prep = DevicePrep(Normalize([9.0] * 3, [2.0] * 3), SpeedTarget("bins")).to(device)
+    image, target, valid = prep(next(iter(loader)).to(device))
+    assert {t.device.type for t in (image, target, valid)} == {device}
 
 
 def test_the_hosts_copy_is_given_back(store_path: Path):

@@ -349,6 +349,7 @@ def test_moving_a_batch_moves_every_part(painted: RamTiles):
         assert (there.shape, there.dtype, there.stride()) == (here.shape, here.dtype, here.stride())
 
 
+@pytest.mark.accelerator
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
 def test_a_pinned_batch_may_be_dropped_while_it_is_copied(painted: RamTiles):
     device = torch.accelerator.current_accelerator()
