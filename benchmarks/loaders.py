@@ -177,7 +177,7 @@ def _measure(result: Result, store: Path | None, work: Path, sizes: LoadingSizes
         "gil": partial(measure_gil, result, sizes.other_tiles),
         "throughput": throughput,
         "residency": partial(measure_residency, result, store, tiles),
-        "load": partial(measure_load, result, store),
+        "load": partial(measure_load, result, store, work, sizes),
         "tax": partial(measure_step_share, result, store, tiles, work, sizes.step_batch),
     }
     run_parts(result, parts, of["only"])

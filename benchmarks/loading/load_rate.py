@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -20,12 +22,16 @@ from zarr.buffer.cpu import NDBuffer
 
 from benchmarks.child import ask
 from benchmarks.common import Result, announce, ratios
+from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.machine import resident
 from geoprep.store import StoreReader
 from loaders import RamTiles, SharedArrays
 
 LOAD_OVER_ZARRS = 0.9
 PEAK_MB = 150.0
+SMALL_MB = (20, 50, 100)
+"""Sizes of small stores, whose fixed costs count."""
+_SMALL_TIMES = 5
 _THREADS = 4
 """Concurrent calls to zarrs with one call per shard: the same number as the loader."""
 
@@ -86,28 +92,56 @@ def load_zarrs(store: StoreReader, *, by_shard: bool, touched: bool) -> float:
     return sum(target.nbytes for target in targets) / (time.perf_counter() - start) / 1e9
 
 
-def measure_load(result: Result, path: Path) -> None:
-    """Record rates and peak memory."""
-    store = StoreReader.open(path)
-    cases: dict[str, Callable[[], float]] = {"ours": partial(load_ours, store)}
-    if find_spec("zarrs") is None:
-        result.notes.append("load: zarrs is not installed and left out: pip install zarrs")
-    else:
-        for name, (by_shard, touched) in ZARRS.items():
-            cases[name] = partial(load_zarrs, store, by_shard=by_shard, touched=touched)
-    cases["ours"]()  # warms the page cache and reads the tables
-    runs = result.turns(cases)
-    for name, rates in runs.items():
-        result.add(f"load.{name}.rate", "GB/s", rates)
-    if "zarrs_whole" in runs:
-        best = [max(pair) for pair in zip(runs["zarrs_whole"], runs["zarrs_by_shard"], strict=True)]
-        over = ratios(runs["ours"], best)
-        note = "over the faster case of zarrs in each round, into a new memfd"
-        result.add("load.over_zarrs", "", over, at_least=LOAD_OVER_ZARRS, note=note)
+def measure_load(result: Result, path: Path, work: Path, sizes: LoadingSizes) -> None:
+    """Record rates and peak memory; with a whole run also rates of small synthetic stores.
+
+    Parameters
+    ----------
+    result
+        Results; written.
+    path
+        The store.
+    work
+        Folder for small stores.
+    sizes
+        Side of their scenes.
+    """
+    _measure_rates(result, StoreReader.open(path), "load")
+    for megabytes in () if result.settings["quick"] else SMALL_MB:
+        announce(f"creating a store of {megabytes} MB")
+        scenes = max(1, round(megabytes * 1e6 / (4 * sizes.scene_side**2)))
+        small = replace(sizes, scenes=scenes)
+        store = synthetic_store(work / f"load-{megabytes}", small, result.settings["threads"])
+        _measure_rates(result, StoreReader.open(store), f"load.{megabytes}", times=_SMALL_TIMES)
     announce("peak memory")
     target = "benchmarks.loading.load_rate:peak_over_split"
     peaks = [ask(target, {"path": str(path)})["peak"] / 1e6 for _ in range(3)]
     result.add("load.peak", "MB", peaks, at_most=PEAK_MB, note="beyond the size of the split")
+
+
+def _measure_rates(result: Result, store: StoreReader, at: str, times: int = 1) -> None:
+    """Record rates of loading a store; each the median of some loads."""
+
+    def typical(load: Callable[[], float]) -> float:
+        return median(load() for _ in range(times))
+
+    cases: dict[str, Callable[[], float]] = {"ours": partial(typical, partial(load_ours, store))}
+    if find_spec("zarrs") is None:
+        note = "load: zarrs is not installed and left out: pip install zarrs"
+        result.notes += [note] * (note not in result.notes)
+    else:
+        for name, (by_shard, touched) in ZARRS.items():
+            load = partial(load_zarrs, store, by_shard=by_shard, touched=touched)
+            cases[name] = partial(typical, load)
+    cases["ours"]()  # warms the page cache and reads the tables
+    runs = result.turns(cases)
+    for name, rates in runs.items():
+        result.add(f"{at}.{name}.rate", "GB/s", rates)
+    if "zarrs_whole" in runs:
+        best = [max(pair) for pair in zip(runs["zarrs_whole"], runs["zarrs_by_shard"], strict=True)]
+        over = ratios(runs["ours"], best)
+        note = "over the faster case of zarrs in each round, into a new memfd"
+        result.add(f"{at}.over_zarrs", "", over, at_least=LOAD_OVER_ZARRS, note=note)
 
 
 def peak_over_split(path: str) -> dict[str, int]:

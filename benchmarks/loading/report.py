@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.common import Result
 from benchmarks.loading.batches import AUGMENTS, BANDS, SHARES, SMALL
-from benchmarks.loading.load_rate import ZARRS
+from benchmarks.loading.load_rate import SMALL_MB, ZARRS
 from benchmarks.loading.other_loaders import ENTRIES, RATIOS
 from benchmarks.loading.throughput import RESIDENCIES
 from benchmarks.loading.worker_memory import MODES, WORKERS
@@ -22,6 +22,11 @@ def tables(result: Result) -> list[Table]:
     storage = {"MB": "held", "tiles/s": "whole.rate", "us per tile": "whole.cpu"}
     storage |= {"crops/s": "crops.rate", "us per crop": "crops.cpu"}
     loads = {"RamTiles.load": "load.ours"} | {name: f"load.{name}" for name in ZARRS}
+    loads |= {
+        f"{title}, store of {size} MB": f"load.{size}.{case}"
+        for size in SMALL_MB
+        for title, case in (("RamTiles.load", "ours"), ("zarrs_by_shard", "zarrs_by_shard"))
+    }
     workers = {
         text: f"memory.{mode}.{figure}"
         for mode, (_, _, title) in MODES.items()

@@ -289,12 +289,14 @@ def test_random_tiles_and_files_hold_the_same_pixels(tmp_path):
         assert np.array_equal(file.read(1), tiles.speed[0])
 
 
-def test_loading_is_measured_without_zarrs(store, monkeypatch):
+def test_loading_is_measured_without_zarrs(store, tmp_path, monkeypatch):
     """zarrs is missing in the environment of `make demo`."""
     monkeypatch.setattr("benchmarks.loading.load_rate.find_spec", lambda name: None)
-    result = Result("loaders", {"quick": True, "repeats": 1}, {"cores": 2})
-    measure_load(result, store)
+    monkeypatch.setattr("benchmarks.loading.load_rate.synthetic_store", lambda *_: store)
+    result = Result("loaders", {"quick": False, "repeats": 1, "threads": 1}, {"cores": 2})
+    measure_load(result, store, tmp_path, SIZES)
     assert result["load.ours.rate"].median > 0
+    assert result["load.20.ours.rate"].median > 0
     assert not any("zarrs" in name for name in result.figures)
     assert result.notes == ["load: zarrs is not installed and left out: pip install zarrs"]
 
