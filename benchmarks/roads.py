@@ -8,6 +8,7 @@
 - ``errors``: simulated predictions with gaps, blobs and ragged edges
   (`benchmarks.tracing.simulated`), traced plain (only centre lines and graph), cleaned, and
   repaired (cleaned, with gap closing).
+- ``confidence``: of these, the share of edges that exist by their mean confidence.
 - ``rate``: square kilometres per hour of one core, by processor time, with reading.
 - ``--large``: also the peak memory for a prediction of 20,000 x 20,000 pixels.
 - ``--end-to-end``: only the steps from images to road networks, on held-out scenes of the demo's
@@ -24,6 +25,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +39,7 @@ from benchmarks.chips import REAL
 from benchmarks.common import Result, local_path, parser, reports_errors, scratch_folder, status
 from benchmarks.machine import resident
 from benchmarks.tables import Table, conclude, print_machine
+from benchmarks.tracing.reliability import BOUNDS, measure_reliability
 from benchmarks.tracing.simulated import Chip, chips, simulate_prediction
 from geoprep.roads import ArrayBands, RoadRaster, Tracing, apls, in_crs, trace, vectorize
 from geoprep.sources import get_city
@@ -99,7 +102,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = {name: name for name in ("ceiling.city", "ceiling.vegas")}
     rows |= {f"errors, {name}": f"errors.{name}" for name in WAYS}
     columns = {"APLS, %": "apls", "APLS_time, %": "apls_time"}
-    return conclude(result, given, [Table("Scores", rows, columns, drawn="APLS, %")])
+    prefix = f"end_to_end.{given.level}.confidence" if given.end_to_end else "confidence"
+    steps = [f"{a:.1f}-{b:.1f}" for a, b in pairwise(BOUNDS)]
+    exist = Table(
+        "Edges by mean confidence",
+        {step: f"{prefix}.{step}" for step in steps},
+        {"edges that exist, %": "exist"},
+        drawn="edges that exist, %",
+    )
+    return conclude(result, given, [Table("Scores", rows, columns, drawn="APLS, %"), exist])
 
 
 def _measure(result: Result, given: argparse.Namespace, work: Path) -> None:
@@ -146,6 +157,8 @@ def _errors(result: Result, several: Sequence[Chip], seeds: int) -> list[RoadRas
     for name, values in found.items():
         result.add(f"errors.{name}.apls", "%", [length for length, _ in values])
         result.add(f"errors.{name}.apls_time", "%", [time for _, time in values])
+    traced = ((chip.truth, trace(one)) for chip, one in zip(several, maps, strict=True))
+    measure_reliability(result, "confidence", traced)
     pays = [a[0] - b[0] for a, b in zip(found["repaired"], found["cleaned"], strict=True)]
     result.add("errors.repair_gains.apls", "%", pays, at_least=0.0)
     return maps

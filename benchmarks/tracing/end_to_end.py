@@ -12,12 +12,15 @@ from benchmarks.common import Result, announce
 from benchmarks.fitting.runs import fit
 from benchmarks.form_server import SilentProgress, parse_job
 from benchmarks.loading.data import CITY, build_city_store
+from benchmarks.tracing.reliability import measure_reliability
 from geoprep.roads import (
     ScoreSettings,
     mean_scores,
     open_raster,
     pair_scenes,
+    read_labels,
     score_scenes,
+    trace,
     vectorize,
     write_network,
 )
@@ -119,6 +122,12 @@ def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work
     for image in images:
         name = image.name.replace("PS-RGB", "geojson_roads_speed").replace(".tif", ".geojson")
         (truth / name).symlink_to((area / "geojson_roads_speed" / name).resolve())
+    traced = []
+    for image in images:
+        name = image.name.replace("PS-RGB", "geojson_roads_speed").replace(".tif", ".geojson")
+        with open_raster(work / "predictions" / image.name, pixel_size_m=None) as raster:
+            traced.append((read_labels(truth / name), trace(raster)))
+    measure_reliability(result, f"{prefix}.confidence", traced)
     pairs = pair_scenes(truth, work / "city.gpkg", images=area / "PS-RGB")
     scores = score_scenes(pairs, ScoreSettings())
     scored = sum(one.apls is not None for one in scores)
