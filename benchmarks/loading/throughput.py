@@ -112,6 +112,7 @@ def copy(tiles: RamTiles, samples: int, side: int, threads: int, seconds: float)
     threads
         Number of threads, each of which copies for ``seconds`` and at least once.
     """
+    samples = min(samples, tiles.speed.size // side**2)  # a store may have less than a batch
     sources = [tiles.image.reshape(-1), tiles.speed.reshape(-1)]
     sizes = [samples * side * side * len(tiles.bands), samples * side * side]
     # As many buffers as the loader has: one per thread, and two in the loop.

@@ -121,6 +121,10 @@ def test_copy_moves_the_bytes_of_a_batch(monkeypatch):
     ]
 
 
+def test_copy_of_a_store_smaller_than_a_batch():
+    assert copy(random_tiles(3, 32, 3), 8, 32, threads=1, seconds=0.0).samples == 3
+
+
 def test_drain_counts_every_sample_of_whole_epochs():
     tiles = random_tiles(10, 32, 3)
     loader = BatchLoader(tiles, 4, drop_last=False, threads=1)
