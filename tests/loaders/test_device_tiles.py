@@ -114,9 +114,10 @@ class Accelerator:
 def test_tiles_leave_half_of_the_device_to_training(
     painted: RamTiles, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(torch, "get_device_module", lambda device: Accelerator)
-    assert DeviceTiles.room(torch.device("cpu")) is None
-    room = DeviceTiles.room(torch.device("cuda"))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "get_device_module", lambda device: Accelerator)
+        assert DeviceTiles.room(torch.device("cpu")) is None
+        room = DeviceTiles.room(torch.device("cuda"))
     assert room == 125_000
     monkeypatch.setattr(DeviceTiles, "room", staticmethod(lambda device: room))
     with pytest.raises(UsageError) as error:
