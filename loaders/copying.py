@@ -151,7 +151,9 @@ def copy_crops(
         _copy_items(parts[0], crops, parts[2])
         return
     columns = (np.ascontiguousarray(column, np.int64) for column in crops[:4])
-    if not kernel(*parts, *columns):
+    # Not allocated in compiled code, which frees an array after the last line that names it.
+    scratch = np.empty(_ROWS * image.shape[1] * parts[0].shape[-1], np.uint8)
+    if not kernel(*parts, *columns, scratch):
         raise IndexError("a crop is outside of its tile")
 
 
@@ -174,7 +176,8 @@ _PAST = 4 << 20
 
 CropKernel = Callable[..., bool]
 """Called with images and labels of tiles, those of a batch, all uint8 (n, y, x, band); tile, y, x
-and op, int64 (n,). Returns whether all crops are within their tiles; if not, nothing is copied."""
+and op, int64 (n,); uint8 scratch for `_ROWS` rows of a crop. Returns whether all crops are within
+their tiles; if not, nothing is copied."""
 
 _WORD, _BYTES = ir.IntType(64), ir.VectorType(ir.IntType(8), _VECTOR)
 
@@ -368,16 +371,16 @@ def _copy_part(
     width: Any,  # noqa: ANN401 - compiled
     block: Any,  # noqa: ANN401 - compiled
     past: Any,  # noqa: ANN401 - compiled
+    scratch: Any,  # noqa: ANN401 - compiled
 ) -> None:
     """Copy crops with pixels of ``width`` bytes, transposed in squares of ``block`` pixels.
 
-    What is transposed passes through a scratch array on its way past the caches.
+    What is transposed passes through the scratch array on its way past the caches.
     """
     source, target = images.ctypes.data, crops.ctypes.data
     tile_side, side = images.shape[1], crops.shape[1]
     mirrored = _VECTOR // width
     row, out_row, last = tile_side * width, side * width, side - 1
-    scratch = np.empty(_ROWS * out_row if past else 1, np.uint8)
     between = np.int64(scratch.ctypes.data)
     # Pixels of a row that whole vectors move: a vector from any of them ends within the row.
     room = out_row - _VECTOR
@@ -443,20 +446,22 @@ def crop_kernel(width: int) -> CropKernel | None:
         y: Any,  # noqa: ANN401 - compiled
         x: Any,  # noqa: ANN401 - compiled
         op: Any,  # noqa: ANN401 - compiled
+        scratch: Any,  # noqa: ANN401 - compiled
     ) -> bool:
         places = images.shape[1] - image.shape[1] + 1
         within = _within(tile, len(images)) & _within(op, 8)
         if not within & _within(y, places) & _within(x, places):
             return False
         past = image.size + label.size >= _PAST
-        _copy_part(images, image, tile, y, x, op, width, block, past)
-        _copy_part(labels, label, tile, y, x, op, 1, _VECTOR, past)
+        _copy_part(images, image, tile, y, x, op, width, block, past, scratch)
+        _copy_part(labels, label, tile, y, x, op, 1, _VECTOR, past, scratch)
         _fence()
         return True
 
     tiles = types.Array(types.uint8, 4, "C", readonly=True)
     batch, column = types.Array(types.uint8, 4, "C"), types.Array(types.int64, 1, "C")
-    signature = types.boolean(tiles, tiles, batch, batch, *[column] * 4)
+    bytes_ = types.Array(types.uint8, 1, "C")
+    signature = types.boolean(tiles, tiles, batch, batch, *[column] * 4, bytes_)
     try:
         compiled = numba.njit(signature, nogil=True, cache=True)(copy)
     except RuntimeError:  # "no locator": neither next to the source nor in the user's cache folder

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -166,6 +169,32 @@ def test_a_batch_past_the_caches_has_the_same_bytes(bands: int, crop: int):
             inside = np.s_[tile, y : y + crop, x : x + crop]
             assert (image[i] == symmetry(images[inside], op)).all()
             assert (label[i] == symmetry(labels[inside], op)).all()
+
+
+_BATCHES = """
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from loaders.copying import copy_crops
+from loaders.sampling import Sampling
+drawn = Sampling(2, 258, 256, "d4", 32).crops(0, np.arange(32))
+def copy(bands):
+    images = np.zeros((2, 258, 258, bands), np.uint8)
+    batch = np.empty((32, 256, 256, bands), np.uint8), np.empty((32, 256, 256), np.uint8)
+    copy_crops(images, images[..., 0].copy(), drawn, *batch)
+    return [bytes(n) for n in range(1000, 200_000, 500)]
+with ThreadPoolExecutor(3) as pool:
+    list(pool.map(copy, [3, 4, 8] * 8))
+print("intact")
+"""
+
+
+def test_compiled_copies_write_to_no_memory_that_is_freed():
+    """The C library checks each block that is freed, where its debug library is installed."""
+    checks = {"MALLOC_CHECK_": "3", "LD_PRELOAD": "libc_malloc_debug.so.0"}
+    done = subprocess.run(
+        [sys.executable, "-c", _BATCHES], env=os.environ | checks, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "intact\n"), done.stderr
 
 
 @pytest.mark.parametrize("end", [False, True])
