@@ -125,16 +125,23 @@ class _Steep(torch.autograd.Function):
         return gradient * torch.inf
 
 
-class _SteepAtFive(nn.Module):
+class _FailsAtFive(nn.Module):
     def __init__(self, network):
         super().__init__()
         self.inner = network
         self.calls = 0
 
-    def forward(self, image):
+    def fails(self, image):
+        """Count a call, except of single images, which only checks of the model pass."""
         self.calls += len(image) > 1
+        return self.calls == 5
+
+
+class _SteepAtFive(_FailsAtFive):
+    def forward(self, image):
+        fails = self.fails(image)
         logits = self.inner(image)
-        return _Steep.apply(logits) if self.calls == 5 else logits
+        return _Steep.apply(logits) if fails else logits
 
 
 def steep(bands, channels):
@@ -147,15 +154,9 @@ def steep_normed(bands, channels):
     return _SteepAtFive(normed(bands, channels))
 
 
-class _PoisonedAtFive(nn.Module):
-    def __init__(self, network):
-        super().__init__()
-        self.inner = network
-        self.calls = 0
-
+class _PoisonedAtFive(_FailsAtFive):
     def forward(self, image):
-        self.calls += len(image) > 1
-        return self.inner(image * torch.nan if self.calls == 5 else image)
+        return self.inner(image * torch.nan if self.fails(image) else image)
 
 
 def poisoned(bands, channels):
