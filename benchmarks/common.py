@@ -118,13 +118,18 @@ def positive(text: str) -> int:
 def run_parts(
     result: Result, parts: Mapping[str, Callable[[], object]], only: Sequence[str]
 ) -> None:
-    """Measure the chosen parts; a part that fails adds a note, and the others still run."""
+    """Measure the chosen parts; a part that fails adds a note, and the others still run.
+
+    The record is written after each part, so that a run that is stopped keeps what it measured.
+    """
     for name, measure in parts.items():
         if name in only:
             try:
                 measure()
             except ChildError as error:
                 result.notes.append(f"{name} failed: {error}")
+            if result.settings.get("json"):
+                result.write(result.settings["json"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +294,14 @@ class Result:
             ) from error
 
     def write(self, path: Path) -> None:
-        """Write the record as JSON."""
+        """Write the record as JSON; raise BenchmarkError if the file cannot be written."""
         figures = {name: figure.to_json() for name, figure in self.figures.items()}
-        record = {**vars(self), "figures": figures}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=2, default=str) + "\n", encoding="utf-8")
+        text = json.dumps({**vars(self), "figures": figures}, indent=2, default=str)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise BenchmarkError(f"{path}: {error.strerror}. Name another file.") from error
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:

@@ -211,6 +211,18 @@ def test_failing_part_keeps_figures_of_others():
     assert list(result.figures) == ["b.rate"]
 
 
+def test_the_record_is_written_after_each_part(tmp_path: Path):
+    path = tmp_path / "record.json"
+    result = Result("some", {"json": path})
+
+    def last() -> None:
+        assert list(Result.read(path).figures) == ["a.rate"]
+
+    run_parts(result, {"a": lambda: result.add("a.rate", "", [1.0]), "b": last}, ["a", "b"])
+    with pytest.raises(BenchmarkError, match="Name another file"):
+        result.write(tmp_path)
+
+
 def test_a_table_has_the_rows_and_columns_that_were_measured(capsys: pytest.CaptureFixture[str]):
     result = Result("some", {})
     result.add("uint8.build.rate", "", [1.0, 2.0, 3.0])
