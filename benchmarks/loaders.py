@@ -137,7 +137,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.error(f"--seconds {given.seconds} is not above 0")
     given.seconds = given.seconds or (0.25 if given.quick else 1.0)
     if given.quick:
-        given.repeats = min(given.repeats, 3)
+        given.repeats = min(given.repeats, 2)
     return given
 
 
@@ -219,8 +219,9 @@ def advice(store: Path, tiles: RamTiles, threads: int, crop: int) -> str:
     count, size = next(case for case, rate in rates.items() if rate >= _NEARLY * best)
     return (
         f"Advice for {store.name}: residency {residency} ({nbytes / 1e9:.1f} GB of tiles, "
-        f"{free / 1e9:.1f} GB of memory available), {count} loader threads, batches of {size} or "
-        f"more: {rates[count, size]:,.0f} crops of {crop} per second, of {best:,.0f} at best."
+        f"{free / 1e9:.1f} GB of memory available), {count} loader thread{'s' * (count > 1)}, "
+        f"batches of {size} or more: {rates[count, size]:,.0f} crops of {crop} per second, "
+        f"of {best:,.0f} at best."
     )
 
 

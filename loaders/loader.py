@@ -23,7 +23,7 @@ from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from loaders.crops import Crops
 from loaders.device_tiles import GatherAhead
-from loaders.prefetch import Batch, BufferPool, Prefetcher, has_streams
+from loaders.prefetch import Batch, BufferPool, Prefetcher, block_bytes, has_streams
 from loaders.road_sampling import (
     PixelCells,
     WeightRule,
@@ -36,6 +36,9 @@ from loaders.tiles import CropReader, Tiles
 
 MAX_THREADS = 4
 """Maximum of the default number of threads: more of them only wait for memory."""
+
+INLINE_BYTES = 600_000
+"""Largest batch that the loop fills by default, in 0.05 to 0.2 ms: another thread takes longer."""
 
 STATE_VERSION = 1
 
@@ -106,7 +109,9 @@ class BatchLoader:
         Rank of this process and number of ranks; None for those of torch.distributed when an
         iteration begins, so a loader may be created before the process group.
     threads
-        Worker threads that fill batches; None for one per processor, at most `MAX_THREADS`.
+        Worker threads that fill batches; 0: the loop fills each batch when it asks for it, from
+        `RamTiles` of pixels only. None: 0 for batches of at most `INLINE_BYTES` of such tiles,
+        otherwise one per processor, at most `MAX_THREADS`.
     prefetch
         Batches filled in advance; None for as many as threads.
     min_road
@@ -151,12 +156,11 @@ class BatchLoader:
         weights: WeightRule | Sequence[float] | NDArray[np.float64] | None = None,
         pin_memory: bool | None = None,
     ) -> None:
-        self.threads = min(MAX_THREADS, usable_cpus()) if threads is None else threads
-        self.prefetch = self.threads if prefetch is None else prefetch
-        if self.threads < 1 or self.prefetch < 0:
+        least = 0 if tiles.immediate else 1
+        if (least if threads is None else threads) < least or (prefetch or 0) < 0:
             raise UsageError(
-                f"threads={threads}, prefetch={prefetch}: use at least 1 thread, and a prefetch of "
-                "at least 0"
+                f"threads={threads}, prefetch={prefetch}: use at least {least} threads for these "
+                "tiles, and a prefetch of at least 0"
             )
         if not shuffle and (min_road > 0 or min_share or weights is not None):
             raise UsageError(
@@ -198,6 +202,11 @@ class BatchLoader:
         pins = found is not None and has_streams(found)
         self._pinned = pins if pin_memory is None else pin_memory
         self._place = _Place()
+        if threads is None:
+            small = tiles.immediate and self._batch_bytes <= INLINE_BYTES
+            threads = 0 if small else min(MAX_THREADS, usable_cpus())
+        self.threads: int = threads
+        self.prefetch = self.threads if prefetch is None else prefetch
         self._pool = self._make_pool()
         self._reader = self._make_reader(self.sampling)
         if 2 * self.drawn_tiles < len(tiles):
@@ -242,6 +251,11 @@ class BatchLoader:
     def sampler(self) -> BatchLoader:
         """The loader itself: Lightning and accelerate call `set_epoch` of a loader's sampler."""
         return self
+
+    @property
+    def _batch_bytes(self) -> int:
+        side, bands = self.sampling.sample_side, len(self.tiles.bands)
+        return block_bytes(self._schedule.batch_size, side, bands)
 
     def _make_pool(self) -> BufferPool:
         side, bands = self.sampling.sample_side, len(self.tiles.bands)

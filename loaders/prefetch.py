@@ -509,7 +509,7 @@ class Prefetcher(Iterator[Result], Generic[Item, Result]):
     items
         Consumed in the caller's thread, at most ``prefetch`` items before their turn.
     threads
-        Number of worker threads.
+        Number of worker threads; 0: the caller computes each result, none in advance.
     prefetch
         Results that may be ready or in work while the caller uses one.
     side
@@ -531,6 +531,7 @@ class Prefetcher(Iterator[Result], Generic[Item, Result]):
         self._items = iter(items)
         self._source = source
         self._prefetch = prefetch
+        self._inline = None if threads else function
         self._answers: deque[SimpleQueue[Any]] | None = None
         side = side or SideThreads()
         self.workers: WorkerThreads[Item, Result] = WorkerThreads(function, threads, side)
@@ -548,6 +549,8 @@ class Prefetcher(Iterator[Result], Generic[Item, Result]):
             raise
 
     def _next(self) -> Result:
+        if self._inline is not None:
+            return self._inline(next(self._items))
         if self._answers is None:  # only now: threads of an iterator never used would never end
             self._answers = deque()
             _thread.start_new_thread(self.workers.launch, ())

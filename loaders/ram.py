@@ -49,6 +49,8 @@ class RamTiles(Tiles):
         The opened stores; None to open them again on first use.
     """
 
+    immediate = True
+
     def __init__(self, arrays: SharedArrays, stores: Sequence[StoreReader] | None = None) -> None:
         self._arrays = arrays
         super().__init__(Origin(*json.loads(arrays["origin"].tobytes())), arrays["table"], stores)
@@ -227,6 +229,8 @@ class CompressedTiles(RamTiles):
     stores
         As for `RamTiles`.
     """
+
+    immediate = False
 
     def __init__(
         self,

@@ -30,10 +30,13 @@ class CropReader(ABC):
     asynchronous
         Whether `copy` returns before the pixels are there, as on an accelerator: it then needs no
         threads.
+    immediate
+        Whether `copy` moves bytes in memory, and neither reads nor decodes any.
     """
 
     device = torch.device("cpu")
     asynchronous = False
+    immediate = False
 
     @abstractmethod
     def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - as below

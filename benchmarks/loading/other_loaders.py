@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -120,9 +121,26 @@ def sums(task: Task) -> dict[str, float]:
 
 def measure_peers(result: Result, task: Task, entries: Sequence[PeerEntry] = ENTRIES) -> None:
     """Record start-up time, rate, latency and memory of every installed loader."""
+    missing: list[str] = []
+    # rslearn holds its tiles in every worker: beside it others would lose their files' page cache.
+    geo = [entry for entry in entries if entry.peer in geospatial.PEERS]
+    for group in ([entry for entry in entries if entry not in geo], geo):
+        _measure_group(result, task, group, missing)
+    if missing:
+        result.notes.append(
+            f"Not installed and left out: {', '.join(missing)}. `make bench-peers` installs them."
+        )
+    if not result.settings.get("quick"):
+        measured = [entry for entry in entries if f"peers.{entry.name}.rate" in result.figures]
+        _record_goals(result, measured)
+
+
+def _measure_group(
+    result: Result, task: Task, entries: Sequence[PeerEntry], missing: list[str]
+) -> None:
+    """Measure loaders in turns, all open at the same time; add titles to the missing ones."""
     of, truth = result.settings, sums(task)
     children: dict[str, ChildProcess] = {}
-    missing: list[str] = []
     with ExitStack() as stack:
         tasks: dict[PeerEntry, Task] = {}
         for entry in entries:
@@ -131,28 +149,15 @@ def measure_peers(result: Result, task: Task, entries: Sequence[PeerEntry] = ENT
                 continue
             workers = task.workers if entry.workers is None else entry.workers
             tasks[entry] = replace(task, workers=workers, crop=of["crop"] if entry.crops else None)
-        # The quick run does not time imports, so its processes start together.
-        begun = {
-            entry: stack.enter_context(start(entry, its))
-            for entry, its in tasks.items()
-            if of.get("quick")
-        }
+        opened: dict[PeerEntry, ChildProcess | ChildError] = {}
+        if of.get("quick"):
+            opened = _opened_together(result, stack, tasks, truth)
         for entry, its in tasks.items():
             announce(entry.title)
             try:
-                if entry in begun:
-                    child = begun[entry]
-                    result.settings.setdefault("versions", {}).update(child.answer())
-                    child.ask("prepare")
-                    child.ask("open")
-                    if its.crop is None:
-                        compare(child.ask("first"), truth)
-                else:
-                    with start(entry, its) as writer:  # a second process times its import
-                        result.settings.setdefault("versions", {}).update(writer.answer())
-                        writer.ask("prepare")
-                    child = stack.enter_context(start(entry, its))
-                    _start_up(result, entry, child, its, truth)
+                child = opened.get(entry) or _opened_alone(result, stack, entry, its, truth)
+                if isinstance(child, ChildError):
+                    raise child
             except ChildError as error:
                 if "NotFound" in str(error):
                     missing.append(entry.title)
@@ -164,13 +169,45 @@ def measure_peers(result: Result, task: Task, entries: Sequence[PeerEntry] = ENT
         runs = result.turns(cases)
     for name, found in runs.items():
         _record(result, f"peers.{name}", found)
-    if missing:
-        result.notes.append(
-            f"Not installed and left out: {', '.join(missing)}. `make bench-peers` installs them."
-        )
-    if of.get("quick"):
-        return
-    _record_goals(result, [entry for entry in entries if entry.name in runs])
+
+
+def _opened_alone(
+    result: Result, stack: ExitStack, entry: PeerEntry, task: Task, truth: dict[str, float]
+) -> ChildProcess:
+    """Return the process of a loader, after recording its start-up."""
+    with start(entry, task) as writer:  # a second process times its import
+        result.settings.setdefault("versions", {}).update(writer.answer())
+        writer.ask("prepare")
+    child = stack.enter_context(start(entry, task))
+    _start_up(result, entry, child, task, truth)
+    return child
+
+
+def _opened_together(
+    result: Result, stack: ExitStack, tasks: dict[PeerEntry, Task], truth: dict[str, float]
+) -> dict[PeerEntry, ChildProcess | ChildError]:
+    """Return the processes of loaders that start at the same time, or why they failed."""
+    begun = {entry: stack.enter_context(start(entry, task)) for entry, task in tasks.items()}
+
+    def open_all(peer: str) -> dict[PeerEntry, ChildProcess | ChildError]:
+        found: dict[PeerEntry, ChildProcess | ChildError] = {}
+        for entry in (entry for entry in begun if entry.peer == peer):  # they share their files
+            child = found[entry] = begun[entry]
+            try:
+                result.settings.setdefault("versions", {}).update(child.answer())
+                child.ask("prepare")
+                child.ask("open")
+                first = child.ask("first")
+                if tasks[entry].crop is None:
+                    compare(first, truth)
+            except ChildError as error:
+                found[entry] = error
+        return found
+
+    announce("opening the loaders")
+    with ThreadPoolExecutor(result.settings["threads"]) as pool:
+        parts = list(pool.map(open_all, dict.fromkeys(entry.peer for entry in begun)))
+    return {entry: child for part in parts for entry, child in part.items()}
 
 
 def _installed(entry: PeerEntry) -> bool:

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
-from loaders import Batch, BatchLoader, RamTiles
+from loaders import Batch, BatchLoader, RamTiles, StreamTiles
 
 TRAIN: dict[str, Any] = {"crop": 16, "augment": "d4", "crops_per_tile": 3, "seed": 5}
 
@@ -249,6 +249,28 @@ def test_released_buffers_are_reused(painted: RamTiles):
     assert len(seen) <= 2 + 2
 
 
+def test_the_loop_fills_small_batches_itself(painted: RamTiles, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("loaders.loader.INLINE_BYTES", 40 * 40 * 4 * 10)
+    small, large = (BatchLoader(painted, size) for size in (8, 16))
+    assert (small.threads, small.prefetch) == (0, 0)
+    assert large.threads > 0
+    assert digests(BatchLoader(painted, 5, threads=0, **TRAIN)) == digests(
+        BatchLoader(painted, 5, threads=2, **TRAIN)
+    )
+    batches = iter(small)
+    next(batches)
+    assert loader_threads() == []
+    batches.close()
+    assert list(batches) == []
+
+
+def test_tiles_that_are_decoded_or_read_need_a_thread(store_path: Path):
+    for tiles in (RamTiles.load(store_path, keep="compressed"), StreamTiles.open(store_path)):
+        assert BatchLoader(tiles, 1).threads > 0
+        with pytest.raises(UsageError, match="threads=0"):
+            BatchLoader(tiles, 1, threads=0)
+
+
 def test_a_loop_that_breaks_or_raises_leaves_no_thread(painted: RamTiles):
     loader = BatchLoader(painted, 4, threads=4, **TRAIN)
     assert_leaves_no_thread(loader)
@@ -264,6 +286,7 @@ def test_fifty_epochs_leak_neither_threads_nor_descriptors(store_path: Path):
     tiles = RamTiles.load(store_path)
     loader = BatchLoader(tiles, 8, threads=3, **TRAIN)
     digests(loader)
+    assert threads_end()
     before = len(list(descriptors.iterdir())), threading.active_count()
     for epoch in range(50):
         for step, _ in enumerate(loader):
@@ -318,7 +341,7 @@ def test_weights_draw_what_they_say(painted: RamTiles):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threads": 0}, "threads=0"),
+        ({"threads": -1}, "threads=-1"),
         ({"prefetch": -1}, "prefetch=-1"),
         ({"shuffle": False, "weights": "road"}, "sees every tile once"),
         ({"weights": np.ones(3)}, "24"),

@@ -103,7 +103,11 @@ def test_an_unreliable_endpoint_gives_the_right_pixels(
 
 
 def answerable(
-    proxy: Proxy, fate: Callable[[Proxy, str, str], str], failed: Counter[str], method: str, what: str
+    proxy: Proxy,
+    fate: Callable[[Proxy, str, str], str],
+    failed: Counter[str],
+    method: str,
+    what: str,
 ) -> str:
     """Send short answers only to requests of a range, and fewer faults than the client repeats."""
     request = re.sub(r"=\d+-", "=-", what)  # one that goes on with a broken answer starts later

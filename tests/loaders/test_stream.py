@@ -335,6 +335,7 @@ def test_many_epochs_leak_neither_threads_nor_descriptors(large: Path):
     descriptors = Path("/proc/self/fd")
     loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, threads=2, **TRAIN)
     list(loader)
+    assert threads_end()
     before = len(list(descriptors.iterdir())), threading.active_count()
     for epoch in range(15):
         for step, _ in enumerate(loader):
