@@ -110,9 +110,10 @@ class _InferRequests:
             "NUM_STREAMS": 1 if shape is None else _at_once(),
             "ENABLE_CPU_PINNING": False,
         }
+        model = self._bands_last(model.clone())
         if shape is not None:
-            model = model.clone()
-            model.reshape(list(shape))
+            count, band, *sides = shape
+            model.reshape([count, *sides, band])
         self._channels = model.output(0).get_partial_shape()[3].get_length()
         compiled = self._openvino.Core().compile_model(model, "CPU", settings)
         self._free: SimpleQueue[Any] = SimpleQueue()
@@ -120,10 +121,17 @@ class _InferRequests:
             self._free.put(compiled.create_infer_request())
         self._taking = Lock()
 
+    def _bands_last(self, model: Any) -> Any:  # noqa: ANN401
+        """Return a model that takes (n, y, x, band), as windows are in memory: same results."""
+        steps = self._openvino.preprocess.PrePostProcessor(model)
+        steps.input().tensor().set_layout(self._openvino.Layout("NHWC"))
+        steps.input().model().set_layout(self._openvino.Layout("NCHW"))
+        return steps.build()
+
     def infer(self, image: Tensor, parts: int) -> Tensor:
         """Return the probabilities of a batch, computed in so many parts at a time."""
-        values = np.ascontiguousarray(image.numpy())
-        count, _, *sides = values.shape
+        values = np.ascontiguousarray(image.permute(0, 2, 3, 1).numpy())
+        count, *sides, _ = values.shape
         result = torch.empty((count, *sides, self._channels))
         pairs = zip(np.split(values, parts), np.split(result.numpy(), parts), strict=True)
         # OpenVINO reads and writes these arrays without copies.

@@ -402,8 +402,15 @@ def fade(
         float32 (y, x, channel).
     """
     top, bottom, first, last = part
+    channels, width = window.shape[2], last - first
+    weights = np.empty(width * channels, np.float32)
+    for x in range(width):
+        for k in range(channels):
+            weights[x * channels + k] = across[first + x]
     for y in range(top, bottom):
-        for x in range(first, last):
-            weight = down[y] * across[x]
-            for k in range(window.shape[2]):
-                sums[y - above, left + x, k] += weight * window[y, x, k]
+        # One simple loop over all channels, which the compiler vectorises.
+        row = window[y].reshape(-1)[first * channels : last * channels]
+        line = sums[y - above].reshape(-1)
+        line = line[(left + first) * channels : (left + last) * channels]
+        for i in range(width * channels):
+            line[i] += down[y] * weights[i] * row[i]

@@ -44,6 +44,7 @@ class FakeModel:
     """Stands in for OpenVINO: its answers are the first band, twice."""
 
     seen: ClassVar[list] = []
+    image: ClassVar[np.ndarray]
 
     def clone(self):
         return self
@@ -70,7 +71,8 @@ class FakeRequest:
 
     def start_async(self):
         FakeModel.seen.append(self.image.shape)
-        self.result[...] = self.image[:, 0, :, :, None]
+        FakeModel.image = self.image
+        self.result[...] = self.image[..., :1]
 
     def wait(self):
         if self.image[0, 0, 0, 0] == 0:
@@ -78,6 +80,20 @@ class FakeRequest:
 
 
 class FakeOpenvino:
+    """Stands in for the library; its models take (n, y, x, band)."""
+
+    Layout = str
+
+    class preprocess:  # noqa: N801 - OpenVINO's name
+        class PrePostProcessor:
+            def __init__(self, model):
+                self.build = lambda: model
+
+            def input(self):
+                set_layout = {"NHWC": None, "NCHW": None}.__getitem__
+                one = SimpleNamespace(set_layout=set_layout)
+                return SimpleNamespace(tensor=lambda: one, model=lambda: one)
+
     @staticmethod
     def Tensor(values, shared_memory):  # noqa: N802 - OpenVINO's name
         assert shared_memory
@@ -192,8 +208,10 @@ def test_openvino_splits_a_batch_between_threads(monkeypatch):
         image = (
             IMAGE[:1].repeat(count, 1, 1, 1) + torch.arange(1, count + 1).view(-1, 1, 1, 1).byte()
         )
+        image = image.contiguous(memory_format=torch.channels_last)
         found = runner(image)
-        assert FakeModel.seen == [(count // parts, *IMAGE.shape[1:])] * parts
+        assert FakeModel.seen == [(count // parts, *IMAGE.shape[2:], 3)] * parts
+        assert np.shares_memory(FakeModel.image, image.numpy())
         torch.testing.assert_close(found[..., 0], image[:, 0].float())
     for _ in range(3):  # what fails holds nothing up
         with pytest.raises(RuntimeError, match="black"):
